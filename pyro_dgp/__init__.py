@@ -1,0 +1,32 @@
+"""Deep Gaussian processes as ordinary Pyro models, and interchangeable ways to fit them."""
+
+from pyro_dgp.gp import FunctionPrior, GaussianProcess
+from pyro_dgp.guide import Variational
+from pyro_dgp.kernels import (
+    RBF,
+    ActiveDims,
+    ArcCosine,
+    Constant,
+    FromGPyTorch,
+    FromPyroContrib,
+    Linear,
+    Matern12,
+    Matern32,
+    Matern52,
+    Periodic,
+    Product,
+    RationalQuadratic,
+    Scaled,
+    Sum,
+    White,
+)
+from pyro_dgp.likelihoods import Bernoulli, Gaussian
+from pyro_dgp.losses import ELBO, PredictiveLogLikelihood
+from pyro_dgp.means import ConstantMean, LinearMean, Projection, Zero, concatenate_inputs
+from pyro_dgp.parameters import module_local_parameters
+from pyro_dgp.predict import predict
+from pyro_dgp.prediction import Mixture, Prediction
+from pyro_dgp.processes import ConditionedProcess, InducingPoints
+from pyro_dgp.propagation import MonteCarlo
+
+__version__ = "0.1.0"

@@ -1,0 +1,93 @@
+"""The training loop: mini-batches, Adam, a learning rate that falls at the end."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from pyro_dgp.parameters import module_local_parameters
+
+#: ``callback(step, loss)`` after each step; the loss is in nats per observation.
+Callback = Callable[[int, float], None]
+
+
+@dataclass
+class FitResult:
+    """What a training run leaves behind besides the trained parameters.
+
+    :ivar losses: minus the objective of each step, nats per observation.
+    :ivar seconds: wall-clock time.
+    """
+
+    losses: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def steps_for(epochs: int, rows: int, batch_size: int) -> int:
+    """Steps in ``epochs`` passes over ``rows`` observations."""
+    return epochs * math.ceil(rows / min(batch_size, rows))
+
+
+def batches(rows: int, batch_size: int, seed: int) -> Iterator[Tensor]:
+    """Row indices without end, shuffled anew for each pass; all rows in order if they fit into one batch."""
+    if batch_size >= rows:
+        while True:
+            yield torch.arange(rows)
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        yield from torch.randperm(rows, generator=generator).split(batch_size)
+
+
+def fit(
+    objective: torch.nn.Module,
+    x: Tensor,
+    y: Tensor,
+    steps: int,
+    batch_size: int = 256,
+    learning_rate: float = 0.01,
+    seed: int = 0,
+    callback: Callback | None = None,
+) -> FitResult:
+    """Minimise ``objective(x_batch, y_batch)`` by Adam, in place.
+
+    The learning rate is constant for the first 60 % of the steps and then falls along a half cosine to a hundredth.
+
+    :param objective: ``loss(model, guide)``, or a :class:`~pyro_dgp.losses.MarginalLikelihood`; nats in total.
+    :param x: training inputs ``(N, D)``.
+    :param y: targets ``(N,)`` or ``(N, D_out)``.
+    :param seed: of the order of the batches.
+    """
+    result, start = FitResult(), time.perf_counter()
+    with module_local_parameters():
+        optimizer = torch.optim.Adam(objective.parameters(), lr=learning_rate)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: decay(step / max(steps, 1)))
+        rows = batches(len(x), batch_size, seed)
+        for step in range(steps):
+            index = next(rows)
+            optimizer.zero_grad()
+            loss = objective(x[index], y[index]) / len(x)
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            value = float(loss.detach())
+            if not math.isfinite(value):
+                raise ValueError(
+                    f"the loss is {value} at step {step}: lower the learning rate, or use float64 if this is float32"
+                )
+            result.losses.append(value)
+            if callback is not None:
+                callback(step, value)
+    result.seconds = time.perf_counter() - start
+    return result
+
+
+def decay(progress: float) -> float:
+    """Factor of the learning rate after a share ``progress`` of the steps."""
+    if progress <= 0.6:
+        return 1.0
+    return 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * (progress - 0.6) / 0.4))

@@ -1,0 +1,179 @@
+"""The prior: a Gaussian process as a Pyro module, and its distribution over function values at given inputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from pyro.distributions import TorchDistribution, constraints
+from pyro.nn import PyroModule
+from torch import Size, Tensor
+from torch.distributions import biject_to, transform_to
+from torch.distributions.transforms import Transform
+
+from pyro_dgp import linalg
+from pyro_dgp.kernels import Covariance, Kernel
+from pyro_dgp.means import Mean, MeanFunction, Zero
+
+
+class GaussianProcess(PyroModule):
+    """A Gaussian process prior over functions with one or several outputs, independent given the kernel.
+
+    ``f_d ~ GP(m_d, k_d)``; ``gp(x)`` is a distribution over the values ``f_d(x_n)``, to be given to ``pyro.sample``
+    or to a likelihood. Inputs are ``(..., N, D)``, values ``(..., N, num_outputs)``: data are an event dimension.
+
+    :param kernel: one kernel for all outputs, or one per output (``outputs=num_outputs`` in the kernel).
+    :param mean: mean function; zero if not given.
+    :param num_outputs: D_out.
+    :param jitter: relative jitter of every Cholesky factor; ``None`` for the policy of ``linalg.cholesky``.
+    """
+
+    def __init__(
+        self, kernel: Kernel, mean: Mean | None = None, num_outputs: int = 1, jitter: float | None = None
+    ) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.mean = Zero() if mean is None else mean
+        self.num_outputs, self.jitter = num_outputs, jitter
+
+    def forward(self, x: Float[Tensor, "*b n d"]) -> FunctionPrior:
+        """The prior at inputs ``x``, with every parameter of kernel and mean read now."""
+        if x.dim() < 2:
+            raise ValueError(
+                f"inputs of a Gaussian process have shape (..., N, D), got {tuple(x.shape)}: use x[:, None] for one input"
+            )
+        return FunctionPrior(x, self.kernel(), self.mean(), self.num_outputs, self.jitter, self._pyro_name or "gp")
+
+
+class _Whitening(Transform):
+    """The affine bijection ``eps -> loc + L eps`` onto function values."""
+
+    domain = constraints.independent(constraints.real, 2)
+    codomain = constraints.independent(constraints.real, 2)
+    bijective = True
+
+    def __init__(self, prior: FunctionPrior) -> None:
+        super().__init__()
+        self.prior = prior
+
+    def _call(self, x: Tensor) -> Tensor:
+        return self.prior.unwhiten(x)
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        return self.prior.whiten(y)
+
+    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
+        """``sum_d log |L_d|``, shape of the batch."""
+        return self.prior.half_log_determinant().expand(x.shape[:-2])
+
+
+class _FunctionValues(constraints.Constraint):
+    """All real matrices, unconstrained through the prior's own whitening, so that a random start is a smooth function."""
+
+    event_dim = 2
+
+    def __init__(self, prior: FunctionPrior) -> None:
+        self.prior = prior
+        super().__init__()
+
+    def check(self, value: Tensor) -> Tensor:
+        """Finite matrices."""
+        return torch.isfinite(value).all(-1).all(-1)
+
+
+@biject_to.register(_FunctionValues)
+@transform_to.register(_FunctionValues)
+def _whitening(constraint: _FunctionValues) -> Transform:
+    return _Whitening(constraint.prior)
+
+
+class FunctionPrior(TorchDistribution):
+    """Distribution of GP function values at inputs: ``N(m(x), K(x, x))``, independent over outputs.
+
+    ``batch_shape`` is the leading shape of the inputs, ``event_shape`` is ``(N, D_out)``. The N x N covariance is
+    built on the first ``rsample`` or ``log_prob`` and never before: guides read ``x``, ``covariance`` and ``mean`` of it.
+
+    :ivar x: inputs ``(..., N, D)``.
+    :ivar covariance: the covariance function with its parameter values.
+    :ivar mean_function: the mean function with its parameter values.
+    """
+
+    arg_constraints: dict[str, constraints.Constraint] = {}
+    has_rsample = True
+
+    def __init__(
+        self,
+        x: Tensor,
+        covariance: Covariance,
+        mean_function: MeanFunction,
+        num_outputs: int = 1,
+        jitter: float | None = None,
+        name: str = "gp",
+    ) -> None:
+        self.x, self.covariance, self.mean_function = x, covariance, mean_function
+        self.num_outputs, self.jitter, self.name = num_outputs, jitter, name
+        self._factor: Tensor | None = None
+        super().__init__(x.shape[:-2], Size((x.shape[-2], num_outputs)), validate_args=False)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """Real matrices; unconstrained space is that of the whitened values."""
+        return _FunctionValues(self)
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> FunctionPrior:
+        """The same type over more inputs, so that a KL registered for it survives plates."""
+        shape = Size(batch_shape)
+        if shape == self.batch_shape:
+            return self
+        x = self.x.expand(*shape, *self.x.shape[-2:])
+        return FunctionPrior(x, self.covariance, self.mean_function, self.num_outputs, self.jitter, self.name)
+
+    @property
+    def mean(self) -> Float[Tensor, "*b n k"]:
+        """``m(x)``, shape ``(..., N, D_out)``."""
+        return self.mean_function(self.x).expand(*self.batch_shape, *self.event_shape)
+
+    @property
+    def variance(self) -> Float[Tensor, "*b n k"]:
+        """``k_d(x_n, x_n)``, shape ``(..., N, D_out)``."""
+        return self.covariance.diagonal(self.x.unsqueeze(-3)).mT.expand(*self.batch_shape, *self.event_shape)
+
+    @property
+    def covariance_matrix(self) -> Float[Tensor, "*b e n n"]:
+        """``K(x, x)``, shape ``(..., E, N, N)``; E is 1 where the outputs share the kernel."""
+        return self.covariance.matrix(self.x.unsqueeze(-3))
+
+    @property
+    def scale_tril(self) -> Float[Tensor, "*b e n n"]:
+        """Cholesky factor of the covariance, kept after the first use."""
+        if self._factor is None:
+            self._factor = linalg.cholesky(self.covariance_matrix, self.jitter, self.name)
+        return self._factor
+
+    def unwhiten(self, noise: Tensor) -> Tensor:
+        """``m(x) + L eps``; ``eps`` and result ``(..., N, D_out)``."""
+        return self.mean + linalg.apply_factor(self.scale_tril, noise)
+
+    def whiten(self, values: Tensor) -> Tensor:
+        """``L^-1 (f - m(x))``, the inverse of :meth:`unwhiten`."""
+        return linalg.solve_factor(self.scale_tril, values - self.mean)
+
+    def half_log_determinant(self) -> Tensor:
+        """``0.5 * sum_d log det K_d``, shape of the batch."""
+        logs = self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        outputs = self.num_outputs if logs.shape[-1] == 1 else 1
+        return logs.sum(-1) * outputs
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Exact joint draws ``(*sample_shape, ..., N, D_out)``."""
+        shape = self._extended_shape(Size(sample_shape))
+        return self.unwhiten(torch.randn(shape, dtype=self.x.dtype, device=self.x.device))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Joint log density of function values, nats in total over rows and outputs; shape of the batch."""
+        white = self.whiten(value)
+        count = self.event_shape.numel()
+        return -0.5 * white.square().sum((-2, -1)) - self.half_log_determinant() - 0.5 * count * math.log(2 * math.pi)

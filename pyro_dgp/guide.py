@@ -1,0 +1,329 @@
+"""The guide: an effect handler that runs the unmodified model with variational processes in the place of its GPs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from pyro.distributions import Delta, Distribution, TorchDistribution
+from pyro.infer.autoguide.effect import AutoMessenger, AutoNormalMessenger
+from pyro.infer.autoguide.utils import deep_setattr
+from pyro.nn import PyroModule, PyroParam, pyro_method
+from pyro.poutine.trace_struct import Trace
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor, nn
+
+from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.likelihoods import CollapsedObservation, Observation, RowObservation
+from pyro_dgp.processes import Process, ProcessFamily
+from pyro_dgp.propagation import Propagation
+
+Message = dict[str, Any]
+
+
+@dataclass
+class _Run:
+    """What one pass through the model needs to know; nothing of it outlives the pass."""
+
+    propagation: Propagation | None = None  # components on a leading axis, or one ancestral draw
+    initializing: bool = False
+    new_rows: bool = False  # predicting: sites local to data come from the prior
+    fixed: Mapping[str, Tensor] = field(default_factory=dict)  # values of global sites drawn before
+    extra_axes: int | None = None  # batch axes that this call's inputs have beyond those of ``initialize``
+    carried: bool = False  # whether any value has the axis of components yet
+    gps: list[tuple[str, FunctionPrior]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Components:
+    """A weighted pass through model and guide: the trace, and the log weights of its S components."""
+
+    trace: Trace
+    log_weights: Tensor
+
+
+class Variational(AutoMessenger):
+    """A guide for any Pyro model of Gaussian processes: processes for the GPs, a propagation between the layers.
+
+    At a GP site it swaps the prior for a variational process at those very inputs; at an observation that wraps GPs,
+    for the observation with the last layer integrated out; other latent sites (hyperparameters with priors, latent
+    inputs) get a mean-field normal, or what ``latents`` gives them. ``guide(*args)`` is one ancestral draw in the
+    prior's shapes; the S components of the propagation exist only in this library's losses and in predictions.
+
+    :param model: the model, unmodified. Sites: one value ``(..., N, D_out)`` for each GP, ``y`` as the user named it.
+    :param processes: one family for all GPs, or a mapping from site names (``"y"``), or from the process names
+        (``"y/f"``), to families.
+    :param propagation: how hidden layers are carried.
+    :param latents: a Pyro messenger guide whose ``get_posterior`` serves the other latent sites.
+
+    Call :meth:`initialize` once on training data before anything else.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        processes: ProcessFamily | Mapping[str, ProcessFamily],
+        propagation: Propagation,
+        latents: AutoMessenger | None = None,
+    ) -> None:
+        super().__init__(model)
+        self._families = processes
+        self.processes = PyroModule()
+        self.propagation = propagation
+        self.latents = AutoNormalMessenger(model) if latents is None else latents
+        self._axes: dict[str, int] = {}
+        self._local: set[str] = set()
+        self._response: set[str] = set()
+        self._run = _Run()
+
+    # -- creating and loading parameters ---------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def initialize(self, *args: Any, **kwargs: Any) -> None:
+        """Run the model once on training inputs (all, or a stated subset) and create every process.
+
+        Pass what a training step passes, ``initialize(x, y)``; inducing points are k-means centres of the inputs
+        carried through the means of the layers. A second call starts afresh.
+        """
+        self.processes = PyroModule()
+        self._axes, self._local, self._response = {}, set(), set()
+        run = _Run(initializing=True)
+        self._pass(run, args, kwargs)
+        if not run.gps:
+            raise ValueError("the model has no Gaussian process site: nothing to give a variational process to")
+        top = self._top(run)
+        for key, prior in run.gps:
+            family = self._family(key)
+            setattr(self.processes, key, family.create(prior, hidden=key not in top))
+            self._axes[key] = prior.x.dim()
+        rows = run.gps[0][1].x.shape[-2]
+        self._sort_sites(rows)
+
+    def _top(self, run: _Run) -> set[str]:
+        observed = {key for key, _ in run.gps if "/" in key}
+        return observed or {run.gps[-1][0]}
+
+    def _family(self, key: str) -> ProcessFamily:
+        if isinstance(self._families, ProcessFamily):
+            return self._families
+        for name in (key, key.split("/")[0]):
+            if name in self._families:
+                return self._families[name]
+        raise ValueError(f"no process family for the GP {key!r}: add it to the mapping, which has {list(self._families)}")
+
+    def _sort_sites(self, rows: int) -> None:
+        """Which foreign sites are responses, and which are local to data (their first axis or a plate has N rows)."""
+        sites = [s for s in self.trace.nodes.values() if s["type"] == "sample" and not site_is_subsample(s)]
+        foreign = [s for s in sites if not isinstance(s["infer"].get("prior"), FunctionPrior)]
+        self._response = {s["name"] for s in foreign if s["is_observed"] or _is_observation(s)}
+        if not self._response and foreign and foreign[-1] is sites[-1]:
+            self._response = {sites[-1]["name"]}
+        for site in foreign:
+            if site["name"] in self._response:
+                continue
+            prior = site["infer"]["prior"]
+            plates = [frame.full_size or frame.size for frame in site["cond_indep_stack"]]
+            if rows in plates or (prior.batch_shape + prior.event_shape)[:1] == (rows,):
+                self._local.add(site["name"])
+            self.latents._outer_plates = ()
+            self.latents.get_posterior(site["name"], prior)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        """Create what the state dict holds and this guide lacks, in its shapes."""
+        state = {k.removeprefix(prefix): v for k, v in state_dict.items() if k.startswith(prefix)}
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        groups: dict[str, dict[str, Tensor]] = {}
+        for name, value in state.items():
+            owner, _, attribute = name.rpartition(".")
+            if owner.startswith("processes."):
+                groups.setdefault(owner.removeprefix("processes."), {})[attribute.removesuffix("_unconstrained")] = value
+            elif owner.startswith(("latents.locs", "latents.scales")) and name not in self.state_dict():
+                constraint = torch.distributions.constraints.positive if "scales" in owner else None
+                parameter = PyroParam(torch.ones_like(value), constraint=constraint or _REAL)
+                deep_setattr(self, name.removesuffix("_unconstrained"), parameter)
+        for key, tensors in groups.items():
+            if key not in self.processes._modules:
+                setattr(self.processes, key, self._family(key).restore(tensors))
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """What ``initialize`` learned about the sites, saved with the state dict."""
+        return {"axes": self._axes, "local": sorted(self._local), "response": sorted(self._response)}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """The inverse of :meth:`get_extra_state`."""
+        self._axes, self._local, self._response = state["axes"], set(state["local"]), set(state["response"])
+
+    # -- running the model -----------------------------------------------------------------------------------------
+
+    @pyro_method
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """One ancestral draw of every site, an ordinary Pyro guide. With ``y=None`` it predicts."""
+        self._require_initialized()
+        samples: dict[str, Tensor] = super().__call__(*args, **kwargs)
+        return samples
+
+    @pyro_method
+    def components(
+        self,
+        *args: Any,
+        propagation: Propagation | None = None,
+        new_rows: bool = False,
+        fixed: Mapping[str, Tensor] | None = None,
+        **kwargs: Any,
+    ) -> Components:
+        """One pass with the S components of the propagation, for losses and predictions.
+
+        :param propagation: instead of the guide's own.
+        :param new_rows: sites local to data are drawn from the prior.
+        :param fixed: values of global latent sites, drawn before.
+        """
+        self._require_initialized()
+        run = _Run(propagation or self.propagation, new_rows=new_rows, fixed=fixed or {})
+        self._pass(run, args, kwargs)
+        assert run.propagation is not None
+        like = next(self.processes.parameters())
+        return Components(self.trace, run.propagation.log_weights(like))
+
+    def _pass(self, run: _Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._run, self._outer_plates, self.args_kwargs = run, (), (args, kwargs)
+        try:
+            with self:
+                self.model(*args, **kwargs)
+        finally:
+            self._run = _Run()
+            del self._outer_plates, self.args_kwargs
+
+    def _require_initialized(self) -> None:
+        if not self._axes:
+            raise ValueError("the guide has no parameters yet: call guide.initialize(x, y) on training data first")
+
+    def _pyro_sample(self, msg: Message) -> None:  # type: ignore[override]
+        fn = msg["fn"]
+        if site_is_subsample(msg):
+            return
+        if isinstance(fn, Observation):
+            msg["infer"]["prior"] = fn
+            msg["fn"] = self._initial(msg, fn) if self._run.initializing else self._collapse(msg, fn)
+        elif msg["is_observed"]:
+            msg["infer"]["carried"] = self._run.carried
+        elif isinstance(fn, FunctionPrior):
+            msg["infer"]["prior"] = fn
+            self._draw(msg, fn)
+        elif not self._run.initializing:
+            self._draw_foreign(msg)
+        else:
+            msg["infer"]["prior"] = fn
+
+    def _initial(self, msg: Message, fn: Observation) -> Observation:
+        for name, prior in fn.priors.items():
+            self._run.gps.append((f"{msg['name']}/{name}", prior))
+        if msg["value"] is None:
+            msg["value"] = next(iter(fn.priors.values())).mean.new_zeros(fn.event_shape)
+        return fn
+
+    def _collapse(self, msg: Message, fn: Observation) -> CollapsedObservation:
+        marginals = {}
+        for name, prior in fn.priors.items():
+            marginals[name] = self._process(f"{msg['name']}/{name}")(prior)
+            msg["infer"]["carried"] = self._is_carried(f"{msg['name']}/{name}", prior)
+        return fn.collapse(marginals)
+
+    def _draw(self, msg: Message, prior: FunctionPrior) -> None:
+        key = msg["name"]
+        if self._run.initializing:
+            self._run.gps.append((key, prior))
+            msg["value"] = prior.mean
+            return
+        marginal = self._process(key)(prior)
+        if marginal.batch_shape != prior.batch_shape:
+            marginal = marginal.expand(prior.batch_shape)
+        msg["fn"] = marginal
+        if self._run.propagation is not None:
+            carried = self._is_carried(key, prior)
+            msg["infer"]["marginal"] = marginal
+            msg["fn"] = self._run.propagation.propagate(marginal, carried)
+            msg["infer"]["carried"] = self._run.carried = True
+
+    def _is_carried(self, key: str, prior: FunctionPrior) -> bool:
+        """Whether the prior's inputs have the axis of components already."""
+        extra = prior.x.dim() - self._axes[key]
+        if self._run.extra_axes is None:
+            self._run.extra_axes = extra  # the first GP of a pass sees the caller's inputs
+        return extra > self._run.extra_axes
+
+    def _draw_foreign(self, msg: Message) -> None:
+        name = msg["name"]
+        msg["infer"]["prior"] = prior = msg["fn"]
+        if name in self._response or (self._run.new_rows and name in self._local):
+            msg["infer"]["carried"] = self._run.carried
+            return
+        if name in self._run.fixed:
+            msg["value"] = self._run.fixed[name]
+        posterior = self.get_posterior(name, prior)
+        if isinstance(posterior, Tensor):
+            posterior = Delta(posterior, event_dim=prior.event_dim)
+        if name in self._local and posterior.shape() != prior.shape():
+            raise ValueError(
+                f"the latent site {name!r} is local to data: the guide holds {tuple(posterior.shape())} and this call asks "
+                f"for {tuple(prior.shape())}; pass the training rows, or give an amortised guide through latents="
+            )
+        if posterior.batch_shape != prior.batch_shape:
+            posterior = posterior.expand(prior.batch_shape)
+        msg["fn"] = posterior
+
+    def _process(self, key: str) -> Process:
+        if key not in self.processes._modules:
+            raise ValueError(
+                f"the guide has no process for the GP {key!r}: it was not met by initialize, which met {list(self._axes)}"
+            )
+        return cast(Process, self.processes._modules[key])
+
+    def get_posterior(self, name: str, prior: Distribution) -> TorchDistribution | Tensor:
+        """The posterior of a latent site that is no GP."""
+        self.latents._outer_plates = self._outer_plates
+        self.latents.args_kwargs = self.args_kwargs
+        self.latents.trace = self.trace
+        known = getattr(self.latents, "locs", None)
+        if isinstance(self.latents, AutoNormalMessenger) and (known is None or not _has(known, name)):
+            raise ValueError(
+                f"the latent site {name!r} was not met by guide.initialize: call it with what a training step passes, "
+                "initialize(x, y)"
+            )
+        return self.latents.get_posterior(name, prior)
+
+    @property
+    def responses(self) -> set[str]:
+        """Names of the observation sites, as ``initialize`` met them."""
+        return self._response
+
+    @property
+    def global_latents(self) -> list[str]:
+        """Names of the latent sites that are neither GPs nor local to data, known after a pass."""
+        return [
+            site["name"]
+            for site in self.trace.nodes.values()
+            if site["type"] == "sample"
+            and not site["is_observed"]
+            and not site_is_subsample(site)
+            and not isinstance(site["infer"].get("prior"), FunctionPrior | Observation)
+            and site["name"] not in self._local | self._response
+        ]
+
+
+_REAL = torch.distributions.constraints.real
+
+
+def _has(module: nn.Module, name: str) -> bool:
+    for part in name.split("."):
+        if part in getattr(module, "_pyro_params", {}):
+            return True
+        if part not in module._modules:
+            return False
+        module = cast(nn.Module, module._modules[part])
+    return False
+
+
+def _is_observation(site: Message) -> bool:
+    return isinstance(site["infer"].get("prior", site["fn"]), Observation | RowObservation)

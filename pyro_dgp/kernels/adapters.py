@@ -1,0 +1,99 @@
+"""Kernels of GPyTorch and of ``pyro.contrib.gp``, used as they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from pyro.contrib.gp.kernels import Kernel as PyroContribKernel
+from pyro.nn import PyroModule
+from torch import Tensor, nn
+
+from pyro_dgp.kernels.base import Covariance, Kernel
+
+
+@dataclass(frozen=True)
+class GPyTorchCovariance(Covariance):
+    """Calls a GPyTorch kernel; one without batch shape sees the output axis as a batch of 1."""
+
+    kernel: Any
+
+    def matrix(
+        self, x: Float[Tensor, "*b e n d"], z: Float[Tensor, "*c o m d"] | None = None
+    ) -> Float[Tensor, "*r p n k"]:
+        """See :class:`Covariance`."""
+        result: Tensor = (self.kernel(x) if z is None else self.kernel(x, z)).to_dense()
+        return result
+
+    def diagonal(self, x: Float[Tensor, "*b e n d"]) -> Float[Tensor, "*r p n"]:
+        """See :class:`Covariance`."""
+        result: Tensor = self.kernel(x, diag=True)
+        return result
+
+
+class FromGPyTorch(Kernel):
+    """A ``gpytorch.kernels.Kernel`` as a kernel of this library.
+
+    Its raw parameters train as they are. For parameters per output give the GPyTorch kernel
+    ``batch_shape=torch.Size([outputs])``.
+    """
+
+    def __init__(self, kernel: nn.Module) -> None:
+        super().__init__()
+        self.kernel = kernel
+
+    def forward(self) -> Covariance:
+        """The kernel itself: it reads its own parameters."""
+        return GPyTorchCovariance(self.kernel)
+
+
+@dataclass(frozen=True)
+class PyroContribCovariance(Covariance):
+    """Calls a ``pyro.contrib.gp`` kernel, which takes 2-D inputs only: batches become rows or a loop."""
+
+    kernel: Any
+
+    def matrix(
+        self, x: Float[Tensor, "*b e n d"], z: Float[Tensor, "*c o m d"] | None = None
+    ) -> Float[Tensor, "*r p n k"]:
+        """See :class:`Covariance`."""
+        if z is None:
+            blocks = [self.kernel(part) for part in x.reshape(-1, *x.shape[-2:])]
+            return torch.stack(blocks).reshape(*x.shape[:-1], x.shape[-2])
+        batch = torch.broadcast_shapes(x.shape[:-2], z.shape[:-2])
+        x_parts = x.expand(*batch, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
+        z_parts = z.expand(*batch, *z.shape[-2:]).reshape(-1, *z.shape[-2:])
+        blocks = [self.kernel(a, b) for a, b in zip(x_parts, z_parts, strict=True)]
+        return torch.stack(blocks).reshape(*batch, x.shape[-2], z.shape[-2])
+
+    def diagonal(self, x: Float[Tensor, "*b e n d"]) -> Float[Tensor, "*r p n"]:
+        """See :class:`Covariance`."""
+        result: Tensor = self.kernel(x.reshape(-1, x.shape[-1]), diag=True)
+        return result.reshape(x.shape[:-1])
+
+
+def _with_values(module: nn.Module) -> nn.Module:
+    """A shallow copy of a Pyro module that holds today's values instead of parameters and priors."""
+    clone = object.__new__(type(module))
+    clone.__dict__.update(module.__dict__)
+    clone.__dict__["_modules"] = {name: _with_values(child) for name, child in module._modules.items() if child}
+    for name in (*getattr(module, "_pyro_params", ()), *getattr(module, "_pyro_samples", ())):
+        clone.__dict__[name] = getattr(module, name)
+    return clone
+
+
+class FromPyroContrib(Kernel):
+    """A ``pyro.contrib.gp.kernels.Kernel`` as a kernel of this library, shared by the outputs of a layer.
+
+    Its parameters are a Pyro module's: ``PyroSample`` priors on them work as elsewhere.
+    """
+
+    def __init__(self, kernel: PyroContribKernel) -> None:
+        super().__init__()
+        self.kernel: PyroModule = kernel
+
+    def forward(self) -> Covariance:
+        """The kernel with every parameter read now: what is read later would be drawn again."""
+        return PyroContribCovariance(_with_values(self.kernel))

@@ -1,0 +1,102 @@
+"""What a kernel is: a Pyro module that, called, reads its parameters and returns a covariance function."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from pyro.distributions import constraints
+from pyro.nn import PyroModule, PyroParam
+from torch import Tensor
+
+
+class Covariance(ABC):
+    """A covariance function k with fixed parameter values.
+
+    Inputs carry an axis for the outputs of a layer, of size 1 where the outputs share them: ``(..., E, N, D)``.
+
+    | call | result |
+    |---|---|
+    | ``matrix(x)`` | ``(..., E, N, N)``, k among the points of one set (white noise included) |
+    | ``matrix(x, z)`` | ``(..., E, N, M)``, k between two sets of distinct points |
+    | ``diagonal(x)`` | ``(..., E, N)``, the variance k(x_n, x_n) |
+    """
+
+    @abstractmethod
+    def matrix(
+        self, x: Float[Tensor, "*b e n d"], z: Float[Tensor, "*c o m d"] | None = None
+    ) -> Float[Tensor, "*r p n k"]:
+        """Covariances within ``x``, or between ``x`` and ``z``."""
+
+    @abstractmethod
+    def diagonal(self, x: Float[Tensor, "*b e n d"]) -> Float[Tensor, "*r p n"]:
+        """Variances at ``x``."""
+
+
+class Kernel(PyroModule):
+    """Base of all kernels: ``kernel()`` reads every parameter once and returns a :class:`Covariance`.
+
+    Parameters are attributes of the module, ``PyroParam`` (a point estimate) or ``PyroSample`` (a prior). With
+    ``outputs=E`` a kernel holds one set of parameters for each output of a layer, stacked in front.
+    """
+
+    def forward(self) -> Covariance:
+        """Read the parameters (inside a model: one Pyro statement each) and return the covariance function."""
+        raise NotImplementedError
+
+    def __add__(self, other: Kernel) -> Kernel:
+        from pyro_dgp.kernels.combine import Sum
+
+        return Sum(self, other)
+
+    def __mul__(self, other: Kernel) -> Kernel:
+        from pyro_dgp.kernels.combine import Product
+
+        return Product(self, other)
+
+
+def positive(value: float, *shape: int | None) -> PyroParam:
+    """A positive point estimate of the given shape; ``None`` entries are left out."""
+    sizes = [size for size in shape if size is not None]
+    return PyroParam(torch.full(sizes, float(value)), constraint=constraints.positive, event_dim=len(sizes))
+
+
+def per_output(value: Tensor, outputs: int | None) -> Tensor:
+    """A scalar parameter ``(*h,)`` or ``(*h, E)`` with the output axis made explicit: ``(*h, E or 1)``."""
+    return value.unsqueeze(-1) if outputs is None else value
+
+
+def per_dimension(value: Tensor, outputs: int | None, ard: int | None) -> Tensor:
+    """A lengthscale-like parameter with both axes made explicit: ``(*h, E or 1, 1, D or 1)``."""
+    if ard is None:
+        value = value.unsqueeze(-1)
+    if outputs is None:
+        value = value.unsqueeze(-2)
+    return value.unsqueeze(-2)
+
+
+def squared_distance(x: Tensor, z: Tensor | None) -> Tensor:
+    """``|x_n - z_m|^2`` as one matrix product, from a common centre so that little is lost to cancellation."""
+    centre = (x if z is None else z).detach().mean(-2, keepdim=True)
+    x = x - centre
+    x_norm = x.square().sum(-1, keepdim=True)
+    if z is None:
+        squared = (x_norm + x_norm.mT - 2 * x @ x.mT).clamp_min(0.0)
+        off_diagonal = 1 - torch.eye(x.shape[-2], dtype=x.dtype, device=x.device)
+        return squared * off_diagonal
+    z = z - centre
+    return (x_norm + z.square().sum(-1, keepdim=True).mT - 2 * x @ z.mT).clamp_min(0.0)
+
+
+@dataclass(frozen=True)
+class ConstantDiagonal:
+    """Mixin of covariance functions whose variance is the same everywhere."""
+
+    variance: Tensor
+
+    def diagonal(self, x: Float[Tensor, "*b e n d"]) -> Float[Tensor, "*r p n"]:
+        """``variance``, repeated: ``(..., E, N)``."""
+        shape = torch.broadcast_shapes(self.variance.shape, x.shape[:-2])
+        return self.variance.expand(shape).unsqueeze(-1).expand(*shape, x.shape[-2])

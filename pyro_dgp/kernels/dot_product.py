@@ -1,0 +1,147 @@
+"""Kernels that depend on weighted inner products of the inputs: linear, and arc-cosine of order 0, 1 and 2."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pyro_dgp.kernels.base import Covariance, Kernel, per_dimension, per_output, positive
+
+
+@dataclass(frozen=True)
+class LinearCovariance(Covariance):
+    """``sum_d variance_d x_d z_d``."""
+
+    scale: Tensor
+
+    def matrix(
+        self, x: Float[Tensor, "*b e n d"], z: Float[Tensor, "*c o m d"] | None = None
+    ) -> Float[Tensor, "*r p n k"]:
+        """See :class:`Covariance`."""
+        x = x * self.scale
+        return x @ (x if z is None else z * self.scale).mT
+
+    def diagonal(self, x: Float[Tensor, "*b e n d"]) -> Float[Tensor, "*r p n"]:
+        """``sum_d variance_d x_d^2``."""
+        return (x * self.scale).square().sum(-1)
+
+
+class Linear(Kernel):
+    """Linear kernel, ``k(x, z) = sum_d variance_d x_d z_d``: functions through the origin.
+
+    :param ard: number of inputs with a variance each; ``None`` for one in all.
+    :param outputs: number of outputs with parameters of their own; ``None`` for shared ones.
+    :param variance: initial prior variance of the slopes, shape ``(outputs?, ard?)``.
+    """
+
+    def __init__(self, ard: int | None = None, outputs: int | None = None, variance: float = 1.0) -> None:
+        super().__init__()
+        self.ard, self.outputs = ard, outputs
+        self.variance = positive(variance, outputs, ard)
+
+    def forward(self) -> Covariance:
+        """Read ``variance``."""
+        return LinearCovariance(per_dimension(self.variance, self.outputs, self.ard).sqrt())
+
+
+def _backward_of(order: int, cosine: Tensor) -> Tensor:
+    """dJ_order / d cosine: 1 / sin, J_0 and 4 J_1."""
+    if order == 0:
+        return (1 - cosine.square()).clamp_min(1e-12).rsqrt()
+    return angular(cosine, order - 1) * (1.0 if order == 1 else 4.0)
+
+
+class _Angular(torch.autograd.Function):
+    """J_n with the derivative written out, since that of acos is infinite where the true one is finite."""
+
+    @staticmethod
+    def forward(ctx: Any, cosine: Tensor, order: int) -> Tensor:
+        ctx.save_for_backward(cosine)
+        ctx.order = order
+        sine = (1 - cosine.square()).clamp_min(0.0).sqrt()
+        rest = math.pi - torch.atan2(sine, cosine)
+        if order == 0:
+            return rest
+        if order == 1:
+            return sine + rest * cosine
+        return 3 * sine * cosine + rest * (1 + 2 * cosine.square())
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        (cosine,) = ctx.saved_tensors
+        return grad * _backward_of(ctx.order, cosine), None
+
+
+def angular(cosine: Tensor, order: int) -> Tensor:
+    """The angular part J_n of the arc-cosine kernels (Cho and Saul 2009, Eq. 4) as a function of the cosine."""
+    result: Tensor = _Angular.apply(cosine, order)  # type: ignore[no-untyped-call]
+    return result
+
+
+@dataclass(frozen=True)
+class ArcCosineCovariance(Covariance):
+    """``variance / pi * |x|^n |z|^n J_n(angle)`` with weighted norms that include the bias."""
+
+    variance: Tensor
+    scale: Tensor
+    bias: Tensor
+    order: int
+
+    def _extend(self, x: Tensor) -> Tensor:
+        x = x * self.scale
+        bias = self.bias.sqrt()[..., None, None]
+        shape = torch.broadcast_shapes(x.shape[:-1], (*bias.shape[:-2], x.shape[-2]))
+        return torch.cat([x.expand(*shape, x.shape[-1]), bias.expand(*shape, 1)], -1)
+
+    def matrix(
+        self, x: Float[Tensor, "*b e n d"], z: Float[Tensor, "*c o m d"] | None = None
+    ) -> Float[Tensor, "*r p n k"]:
+        """See :class:`Covariance`."""
+        x = self._extend(x)
+        other = x if z is None else self._extend(z)
+        x_norm, z_norm = x.norm(dim=-1, keepdim=True), other.norm(dim=-1, keepdim=True)
+        cosine = ((x / x_norm) @ (other / z_norm).mT).clamp(-1.0, 1.0)
+        if z is None:
+            eye = torch.eye(x.shape[-2], dtype=x.dtype, device=x.device)
+            cosine = cosine * (1 - eye) + eye
+        norms = (x_norm @ z_norm.mT) ** self.order
+        return self.variance[..., None, None] / math.pi * norms * angular(cosine, self.order)
+
+    def diagonal(self, x: Float[Tensor, "*b e n d"]) -> Float[Tensor, "*r p n"]:
+        """``variance * |x|^2n J_n(0) / pi``, with J_n(0) / pi = 1, 1, 3."""
+        squared = self._extend(x).square().sum(-1)
+        return self.variance[..., None] * squared**self.order * (3.0 if self.order == 2 else 1.0)
+
+
+class ArcCosine(Kernel):
+    """Arc-cosine kernel of order 0, 1 or 2 (Cho and Saul 2009, Eqs. 3 and 4): an infinitely wide hidden layer.
+
+    ``k = variance / pi * (|x| |z|)^n J_n(theta)`` in the norm ``x' diag(weight_variance) x + bias_variance``;
+    activations are steps (n = 0), rectifiers (1) and squared rectifiers (2).
+
+    :param order: n.
+    :param ard: number of inputs with a weight variance each; ``None`` for one in all.
+    :param outputs: number of outputs with parameters of their own; ``None`` for shared ones.
+    """
+
+    def __init__(
+        self, order: int = 1, ard: int | None = None, outputs: int | None = None, variance: float = 1.0
+    ) -> None:
+        super().__init__()
+        if order not in (0, 1, 2):
+            raise ValueError(f"the arc-cosine kernel has orders 0, 1 and 2, not {order}")
+        self.order, self.ard, self.outputs = order, ard, outputs
+        self.variance = positive(variance, outputs)
+        self.weight_variance = positive(1.0, outputs, ard)
+        self.bias_variance = positive(1.0, outputs)
+
+    def forward(self) -> Covariance:
+        """Read ``variance``, ``weight_variance`` and ``bias_variance``."""
+        scale = per_dimension(self.weight_variance, self.outputs, self.ard).sqrt()
+        bias = per_output(self.bias_variance, self.outputs)
+        return ArcCosineCovariance(per_output(self.variance, self.outputs), scale, bias, self.order)

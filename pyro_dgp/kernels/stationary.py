@@ -1,0 +1,188 @@
+"""Kernels that depend on the scaled distance r = |(x - z) / lengthscale|, and the periodic one built on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pyro_dgp.kernels.base import (
+    ConstantDiagonal,
+    Covariance,
+    Kernel,
+    per_dimension,
+    per_output,
+    positive,
+    squared_distance,
+)
+
+
+@dataclass(frozen=True)
+class StationaryCovariance(ConstantDiagonal, Covariance):
+    """``variance * correlation(r^2)`` on inputs mapped by ``warp`` (division by lengthscales, or a circle)."""
+
+    correlation: Callable[[Tensor], Tensor]
+    warp: Callable[[Tensor], Tensor]
+
+    def matrix(
+        self, x: Float[Tensor, "*b e n d"], z: Float[Tensor, "*c o m d"] | None = None
+    ) -> Float[Tensor, "*r p n k"]:
+        """See :class:`Covariance`."""
+        squared = squared_distance(self.warp(x), None if z is None else self.warp(z))
+        return self.variance[..., None, None] * self.correlation(squared)
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """``x / lengthscale`` as an object (closures do not pickle)."""
+
+    lengthscale: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Scaled inputs, same shape."""
+        return x / self.lengthscale
+
+
+class Stationary(Kernel):
+    """``k(x, z) = variance * c(r^2)``, ``r^2 = sum_d (x_d - z_d)^2 / lengthscale_d^2``.
+
+    :param ard: number of inputs with a lengthscale each; ``None`` for one lengthscale in all.
+    :param outputs: number of outputs with parameters of their own; ``None`` for parameters shared by all.
+    :param lengthscale: initial lengthscale, in units of the inputs. Shape ``(outputs?, ard?)``.
+    :param variance: initial variance (not its root), in squared units of the function. Shape ``(outputs?,)``.
+    """
+
+    def __init__(
+        self, ard: int | None = None, outputs: int | None = None, lengthscale: float = 1.0, variance: float = 1.0
+    ) -> None:
+        super().__init__()
+        self.ard, self.outputs = ard, outputs
+        self.lengthscale = positive(lengthscale, outputs, ard)
+        self.variance = positive(variance, outputs)
+
+    def correlation(self, squared: Tensor) -> Tensor:
+        """c as a function of r squared; c(0) = 1."""
+        raise NotImplementedError
+
+    def forward(self) -> Covariance:
+        """Read ``lengthscale`` and ``variance``."""
+        scaling = Scaling(per_dimension(self.lengthscale, self.outputs, self.ard))
+        return StationaryCovariance(per_output(self.variance, self.outputs), self.correlation, scaling)
+
+
+def _root(squared: Tensor) -> Tensor:
+    """r, with a zero instead of an infinite gradient at r = 0."""
+    return squared.clamp_min(1e-30).sqrt()
+
+
+class RBF(Stationary):
+    """Radial basis function (squared exponential) kernel, ``c = exp(-r^2 / 2)``."""
+
+    def correlation(self, squared: Tensor) -> Tensor:
+        """``exp(-r^2 / 2)``."""
+        return torch.exp(-0.5 * squared)
+
+
+class Matern12(Stationary):
+    """Matern kernel of smoothness 1/2, ``c = exp(-r)``."""
+
+    def correlation(self, squared: Tensor) -> Tensor:
+        """``exp(-r)``."""
+        return torch.exp(-_root(squared))
+
+
+class Matern32(Stationary):
+    """Matern kernel of smoothness 3/2, ``c = (1 + sqrt(3) r) exp(-sqrt(3) r)``."""
+
+    def correlation(self, squared: Tensor) -> Tensor:
+        """``(1 + s) exp(-s)`` with ``s = sqrt(3) r``."""
+        s = math.sqrt(3.0) * _root(squared)
+        return (1 + s) * torch.exp(-s)
+
+
+class Matern52(Stationary):
+    """Matern kernel of smoothness 5/2, ``c = (1 + sqrt(5) r + 5 r^2 / 3) exp(-sqrt(5) r)``."""
+
+    def correlation(self, squared: Tensor) -> Tensor:
+        """``(1 + s + s^2 / 3) exp(-s)`` with ``s = sqrt(5) r``."""
+        s = math.sqrt(5.0) * _root(squared)
+        return (1 + s + s.square() / 3) * torch.exp(-s)
+
+
+@dataclass(frozen=True)
+class _RationalQuadraticCorrelation:
+    alpha: Tensor
+
+    def __call__(self, squared: Tensor) -> Tensor:
+        alpha = self.alpha[..., None, None]
+        return torch.exp(-alpha * torch.log1p(squared / (2 * alpha)))
+
+
+class RationalQuadratic(Stationary):
+    """Rational quadratic kernel, ``c = (1 + r^2 / (2 alpha))^-alpha``; ``alpha`` to infinity gives :class:`RBF`.
+
+    :param alpha: initial shape parameter, shape ``(outputs?,)``; the others as in :class:`Stationary`.
+    """
+
+    def __init__(
+        self,
+        ard: int | None = None,
+        outputs: int | None = None,
+        lengthscale: float = 1.0,
+        variance: float = 1.0,
+        alpha: float = 1.0,
+    ) -> None:
+        super().__init__(ard, outputs, lengthscale, variance)
+        self.alpha = positive(alpha, outputs)
+
+    def forward(self) -> Covariance:
+        """Read ``lengthscale``, ``variance`` and ``alpha``."""
+        scaling = Scaling(per_dimension(self.lengthscale, self.outputs, self.ard))
+        correlation = _RationalQuadraticCorrelation(per_output(self.alpha, self.outputs))
+        return StationaryCovariance(per_output(self.variance, self.outputs), correlation, scaling)
+
+
+@dataclass(frozen=True)
+class _Circle:
+    """Inputs as points on a circle for each dimension, whose chord is ``2 sin(pi |x - z| / period)``."""
+
+    lengthscale: Tensor
+    period: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        angle = 2 * math.pi * x / self.period
+        return torch.cat([torch.cos(angle) / self.lengthscale, torch.sin(angle) / self.lengthscale], -1)
+
+
+class Periodic(Stationary):
+    """Periodic kernel, ``k = variance * exp(-2 sum_d sin^2(pi (x_d - z_d) / period_d) / lengthscale_d^2)``.
+
+    :param period: initial period, in units of the inputs, shape ``(outputs?, ard?)``; the others as in
+        :class:`Stationary`.
+    """
+
+    def __init__(
+        self,
+        ard: int | None = None,
+        outputs: int | None = None,
+        lengthscale: float = 1.0,
+        variance: float = 1.0,
+        period: float = 1.0,
+    ) -> None:
+        super().__init__(ard, outputs, lengthscale, variance)
+        self.period = positive(period, outputs, ard)
+
+    def correlation(self, squared: Tensor) -> Tensor:
+        """``exp(-chord^2 / 2)``."""
+        return torch.exp(-0.5 * squared)
+
+    def forward(self) -> Covariance:
+        """Read ``lengthscale``, ``variance`` and ``period``."""
+        circle = _Circle(
+            per_dimension(self.lengthscale, self.outputs, self.ard), per_dimension(self.period, self.outputs, self.ard)
+        )
+        return StationaryCovariance(per_output(self.variance, self.outputs), self.correlation, circle)

@@ -1,0 +1,89 @@
+"""Binary observations."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pyro import distributions as dist
+from torch import Tensor
+
+from pyro_dgp.likelihoods.base import Conditional, GaussHermite, Likelihood, RowObservation, one_output
+from pyro_dgp.moments import Moments
+
+
+class Binary(dist.Bernoulli):  # type: ignore[misc]
+    """A Bernoulli with a cdf, as mixtures of it need."""
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Binary:
+        """The same type."""
+        return Binary(logits=self.logits.expand(torch.Size(batch_shape)), validate_args=False)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """``p(y <= value)``."""
+        middle = torch.where(value < 1, 1 - self.probs, torch.ones_like(self.probs))
+        return torch.where(value < 0, torch.zeros_like(self.probs), middle)
+
+
+class _BernoulliConditional(GaussHermite):
+    @abstractmethod
+    def logits(self, f: Tensor) -> Tensor:
+        """log odds of y = 1 given f."""
+
+    def given(self, f: Tensor) -> RowObservation:
+        """Bernoulli with these log odds."""
+        return RowObservation(Binary(logits=self.logits(one_output(f, "Bernoulli")), validate_args=False), 1)
+
+
+class LogitConditional(_BernoulliConditional):
+    """``p(y = 1 | f) = 1 / (1 + exp(-f))``: both integrals by quadrature."""
+
+    def logits(self, f: Tensor) -> Tensor:
+        """f itself."""
+        return f
+
+    def components(self, f: Moments) -> Binary:
+        """Success probability by quadrature."""
+        nodes, weights = np.polynomial.hermite_e.hermegauss(self.NODES)
+        mean, scale = one_output(f.mean)[..., None], one_output(f.variance).sqrt()[..., None]
+        at = mean + scale * torch.as_tensor(nodes, dtype=mean.dtype, device=mean.device)
+        weight = torch.as_tensor(weights / math.sqrt(2 * math.pi), dtype=mean.dtype, device=mean.device)
+        log_success = torch.logsumexp(weight.log() + torch.nn.functional.logsigmoid(at), -1)
+        log_failure = torch.logsumexp(weight.log() + torch.nn.functional.logsigmoid(-at), -1)
+        return Binary(logits=log_success - log_failure, validate_args=False)
+
+
+class ProbitConditional(_BernoulliConditional):
+    """``p(y = 1 | f) = Phi(f)``: the predictive probability is ``Phi(mean / sqrt(1 + variance))``."""
+
+    integration = "closed form for predictions, Gauss-Hermite (20 nodes) for the expected log density"
+
+    def logits(self, f: Tensor) -> Tensor:
+        """``log Phi(f) - log Phi(-f)``, accurate in the tails."""
+        return torch.special.log_ndtr(f) - torch.special.log_ndtr(-f)
+
+    def components(self, f: Moments) -> Binary:
+        """``Phi(mean / sqrt(1 + variance))``."""
+        z = one_output(f.mean) / (1 + one_output(f.variance)).sqrt()
+        return Binary(logits=self.logits(z), validate_args=False)
+
+    def predictive_log_prob(self, y: Tensor, f: Moments) -> Tensor:
+        """Closed form, not quadrature."""
+        return Conditional.predictive_log_prob(self, y, f)
+
+
+class Bernoulli(Likelihood):
+    """Binary observations ``y`` in {0, 1} of one function, through the ``probit`` or ``logit`` link."""
+
+    def __init__(self, link: Literal["probit", "logit"] = "probit") -> None:
+        super().__init__()
+        if link not in ("probit", "logit"):
+            raise ValueError(f"link is 'probit' or 'logit', not {link!r}")
+        self.link = link
+
+    def conditional(self) -> Conditional:
+        """No parameters to read."""
+        return ProbitConditional() if self.link == "probit" else LogitConditional()

@@ -1,0 +1,89 @@
+"""Gaussian noise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from pyro import distributions as dist
+from pyro.distributions import TorchDistribution, constraints
+from pyro.nn import PyroParam
+from torch import Tensor
+
+from pyro_dgp import linalg
+from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.likelihoods.base import Conditional, Likelihood, RowObservation, one_output
+from pyro_dgp.moments import Moments
+
+#: Smallest noise variance, for a target of unit variance: the same for every method of the zoo.
+NOISE_FLOOR = 1e-4
+
+
+@dataclass(frozen=True)
+class GaussianConditional(Conditional):
+    """``y_nd ~ N(f_nd, variance_d)``; ``variance`` ``(D_out,)``."""
+
+    variance: Tensor
+    integration = "closed form"
+
+    def _normal(self, mean: Tensor, variance: Tensor) -> dist.Normal:
+        variance = variance + self.variance if variance.dim() else self.variance.expand(mean.shape)
+        if mean.shape[-1] == 1:
+            mean, variance = one_output(mean), one_output(variance)
+        return dist.Normal(mean, variance.sqrt(), validate_args=False)
+
+    def given(self, f: Tensor) -> RowObservation:
+        """``N(f, variance)``."""
+        normal = self._normal(f, f.new_zeros(()))
+        return RowObservation(normal, 1 if f.shape[-1] == 1 else 2)
+
+    def expected_log_prob(self, y: Tensor, f: Moments) -> Tensor:
+        """``log N(y | mean, variance) - f.variance / (2 variance)``, summed over outputs ([DSPP] 6)."""
+        target = y.unsqueeze(-1) if f.mean.shape[-1] == 1 else y
+        squared = ((target - f.mean).square() + f.variance) / self.variance
+        return -0.5 * (squared + self.variance.log() + math.log(2 * math.pi)).sum(-1)
+
+    def components(self, f: Moments) -> TorchDistribution:
+        """``N(mean, f.variance + variance)`` ([DSPP] 14)."""
+        return self._normal(f.mean, f.variance)
+
+    def joint_log_prob(self, y: Tensor, prior: FunctionPrior) -> Tensor:
+        """``sum_d log N(y_d | m_d, K_d + variance_d I)``."""
+        target = y.unsqueeze(-1) if prior.num_outputs == 1 else y
+        covariance = prior.covariance_matrix
+        eye = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
+        noisy = covariance + self.variance[..., None, None] * eye
+        factor = linalg.noisy_cholesky(noisy, prior.jitter, prior.name)
+        white = linalg.solve_factor(factor, target - prior.mean)
+        logs = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        repeat = prior.num_outputs if logs.shape[-1] == 1 else 1
+        count = target.shape[-1] * target.shape[-2]
+        return -0.5 * white.square().sum((-2, -1)) - repeat * logs.sum(-1) - 0.5 * count * math.log(2 * math.pi)
+
+    def noise_variance(self) -> Tensor:
+        """The variance."""
+        return self.variance
+
+
+class Gaussian(Likelihood):
+    """Independent Gaussian noise, ``y_nd = f_nd + e_nd``, ``e_nd ~ N(0, variance_d)``. Closed form throughout.
+
+    :param outputs: D_out; ``y`` is ``(N,)`` for one and ``(N, D_out)`` for several. ``variance`` is ``()`` or
+        ``(D_out,)``, squared units of y.
+    :param variance: initial noise variance.
+    :param floor: smallest noise variance.
+    """
+
+    def __init__(self, outputs: int = 1, variance: float = 0.1, floor: float = NOISE_FLOOR) -> None:
+        super().__init__()
+        if not variance > floor:
+            raise ValueError(f"the initial noise variance {variance} must exceed its floor {floor}")
+        self.outputs = outputs
+        start = torch.tensor(float(variance)) if outputs == 1 else torch.full((outputs,), float(variance))
+        self.variance = PyroParam(start, constraint=constraints.greater_than(floor), event_dim=start.dim())
+
+    def conditional(self) -> GaussianConditional:
+        """Read ``variance``."""
+        variance = self.variance
+        return GaussianConditional(variance.unsqueeze(-1) if self.outputs == 1 else variance)

@@ -1,0 +1,93 @@
+"""Dense linear algebra shared by priors and processes: Cholesky factors with a stated jitter, triangular products."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# Jitter is relative to the mean of the diagonal. A factorisation that fails is tried again with ten times the jitter.
+DEFAULT_JITTER = {torch.float64: 1e-8, torch.float32: 1e-6}
+LARGEST_JITTER = {torch.float64: 1e-4, torch.float32: 1e-3}
+
+
+class NotPositiveDefiniteError(RuntimeError):
+    """A covariance matrix has no Cholesky factor; the message names the site, the jitter and the condition number.
+
+    The words "input is not positive-definite" in it let Pyro's HMC and NUTS reject the proposal instead of stopping.
+    """
+
+
+def cholesky(matrix: Tensor, jitter: float | None, name: str) -> Tensor:
+    """Lower Cholesky factor of ``matrix + jitter * mean(diag(matrix)) * I``.
+
+    :param matrix: covariance matrices ``(..., N, N)``.
+    :param jitter: relative jitter; ``None`` takes :data:`DEFAULT_JITTER` of the matrix's dtype and, where that is not
+        enough, ten times more, up to :data:`LARGEST_JITTER`. A number given is used as it is.
+    :param name: the site, for the error message.
+    :returns: factors ``(..., N, N)``.
+    :raises NotPositiveDefiniteError: if there is no factor at the largest jitter, or the matrix holds NaN or infinity.
+    """
+    if jitter is None:
+        attempt, largest = DEFAULT_JITTER[matrix.dtype], LARGEST_JITTER[matrix.dtype]
+    else:
+        attempt = largest = jitter
+    diagonal = matrix.diagonal(dim1=-2, dim2=-1)
+    level = diagonal.detach().mean(-1, keepdim=True)
+    while True:
+        jittered = matrix + torch.diag_embed((attempt * level).expand_as(diagonal))
+        factor, info = torch.linalg.cholesky_ex(jittered)
+        if not bool(info.any()):
+            return factor
+        if attempt * 10 > largest * 1.0001 or not bool(torch.isfinite(matrix).all()):
+            raise NotPositiveDefiniteError(_explain(matrix.detach(), attempt, name))
+        attempt *= 10
+
+
+def noisy_cholesky(matrix: Tensor, jitter: float | None, name: str) -> Tensor:
+    """Factor of a covariance that holds observation noise: without jitter where that succeeds, else as above."""
+    if jitter is None:
+        factor, info = torch.linalg.cholesky_ex(matrix)
+        if not bool(info.any()):
+            return factor
+    return cholesky(matrix, jitter, name)
+
+
+def _explain(matrix: Tensor, jitter: float, name: str) -> str:
+    if not bool(torch.isfinite(matrix).all()):
+        return (
+            f"the covariance of {name!r} holds NaN or infinity (input is not positive-definite): "
+            "lower the learning rate or look for non-finite inputs"
+        )
+    values = torch.linalg.eigvalsh(matrix.double())
+    condition = float((values[..., -1].abs() / values[..., 0].abs().clamp_min(1e-300)).max())
+    return (
+        f"the covariance of {name!r}, {matrix.shape[-1]} points in {str(matrix.dtype).removeprefix('torch.')}, has no "
+        f"Cholesky factor at relative jitter {jitter:.0e}, condition number {condition:.1e} (input is not "
+        "positive-definite): use float64, or GaussianProcess(..., jitter=...) with a larger number"
+    )
+
+
+def triangular_inverse(factor: Tensor) -> Tensor:
+    """Inverse of lower triangular matrices ``(..., N, N)``; one product with it replaces many narrow solves."""
+    identity = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+    return torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False)
+
+
+def apply_factor(factor: Tensor, values: Tensor) -> Tensor:
+    """``L v`` for factors ``(..., E, N, N)`` (E kernels, 1 if the outputs share it) and values ``(..., N, D_out)``."""
+    if factor.shape[-3] == 1:
+        return factor.squeeze(-3) @ values
+    return (factor @ values.mT.unsqueeze(-1)).squeeze(-1).mT
+
+
+def solve_factor(factor: Tensor, values: Tensor) -> Tensor:
+    """``L^-1 v``, the inverse of :func:`apply_factor`; same shapes."""
+    if factor.shape[-3] == 1:
+        lower = factor.squeeze(-3)
+        batch = torch.broadcast_shapes(lower.shape[:-2], values.shape[:-2])
+        lower, values = lower.expand(batch + lower.shape[-2:]), values.expand(batch + values.shape[-2:])
+        return torch.linalg.solve_triangular(lower, values, upper=False)
+    columns = values.mT.unsqueeze(-1)
+    batch = torch.broadcast_shapes(factor.shape[:-2], columns.shape[:-2])
+    factor, columns = factor.expand(batch + factor.shape[-2:]), columns.expand(batch + columns.shape[-2:])
+    return torch.linalg.solve_triangular(factor, columns, upper=False).squeeze(-1).mT

@@ -1,0 +1,8 @@
+"""Losses for stock ``pyro.infer.SVI`` and for plain PyTorch loops."""
+
+from pyro_dgp.losses.base import Loss
+from pyro_dgp.losses.elbo import ELBO
+from pyro_dgp.losses.marginal import MarginalLikelihood
+from pyro_dgp.losses.predictive import PredictiveLogLikelihood
+
+__all__ = ["ELBO", "Loss", "MarginalLikelihood", "PredictiveLogLikelihood"]

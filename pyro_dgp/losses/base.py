@@ -1,0 +1,142 @@
+"""What all losses share: one weighted pass through model and guide, and a sum over its sites."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+from pyro.infer import ELBO as PyroELBO
+from pyro.infer.util import torch_item
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+
+from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.guide import Components, Variational
+from pyro_dgp.likelihoods import CollapsedObservation, RowObservation
+from pyro_dgp.parameters import require_own_parameters
+
+Site = dict[str, Any]
+
+
+class Loss(PyroELBO):  # type: ignore[misc]
+    """Base of the losses: a stock ``SVI`` loss, and as ``loss(model, guide)`` a ``torch.nn.Module``.
+
+    ``loss(model, guide)(x, y)`` is minus the objective, nats in total over ``num_data`` observations, one stochastic
+    estimate. One pass of the guide serves it; no prior's ``log_prob`` is asked for at a GP.
+
+    :param num_data: size of the whole training set when batches are passed; ``None`` if all data are passed. It weights
+        an observation of this library by ``num_data / N_batch``, and a site in a data plate by
+        ``num_data / plate size`` on top of the plate's own scale.
+    """
+
+    def __init__(self, num_data: int | None = None) -> None:
+        super().__init__()
+        if num_data is not None and num_data < 1:
+            raise ValueError(f"num_data must be a positive number of observations, got {num_data}")
+        self.num_data = num_data
+
+    @abstractmethod
+    def observed(self, site: Site, components: Components) -> Tensor:
+        """The term of one observed site, before weighting: nats, a scalar."""
+
+    def regularizer_weight(self) -> float:
+        """The factor of every KL term."""
+        return 1.0
+
+    def differentiable_loss(self, model: Any, guide: Variational, *args: Any, **kwargs: Any) -> Tensor:
+        """Minus the objective, with gradients."""
+        self._check(model, guide)
+        components = guide.components(*args, **kwargs)
+        objective, seen = torch.zeros((), dtype=components.log_weights.dtype, device=components.log_weights.device), False
+        for site in components.trace.nodes.values():
+            if site["type"] != "sample" or site_is_subsample(site):
+                continue
+            if site["is_observed"]:
+                seen = True
+                objective = objective + self._weight(site) * self.observed(site, components)
+            objective = objective - self.regularizer_weight() * self._regularizer(site, components)
+        if not seen:
+            raise ValueError("nothing is observed: pass y to the loss, as in svi.step(x, y)")
+        return -objective
+
+    def loss(self, model: Any, guide: Variational, *args: Any, **kwargs: Any) -> float:
+        """Minus the objective as a number."""
+        with torch.no_grad():
+            return float(torch_item(self.differentiable_loss(model, guide, *args, **kwargs)))
+
+    def loss_and_grads(self, model: Any, guide: Variational, *args: Any, **kwargs: Any) -> float:
+        """Minus the objective as a number, its gradient added to the parameters."""
+        loss = self.differentiable_loss(model, guide, *args, **kwargs)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return float(torch_item(loss))
+
+    def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Any:
+        raise ValueError("the losses of pyro_dgp use one pass of the guide, not Pyro's pair of traces")
+
+    def _check(self, model: Any, guide: Any) -> None:
+        if not isinstance(guide, Variational):
+            raise TypeError(
+                f"the losses of pyro_dgp take a pyro_dgp.Variational guide, not {type(guide).__name__}: "
+                "use a stock Pyro loss for it"
+            )
+        if model is not guide.model:
+            raise ValueError(
+                "the model of the loss is not the guide's: the guide would run its own and ignore this one; "
+                "build the guide on the very object that the loss gets (a conditioned or reparameterised model is another)"
+            )
+        if isinstance(model, torch.nn.Module):
+            require_own_parameters(model)
+        require_own_parameters(guide)
+
+    def _weight(self, site: Site) -> float | Tensor:
+        """num_data over the rows that the site stands for, times the scale of its plates."""
+        scale = site["scale"]
+        if self.num_data is None:
+            return scale
+        plates = [frame.full_size or frame.size for frame in site["cond_indep_stack"] if frame.vectorized]
+        if isinstance(site["fn"], CollapsedObservation | RowObservation):
+            return scale * self.num_data / site["fn"].event_shape[0]
+        return scale * self.num_data / max(plates) if plates else scale
+
+    def _regularizer(self, site: Site, components: Components) -> Tensor | float:
+        fn, prior = site["fn"], site["infer"].get("prior")
+        if isinstance(fn, CollapsedObservation):
+            return site["scale"] * _average(fn.regularizer, components.log_weights)
+        if isinstance(prior, FunctionPrior):
+            return site["scale"] * _average(site["infer"]["marginal"].regularizer, components.log_weights)
+        if site["is_observed"] or prior is None:
+            return 0.0
+        if not fn.has_rsample:
+            raise ValueError(f"the latent site {site['name']!r} has no reparameterised guide: give one through latents=")
+        difference = (fn.log_prob(site["value"]) - prior.log_prob(site["value"])).sum()
+        in_plate = any(frame.vectorized for frame in site["cond_indep_stack"])
+        return (self._weight(site) if in_plate else site["scale"]) * difference
+
+
+def _average(regularizer: Tensor, log_weights: Tensor) -> Tensor:
+    """A regulariser of the inputs has one value for each component; one of the process alone is a scalar."""
+    if regularizer.dim() == 0:
+        return regularizer
+    return (log_weights.exp().reshape(-1, *[1] * (regularizer.dim() - 1)) * regularizer).sum()
+
+
+def row_terms(site: Site, components: Components, collapsed: str) -> tuple[Tensor, Tensor]:
+    """Log densities of an observed site for each component and row ``(S, rows)``, and their log weights ``(S,)``.
+
+    :param collapsed: the method that a :class:`CollapsedObservation` is asked for; other distributions are plain
+        p(y | f) at the components' values.
+    """
+    fn, value = site["fn"], site["value"]
+    if isinstance(fn, CollapsedObservation):
+        terms, carried = getattr(fn, collapsed)(value), site["infer"]["carried"]
+    elif isinstance(fn, RowObservation):
+        terms = fn.row_log_prob(value)
+        carried = site["infer"]["carried"] and terms.dim() > 1
+    else:
+        terms = fn.log_prob(value)
+        plates = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
+        carried = site["infer"]["carried"] and terms.dim() > len(plates)
+    if not carried:
+        return terms.reshape(1, -1), terms.new_zeros(1)
+    return terms.reshape(len(components.log_weights), -1), components.log_weights

@@ -1,0 +1,22 @@
+"""The evidence lower bound."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from pyro_dgp.guide import Components
+from pyro_dgp.losses.base import Loss, Site, row_terms
+
+
+class ELBO(Loss):
+    """Variational ELBO, ``sum_n E_q log p(y_n | f_n) - sum KL`` ([DSVI] 3.8, [DSPP] 13).
+
+    The expectation over the last layer is the likelihood's (closed form, quadrature); the hidden layers' is the weighted
+    mean over the components of the guide's propagation. A lower bound on ``log p(y)`` for inducing points with full or
+    diagonal covariance under Monte Carlo; for other processes see their own pages.
+    """
+
+    def observed(self, site: Site, components: Components) -> Tensor:
+        """``sum_n sum_s w_s E log p(y_n | f_n)``."""
+        terms, log_weights = row_terms(site, components, "expected_log_prob")
+        return (log_weights.exp() @ terms).sum()

@@ -1,0 +1,34 @@
+"""Type-II maximum likelihood of a model without latent sites."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from pyro import poutine
+from torch import Tensor
+
+from pyro_dgp.parameters import require_own_parameters
+
+
+class MarginalLikelihood(torch.nn.Module):
+    """``-log p(y)`` of a model whose only site is observed: exact GP regression, nats in total.
+
+    A ``torch.nn.Module`` as ``loss(model, guide)`` of the other losses is; there is no guide. All data at once.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Minus the log marginal likelihood."""
+        require_own_parameters(self.model)
+        trace = poutine.trace(self.model).get_trace(*args, **kwargs)
+        latent = trace.stochastic_nodes
+        if latent:
+            raise ValueError(f"the marginal likelihood is exact for one layer only; this model has latent sites {latent}")
+        if not trace.observation_nodes:
+            raise ValueError("nothing is observed: pass y")
+        loss: Tensor = -trace.log_prob_sum()
+        return loss

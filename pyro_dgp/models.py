@@ -1,0 +1,72 @@
+"""The zoo's model: a stack of Gaussian processes, written as a user would write it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyro
+from pyro import distributions as dist
+from pyro.nn import PyroModule, PyroSample
+from torch import Tensor, nn
+
+from pyro_dgp.gp import GaussianProcess
+from pyro_dgp.kernels import RBF, ArcCosine, Kernel, Linear, Matern12, Matern32, Matern52, RationalQuadratic
+from pyro_dgp.likelihoods import Gaussian, Likelihood
+from pyro_dgp.means import Projection
+
+#: Kernels that the command line offers, each built for a number of inputs and (or none) of outputs.
+KERNELS: dict[str, Callable[[int, int | None], Kernel]] = {
+    "rbf": lambda ard, outputs: RBF(ard, outputs, lengthscale=ard**0.5),
+    "matern12": lambda ard, outputs: Matern12(ard, outputs, lengthscale=ard**0.5),
+    "matern32": lambda ard, outputs: Matern32(ard, outputs, lengthscale=ard**0.5),
+    "matern52": lambda ard, outputs: Matern52(ard, outputs, lengthscale=ard**0.5),
+    "rational-quadratic": lambda ard, outputs: RationalQuadratic(ard, outputs, lengthscale=ard**0.5),
+    "linear": lambda ard, outputs: Linear(ard, outputs),
+    "arc-cosine": lambda ard, outputs: ArcCosine(1, ard, outputs),
+}
+
+
+class DeepGP(PyroModule):
+    """``layers - 1`` hidden GPs of ``width`` outputs with the fixed linear means of [DSVI] 3.12, and one on top.
+
+    Sites: ``h1, h2, ...`` function values ``(N, width)`` of the hidden layers, and ``y``. One layer is a plain GP.
+
+    :param x: training inputs ``(N, D)``: only their number of dimensions and principal directions are used.
+    :param layers: number of GPs in the chain, 1 or more.
+    :param width: outputs of each hidden layer.
+    :param kernel: a name of :data:`KERNELS`; automatic relevance determination throughout.
+    :param likelihood: observation model; Gaussian with ``outputs`` outputs if not given.
+    :param outputs: functions of the top layer.
+    :param per_output: a kernel for each output of a hidden layer ([DSPP]) instead of one for all ([DSVI]).
+    """
+
+    def __init__(
+        self,
+        x: Tensor,
+        layers: int = 2,
+        width: int = 5,
+        kernel: str = "matern52",
+        likelihood: Likelihood | None = None,
+        outputs: int = 1,
+        per_output: bool = False,
+    ) -> None:
+        super().__init__()
+        if layers < 1 or width < 1:
+            raise ValueError(f"a deep GP has at least one layer of width one, got layers={layers}, width={width}")
+        hidden, inputs = [], x
+        for _ in range(layers - 1):
+            mean = Projection.fit(inputs, width)
+            choice = KERNELS[kernel](inputs.shape[-1], width if per_output else None)
+            hidden.append(GaussianProcess(choice, mean, width))
+            inputs = mean()(inputs)
+        self.hidden = PyroModule[nn.ModuleList](hidden)
+        self.top = GaussianProcess(KERNELS[kernel](inputs.shape[-1], None), num_outputs=outputs)
+        self.likelihood = Gaussian(outputs) if likelihood is None else likelihood
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        """One joint draw, or the score of ``y``."""
+        h = x
+        for number, layer in enumerate(self.hidden, 1):
+            h = pyro.sample(f"h{number}", layer(h))
+        draw: Tensor = pyro.sample("y", self.likelihood(self.top(h)), obs=y)
+        return draw

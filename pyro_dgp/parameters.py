@@ -1,0 +1,44 @@
+"""Pyro's two parameter worlds: the global store, and parameters that stay in their modules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyro
+from pyro.nn import PyroModule
+from torch import nn
+
+
+@contextmanager
+def module_local_parameters() -> Iterator[None]:
+    """A scope in which every module keeps its own parameters and Pyro's global store is left alone."""
+    before = pyro.settings.get("module_local_params")
+    pyro.settings.set(module_local_params=True)
+    try:
+        yield
+    finally:
+        pyro.settings.set(module_local_params=before)
+
+
+def require_own_parameters(root: nn.Module) -> None:
+    """Raise if Pyro's global store holds another object's parameter under a name that ``root`` is about to use.
+
+    Two models or guides of one class share names there: the second would silently take over the first one's values.
+    """
+    if pyro.settings.get("module_local_params"):
+        return
+    store = pyro.get_param_store()
+    if not store._params:
+        return
+    for path, module in root.named_modules():
+        if not isinstance(module, PyroModule):
+            continue
+        for name in module._pyro_params:
+            full = f"{path}.{name}" if path else name
+            held = store._params.get(full)
+            if held is not None and held is not getattr(module, f"{name}_unconstrained"):
+                raise ValueError(
+                    f"Pyro's global parameter store holds another object's {full!r}: call pyro.clear_param_store() before "
+                    "fitting a new model, or train in the scope pyro_dgp.module_local_parameters()"
+                )

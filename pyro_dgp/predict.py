@@ -1,0 +1,95 @@
+"""Prediction from a trained guide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from pyro.distributions import TorchDistribution
+from pyro.poutine.util import site_is_subsample
+from torch import Size, Tensor
+
+from pyro_dgp.guide import Components, Variational
+from pyro_dgp.likelihoods import CollapsedObservation, Observation
+from pyro_dgp.prediction import Mixture, Prediction, stack_mixtures
+from pyro_dgp.propagation import MonteCarlo
+
+
+def predict(
+    guide: Variational,
+    x: Tensor,
+    num_samples: int = 100,
+    num_hyperparameter_draws: int = 20,
+    batch_size: int = 1000,
+    site: str | None = None,
+    **kwargs: Any,
+) -> Prediction:
+    """The predictive distribution at new inputs.
+
+    :param guide: a trained guide; its model is called as ``model(x, **kwargs)``, with no ``y``.
+    :param x: test inputs ``(N, D)``.
+    :param num_samples: mixture components in all under Monte Carlo propagation: more than in training, since the NLL of
+        few is biased upwards.
+    :param num_hyperparameter_draws: R, draws of the global latent sites if the model has any; each gets
+        ``num_samples / R`` components. The same draws serve every batch.
+    :param batch_size: test rows evaluated at a time.
+    :param site: the observation to predict, if the model has several.
+    """
+    if x.dim() != 2 or len(x) == 0:
+        raise ValueError(f"test inputs have shape (N, D) with N at least 1, got {tuple(x.shape)}")
+    with torch.no_grad():
+        first = guide.components(x[:1], new_rows=True, propagation=MonteCarlo(1), **kwargs)
+        draws = _global_draws(guide, x, num_hyperparameter_draws, kwargs)
+    name = site or _response(guide, first)
+    event_shape = _components_of(first, name)[0].batch_shape[2:]
+    propagation = guide.propagation
+    if isinstance(propagation, MonteCarlo):
+        propagation = MonteCarlo(max(1, num_samples // len(draws)))
+
+    def evaluate(rows: slice) -> Mixture:
+        parts = []
+        for fixed in draws:
+            components = guide.components(x[rows], new_rows=True, propagation=propagation, fixed=fixed, **kwargs)
+            parts.append(Mixture(*_components_of(components, name)))
+        return stack_mixtures(parts)
+
+    return Prediction(evaluate, len(x), Size(event_shape), batch_size)
+
+
+def _global_draws(guide: Variational, x: Tensor, count: int, kwargs: dict[str, Any]) -> list[dict[str, Tensor]]:
+    names = guide.global_latents
+    if not names:
+        return [{}]
+    draws = []
+    for _ in range(count):
+        trace = guide.components(x[:1], new_rows=True, propagation=MonteCarlo(1), **kwargs).trace
+        draws.append({name: trace.nodes[name]["value"].detach() for name in names})
+    return draws
+
+
+def _response(guide: Variational, components: Components) -> str:
+    names = [
+        name
+        for name, site in components.trace.nodes.items()
+        if site["type"] == "sample"
+        and not site_is_subsample(site)
+        and (isinstance(site["infer"].get("prior"), Observation) or name in guide.responses)
+    ]
+    if len(names) != 1:
+        raise ValueError(f"the model has {len(names)} observation sites, {names}: name one with site=")
+    return names[0]
+
+
+def _components_of(components: Components, name: str) -> tuple[TorchDistribution, Tensor]:
+    """The elementwise components of a site, ``(S, N, ...)``, and their log weights."""
+    site = components.trace.nodes[name]
+    fn = site["fn"]
+    if isinstance(fn, CollapsedObservation):
+        elementwise: Any = fn.components()
+    else:
+        elementwise = fn
+        while isinstance(elementwise, torch.distributions.Independent):
+            elementwise = elementwise.base_dist
+    if not site["infer"].get("carried"):
+        return elementwise.expand((1, *elementwise.batch_shape)), components.log_weights.new_zeros(1)
+    return elementwise, components.log_weights

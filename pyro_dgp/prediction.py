@@ -1,0 +1,212 @@
+"""Predictive distributions: mixtures, evaluated in batches of test rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import scoringrules
+import torch
+from pyro import distributions as dist
+from pyro.distributions import TorchDistribution, constraints
+from torch import Size, Tensor
+
+
+class Mixture:
+    """A weighted mixture for each row (and output), held in memory.
+
+    :param components: elementwise distribution of batch shape ``(S, N)`` or ``(S, N, D_out)``.
+    :param log_weights: ``(S,)``, summing to one.
+    """
+
+    def __init__(self, components: TorchDistribution, log_weights: Tensor) -> None:
+        self.components, self.log_weights = components, log_weights
+
+    @property
+    def _weights(self) -> Tensor:
+        extra = len(self.components.batch_shape) - 1
+        return self.log_weights.exp().reshape(-1, *[1] * extra)
+
+    def mean(self) -> Tensor:
+        """``sum_s w_s mean_s``."""
+        return (self._weights * self.components.mean).sum(0)
+
+    def variance(self) -> Tensor:
+        """Total variance: mean of the variances plus variance of the means."""
+        deviation = self.components.mean - self.mean()
+        return (self._weights * (self.components.variance + deviation.square())).sum(0)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log of the mixture density for each row, joint over outputs: ``(N,)``."""
+        log_prob = self.components.log_prob(value)
+        if log_prob.dim() == 3:
+            log_prob = log_prob.sum(-1)
+        return torch.logsumexp(self.log_weights.unsqueeze(-1) + log_prob, 0)
+
+    def component_log_prob(self, value: Tensor) -> Tensor:
+        """Log density under each component, ``(S, N)``."""
+        log_prob: Tensor = self.components.log_prob(value)
+        return log_prob.sum(-1) if log_prob.dim() == 3 else log_prob
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """``p(y <= value)`` elementwise."""
+        return (self._weights * self.components.cdf(value)).sum(0)
+
+    def quantile(self, level: Tensor) -> Tensor:
+        """The smallest value with cdf at least ``level``, by bisection; levels ``(Q,)`` lead the result."""
+        mean, scale = self.components.mean, self.components.variance.sqrt()
+        low = (mean - 10 * scale).amin(0).expand(*level.shape, *mean.shape[1:]).clone() - 1e-3
+        high = (mean + 10 * scale).amax(0).expand(low.shape).clone() + 1e-3
+        target = level.reshape(-1, *[1] * (mean.dim() - 1))
+        for _ in range(60):
+            middle = 0.5 * (low + high)
+            below = torch.stack([self.cdf(m) for m in middle]) < target
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return high.ceil() - (high.ceil() - high > 1 - 1e-6).to(high) if self._discrete else high
+
+    @property
+    def _discrete(self) -> bool:
+        return bool(self.components.support.is_discrete)
+
+    def sample(self, count: int) -> Tensor:
+        """``(count, N, ...)`` draws, independent over rows; outputs of a row share the component."""
+        rows = self.components.batch_shape[1]
+        index = dist.Categorical(logits=self.log_weights).sample((count, rows))
+        draws = self.components.sample((count,))
+        pick = index.reshape(count, 1, rows, *[1] * (draws.dim() - 3)).expand(count, 1, *draws.shape[2:])
+        return draws.gather(1, pick).squeeze(1)
+
+    def crps(self, value: Tensor) -> Tensor:
+        """Continuous ranked probability score, elementwise, units of y: lower is better."""
+        if isinstance(self.components, dist.Normal):
+            return _normal_crps(self.components, self._weights, value)
+        if self._discrete:
+            top = int(max(float(self.quantile(self.log_weights.new_tensor([1 - 1e-9])).max()), float(value.max())))
+            steps = torch.arange(0, top + 1, dtype=value.dtype, device=value.device)
+            return torch.stack([(self.cdf(k.expand_as(value)) - (value <= k).to(value)).square() for k in steps]).sum(0)
+        draws = self.components.sample((10,)).flatten(0, 1)
+        score = scoringrules.crps_ensemble(value.cpu().numpy(), draws.movedim(0, -1).cpu().numpy())
+        return torch.as_tensor(score, dtype=value.dtype, device=value.device)
+
+
+def _normal_crps(components: dist.Normal, weights: Tensor, value: Tensor) -> Tensor:
+    mean, scale = components.loc.movedim(0, -1), components.scale.movedim(0, -1)
+    weight = weights.expand(components.loc.shape).movedim(0, -1)
+    score: Tensor = scoringrules.crps_mixnorm(value, mean, scale, weight, backend="torch")
+    return score
+
+
+class Prediction(TorchDistribution):
+    """The predictive distribution at N test rows: for each row the full mixture over components and posterior draws.
+
+    A distribution with batch shape ``(N,)`` and event shape ``()`` or ``(D_out,)``. Moments and scores are computed in
+    batches of rows, so that memory does not grow with N; the same seed makes every method see the same mixture. Units are
+    those of the targets that the model was trained on.
+
+    :param evaluate: gives the mixture for rows ``start:stop``.
+    :param rows: N.
+    :param event_shape: ``()`` or ``(D_out,)``.
+    :param batch_size: rows evaluated at a time.
+    :param keep: mixtures are kept after their first use up to this many numbers.
+    """
+
+    arg_constraints: dict[str, constraints.Constraint] = {}
+    support = constraints.real
+    has_rsample = False
+
+    def __init__(
+        self,
+        evaluate: Callable[[slice], Mixture],
+        rows: int,
+        event_shape: Size = Size(),
+        batch_size: int = 1000,
+        keep: int = 20_000_000,
+    ) -> None:
+        self._evaluate, self._batch_size, self._keep = evaluate, batch_size, keep
+        self._seed = int(torch.randint(2**31 - 1, ()))
+        self._kept: dict[int, Mixture] = {}
+        super().__init__(Size((rows,)), event_shape, validate_args=False)
+
+    def _mixture(self, start: int) -> Mixture:
+        if start in self._kept:
+            return self._kept[start]
+        with torch.random.fork_rng(), torch.no_grad():
+            torch.manual_seed(self._seed + start)
+            mixture = self._evaluate(slice(start, min(start + self._batch_size, self.batch_shape[0])))
+        size = mixture.components.batch_shape.numel()
+        if size * self.batch_shape[0] // min(self._batch_size, self.batch_shape[0]) <= self._keep:
+            self._kept[start] = mixture
+        return mixture
+
+    def _starts(self) -> range:
+        return range(0, self.batch_shape[0], self._batch_size)
+
+    def _rows(self, method: Callable[[Mixture, Any], Tensor], value: Tensor | None = None, axis: int = 0) -> Tensor:
+        if value is not None:
+            self._check(value)
+        parts = []
+        for start in self._starts():
+            part = None if value is None else value[start : start + self._batch_size]
+            parts.append(method(self._mixture(start), part))
+        return torch.cat(parts, axis)
+
+    def _check(self, value: Tensor) -> None:
+        shape = self.batch_shape + self.event_shape
+        if value.shape != shape:
+            raise ValueError(f"targets have shape {tuple(value.shape)}, the prediction {tuple(shape)}")
+
+    @property
+    def mean(self) -> Tensor:
+        """Predictive mean, ``(N,)`` or ``(N, D_out)``."""
+        return self._rows(lambda mixture, _: mixture.mean())
+
+    @property
+    def variance(self) -> Tensor:
+        """Total predictive variance, noise included (not a standard deviation)."""
+        return self._rows(lambda mixture, _: mixture.variance())
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log density of the mixture for each row, nats: ``(N,)``; joint over the outputs of a row."""
+        return self._rows(lambda mixture, part: mixture.log_prob(part), value)
+
+    def component_log_prob(self, value: Tensor) -> Tensor:
+        """Log density under each component, ``(S, N)``."""
+        return self._rows(lambda mixture, part: mixture.component_log_prob(part), value, 1)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """``p(y <= value)``, elementwise."""
+        return self._rows(lambda mixture, part: mixture.cdf(part), value)
+
+    def quantile(self, level: float | Sequence[float] | Tensor) -> Tensor:
+        """Quantiles, elementwise: ``(N, ...)`` for one level, ``(Q, N, ...)`` for several."""
+        levels = torch.as_tensor(level, dtype=torch.get_default_dtype())
+        if bool(((levels <= 0) | (levels >= 1)).any()):
+            raise ValueError("quantile levels lie strictly between 0 and 1")
+        result = self._rows(lambda mixture, _: mixture.quantile(levels.reshape(-1).to(mixture.log_weights)), axis=1)
+        return result[0] if levels.dim() == 0 else result
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draws ``(*sample_shape, N, ...)`` from each row's mixture, independent over rows."""
+        shape = Size(sample_shape)
+        draws = self._rows(lambda mixture, _: mixture.sample(shape.numel()), axis=1)
+        return draws.reshape(shape + draws.shape[1:])
+
+    def crps(self, value: Tensor) -> Tensor:
+        """Continuous ranked probability score of the mixture, elementwise, units of y."""
+        return self._rows(lambda mixture, part: mixture.crps(part), value)
+
+
+def stack_mixtures(parts: Sequence[Mixture]) -> Mixture:
+    """One mixture of several, equally weighted (one for each draw of hyperparameters or of a chain)."""
+    if len(parts) == 1:
+        return parts[0]
+    log_weights = torch.cat([part.log_weights for part in parts]) - torch.log(torch.tensor(float(len(parts))))
+    return Mixture(_concatenate([part.components for part in parts]), log_weights)
+
+
+def _concatenate(parts: Sequence[TorchDistribution]) -> TorchDistribution:
+    kind = type(parts[0])
+    names = [name for name in kind.arg_constraints if name in parts[0].__dict__]
+    arguments = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
+    joined: TorchDistribution = kind(**arguments, validate_args=False)
+    return joined

@@ -1,0 +1,164 @@
+"""Inducing points: q(u) over function values at M learned inputs, whitened."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from pyro.distributions import constraints
+from pyro.nn import PyroParam
+from sklearn.cluster import KMeans, MiniBatchKMeans
+from torch import Tensor
+
+from pyro_dgp import linalg
+from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.processes.base import FunctionMarginal, Process, ProcessFamily
+
+CovarianceForm = Literal["full", "diagonal", "delta"]
+SMALLEST_VARIANCE = 1e-12
+
+
+class InducingPointProcess(Process):
+    """``q(f) = int p(f | u) q(u) du`` with ``u = m(Z) + L_z v``, ``q(v_d) = N(whitened_mean_d, S_d)``.
+
+    Mean ``m(x) + a' whitened_mean_d`` and variance ``k(x,x) - a'a + a' S_d a`` with ``a = L_z^-1 k(Z, x)`` ([DSPP] 7
+    and 8 in whitened coordinates). The regulariser is ``sum_d KL(N(whitened_mean_d, S_d) || N(0, I))`` in nats. For
+    ``delta`` (S = 0) that would be infinite: it is ``-log N(whitened_mean; 0, I)``, and no bound results.
+
+    | attribute | shape |
+    |---|---|
+    | ``inducing_points`` | ``(M, D)``, or ``(D_out, M, D)`` for a set per output |
+    | ``whitened_mean`` | ``(D_out, M)`` |
+    | ``whitened_scale`` | full: ``(D_out, M, M)``, lower triangle used, ``S = T T'``; diagonal: ``(D_out, M)``, standard deviations |
+    """
+
+    def __init__(self, inducing_points: Tensor, num_outputs: int, covariance: CovarianceForm, scale: float) -> None:
+        super().__init__()
+        size = inducing_points.shape[-2]
+        like = {"dtype": inducing_points.dtype, "device": inducing_points.device}
+        self.covariance = covariance
+        self.inducing_points = PyroParam(inducing_points.clone(), event_dim=inducing_points.dim())
+        self.whitened_mean = PyroParam(torch.zeros(num_outputs, size, **like), event_dim=2)  # type: ignore[arg-type]
+        if covariance == "full":
+            tril = scale * torch.eye(size, **like).repeat(num_outputs, 1, 1)  # type: ignore[arg-type]
+            self.whitened_scale = PyroParam(tril, event_dim=3)
+        elif covariance == "diagonal":
+            diagonal = torch.full((num_outputs, size), scale, **like)  # type: ignore[arg-type]
+            self.whitened_scale = PyroParam(diagonal, constraint=constraints.positive, event_dim=2)
+
+    def forward(self, prior: FunctionPrior) -> FunctionMarginal:
+        """The marginal at ``prior.x``, batch and particle axes folded into the columns of one product."""
+        z = self.inducing_points
+        z = z if z.dim() == 3 else z.unsqueeze(0)
+        mean, scale = self.whitened_mean, self._scale()
+        factor = linalg.cholesky(prior.covariance.matrix(z), prior.jitter, prior.name)
+        inverse = linalg.triangular_inverse(factor)
+        # Without batched hyperparameters all rows of all particles are columns of one product.
+        folded = factor.dim() == 3
+        x = prior.x.reshape(1, -1, prior.x.shape[-1]) if folded else prior.x.unsqueeze(-3)
+        projection = inverse @ prior.covariance.matrix(z, x)
+        loc = _times(mean.unsqueeze(-2), projection).squeeze(-2)
+        variance = prior.covariance.diagonal(x) - projection.square().sum(-2)
+        if self.covariance == "full":
+            variance = variance + _times(scale.mT, projection).square().sum(-2)
+        elif self.covariance == "diagonal":
+            variance = variance + _times(scale.square().unsqueeze(-2), projection.square()).squeeze(-2)
+        loc, variance = torch.broadcast_tensors(loc, variance.clamp_min(SMALLEST_VARIANCE))
+        if folded:
+            shape = (prior.num_outputs, *prior.x.shape[:-1])
+            loc, variance = loc.reshape(shape).movedim(0, -1), variance.reshape(shape).movedim(0, -1)
+        else:
+            loc, variance = loc.mT, variance.mT
+
+        def joint() -> Tensor:
+            columns = prior.x.unsqueeze(-3)
+            a = inverse @ prior.covariance.matrix(z, columns)
+            base = prior.covariance.matrix(columns) - a.mT @ a
+            if self.covariance == "delta":
+                return base.expand(*base.shape[:-3], prior.num_outputs, *base.shape[-2:])
+            b = scale.mT @ a if self.covariance == "full" else scale.unsqueeze(-1) * a
+            return base + b.mT @ b
+
+        return FunctionMarginal(prior.mean + loc, variance, self._regularizer(mean, scale), joint)
+
+    def _scale(self) -> Tensor:
+        """T with ``S = T T'`` (full), standard deviations (diagonal), or nothing to use (delta)."""
+        if self.covariance == "delta":
+            return self.whitened_mean
+        return self.whitened_scale.tril() if self.covariance == "full" else self.whitened_scale
+
+    def _regularizer(self, mean: Tensor, scale: Tensor) -> Tensor:
+        if self.covariance == "delta":
+            return 0.5 * mean.square().sum() + 0.5 * mean.numel() * math.log(2 * math.pi)
+        diagonal = scale.diagonal(dim1=-2, dim2=-1) if self.covariance == "full" else scale
+        return 0.5 * (mean.square().sum() + scale.square().sum() - mean.numel()) - diagonal.abs().log().sum()
+
+
+def _times(matrix: Float[Tensor, "k r m"], columns: Tensor) -> Tensor:
+    """``matrix_d @ columns_d``; where all outputs share the columns, one product of stacked matrices."""
+    if columns.dim() == 3 and columns.shape[0] == 1:
+        return (matrix.reshape(-1, matrix.shape[-1]) @ columns[0]).reshape(*matrix.shape[:-1], columns.shape[-1])
+    return matrix @ columns
+
+
+@dataclass(frozen=True)
+class InducingPoints(ProcessFamily):
+    """Whitened inducing points for every GP of a model ([DSVI] 3.7; Hensman et al. 2013).
+
+    :param num_inducing: M. More than there are distinct training inputs are reduced to that number, with a warning.
+    :param covariance: of q(v) for each output: ``full``, ``diagonal``, or ``delta`` (a point estimate).
+    :param per_output: an inducing set for each output of a layer instead of a shared one.
+    :param hidden_scale: initial standard deviation of v in layers below the top, small so that training starts from
+        the mean functions.
+    :param scale: initial standard deviation of v in the top layer.
+    """
+
+    num_inducing: int = 128
+    covariance: CovarianceForm = "full"
+    per_output: bool = False
+    hidden_scale: float = 1e-2
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.covariance not in ("full", "diagonal", "delta"):
+            raise ValueError(f"covariance is 'full', 'diagonal' or 'delta', not {self.covariance!r}")
+        if self.num_inducing < 1:
+            raise ValueError(f"num_inducing must be at least 1, got {self.num_inducing}")
+
+    def create(self, prior: FunctionPrior, hidden: bool) -> InducingPointProcess:
+        """k-means centres of the prior's inputs, which the guide has carried through the means of the layers below."""
+        x = prior.x.detach().reshape(-1, prior.x.shape[-1])
+        points = initial_points(x, self.num_inducing, prior.name)
+        if self.per_output:
+            points = points.repeat(prior.num_outputs, 1, 1)
+        scale = self.hidden_scale if hidden else self.scale
+        return InducingPointProcess(points, prior.num_outputs, self.covariance, scale)
+
+    def restore(self, state: dict[str, Tensor]) -> InducingPointProcess:
+        """Shapes from ``inducing_points`` and ``whitened_mean`` of the state."""
+        points, mean = state["inducing_points"], state["whitened_mean"]
+        return InducingPointProcess(torch.zeros_like(points), mean.shape[0], self.covariance, 1.0)
+
+
+def initial_points(x: Float[Tensor, "n d"], size: int, name: str) -> Float[Tensor, "m d"]:
+    """At most ``size`` k-means centres of the rows of ``x``; seeded by torch's generator."""
+    distinct = torch.unique(x, dim=0)
+    if len(distinct) == 1 and len(x) > 1:
+        # A zero mean below carries every input to one point: start from the prior's scale instead.
+        return distinct + torch.randn(min(size, len(x)), x.shape[-1], dtype=x.dtype, device=x.device)
+    if size >= len(distinct):
+        if size > len(distinct):
+            warnings.warn(
+                f"{size} inducing points asked for at {name!r}, which has {len(distinct)} distinct training inputs: "
+                f"reduced to {len(distinct)}",
+                stacklevel=2,
+            )
+        return distinct
+    seed = int(torch.randint(2**31 - 1, ()))
+    estimator = MiniBatchKMeans if len(x) > 20_000 else KMeans
+    centres = estimator(size, n_init=1, max_iter=50, random_state=seed).fit(x.cpu().double().numpy()).cluster_centers_
+    return torch.as_tensor(centres, dtype=x.dtype, device=x.device)

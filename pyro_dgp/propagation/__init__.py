@@ -1,0 +1,6 @@
+"""Propagation strategies, chosen by the user of a guide and never by a model."""
+
+from pyro_dgp.propagation.base import Propagation
+from pyro_dgp.propagation.monte_carlo import MonteCarlo
+
+__all__ = ["MonteCarlo", "Propagation"]
