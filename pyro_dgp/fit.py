@@ -63,8 +63,8 @@ def fit(
     :param seed: of the order of the batches.
     """
     result, start = FitResult(), time.perf_counter()
-    with module_local_parameters():
-        optimizer = torch.optim.Adam(objective.parameters(), lr=learning_rate)
+    with module_local_parameters(objective):
+        optimizer = torch.optim.Adam(objective.parameters(), lr=learning_rate, fused=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: decay(step / max(steps, 1)))
         rows = batches(len(x), batch_size, seed)
         for step in range(steps):

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.likelihoods import CollapsedObservation, Observation, RowObservation
+from pyro_dgp.parameters import module_local_parameters
 from pyro_dgp.processes import Process, ProcessFamily
 from pyro_dgp.propagation import Propagation
 
@@ -90,7 +91,11 @@ class Variational(AutoMessenger):
         self.processes = PyroModule()
         self._axes, self._local, self._response = {}, set(), set()
         run = _Run(initializing=True)
-        self._pass(run, args, kwargs)
+        with module_local_parameters(*[m for m in (self, self.model) if isinstance(m, nn.Module)]):
+            self._pass(run, args, kwargs)
+            self._create(run)
+
+    def _create(self, run: _Run) -> None:
         if not run.gps:
             raise ValueError("the model has no Gaussian process site: nothing to give a variational process to")
         top = self._top(run)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -71,6 +73,24 @@ def triangular_inverse(factor: Tensor) -> Tensor:
     """Inverse of lower triangular matrices ``(..., N, N)``; one product with it replaces many narrow solves."""
     identity = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
     return torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False)
+
+
+class _ColumnSquares(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor) -> Tensor:
+        ctx.save_for_backward(matrix)
+        return torch.linalg.vecdot(matrix, matrix, dim=-2)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        (matrix,) = ctx.saved_tensors
+        return matrix * (2 * grad).unsqueeze(-2)
+
+
+def column_squares(matrix: Tensor) -> Tensor:
+    """Sums of squares of the columns, ``(..., M, N) -> (..., N)``, in one pass forward and one backward."""
+    result: Tensor = _ColumnSquares.apply(matrix)  # type: ignore[no-untyped-call]
+    return result
 
 
 def apply_factor(factor: Tensor, values: Tensor) -> Tensor:

@@ -58,7 +58,7 @@ class DeepGP(PyroModule):
             mean = Projection.fit(inputs, width)
             choice = KERNELS[kernel](inputs.shape[-1], width if per_output else None)
             hidden.append(GaussianProcess(choice, mean, width))
-            inputs = mean()(inputs)
+            inputs = inputs @ mean.weight
         self.hidden = PyroModule[nn.ModuleList](hidden)
         self.top = GaussianProcess(KERNELS[kernel](inputs.shape[-1], None), num_outputs=outputs)
         self.likelihood = Gaussian(outputs) if likelihood is None else likelihood

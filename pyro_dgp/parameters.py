@@ -10,9 +10,21 @@ from pyro.nn import PyroModule
 from torch import nn
 
 
+def keep_parameters_local(root: nn.Module) -> None:
+    """Let modules that were made outside ``module_local_params=True`` run inside it."""
+    for module in root.modules():
+        if isinstance(module, PyroModule) and not hasattr(module._pyro_context, "param_state"):
+            module._pyro_context.param_state = {"params": {}, "constraints": {}}
+
+
 @contextmanager
-def module_local_parameters() -> Iterator[None]:
-    """A scope in which every module keeps its own parameters and Pyro's global store is left alone."""
+def module_local_parameters(*roots: nn.Module) -> Iterator[None]:
+    """A scope in which every module keeps its own parameters and Pyro's global store is left alone.
+
+    :param roots: models and guides made outside the scope that are to run in it.
+    """
+    for root in roots:
+        keep_parameters_local(root)
     before = pyro.settings.get("module_local_params")
     pyro.settings.set(module_local_params=True)
     try:
@@ -27,6 +39,7 @@ def require_own_parameters(root: nn.Module) -> None:
     Two models or guides of one class share names there: the second would silently take over the first one's values.
     """
     if pyro.settings.get("module_local_params"):
+        keep_parameters_local(root)
         return
     store = pyro.get_param_store()
     if not store._params:

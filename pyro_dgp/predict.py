@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Size, Tensor
 
 from pyro_dgp.guide import Components, Variational
 from pyro_dgp.likelihoods import CollapsedObservation, Observation
+from pyro_dgp.parameters import module_local_parameters
 from pyro_dgp.prediction import Mixture, Prediction, stack_mixtures
 from pyro_dgp.propagation import MonteCarlo
 
@@ -37,7 +39,7 @@ def predict(
     """
     if x.dim() != 2 or len(x) == 0:
         raise ValueError(f"test inputs have shape (N, D) with N at least 1, got {tuple(x.shape)}")
-    with torch.no_grad():
+    with torch.no_grad(), _own_parameters(guide):
         first = guide.components(x[:1], new_rows=True, propagation=MonteCarlo(1), **kwargs)
         draws = _global_draws(guide, x, num_hyperparameter_draws, kwargs)
     name = site or _response(guide, first)
@@ -48,12 +50,18 @@ def predict(
 
     def evaluate(rows: slice) -> Mixture:
         parts = []
-        for fixed in draws:
-            components = guide.components(x[rows], new_rows=True, propagation=propagation, fixed=fixed, **kwargs)
-            parts.append(Mixture(*_components_of(components, name)))
+        with _own_parameters(guide):
+            for fixed in draws:
+                components = guide.components(x[rows], new_rows=True, propagation=propagation, fixed=fixed, **kwargs)
+                parts.append(Mixture(*_components_of(components, name)))
         return stack_mixtures(parts)
 
     return Prediction(evaluate, len(x), Size(event_shape), batch_size)
+
+
+def _own_parameters(guide: Variational) -> AbstractContextManager[None]:
+    """Whatever the caller's setting, prediction reads the modules' own parameters and writes to no store."""
+    return module_local_parameters(*[m for m in (guide, guide.model) if isinstance(m, torch.nn.Module)])
 
 
 def _global_draws(guide: Variational, x: Tensor, count: int, kwargs: dict[str, Any]) -> list[dict[str, Tensor]]:

@@ -78,16 +78,19 @@ def per_dimension(value: Tensor, outputs: int | None, ard: int | None) -> Tensor
 
 
 def squared_distance(x: Tensor, z: Tensor | None) -> Tensor:
-    """``|x_n - z_m|^2`` as one matrix product, from a common centre so that little is lost to cancellation."""
+    """``|x_n - z_m|^2`` as one matrix product, from a common centre so that little is lost to cancellation.
+
+    Rounding can leave values a little below zero; what follows clamps them.
+    """
     centre = (x if z is None else z).detach().mean(-2, keepdim=True)
     x = x - centre
     x_norm = x.square().sum(-1, keepdim=True)
     if z is None:
-        squared = (x_norm + x_norm.mT - 2 * x @ x.mT).clamp_min(0.0)
+        squared = torch.add(x_norm + x_norm.mT, x @ x.mT, alpha=-2)
         off_diagonal = 1 - torch.eye(x.shape[-2], dtype=x.dtype, device=x.device)
         return squared * off_diagonal
     z = z - centre
-    return (x_norm + z.square().sum(-1, keepdim=True).mT - 2 * x @ z.mT).clamp_min(0.0)
+    return torch.add(x_norm + z.square().sum(-1, keepdim=True).mT, x @ z.mT, alpha=-2)
 
 
 @dataclass(frozen=True)

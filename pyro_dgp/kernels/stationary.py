@@ -19,13 +19,28 @@ from pyro_dgp.kernels.base import (
     positive,
     squared_distance,
 )
+from pyro_dgp.kernels.radial import (
+    Radial,
+    matern12,
+    matern12_slope,
+    matern32,
+    matern32_slope,
+    matern52,
+    matern52_slope,
+    rbf,
+    rbf_slope,
+)
+
+
+#: ``correlation(r^2, variance) -> variance * c(r^2)``.
+Correlation = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class StationaryCovariance(ConstantDiagonal, Covariance):
     """``variance * correlation(r^2)`` on inputs mapped by ``warp`` (division by lengthscales, or a circle)."""
 
-    correlation: Callable[[Tensor], Tensor]
+    correlation: Correlation
     warp: Callable[[Tensor], Tensor]
 
     def matrix(
@@ -33,7 +48,7 @@ class StationaryCovariance(ConstantDiagonal, Covariance):
     ) -> Float[Tensor, "*r p n k"]:
         """See :class:`Covariance`."""
         squared = squared_distance(self.warp(x), None if z is None else self.warp(z))
-        return self.variance[..., None, None] * self.correlation(squared)
+        return self.correlation(squared, self.variance[..., None, None])
 
 
 @dataclass(frozen=True)
@@ -64,62 +79,58 @@ class Stationary(Kernel):
         self.lengthscale = positive(lengthscale, outputs, ard)
         self.variance = positive(variance, outputs)
 
-    def correlation(self, squared: Tensor) -> Tensor:
-        """c as a function of r squared; c(0) = 1."""
+    def correlation(self) -> Correlation:
+        """``variance * c`` as a function of r squared (which rounding may leave below zero); c(0) = 1."""
         raise NotImplementedError
 
+    def warp(self) -> Callable[[Tensor], Tensor]:
+        """The map of the inputs before distances are taken."""
+        return Scaling(per_dimension(self.lengthscale, self.outputs, self.ard))
+
     def forward(self) -> Covariance:
-        """Read ``lengthscale`` and ``variance``."""
-        scaling = Scaling(per_dimension(self.lengthscale, self.outputs, self.ard))
-        return StationaryCovariance(per_output(self.variance, self.outputs), self.correlation, scaling)
-
-
-def _root(squared: Tensor) -> Tensor:
-    """r, with a zero instead of an infinite gradient at r = 0."""
-    return squared.clamp_min(1e-30).sqrt()
+        """Read every parameter."""
+        return StationaryCovariance(per_output(self.variance, self.outputs), self.correlation(), self.warp())
 
 
 class RBF(Stationary):
     """Radial basis function (squared exponential) kernel, ``c = exp(-r^2 / 2)``."""
 
-    def correlation(self, squared: Tensor) -> Tensor:
+    def correlation(self) -> Correlation:
         """``exp(-r^2 / 2)``."""
-        return torch.exp(-0.5 * squared)
+        return Radial(rbf, rbf_slope)
 
 
 class Matern12(Stationary):
     """Matern kernel of smoothness 1/2, ``c = exp(-r)``."""
 
-    def correlation(self, squared: Tensor) -> Tensor:
+    def correlation(self) -> Correlation:
         """``exp(-r)``."""
-        return torch.exp(-_root(squared))
+        return Radial(matern12, matern12_slope)
 
 
 class Matern32(Stationary):
     """Matern kernel of smoothness 3/2, ``c = (1 + sqrt(3) r) exp(-sqrt(3) r)``."""
 
-    def correlation(self, squared: Tensor) -> Tensor:
+    def correlation(self) -> Correlation:
         """``(1 + s) exp(-s)`` with ``s = sqrt(3) r``."""
-        s = math.sqrt(3.0) * _root(squared)
-        return (1 + s) * torch.exp(-s)
+        return Radial(matern32, matern32_slope)
 
 
 class Matern52(Stationary):
     """Matern kernel of smoothness 5/2, ``c = (1 + sqrt(5) r + 5 r^2 / 3) exp(-sqrt(5) r)``."""
 
-    def correlation(self, squared: Tensor) -> Tensor:
+    def correlation(self) -> Correlation:
         """``(1 + s + s^2 / 3) exp(-s)`` with ``s = sqrt(5) r``."""
-        s = math.sqrt(5.0) * _root(squared)
-        return (1 + s + s.square() / 3) * torch.exp(-s)
+        return Radial(matern52, matern52_slope)
 
 
 @dataclass(frozen=True)
 class _RationalQuadraticCorrelation:
     alpha: Tensor
 
-    def __call__(self, squared: Tensor) -> Tensor:
+    def __call__(self, squared: Tensor, variance: Tensor) -> Tensor:
         alpha = self.alpha[..., None, None]
-        return torch.exp(-alpha * torch.log1p(squared / (2 * alpha)))
+        return variance * torch.exp(-alpha * torch.log1p(squared.clamp_min(0.0) / (2 * alpha)))
 
 
 class RationalQuadratic(Stationary):
@@ -139,11 +150,9 @@ class RationalQuadratic(Stationary):
         super().__init__(ard, outputs, lengthscale, variance)
         self.alpha = positive(alpha, outputs)
 
-    def forward(self) -> Covariance:
-        """Read ``lengthscale``, ``variance`` and ``alpha``."""
-        scaling = Scaling(per_dimension(self.lengthscale, self.outputs, self.ard))
-        correlation = _RationalQuadraticCorrelation(per_output(self.alpha, self.outputs))
-        return StationaryCovariance(per_output(self.variance, self.outputs), correlation, scaling)
+    def correlation(self) -> Correlation:
+        """``(1 + r^2 / (2 alpha))^-alpha``; reads ``alpha``."""
+        return _RationalQuadraticCorrelation(per_output(self.alpha, self.outputs))
 
 
 @dataclass(frozen=True)
@@ -176,13 +185,12 @@ class Periodic(Stationary):
         super().__init__(ard, outputs, lengthscale, variance)
         self.period = positive(period, outputs, ard)
 
-    def correlation(self, squared: Tensor) -> Tensor:
+    def correlation(self) -> Correlation:
         """``exp(-chord^2 / 2)``."""
-        return torch.exp(-0.5 * squared)
+        return Radial(rbf, rbf_slope)
 
-    def forward(self) -> Covariance:
-        """Read ``lengthscale``, ``variance`` and ``period``."""
-        circle = _Circle(
+    def warp(self) -> Callable[[Tensor], Tensor]:
+        """Onto circles; reads ``lengthscale`` and ``period``."""
+        return _Circle(
             per_dimension(self.lengthscale, self.outputs, self.ard), per_dimension(self.period, self.outputs, self.ard)
         )
-        return StationaryCovariance(per_output(self.variance, self.outputs), self.correlation, circle)

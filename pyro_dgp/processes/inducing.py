@@ -62,9 +62,9 @@ class InducingPointProcess(Process):
         x = prior.x.reshape(1, -1, prior.x.shape[-1]) if folded else prior.x.unsqueeze(-3)
         projection = inverse @ prior.covariance.matrix(z, x)
         loc = _times(mean.unsqueeze(-2), projection).squeeze(-2)
-        variance = prior.covariance.diagonal(x) - projection.square().sum(-2)
+        variance = prior.covariance.diagonal(x) - linalg.column_squares(projection)
         if self.covariance == "full":
-            variance = variance + _times(scale.mT, projection).square().sum(-2)
+            variance = variance + linalg.column_squares(_times(scale.mT, projection))
         elif self.covariance == "diagonal":
             variance = variance + _times(scale.square().unsqueeze(-2), projection.square()).squeeze(-2)
         loc, variance = torch.broadcast_tensors(loc, variance.clamp_min(SMALLEST_VARIANCE))

@@ -1,0 +1,1 @@
+"""Comparisons with published numbers and with other libraries; every script prints what it measured."""

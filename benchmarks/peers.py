@@ -1,0 +1,111 @@
+"""GPyTorch's sparse and deep GP on the settings of this library's zoo: same kernel, means, M, width, S, noise floor."""
+
+from __future__ import annotations
+
+import math
+
+import gpytorch
+import torch
+from gpytorch.mlls import DeepApproximateMLL, VariationalELBO
+from gpytorch.models.deep_gps import DeepGP, DeepGPLayer
+from gpytorch.variational import CholeskyVariationalDistribution, VariationalStrategy
+from torch import Tensor
+
+from pyro_dgp import Projection
+from pyro_dgp.fit import batches, decay
+from pyro_dgp.likelihoods import NOISE_FLOOR
+from pyro_dgp.processes.inducing import initial_points
+
+
+class _FixedMean(gpytorch.means.Mean):
+    def __init__(self, weight: Tensor | None) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.weight is None:
+            return x.new_zeros(x.shape[:-1])
+        if x.dim() > 2:  # (..., outputs, N, D): inputs repeated over the outputs
+            return (x[..., 0, :, :] @ self.weight).mT
+        return (x @ self.weight).mT
+
+
+class Layer(DeepGPLayer):
+    def __init__(self, points: Tensor, outputs: int | None, mean: Tensor | None, per_output: bool) -> None:
+        batch = torch.Size([]) if outputs is None else torch.Size([outputs])
+        q = CholeskyVariationalDistribution(points.shape[0], batch_shape=batch)
+        strategy = VariationalStrategy(self, points, q, learn_inducing_locations=True)
+        super().__init__(strategy, points.shape[-1], outputs)
+        if outputs is not None:  # hidden: small initial variance, as in this library
+            with torch.no_grad():
+                q.chol_variational_covar.mul_(1e-2)
+        strategy.variational_params_initialized.fill_(1)
+        kernel_batch = batch if per_output else torch.Size([])
+        d = points.shape[-1]
+        base = gpytorch.kernels.MaternKernel(2.5, ard_num_dims=d, batch_shape=kernel_batch)
+        base.lengthscale = math.sqrt(d)
+        self.covar_module = gpytorch.kernels.ScaleKernel(base, batch_shape=kernel_batch)
+        self.covar_module.outputscale = 1.0
+        self.mean_module = _FixedMean(mean)
+
+    def forward(self, x: Tensor) -> gpytorch.distributions.MultivariateNormal:
+        return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+
+class PeerDeepGP(DeepGP):
+    """GPyTorch's DSVI model: ``layers`` layers, hidden ones of ``width`` outputs."""
+
+    def __init__(self, x: Tensor, layers: int, width: int, inducing: int, per_output: bool = False) -> None:
+        super().__init__()
+        parts, inputs = [], x
+        for _ in range(layers - 1):
+            weight = Projection.fit(inputs, width).weight
+            parts.append(Layer(initial_points(inputs, inducing, "peer"), width, weight, per_output))
+            inputs = inputs @ weight
+        parts.append(Layer(initial_points(inputs, inducing, "peer"), None, None, False))
+        self.parts = torch.nn.ModuleList(parts)
+        self.likelihood = gpytorch.likelihoods.GaussianLikelihood(
+            noise_constraint=gpytorch.constraints.GreaterThan(NOISE_FLOOR)
+        )
+        self.likelihood.noise = 0.1
+
+    def forward(self, x: Tensor) -> gpytorch.distributions.MultivariateNormal:
+        for part in self.parts:
+            x = part(x)
+        return x
+
+
+class Trainer:
+    """Adam with the schedule of :func:`pyro_dgp.fit.fit`."""
+
+    def __init__(self, model: PeerDeepGP, x: Tensor, y: Tensor, steps: int, batch_size: int, samples: int) -> None:
+        self.model, self.x, self.y, self.samples = model, x, y, samples
+        self.mll = DeepApproximateMLL(VariationalELBO(model.likelihood, model, len(x)))
+        self.rows = batches(len(x), batch_size, 0)
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=0.01, fused=True)
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: decay(step / steps))
+        model.train()
+
+    def step(self) -> float:
+        index = next(self.rows)
+        with gpytorch.settings.num_likelihood_samples(self.samples):
+            self.optimizer.zero_grad()
+            loss = -self.mll(self.model(self.x[index]), self.y[index])
+            loss.backward()
+            self.optimizer.step()
+            self.schedule.step()
+        return float(loss.detach())
+
+
+@torch.no_grad()
+def mixture(model: PeerDeepGP, x: Tensor, samples: int = 100) -> tuple[Tensor, Tensor]:
+    """Means and variances of y in each of the components, ``(S, N)``."""
+    model.eval()
+    means, variances = [], []
+    with gpytorch.settings.num_likelihood_samples(samples):
+        for part in x.split(500):
+            out = model.likelihood(model(part))
+            shape = (-1, len(part))
+            means.append(out.mean.reshape(shape))
+            variances.append(out.variance.reshape(shape))
+    return torch.cat(means, -1), torch.cat(variances, -1)
