@@ -22,7 +22,7 @@ from pyro_dgp.data import load, split
 from pyro_dgp.fit import fit
 from pyro_dgp.models import DeepGP
 
-SETTINGS = {"inducing": 128, "width": 5, "samples": 10, "batch_size": 256, "steps": 3000}
+SETTINGS = {"inducing": 128, "width": 5, "samples": 10, "batch_size": 100, "steps": 2000}
 RUNS = [(d, 0, seed) for seed in range(3) for d in ("energy", "yacht", "concrete", "kin8nm")] + [
     (d, k, seed) for seed in range(3) for k in range(1, 5) for d in ("energy", "yacht")
 ]

@@ -21,7 +21,8 @@ from pyro_dgp.kernels import (
     White,
 )
 from pyro_dgp.likelihoods import Bernoulli, Gaussian
-from pyro_dgp.losses import ELBO, PredictiveLogLikelihood
+from pyro_dgp.losses import ELBO, MarginalLikelihood, PredictiveLogLikelihood
+from pyro_dgp.mcmc import predict_mcmc, whitened
 from pyro_dgp.means import ConstantMean, LinearMean, Projection, Zero, concatenate_inputs
 from pyro_dgp.parameters import module_local_parameters
 from pyro_dgp.predict import predict

@@ -121,7 +121,7 @@ class InducingPoints(ProcessFamily):
     covariance: CovarianceForm = "full"
     per_output: bool = False
     hidden_scale: float = 1e-2
-    scale: float = 1.0
+    scale: float = 0.1
 
     def __post_init__(self) -> None:
         if self.covariance not in ("full", "diagonal", "delta"):

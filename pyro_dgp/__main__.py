@@ -1,0 +1,8 @@
+"""``python -m pyro_dgp``."""
+
+import sys
+
+from pyro_dgp.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,295 @@
+"""The comparison: named methods on one data set, each from a copy of the untrained model, scored alike."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyro_dgp.data import Dataset, Split, load_default, split
+from pyro_dgp.inference import Fitted, Progress, Settings
+from pyro_dgp.likelihoods import NOISE_FLOOR
+from pyro_dgp.memory import peak_memory_mb, reset_peak_memory
+from pyro_dgp.methods import METHODS, Method
+from pyro_dgp.metrics import coverage, scores
+from pyro_dgp.models import KERNELS, DeepGP
+from pyro_dgp.plots import LEVELS, plot_comparison
+from pyro_dgp.prediction import Prediction
+from pyro_dgp.to_arviz import to_arviz
+
+DEFAULT_METHODS = ("exact-gp", "svgp", "ppgpr", "dsvi", "nuts")
+Row = dict[str, Any]
+Curves = dict[str, np.ndarray]
+
+
+class MethodFailedError(RuntimeError):
+    """A method stopped with a numerical error; the others' results are kept."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared, and where the results go.
+
+    :ivar output: folder of the results. It must not exist or be empty, unless ``resume``.
+    :ivar dataset: the data; scikit-learn's diabetes if not given.
+    :ivar methods: names of ``METHODS``.
+    :ivar split: number of the train/test split.
+    :ivar resume: methods that the folder has results for are not run again.
+    """
+
+    output: Path
+    dataset: Dataset | None = None
+    methods: Sequence[str] = DEFAULT_METHODS
+    settings: Settings = Settings()
+    split: int = 0
+    dtype: Literal["float32", "float64"] = "float64"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: int | None = None
+    resume: bool = False
+
+
+def no_progress(name: str) -> Progress:  # noqa: ARG001
+    """A progress callback that shows nothing."""
+    return lambda step, total, figures: None  # noqa: ARG005
+
+
+def compare(
+    comparison: Comparison, say: Callable[[str], None] = print, progress: Callable[[str], Progress] = no_progress
+) -> list[Row]:
+    """Run the comparison, write ``results.json``, ``METHOD.nc`` and ``comparison.png``, and return the rows.
+
+    Everything is checked before anything is trained or written. What has finished is kept if the rest is interrupted.
+
+    :param say: gets every remark, a sentence each.
+    :param progress: gives the progress callback of a method.
+    :raises ValueError: for bad input, before training starts.
+    :raises MethodFailedError: at the end, if methods stopped with a numerical error.
+    """
+    settings = comparison.settings
+    check(comparison)
+    dataset = comparison.dataset or load_default()
+    device = _device(comparison.device)
+    part = split(dataset, comparison.split, getattr(torch, comparison.dtype), device)
+    config = _config(comparison, dataset)
+    rows = _finished(comparison, config)
+    settings = _reduce(settings, part, say)
+    say(f"{dataset.name}: {len(part.x_train)} training rows, {len(part.x_test)} test rows, {part.x_train.shape[1]} inputs")
+    say(f"the noise variance of every method stays above {NOISE_FLOOR:g} of the standardised target's")
+    failures = {}
+    with _torch_defaults(comparison):
+        untrained: dict[Any, DeepGP] = {}
+        try:
+            for name in comparison.methods:
+                if any(row["method"] == name for row in rows):
+                    say(f"{name}: finished before, not run again")
+                    continue
+                try:
+                    row, fitted, prediction = _run(METHODS[name], part, settings, untrained, say, progress)
+                except (RuntimeError, ValueError) as error:
+                    say(f"{name} failed: {error}")
+                    failures[name] = error
+                    continue
+                head = {"method": name, "dataset": dataset.name, "split": comparison.split, "seed": settings.seed}
+                rows.append(head | row | {"config": config})
+                _write(comparison.output, rows, part, fitted, prediction)
+        finally:
+            if rows:
+                _draw(comparison.output, rows, dataset.name)
+    if failures:
+        raise MethodFailedError("; ".join(f"{name} failed: {error}" for name, error in failures.items()))
+    return rows
+
+
+def check(comparison: Comparison) -> None:
+    """Raise ``ValueError`` with one sentence for anything in the request that cannot be run."""
+    settings = comparison.settings
+    unknown = [name for name in comparison.methods if name not in METHODS]
+    if unknown:
+        raise ValueError(f"there is no method {unknown[0]!r}: choose from {', '.join(METHODS)}")
+    if not comparison.methods:
+        raise ValueError("no methods to compare: name at least one")
+    if len(set(comparison.methods)) < len(comparison.methods):
+        raise ValueError("a method is named twice: name each once")
+    if settings.kernel not in KERNELS:
+        raise ValueError(f"there is no kernel {settings.kernel!r}: choose from {', '.join(KERNELS)}")
+    for name, least in _LEAST.items():
+        value = getattr(settings, name)
+        if value is not None and not value >= least:
+            raise ValueError(f"{name.replace('_', '-')} must be at least {least}, got {value}")
+    if not 0 < settings.learning_rate < float("inf"):
+        raise ValueError(f"learning-rate must be a positive number, got {settings.learning_rate}")
+    if comparison.threads is not None and comparison.threads < 1:
+        raise ValueError(f"threads must be at least 1, got {comparison.threads}")
+    if comparison.dtype not in ("float32", "float64"):
+        raise ValueError(f"dtype is float32 or float64, not {comparison.dtype!r}")
+    if comparison.output.exists() and not comparison.output.is_dir():
+        raise ValueError(f"the output {str(comparison.output)!r} is a file: name a folder")
+    if comparison.output.exists() and any(comparison.output.iterdir()) and not comparison.resume:
+        raise ValueError(f"the folder {str(comparison.output)!r} exists: name another --output, or go on in it with --resume")
+
+
+_LEAST = {
+    "layers": 1, "width": 1, "inducing": 1, "samples": 1, "batch_size": 1, "epochs": 1, "beta": 0, "seed": 0,
+    "mcmc_points": 2, "mcmc_samples": 4, "warmup": 0, "chains": 1,
+}  # fmt: skip
+
+
+def _device(choice: str) -> str:
+    if choice not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"device is auto, cpu or cuda, not {choice!r}")
+    if choice == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device cuda was asked for and torch sees none: use --device cpu")
+    return "cuda" if choice != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+class _torch_defaults:  # noqa: N801
+    """Default dtype and number of threads, for a while."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        self.dtype, self.threads = getattr(torch, comparison.dtype), comparison.threads
+
+    def __enter__(self) -> None:
+        self.before = torch.get_default_dtype(), torch.get_num_threads()
+        torch.set_default_dtype(self.dtype)
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+
+    def __exit__(self, *_: object) -> None:
+        torch.set_default_dtype(self.before[0])
+        torch.set_num_threads(self.before[1])
+
+
+def _config(comparison: Comparison, dataset: Dataset) -> dict[str, Any]:
+    named = {"dataset": dataset.name, "split": comparison.split, "dtype": comparison.dtype}
+    return named | asdict(comparison.settings)
+
+
+def _finished(comparison: Comparison, config: dict[str, Any]) -> list[Row]:
+    path = comparison.output / "results.json"
+    if not comparison.resume or not path.exists():
+        return []
+    try:
+        rows: list[Row] = json.loads(path.read_text())
+        different = [row["method"] for row in rows if row["config"] != config]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{str(path)!r} is not a result of this program ({error}): name another --output") from error
+    if different:
+        raise ValueError(
+            f"the results in {str(comparison.output)!r} were made with other settings ({different[0]}): "
+            "repeat those, or name another --output"
+        )
+    return rows
+
+
+def _reduce(settings: Settings, part: Split, say: Callable[[str], None]) -> Settings:
+    """M at most the number of distinct training inputs, said aloud."""
+    distinct = len(torch.unique(part.x_train, dim=0))
+    if settings.inducing > distinct:
+        say(f"{settings.inducing} inducing points are more than the {distinct} distinct training inputs: reduced to {distinct}")
+        return replace(settings, inducing=distinct)
+    return settings
+
+
+def _subset(method: Method, part: Split, settings: Settings, say: Callable[[str], None]) -> tuple[Tensor, Tensor]:
+    most = method.inference.most_rows(settings)
+    if most is None or len(part.x_train) <= most:
+        return part.x_train, part.y_train
+    generator = torch.Generator().manual_seed(settings.seed)
+    index = torch.randperm(len(part.x_train), generator=generator)[:most]
+    say(f"{method.name}: trained on a random subset of {most} of the {len(part.x_train)} training rows")
+    return part.x_train[index], part.y_train[index]
+
+
+def _run(
+    method: Method,
+    part: Split,
+    settings: Settings,
+    untrained: dict[Any, DeepGP],
+    say: Callable[[str], None],
+    progress: Callable[[str], Progress],
+) -> tuple[Row, Fitted, Prediction]:
+    for remark in method.inference.remarks(settings):
+        say(f"{method.name}: {remark}")
+    x, y = _subset(method, part, settings, say)
+    torch.manual_seed(settings.seed)
+    if method.model not in untrained:
+        untrained[method.model] = method.model(part.x_train, settings)
+    model = copy.deepcopy(untrained[method.model])
+    device = str(x.device)
+    reset_peak_memory(device)
+    fitted = method.inference.run(model, x, y, settings, progress(method.name))
+    start = time.perf_counter()
+    torch.manual_seed(settings.seed)
+    prediction = fitted.predict(part.x_test)
+    figures = scores(prediction, part.y_test, part.target_scale)
+    seconds = time.perf_counter() - start
+    row = {
+        "n_train": fitted.rows,
+        "n_test": len(part.x_test),
+        "layers": method.layers(settings),
+        "width": settings.width,
+        "inducing": settings.inducing,
+        "samples": settings.samples,
+        "steps": fitted.steps,
+        **figures,
+        "train_seconds": fitted.seconds,
+        "seconds_per_step": fitted.seconds / max(fitted.steps, 1),
+        "predict_seconds": seconds,
+        "peak_memory_mb": peak_memory_mb(device),
+        **fitted.diagnostics,
+    }
+    return row, fitted, prediction
+
+
+def _write(output: Path, rows: list[Row], part: Split, fitted: Fitted, prediction: Prediction) -> None:
+    """One method's files, then the table that names it: a method in the table has all its files."""
+    output.mkdir(parents=True, exist_ok=True)
+    name = rows[-1]["method"]
+    data = to_arviz(prediction, part.x_test, part.y_test, fitted.draws, fitted.sample_stats)
+    _atomically(output / f"{name}.nc", lambda path: data.to_netcdf(str(path)))
+    curves = _curves(fitted, prediction, part)
+    _atomically(output / f"{name}.npz", lambda path: np.savez(path.open("wb"), **curves))
+    text = json.dumps(rows, indent=2)
+    _atomically(output / "results.json", lambda path: path.write_text(text))
+
+
+def _atomically(path: Path, write: Callable[[Path], Any]) -> None:
+    temporary = path.with_name(f".{path.name}")
+    write(temporary)
+    os.replace(temporary, path)
+
+
+def _curves(fitted: Fitted, prediction: Prediction, part: Split) -> Curves:
+    """What the figure shows of one method."""
+
+    def band(p: Prediction) -> tuple[Tensor, Tensor, Tensor]:
+        low, high = p.quantile([0.05, 0.95])
+        return p.mean, low, high
+
+    tensors = {"observed": part.y_test, "coverage": coverage(prediction, part.y_test, LEVELS.to(part.y_test))}
+    tensors |= dict(zip(("mean", "low", "high"), band(prediction), strict=True))
+    if part.x_train.shape[1] == 1:
+        both = torch.cat([part.x_train, part.x_test])
+        margin = 0.1 * (both.max() - both.min())
+        grid = torch.linspace(float(both.min() - margin), float(both.max() + margin), 200).to(both)[:, None]
+        names = ("grid_mean", "grid_low", "grid_high")
+        tensors |= {"grid": grid[:, 0]} | dict(zip(names, band(fitted.predict(grid)), strict=True))
+        tensors |= {"x_train": part.x_train[:, 0], "y_train": part.y_train, "x_test": part.x_test[:, 0]}
+    return {name: values.detach().cpu().numpy() for name, values in tensors.items()}
+
+
+def _draw(output: Path, rows: list[Row], dataset: str) -> None:
+    curves = {}
+    for row in rows:
+        with np.load(output / f"{row['method']}.npz") as archive:
+            curves[row["method"]] = {name: archive[name] for name in archive.files}
+    _atomically(output / "comparison.png", lambda path: plot_comparison(rows, curves, path, dataset))

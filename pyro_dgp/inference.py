@@ -1,0 +1,201 @@
+"""Ways to fit one model object, with one interface: variational, marginal likelihood, MCMC."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from pyro.infer import MCMC, NUTS
+from torch import Tensor, nn
+
+from pyro_dgp.fit import fit, steps_for
+from pyro_dgp.guide import Variational
+from pyro_dgp.losses import Loss, MarginalLikelihood
+from pyro_dgp.mcmc import predict_mcmc, whitened
+from pyro_dgp.parameters import module_local_parameters
+from pyro_dgp.predict import predict
+from pyro_dgp.prediction import Prediction
+from pyro_dgp.priors import describe
+from pyro_dgp.processes import ProcessFamily
+from pyro_dgp.propagation import Propagation
+
+#: ``progress(step, total, figures)``: figures by name, such as the current loss in nats per observation.
+Progress = Callable[[int, int, dict[str, float]], None]
+
+#: Steps where the number of epochs is not given.
+DEFAULT_STEPS = 2000
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a user can set for every method; a method reads what concerns it.
+
+    ``epochs=None`` means as many passes as make about 2000 steps. ``beta`` weighs the KL of predictive losses.
+    """
+
+    layers: int = 2
+    width: int = 5
+    inducing: int = 128
+    samples: int = 10
+    kernel: str = "matern52"
+    batch_size: int = 100
+    epochs: int | None = None
+    learning_rate: float = 0.02
+    beta: float = 0.05
+    seed: int = 0
+    mcmc_points: int = 100
+    mcmc_samples: int = 100
+    warmup: int = 100
+    chains: int = 1
+
+    def steps(self, rows: int, batch_size: int) -> int:
+        """Training steps for ``rows`` observations."""
+        per_epoch = steps_for(1, rows, batch_size)
+        return per_epoch * (self.epochs if self.epochs is not None else -(-DEFAULT_STEPS // per_epoch))
+
+
+@dataclass
+class Fitted:
+    """A fitted method.
+
+    :ivar predict: from test inputs ``(N, D)`` to a :class:`Prediction`.
+    :ivar rows: training rows used.
+    :ivar steps: optimiser steps, or MCMC iterations of all chains, warm-up included.
+    :ivar draws: posterior draws by site ``(chains, draws, ...)``, for MCMC.
+    :ivar sample_stats: by name ``(chains, draws)``, for MCMC.
+    :ivar diagnostics: figures for the results table.
+    """
+
+    predict: Callable[[Tensor], Prediction]
+    rows: int
+    steps: int
+    seconds: float
+    draws: dict[str, Tensor] = field(default_factory=dict)
+    sample_stats: dict[str, np.ndarray] = field(default_factory=dict)
+    diagnostics: dict[str, float] = field(default_factory=dict)
+
+
+class Inference(ABC):
+    """A way to fit a model that is called as ``model(x, y)``."""
+
+    @abstractmethod
+    def run(self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings, progress: Progress) -> Fitted:
+        """Fit ``model`` to all of ``x`` ``(N, D)`` and ``y``, in place."""
+
+    def most_rows(self, settings: Settings) -> int | None:  # noqa: ARG002
+        """The largest training set that it is meant for; nothing if there is no such limit."""
+        return None
+
+    def remarks(self, settings: Settings) -> list[str]:  # noqa: ARG002
+        """Sentences to be said before it starts."""
+        return []
+
+
+@dataclass(frozen=True)
+class ByGuide(Inference):
+    """Stochastic variational inference, or any loss of this library: a process, a propagation, a loss."""
+
+    processes: Callable[[Settings], ProcessFamily]
+    propagation: Callable[[Settings], Propagation]
+    loss: Callable[[Settings, int], Loss]
+
+    def run(self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings, progress: Progress) -> Fitted:
+        """See :class:`Inference`."""
+        start = time.perf_counter()
+        guide = Variational(model, self.processes(settings), self.propagation(settings))
+        guide.initialize(x, y)
+        steps = settings.steps(len(x), settings.batch_size)
+        objective = self.loss(settings, len(x))(model, guide)
+        fit(
+            objective, x, y, steps, settings.batch_size, settings.learning_rate, settings.seed,
+            lambda step, loss: progress(step + 1, steps, {"loss": loss}),
+        )  # fmt: skip
+        return Fitted(partial(predict, guide), len(x), steps, time.perf_counter() - start)
+
+
+@dataclass(frozen=True)
+class ByMarginalLikelihood(Inference):
+    """Type-II maximum likelihood of an exact GP, all data in each step."""
+
+    largest: int = 3000
+    default_steps: int = 300
+
+    def run(self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings, progress: Progress) -> Fitted:
+        """See :class:`Inference`."""
+        steps = settings.epochs if settings.epochs is not None else self.default_steps
+        result = fit(
+            MarginalLikelihood(model), x, y, steps, len(x), max(settings.learning_rate, 0.03), settings.seed,
+            lambda step, loss: progress(step + 1, steps, {"loss": loss}),
+        )  # fmt: skip
+        return Fitted(partial(predict_mcmc, model, {}, x, y), len(x), steps, result.seconds)
+
+    def most_rows(self, settings: Settings) -> int:  # noqa: ARG002
+        """One Cholesky factorisation of all rows a step."""
+        return self.largest
+
+
+@dataclass(frozen=True)
+class ByNUTS(Inference):
+    """No-U-turn sampling of the whitened exact prior, chains one after another in this process."""
+
+    max_tree_depth: int = 5
+    target_acceptance: float = 0.9
+
+    def run(self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings, progress: Progress) -> Fitted:
+        """See :class:`Inference`."""
+        start = time.perf_counter()
+        iterations = settings.warmup + settings.mcmc_samples
+        chains, divergences = [], np.zeros((settings.chains, settings.mcmc_samples), dtype=bool)
+        with module_local_parameters(model):
+            for chain in range(settings.chains):
+                torch.manual_seed(settings.seed + 1000 * chain)
+                done = chain * iterations
+                mcmc = self._sampler(model, settings, partial(self._report, progress, done, settings))
+                mcmc.run(x, y)
+                chains.append(mcmc.get_samples())
+                divergences[chain, mcmc.diagnostics()["divergences"]["chain 0"]] = True
+        draws = {name: torch.stack([chain[name] for chain in chains]).detach() for name in chains[0]}
+        flat = {name: values.flatten(0, 1) for name, values in draws.items()}
+        return Fitted(
+            partial(predict_mcmc, model, flat, x, y), len(x), iterations * settings.chains, time.perf_counter() - start,
+            draws, {"diverging": divergences}, convergence(draws, divergences),
+        )  # fmt: skip
+
+    def _sampler(self, model: nn.Module, settings: Settings, hook: Callable[..., None]) -> MCMC:
+        kernel = NUTS(whitened(model), max_tree_depth=self.max_tree_depth, target_accept_prob=self.target_acceptance)
+        return MCMC(kernel, settings.mcmc_samples, settings.warmup, disable_progbar=True, hook_fn=hook)
+
+    @staticmethod
+    def _report(
+        progress: Progress, done: int, settings: Settings, kernel: Any, samples: Any, stage: str, index: int  # noqa: ARG004
+    ) -> None:
+        first = 0 if stage.lower().startswith("warm") else settings.warmup
+        total = settings.chains * (settings.warmup + settings.mcmc_samples)
+        progress(done + first + index + 1, total, {"step size": kernel.step_size})
+
+    def most_rows(self, settings: Settings) -> int:
+        """``mcmc_points``: each gradient factorises one matrix of all rows for each layer."""
+        return settings.mcmc_points
+
+    def remarks(self, settings: Settings) -> list[str]:  # noqa: ARG002
+        """The priors."""
+        return [f"priors of the sampled hyperparameters: {describe()}"]
+
+
+def convergence(draws: dict[str, Tensor], divergences: np.ndarray) -> dict[str, float]:
+    """Number of divergent transitions, largest rank-normalised split R-hat and smallest bulk ESS over all quantities."""
+    from pyro_dgp.to_arviz import from_groups, import_arviz
+
+    data = from_groups({"posterior": {name: values.cpu().numpy() for name, values in draws.items()}})
+    summary = import_arviz().summary(data, kind="diagnostics", round_to="none")
+    return {
+        "divergences": int(divergences.sum()),
+        "r_hat_max": float(summary["r_hat"].max()),
+        "ess_min": float(summary["ess_bulk"].min()),
+    }

@@ -1,0 +1,148 @@
+"""Prediction at new inputs from draws at the training inputs: each GP conditioned on its sampled values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from pyro.poutine.util import site_is_subsample
+from pyro.poutine.messenger import Messenger
+from torch import Size, Tensor
+
+from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.likelihoods import CollapsedObservation, Observation
+from pyro_dgp.mcmc.whitening import SUFFIX
+from pyro_dgp.parameters import module_local_parameters
+from pyro_dgp.prediction import Mixture, Prediction, stack_mixtures
+from pyro_dgp.processes import ConditionedProcess
+
+Draw = Mapping[str, Tensor]
+Message = dict[str, Any]
+
+
+class _Condition(Messenger):
+    """Runs the model at the training inputs with the values of one draw, and keeps a conditioned process for each GP."""
+
+    def __init__(self, draw: Draw) -> None:
+        super().__init__()
+        self.draw = draw
+        self.processes: dict[str, ConditionedProcess] = {}
+
+    def _pyro_sample(self, msg: Message) -> None:
+        name, fn = msg["name"], msg["fn"]
+        if isinstance(fn, Observation):
+            self._observe(name, fn, msg["value"])
+        elif isinstance(fn, FunctionPrior):
+            if not msg["is_observed"]:
+                msg["value"] = self._function_values(name, fn)
+            self.processes[name] = ConditionedProcess(fn, msg["value"], None)
+        elif name in self.draw:
+            msg["value"] = self.draw[name].reshape(fn.batch_shape + fn.event_shape)
+        elif not msg["is_observed"] and not site_is_subsample(msg):
+            raise ValueError(f"the draws hold no value for the latent site {name!r}: they have {list(self.draw)}")
+
+    def _function_values(self, name: str, prior: FunctionPrior) -> Tensor:
+        if name in self.draw:
+            return self.draw[name]
+        if name + SUFFIX in self.draw:
+            return prior.unwhiten(self.draw[name + SUFFIX])
+        raise ValueError(
+            f"the draws hold neither {name!r} nor {name + SUFFIX!r}, the values of that GP: they have {list(self.draw)}"
+        )
+
+    def _observe(self, name: str, observation: Observation, y: Tensor | None) -> None:
+        noise = observation.conditional.noise_variance()
+        for key, prior in observation.priors.items():
+            site = f"{name}_{key}"
+            if site in self.draw or site + SUFFIX in self.draw:
+                self.processes[f"{name}/{key}"] = ConditionedProcess(prior, self._function_values(site, prior), None)
+            elif noise is not None and y is not None:
+                values = y.unsqueeze(-1) if observation.outputs == 1 else y
+                self.processes[f"{name}/{key}"] = ConditionedProcess(prior, values, noise)
+            else:
+                raise ValueError(f"prediction needs the training targets, or draws of {site + SUFFIX!r}: pass y_train")
+
+
+class _Predict(Messenger):
+    """Runs the model at test inputs: GPs by their conditioned processes, other latent sites by the draw."""
+
+    def __init__(self, processes: Mapping[str, ConditionedProcess], draw: Draw, local: set[str]) -> None:
+        super().__init__()
+        self.processes, self.draw, self.local = processes, draw, local
+        self.observations: dict[str, Any] = {}
+
+    def _pyro_sample(self, msg: Message) -> None:
+        name, fn = msg["name"], msg["fn"]
+        if isinstance(fn, Observation):
+            marginals = {key: self.processes[f"{name}/{key}"](prior) for key, prior in fn.priors.items()}
+            self.observations[name] = msg["fn"] = fn.collapse(marginals)
+        elif isinstance(fn, FunctionPrior):
+            msg["fn"] = self.processes[name](fn)
+        elif name in self.draw and name not in self.local:
+            msg["value"] = self.draw[name].reshape(fn.batch_shape + fn.event_shape)
+        elif not msg["is_observed"] and not site_is_subsample(msg):
+            self.observations[name] = fn
+
+
+def predict_mcmc(
+    model: Callable[..., Any],
+    draws: Mapping[str, Tensor],
+    x_train: Tensor,
+    y_train: Tensor,
+    x: Tensor,
+    num_draws: int = 100,
+    batch_size: int = 1000,
+    site: str | None = None,
+) -> Prediction:
+    """The predictive distribution at new inputs from MCMC draws: one mixture component for each draw.
+
+    For each draw, each GP is conditioned on its sampled values at the training inputs, and the last one, under Gaussian
+    noise, on ``y_train`` in closed form.
+
+    :param model: the model itself (or ``whitened(model)``), called as ``model(x, y)`` and ``model(x)``.
+    :param draws: ``mcmc.get_samples()``: by site ``(K, ...)``. Empty for a model without latent sites: exact regression.
+    :param num_draws: at most this many draws, equally spaced, are used.
+    :param site: the observation to predict, if the model has several.
+    """
+    if x.dim() != 2 or len(x) == 0:
+        raise ValueError(f"test inputs have shape (N, D) with N at least 1, got {tuple(x.shape)}")
+    model = getattr(model, "model", model)
+    total = len(next(iter(draws.values()))) if draws else 1
+    index = torch.linspace(0, total - 1, min(total, num_draws)).round().long().tolist()
+    chosen = [{name: values[i] for name, values in draws.items()} for i in index]
+    scope = [model] if isinstance(model, torch.nn.Module) else []
+    local = {n for n, v in draws.items() if v.dim() > 1 and v.shape[1] == len(x_train) and not n.endswith(SUFFIX)}
+    conditioned = []
+    with torch.no_grad(), module_local_parameters(*scope):
+        for draw in chosen:
+            with _Condition(draw) as condition:
+                model(x_train, y_train)
+            conditioned.append(condition.processes)
+
+    def components(rows: slice, number: int) -> Any:
+        with module_local_parameters(*scope), _Predict(conditioned[number], chosen[number], local) as run:
+            model(x[rows])
+        if site is None and len(run.observations) != 1:
+            raise ValueError(f"the model has observation sites {list(run.observations)}: name one with site=")
+        return _elementwise(run.observations[site or next(iter(run.observations))])
+
+    def evaluate(rows: slice) -> Mixture:
+        zero = x.new_zeros(1)
+        parts = []
+        for number in range(len(chosen)):
+            elementwise = components(rows, number)
+            parts.append(Mixture(elementwise.expand((1, *elementwise.batch_shape)), zero))
+        return stack_mixtures(parts)
+
+    with torch.no_grad():
+        event_shape = components(slice(0, 1), 0).batch_shape[1:]
+    return Prediction(evaluate, len(x), Size(event_shape), batch_size)
+
+
+def _elementwise(fn: Any) -> Any:
+    if isinstance(fn, CollapsedObservation):
+        return fn.components()
+    while isinstance(fn, torch.distributions.Independent):
+        fn = fn.base_dist
+    return fn

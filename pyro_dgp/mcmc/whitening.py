@@ -1,0 +1,121 @@
+"""Whitening as a reparameterisation: function values f = m + L eps become standard normal eps."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from pyro import distributions as dist
+from pyro import sample
+from pyro.infer.reparam.reparam import Reparam
+from pyro.nn import PyroModule
+from pyro.poutine.reparam_messenger import ReparamMessenger
+from torch import Tensor
+
+from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.likelihoods import Observation
+from pyro_dgp.likelihoods.base import check_target, join
+
+logger = logging.getLogger("pyro_dgp")
+
+#: Ending of the auxiliary sites: site ``h`` becomes ``h_whitened``.
+SUFFIX = "_whitened"
+
+
+def draw_whitened(name: str, prior: FunctionPrior, value: Tensor | None = None) -> Tensor:
+    """Sample ``eps ~ N(0, I)`` at ``name`` + :data:`SUFFIX` and return ``m + L eps``.
+
+    :param value: function values set from outside (an initialiser); their eps becomes the site's value.
+    """
+    noise = None if value is None else prior.whiten(value)
+    zero = prior.x.new_zeros(prior.batch_shape + prior.event_shape)
+    standard = dist.Normal(zero, 1.0).to_event(2)
+    eps = sample(name + SUFFIX, standard, obs=noise, infer={"is_observed": False})
+    return prior.unwhiten(eps)
+
+
+class Whiten(Reparam):
+    """A GP site becomes its whitened values and a deterministic function of them."""
+
+    def apply(self, msg: Any) -> Any:
+        """See ``pyro.infer.reparam``."""
+        if msg["is_observed"]:
+            return msg
+        value = draw_whitened(msg["name"], msg["fn"], msg["value"])
+        return {"fn": dist.Delta(value, event_dim=2).mask(False), "value": value, "is_observed": True}
+
+
+class ExpandObservation(Reparam):
+    """An observation without closed form becomes whitened function values and a plain p(y | f)."""
+
+    def apply(self, msg: Any) -> Any:
+        """See ``pyro.infer.reparam``."""
+        observation: Observation = msg["fn"]
+        values = {k: draw_whitened(f"{msg['name']}_{k}", prior) for k, prior in observation.priors.items()}
+        if msg["value"] is not None:
+            check_target(msg["value"], observation.event_shape)
+        return {**msg, "fn": observation.conditional.given(join(values))}
+
+
+class Whitening:
+    """The strategy: which sites are whitened. It remembers the inputs it first saw and refuses others.
+
+    Draws of the whitened values at 40 training inputs mean nothing at 40 test inputs.
+    """
+
+    def __init__(self) -> None:
+        self._whiten, self._expand = Whiten(), ExpandObservation()
+        self._inputs: Tensor | None = None
+
+    def __call__(self, msg: Any) -> Reparam | None:
+        """The strategy for one site, or nothing for sites that are no GP."""
+        fn = msg["fn"]
+        if isinstance(fn, FunctionPrior):
+            return self._whiten
+        if isinstance(fn, Observation) and (fn.conditional.noise_variance() is None or len(fn.priors) > 1):
+            return self._expand
+        return None
+
+    def require_inputs(self, inputs: Tensor) -> None:
+        """Remember the inputs at the first call; raise at a later one that brings others."""
+        if self._inputs is None:
+            self._inputs = inputs.detach().clone()
+        elif self._inputs.shape != inputs.shape or not torch.equal(self._inputs, inputs):
+            raise ValueError(
+                f"this whitened model was run at {len(self._inputs)} inputs and is now called with others "
+                f"({tuple(inputs.shape)}): predict at new inputs with pyro_dgp.predict_mcmc, or make a new whitened(model)"
+            )
+
+
+class WhitenedModel:
+    """The model that ``NUTS`` samples; see :func:`whitened`. It pickles, as parallel chains need."""
+
+    def __init__(self, model: Callable[..., Any]) -> None:
+        self.model, self.strategy = model, Whitening()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model with whitened GP sites."""
+        if args and isinstance(args[0], Tensor):
+            self.strategy.require_inputs(args[0])
+        return ReparamMessenger(self.strategy)(self.model)(*args, **kwargs)
+
+
+def whitened(model: Callable[..., Any]) -> WhitenedModel:
+    """The model with its GP sites whitened, for ``pyro.infer.MCMC(NUTS(whitened(model)))``.
+
+    The model itself is not changed. With a Gaussian likelihood the top layer stays integrated out; any other likelihood's
+    function values become a whitened site ``y_f_whitened``. Hyperparameters that are ``PyroSample`` are sampled; those that
+    are ``PyroParam`` stay at their present values, and the log names them.
+    """
+    if isinstance(model, torch.nn.Module):
+        fixed = [
+            f"{path}.{name}" if path else name
+            for path, module in model.named_modules()
+            if isinstance(module, PyroModule)
+            for name in module._pyro_params
+        ]
+        if fixed:
+            logger.warning("MCMC keeps these point estimates at their present values: %s", ", ".join(fixed))
+    return WhitenedModel(model)
