@@ -22,28 +22,28 @@ from pyro_dgp.data import load, split
 from pyro_dgp.fit import fit
 from pyro_dgp.models import DeepGP
 
-SETTINGS = {"inducing": 128, "width": 5, "samples": 10, "batch_size": 100, "steps": 2000}
+SETTINGS = {"inducing": 128, "width": 5, "samples": 10, "batch_size": 100, "steps": 2000, "learning_rate": 0.02}
 RUNS = [(d, 0, seed) for seed in range(3) for d in ("energy", "yacht", "concrete", "kin8nm")] + [
     (d, k, seed) for seed in range(3) for k in range(1, 5) for d in ("energy", "yacht")
 ]
 
 
-def ours(layers: int, part: object, s: dict[str, int], seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+def ours(layers: int, part: object, s: dict[str, float], seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     x, y = part.x_train, part.y_train
     model = DeepGP(x, layers, s["width"])
     guide = Variational(model, InducingPoints(min(s["inducing"], len(x))), MonteCarlo(s["samples"]))
     guide.initialize(x, y)
-    fit(ELBO(num_data=len(x))(model, guide), x, y, s["steps"], s["batch_size"], seed=seed)
+    fit(ELBO(num_data=len(x))(model, guide), x, y, s["steps"], s["batch_size"], s["learning_rate"], seed)
     p = predict(guide, part.x_test)
     return p.mean, p.log_prob(part.y_test)
 
 
-def theirs(layers: int, part: object, s: dict[str, int], seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+def theirs(layers: int, part: object, s: dict[str, float], seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     from benchmarks.peers import PeerDeepGP, Trainer, mixture
 
     x, y = part.x_train, part.y_train
     model = PeerDeepGP(x, layers, s["width"], s["inducing"])
-    trainer = Trainer(model, x, y, s["steps"], s["batch_size"], s["samples"])
+    trainer = Trainer(model, x, y, s["steps"], s["batch_size"], s["samples"], s["learning_rate"])
     for _ in range(s["steps"]):
         trainer.step()
     mean, variance = mixture(model, part.x_test)
@@ -51,7 +51,7 @@ def theirs(layers: int, part: object, s: dict[str, int], seed: int) -> tuple[tor
     return mean.mean(0), torch.logsumexp(log_prob, 0) - np.log(len(mean))
 
 
-def run(library: str, method: str, dataset: str, number: int, seed: int, folder: Path, s: dict[str, int]) -> dict:
+def run(library: str, method: str, dataset: str, number: int, seed: int, folder: Path, s: dict[str, float]) -> dict:
     part = split(load(folder / f"{dataset}.npz"), number)
     torch.manual_seed(seed)
     start = time.perf_counter()

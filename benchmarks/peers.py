@@ -78,11 +78,13 @@ class PeerDeepGP(DeepGP):
 class Trainer:
     """Adam with the schedule of :func:`pyro_dgp.fit.fit`."""
 
-    def __init__(self, model: PeerDeepGP, x: Tensor, y: Tensor, steps: int, batch_size: int, samples: int) -> None:
+    def __init__(
+        self, model: PeerDeepGP, x: Tensor, y: Tensor, steps: int, batch_size: int, samples: int, rate: float = 0.02
+    ) -> None:
         self.model, self.x, self.y, self.samples = model, x, y, samples
         self.mll = DeepApproximateMLL(VariationalELBO(model.likelihood, model, len(x)))
         self.rows = batches(len(x), batch_size, 0)
-        self.optimizer = torch.optim.Adam(model.parameters(), lr=0.01, fused=True)
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=rate, fused=True)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: decay(step / steps))
         model.train()
 

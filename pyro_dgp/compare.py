@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,8 +51,8 @@ class Comparison:
     methods: Sequence[str] = DEFAULT_METHODS
     settings: Settings = Settings()
     split: int = 0
-    dtype: Literal["float32", "float64"] = "float64"
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    dtype: str = "float64"
+    device: str = "auto"
     threads: int | None = None
     resume: bool = False
 

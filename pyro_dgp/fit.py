@@ -49,7 +49,7 @@ def fit(
     y: Tensor,
     steps: int,
     batch_size: int = 256,
-    learning_rate: float = 0.01,
+    learning_rate: float = 0.02,
     seed: int = 0,
     callback: Callback | None = None,
 ) -> FitResult:

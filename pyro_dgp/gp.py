@@ -39,13 +39,28 @@ class GaussianProcess(PyroModule):
         self.mean = Zero() if mean is None else mean
         self.num_outputs, self.jitter = num_outputs, jitter
 
-    def forward(self, x: Float[Tensor, "*b n d"]) -> FunctionPrior:
+    def forward(self, x: Tensor) -> FunctionPrior:
         """The prior at inputs ``x``, with every parameter of kernel and mean read now."""
         if x.dim() < 2:
             raise ValueError(
                 f"inputs of a Gaussian process have shape (..., N, D), got {tuple(x.shape)}: use x[:, None] for one input"
             )
+        own = next(self.parameters(), None)
+        if own is not None and own.dtype != x.dtype:
+            raise TypeError(
+                f"inputs are {_short(x.dtype)} and the parameters of the Gaussian process are {_short(own.dtype)}: "
+                "convert one, as in model.to(x.dtype)"
+            )
+        if own is not None and own.device != x.device:
+            raise TypeError(
+                f"inputs are on {x.device} and the parameters of the Gaussian process on {own.device}: "
+                "move one, as in model.to(x.device)"
+            )
         return FunctionPrior(x, self.kernel(), self.mean(), self.num_outputs, self.jitter, self._pyro_name or "gp")
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 class _Whitening(Transform):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
-from pyro.distributions import Delta, Distribution, TorchDistribution
+from pyro.distributions import Delta
 from pyro.infer.autoguide.effect import AutoMessenger, AutoNormalMessenger
 from pyro.infer.autoguide.utils import deep_setattr
 from pyro.nn import PyroModule, PyroParam, pyro_method
@@ -57,7 +57,8 @@ class Variational(AutoMessenger):
     :param processes: one family for all GPs, or a mapping from site names (``"y"``), or from the process names
         (``"y/f"``), to families.
     :param propagation: how hidden layers are carried.
-    :param latents: a Pyro messenger guide whose ``get_posterior`` serves the other latent sites.
+    :param latents: a Pyro messenger guide whose ``get_posterior`` serves the other latent sites. One that holds values
+        for each row of the data (the default's mean-field normal) leaves new rows to the prior; any other serves them.
 
     Call :meth:`initialize` once on training data before anything else.
     """
@@ -75,7 +76,7 @@ class Variational(AutoMessenger):
         self.propagation = propagation
         self.latents = AutoNormalMessenger(model) if latents is None else latents
         self._axes: dict[str, int] = {}
-        self._local: set[str] = set()
+        self._local: dict[str, tuple[int, ...]] = {}
         self._response: set[str] = set()
         self._run = _Run()
 
@@ -89,7 +90,7 @@ class Variational(AutoMessenger):
         carried through the means of the layers. A second call starts afresh.
         """
         self.processes = PyroModule()
-        self._axes, self._local, self._response = {}, set(), set()
+        self._axes, self._local, self._response = {}, {}, set()
         run = _Run(initializing=True)
         with module_local_parameters(*[m for m in (self, self.model) if isinstance(m, nn.Module)]):
             self._pass(run, args, kwargs)
@@ -131,7 +132,7 @@ class Variational(AutoMessenger):
             prior = site["infer"]["prior"]
             plates = [frame.full_size or frame.size for frame in site["cond_indep_stack"]]
             if rows in plates or (prior.batch_shape + prior.event_shape)[:1] == (rows,):
-                self._local.add(site["name"])
+                self._local[site["name"]] = tuple(prior.shape())
             self.latents._outer_plates = ()
             self.latents.get_posterior(site["name"], prior)
 
@@ -154,11 +155,11 @@ class Variational(AutoMessenger):
 
     def get_extra_state(self) -> dict[str, Any]:
         """What ``initialize`` learned about the sites, saved with the state dict."""
-        return {"axes": self._axes, "local": sorted(self._local), "response": sorted(self._response)}
+        return {"axes": self._axes, "local": self._local, "response": sorted(self._response)}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """The inverse of :meth:`get_extra_state`."""
-        self._axes, self._local, self._response = state["axes"], set(state["local"]), set(state["response"])
+        self._axes, self._local, self._response = state["axes"], state["local"], set(state["response"])
 
     # -- running the model -----------------------------------------------------------------------------------------
 
@@ -261,19 +262,21 @@ class Variational(AutoMessenger):
     def _draw_foreign(self, msg: Message) -> None:
         name = msg["name"]
         msg["infer"]["prior"] = prior = msg["fn"]
-        if name in self._response or (self._run.new_rows and name in self._local):
+        per_row = name in self._local and isinstance(self.latents, AutoNormalMessenger)
+        if name in self._response or (per_row and self._run.new_rows):
             msg["infer"]["carried"] = self._run.carried
             return
+        subsampled = any(frame.full_size not in (None, frame.size) for frame in msg["cond_indep_stack"])
+        if per_row and not subsampled and prior.shape() != self._local[name]:
+            raise ValueError(
+                f"the latent site {name!r} is local to data: the guide holds {self._local[name]} and this call asks for "
+                f"{tuple(prior.shape())}; pass the training rows, or give an amortised guide through latents="
+            )
         if name in self._run.fixed:
             msg["value"] = self._run.fixed[name]
         posterior = self.get_posterior(name, prior)
         if isinstance(posterior, Tensor):
             posterior = Delta(posterior, event_dim=prior.event_dim)
-        if name in self._local and posterior.shape() != prior.shape():
-            raise ValueError(
-                f"the latent site {name!r} is local to data: the guide holds {tuple(posterior.shape())} and this call asks "
-                f"for {tuple(prior.shape())}; pass the training rows, or give an amortised guide through latents="
-            )
         if posterior.batch_shape != prior.batch_shape:
             posterior = posterior.expand(prior.batch_shape)
         msg["fn"] = posterior
@@ -285,7 +288,7 @@ class Variational(AutoMessenger):
             )
         return cast(Process, self.processes._modules[key])
 
-    def get_posterior(self, name: str, prior: Distribution) -> TorchDistribution | Tensor:
+    def get_posterior(self, name: str, prior: Any) -> Any:
         """The posterior of a latent site that is no GP."""
         self.latents._outer_plates = self._outer_plates
         self.latents.args_kwargs = self.args_kwargs
@@ -313,7 +316,7 @@ class Variational(AutoMessenger):
             and not site["is_observed"]
             and not site_is_subsample(site)
             and not isinstance(site["infer"].get("prior"), FunctionPrior | Observation)
-            and site["name"] not in self._local | self._response
+            and site["name"] not in self._local.keys() | self._response
         ]
 
 

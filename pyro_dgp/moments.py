@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -12,3 +12,12 @@ class Moments(NamedTuple):
 
     mean: Tensor
     variance: Tensor
+
+
+@runtime_checkable
+class Marginal(Protocol):
+    """What an observation needs to know of a q(f): its moments, and the regulariser that a loss subtracts (nats)."""
+
+    mean: Tensor
+    variance: Tensor
+    regularizer: Tensor

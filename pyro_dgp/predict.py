@@ -6,9 +6,9 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from pyro.distributions import TorchDistribution
 from pyro.poutine.util import site_is_subsample
 from torch import Size, Tensor
+from torch.distributions import Distribution
 
 from pyro_dgp.guide import Components, Variational
 from pyro_dgp.likelihoods import CollapsedObservation, Observation
@@ -88,7 +88,7 @@ def _response(guide: Variational, components: Components) -> str:
     return names[0]
 
 
-def _components_of(components: Components, name: str) -> tuple[TorchDistribution, Tensor]:
+def _components_of(components: Components, name: str) -> tuple[Distribution, Tensor]:
     """The elementwise components of a site, ``(S, N, ...)``, and their log weights."""
     site = components.trace.nodes[name]
     fn = site["fn"]

@@ -10,6 +10,7 @@ import torch
 from pyro import distributions as dist
 from pyro.distributions import TorchDistribution, constraints
 from torch import Size, Tensor
+from torch.distributions import Distribution
 
 
 class Mixture:
@@ -19,7 +20,7 @@ class Mixture:
     :param log_weights: ``(S,)``, summing to one.
     """
 
-    def __init__(self, components: TorchDistribution, log_weights: Tensor) -> None:
+    def __init__(self, components: Distribution, log_weights: Tensor) -> None:
         self.components, self.log_weights = components, log_weights
 
     @property
@@ -204,9 +205,9 @@ def stack_mixtures(parts: Sequence[Mixture]) -> Mixture:
     return Mixture(_concatenate([part.components for part in parts]), log_weights)
 
 
-def _concatenate(parts: Sequence[TorchDistribution]) -> TorchDistribution:
+def _concatenate(parts: Sequence[Distribution]) -> Distribution:
     kind = type(parts[0])
     names = [name for name in kind.arg_constraints if name in parts[0].__dict__]
     arguments = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
-    joined: TorchDistribution = kind(**arguments, validate_args=False)
+    joined: Distribution = kind(**arguments, validate_args=False)
     return joined

@@ -12,10 +12,12 @@ import torch
 from pyro import distributions as dist
 from pyro.distributions import TorchDistribution, constraints
 from pyro.nn import PyroModule, pyro_method
+from pyro.poutine.runtime import get_plates
 from torch import Size, Tensor
+from torch.distributions import Distribution
 
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.moments import Moments
+from pyro_dgp.moments import Marginal, Moments
 
 
 class RowObservation(dist.Independent):  # type: ignore[misc]
@@ -25,9 +27,9 @@ class RowObservation(dist.Independent):  # type: ignore[misc]
     """
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> RowObservation:
-        """More batches (particles); a batch axis of the data's own length is refused."""
+        """More batches (particles)."""
         shape = Size(batch_shape)
-        refuse_data_plate(shape, self.batch_shape, self.event_shape[0])
+        refuse_data_plate(self.event_shape[0])
         base = self.base_dist.expand(shape + self.event_shape)
         return RowObservation(base, self.reinterpreted_batch_ndims)
 
@@ -37,13 +39,14 @@ class RowObservation(dist.Independent):  # type: ignore[misc]
         return log_prob if self.reinterpreted_batch_ndims == 1 else log_prob.sum(-1)
 
 
-def refuse_data_plate(new: Size, old: Size, rows: int) -> None:
-    """Raise if an expansion from ``old`` to ``new`` looks like a data plate around an observation of whole data."""
-    if new and new[-1] == rows and (not old or old[-1] != rows) and rows > 1:
-        raise ValueError(
-            f"an observation of {rows} rows stands inside a plate of {rows}: the rows are already an event dimension of "
-            "it and each would be counted once more; move the sample statement out of the data plate"
-        )
+def refuse_data_plate(rows: int) -> None:
+    """Raise inside a plate of as many elements as the data have rows."""
+    for frame in get_plates():
+        if frame.size == rows > 1 and frame.vectorized and "particles" not in frame.name:
+            raise ValueError(
+                f"an observation of {rows} rows stands inside the plate {frame.name!r} of {rows}: its rows are an event "
+                "dimension and each would be counted once more; move the sample statement out of the data plate"
+            )
 
 
 class Conditional(ABC):
@@ -64,7 +67,7 @@ class Conditional(ABC):
         """``E_N(f) log p(y_n | f_n)``, nats for each row: ``(..., N)``."""
 
     @abstractmethod
-    def components(self, f: Moments) -> TorchDistribution:
+    def components(self, f: Moments) -> Distribution:
         """``int p(y_nd | f_nd) N(f_nd) df_nd`` elementwise: batch shape that of ``y``."""
 
     def predictive_log_prob(self, y: Tensor, f: Moments) -> Tensor:
@@ -91,8 +94,13 @@ def one_output(f: Tensor, site: str = "the likelihood") -> Tensor:
     return f.squeeze(-1)
 
 
-def check_target(y: Tensor, shape: Size) -> None:
-    """Raise with one sentence unless ``y`` ends in the shape of the observation's event, ``(N,)`` or ``(N, D_out)``."""
+def check_target(y: Tensor, shape: Size, like: Tensor) -> None:
+    """Raise with one sentence unless ``y`` ends in the shape of the observation's event, ``(N,)`` or ``(N, D_out)``,
+    and has the dtype and device of the function values.
+    """
+    if y.dtype != like.dtype or y.device != like.device:
+        ours, theirs = (f"{str(t.dtype).removeprefix('torch.')} on {t.device}" for t in (y, like))
+        raise TypeError(f"y is {ours} and the inputs are {theirs}: convert one")
     if len(shape) == 1 and y.dim() >= 2 and y.shape[-1] == 1 and y.shape[-2] == shape[0]:
         raise ValueError(f"y has shape {tuple(y.shape)}; for one output it is (N,): pass y.squeeze(-1)")
     if y.shape[-len(shape) :] != shape:
@@ -122,11 +130,9 @@ class Observation(TorchDistribution):
         return self.conditional.given(join(f)).support
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Observation:
-        """More batches; a batch axis of the data's own length is refused."""
+        """More batches."""
         shape = Size(batch_shape)
-        if shape == self.batch_shape:
-            return self
-        refuse_data_plate(shape, self.batch_shape, self.event_shape[0])
+        refuse_data_plate(self.event_shape[0])
         return Observation(self.conditional, {k: p.expand(shape) for k, p in self.priors.items()}, self.outputs)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
@@ -138,12 +144,12 @@ class Observation(TorchDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """``log p(y)`` under the exact prior, nats in total; shape of the batch. Raises without a closed form."""
-        check_target(value, self.event_shape)
+        check_target(value, self.event_shape, next(iter(self.priors.values())).x)
         if len(self.priors) > 1:
             raise ValueError("log p(y) has no closed form for a likelihood of several GPs: use pyro_dgp.whitened(model)")
         return self.conditional.joint_log_prob(value, next(iter(self.priors.values())))
 
-    def collapse(self, marginals: Mapping[str, TorchDistribution]) -> CollapsedObservation:
+    def collapse(self, marginals: Mapping[str, Marginal]) -> CollapsedObservation:
         """y under marginals q(f) in the place of the priors."""
         return CollapsedObservation(self.conditional, marginals, self.event_shape)
 
@@ -163,7 +169,7 @@ class CollapsedObservation(TorchDistribution):
     arg_constraints: dict[str, constraints.Constraint] = {}
     has_rsample = False
 
-    def __init__(self, conditional: Conditional, marginals: Mapping[str, TorchDistribution], event: Size) -> None:
+    def __init__(self, conditional: Conditional, marginals: Mapping[str, Marginal], event: Size) -> None:
         self.conditional, self.marginals = conditional, dict(marginals)
         self.moments = Moments(
             join({k: q.mean for k, q in self.marginals.items()}),
@@ -178,23 +184,17 @@ class CollapsedObservation(TorchDistribution):
         """Sum of the processes' regularisers, nats in total."""
         return torch.stack([q.regularizer for q in self.marginals.values()]).sum(0)
 
-    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> CollapsedObservation:
-        """The same type over more batches."""
-        shape = Size(batch_shape)
-        marginals = {name: q.expand(shape) for name, q in self.marginals.items()}
-        return CollapsedObservation(self.conditional, marginals, self.event_shape)
-
     def expected_log_prob(self, y: Tensor) -> Tensor:
         """``E_q log p(y_n | f_n)``, ``(..., N)``."""
-        check_target(y, self.event_shape)
+        check_target(y, self.event_shape, self.moments.mean)
         return self.conditional.expected_log_prob(y, self.moments)
 
     def predictive_log_prob(self, y: Tensor) -> Tensor:
         """``log E_q p(y_n | f_n)``, ``(..., N)``."""
-        check_target(y, self.event_shape)
+        check_target(y, self.event_shape, self.moments.mean)
         return self.conditional.predictive_log_prob(y, self.moments)
 
-    def components(self) -> TorchDistribution:
+    def components(self) -> Distribution:
         """The elementwise predictive distribution, batch shape that of y."""
         return self.conditional.components(self.moments)
 
@@ -219,18 +219,20 @@ class Likelihood(PyroModule):
         """Read the parameters."""
         raise NotImplementedError
 
-    def forward(self, prior: FunctionPrior) -> Observation:
-        """The distribution of y over the top GP's prior, with every parameter read now."""
+    def forward(self, prior: Any) -> Observation:
+        """The distribution of y over the top GP's prior ``gp(x)``, with every parameter read now."""
         if not isinstance(prior, FunctionPrior):
             raise TypeError(
                 "a likelihood is called on gp(x), the distribution over function values; "
                 "for function values themselves use likelihood.given(f)"
             )
+        refuse_data_plate(prior.event_shape[0])
         return Observation(self.conditional(), {"f": prior}, prior.num_outputs)
 
     @pyro_method
     def given(self, f: Tensor) -> RowObservation:
         """p(y | f) for a model that writes ``f`` and ``y`` as two sites; no data plate around it."""
+        refuse_data_plate(f.shape[-2])
         return self.conditional().given(f)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -78,7 +78,7 @@ class ProbitConditional(_BernoulliConditional):
 class Bernoulli(Likelihood):
     """Binary observations ``y`` in {0, 1} of one function, through the ``probit`` or ``logit`` link."""
 
-    def __init__(self, link: Literal["probit", "logit"] = "probit") -> None:
+    def __init__(self, link: str = "probit") -> None:
         super().__init__()
         if link not in ("probit", "logit"):
             raise ValueError(f"link is 'probit' or 'logit', not {link!r}")

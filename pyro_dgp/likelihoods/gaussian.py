@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import torch
 from pyro import distributions as dist
-from pyro.distributions import TorchDistribution, constraints
+from pyro.distributions import constraints
 from pyro.nn import PyroParam
 from torch import Tensor
+from torch.distributions import Distribution
 
 from pyro_dgp import linalg
 from pyro_dgp.gp import FunctionPrior
@@ -44,7 +45,7 @@ class GaussianConditional(Conditional):
         squared = ((target - f.mean).square() + f.variance) / self.variance
         return -0.5 * (squared + self.variance.log() + math.log(2 * math.pi)).sum(-1)
 
-    def components(self, f: Moments) -> TorchDistribution:
+    def components(self, f: Moments) -> Distribution:
         """``N(mean, f.variance + variance)`` ([DSPP] 14)."""
         return self._normal(f.mean, f.variance)
 

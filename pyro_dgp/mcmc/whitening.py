@@ -55,7 +55,7 @@ class ExpandObservation(Reparam):
         observation: Observation = msg["fn"]
         values = {k: draw_whitened(f"{msg['name']}_{k}", prior) for k, prior in observation.priors.items()}
         if msg["value"] is not None:
-            check_target(msg["value"], observation.event_shape)
+            check_target(msg["value"], observation.event_shape, join(values))
         return {**msg, "fn": observation.conditional.given(join(values))}
 
 

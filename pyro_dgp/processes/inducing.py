@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -18,7 +17,6 @@ from pyro_dgp import linalg
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.processes.base import FunctionMarginal, Process, ProcessFamily
 
-CovarianceForm = Literal["full", "diagonal", "delta"]
 SMALLEST_VARIANCE = 1e-12
 
 
@@ -36,7 +34,7 @@ class InducingPointProcess(Process):
     | ``whitened_scale`` | full: ``(D_out, M, M)``, lower triangle used, ``S = T T'``; diagonal: ``(D_out, M)``, standard deviations |
     """
 
-    def __init__(self, inducing_points: Tensor, num_outputs: int, covariance: CovarianceForm, scale: float) -> None:
+    def __init__(self, inducing_points: Tensor, num_outputs: int, covariance: str, scale: float) -> None:
         super().__init__()
         size = inducing_points.shape[-2]
         like = {"dtype": inducing_points.dtype, "device": inducing_points.device}
@@ -118,7 +116,7 @@ class InducingPoints(ProcessFamily):
     """
 
     num_inducing: int = 128
-    covariance: CovarianceForm = "full"
+    covariance: str = "full"
     per_output: bool = False
     hidden_scale: float = 1e-2
     scale: float = 0.1

@@ -1,0 +1,24 @@
+import warnings
+
+import pyro
+import pytest
+import torch
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", FutureWarning)
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import arviz  # noqa: F401  # what other libraries announce when they are imported is no failure of ours
+    import gpytorch  # noqa: F401
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    pyro.clear_param_store()
+    pyro.enable_validation(True)
+    pyro.settings.set(module_local_params=False)
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)
+    pyro.set_rng_seed(0)
+    yield
+    pyro.clear_param_store()
+    torch.set_default_dtype(torch.float64)

@@ -1,0 +1,47 @@
+"""Models that several tests use, written as a user would."""
+
+import pyro
+import torch
+from pyro.nn import PyroModule
+
+from pyro_dgp import RBF, Gaussian, GaussianProcess, Matern52, Projection
+
+
+class OneLayer(PyroModule):
+    def __init__(self, kernel=None, likelihood=None, outputs=1, jitter=None):
+        super().__init__()
+        self.gp = GaussianProcess(kernel or RBF(lengthscale=0.7), num_outputs=outputs, jitter=jitter)
+        self.likelihood = likelihood or Gaussian(outputs, variance=0.04)
+
+    def forward(self, x, y=None):
+        return pyro.sample("y", self.likelihood(self.gp(x)), obs=y)
+
+
+class TwoSites(PyroModule):
+    def __init__(self, likelihood=None, outputs=1):
+        super().__init__()
+        self.gp = GaussianProcess(RBF(lengthscale=0.7), num_outputs=outputs)
+        self.likelihood = likelihood or Gaussian(outputs, variance=0.04)
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))
+        return pyro.sample("y", self.likelihood.given(f), obs=y)
+
+
+class TwoLayers(PyroModule):
+    def __init__(self, x, width=2, likelihood=None):
+        super().__init__()
+        self.hidden = GaussianProcess(
+            Matern52(ard=x.shape[-1]), mean=Projection.fit(x, width), num_outputs=width
+        )
+        self.top = GaussianProcess(RBF(ard=width))
+        self.likelihood = likelihood or Gaussian(variance=0.04)
+
+    def forward(self, x, y=None):
+        h = pyro.sample("h", self.hidden(x))
+        return pyro.sample("y", self.likelihood(self.top(h)), obs=y)
+
+
+def regression(rows=30, inputs=1):
+    x = torch.rand(rows, inputs) * 4 - 2
+    return x, torch.sin(2 * x[:, 0]) + 0.2 * torch.randn(rows)

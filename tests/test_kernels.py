@@ -1,0 +1,268 @@
+import inspect
+import math
+
+import gpytorch
+import numpy as np
+import pyro.contrib.gp.kernels as contrib
+import pytest
+import torch
+from pyro import poutine
+from pyro.distributions import LogNormal
+from pyro.nn import PyroSample
+
+from pyro_dgp import kernels, module_local_parameters
+from pyro_dgp.kernels import radial
+from pyro_dgp.kernels.base import Kernel, squared_distance
+from pyro_dgp.kernels.dot_product import angular
+
+D = 3
+
+
+@pytest.fixture(autouse=True)
+def _several_kernels_of_one_name():
+    with module_local_parameters():
+        yield
+
+
+def distance(x, z, lengthscale):
+    return math.sqrt(sum(((a - b) / s) ** 2 for a, b, s in zip(x, z, lengthscale, strict=True)))
+
+
+def arc_cosine(order):
+    def formula(x, z, p):
+        u = np.append(x * np.sqrt(p["weight_variance"]), math.sqrt(p["bias_variance"]))
+        v = np.append(z * np.sqrt(p["weight_variance"]), math.sqrt(p["bias_variance"]))
+        lengths = np.linalg.norm(u) * np.linalg.norm(v)
+        t = math.acos(min(1.0, u @ v / lengths))
+        j = {
+            0: math.pi - t,
+            1: math.sin(t) + (math.pi - t) * math.cos(t),
+            2: 3 * math.sin(t) * math.cos(t) + (math.pi - t) * (1 + 2 * math.cos(t) ** 2),
+        }[order]
+        return p["variance"] / math.pi * lengths**order * j
+
+    return formula
+
+
+def matern(polynomial, root):
+    def formula(x, z, p):
+        r = root * distance(x, z, p["lengthscale"])
+        return p["variance"] * polynomial(r) * math.exp(-r)
+
+    return formula
+
+
+def rational_quadratic(x, z, p):
+    squared = distance(x, z, p["lengthscale"]) ** 2
+    return p["variance"] * (1 + squared / (2 * p["alpha"])) ** -p["alpha"]
+
+
+def periodic(x, z, p):
+    parts = zip(x, z, p["lengthscale"], p["period"], strict=True)
+    return p["variance"] * math.exp(-2 * sum((math.sin(math.pi * (a - b) / q) / s) ** 2 for a, b, s, q in parts))
+
+
+# name: (constructor of a kernel with parameters per dimension, the formula at one pair of distinct points)
+CASES = {
+    "RBF": (kernels.RBF, lambda x, z, p: p["variance"] * math.exp(-0.5 * distance(x, z, p["lengthscale"]) ** 2)),
+    "Matern12": (kernels.Matern12, matern(lambda r: 1.0, 1.0)),
+    "Matern32": (kernels.Matern32, matern(lambda r: 1 + r, math.sqrt(3))),
+    "Matern52": (kernels.Matern52, matern(lambda r: 1 + r + r * r / 3, math.sqrt(5))),
+    "RationalQuadratic": (kernels.RationalQuadratic, rational_quadratic),
+    "Periodic": (kernels.Periodic, periodic),
+    "Linear": (kernels.Linear, lambda x, z, p: float(np.sum(p["variance"] * x * z))),
+    "ArcCosine0": (lambda ard=None, outputs=None: kernels.ArcCosine(0, ard, outputs), arc_cosine(0)),
+    "ArcCosine1": (lambda ard=None, outputs=None: kernels.ArcCosine(1, ard, outputs), arc_cosine(1)),
+    "ArcCosine2": (lambda ard=None, outputs=None: kernels.ArcCosine(2, ard, outputs), arc_cosine(2)),
+    "Constant": (lambda ard=None, outputs=None: kernels.Constant(outputs), lambda x, z, p: p["variance"]),
+    "White": (lambda ard=None, outputs=None: kernels.White(outputs), lambda x, z, p: 0.0),
+}
+COMBINED = {
+    "Sum": lambda outputs=None: kernels.RBF(D, outputs) + kernels.Linear(D, outputs),
+    "Product": lambda outputs=None: kernels.RBF(D, outputs) * kernels.Linear(D, outputs),
+    "Scaled": lambda outputs=None: kernels.Scaled(kernels.RBF(D, outputs), outputs, 2.0),
+    "ActiveDims": lambda outputs=None: kernels.ActiveDims(kernels.RBF(2, outputs), [0, 2]),
+    "FromGPyTorch": lambda outputs=None: kernels.FromGPyTorch(
+        gpytorch.kernels.RBFKernel(ard_num_dims=D, batch_shape=torch.Size([] if outputs is None else [outputs]))
+    ),
+    "FromPyroContrib": lambda outputs=None: kernels.FromPyroContrib(contrib.RBF(D, lengthscale=torch.ones(D))),
+}
+ABSTRACT = {"Kernel", "Stationary", "Covariance"}
+
+
+def all_kernels(outputs=None):
+    simple = {name: (lambda m=make: m(D, outputs)) for name, (make, _) in CASES.items()}
+    return simple | {name: (lambda m=make: m(outputs)) for name, make in COMBINED.items()}
+
+
+def randomise(kernel):
+    for parameter in kernel.parameters():
+        parameter.data = 0.4 * torch.randn_like(parameter)
+    return kernel
+
+
+def values(kernel):
+    names = [name.split(".")[-1].removesuffix("_unconstrained") for name, _ in kernel.named_parameters()]
+    return {name: getattr(kernel, name).detach().numpy() for name in names}
+
+
+def test_every_kernel_of_the_package_is_in_these_tables():
+    classes = {n for n, c in vars(kernels).items() if inspect.isclass(c) and issubclass(c, Kernel)} - ABSTRACT
+    assert classes == {name.rstrip("012") if name.startswith("Arc") else name for name in CASES} | set(COMBINED)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_formula(name):
+    make, formula = CASES[name]
+    kernel = randomise(make(D))
+    x, z = torch.randn(4, D), torch.randn(5, D)
+    matrix = kernel().matrix(x[None], z[None])
+    p = {k: v if v.ndim else float(v) for k, v in values(kernel).items()}
+    expected = [[formula(a, b, p) for b in z.numpy()] for a in x.numpy()]
+    torch.testing.assert_close(matrix[0], torch.tensor(expected), rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", all_kernels())
+def test_diagonal_and_symmetry_and_positive_definiteness(name):
+    covariance = randomise(all_kernels()[name]())()
+    x = torch.randn(2, 1, 6, D)
+    matrix = covariance.matrix(x)
+    assert matrix.shape == (2, 1, 6, 6)
+    torch.testing.assert_close(covariance.diagonal(x), matrix.diagonal(dim1=-2, dim2=-1), rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(matrix, matrix.mT)
+    assert torch.linalg.eigvalsh(matrix).min() > -1e-9
+
+
+@pytest.mark.parametrize("name", all_kernels())
+def test_batches_are_loops(name):
+    covariance = randomise(all_kernels()[name]())()
+    x, z = torch.randn(3, 1, 4, D), torch.randn(1, 5, D)
+    looped = torch.stack([covariance.matrix(part, z) for part in x])
+    torch.testing.assert_close(covariance.matrix(x, z), looped, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", [n for n in all_kernels() if n != "FromPyroContrib"])
+def test_a_kernel_per_output_is_a_stack_of_kernels(name):
+    stacked = randomise(all_kernels(2)[name]())
+    x = torch.randn(1, 6, D)
+    matrix = stacked().matrix(x)
+    assert matrix.shape == (2, 6, 6)
+    for output in range(2):
+        single = all_kernels()[name]()
+        parts = {k: v[output] for k, v in stacked.state_dict().items() if v.dim() > 0}
+        state = {k: parts[k].reshape(v.shape) if k in parts else v for k, v in single.state_dict().items()}
+        single.load_state_dict(state)
+        torch.testing.assert_close(single().matrix(x)[0], matrix[output])
+
+
+@pytest.mark.parametrize("name", [n for n in all_kernels() if n not in ("FromPyroContrib", "FromGPyTorch")])
+def test_gradcheck(name):
+    kernel = randomise(all_kernels()[name]())
+    names, start = zip(*[(n, p.detach().clone()) for n, p in kernel.named_parameters()], strict=True)
+
+    def call(x, z, *parameters):
+        def read():
+            covariance = kernel()
+            return covariance.matrix(x[None], z[None]), covariance.matrix(x[None]), covariance.diagonal(x[None])
+
+        modules = dict(kernel.named_modules())
+        saved = []
+        for full, value in zip(names, parameters, strict=True):
+            owner, _, attribute = full.rpartition(".")
+            saved.append((modules[owner], attribute, modules[owner]._parameters.pop(attribute)))
+            object.__setattr__(modules[owner], attribute, value)
+        try:
+            return read()
+        finally:
+            for owner, attribute, parameter in saved:
+                object.__delattr__(owner, attribute)
+                owner._parameters[attribute] = parameter
+
+    x, z = torch.randn(3, D), torch.randn(2, D)
+    inputs = [x.requires_grad_(), z.requires_grad_(), *[value.requires_grad_() for value in start]]
+    assert torch.autograd.gradcheck(call, inputs)
+
+
+@pytest.mark.parametrize("name", ["rbf", "matern12", "matern32", "matern52"])
+def test_written_out_slopes_equal_autograd_of_the_plain_formula(name):
+    plain, formula = getattr(radial, name), getattr(radial, f"{name}_slope")
+    squared = (torch.rand(4, 5) * 9 + 1e-3).requires_grad_()
+    variance = torch.rand(4, 1).unsqueeze(-1).requires_grad_()
+    fast = radial.Radial(plain, formula)(squared, variance)
+    slow = variance * plain(squared)
+    torch.testing.assert_close(fast, slow)
+    weights = torch.randn_like(slow)
+    for a, b in zip(
+        torch.autograd.grad((fast * weights).sum(), (squared, variance), create_graph=True),
+        torch.autograd.grad((slow * weights).sum(), (squared, variance), create_graph=True),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b)
+    (first,) = torch.autograd.grad((fast * weights).sum(), squared, retain_graph=True)
+    (second,) = torch.autograd.grad((slow * weights).sum(), squared, retain_graph=True)
+    torch.testing.assert_close(first, second)
+    assert torch.autograd.gradgradcheck(lambda s, v: radial.Radial(plain, formula)(s, v), (squared, variance))
+
+
+def test_coinciding_points_have_finite_gradients():
+    for make in (kernels.Matern12, kernels.Matern32, kernels.Matern52, kernels.RBF):
+        x = torch.ones(3, D, requires_grad=True)
+        make(D)().matrix(x[None]).sum().backward()
+        assert torch.isfinite(x.grad).all()
+
+
+def test_squared_distance_is_accurate_far_from_the_origin():
+    x = 1e4 + torch.randn(5, 2)
+    z = 1e4 + torch.randn(6, 2)
+    torch.testing.assert_close(squared_distance(x, z), torch.cdist(x, z).square(), rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_angular_part_has_the_derivative_of_its_formula(order):
+    cosine = (torch.rand(10) * 1.9 - 0.95).requires_grad_()
+    assert torch.autograd.gradcheck(lambda c: angular(c, order), cosine)
+
+
+def test_kernels_agree_with_gpytorch():
+    x, z = torch.randn(6, D), torch.randn(4, D)
+    pairs = [
+        (kernels.RBF(D, lengthscale=0.8), gpytorch.kernels.RBFKernel(ard_num_dims=D)),
+        (kernels.Matern12(D, lengthscale=0.8), gpytorch.kernels.MaternKernel(0.5, ard_num_dims=D)),
+        (kernels.Matern32(D, lengthscale=0.8), gpytorch.kernels.MaternKernel(1.5, ard_num_dims=D)),
+        (kernels.Matern52(D, lengthscale=0.8), gpytorch.kernels.MaternKernel(2.5, ard_num_dims=D)),
+    ]
+    for ours, theirs in pairs:
+        theirs.lengthscale = 0.8
+        torch.testing.assert_close(ours().matrix(x[None], z[None])[0], theirs(x, z).to_dense())
+        adapted = kernels.FromGPyTorch(theirs)()
+        torch.testing.assert_close(adapted.matrix(x[None], z[None])[0], theirs(x, z).to_dense())
+
+
+def test_adapter_of_pyro_contrib_agrees_and_draws_a_prior_once_a_call():
+    theirs = contrib.RBF(D)
+    theirs.lengthscale = PyroSample(LogNormal(0.0, 1.0))
+    adapter = kernels.FromPyroContrib(theirs)
+    with poutine.trace() as trace:
+        covariance = adapter()
+    lengthscale = trace.trace.nodes["kernel.lengthscale"]["value"]
+    x = torch.randn(5, D)
+    expected = torch.exp(-0.5 * torch.cdist(x, x).square() / lengthscale**2)
+    torch.testing.assert_close(covariance.matrix(x[None])[0], expected)
+    torch.testing.assert_close(covariance.matrix(x[None])[0], expected)
+
+
+def test_a_prior_on_a_lengthscale_is_one_site_and_the_same_state_scores_the_same():
+    kernel = kernels.RBF(D)
+    kernel.lengthscale = PyroSample(LogNormal(0.0, 1.0).expand([D]).to_event(1))
+    with poutine.trace() as trace:
+        covariance = kernel()
+    assert trace.trace.nodes["lengthscale"]["value"].shape == (D,)
+    x = torch.randn(1, 4, D)
+    torch.testing.assert_close(covariance.matrix(x), covariance.matrix(x))
+
+
+def test_wrong_arguments_are_one_sentence():
+    with pytest.raises(ValueError, match="orders 0, 1 and 2, not 3"):
+        kernels.ArcCosine(3)
+    with pytest.raises(ValueError, match="needs two kernels or more"):
+        kernels.Sum(kernels.RBF())

@@ -1,0 +1,330 @@
+import inspect
+import math
+
+import pyro
+import pytest
+import torch
+from pyro import distributions as dist
+from pyro import poutine
+from pyro.infer import SVI, TraceMeanField_ELBO
+from pyro.nn import PyroModule, PyroSample
+
+from pyro_dgp import (
+    ELBO,
+    RBF,
+    Bernoulli,
+    Gaussian,
+    GaussianProcess,
+    InducingPoints,
+    MarginalLikelihood,
+    Matern52,
+    MonteCarlo,
+    PredictiveLogLikelihood,
+    Variational,
+    losses,
+    module_local_parameters,
+    predict,
+    predict_mcmc,
+)
+from pyro_dgp.likelihoods import GaussHermite
+from tests.examples import OneLayer, TwoLayers, TwoSites, regression
+
+LOSSES = [ELBO, PredictiveLogLikelihood]
+
+
+def guided(model, x, y, family=None, samples=4):
+    guide = Variational(model, family or InducingPoints(6), MonteCarlo(samples))
+    guide.initialize(x, y)
+    return guide
+
+
+class Plated(PyroModule):
+    """The two plain sites, y in a data plate that may subsample."""
+
+    def __init__(self, subsample=None):
+        super().__init__()
+        self.gp = GaussianProcess(RBF(lengthscale=0.7))
+        self.subsample = subsample
+
+    def forward(self, x, y=None):
+        with pyro.plate("data", len(x), subsample_size=self.subsample) as index:
+            pass
+        f = pyro.sample("f", self.gp(x[index]))
+        with pyro.plate("data", len(x), subsample=index):
+            return pyro.sample("y", dist.Normal(f.squeeze(-1), 0.2), obs=None if y is None else y[index])
+
+
+def test_every_loss_of_the_package_is_tested_here():
+    classes = {c for c in vars(losses).values() if inspect.isclass(c) and issubclass(c, losses.Loss)}
+    assert classes - {losses.Loss} == set(LOSSES)
+
+
+def optimum(model, x, y):
+    """The process of M = N at the optimal q(u), in whitened coordinates."""
+    guide = Variational(model, InducingPoints(len(x)), MonteCarlo(1))
+    guide.initialize(x, y)
+    process = guide.processes._modules["y/f"]
+    with torch.no_grad():
+        process.inducing_points = x.clone()
+        prior = pyro.poutine.trace(model).get_trace(x, y).nodes["y"]["fn"].priors["f"]
+        noise = model.likelihood.variance
+        outputs = prior.num_outputs
+        targets = y[:, None] if outputs == 1 else y
+        for d in range(outputs):
+            k = prior.covariance_matrix[0]
+            factor = torch.linalg.cholesky(k + 1e-10 * torch.eye(len(x)))
+            s = torch.linalg.inv(torch.eye(len(x)) + factor.T @ factor / noise)
+            process.whitened_scale.data[d] = torch.linalg.cholesky(s)
+            process.whitened_mean.data[d] = s @ factor.T @ targets[:, d] / noise
+    return guide
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_with_inducing_points_at_the_data_the_bound_is_the_exact_evidence(outputs):
+    x = torch.linspace(-2, 2, 50)[:, None]
+    y = torch.sin(2 * x) + 0.1 * torch.randn(50, outputs)
+    y = y[:, 0] if outputs == 1 else y
+    model = OneLayer(Matern52(lengthscale=0.5), Gaussian(outputs, variance=0.01), outputs, jitter=1e-10)
+    if outputs > 1:
+        model.likelihood.variance = torch.full((outputs,), 0.01)
+    if outputs > 1:
+        model.likelihood = Gaussian(1, variance=0.01)  # shared noise for two outputs
+        model.likelihood.outputs = 1
+    guide = optimum(model, x, y)
+    k = 1.0 * Matern52(lengthscale=0.5)().matrix(x[None])[0].detach() + 0.01 * torch.eye(50)
+    normal = dist.MultivariateNormal(torch.zeros(50), k)
+    exact = normal.log_prob(y.T).sum() if outputs > 1 else normal.log_prob(y)
+    assert -ELBO().loss(model, guide, x, y) == pytest.approx(float(exact), abs=1e-6)
+    assert -MarginalLikelihood(model)(x, y).item() == pytest.approx(float(exact), abs=1e-6)
+    new = torch.linspace(-3, 3, 17)[:, None]
+    ours, exactly = predict(guide, new), predict_mcmc(model, {}, x, y, new)
+    kxn = Matern52(lengthscale=0.5)().matrix(x[None], new[None])[0].detach()
+    torch.testing.assert_close(exactly.mean, (kxn.T @ torch.linalg.solve(k, y)), atol=1e-8, rtol=1e-8)
+    for p in (ours, exactly):
+        variance = 1.01 - (kxn * torch.linalg.solve(k, kxn)).sum(0)
+        variance = variance if outputs == 1 else variance[:, None].expand(17, outputs)
+        torch.testing.assert_close(p.mean, exactly.mean, atol=1e-6, rtol=1e-6)
+        torch.testing.assert_close(p.variance, variance, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("covariance", ["full", "diagonal"])
+def test_one_layer_bound_stays_below_the_evidence(covariance):
+    x, y = regression(20)
+    model = OneLayer()
+    exact = -MarginalLikelihood(model)(x, y).item()
+    for seed in range(10):
+        torch.manual_seed(seed)
+        guide = guided(model, x, y, InducingPoints(15, covariance))
+        for parameter in guide.parameters():
+            parameter.data.add_(0.3 * torch.randn_like(parameter))
+        assert -ELBO().loss(model, guide, x, y) <= exact
+
+
+def test_agrees_with_stock_mean_field_elbo_on_a_two_site_model():
+    x, y = regression(15)
+    model = TwoSites()
+    guide = guided(model, x, y, samples=1)
+    for parameter in guide.parameters():
+        parameter.data.add_(0.1 * torch.randn_like(parameter))
+    stock, ours = TraceMeanField_ELBO(), ELBO()
+    a = torch.tensor([stock.loss(model, guide, x, y) for _ in range(1500)])
+    b = torch.tensor([ours.loss(model, guide, x, y) for _ in range(1500)])
+    error = math.sqrt(a.var() / len(a) + b.var() / len(b))
+    assert abs(a.mean() - b.mean()) < 3 * error
+    collapsed = OneLayer()
+    other = guided(collapsed, x, y)
+    state = {k.replace("processes.f", "processes.y/f"): v for k, v in guide.state_dict().items()}
+    other.load_state_dict(state | {"_extra_state": other.get_extra_state()})
+    assert abs(ELBO().loss(collapsed, other, x, y) - b.mean()) < 3 * error
+
+
+def test_stock_elbo_with_vectorised_particles_agrees_with_looped_ones():
+    x, y = regression(8)
+    model = TwoSites()
+    guide = guided(model, x, y)
+    loop = TraceMeanField_ELBO(num_particles=2000)
+    batched = TraceMeanField_ELBO(num_particles=2000, vectorize_particles=True, max_plate_nesting=0)
+    a, b = loop.loss(model, guide, x, y), batched.loss(model, guide, x, y)
+    assert a == pytest.approx(b, rel=0.05)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("make", [OneLayer, TwoSites, Plated])
+def test_mini_batches_are_unbiased_for_all_data(make, loss):
+    x, y = regression(12)
+    model = make()
+    guide = guided(model, x, y, samples=1)
+    fixed = MonteCarlo(1)
+    full = loss(num_data=12)
+
+    def value(index, objective):
+        torch.manual_seed(0)
+        return objective.loss(model, guide, x[index], y[index])
+
+    if make is OneLayer:  # no noise: the mean over a partition is exact
+        parts = torch.randperm(12).split(3)
+        mean = sum(value(part, full) for part in parts) / len(parts)
+        assert mean == pytest.approx(value(torch.arange(12), full), rel=1e-9)
+        assert value(torch.arange(12), loss()) == pytest.approx(value(torch.arange(12), full))
+    else:
+        for part in guide.processes._modules["f"].parameters():
+            part.requires_grad_(False)
+        guide.processes._modules["f"].whitened_mean.data.normal_()
+        whole = torch.tensor([full.loss(model, guide, x, y) for _ in range(600)])
+        parts = torch.stack([torch.tensor([full.loss(model, guide, x[p], y[p]) for p in torch.randperm(12).split(3)]).mean() for _ in range(600)])
+        error = math.sqrt(whole.var() / 600 + parts.var() / 600)
+        assert abs(whole.mean() - parts.mean()) < 3.5 * error
+    assert fixed.num_components == 1
+
+
+def test_a_plate_that_subsamples_is_not_scaled_twice():
+    x, y = regression(12)
+    whole, sub = Plated(), Plated(subsample=4)
+    sub.load_state_dict(whole.state_dict())
+    guide = guided(whole, x, y, samples=1)
+    other = guided(sub, x, y, samples=1)
+    other.load_state_dict(guide.state_dict())
+    a = torch.tensor([ELBO(num_data=12).loss(whole, guide, x, y) for _ in range(800)])
+    b = torch.tensor([ELBO(num_data=12).loss(sub, other, x, y) for _ in range(800)])
+    assert abs(a.mean() - b.mean()) < 3.5 * math.sqrt(a.var() / 800 + b.var() / 800)
+
+
+def test_predictive_loss_is_the_log_of_the_mixture_and_beta_weighs_the_kl():
+    x, y = regression(10)
+    model = TwoLayers(x)
+    guide = guided(model, x, y, samples=7)
+
+    def value(beta):
+        torch.manual_seed(5)
+        return -PredictiveLogLikelihood(beta=beta).loss(model, guide, x, y)
+
+    torch.manual_seed(5)
+    trace = guide.components(x, y).trace
+    fn = trace.nodes["y"]["fn"]
+    density = fn.components().log_prob(y).exp().mean(0).log().sum()
+    kl = fn.regularizer + trace.nodes["h"]["infer"]["marginal"].regularizer
+    assert value(0.0) == pytest.approx(float(density))
+    assert value(0.3) == pytest.approx(float(density - 0.3 * kl))
+    with pytest.raises(ValueError, match="beta must not be negative"):
+        PredictiveLogLikelihood(beta=-1.0)
+
+
+def test_two_layer_bound_is_at_most_the_evidence_by_annealed_importance_sampling():
+    from tests.annealing import log_evidence_both_ways
+
+    x = torch.linspace(-1, 1, 6)[:, None]
+    y = torch.tensor([-1.0, -0.9, -1.1, 1.0, 1.1, 0.9])
+    model = TwoLayers(x, width=1, likelihood=Gaussian(variance=0.05)).requires_grad_(False)
+    low, high = log_evidence_both_ways(model, x, y)
+    assert low <= high + 0.1 and high - low < 0.6
+    guide = guided(model, x, y, InducingPoints(6), samples=20)
+    loss = ELBO()(model, guide)
+    with module_local_parameters(loss):
+        optimizer = torch.optim.Adam(guide.parameters(), lr=0.02)
+        for _ in range(600):
+            optimizer.zero_grad()
+            loss(x, y).backward()
+            optimizer.step()
+    bounds = torch.tensor([-ELBO().loss(model, guide, x, y) for _ in range(400)])
+    assert bounds.mean() - 3 * bounds.std() / 20 <= high
+    assert bounds.mean() > low - 3.0  # a bound, and no vacuous one
+
+
+class Everything(TwoLayers):
+    def __init__(self, x):
+        super().__init__(x)
+        self.top.kernel.lengthscale = PyroSample(dist.LogNormal(0.0, 1.0).expand([2]).to_event(1))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("family", [InducingPoints(5, c) for c in ("full", "diagonal", "delta")], ids=str)
+def test_every_parameter_moves_under_stock_svi_and_in_a_torch_loop(loss, family):
+    x, y = regression(12)
+
+    def parameters(model, guide):
+        return {f"{i}.{n}": p for i, m in enumerate((model, guide)) for n, p in m.named_parameters()}
+
+    def moved(before, after):
+        return {name for name in before if not torch.equal(before[name], after[name])}
+
+    model = Everything(x)
+    guide = guided(model, x, y, family)
+    before = {n: p.detach().clone() for n, p in parameters(model, guide).items()}
+    SVI(model, guide, pyro.optim.Adam({"lr": 0.01}), loss(num_data=12)).step(x, y)
+    assert moved(before, parameters(model, guide)) == set(before)
+
+    pyro.clear_param_store()
+    with module_local_parameters():
+        model = Everything(x)
+        guide = guided(model, x, y, family)
+        module = loss(num_data=12)(model, guide)
+        before = {n: p.detach().clone() for n, p in parameters(model, guide).items()}
+        optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
+        module(x, y).backward()
+        optimizer.step()
+        assert moved(before, parameters(model, guide)) == set(before)
+        assert len(pyro.get_param_store()) == 0
+
+
+def test_a_second_model_in_the_global_store_is_refused_with_the_remedy():
+    x, y = regression(10)
+
+    def step(model):
+        guide = guided(model, x, y)
+        return SVI(model, guide, pyro.optim.Adam({"lr": 0.01}), ELBO()).step(x, y)
+
+    step(OneLayer())
+    with pytest.raises(ValueError, match=r"another object's .* call pyro.clear_param_store\(\)"):
+        step(OneLayer())
+    pyro.clear_param_store()
+    assert math.isfinite(step(OneLayer()))
+
+
+def test_misuse_is_one_sentence():
+    x, y = regression(10)
+    model = OneLayer()
+    guide = guided(model, x, y)
+    with pytest.raises(ValueError, match="the model of the loss is not the guide's"):
+        ELBO().loss(poutine.condition(model, {}), guide, x, y)
+    with pytest.raises(ValueError, match="nothing is observed: pass y"):
+        ELBO().loss(model, guide, x)
+    with pytest.raises(TypeError, match=r"take a pyro_dgp.Variational guide, not function"):
+        ELBO().loss(model, lambda x, y: None, x, y)
+    with pytest.raises(ValueError, match="num_data must be a positive number"):
+        ELBO(num_data=0)
+    with pytest.raises(ValueError, match=r"y has shape \(10, 1\); for one output it is \(N,\)"):
+        ELBO().loss(model, guide, x, y[:, None])
+    with pytest.raises(ValueError, match="latent sites"):
+        MarginalLikelihood(TwoLayers(x))(x, y)
+
+
+def test_mixed_precision_of_targets_is_refused():
+    x, y = regression(10)
+    model = OneLayer()
+    guide = guided(model, x, y)
+    with pytest.raises(TypeError, match="y is float32 on cpu and the inputs are float64 on cpu"):
+        ELBO().loss(model, guide, x, y.float())
+
+
+def test_bernoulli_bound_by_quadrature_equals_sampling():
+    x, y = regression(10)
+    target = (y > 0).double()
+    model = TwoSites(Bernoulli())
+    guide = guided(model, x, target, samples=4000)
+    collapsed = OneLayer(likelihood=Bernoulli())
+    other = guided(collapsed, x, target)
+    state = {k.replace("processes.f", "processes.y/f"): v for k, v in guide.state_dict().items()}
+    other.load_state_dict(state | {"_extra_state": other.get_extra_state()})
+    assert ELBO().loss(model, guide, x, target) == pytest.approx(ELBO().loss(collapsed, other, x, target), abs=0.3)
+    assert GaussHermite.NODES == 20
+
+
+def test_float32_works():
+    torch.set_default_dtype(torch.float32)
+    x, y = regression(30)
+    model = TwoLayers(x)
+    guide = guided(model, x, y)
+    loss = ELBO()(model, guide)
+    value = loss(x, y)
+    value.backward()
+    assert value.dtype == torch.float32 and torch.isfinite(value)

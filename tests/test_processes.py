@@ -1,0 +1,190 @@
+import inspect
+
+import pytest
+import torch
+from pyro import distributions as dist
+from torch.distributions import kl_divergence
+
+from pyro_dgp import RBF, GaussianProcess, LinearMean, Matern52, module_local_parameters, processes
+from pyro_dgp.processes import ConditionedProcess, FunctionMarginal, InducingPoints, ProcessFamily
+from pyro_dgp.processes.inducing import initial_points
+
+FORMS = [
+    InducingPoints(5, covariance=form, per_output=per_output)
+    for form in ("full", "diagonal", "delta")
+    for per_output in (False, True)
+]
+
+
+def setting(outputs=2, kernel_per_output=False, rows=9, batch=()):
+    kernel = Matern52(2, outputs if kernel_per_output else None, lengthscale=0.9)
+    gp = GaussianProcess(kernel, LinearMean(2, outputs), outputs, jitter=1e-12)
+    with module_local_parameters(gp):
+        return gp(torch.randn(*batch, rows, 2))
+
+
+def randomised(family, prior):
+    process = family.create(prior, hidden=False)
+    for parameter in (process.whitened_mean, getattr(process, "whitened_scale", process.whitened_mean)):
+        parameter.data.add_(0.3 * torch.randn_like(parameter))
+    return process
+
+
+def dense(process, prior):
+    """Mean and full covariance of q(f) for each output by textbook formulas, unwhitened."""
+    means, covariances = [], []
+    for d in range(prior.num_outputs):
+        z = process.inducing_points if process.inducing_points.dim() == 2 else process.inducing_points[d]
+        e = d if prior.covariance_matrix.shape[-3] > 1 else 0
+        kzz = prior.covariance.matrix(z[None])[e]
+        kzx = prior.covariance.matrix(z[None], prior.x[None])[e]
+        factor = torch.linalg.cholesky(kzz)
+        m = prior.mean_function(z)[:, d] + factor @ process.whitened_mean[d]
+        if process.covariance == "full":
+            root = factor @ process.whitened_scale[d].tril()
+        elif process.covariance == "diagonal":
+            root = factor @ torch.diag(process.whitened_scale[d])
+        else:
+            root = torch.zeros_like(factor)
+        weights = torch.linalg.solve(kzz, kzx)
+        means.append(prior.mean[:, d] + weights.T @ (m - prior.mean_function(z)[:, d]))
+        kxx = prior.covariance_matrix[e]
+        covariances.append(kxx - kzx.T @ weights + weights.T @ root @ root.T @ weights)
+    return torch.stack(means, -1), torch.stack(covariances)
+
+
+def test_every_family_of_the_package_is_tested_here():
+    classes = {c for c in vars(processes).values() if inspect.isclass(c) and issubclass(c, ProcessFamily)}
+    assert classes - {ProcessFamily} == {type(family) for family in FORMS}
+
+
+@pytest.mark.parametrize("family", FORMS, ids=str)
+@pytest.mark.parametrize("kernel_per_output", [False, True])
+def test_marginals_and_joint_covariance_against_textbook_formulas(family, kernel_per_output):
+    prior = setting(kernel_per_output=kernel_per_output)
+    process = randomised(family, prior)
+    q = process(prior)
+    mean, covariance = dense(process, prior)
+    torch.testing.assert_close(q.mean, mean, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(q.covariance_matrix, covariance, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(q.variance, covariance.diagonal(dim1=-2, dim2=-1).T, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("family", FORMS, ids=str)
+def test_particles_are_a_loop(family):
+    prior = setting(batch=(3, 2))
+    process = randomised(family, prior)
+    q = process(prior)
+    for i in range(3):
+        for j in range(2):
+            part = type(prior)(prior.x[i, j], prior.covariance, prior.mean_function, 2, prior.jitter)
+            torch.testing.assert_close(q.mean[i, j], process(part).mean)
+            torch.testing.assert_close(q.variance[i, j], process(part).variance)
+            torch.testing.assert_close(q.covariance_matrix[i, j], process(part).covariance_matrix)
+
+
+@pytest.mark.parametrize("family", FORMS, ids=str)
+def test_regulariser(family):
+    prior = setting()
+    process = randomised(family, prior)
+    regularizer = process(prior).regularizer
+    standard = dist.MultivariateNormal(torch.zeros(5), torch.eye(5))
+    if family.covariance == "delta":
+        expected = -standard.log_prob(process.whitened_mean).sum()
+    else:
+        scale = process.whitened_scale.tril() if family.covariance == "full" else torch.diag_embed(process.whitened_scale)
+        q = dist.MultivariateNormal(process.whitened_mean, scale @ scale.mT)
+        expected = kl_divergence(q, standard).sum()
+    torch.testing.assert_close(regularizer, expected)
+
+
+@pytest.mark.parametrize("family", FORMS, ids=str)
+def test_gradcheck(family):
+    prior = setting(outputs=2, rows=5)
+    process = randomised(family, prior)
+    names, start = zip(*process.named_parameters(), strict=True)
+
+    def call(x, *parameters):
+        values = dict(zip(names, parameters, strict=True))
+        at = type(prior)(x, prior.covariance, prior.mean_function, 2, prior.jitter)
+        q = torch.func.functional_call(process, values, (at,))
+        return q.mean, q.variance, q.regularizer
+
+    with module_local_parameters(process):
+        inputs = [prior.x.clone().requires_grad_(), *[p.detach().clone().requires_grad_() for p in start]]
+        assert torch.autograd.gradcheck(call, inputs)
+
+
+def test_conditioned_process_is_gp_regression():
+    prior = setting(outputs=2, rows=8)
+    values, noise = torch.randn(8, 2), torch.tensor([0.1, 0.3])
+    process = ConditionedProcess(prior, values, noise)
+    new = type(prior)(torch.randn(5, 2), prior.covariance, prior.mean_function, 2, prior.jitter)
+    q = process(new)
+    kxx, kxn = prior.covariance_matrix[0], prior.covariance.matrix(prior.x[None], new.x[None])[0]
+    for d in range(2):
+        noisy = kxx + noise[d] * torch.eye(8)
+        mean = new.mean[:, d] + kxn.T @ torch.linalg.solve(noisy, values[:, d] - prior.mean[:, d])
+        covariance = new.covariance_matrix[0] - kxn.T @ torch.linalg.solve(noisy, kxn)
+        torch.testing.assert_close(q.mean[:, d], mean)
+        torch.testing.assert_close(q.variance[:, d], covariance.diagonal())
+        torch.testing.assert_close(q.covariance_matrix[d], covariance)
+
+
+def test_conditioned_on_values_without_noise_it_interpolates():
+    prior = setting(outputs=1, rows=6)
+    values = torch.randn(6, 1)
+    q = ConditionedProcess(prior, values, None)(prior)
+    torch.testing.assert_close(q.mean, values, atol=1e-6, rtol=1e-6)
+    assert q.variance.max() < 1e-6
+
+
+def test_marginal_draws_and_density():
+    prior = setting()
+    q = randomised(InducingPoints(4), prior)(prior)
+    draws = q.rsample((20_000,))
+    torch.testing.assert_close(draws.mean(0), q.mean.expand(9, 2), atol=0.05, rtol=0)
+    torch.testing.assert_close(draws.var(0), q.variance.detach(), atol=0.06, rtol=0.05)
+    expected = dist.Normal(q.mean, q.variance.sqrt()).log_prob(draws[0]).sum()
+    torch.testing.assert_close(q.log_prob(draws[0]), expected)
+    assert isinstance(q.expand((3,)), FunctionMarginal)
+
+
+def test_initial_points_are_cluster_centres():
+    centres = torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
+    x = (centres[:, None] + 0.1 * torch.randn(3, 40, 2)).reshape(-1, 2)
+    found = initial_points(x, 3, "gp")
+    assert torch.cdist(centres, found).min(1).values.max() < 0.1
+
+
+def test_more_inducing_points_than_inputs_are_reduced_aloud():
+    prior = setting(rows=6)
+    with pytest.warns(UserWarning, match="20 inducing points .* 6 distinct training inputs: reduced to 6"):
+        process = InducingPoints(20).create(prior, hidden=False)
+    assert process.inducing_points.shape == (6, 2)
+
+
+def test_hidden_layers_start_with_little_variance_of_u():
+    prior = setting()
+    family = InducingPoints(5)
+    hidden, top = family.create(prior, hidden=True), family.create(prior, hidden=False)
+    assert hidden.whitened_scale.max() < top.whitened_scale.max() <= 1
+
+
+def test_bad_arguments_are_one_sentence():
+    with pytest.raises(ValueError, match="'full', 'diagonal' or 'delta', not 'low-rank'"):
+        InducingPoints(5, covariance="low-rank")
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        InducingPoints(0)
+
+
+def test_variances_are_never_negative_in_float32():
+    torch.set_default_dtype(torch.float32)
+    gp = GaussianProcess(RBF(lengthscale=3.0))
+    x = torch.linspace(-1, 1, 200)[:, None]
+    with module_local_parameters(gp):
+        prior = gp(x)
+    process = InducingPoints(50, covariance="delta").create(prior, hidden=True)
+    q = process(prior)
+    assert q.variance.dtype == torch.float32
+    assert (q.variance > 0).all()
