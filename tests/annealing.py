@@ -7,7 +7,7 @@ import torch
 
 
 
-def log_evidence_both_ways(model, x, y, chains=200, temperatures=100):
+def log_evidence_both_ways(model, x, y, chains=600, temperatures=120):
     """Anneal from the whitened prior to the posterior with random-walk Metropolis moves, and back from its end."""
     prior = pyro.poutine.trace(model).get_trace(x, y).nodes["h"]["fn"]
     shape = prior.event_shape
@@ -34,7 +34,8 @@ def log_evidence_both_ways(model, x, y, chains=200, temperatures=100):
         weight = weight + (high - low) * value
         eps, value = move(eps, value, high)
     forward = torch.logsumexp(weight, 0) - math.log(chains)
-    eps, value = move(eps, value, torch.tensor(1.0), sweeps=100)
+    chosen = torch.multinomial(torch.softmax(weight, 0), chains, replacement=True)
+    eps, value = move(eps[chosen], value[chosen], torch.tensor(1.0), sweeps=60)
     back = torch.zeros(chains)
     for high, low in zip(steps.flip(0)[:-1], steps.flip(0)[1:], strict=True):
         back = back - (high - low) * value

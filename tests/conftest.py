@@ -22,3 +22,12 @@ def _fresh():
     yield
     pyro.clear_param_store()
     torch.set_default_dtype(torch.float64)
+
+
+@pytest.fixture
+def local():
+    """Several models of one class in one test: each keeps its own parameters."""
+    from pyro_dgp import module_local_parameters
+
+    with module_local_parameters():
+        yield

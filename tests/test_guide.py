@@ -68,11 +68,11 @@ def test_without_targets_it_predicts_with_the_noise_and_invents_no_parameters():
         guide = Variational(model, InducingPoints(3, scale=1e-3), MonteCarlo(4))
         guide.initialize(x)  # no y here either
         before = set(dict(guide.named_parameters()))
-        draws = torch.stack([guide(torch.zeros(1, 1) + 0.0)["y"] for _ in range(3000)])
+        draws = torch.stack([guide(torch.zeros(1, 1) + 0.0)["y"] for _ in range(600)])
         assert set(dict(guide.named_parameters())) == before
         assert all(name.startswith("processes") for name in before)
         variance = predict(guide, torch.zeros(1, 1), num_samples=4000).variance
-        torch.testing.assert_close(draws.var(), variance[0], rtol=0.1, atol=0)
+        torch.testing.assert_close(draws.var(), variance[0], rtol=0.2, atol=0)
         assert variance > 0.09
 
 

@@ -44,7 +44,7 @@ class Loss(PyroELBO):  # type: ignore[misc]
         """The factor of every KL term."""
         return 1.0
 
-    def differentiable_loss(self, model: Any, guide: Variational, *args: Any, **kwargs: Any) -> Tensor:
+    def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Minus the objective, with gradients."""
         self._check(model, guide)
         components = guide.components(*args, **kwargs)
@@ -60,12 +60,12 @@ class Loss(PyroELBO):  # type: ignore[misc]
             raise ValueError("nothing is observed: pass y to the loss, as in svi.step(x, y)")
         return -objective
 
-    def loss(self, model: Any, guide: Variational, *args: Any, **kwargs: Any) -> float:
+    def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
         """Minus the objective as a number."""
         with torch.no_grad():
             return float(torch_item(self.differentiable_loss(model, guide, *args, **kwargs)))
 
-    def loss_and_grads(self, model: Any, guide: Variational, *args: Any, **kwargs: Any) -> float:
+    def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
         """Minus the objective as a number, its gradient added to the parameters."""
         loss = self.differentiable_loss(model, guide, *args, **kwargs)
         loss.backward()  # type: ignore[no-untyped-call]
