@@ -77,9 +77,7 @@ def _paired(group: pd.DataFrame) -> pd.Series:
         return pd.Series({("pairs", ""): 0, ("nll difference", ""): np.nan, ("rmse ratio", ""): np.nan})
     difference = wide["nll"]["pyro_dgp"] - wide["nll"]["gpytorch"]
     ratio = wide["rmse"]["pyro_dgp"].mean() / wide["rmse"]["gpytorch"].mean()
-    return pd.Series(
-        {("pairs", ""): len(wide), ("nll difference", ""): difference.mean(), ("rmse ratio", ""): ratio}
-    )
+    return pd.Series({("pairs", ""): len(wide), ("nll difference", ""): difference.mean(), ("rmse ratio", ""): ratio})
 
 
 def main() -> None:
@@ -102,7 +100,9 @@ def main() -> None:
         for library in ("pyro_dgp", "gpytorch"):
             for method in ("svgp", "dsvi"):
                 key = {"library": library, "method": method, "dataset": dataset, "split": number, "seed": seed}
-                if any(w and w != v for w, v in zip(want, (dataset, method, library), strict=True)) or _done(arguments.out, key):
+                if any(w and w != v for w, v in zip(want, (dataset, method, library), strict=True)) or _done(
+                    arguments.out, key
+                ):
                     continue
                 row = run(library, method, dataset, number, seed, arguments.data, settings)
                 with arguments.out.open("a") as file:

@@ -50,7 +50,12 @@ def _add_compare(commands: Any) -> None:
     add = command.add_argument
     add("--data", type=Path, metavar="FILE", help="CSV or Parquet with a header, or .npz with X, y; none: diabetes")
     add("--target", metavar="COLUMN", help="target column of a table; none: the last")
-    add("--methods", metavar="A,B,C", help="methods to run, see 'pyro-dgp methods'", default="exact-gp,svgp,ppgpr,dsvi,nuts")
+    add(
+        "--methods",
+        metavar="A,B,C",
+        help="methods to run, see 'pyro-dgp methods'",
+        default="exact-gp,svgp,ppgpr,dsvi,nuts",
+    )
     add("--layers", type=int, metavar="L", default=defaults.layers, help="layers of deep methods")
     add("--width", type=int, metavar="W", default=defaults.width, help="outputs of hidden layers")
     add("--inducing", type=int, metavar="M", default=defaults.inducing, help="inducing points")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -57,9 +56,9 @@ class Comparison:
     resume: bool = False
 
 
-def no_progress(name: str) -> Progress:  # noqa: ARG001
+def no_progress(name: str) -> Progress:
     """A progress callback that shows nothing."""
-    return lambda step, total, figures: None  # noqa: ARG005
+    return lambda step, total, figures: None
 
 
 def compare(
@@ -82,7 +81,9 @@ def compare(
     config = _config(comparison, dataset)
     rows = _finished(comparison, config)
     settings = _reduce(settings, part, say)
-    say(f"{dataset.name}: {len(part.x_train)} training rows, {len(part.x_test)} test rows, {part.x_train.shape[1]} inputs")
+    say(
+        f"{dataset.name}: {len(part.x_train)} training rows, {len(part.x_test)} test rows, {part.x_train.shape[1]} inputs"
+    )
     say(f"the noise variance of every method stays above {NOISE_FLOOR:g} of the standardised target's")
     failures = {}
     with _torch_defaults(comparison):
@@ -134,7 +135,9 @@ def check(comparison: Comparison) -> None:
     if comparison.output.exists() and not comparison.output.is_dir():
         raise ValueError(f"the output {str(comparison.output)!r} is a file: name a folder")
     if comparison.output.exists() and any(comparison.output.iterdir()) and not comparison.resume:
-        raise ValueError(f"the folder {str(comparison.output)!r} exists: name another --output, or go on in it with --resume")
+        raise ValueError(
+            f"the folder {str(comparison.output)!r} exists: name another --output, or go on in it with --resume"
+        )
 
 
 _LEAST = {
@@ -194,7 +197,9 @@ def _reduce(settings: Settings, part: Split, say: Callable[[str], None]) -> Sett
     """M at most the number of distinct training inputs, said aloud."""
     distinct = len(torch.unique(part.x_train, dim=0))
     if settings.inducing > distinct:
-        say(f"{settings.inducing} inducing points are more than the {distinct} distinct training inputs: reduced to {distinct}")
+        say(
+            f"{settings.inducing} inducing points are more than the {distinct} distinct training inputs: reduced to {distinct}"
+        )
         return replace(settings, inducing=distinct)
     return settings
 
@@ -257,7 +262,7 @@ def _write(output: Path, rows: list[Row], part: Split, fitted: Fitted, predictio
     data = to_arviz(prediction, part.x_test, part.y_test, fitted.draws, fitted.sample_stats)
     _atomically(output / f"{name}.nc", lambda path: data.to_netcdf(str(path)))
     curves = _curves(fitted, prediction, part)
-    _atomically(output / f"{name}.npz", lambda path: np.savez(path.open("wb"), **curves))
+    _atomically(output / f"{name}.npz", lambda path: _save_arrays(path, curves))
     text = json.dumps(rows, indent=2)
     _atomically(output / "results.json", lambda path: path.write_text(text))
 
@@ -265,7 +270,12 @@ def _write(output: Path, rows: list[Row], part: Split, fitted: Fitted, predictio
 def _atomically(path: Path, write: Callable[[Path], Any]) -> None:
     temporary = path.with_name(f".{path.name}")
     write(temporary)
-    os.replace(temporary, path)
+    temporary.replace(path)
+
+
+def _save_arrays(path: Path, arrays: Curves) -> None:
+    with path.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
 
 
 def _curves(fitted: Fitted, prediction: Prediction, part: Split) -> Curves:

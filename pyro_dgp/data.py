@@ -90,7 +90,9 @@ def _from_npz(path: Path, target: str | None) -> Dataset:
         with np.load(path) as archive:
             arrays = {name: archive[name] for name in ("X", "y", "splits") if name in archive.files}
     except (ValueError, OSError, KeyError) as error:
-        raise ValueError(f"{path.name!r} cannot be read as .npz ({error}): save it with numpy.savez(X=..., y=...)") from error
+        raise ValueError(
+            f"{path.name!r} cannot be read as .npz ({error}): save it with numpy.savez(X=..., y=...)"
+        ) from error
     for name in ("X", "y"):
         if name not in arrays:
             raise ValueError(f"{path.name!r} has no array {name!r}: save it with numpy.savez(X=..., y=...)")
@@ -141,7 +143,9 @@ def _check(dataset: Dataset) -> None:
         if bad.any():
             row, column = map(int, np.argwhere(bad)[0])
             where = f"input column {column}" if label == "input" else "the target"
-            raise ValueError(f"{name!r} has NaN or infinity in {where}, row {row}: drop or fill {int(bad.any(1).sum())} such rows")
+            raise ValueError(
+                f"{name!r} has NaN or infinity in {where}, row {row}: drop or fill {int(bad.any(1).sum())} such rows"
+            )
     if len(x) < 10:
         raise ValueError(f"{name!r} has {len(x)} rows: at least 10 are needed to train and test")
 

@@ -117,7 +117,9 @@ class Variational(AutoMessenger):
         for name in (key, key.split("/")[0]):
             if name in self._families:
                 return self._families[name]
-        raise ValueError(f"no process family for the GP {key!r}: add it to the mapping, which has {list(self._families)}")
+        raise ValueError(
+            f"no process family for the GP {key!r}: add it to the mapping, which has {list(self._families)}"
+        )
 
     def _sort_sites(self, rows: int) -> None:
         """Which foreign sites are responses, and which are local to data (their first axis or a plate has N rows)."""
@@ -144,7 +146,9 @@ class Variational(AutoMessenger):
         for name, value in state.items():
             owner, _, attribute = name.rpartition(".")
             if owner.startswith("processes."):
-                groups.setdefault(owner.removeprefix("processes."), {})[attribute.removesuffix("_unconstrained")] = value
+                groups.setdefault(owner.removeprefix("processes."), {})[attribute.removesuffix("_unconstrained")] = (
+                    value
+                )
             elif owner.startswith(("latents.locs", "latents.scales")) and name not in self.state_dict():
                 constraint = torch.distributions.constraints.positive if "scales" in owner else None
                 parameter = PyroParam(torch.ones_like(value), constraint=constraint or _REAL)

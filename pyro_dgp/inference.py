@@ -88,11 +88,11 @@ class Inference(ABC):
     def run(self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings, progress: Progress) -> Fitted:
         """Fit ``model`` to all of ``x`` ``(N, D)`` and ``y``, in place."""
 
-    def most_rows(self, settings: Settings) -> int | None:  # noqa: ARG002
+    def most_rows(self, settings: Settings) -> int | None:
         """The largest training set that it is meant for; nothing if there is no such limit."""
         return None
 
-    def remarks(self, settings: Settings) -> list[str]:  # noqa: ARG002
+    def remarks(self, settings: Settings) -> list[str]:
         """Sentences to be said before it starts."""
         return []
 
@@ -135,7 +135,7 @@ class ByMarginalLikelihood(Inference):
         )  # fmt: skip
         return Fitted(partial(predict_mcmc, model, {}, x, y), len(x), steps, result.seconds)
 
-    def most_rows(self, settings: Settings) -> int:  # noqa: ARG002
+    def most_rows(self, settings: Settings) -> int:
         """One Cholesky factorisation of all rows a step."""
         return self.largest
 
@@ -173,7 +173,13 @@ class ByNUTS(Inference):
 
     @staticmethod
     def _report(
-        progress: Progress, done: int, settings: Settings, kernel: Any, samples: Any, stage: str, index: int  # noqa: ARG004
+        progress: Progress,
+        done: int,
+        settings: Settings,
+        kernel: Any,
+        samples: Any,
+        stage: str,
+        index: int,
     ) -> None:
         first = 0 if stage.lower().startswith("warm") else settings.warmup
         total = settings.chains * (settings.warmup + settings.mcmc_samples)
@@ -183,7 +189,7 @@ class ByNUTS(Inference):
         """``mcmc_points``: each gradient factorises one matrix of all rows for each layer."""
         return settings.mcmc_points
 
-    def remarks(self, settings: Settings) -> list[str]:  # noqa: ARG002
+    def remarks(self, settings: Settings) -> list[str]:
         """The priors."""
         return [f"priors of the sampled hyperparameters: {describe()}"]
 

@@ -104,5 +104,7 @@ def concatenate_inputs(h: Float[Tensor, "*s n w"], x: Float[Tensor, "*b m d"]) -
     For layers that see the data as well as the layer below, as in ``self.top(concatenate_inputs(h, x))``.
     """
     if h.shape[-2] != x.shape[-2]:
-        raise ValueError(f"{h.shape[-2]} rows of function values and {x.shape[-2]} rows of inputs: pass those of one batch")
+        raise ValueError(
+            f"{h.shape[-2]} rows of function values and {x.shape[-2]} rows of inputs: pass those of one batch"
+        )
     return torch.cat([h, x.expand(*h.shape[:-1], x.shape[-1])], -1)

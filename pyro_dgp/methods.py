@@ -40,7 +40,7 @@ def monte_carlo(settings: Settings) -> MonteCarlo:
     return MonteCarlo(settings.samples)
 
 
-def elbo(settings: Settings, rows: int) -> ELBO:  # noqa: ARG001
+def elbo(settings: Settings, rows: int) -> ELBO:
     """The evidence lower bound."""
     return ELBO(rows)
 

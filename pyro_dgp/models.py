@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pyro
-from pyro import distributions as dist
-from pyro.nn import PyroModule, PyroSample
+from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from pyro_dgp.gp import GaussianProcess

@@ -67,7 +67,8 @@ class Mixture:
 
     @property
     def _discrete(self) -> bool:
-        return bool(self.components.support.is_discrete)
+        support: Any = self.components.support
+        return bool(support.is_discrete)
 
     def sample(self, count: int) -> Tensor:
         """``(count, N, ...)`` draws, independent over rows; outputs of a row share the component."""
@@ -206,7 +207,7 @@ def stack_mixtures(parts: Sequence[Mixture]) -> Mixture:
 
 
 def _concatenate(parts: Sequence[Distribution]) -> Distribution:
-    kind = type(parts[0])
+    kind: Any = type(parts[0])
     names = [name for name in kind.arg_constraints if name in parts[0].__dict__]
     arguments = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
     joined: Distribution = kind(**arguments, validate_args=False)

@@ -10,6 +10,7 @@ from pyro.distributions import constraints
 from pyro.nn import PyroModule, PyroSample
 from torch import Tensor
 
+from pyro_dgp.kernels.base import POSITIVE
 from pyro_dgp.likelihoods import NOISE_FLOOR
 from pyro_dgp.models import DeepGP
 
@@ -40,17 +41,19 @@ def with_priors(model: DeepGP) -> DeepGP:
         if not isinstance(module, PyroModule) or module is model.likelihood:
             continue
         for name, (constraint, _) in list(module._pyro_params.items()):
-            if constraint is not constraints.positive:
+            if constraint is not POSITIVE:
                 continue
             value = getattr(module, name).detach()
             key = "lengthscale" if name == "lengthscale" else "variance"
             loc, scale = LOG_NORMAL[key]
             centre = value.log() + loc
-            setattr(module, name, PyroSample(dist.LogNormal(centre, torch.full_like(value, scale)).to_event(value.dim())))
+            setattr(
+                module, name, PyroSample(dist.LogNormal(centre, torch.full_like(value, scale)).to_event(value.dim()))
+            )
     if "variance" in model.likelihood._pyro_params:
         value = model.likelihood.variance.detach()
-        loc, scale = (torch.full_like(value, number) for number in LOG_NORMAL["noise"])
-        model.likelihood.variance = PyroSample(FlooredLogNormal(loc, scale).to_event(value.dim()))
+        centre, spread = (torch.full_like(value, number) for number in LOG_NORMAL["noise"])
+        model.likelihood.variance = PyroSample(FlooredLogNormal(centre, spread).to_event(value.dim()))
     return model
 
 

@@ -6,7 +6,6 @@ import pyro
 import torch
 
 
-
 def log_evidence_both_ways(model, x, y, chains=600, temperatures=120):
     """Anneal from the whitened prior to the posterior with random-walk Metropolis moves, and back from its end."""
     prior = pyro.poutine.trace(model).get_trace(x, y).nodes["h"]["fn"]
@@ -42,4 +41,3 @@ def log_evidence_both_ways(model, x, y, chains=600, temperatures=120):
         eps, value = move(eps, value, low)
     reverse = -(torch.logsumexp(back, 0) - math.log(chains))
     return float(forward), float(reverse)
-

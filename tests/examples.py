@@ -31,9 +31,7 @@ class TwoSites(PyroModule):
 class TwoLayers(PyroModule):
     def __init__(self, x, width=2, likelihood=None):
         super().__init__()
-        self.hidden = GaussianProcess(
-            Matern52(ard=x.shape[-1]), mean=Projection.fit(x, width), num_outputs=width
-        )
+        self.hidden = GaussianProcess(Matern52(ard=x.shape[-1]), mean=Projection.fit(x, width), num_outputs=width)
         self.top = GaussianProcess(RBF(ard=width))
         self.likelihood = likelihood or Gaussian(variance=0.04)
 

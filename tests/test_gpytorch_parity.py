@@ -3,8 +3,8 @@
 import gpytorch
 import pytest
 import torch
-from gpytorch.mlls import DeepApproximateMLL, PredictiveLogLikelihood as TheirPredictive, VariationalELBO  # noqa: I001
-
+from gpytorch.mlls import DeepApproximateMLL, VariationalELBO
+from gpytorch.mlls import PredictiveLogLikelihood as TheirPredictive
 from pyro.distributions import Delta
 
 from benchmarks.peers import PeerDeepGP

@@ -62,7 +62,6 @@ def test_one_ancestral_draw_has_the_prior_s_shapes_and_every_latent():
 
 def test_without_targets_it_predicts_with_the_noise_and_invents_no_parameters():
     x = torch.randn(400, 1)
-    y = 0.3 * torch.randn(400)
     for model in (OneLayer(likelihood=Gaussian(variance=0.09)), TwoSites(Gaussian(variance=0.09))):
         pyro.clear_param_store()
         guide = Variational(model, InducingPoints(3, scale=1e-3), MonteCarlo(4))

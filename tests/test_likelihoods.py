@@ -147,4 +147,3 @@ def test_every_conditional_says_how_it_integrates():
         with module_local_parameters():
             text = make().conditional().integration
         assert any(word in text for word in ("closed form", "Gauss-Hermite", "Monte Carlo"))
-

@@ -167,7 +167,12 @@ def test_mini_batches_are_unbiased_for_all_data(make, loss):
             part.requires_grad_(False)
         guide.processes._modules["f"].whitened_mean.data.normal_()
         whole = torch.tensor([full.loss(model, guide, x, y) for _ in range(250)])
-        parts = torch.stack([torch.tensor([full.loss(model, guide, x[p], y[p]) for p in torch.randperm(12).split(3)]).mean() for _ in range(120)])
+        parts = torch.stack(
+            [
+                torch.tensor([full.loss(model, guide, x[p], y[p]) for p in torch.randperm(12).split(3)]).mean()
+                for _ in range(120)
+            ]
+        )
         error = math.sqrt(whole.var() / 250 + parts.var() / 120)
         assert abs(whole.mean() - parts.mean()) < 3.5 * error
 

@@ -29,14 +29,17 @@ def prediction(rows=4, outputs=None, batch_size=3, keep=10**6):
 
 def density(m, row, y):
     c = m.components
-    parts = [math.exp(w) * math.exp(float(dist.Normal(c.loc[s, row], c.scale[s, row]).log_prob(torch.tensor(y)))) for s, w in enumerate(m.log_weights.tolist())]
+    parts = [
+        math.exp(w) * math.exp(float(dist.Normal(c.loc[s, row], c.scale[s, row]).log_prob(torch.tensor(y))))
+        for s, w in enumerate(m.log_weights.tolist())
+    ]
     return sum(parts)
 
 
 def test_moments_density_and_cdf_against_numerical_integration():
     m = mixture()
     for row in range(2):
-        p = lambda y, row=row: density(m, row, y)  # noqa: E731
+        p = lambda y, row=row: density(m, row, y)
         mean = quad(lambda y: y * p(y), -12, 12, limit=300)[0]
         variance = quad(lambda y: (y - mean) ** 2 * p(y), -12, 12, limit=300)[0]
         assert float(m.mean()[row]) == pytest.approx(mean, abs=1e-7)
@@ -49,7 +52,7 @@ def test_crps_against_numerical_integration():
     m = mixture()
     y = torch.tensor([0.4, -1.0, 3.0, 0.0])
     for row in range(4):
-        cdf = lambda v, row=row: float(m.cdf(torch.full((4,), v))[row])  # noqa: E731
+        cdf = lambda v, row=row: float(m.cdf(torch.full((4,), v))[row])
         below = quad(lambda v: cdf(v) ** 2, -15, float(y[row]), limit=300)[0]
         above = quad(lambda v: (1 - cdf(v)) ** 2, float(y[row]), 15, limit=300)[0]
         assert float(m.crps(y)[row]) == pytest.approx(below + above, abs=1e-6)

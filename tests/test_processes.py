@@ -92,7 +92,9 @@ def test_regulariser(family):
     if family.covariance == "delta":
         expected = -standard.log_prob(process.whitened_mean).sum()
     else:
-        scale = process.whitened_scale.tril() if family.covariance == "full" else torch.diag_embed(process.whitened_scale)
+        scale = (
+            process.whitened_scale.tril() if family.covariance == "full" else torch.diag_embed(process.whitened_scale)
+        )
         q = dist.MultivariateNormal(process.whitened_mean, scale @ scale.mT)
         expected = kl_divergence(q, standard).sum()
     torch.testing.assert_close(regularizer, expected)

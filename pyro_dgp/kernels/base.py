@@ -57,10 +57,14 @@ class Kernel(PyroModule):
         return Product(self, other)
 
 
+#: How positive parameters are kept so: through softplus, whose steps do not grow with the value as those of exp do.
+POSITIVE = constraints.softplus_positive
+
+
 def positive(value: float, *shape: int | None) -> PyroParam:
     """A positive point estimate of the given shape; ``None`` entries are left out."""
     sizes = [size for size in shape if size is not None]
-    return PyroParam(torch.full(sizes, float(value)), constraint=constraints.positive, event_dim=len(sizes))
+    return PyroParam(torch.full(sizes, float(value)), constraint=POSITIVE, event_dim=len(sizes))
 
 
 def per_output(value: Tensor, outputs: int | None) -> Tensor:

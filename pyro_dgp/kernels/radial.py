@@ -111,10 +111,13 @@ def _unbroadcast(grad: Tensor, shape: torch.Size) -> Tensor:
     return grad if grad.shape == shape else grad.sum_to_size(shape)
 
 
-def _plain_gradients(squared: Tensor, variance: Tensor, plain: Formula, grad: Tensor) -> tuple[Tensor | None, ...]:
+def _plain_gradients(
+    squared: Tensor, variance: Tensor, plain: Formula, grad: Tensor
+) -> tuple[Tensor | None, Tensor | None]:
     inputs = [tensor for tensor in (squared, variance) if tensor.requires_grad]
     results = iter(torch.autograd.grad(variance * plain(squared), inputs, grad, create_graph=True))
-    return tuple(next(results) if tensor.requires_grad else None for tensor in (squared, variance))
+    by_squared = next(results) if squared.requires_grad else None
+    return by_squared, next(results) if variance.requires_grad else None
 
 
 @dataclass(frozen=True)

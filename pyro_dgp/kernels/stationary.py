@@ -31,7 +31,6 @@ from pyro_dgp.kernels.radial import (
     rbf_slope,
 )
 
-
 #: ``correlation(r^2, variance) -> variance * c(r^2)``.
 Correlation = Callable[[Tensor, Tensor], Tensor]
 

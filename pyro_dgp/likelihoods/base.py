@@ -146,7 +146,9 @@ class Observation(TorchDistribution):
         """``log p(y)`` under the exact prior, nats in total; shape of the batch. Raises without a closed form."""
         check_target(value, self.event_shape, next(iter(self.priors.values())).x)
         if len(self.priors) > 1:
-            raise ValueError("log p(y) has no closed form for a likelihood of several GPs: use pyro_dgp.whitened(model)")
+            raise ValueError(
+                "log p(y) has no closed form for a likelihood of several GPs: use pyro_dgp.whitened(model)"
+            )
         return self.conditional.joint_log_prob(value, next(iter(self.priors.values())))
 
     def collapse(self, marginals: Mapping[str, Marginal]) -> CollapsedObservation:

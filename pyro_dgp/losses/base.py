@@ -48,7 +48,10 @@ class Loss(PyroELBO):  # type: ignore[misc]
         """Minus the objective, with gradients."""
         self._check(model, guide)
         components = guide.components(*args, **kwargs)
-        objective, seen = torch.zeros((), dtype=components.log_weights.dtype, device=components.log_weights.device), False
+        objective, seen = (
+            torch.zeros((), dtype=components.log_weights.dtype, device=components.log_weights.device),
+            False,
+        )
         for site in components.trace.nodes.values():
             if site["type"] != "sample" or site_is_subsample(site):
                 continue
@@ -108,7 +111,9 @@ class Loss(PyroELBO):  # type: ignore[misc]
         if site["is_observed"] or prior is None:
             return 0.0
         if not fn.has_rsample:
-            raise ValueError(f"the latent site {site['name']!r} has no reparameterised guide: give one through latents=")
+            raise ValueError(
+                f"the latent site {site['name']!r} has no reparameterised guide: give one through latents="
+            )
         difference = (fn.log_prob(site["value"]) - prior.log_prob(site["value"])).sum()
         in_plate = any(frame.vectorized for frame in site["cond_indep_stack"])
         return (self._weight(site) if in_plate else site["scale"]) * difference

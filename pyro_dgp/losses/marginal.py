@@ -27,7 +27,9 @@ class MarginalLikelihood(torch.nn.Module):
         trace = poutine.trace(self.model).get_trace(*args, **kwargs)
         latent = trace.stochastic_nodes
         if latent:
-            raise ValueError(f"the marginal likelihood is exact for one layer only; this model has latent sites {latent}")
+            raise ValueError(
+                f"the marginal likelihood is exact for one layer only; this model has latent sites {latent}"
+            )
         if not trace.observation_nodes:
             raise ValueError("nothing is observed: pass y")
         loss: Tensor = -trace.log_prob_sum()

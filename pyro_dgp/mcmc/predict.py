@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from pyro.poutine.util import site_is_subsample
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import site_is_subsample
 from torch import Size, Tensor
 
 from pyro_dgp.gp import FunctionPrior

@@ -37,15 +37,14 @@ class InducingPointProcess(Process):
     def __init__(self, inducing_points: Tensor, num_outputs: int, covariance: str, scale: float) -> None:
         super().__init__()
         size = inducing_points.shape[-2]
-        like = {"dtype": inducing_points.dtype, "device": inducing_points.device}
         self.covariance = covariance
         self.inducing_points = PyroParam(inducing_points.clone(), event_dim=inducing_points.dim())
-        self.whitened_mean = PyroParam(torch.zeros(num_outputs, size, **like), event_dim=2)  # type: ignore[arg-type]
+        self.whitened_mean = PyroParam(inducing_points.new_zeros(num_outputs, size), event_dim=2)
         if covariance == "full":
-            tril = scale * torch.eye(size, **like).repeat(num_outputs, 1, 1)  # type: ignore[arg-type]
+            tril = scale * torch.eye(size).to(inducing_points).repeat(num_outputs, 1, 1)
             self.whitened_scale = PyroParam(tril, event_dim=3)
         elif covariance == "diagonal":
-            diagonal = torch.full((num_outputs, size), scale, **like)  # type: ignore[arg-type]
+            diagonal = inducing_points.new_full((num_outputs, size), scale)
             self.whitened_scale = PyroParam(diagonal, constraint=constraints.positive, event_dim=2)
 
     def forward(self, prior: FunctionPrior) -> FunctionMarginal:
