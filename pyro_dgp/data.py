@@ -34,7 +34,7 @@ class Scaler:
     @classmethod
     def fit(cls, values: Array) -> Scaler:
         """Statistics of the columns of ``values``."""
-        return cls(values.mean(0), values.std(0))
+        return cls(np.asarray(values.mean(0)), np.asarray(values.std(0)))
 
     def __call__(self, values: Array) -> Array:
         """Standardised values."""

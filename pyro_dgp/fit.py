@@ -62,6 +62,9 @@ def fit(
     :param y: targets ``(N,)`` or ``(N, D_out)``.
     :param seed: of the order of the batches.
     """
+    for name, values in (("x", x), ("y", y)):
+        if not bool(torch.isfinite(values).all()):
+            raise ValueError(f"{name} holds NaN or infinity: drop or fill such rows before training")
     result, start = FitResult(), time.perf_counter()
     with module_local_parameters(objective):
         optimizer = torch.optim.Adam(objective.parameters(), lr=learning_rate, fused=True)

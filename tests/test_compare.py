@@ -1,0 +1,281 @@
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from pyro_dgp.cli import main
+from pyro_dgp.compare import Comparison, MethodFailedError, compare
+from pyro_dgp.data import Dataset, load, load_default, split
+from pyro_dgp.inference import ByMarginalLikelihood, Settings
+from pyro_dgp.methods import METHODS
+from pyro_dgp.to_arviz import import_arviz
+
+FAST = Settings(inducing=10, samples=2, epochs=2, mcmc_points=12, mcmc_samples=6, warmup=6)
+KEYS = set(
+    "method dataset split seed n_train n_test layers width inducing samples steps nll rmse crps nll_original rmse_original "
+    "crps_original train_seconds seconds_per_step predict_seconds peak_memory_mb".split()
+)
+
+
+def dataset(rows=60, inputs=2):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(rows, inputs))
+    return Dataset("waves", x, 5 + 3 * np.sin(x[:, 0]) + 0.3 * rng.normal(size=rows))
+
+
+def quiet(sentence):
+    del sentence
+
+
+def test_every_method_of_the_table_runs_and_writes_what_is_promised(tmp_path):
+    said = []
+    rows = compare(Comparison(tmp_path / "out", dataset(), tuple(METHODS), FAST), said.append)
+    assert [row["method"] for row in rows] == list(METHODS)
+    assert json.loads((tmp_path / "out" / "results.json").read_text()) == rows
+    for row in rows:
+        assert set(row) >= KEYS
+        assert all(math.isfinite(row[key]) for key in KEYS if isinstance(row[key], float))
+        scale = split(dataset(), 0).target_scale
+        assert row["nll_original"] == pytest.approx(row["nll"] + math.log(scale))
+    nuts = rows[list(METHODS).index("nuts")]
+    assert nuts["n_train"] == 12 and {"divergences", "r_hat_max", "ess_min"} <= set(nuts)
+    assert (tmp_path / "out" / "comparison.png").stat().st_size > 20_000
+    text = " ".join(said)
+    assert "random subset of 12 of the 54" in text and "priors" in text and "stays above 0.0001" in text
+
+
+def test_arviz_files_hold_the_test_set(tmp_path):
+    az = import_arviz()
+    compare(Comparison(tmp_path / "out", dataset(), ("svgp", "nuts"), FAST), quiet)
+    part = split(dataset(), 0)
+    for name in ("svgp", "nuts"):
+        data = az.from_netcdf(str(tmp_path / "out" / f"{name}.nc"))
+        np.testing.assert_allclose(data.observed_data["y"].values, part.y_test)
+        np.testing.assert_allclose(data.constant_data["x"].values, part.x_test)
+        assert data.posterior_predictive["y"].shape[2:] == (6,)
+        assert data.log_likelihood["y"].dims == ("chain", "draw", "row")
+    assert data.sample_stats["diverging"].shape == (1, 6)
+    assert data.posterior["h1_whitened"].shape == (1, 6, 12, 5)
+    row = json.loads((tmp_path / "out" / "results.json").read_text())[1]
+    log_likelihood = data.log_likelihood["y"].values[0]
+    nll = -np.mean(np.logaddexp.reduce(log_likelihood, 0) - np.log(len(log_likelihood)))
+    assert nll == pytest.approx(row["nll"])
+
+
+def test_results_do_not_depend_on_the_company_and_repeat(tmp_path):
+    both = compare(Comparison(tmp_path / "a", dataset(), ("svgp", "dsvi"), FAST), quiet)
+    alone = compare(Comparison(tmp_path / "b", dataset(), ("dsvi",), FAST), quiet)
+    assert both[1]["nll"] == alone[0]["nll"] and both[1]["crps"] == alone[0]["crps"]
+    other = compare(Comparison(tmp_path / "c", dataset(), ("dsvi",), replace(FAST, seed=1)), quiet)
+    assert other[0]["nll"] != alone[0]["nll"]
+
+
+def test_resume_runs_only_what_is_missing(tmp_path):
+    first = compare(Comparison(tmp_path / "out", dataset(), ("svgp",), FAST), quiet)
+    said = []
+    again = compare(Comparison(tmp_path / "out", dataset(), ("svgp", "ppgpr"), FAST, resume=True), said.append)
+    assert again[0] == first[0] and [row["method"] for row in again] == ["svgp", "ppgpr"]
+    assert any("svgp: finished before" in sentence for sentence in said)
+    with pytest.raises(ValueError, match="made with other settings"):
+        compare(Comparison(tmp_path / "out", dataset(), ("svgp",), replace(FAST, seed=5), resume=True), quiet)
+    with pytest.raises(ValueError, match="exists: name another --output, or go on in it with --resume"):
+        compare(Comparison(tmp_path / "out", dataset(), ("svgp",), FAST), quiet)
+
+
+def test_a_method_that_fails_leaves_the_others(tmp_path, monkeypatch):
+    def fail(*args):
+        raise RuntimeError("no factor")
+
+    monkeypatch.setattr(ByMarginalLikelihood, "run", fail)
+    with pytest.raises(MethodFailedError, match="exact-gp failed: no factor"):
+        compare(Comparison(tmp_path / "out", dataset(), ("exact-gp", "svgp"), FAST), quiet)
+    assert [row["method"] for row in json.loads((tmp_path / "out" / "results.json").read_text())] == ["svgp"]
+
+
+def test_one_input_draws_bands(tmp_path):
+    compare(Comparison(tmp_path / "out", dataset(inputs=1), ("exact-gp", "dsvi"), FAST), quiet)
+    with np.load(tmp_path / "out" / "dsvi.npz") as curves:
+        assert (curves["grid_high"] > curves["grid_low"]).all()
+
+
+def test_float32_and_threads(tmp_path):
+    threads = torch.get_num_threads()
+    comparison = Comparison(tmp_path / "out", dataset(), ("svgp", "dsvi"), FAST, dtype="float32", threads=2)
+    rows = compare(comparison, quiet)
+    assert all(math.isfinite(row["nll"]) for row in rows)
+    assert torch.get_default_dtype() == torch.float64 and torch.get_num_threads() == threads
+
+
+def test_more_inducing_points_than_rows_are_reduced_aloud(tmp_path):
+    said = []
+    rows = compare(Comparison(tmp_path / "out", dataset(), ("svgp",), replace(FAST, inducing=500)), said.append)
+    assert rows[0]["inducing"] == 54
+    assert any("500 inducing points are more than the 54 distinct training inputs: reduced to 54" in s for s in said)
+
+
+def test_splits_are_the_file_s_or_random(tmp_path):
+    data = dataset()
+    tests = [split(data, k).x_test for k in (0, 1)]
+    assert not torch.equal(*tests)
+    mask = np.zeros((60, 1))
+    mask[:7] = 1
+    np.savez(tmp_path / "d.npz", X=data.x, y=data.y[:, None], splits=mask)
+    part = split(load(tmp_path / "d.npz"), 0)
+    assert len(part.x_test) == 7 and len(part.y_train) == 53
+    torch.testing.assert_close(part.x_train.mean(0), torch.zeros(2), atol=1e-12, rtol=0)
+    torch.testing.assert_close(part.y_train.std(correction=0), torch.tensor(1.0))
+    expected = (data.y[:7] - data.y[7:].mean()) / data.y[7:].std()
+    torch.testing.assert_close(part.y_test, torch.tensor(expected))
+    assert len(load_default().x) == 442
+
+
+def write(path, **columns):
+    frame = pd.DataFrame(columns)
+    frame.to_parquet(path) if path.suffix == ".parquet" else frame.to_csv(path, index=False)
+    return path
+
+
+def test_tables_are_read_with_their_target(tmp_path):
+    a, b = np.arange(12.0), np.arange(12.0) ** 2
+    for suffix in (".csv", ".parquet"):
+        data = load(write(tmp_path / f"t{suffix}", a=a, b=b), "a")
+        np.testing.assert_array_equal(data.y, a)
+        np.testing.assert_array_equal(data.x[:, 0], b)
+    np.testing.assert_array_equal(load(tmp_path / "t.csv").y, b)
+
+
+def bad_inputs(folder):
+    n = 20
+    a, b = np.linspace(0, 1, n), np.sin(np.arange(n))
+    nan, inf = b.copy(), b.copy()
+    nan[3], inf[4] = np.nan, np.inf
+    words = ["x"] * n
+    npz = folder / "d.npz"
+    np.savez(npz, X=np.ones((n, 2)), y=np.ones((n, 3)))
+    flat = folder / "flat.npz"
+    np.savez(flat, X=np.ones(n), y=np.ones(n))
+    lone = folder / "lone.npz"
+    np.savez(lone, X=np.ones((n, 2)))
+    (folder / "broken.npz").write_bytes(b"no archive")
+    (folder / "empty.csv").write_text("")
+    (folder / "words.txt").write_text("hello")
+    good = write(folder / "good.csv", a=a, b=b)
+    return {
+        "there is no file": ["--data", folder / "absent.csv"],
+        "has no column 'price'": ["--data", good, "--target", "price"],
+        "there is no method 'dvsi'": ["--methods", "svgp,dvsi"],
+        "no methods to compare": ["--methods", ","],
+        "named twice": ["--methods", "svgp,svgp"],
+        "NaN or infinity in input column 0, row 3": ["--data", write(folder / "nan.csv", a=nan, b=b)],
+        "NaN or infinity in the target, row 4": ["--data", write(folder / "inf.csv", a=a, b=inf)],
+        "it must be (N,) or (N, 1)": ["--data", npz],
+        "it must be (N, D)": ["--data", flat],
+        "has no array 'y'": ["--data", lone],
+        "cannot be read as .npz": ["--data", folder / "broken.npz"],
+        "cannot be read as csv": ["--data", folder / "empty.csv"],
+        "neither CSV, Parquet nor .npz": ["--data", folder / "words.txt"],
+        "input column 0 of 'constant' is constant": ["--data", write(folder / "constant.csv", a=0 * a + 2, b=b)],
+        "the target of 'level' is constant": ["--data", write(folder / "level.csv", a=a, b=0 * b)],
+        "column 'a' of 'letters.csv' does not hold numbers": ["--data", write(folder / "letters.csv", a=words, b=b)],
+        "has zero rows": ["--data", write(folder / "none.csv", a=a[:0], b=b[:0])],
+        "no input columns": ["--data", write(folder / "alone.csv", b=b)],
+        "at least 10 are needed": ["--data", write(folder / "few.csv", a=a[:4], b=b[:4])],
+        "--target names a column of --data": ["--target", "a"],
+        "there is no kernel 'rbff'": ["--kernel", "rbff"],
+        "layers must be at least 1": ["--layers", "0"],
+        "epochs must be at least 1": ["--epochs", "-3"],
+        "learning-rate must be a positive number": ["--learning-rate", "nan"],
+        "beta must be at least 0": ["--beta", "nan"],
+        "threads must be at least 1": ["--threads", "0"],
+        "a split is numbered from 0": ["--split", "-1"],
+        "is a file: name a folder": ["--output", good],
+    } | ({} if torch.cuda.is_available() else {"device cuda was asked for": ["--device", "cuda"]})
+
+
+def test_bad_input_is_one_sentence_exit_status_2_and_nothing_written(tmp_path, capsys):
+    folder, out = tmp_path / "data", tmp_path / "out"
+    folder.mkdir()
+    for sentence, arguments in bad_inputs(folder).items():
+        chosen = list(map(str, arguments))
+        chosen += [] if "--output" in chosen else ["--output", str(out)]
+        assert main(["compare", *chosen]) == 2, sentence
+        error = capsys.readouterr().err
+        assert sentence in error, error
+        assert error.count("\n") == 1 and "Traceback" not in error
+        assert not out.exists()
+
+
+def test_an_existing_folder_is_never_overwritten(tmp_path, capsys):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "precious.txt").write_text("keep")
+    assert main(["compare", "--output", str(tmp_path / "out")]) == 2
+    assert "exists: name another --output" in capsys.readouterr().err
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["precious.txt"]
+
+
+def test_methods_are_listed_with_their_papers(capsys):
+    assert main(["methods"]) == 0
+    text = capsys.readouterr().out
+    assert all(method.name in text and method.paper in text for method in METHODS.values())
+    assert main(["methods", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [entry["name"] for entry in listed] == ["exact-gp", "svgp", "ppgpr", "dsvi", "nuts"]
+
+
+def test_the_table_and_exit_status_of_a_run(tmp_path, capsys):
+    arguments = ["--methods", "svgp,exact-gp", "--epochs", "2", "--output", str(tmp_path / "out")]
+    assert main(["compare", *arguments]) == 0
+    output = capsys.readouterr()
+    lines = output.out.splitlines()
+    assert lines[0].split()[:4] == ["method", "n_train", "steps", "NLL"]
+    assert lines[1].startswith("svgp") and lines[2].startswith("exact-gp")
+    assert "svgp" in output.err and "loss" in output.err
+    assert "Traceback" not in output.err
+
+
+def test_interrupted_it_stops_without_a_trace_of_the_unfinished(tmp_path):
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "pyro_dgp", "compare", "--methods", "exact-gp", "--epochs", "20000"]
+    process = subprocess.Popen(
+        [*command, "--output", str(out)],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    for line in iter(process.stderr.readline, b""):
+        if b"training rows" in line:
+            break
+    time.sleep(3)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130, error.decode()
+    assert b"interrupted" in error and b"Traceback" not in error
+    assert not out.exists() or not any(out.iterdir())
+
+
+def test_an_interrupt_between_methods_keeps_the_first(tmp_path, monkeypatch):
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ByMarginalLikelihood, "run", interrupt)
+    arguments = ["--methods", "svgp,exact-gp", "--epochs", "2", "--output", str(tmp_path / "out")]
+    assert main(["compare", *arguments]) == 130
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {"results.json", "svgp.nc", "svgp.npz", "comparison.png"}
+
+
+def test_python_raises_value_errors(tmp_path):
+    with pytest.raises(ValueError, match="there is no method 'magic'"):
+        compare(Comparison(tmp_path / "out", methods=("magic",)), quiet)
+    with pytest.raises(ValueError, match="there is no file"):
+        load(Path("absent.csv"))
+    assert not (tmp_path / "out").exists()

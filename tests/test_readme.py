@@ -1,0 +1,47 @@
+"""The README's code runs as it stands, with loops shortened."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+SHORTER = {"range(1000)": "range(5)", "num_samples=200, warmup_steps=200": "num_samples=5, warmup_steps=5"}
+
+
+def blocks():
+    return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+
+
+def test_a_model_of_fifteen_lines_runs_under_two_guides_and_nuts():
+    text = "".join(blocks())
+    for long, short in SHORTER.items():
+        assert long in text
+        text = text.replace(long, short)
+    namespace = {}
+    exec(compile(text, "README.md", "exec"), namespace)
+    prediction = namespace["prediction"]
+    assert torch.isfinite(prediction.mean).all() and prediction.mean.shape == (100,)
+    assert prediction.component_log_prob(torch.zeros(100)).shape == (5, 100)
+    assert text.count("Variational(model") == 2 and "NUTS(" in text
+
+
+def test_the_model_takes_fifteen_lines():
+    first = blocks()[0]
+    body = first[first.index("class") : first.index("x = torch")]
+    assert len([line for line in body.splitlines() if line.strip()]) <= 15
+
+
+def test_every_command_of_the_readme_exists():
+    text = (ROOT / "README.md").read_text()
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"^make (\w+)", text, re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "benchmarks/README.md"])
+def test_links_lead_somewhere(document):
+    path = ROOT / document
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", path.read_text()):
+        assert (path.parent / target).exists(), target
