@@ -16,7 +16,16 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from pyro.infer import MCMC, NUTS
 
-from pyro_dgp import ELBO, InducingPoints, MonteCarlo, Variational, module_local_parameters, predict, predict_mcmc, whitened
+from pyro_dgp import (
+    ELBO,
+    InducingPoints,
+    MonteCarlo,
+    Variational,
+    module_local_parameters,
+    predict,
+    predict_mcmc,
+    whitened,
+)
 from pyro_dgp.fit import fit
 from pyro_dgp.inference import convergence
 from pyro_dgp.models import DeepGP
@@ -56,7 +65,9 @@ def run(draws: int = 300, warmup: int = 300, steps: int = 3000, depth: int = 6) 
     dsvi = predict(guide, grid, num_samples=400, num_hyperparameter_draws=40)
     start = time.perf_counter()
     with module_local_parameters(model):
-        mcmc = MCMC(NUTS(whitened(model), max_tree_depth=depth, target_accept_prob=0.9), draws, warmup, disable_progbar=True)
+        mcmc = MCMC(
+            NUTS(whitened(model), max_tree_depth=depth, target_accept_prob=0.9), draws, warmup, disable_progbar=True
+        )
         mcmc.run(x, y)
     samples = {name: values.detach() for name, values in mcmc.get_samples().items()}
     seconds = time.perf_counter() - start
@@ -71,7 +82,10 @@ def run(draws: int = 300, warmup: int = 300, steps: int = 3000, depth: int = 6) 
         result[f"{name}_rmse_away_from_the_jump"] = float((prediction.mean - truth)[away].square().mean().sqrt())
         result[f"{name}_nll_of_new_data"] = -float(prediction.log_prob(truth + NOISE * torch.randn(261))[inside].mean())
     distance = wasserstein(dsvi, nuts)
-    result["wasserstein_mean"], result["wasserstein_max"] = float(distance[inside].mean()), float(distance[inside].max())
+    result["wasserstein_mean"], result["wasserstein_max"] = (
+        float(distance[inside].mean()),
+        float(distance[inside].max()),
+    )
     return {"figures": result, "x": x, "y": y, "grid": grid[:, 0], "dsvi": dsvi, "nuts": nuts, "distance": distance}
 
 

@@ -124,6 +124,8 @@ def _from_table(path: Path, suffix: str, target: str | None) -> Dataset:
     if target not in table.columns:
         columns = ", ".join(map(str, table.columns[:20]))
         raise ValueError(f"{path.name!r} has no column {target!r}: its columns are {columns}")
+    if table.empty and len(table.columns):
+        raise ValueError(f"{path.name!r} has zero rows: give a file with data")
     words = [str(name) for name in table.columns if not pd.api.types.is_numeric_dtype(table[name])]
     if words:
         raise ValueError(f"column {words[0]!r} of {path.name!r} does not hold numbers: encode or drop it")

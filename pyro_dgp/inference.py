@@ -78,7 +78,7 @@ class Fitted:
     seconds: float
     draws: dict[str, Tensor] = field(default_factory=dict)
     sample_stats: dict[str, np.ndarray] = field(default_factory=dict)
-    diagnostics: dict[str, float] = field(default_factory=dict)
+    diagnostics: dict[str, float | int | None] = field(default_factory=dict)
 
 
 class Inference(ABC):
@@ -194,14 +194,22 @@ class ByNUTS(Inference):
         return [f"priors of the sampled hyperparameters: {describe()}"]
 
 
-def convergence(draws: dict[str, Tensor], divergences: np.ndarray) -> dict[str, float]:
-    """Number of divergent transitions, largest rank-normalised split R-hat and smallest bulk ESS over all quantities."""
+def convergence(draws: dict[str, Tensor], divergences: np.ndarray) -> dict[str, float | int | None]:
+    """Number of divergent transitions, largest rank-normalised split R-hat and smallest bulk ESS over all quantities.
+
+    One chain counts as two halves. Nothing where a figure cannot be had: fewer than 8 draws, or draws that never moved.
+    """
     from pyro_dgp.to_arviz import from_groups, import_arviz
 
-    data = from_groups({"posterior": {name: values.cpu().numpy() for name, values in draws.items()}})
-    summary = import_arviz().summary(data, kind="diagnostics", round_to="none")
-    return {
-        "divergences": int(divergences.sum()),
-        "r_hat_max": float(summary["r_hat"].max()),
-        "ess_min": float(summary["ess_bulk"].min()),
-    }
+    def halves(values: Tensor) -> Tensor:
+        half = values.shape[1] // 2
+        return values[0, : 2 * half].reshape(2, half, *values.shape[2:]) if len(values) == 1 else values
+
+    figures: dict[str, float | int | None] = {"divergences": int(divergences.sum()), "r_hat_max": None, "ess_min": None}
+    arrays = {name: halves(values).cpu().numpy() for name, values in draws.items()}
+    if min(array.shape[1] for array in arrays.values()) < 4:
+        return figures
+    summary = import_arviz().summary(from_groups({"posterior": arrays}), kind="diagnostics", round_to="none")
+    for key, value in (("r_hat_max", float(summary["r_hat"].max())), ("ess_min", float(summary["ess_bulk"].min()))):
+        figures[key] = value if np.isfinite(value) else None
+    return figures

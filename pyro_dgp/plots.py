@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]
 Curves = Mapping[str, Mapping[str, Array]]
 SCORES = ("nll", "rmse", "crps")
 LEVELS = torch.linspace(0.05, 0.95, 19)
@@ -31,18 +31,20 @@ def plot_comparison(rows: Sequence[Mapping[str, Any]], curves: Curves, path: Pat
     FigureCanvasAgg(figure)
     top, bottom = figure.subfigures(2, 1, height_ratios=[1.05, 1])
     axes = top.subplots(1, len(names), squeeze=False, sharey=True)[0]
+    sizes = {row["method"]: row["n_train"] for row in rows}
     one_input = "grid" in curves[names[0]]
     for axis, name in zip(axes, names, strict=True):
         (_bands if one_input else _observed)(axis, curves[name])
-        axis.set_title(name)
+        axis.set_title(f"{name} ({sizes[name]} training rows)" if len(set(sizes.values())) > 1 else name)
+    axes[0].legend(fontsize=7, loc="upper left")
     axes[0].set_ylabel("target (standardised)" if one_input else "predicted (standardised)")
     panels = bottom.subplots(1, 4, width_ratios=[1.15, 1, 1, 1])
     _calibration(panels[0], names, curves)
     for axis, score in zip(panels[1:], SCORES, strict=True):
         _bars(axis, rows, score)
-    sizes = sorted({(row["n_train"], row["n_test"]) for row in rows})
-    counts = ", ".join(f"{train} train / {test} test" for train, test in sizes)
-    figure.suptitle(f"{dataset}: {counts}; scores on the standardised target, lower is better", fontsize=10)
+    figure.suptitle(
+        f"{dataset}, {rows[0]['n_test']} test rows; scores on the standardised target, lower is better", fontsize=10
+    )
     figure.savefig(path, dpi=130)
 
 
@@ -56,7 +58,6 @@ def _bands(axis: Any, curve: Mapping[str, Array]) -> None:
     axis.plot(curve["x_train"], curve["y_train"], ".", color="0.4", ms=3, label="training data")
     axis.plot(curve["x_test"], curve["observed"], "x", color="C3", ms=4, label="test data")
     axis.set_xlabel("input (standardised)")
-    axis.legend(fontsize=7, loc="best")
 
 
 def _observed(axis: Any, curve: Mapping[str, Array]) -> None:
@@ -69,7 +70,6 @@ def _observed(axis: Any, curve: Mapping[str, Array]) -> None:
     ends = [observed.min(), observed.max()]
     axis.plot(ends, ends, color="0.3", lw=1)
     axis.set_xlabel("observed (standardised)")
-    axis.legend(fontsize=7, loc="upper left")
 
 
 def _calibration(axis: Any, names: Sequence[str], curves: Curves) -> None:

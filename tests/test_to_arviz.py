@@ -45,7 +45,9 @@ def test_it_agrees_with_from_pyro_where_that_exists(local):
 
 def test_it_saves_and_loads(tmp_path):
     y = torch.randn(5)
-    data = to_arviz.to_arviz(prediction(), torch.randn(5, 2), y, {"a": torch.randn(2, 7)}, {"diverging": np.zeros((2, 7), bool)})
+    data = to_arviz.to_arviz(
+        prediction(), torch.randn(5, 2), y, {"a": torch.randn(2, 7)}, {"diverging": np.zeros((2, 7), bool)}
+    )
     data.to_netcdf(str(tmp_path / "a.nc"))
     loaded = az.from_netcdf(str(tmp_path / "a.nc"))
     np.testing.assert_allclose(loaded.posterior["a"].values, data.posterior["a"].values)
