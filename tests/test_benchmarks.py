@@ -1,0 +1,123 @@
+"""Every benchmark runs at toy size; with the data at hand the accuracy benchmark does too."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import accuracy, speed, step_function
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_speed_measures_all_three(monkeypatch):
+    for name, value in {"INDUCING": 8, "BATCH": 10, "ROWS": 50}.items():
+        monkeypatch.setattr(speed, name, value)
+    row = speed.measure(samples=2, repeats=2, threads=1)
+    assert row["ratio_to_gpytorch"] > 0 and row["ratio_to_floor"] > 0
+    assert row["seconds_per_step"] > 0
+
+
+def test_the_three_compute_the_same_objective(monkeypatch):
+    """The straight-line floor is the same arithmetic: put into it, the library's parameters give the library's loss."""
+    monkeypatch.setattr(speed, "INDUCING", 8)
+    monkeypatch.setattr(speed, "ROWS", 20)
+    from pyro_dgp import ELBO, InducingPoints, MonteCarlo, Variational
+    from pyro_dgp.models import DeepGP
+
+    x, y = torch.randn(20, speed.INPUTS), torch.randn(20)
+    model = DeepGP(x, 2, speed.WIDTH, per_output=True)
+    guide = Variational(model, InducingPoints(8), MonteCarlo(3))
+    guide.initialize(x, y)
+    line = speed.StraightLine(x, 3)
+    line.projection = model.hidden[0].mean.weight
+    with torch.no_grad():
+        for i, (gp, key) in enumerate(((model.hidden[0], "h1"), (model.top, "y/f"))):
+            process = guide.processes._modules[key]
+            line.z[i].copy_(process.inducing_points)
+            line.t[i].copy_(process.whitened_scale)
+            line.m[i].copy_(process.whitened_mean.normal_())
+            line.log_lengthscale[i].copy_(gp.kernel.lengthscale.log().reshape(line.log_lengthscale[i].shape))
+            line.log_variance[i].copy_(gp.kernel.variance.log().reshape(line.log_variance[i].shape))
+        line.log_noise.copy_((model.likelihood.variance - 1e-4).log())
+    monkeypatch.setattr(speed, "BATCH", 20)
+    ours = torch.tensor([ELBO(num_data=20).loss(model, guide, x, y) for _ in range(300)])
+    floor = torch.tensor([float(line(x, y).detach()) for _ in range(300)])
+    error = (ours.var() / 300 + floor.var() / 300).sqrt()
+    assert abs(ours.mean() - floor.mean()) < 4 * error + 0.01 * abs(floor.mean())
+
+
+def test_step_function_runs_and_its_figure_is_drawn(tmp_path):
+    outcome = step_function.run(draws=8, warmup=4, steps=5, depth=2)
+    step_function.draw(outcome, tmp_path / "step.png")
+    assert (tmp_path / "step.png").stat().st_size > 10_000
+    assert outcome["figures"]["wasserstein_mean"] > 0
+
+
+def test_wasserstein_of_two_shifted_normals_is_the_shift():
+    from pyro import distributions as dist
+
+    from pyro_dgp import Mixture, Prediction
+
+    def normal(loc):
+        return Prediction(lambda rows: Mixture(dist.Normal(torch.full((1, 3), loc), 1.0), torch.zeros(1)), 3)
+
+    torch.testing.assert_close(step_function.wasserstein(normal(0.0), normal(0.7)), torch.full((3,), 0.7))
+
+
+def test_accuracy_says_where_data_is_wanted():
+    environment = {k: v for k, v in os.environ.items() if k != "PYRO_DGP_DATA"}
+    command = [sys.executable, "-m", "benchmarks.accuracy"]
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert run.returncode == 1 and "--data FOLDER or PYRO_DGP_DATA" in run.stderr
+
+
+def test_accuracy_is_resumable(tmp_path, monkeypatch):
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 2))
+    np.savez(tmp_path / "yacht.npz", X=x, y=x[:, :1], splits=(np.arange(40) < 4)[:, None])
+    out = tmp_path / "out.jsonl"
+    arguments = ["accuracy", "--data", str(tmp_path), "--out", str(out), "--quick"]
+    for name, value in {"inducing": 8, "steps": 2, "samples": 2}.items():
+        monkeypatch.setitem(accuracy.SETTINGS, name, value)
+    monkeypatch.setattr(sys, "argv", arguments)
+    accuracy.main()
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert {(row["library"], row["method"]) for row in rows} == {
+        (library, method) for library in ("pyro_dgp", "gpytorch") for method in ("svgp", "dsvi")
+    }
+    accuracy.main()
+    assert len(out.read_text().splitlines()) == 4
+
+
+def test_dsvi_fits_the_step_function_out_of_the_box():
+    from pyro_dgp import ELBO, InducingPoints, MonteCarlo, Variational, predict
+    from pyro_dgp.fit import fit
+    from pyro_dgp.models import DeepGP
+
+    x, y = step_function.data()
+    model = DeepGP(x, 2, 1)
+    guide = Variational(model, InducingPoints(40), MonteCarlo(10))
+    guide.initialize(x, y)
+    fit(ELBO(num_data=40)(model, guide), x, y, 1200)
+    grid = torch.linspace(-1, 1, 101)[:, None]
+    away = grid[:, 0].abs() > 0.1
+    error = (predict(guide, grid).mean - step_function.step(grid))[away]
+    assert error.square().mean().sqrt() < 0.15
+    assert error.abs().max() < 0.5
+
+
+@pytest.mark.parametrize("name", ["energy", "yacht"])
+def test_zoo_defaults_on_real_data_where_it_is_at_hand(name):
+    folder = os.environ.get("PYRO_DGP_DATA")
+    if folder is None:
+        pytest.skip("set PYRO_DGP_DATA to a folder with energy.npz and yacht.npz to run this on real data")
+    settings = accuracy.SETTINGS | {"steps": 600}
+    row = accuracy.run("pyro_dgp", "svgp", name, 0, 0, Path(folder), settings)
+    assert row["nll"] < (-1.0 if name == "energy" else -0.7)
