@@ -69,10 +69,15 @@ def _explain(matrix: Tensor, jitter: float, name: str) -> str:
     )
 
 
-def triangular_inverse(factor: Tensor) -> Tensor:
-    """Inverse of lower triangular matrices ``(..., N, N)``; one product with it replaces many narrow solves."""
-    identity = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
-    return torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False)
+def solve_columns(factor: Tensor, columns: Tensor) -> Tensor:
+    """``L^-1 C`` for factors ``(..., M, M)`` and columns ``(..., M, N)``, batch axes broadcast.
+
+    Many columns are multiplied by the inverse: a product runs faster than a solve, forward and backward.
+    """
+    if columns.shape[-1] > 2 * factor.shape[-1]:
+        identity = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+        return torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False) @ columns
+    return torch.linalg.solve_triangular(factor, columns, upper=False)
 
 
 class _ColumnSquares(torch.autograd.Function):

@@ -12,6 +12,8 @@ from torch import nn
 
 def keep_parameters_local(root: nn.Module) -> None:
     """Let modules that were made outside ``module_local_params=True`` run inside it."""
+    if isinstance(root, PyroModule) and hasattr(root._pyro_context, "param_state"):
+        return  # submodules share the context
     for module in root.modules():
         if isinstance(module, PyroModule) and not hasattr(module._pyro_context, "param_state"):
             module._pyro_context.param_state = {"params": {}, "constraints": {}}

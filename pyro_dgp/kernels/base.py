@@ -105,5 +105,5 @@ class ConstantDiagonal:
 
     def diagonal(self, x: Float[Tensor, "*b e n d"]) -> Float[Tensor, "*r p n"]:
         """``variance``, repeated: ``(..., E, N)``."""
-        shape = torch.broadcast_shapes(self.variance.shape, x.shape[:-2])
-        return self.variance.expand(shape).unsqueeze(-1).expand(*shape, x.shape[-2])
+        ones = x.new_ones(()).expand(x.shape[:-1])  # broadcasts at no cost; torch.broadcast_shapes is slow
+        return self.variance.unsqueeze(-1) * ones

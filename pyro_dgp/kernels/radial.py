@@ -104,7 +104,11 @@ class _WithSlope(torch.autograd.Function):
 
 
 def _fits(small: Tensor, large: Tensor) -> bool:
-    return torch.broadcast_shapes(small.shape, large.shape) == large.shape
+    """Whether ``large * small`` has the shape of ``large``, so that it can be had in place."""
+    if small.dim() > large.dim():
+        return False
+    pairs = zip(reversed(small.shape), reversed(large.shape), strict=False)
+    return all(a in (1, b) for a, b in pairs)
 
 
 def _unbroadcast(grad: Tensor, shape: torch.Size) -> Tensor:

@@ -53,11 +53,10 @@ class InducingPointProcess(Process):
         z = z if z.dim() == 3 else z.unsqueeze(0)
         mean, scale = self.whitened_mean, self._scale()
         factor = linalg.cholesky(prior.covariance.matrix(z), prior.jitter, prior.name)
-        inverse = linalg.triangular_inverse(factor)
         # Without batched hyperparameters all rows of all particles are columns of one product.
         folded = factor.dim() == 3
         x = prior.x.reshape(1, -1, prior.x.shape[-1]) if folded else prior.x.unsqueeze(-3)
-        projection = inverse @ prior.covariance.matrix(z, x)
+        projection = linalg.solve_columns(factor, prior.covariance.matrix(z, x))
         loc = _times(mean.unsqueeze(-2), projection).squeeze(-2)
         variance = prior.covariance.diagonal(x) - linalg.column_squares(projection)
         if self.covariance == "full":
@@ -73,7 +72,7 @@ class InducingPointProcess(Process):
 
         def joint() -> Tensor:
             columns = prior.x.unsqueeze(-3)
-            a = inverse @ prior.covariance.matrix(z, columns)
+            a = linalg.solve_columns(factor, prior.covariance.matrix(z, columns))
             base = prior.covariance.matrix(columns) - a.mT @ a
             if self.covariance == "delta":
                 return base.expand(*base.shape[:-3], prior.num_outputs, *base.shape[-2:])
@@ -118,7 +117,7 @@ class InducingPoints(ProcessFamily):
     covariance: str = "full"
     per_output: bool = False
     hidden_scale: float = 1e-2
-    scale: float = 0.1
+    scale: float = 1.0
 
     def __post_init__(self) -> None:
         if self.covariance not in ("full", "diagonal", "delta"):

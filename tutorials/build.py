@@ -1,0 +1,14 @@
+"""Turn each tutorial's source into its executed notebook: ``python tutorials/build.py``."""
+
+from pathlib import Path
+
+import jupytext
+from nbclient import NotebookClient
+
+for source in sorted(Path(__file__).parent.glob("[0-9]*.py")):
+    notebook = jupytext.read(source)
+    NotebookClient(notebook, timeout=1200, resources={"metadata": {"path": str(source.parent)}}).execute()
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)
+    jupytext.write(notebook, source.with_suffix(".ipynb"))
+    print(source.with_suffix(".ipynb").name)
