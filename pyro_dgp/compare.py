@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from pyro_dgp.data import Dataset, Split, load_default, split
+from pyro_dgp.data import check as check_data
 from pyro_dgp.inference import Fitted, Progress, Settings
 from pyro_dgp.likelihoods import NOISE_FLOOR
 from pyro_dgp.memory import peak_memory_mb, reset_peak_memory
@@ -76,10 +78,12 @@ def compare(
     settings = comparison.settings
     check(comparison)
     dataset = comparison.dataset or load_default()
+    check_data(dataset)
     device = _device(comparison.device)
     part = split(dataset, comparison.split, getattr(torch, comparison.dtype), device)
     config = _config(comparison, dataset)
     rows = _finished(comparison, config)
+    _make_folder(comparison.output)
     settings = _reduce(settings, part, say)
     say(
         f"{dataset.name}: {len(part.x_train)} training rows, {len(part.x_test)} test rows, {part.x_train.shape[1]} inputs"
@@ -105,6 +109,8 @@ def compare(
         finally:
             if rows:
                 _draw(comparison.output, rows, dataset.name)
+            elif not any(comparison.output.iterdir()):
+                comparison.output.rmdir()
     if failures:
         raise MethodFailedError("; ".join(f"{name} failed: {error}" for name, error in failures.items()))
     return rows
@@ -126,6 +132,8 @@ def check(comparison: Comparison) -> None:
         value = getattr(settings, name)
         if value is not None and not value >= least:
             raise ValueError(f"{name.replace('_', '-')} must be at least {least}, got {value}")
+    if settings.seed >= 2**31:
+        raise ValueError(f"seed must be below 2**31, got {settings.seed}")
     if not 0 < settings.learning_rate < float("inf"):
         raise ValueError(f"learning-rate must be a positive number, got {settings.learning_rate}")
     if comparison.threads is not None and comparison.threads < 1:
@@ -172,7 +180,12 @@ class _torch_defaults:  # noqa: N801
 
 
 def _config(comparison: Comparison, dataset: Dataset) -> dict[str, Any]:
-    named = {"dataset": dataset.name, "split": comparison.split, "dtype": comparison.dtype}
+    named = {
+        "dataset": dataset.name,
+        "data": dataset.fingerprint(),
+        "split": comparison.split,
+        "dtype": comparison.dtype,
+    }
     return named | asdict(comparison.settings)
 
 
@@ -190,7 +203,20 @@ def _finished(comparison: Comparison, config: dict[str, Any]) -> list[Row]:
             f"the results in {str(comparison.output)!r} were made with other settings ({different[0]}): "
             "repeat those, or name another --output"
         )
-    return rows
+    return [
+        row for row in rows if all((comparison.output / f"{row['method']}.{end}").exists() for end in ("nc", "npz"))
+    ]
+
+
+def _make_folder(output: Path) -> None:
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"the folder {str(output)!r} cannot be made ({error.strerror}): name another --output"
+        ) from error
+    if not os.access(output, os.W_OK):
+        raise ValueError(f"the folder {str(output)!r} cannot be written to: name another --output")
 
 
 def _reduce(settings: Settings, part: Split, say: Callable[[str], None]) -> Settings:
@@ -257,7 +283,6 @@ def _run(
 
 def _write(output: Path, rows: list[Row], part: Split, fitted: Fitted, prediction: Prediction) -> None:
     """One method's files, then the table that names it: a method in the table has all its files."""
-    output.mkdir(parents=True, exist_ok=True)
     name = rows[-1]["method"]
     data = to_arviz(prediction, part.x_test, part.y_test, fitted.draws, fitted.sample_stats)
     _atomically(output / f"{name}.nc", lambda path: data.to_netcdf(str(path)))

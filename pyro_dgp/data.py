@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +24,11 @@ class Dataset:
     x: Array
     y: Array
     splits: NDArray[np.bool_] | None = None
+
+    def fingerprint(self) -> str:
+        """A short hash of the values, which tells data sets of one name apart."""
+        parts = (self.x, self.y) if self.splits is None else (self.x, self.y, self.splits)
+        return hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,7 @@ def load(path: str | Path, target: str | None = None) -> Dataset:
         dataset = _from_table(path, suffix, target)
     else:
         raise ValueError(f"{path.name!r} is neither CSV, Parquet nor .npz: convert it to one of them")
-    _check(dataset)
+    check(dataset)
     return dataset
 
 
@@ -87,9 +94,9 @@ def _from_npz(path: Path, target: str | None) -> Dataset:
     if target is not None:
         raise ValueError(f"--target names a column of a table, and {path.name!r} is .npz with its target in 'y'")
     try:
-        with np.load(path) as archive:
+        with path.open("rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in ("X", "y", "splits") if name in archive.files}
-    except (ValueError, OSError, KeyError) as error:
+    except (ValueError, OSError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(
             f"{path.name!r} cannot be read as .npz ({error}): save it with numpy.savez(X=..., y=...)"
         ) from error
@@ -134,8 +141,11 @@ def _from_table(path: Path, suffix: str, target: str | None) -> Dataset:
     return Dataset(path.stem, x, y)
 
 
-def _check(dataset: Dataset) -> None:
+def check(dataset: Dataset) -> None:
+    """Raise ``ValueError`` with one sentence for data that no method could be trained on."""
     name, x, y = dataset.name, dataset.x, dataset.y
+    if x.ndim != 2 or y.shape != (len(x),):
+        raise ValueError(f"{name!r} has inputs {x.shape} and targets {y.shape}: they must be (N, D) and (N,)")
     if len(x) == 0:
         raise ValueError(f"{name!r} has zero rows: give a file with data")
     if x.shape[1] == 0:

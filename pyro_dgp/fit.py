@@ -65,6 +65,8 @@ def fit(
     for name, values in (("x", x), ("y", y)):
         if not bool(torch.isfinite(values).all()):
             raise ValueError(f"{name} holds NaN or infinity: drop or fill such rows before training")
+    if len(x) != len(y):
+        raise ValueError(f"x has {len(x)} rows and y has {len(y)}: they must be equal")
     result, start = FitResult(), time.perf_counter()
     with module_local_parameters(objective):
         optimizer = torch.optim.Adam(objective.parameters(), lr=learning_rate, fused=True)

@@ -38,6 +38,11 @@ class GaussianProcess(PyroModule):
         self.kernel = kernel
         self.mean = Zero() if mean is None else mean
         self.num_outputs, self.jitter = num_outputs, jitter
+        for part in kernel.modules():
+            if getattr(part, "outputs", None) not in (None, num_outputs):
+                raise ValueError(
+                    f"the kernel has outputs={part.outputs} and the Gaussian process num_outputs={num_outputs}"
+                )
 
     def forward(self, x: Tensor) -> FunctionPrior:
         """The prior at inputs ``x``, with every parameter of kernel and mean read now."""
@@ -174,6 +179,11 @@ class FunctionPrior(TorchDistribution):
 
     def whiten(self, values: Tensor) -> Tensor:
         """``L^-1 (f - m(x))``, the inverse of :meth:`unwhiten`."""
+        if values.shape[-2:] != self.event_shape:
+            raise ValueError(
+                f"function values of {self.name!r} have shape (..., {self.event_shape[0]}, {self.event_shape[1]}), "
+                f"got {tuple(values.shape)}"
+            )
         return linalg.solve_factor(self.scale_tril, values - self.mean)
 
     def half_log_determinant(self) -> Tensor:

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.likelihoods import CollapsedObservation, Observation, RowObservation
-from pyro_dgp.parameters import module_local_parameters
+from pyro_dgp.parameters import module_local_parameters, require_own_parameters
 from pyro_dgp.processes import Process, ProcessFamily
 from pyro_dgp.propagation import Propagation
+from pyro_dgp.rows import RowDependence, row_dependence
 
 Message = dict[str, Any]
 
@@ -78,6 +79,7 @@ class Variational(AutoMessenger):
         self._axes: dict[str, int] = {}
         self._local: dict[str, tuple[int, ...]] = {}
         self._response: set[str] = set()
+        self._data_plates: set[str] = set()
         self._run = _Run()
 
     # -- creating and loading parameters ---------------------------------------------------------------------------
@@ -93,10 +95,11 @@ class Variational(AutoMessenger):
         self._axes, self._local, self._response = {}, {}, set()
         run = _Run(initializing=True)
         with module_local_parameters(*[m for m in (self, self.model) if isinstance(m, nn.Module)]):
+            dependence = row_dependence(self.model, args, kwargs)
             self._pass(run, args, kwargs)
-            self._create(run)
+            self._create(run, dependence)
 
-    def _create(self, run: _Run) -> None:
+    def _create(self, run: _Run, dependence: RowDependence) -> None:
         if not run.gps:
             raise ValueError("the model has no Gaussian process site: nothing to give a variational process to")
         top = self._top(run)
@@ -104,8 +107,8 @@ class Variational(AutoMessenger):
             family = self._family(key)
             setattr(self.processes, key, family.create(prior, hidden=key not in top))
             self._axes[key] = prior.x.dim()
-        rows = run.gps[0][1].x.shape[-2]
-        self._sort_sites(rows)
+        self._data_plates = dependence.plates
+        self._sort_sites(dependence)
 
     def _top(self, run: _Run) -> set[str]:
         observed = {key for key, _ in run.gps if "/" in key}
@@ -121,8 +124,8 @@ class Variational(AutoMessenger):
             f"no process family for the GP {key!r}: add it to the mapping, which has {list(self._families)}"
         )
 
-    def _sort_sites(self, rows: int) -> None:
-        """Which foreign sites are responses, and which are local to data (their first axis or a plate has N rows)."""
+    def _sort_sites(self, dependence: RowDependence) -> None:
+        """Which foreign sites are responses, and which are local to data."""
         sites = [s for s in self.trace.nodes.values() if s["type"] == "sample" and not site_is_subsample(s)]
         foreign = [s for s in sites if not isinstance(s["infer"].get("prior"), FunctionPrior)]
         self._response = {s["name"] for s in foreign if s["is_observed"] or _is_observation(s)}
@@ -132,8 +135,7 @@ class Variational(AutoMessenger):
             if site["name"] in self._response:
                 continue
             prior = site["infer"]["prior"]
-            plates = [frame.full_size or frame.size for frame in site["cond_indep_stack"]]
-            if rows in plates or (prior.batch_shape + prior.event_shape)[:1] == (rows,):
+            if site["name"] in dependence.sites:
                 self._local[site["name"]] = tuple(prior.shape())
             self.latents._outer_plates = ()
             self.latents.get_posterior(site["name"], prior)
@@ -159,11 +161,17 @@ class Variational(AutoMessenger):
 
     def get_extra_state(self) -> dict[str, Any]:
         """What ``initialize`` learned about the sites, saved with the state dict."""
-        return {"axes": self._axes, "local": self._local, "response": sorted(self._response)}
+        return {
+            "axes": self._axes,
+            "local": self._local,
+            "plates": sorted(self._data_plates),
+            "response": sorted(self._response),
+        }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """The inverse of :meth:`get_extra_state`."""
         self._axes, self._local, self._response = state["axes"], state["local"], set(state["response"])
+        self._data_plates = set(state["plates"])
 
     # -- running the model -----------------------------------------------------------------------------------------
 
@@ -171,6 +179,7 @@ class Variational(AutoMessenger):
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """One ancestral draw of every site, an ordinary Pyro guide. With ``y=None`` it predicts."""
         self._require_initialized()
+        require_own_parameters(self)
         samples: dict[str, Tensor] = super().__call__(*args, **kwargs)
         return samples
 
@@ -237,7 +246,8 @@ class Variational(AutoMessenger):
         marginals = {}
         for name, prior in fn.priors.items():
             marginals[name] = self._process(f"{msg['name']}/{name}")(prior)
-            msg["infer"]["carried"] = self._is_carried(f"{msg['name']}/{name}", prior)
+            msg["infer"]["carried"] = carried = self._is_carried(f"{msg['name']}/{name}", prior)
+            msg["infer"]["copies"] = prior.batch_shape[int(carried) :].numel()
         return fn.collapse(marginals)
 
     def _draw(self, msg: Message, prior: FunctionPrior) -> None:
@@ -253,6 +263,7 @@ class Variational(AutoMessenger):
         if self._run.propagation is not None:
             carried = self._is_carried(key, prior)
             msg["infer"]["marginal"] = marginal
+            msg["infer"]["copies"] = prior.batch_shape[int(carried) :].numel()
             msg["fn"] = self._run.propagation.propagate(marginal, carried)
             msg["infer"]["carried"] = self._run.carried = True
 
@@ -274,7 +285,8 @@ class Variational(AutoMessenger):
         if per_row and not subsampled and prior.shape() != self._local[name]:
             raise ValueError(
                 f"the latent site {name!r} is local to data: the guide holds {self._local[name]} and this call asks for "
-                f"{tuple(prior.shape())}; pass the training rows, or give an amortised guide through latents="
+                f"{tuple(prior.shape())}: pass the training rows; if the site depends on a hidden layer, or for new rows, "
+                "give an amortised guide through latents="
             )
         if name in self._run.fixed:
             msg["value"] = self._run.fixed[name]
@@ -304,6 +316,11 @@ class Variational(AutoMessenger):
                 "initialize(x, y)"
             )
         return self.latents.get_posterior(name, prior)
+
+    @property
+    def data_plates(self) -> set[str]:
+        """Names of the plates that hold the rows of the data, as ``initialize`` met them."""
+        return self._data_plates
 
     @property
     def responses(self) -> set[str]:

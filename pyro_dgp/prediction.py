@@ -86,7 +86,7 @@ class Mixture:
             top = int(max(float(self.quantile(self.log_weights.new_tensor([1 - 1e-9])).max()), float(value.max())))
             steps = torch.arange(0, top + 1, dtype=value.dtype, device=value.device)
             return torch.stack([(self.cdf(k.expand_as(value)) - (value <= k).to(value)).square() for k in steps]).sum(0)
-        draws = self.components.sample((10,)).flatten(0, 1)
+        draws = self.sample(1000)
         score = scoringrules.crps_ensemble(value.cpu().numpy(), draws.movedim(0, -1).cpu().numpy())
         return torch.as_tensor(score, dtype=value.dtype, device=value.device)
 
@@ -103,7 +103,8 @@ class Prediction(TorchDistribution):
 
     A distribution with batch shape ``(N,)`` and event shape ``()`` or ``(D_out,)``. Moments and scores are computed in
     batches of rows, so that memory does not grow with N; the same seed makes every method see the same mixture. Units are
-    those of the targets that the model was trained on.
+    those of the targets that the model was trained on. Rows are evaluated when they are asked for, by the parameters of that
+    time: take what you need before you train on.
 
     :param evaluate: gives the mixture for rows ``start:stop``.
     :param rows: N.

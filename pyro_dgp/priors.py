@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from pyro import distributions as dist
@@ -21,6 +22,11 @@ class FlooredLogNormal(dist.TransformedDistribution):  # type: ignore[misc]
     def __init__(self, loc: Tensor, scale: Tensor, floor: float = NOISE_FLOOR) -> None:
         self.floor = floor
         super().__init__(dist.LogNormal(loc, scale), [torch.distributions.AffineTransform(floor, 1.0)])
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> FlooredLogNormal:
+        """The same type."""
+        base = self.base_dist.expand(torch.Size(batch_shape))
+        return FlooredLogNormal(base.loc, base.scale, self.floor)
 
     @property
     def support(self) -> constraints.Constraint:

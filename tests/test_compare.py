@@ -21,8 +21,29 @@ from pyro_dgp.to_arviz import import_arviz
 
 FAST = Settings(inducing=10, samples=2, epochs=2, mcmc_points=12, mcmc_samples=8, warmup=6)
 KEYS = set(
-    "method dataset split seed n_train n_test layers width inducing samples steps nll rmse crps nll_original rmse_original "
-    "crps_original train_seconds seconds_per_step predict_seconds peak_memory_mb".split()
+    [
+        "method",
+        "dataset",
+        "split",
+        "seed",
+        "n_train",
+        "n_test",
+        "layers",
+        "width",
+        "inducing",
+        "samples",
+        "steps",
+        "nll",
+        "rmse",
+        "crps",
+        "nll_original",
+        "rmse_original",
+        "crps_original",
+        "train_seconds",
+        "seconds_per_step",
+        "predict_seconds",
+        "peak_memory_mb",
+    ]
 )
 
 
@@ -89,6 +110,30 @@ def test_resume_runs_only_what_is_missing(tmp_path):
         compare(Comparison(tmp_path / "out", dataset(), ("svgp",), replace(FAST, seed=5), resume=True), quiet)
     with pytest.raises(ValueError, match="exists: name another --output, or go on in it with --resume"):
         compare(Comparison(tmp_path / "out", dataset(), ("svgp",), FAST), quiet)
+
+
+def test_resume_knows_other_data_of_the_same_name_and_missing_files(tmp_path):
+    first = Comparison(tmp_path / "out", dataset(), ("svgp",), FAST)
+    compare(first, quiet)
+    other = replace(dataset(), y=dataset().y + 1.0)
+    with pytest.raises(ValueError, match="made with other settings"):
+        compare(replace(first, dataset=other, resume=True), quiet)
+    (tmp_path / "out" / "svgp.npz").unlink()
+    assert len(compare(replace(first, resume=True), quiet)) == 1
+    assert (tmp_path / "out" / "svgp.npz").exists()
+
+
+def test_data_given_from_python_is_checked_before_training(tmp_path):
+    x, y = dataset().x, dataset().y.copy()
+    y[3] = np.nan
+    for bad, sentence in (
+        (Dataset("d", x, y), "NaN or infinity in the target, row 3"),
+        (Dataset("d", x, dataset().y[:, None]), "must be .N, D. and .N,."),
+        (Dataset("d", x, dataset().y[:7]), "must be .N, D. and .N,."),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            compare(Comparison(tmp_path / "out", bad, ("svgp",), FAST), quiet)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_method_that_fails_leaves_the_others(tmp_path, monkeypatch):
@@ -163,6 +208,11 @@ def bad_inputs(folder):
     np.savez(npz, X=np.ones((n, 2)), y=np.ones((n, 3)))
     flat = folder / "flat.npz"
     np.savez(flat, X=np.ones(n), y=np.ones(n))
+    whole = npz.read_bytes()
+    (folder / "cut.npz").write_bytes(whole[: len(whole) // 2])
+    (folder / "nothing.npz").write_bytes(b"")
+    with (folder / "array.npz").open("wb") as file:
+        np.save(file, np.ones(3))
     lone = folder / "lone.npz"
     np.savez(lone, X=np.ones((n, 2)))
     (folder / "broken.npz").write_bytes(b"no archive")
@@ -170,6 +220,11 @@ def bad_inputs(folder):
     (folder / "words.txt").write_text("hello")
     good = write(folder / "good.csv", a=a, b=b)
     return {
+        "'cut.npz' cannot be read as .npz": ["--data", folder / "cut.npz"],
+        "'nothing.npz' cannot be read as .npz": ["--data", folder / "nothing.npz"],
+        "'array.npz' cannot be read as .npz": ["--data", folder / "array.npz"],
+        "seed must be below": ["--seed", "9" * 20],
+        "cannot be made": ["--output", "/dev/null/x"],
         "there is no file": ["--data", folder / "absent.csv"],
         "has no column 'price'": ["--data", good, "--target", "price"],
         "there is no method 'dvsi'": ["--methods", "svgp,dvsi"],

@@ -243,6 +243,14 @@ def test_latent_inputs_train_and_new_rows_come_from_the_prior():
         guide.components(x[:5], y[:5])
 
 
+def test_a_hyperparameter_as_long_as_the_data_is_not_local():
+    x, y = torch.randn(2, 1), torch.randn(2)
+    model = WithPriors(x)
+    guide = guided(model, x, y, InducingPoints(2))
+    guide.components(x, new_rows=True)
+    assert guide.global_latents == ["top.kernel.lengthscale"]
+
+
 def test_stock_losses_say_what_to_do_about_an_integrated_observation():
     x, y = regression(10)
     model = TwoLayers(x)

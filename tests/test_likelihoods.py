@@ -76,7 +76,6 @@ def test_noise_per_output():
     y, f = torch.randn(5, 2), torch.randn(5, 2)
     expected = dist.Normal(f, torch.tensor([0.1, 2.0]).sqrt()).log_prob(y)
     torch.testing.assert_close(likelihood.given(f).log_prob(y), expected.sum())
-    torch.testing.assert_close(likelihood.given(f).row_log_prob(y), expected.sum(-1))
     variances = torch.rand(5, 2)
     predictive = likelihood.conditional().components(Moments(f, variances))
     torch.testing.assert_close(predictive.variance, variances + torch.tensor([0.1, 2.0]))
@@ -147,3 +146,35 @@ def test_every_conditional_says_how_it_integrates():
         with module_local_parameters():
             text = make().conditional().integration
         assert any(word in text for word in ("closed form", "Gauss-Hermite", "Monte Carlo"))
+
+
+def test_shapes_are_checked_in_every_way_of_writing_a_model():
+    x, y = regression(6)
+    model = TwoSites()
+    for bad in (y[:, None], y[:1]):
+        with pytest.raises(ValueError, match="y has shape"):
+            pyro.poutine.trace(model).get_trace(x, bad).log_prob_sum()
+    with pytest.raises(ValueError, match=r"function values of 'gp' have shape \(..., 6, 1\), got \(6,\)"):
+        model.gp(x).log_prob(y)
+
+
+def test_dimensions_and_outputs_must_fit():
+    from pyro_dgp import RBF, GaussianProcess
+
+    with pytest.raises(ValueError, match="ard=3 got inputs of 1 dimensions"):
+        GaussianProcess(RBF(3))(torch.randn(4, 1)).rsample()
+    with pytest.raises(ValueError, match="outputs=3 and the Gaussian process num_outputs=1"):
+        GaussianProcess(RBF(outputs=3))
+    with pytest.raises(ValueError, match="stands over a Gaussian process of 1 outputs"):
+        OneLayer(likelihood=Gaussian(3))(torch.randn(4, 1))
+
+
+def test_binary_targets_are_zero_or_one():
+    from pyro_dgp import ELBO, InducingPoints, MonteCarlo, Variational
+
+    x, y = regression(6)
+    model = OneLayer(likelihood=Bernoulli())
+    guide = Variational(model, InducingPoints(3), MonteCarlo(1))
+    guide.initialize(x, (y > 0).double())
+    with pytest.raises(ValueError, match="other than 0 and 1"):
+        ELBO().loss(model, guide, x, y.sign())

@@ -160,3 +160,35 @@ def test_missing_draws_are_one_sentence():
         predict_mcmc(model, {"other": torch.zeros(2, 1)}, x, y, x)
     assert math.isfinite(score(model, x, y, h=Projection.fit(x, 2)()(x)))
     assert pyro.settings.get("module_local_params")
+
+
+def test_latents_of_new_rows_come_from_the_prior():
+    from tests.test_guide import LatentInputs
+
+    x, y = regression(8)
+    model = LatentInputs()
+    draws = {"w": torch.full((30, 8), 50.0)}
+    prediction = predict_mcmc(model, draws, x, y, x)  # as many rows as in training, but new ones
+    torch.testing.assert_close(
+        prediction.mean, torch.zeros(8), atol=1e-6, rtol=0
+    )  # far from the latents of the training rows
+
+
+def test_a_user_s_attribute_called_model_is_left_alone():
+    class Wrapper(OneLayer):
+        def __init__(self):
+            super().__init__()
+            self.model = OneLayer(likelihood=Gaussian(variance=3.0))
+
+    x, y = regression(8)
+    wrapper = Wrapper()
+    prediction = predict_mcmc(wrapper, {}, x, y, x)
+    assert prediction.variance.max() < 0.2
+
+
+def test_other_inputs_by_keyword_are_refused_too():
+    x, y = regression(8)
+    model = whitened(OneLayer())
+    model(x=x, y=y)
+    with pytest.raises(ValueError, match="now called with others"):
+        model(x=x + 1, y=y)

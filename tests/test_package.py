@@ -19,7 +19,7 @@ ROWS = [
     {"gp"},
     {"likelihoods"},
     {"models"},
-    {"priors", "processes", "prediction"},
+    {"priors", "processes", "prediction", "rows"},
     {"propagation", "metrics"},
     {"guide"},
     {"losses", "predict", "mcmc"},

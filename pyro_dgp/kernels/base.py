@@ -81,6 +81,14 @@ def per_dimension(value: Tensor, outputs: int | None, ard: int | None) -> Tensor
     return value.unsqueeze(-2)
 
 
+def require_dimensions(x: Tensor, parameter: Tensor) -> None:
+    """Raise unless a parameter ``(..., D or 1)`` has an entry for each dimension of the inputs, or one for all."""
+    if parameter.shape[-1] not in (1, x.shape[-1]):
+        raise ValueError(
+            f"a kernel with ard={parameter.shape[-1]} got inputs of {x.shape[-1]} dimensions: make them equal"
+        )
+
+
 def squared_distance(x: Tensor, z: Tensor | None) -> Tensor:
     """``|x_n - z_m|^2`` as one matrix product, from a common centre so that little is lost to cancellation.
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pyro_dgp.kernels.base import Covariance, Kernel, per_dimension, per_output, positive
+from pyro_dgp.kernels.base import Covariance, Kernel, per_dimension, per_output, positive, require_dimensions
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class LinearCovariance(Covariance):
         self, x: Float[Tensor, "*b e n d"], z: Float[Tensor, "*c o m d"] | None = None
     ) -> Float[Tensor, "*r p n k"]:
         """See :class:`Covariance`."""
+        require_dimensions(x, self.scale)
         x = x * self.scale
         return x @ (x if z is None else z * self.scale).mT
 
@@ -93,6 +94,7 @@ class ArcCosineCovariance(Covariance):
     order: int
 
     def _extend(self, x: Tensor) -> Tensor:
+        require_dimensions(x, self.scale)
         x = x * self.scale
         bias = self.bias.sqrt()[..., None, None]
         shape = torch.broadcast_shapes(x.shape[:-1], (*bias.shape[:-2], x.shape[-2]))

@@ -17,6 +17,7 @@ from pyro_dgp.kernels.base import (
     per_dimension,
     per_output,
     positive,
+    require_dimensions,
     squared_distance,
 )
 from pyro_dgp.kernels.radial import (
@@ -58,6 +59,7 @@ class Scaling:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Scaled inputs, same shape."""
+        require_dimensions(x, self.lengthscale)
         return x / self.lengthscale
 
 
@@ -162,6 +164,7 @@ class _Circle:
     period: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
+        require_dimensions(x, self.lengthscale)
         angle = 2 * math.pi * x / self.period
         return torch.cat([torch.cos(angle) / self.lengthscale, torch.sin(angle) / self.lengthscale], -1)
 

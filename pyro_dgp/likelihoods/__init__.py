@@ -7,6 +7,7 @@ from pyro_dgp.likelihoods.base import (
     Likelihood,
     Observation,
     RowObservation,
+    check_target,
 )
 from pyro_dgp.likelihoods.bernoulli import Bernoulli
 from pyro_dgp.likelihoods.gaussian import NOISE_FLOOR, Gaussian
@@ -21,4 +22,5 @@ __all__ = [
     "Likelihood",
     "Observation",
     "RowObservation",
+    "check_target",
 ]

@@ -33,10 +33,11 @@ class RowObservation(dist.Independent):  # type: ignore[misc]
         base = self.base_dist.expand(shape + self.event_shape)
         return RowObservation(base, self.reinterpreted_batch_ndims)
 
-    def row_log_prob(self, y: Tensor) -> Tensor:
-        """log p(y_n | f_n), shape ``(..., N)``."""
-        log_prob: Tensor = self.base_dist.log_prob(y)
-        return log_prob if self.reinterpreted_batch_ndims == 1 else log_prob.sum(-1)
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log p(y | f), nats in total over rows and outputs; shape of the batch."""
+        check_target(value, self.event_shape, value)
+        log_prob: Tensor = super().log_prob(value)
+        return log_prob
 
 
 def refuse_data_plate(rows: int) -> None:
@@ -81,6 +82,9 @@ class Conditional(ABC):
             f"{type(self).__name__} has no closed form for log p(y) under a Gaussian process: run MCMC on "
             "pyro_dgp.whitened(model), which makes the function values a site, or give a guide"
         )
+
+    def check(self, y: Tensor) -> None:
+        """Raise for targets that the likelihood cannot have produced."""
 
     def noise_variance(self) -> Tensor | None:
         """``(D_out,)`` if p(y | f) is normal with this variance, else nothing."""
@@ -189,11 +193,13 @@ class CollapsedObservation(TorchDistribution):
     def expected_log_prob(self, y: Tensor) -> Tensor:
         """``E_q log p(y_n | f_n)``, ``(..., N)``."""
         check_target(y, self.event_shape, self.moments.mean)
+        self.conditional.check(y)
         return self.conditional.expected_log_prob(y, self.moments)
 
     def predictive_log_prob(self, y: Tensor) -> Tensor:
         """``log E_q p(y_n | f_n)``, ``(..., N)``."""
         check_target(y, self.event_shape, self.moments.mean)
+        self.conditional.check(y)
         return self.conditional.predictive_log_prob(y, self.moments)
 
     def components(self) -> Distribution:
@@ -229,12 +235,17 @@ class Likelihood(PyroModule):
                 "for function values themselves use likelihood.given(f)"
             )
         refuse_data_plate(prior.event_shape[0])
+        self.require_outputs(prior.num_outputs)
         return Observation(self.conditional(), {"f": prior}, prior.num_outputs)
+
+    def require_outputs(self, outputs: int) -> None:
+        """Raise if the likelihood is not one of so many functions."""
 
     @pyro_method
     def given(self, f: Tensor) -> RowObservation:
         """p(y | f) for a model that writes ``f`` and ``y`` as two sites; no data plate around it."""
         refuse_data_plate(f.shape[-2])
+        self.require_outputs(f.shape[-1])
         return self.conditional().given(f)
 
 

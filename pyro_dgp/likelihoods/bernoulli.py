@@ -33,6 +33,11 @@ class _BernoulliConditional(GaussHermite):
     def logits(self, f: Tensor) -> Tensor:
         """log odds of y = 1 given f."""
 
+    def check(self, y: Tensor) -> None:
+        """Targets are 0 or 1."""
+        if not bool(((y == 0) | (y == 1)).all()):
+            raise ValueError("y of a Bernoulli likelihood holds values other than 0 and 1: encode the classes so")
+
     def given(self, f: Tensor) -> RowObservation:
         """Bernoulli with these log odds."""
         return RowObservation(Binary(logits=self.logits(one_output(f, "Bernoulli")), validate_args=False), 1)

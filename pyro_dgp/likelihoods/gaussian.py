@@ -84,6 +84,13 @@ class Gaussian(Likelihood):
         start = torch.tensor(float(variance)) if outputs == 1 else torch.full((outputs,), float(variance))
         self.variance = PyroParam(start, constraint=constraints.greater_than(floor), event_dim=start.dim())
 
+    def require_outputs(self, outputs: int) -> None:
+        """One noise variance serves any number of outputs; several serve as many."""
+        if self.outputs not in (1, outputs):
+            raise ValueError(
+                f"Gaussian(outputs={self.outputs}) stands over a Gaussian process of {outputs} outputs: make them equal"
+            )
+
     def conditional(self) -> GaussianConditional:
         """Read ``variance``."""
         variance = self.variance

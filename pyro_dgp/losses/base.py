@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guide import Components, Variational
-from pyro_dgp.likelihoods import CollapsedObservation, RowObservation
+from pyro_dgp.likelihoods import CollapsedObservation, check_target
 from pyro_dgp.parameters import require_own_parameters
 
 Site = dict[str, Any]
@@ -57,8 +57,9 @@ class Loss(PyroELBO):  # type: ignore[misc]
                 continue
             if site["is_observed"]:
                 seen = True
-                objective = objective + self._weight(site) * self.observed(site, components)
-            objective = objective - self.regularizer_weight() * self._regularizer(site, components)
+                weight = self._weight(site, guide.data_plates)
+                objective = objective + weight * self.observed(site, components)
+            objective = objective - self.regularizer_weight() * self._regularizer(site, components, guide.data_plates)
         if not seen:
             raise ValueError("nothing is observed: pass y to the loss, as in svi.step(x, y)")
         return -objective
@@ -92,38 +93,45 @@ class Loss(PyroELBO):  # type: ignore[misc]
             require_own_parameters(model)
         require_own_parameters(guide)
 
-    def _weight(self, site: Site) -> float | Tensor:
+    def _weight(self, site: Site, data_plates: set[str]) -> float | Tensor:
         """num_data over the rows that the site stands for, times the scale of its plates."""
-        scale = site["scale"]
         if self.num_data is None:
-            return scale
-        plates = [frame.full_size or frame.size for frame in site["cond_indep_stack"] if frame.vectorized]
-        if isinstance(site["fn"], CollapsedObservation | RowObservation):
-            return scale * self.num_data / site["fn"].event_shape[0]
-        return scale * self.num_data / max(plates) if plates else scale
+            return site["scale"]
+        sizes = [f.full_size or f.size for f in site["cond_indep_stack"] if f.name in data_plates]
+        if not sizes and isinstance(site["fn"], CollapsedObservation | torch.distributions.Independent):
+            sizes = [site["fn"].event_shape[0]]
+        if not sizes and site["is_observed"]:
+            raise ValueError(
+                f"num_data={self.num_data} cannot weight the observed site {site['name']!r}: it stands in no data plate and "
+                "its distribution has no rows; use likelihood.given(f), or pyro.plate over the data"
+            )
+        return site["scale"] * self.num_data / sizes[0] if sizes else site["scale"]
 
-    def _regularizer(self, site: Site, components: Components) -> Tensor | float:
+    def _regularizer(self, site: Site, components: Components, data_plates: set[str]) -> Tensor | float:
         fn, prior = site["fn"], site["infer"].get("prior")
         if isinstance(fn, CollapsedObservation):
-            return site["scale"] * _average(fn.regularizer, components.log_weights)
+            return site["scale"] * site["infer"]["copies"] * _average(fn.regularizer, components.log_weights)
         if isinstance(prior, FunctionPrior):
-            return site["scale"] * _average(site["infer"]["marginal"].regularizer, components.log_weights)
+            regularizer = site["infer"]["marginal"].regularizer
+            return site["scale"] * site["infer"]["copies"] * _average(regularizer, components.log_weights)
         if site["is_observed"] or prior is None:
             return 0.0
         if not fn.has_rsample:
             raise ValueError(
                 f"the latent site {site['name']!r} has no reparameterised guide: give one through latents="
             )
-        difference = (fn.log_prob(site["value"]) - prior.log_prob(site["value"])).sum()
-        in_plate = any(frame.vectorized for frame in site["cond_indep_stack"])
-        return (self._weight(site) if in_plate else site["scale"]) * difference
+        difference = fn.log_prob(site["value"]) - prior.log_prob(site["value"])
+        plates = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
+        total = _average(difference, components.log_weights) if difference.dim() > len(plates) else difference.sum()
+        in_data = any(frame.name in data_plates for frame in plates)
+        return (self._weight(site, data_plates) if in_data else site["scale"]) * total
 
 
-def _average(regularizer: Tensor, log_weights: Tensor) -> Tensor:
-    """A regulariser of the inputs has one value for each component; one of the process alone is a scalar."""
-    if regularizer.dim() == 0:
-        return regularizer
-    return (log_weights.exp().reshape(-1, *[1] * (regularizer.dim() - 1)) * regularizer).sum()
+def _average(terms: Tensor, log_weights: Tensor) -> Tensor:
+    """The weighted mean over components of terms that lead with their axis, else (a property of the process) the sum."""
+    if terms.dim() == 0 or terms.shape[0] != len(log_weights):
+        return terms.sum()
+    return (log_weights.exp() @ terms.reshape(len(log_weights), -1)).sum()
 
 
 def row_terms(site: Site, components: Components, collapsed: str) -> tuple[Tensor, Tensor]:
@@ -135,13 +143,16 @@ def row_terms(site: Site, components: Components, collapsed: str) -> tuple[Tenso
     fn, value = site["fn"], site["value"]
     if isinstance(fn, CollapsedObservation):
         terms, carried = getattr(fn, collapsed)(value), site["infer"]["carried"]
-    elif isinstance(fn, RowObservation):
-        terms = fn.row_log_prob(value)
-        carried = site["infer"]["carried"] and terms.dim() > 1
     else:
-        terms = fn.log_prob(value)
         plates = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
-        carried = site["infer"]["carried"] and terms.dim() > len(plates)
+        if isinstance(fn, torch.distributions.Independent) and not plates:
+            check_target(value, fn.event_shape, value)
+            terms = fn.base_dist.log_prob(value)  # type: ignore[no-untyped-call]
+            terms = terms.sum(tuple(range(-fn.reinterpreted_batch_ndims + 1, 0))) if len(fn.event_shape) > 1 else terms
+            carried = site["infer"]["carried"] and terms.dim() > 1
+        else:
+            terms = fn.log_prob(value)
+            carried = site["infer"]["carried"] and terms.dim() > len(plates)
     if not carried:
         return terms.reshape(1, -1), terms.new_zeros(1)
     return terms.reshape(len(components.log_weights), -1), components.log_weights

@@ -12,10 +12,11 @@ from torch import Size, Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.likelihoods import CollapsedObservation, Observation
-from pyro_dgp.mcmc.whitening import SUFFIX
+from pyro_dgp.mcmc.whitening import SUFFIX, WhitenedModel
 from pyro_dgp.parameters import module_local_parameters
 from pyro_dgp.prediction import Mixture, Prediction, stack_mixtures
 from pyro_dgp.processes import ConditionedProcess
+from pyro_dgp.rows import row_dependence
 
 Draw = Mapping[str, Tensor]
 Message = dict[str, Any]
@@ -79,8 +80,9 @@ class _Predict(Messenger):
             self.observations[name] = msg["fn"] = fn.collapse(marginals)
         elif isinstance(fn, FunctionPrior):
             msg["fn"] = self.processes[name](fn)
-        elif name in self.draw and name not in self.local:
-            msg["value"] = self.draw[name].reshape(fn.batch_shape + fn.event_shape)
+        elif name in self.draw:
+            if name not in self.local:  # new rows have latent values of their own, from the prior
+                msg["value"] = self.draw[name].reshape(fn.batch_shape + fn.event_shape)
         elif not msg["is_observed"] and not site_is_subsample(msg):
             self.observations[name] = fn
 
@@ -107,14 +109,14 @@ def predict_mcmc(
     """
     if x.dim() != 2 or len(x) == 0:
         raise ValueError(f"test inputs have shape (N, D) with N at least 1, got {tuple(x.shape)}")
-    model = getattr(model, "model", model)
+    model = model.model if isinstance(model, WhitenedModel) else model
     total = len(next(iter(draws.values()))) if draws else 1
     index = torch.linspace(0, total - 1, min(total, num_draws)).round().long().tolist()
     chosen = [{name: values[i] for name, values in draws.items()} for i in index]
     scope = [model] if isinstance(model, torch.nn.Module) else []
-    local = {n for n, v in draws.items() if v.dim() > 1 and v.shape[1] == len(x_train) and not n.endswith(SUFFIX)}
     conditioned = []
     with torch.no_grad(), module_local_parameters(*scope):
+        local = row_dependence(model, (x_train, y_train), {}).sites
         for draw in chosen:
             with _Condition(draw) as condition:
                 model(x_train, y_train)

@@ -17,6 +17,7 @@ from torch import Tensor
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.likelihoods.base import check_target, join
+from pyro_dgp.parameters import require_own_parameters
 
 logger = logging.getLogger("pyro_dgp")
 
@@ -97,8 +98,11 @@ class WhitenedModel:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model with whitened GP sites."""
-        if args and isinstance(args[0], Tensor):
-            self.strategy.require_inputs(args[0])
+        if isinstance(self.model, torch.nn.Module):
+            require_own_parameters(self.model)
+        inputs = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
+        if inputs is not None:
+            self.strategy.require_inputs(inputs)
         return ReparamMessenger(self.strategy)(self.model)(*args, **kwargs)
 
 

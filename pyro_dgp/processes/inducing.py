@@ -51,6 +51,10 @@ class InducingPointProcess(Process):
         """The marginal at ``prior.x``, batch and particle axes folded into the columns of one product."""
         z = self.inducing_points
         z = z if z.dim() == 3 else z.unsqueeze(0)
+        if z.shape[-1] != prior.x.shape[-1]:
+            raise ValueError(
+                f"the inducing points of {prior.name!r} have {z.shape[-1]} dimensions and its inputs {prior.x.shape[-1]}"
+            )
         mean, scale = self.whitened_mean, self._scale()
         factor = linalg.cholesky(prior.covariance.matrix(z), prior.jitter, prior.name)
         # Without batched hyperparameters all rows of all particles are columns of one product.
@@ -144,7 +148,7 @@ def initial_points(x: Float[Tensor, "n d"], size: int, name: str) -> Float[Tenso
     """At most ``size`` k-means centres of the rows of ``x``; seeded by torch's generator."""
     distinct = torch.unique(x, dim=0)
     if len(distinct) == 1 and len(x) > 1:
-        # A zero mean below carries every input to one point: start from the prior's scale instead.
+        # A zero mean below carries every input to one point: start from standard normal points around it.
         return distinct + torch.randn(min(size, len(x)), x.shape[-1], dtype=x.dtype, device=x.device)
     if size >= len(distinct):
         if size > len(distinct):

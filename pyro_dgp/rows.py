@@ -1,0 +1,76 @@
+"""Which sites and plates of a model stand for the rows of a data set: seen by running it on one row less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+
+from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.likelihoods import Observation
+
+
+@dataclass
+class RowDependence:
+    """Names of the latent sites whose shape, and of the plates whose size, follows the number of rows."""
+
+    sites: set[str] = field(default_factory=set)
+    plates: set[str] = field(default_factory=set)
+
+
+class _Shapes(Messenger):
+    """Runs a model with GPs at their means and keeps the shapes of all other sites and the sizes of plates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sites: dict[str, tuple[int, ...]] = {}
+        self.plates: dict[str, int] = {}
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        fn = msg["fn"]
+        if isinstance(fn, FunctionPrior):
+            msg["value"] = fn.mean if msg["value"] is None else msg["value"]
+        elif isinstance(fn, Observation):
+            msg["value"] = next(iter(fn.priors.values())).mean.new_zeros(fn.batch_shape + fn.event_shape)
+
+    def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
+        for frame in msg["cond_indep_stack"]:
+            self.plates[frame.name] = frame.full_size or frame.size
+        if not site_is_subsample(msg) and not isinstance(msg["fn"], FunctionPrior | Observation):
+            self.sites[msg["name"]] = tuple(msg["fn"].shape())
+
+
+@torch.no_grad()
+def row_dependence(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> RowDependence:
+    """Compare the model on its arguments with the model on their first N - 1 rows.
+
+    Rows are those of the first tensor argument, ``(N, D)``; every tensor of N rows is shortened. Nothing is found for
+    batched inputs, a single row, or a model that cannot be run on fewer rows.
+    """
+    first = next((a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)), None)
+    if first is None or first.dim() != 2 or len(first) < 2:
+        return RowDependence()
+    rows = len(first)
+
+    def shorter(value: Any) -> Any:
+        return value[:-1] if isinstance(value, Tensor) and value.dim() and len(value) == rows else value
+
+    state = torch.get_rng_state()
+    try:
+        with _Shapes() as whole:
+            model(*args, **kwargs)
+        with _Shapes() as less:
+            model(*map(shorter, args), **{name: shorter(value) for name, value in kwargs.items()})
+    except (RuntimeError, ValueError, IndexError):
+        return RowDependence()
+    finally:
+        torch.set_rng_state(state)
+    return RowDependence(
+        {name for name, shape in whole.sites.items() if less.sites.get(name) != shape},
+        {name for name, size in whole.plates.items() if less.plates.get(name) != size},
+    )
