@@ -1,7 +1,8 @@
 """Seconds per training step of a two-layer deep GP: this library, GPyTorch, and straight-line torch, in one process.
 
 ``python -m benchmarks.speed [--quick] [--json FILE]``. Per-output kernels, M 128, batch 100, width 5, float32, the same
-arithmetic in all three; steps alternate, CPU time is taken, and the median of the per-step ratios is printed.
+arithmetic in all three. Steps alternate; ratios are medians of the per-step ratios, of wall-clock time (steps per second) and
+of CPU time (``cpu_``, which counts both threads).
 """
 
 from __future__ import annotations
@@ -104,27 +105,31 @@ def floor(x: Tensor, y: Tensor, samples: int) -> Callable[[], None]:
     return step
 
 
-def measure(samples: int, repeats: int, threads: int) -> dict[str, float | int]:
+def measure(samples: int, repeats: int, threads: int) -> dict[str, float | int | str]:
     torch.set_default_dtype(torch.float32)
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     x = torch.randn(ROWS, INPUTS)
     y = torch.sin(x[:, 0]) + 0.1 * torch.randn(ROWS)
-    steps = {"seconds_per_step": library, "gpytorch_seconds_per_step": gpytorch, "floor_seconds_per_step": floor}
-    runs = {name: make(x, y, samples) for name, make in steps.items()}
-    times: dict[str, list[float]] = {name: [] for name in runs}
+    runs = {"": library(x, y, samples), "gpytorch_": gpytorch(x, y, samples), "floor_": floor(x, y, samples)}
+    wall: dict[str, list[float]] = {name: [] for name in runs}
+    cpu: dict[str, list[float]] = {name: [] for name in runs}
     for repeat in range(repeats + 5):
         for name, step in runs.items():
-            start = time.process_time()
+            start, processor = time.perf_counter(), time.process_time()
             step()
             if repeat >= 5:
-                times[name].append(time.process_time() - start)
-    seconds = {name: torch.tensor(values) for name, values in times.items()}
-    ours = seconds["seconds_per_step"]
-    row: dict[str, float | int] = {"samples": samples, "threads": threads}
-    row |= {name: float(values.median()) for name, values in seconds.items()}
-    row["ratio_to_gpytorch"] = float((seconds["gpytorch_seconds_per_step"] / ours).median())
-    row["ratio_to_floor"] = float((ours / seconds["floor_seconds_per_step"]).median())
+                wall[name].append(time.perf_counter() - start)
+                cpu[name].append(time.process_time() - processor)
+    row: dict[str, float | int | str] = {
+        "method": "dsvi", "layers": 2, "width": WIDTH, "inducing": INDUCING, "samples": samples, "batch": BATCH,
+        "dtype": "float32", "per_output": True, "threads": threads,
+    }  # fmt: skip
+    for kind, times in (("", wall), ("cpu_", cpu)):
+        seconds = {name: torch.tensor(values) for name, values in times.items()}
+        row |= {f"{kind}{name}seconds_per_step": float(values.median()) for name, values in seconds.items()}
+        row[f"{kind}ratio_to_gpytorch"] = float((seconds["gpytorch_"] / seconds[""]).median())
+        row[f"{kind}ratio_to_floor"] = float((seconds[""] / seconds["floor_"]).median())
     return row
 
 
