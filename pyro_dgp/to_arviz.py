@@ -65,16 +65,16 @@ def from_groups(groups: Groups, dims: Mapping[str, list[str]] | None = None) -> 
     """The ArviZ object of the installed major version; arrays of sampled groups start with (chain, draw)."""
     az = import_arviz()
     dims = dict(dims or {})
-    if hasattr(az, "InferenceData"):
+    if int(az.__version__.split(".")[0]) < 1:
         sampled = {name: dict(group) for name, group in groups.items() if name in _SAMPLED}
         data = {name: dict(group) for name, group in groups.items() if name not in _SAMPLED}
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "More chains", UserWarning)
-            return az.from_dict(**sampled, **data, dims=_split_log_likelihood(dims, groups))
-    return az.from_dict({name: dict(group) for name, group in groups.items()}, dims=_split_log_likelihood(dims, groups))
+            return az.from_dict(**sampled, **data, dims=_present(dims, groups))
+    return az.from_dict({name: dict(group) for name, group in groups.items()}, dims=_present(dims, groups))
 
 
-def _split_log_likelihood(dims: dict[str, list[str]], groups: Groups) -> dict[str, list[str]]:
+def _present(dims: dict[str, list[str]], groups: Groups) -> dict[str, list[str]]:
     """Only dims of variables that exist; a joint log likelihood over outputs has rows alone."""
     present = {name for group in groups.values() for name in group}
     return {name: axes for name, axes in dims.items() if name in present}
