@@ -288,7 +288,7 @@ def _write(output: Path, rows: list[Row], part: Split, fitted: Fitted, predictio
     _atomically(output / f"{name}.nc", lambda path: data.to_netcdf(str(path)))
     curves = _curves(fitted, prediction, part)
     _atomically(output / f"{name}.npz", lambda path: _save_arrays(path, curves))
-    text = json.dumps(rows, indent=2)
+    text = json.dumps(rows, indent=2) + "\n"
     _atomically(output / "results.json", lambda path: path.write_text(text))
 
 

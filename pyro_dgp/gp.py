@@ -44,8 +44,12 @@ class GaussianProcess(PyroModule):
                     f"the kernel has outputs={part.outputs} and the Gaussian process num_outputs={num_outputs}"
                 )
 
-    def forward(self, x: Tensor) -> FunctionPrior:
+    def forward(self, x: Any) -> FunctionPrior:
         """The prior at inputs ``x``, with every parameter of kernel and mean read now."""
+        if not isinstance(x, Tensor):
+            raise TypeError(
+                f"inputs of a Gaussian process are a tensor, not {type(x).__name__}: use torch.as_tensor(x)"
+            )
         if x.dim() < 2:
             raise ValueError(
                 f"inputs of a Gaussian process have shape (..., N, D), got {tuple(x.shape)}: use x[:, None] for one input"

@@ -84,8 +84,10 @@ class Projection(Mean):
         self.register_buffer("weight", weight)
 
     @classmethod
-    def fit(cls, x: Float[Tensor, "n d_in"], width: int) -> Projection:
+    def fit(cls, x: Tensor, width: int) -> Projection:
         """W for inputs ``x`` ``(N, D_in)`` and ``width`` outputs; ``x`` matters only if ``width < D_in``."""
+        if x.dim() != 2:
+            raise ValueError(f"Projection.fit takes inputs (N, D), got {tuple(x.shape)}: use x[:, None] for one input")
         inputs = x.shape[-1]
         if width >= inputs:
             return cls(torch.eye(inputs, width, dtype=x.dtype, device=x.device))

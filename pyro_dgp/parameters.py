@@ -55,5 +55,5 @@ def require_own_parameters(root: nn.Module) -> None:
             if held is not None and held is not getattr(module, f"{name}_unconstrained"):
                 raise ValueError(
                     f"Pyro's global parameter store holds another object's {full!r}: call pyro.clear_param_store() before "
-                    "fitting a new model, or train in the scope pyro_dgp.module_local_parameters()"
+                    "fitting another model or guide, or train in the scope pyro_dgp.module_local_parameters()"
                 )

@@ -103,3 +103,12 @@ def test_bad_inputs_are_one_sentence():
     x[0] = torch.nan
     with pytest.raises(RuntimeError, match="holds NaN or infinity"):
         gp(x).rsample()
+
+
+def test_arrays_are_refused_with_the_remedy():
+    model = OneLayer()
+    x = torch.randn(4, 1)
+    with pytest.raises(TypeError, match=r"not ndarray: use torch.as_tensor\(x\)"):
+        model(x.numpy())
+    with pytest.raises(TypeError, match=r"y is ndarray, not a tensor"):
+        pyro.poutine.trace(model).get_trace(x, x[:, 0].numpy()).log_prob_sum()

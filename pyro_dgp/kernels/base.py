@@ -69,16 +69,27 @@ def positive(value: float, *shape: int | None) -> PyroParam:
 
 def per_output(value: Tensor, outputs: int | None) -> Tensor:
     """A scalar parameter ``(*h,)`` or ``(*h, E)`` with the output axis made explicit: ``(*h, E or 1)``."""
+    _require_shape(value, (outputs,))
     return value.unsqueeze(-1) if outputs is None else value
 
 
 def per_dimension(value: Tensor, outputs: int | None, ard: int | None) -> Tensor:
     """A lengthscale-like parameter with both axes made explicit: ``(*h, E or 1, 1, D or 1)``."""
+    _require_shape(value, (outputs, ard))
     if ard is None:
         value = value.unsqueeze(-1)
     if outputs is None:
         value = value.unsqueeze(-2)
     return value.unsqueeze(-2)
+
+
+def _require_shape(value: Tensor, sizes: tuple[int | None, ...]) -> None:
+    shape = tuple(size for size in sizes if size is not None)
+    if shape and tuple(value.shape[-len(shape) :]) != shape:
+        raise ValueError(
+            f"a kernel parameter has shape {tuple(value.shape)} where {shape} is wanted: for a prior, "
+            f"PyroSample(distribution.expand({list(shape)}).to_event({len(shape)}))"
+        )
 
 
 def require_dimensions(x: Tensor, parameter: Tensor) -> None:

@@ -33,7 +33,7 @@ class RowObservation(dist.Independent):  # type: ignore[misc]
         base = self.base_dist.expand(shape + self.event_shape)
         return RowObservation(base, self.reinterpreted_batch_ndims)
 
-    def log_prob(self, value: Tensor) -> Tensor:
+    def log_prob(self, value: Any) -> Tensor:
         """log p(y | f), nats in total over rows and outputs; shape of the batch."""
         check_target(value, self.event_shape, value)
         log_prob: Tensor = super().log_prob(value)
@@ -98,10 +98,12 @@ def one_output(f: Tensor, site: str = "the likelihood") -> Tensor:
     return f.squeeze(-1)
 
 
-def check_target(y: Tensor, shape: Size, like: Tensor) -> None:
+def check_target(y: Any, shape: Size, like: Tensor) -> None:
     """Raise with one sentence unless ``y`` ends in the shape of the observation's event, ``(N,)`` or ``(N, D_out)``,
     and has the dtype and device of the function values.
     """
+    if not isinstance(y, Tensor):
+        raise TypeError(f"y is {type(y).__name__}, not a tensor: use torch.as_tensor(y)")
     if y.dtype != like.dtype or y.device != like.device:
         ours, theirs = (f"{str(t.dtype).removeprefix('torch.')} on {t.device}" for t in (y, like))
         raise TypeError(f"y is {ours} and the inputs are {theirs}: convert one")
@@ -146,7 +148,7 @@ class Observation(TorchDistribution):
             draw: Tensor = self.conditional.given(join(f)).sample()
         return draw
 
-    def log_prob(self, value: Tensor) -> Tensor:
+    def log_prob(self, value: Any) -> Tensor:
         """``log p(y)`` under the exact prior, nats in total; shape of the batch. Raises without a closed form."""
         check_target(value, self.event_shape, next(iter(self.priors.values())).x)
         if len(self.priors) > 1:
@@ -190,13 +192,13 @@ class CollapsedObservation(TorchDistribution):
         """Sum of the processes' regularisers, nats in total."""
         return torch.stack([q.regularizer for q in self.marginals.values()]).sum(0)
 
-    def expected_log_prob(self, y: Tensor) -> Tensor:
+    def expected_log_prob(self, y: Any) -> Tensor:
         """``E_q log p(y_n | f_n)``, ``(..., N)``."""
         check_target(y, self.event_shape, self.moments.mean)
         self.conditional.check(y)
         return self.conditional.expected_log_prob(y, self.moments)
 
-    def predictive_log_prob(self, y: Tensor) -> Tensor:
+    def predictive_log_prob(self, y: Any) -> Tensor:
         """``log E_q p(y_n | f_n)``, ``(..., N)``."""
         check_target(y, self.event_shape, self.moments.mean)
         self.conditional.check(y)
