@@ -6,7 +6,8 @@ import copy
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -162,21 +163,18 @@ def _device(choice: str) -> str:
     return "cuda" if choice != "cpu" and torch.cuda.is_available() else "cpu"
 
 
-class _torch_defaults:  # noqa: N801
+@contextmanager
+def _torch_defaults(comparison: Comparison) -> Iterator[None]:
     """Default dtype and number of threads, for a while."""
-
-    def __init__(self, comparison: Comparison) -> None:
-        self.dtype, self.threads = getattr(torch, comparison.dtype), comparison.threads
-
-    def __enter__(self) -> None:
-        self.before = torch.get_default_dtype(), torch.get_num_threads()
-        torch.set_default_dtype(self.dtype)
-        if self.threads is not None:
-            torch.set_num_threads(self.threads)
-
-    def __exit__(self, *_: object) -> None:
-        torch.set_default_dtype(self.before[0])
-        torch.set_num_threads(self.before[1])
+    before = torch.get_default_dtype(), torch.get_num_threads()
+    torch.set_default_dtype(getattr(torch, comparison.dtype))
+    if comparison.threads is not None:
+        torch.set_num_threads(comparison.threads)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before[0])
+        torch.set_num_threads(before[1])
 
 
 def _config(comparison: Comparison, dataset: Dataset) -> dict[str, Any]:
