@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,6 +30,17 @@ def cholesky(matrix: Tensor, jitter: float | None, name: str) -> Tensor:
     :returns: factors ``(..., N, N)``.
     :raises NotPositiveDefiniteError: if there is no factor at the largest jitter, or the matrix holds NaN or infinity.
     """
+    return _with_jitter(matrix, jitter, name, torch.linalg.cholesky_ex)
+
+
+def inverse_cholesky(matrix: Tensor, jitter: float | None, name: str) -> Tensor:
+    """Inverse of the factor that :func:`cholesky` gives, without gradients, from blocks that LAPACK is quick at."""
+    return _with_jitter(matrix.detach(), jitter, name, _inverse_by_blocks)
+
+
+def _with_jitter(
+    matrix: Tensor, jitter: float | None, name: str, factorise: Callable[[Tensor], tuple[Tensor, Tensor]]
+) -> Tensor:
     if jitter is None:
         attempt, largest = DEFAULT_JITTER[matrix.dtype], LARGEST_JITTER[matrix.dtype]
     else:
@@ -37,12 +49,39 @@ def cholesky(matrix: Tensor, jitter: float | None, name: str) -> Tensor:
     level = diagonal.detach().mean(-1, keepdim=True)
     while True:
         jittered = matrix + torch.diag_embed((attempt * level).expand_as(diagonal))
-        factor, info = torch.linalg.cholesky_ex(jittered)
+        result, info = factorise(jittered)
         if not bool(info.any()):
-            return factor
+            return result
         if attempt * 10 > largest * 1.0001 or not bool(torch.isfinite(matrix).all()):
             raise NotPositiveDefiniteError(_explain(matrix.detach(), attempt, name))
         attempt *= 10
+
+
+#: Largest matrix that is factorised whole: LAPACK's Cholesky of 128 points takes seven times that of 64.
+_BLOCK = 64
+
+
+def _inverse_by_blocks(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    inverse, _, info = _factor_by_blocks(matrix)
+    return inverse, info
+
+
+def _factor_by_blocks(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Inverse factor, factor, and LAPACK's report, by halves; the off-diagonal block is solved for, as LAPACK does."""
+    size = matrix.shape[-1]
+    if size <= _BLOCK:
+        factor, info = torch.linalg.cholesky_ex(matrix)
+        identity = torch.eye(size, dtype=matrix.dtype, device=matrix.device)
+        return torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False), factor, info
+    half = size // 2
+    first, upper_left, info = _factor_by_blocks(matrix[..., :half, :half])
+    below = torch.linalg.solve_triangular(upper_left, matrix[..., :half, half:], upper=False).mT
+    last, lower_right, report = _factor_by_blocks(matrix[..., half:, half:] - below @ below.mT)
+    factor, inverse = torch.zeros_like(matrix), torch.zeros_like(matrix)
+    factor[..., :half, :half], factor[..., half:, :half], factor[..., half:, half:] = upper_left, below, lower_right
+    inverse[..., :half, :half], inverse[..., half:, half:] = first, last
+    inverse[..., half:, :half] = -(last @ (below @ first))
+    return inverse, factor, info + report
 
 
 def noisy_cholesky(matrix: Tensor, jitter: float | None, name: str) -> Tensor:

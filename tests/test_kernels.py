@@ -12,7 +12,7 @@ from pyro.nn import PyroSample
 
 from pyro_dgp import kernels, module_local_parameters
 from pyro_dgp.kernels import radial
-from pyro_dgp.kernels.base import Kernel, squared_distance
+from pyro_dgp.kernels.base import Kernel, plain_squared_distance, squared_distance
 from pyro_dgp.kernels.dot_product import angular
 
 D = 3
@@ -274,3 +274,12 @@ def test_a_prior_of_the_wrong_shape_says_which_is_wanted():
         kernel.lengthscale = PyroSample(prior)
         with pytest.raises(ValueError, match=r"where \(2,\) is wanted: for a prior, PyroSample\(.*expand\(\[2\]\)"):
             kernel()
+
+
+def test_squared_distance_has_the_derivatives_of_its_formula():
+    x, z = torch.randn(2, 1, 4, 3, requires_grad=True), torch.randn(3, 5, 3, requires_grad=True)
+    torch.testing.assert_close(squared_distance(x, z), plain_squared_distance(x, z))
+    torch.testing.assert_close(squared_distance(x, None), plain_squared_distance(x, None))
+    for inputs in ((x, z), (x,)):
+        assert torch.autograd.gradcheck(lambda x, z=None: squared_distance(x, z), inputs)
+        assert torch.autograd.gradgradcheck(lambda x, z=None: squared_distance(x, z), inputs)

@@ -5,8 +5,9 @@ import torch
 from pyro import distributions as dist
 from torch.distributions import kl_divergence
 
-from pyro_dgp import RBF, GaussianProcess, LinearMean, Matern52, module_local_parameters, processes
+from pyro_dgp import RBF, GaussianProcess, LinearMean, Matern52, linalg, module_local_parameters, processes
 from pyro_dgp.processes import ConditionedProcess, FunctionMarginal, InducingPoints, ProcessFamily
+from pyro_dgp.processes.conditional import conditional_moments, plain_moments
 from pyro_dgp.processes.inducing import initial_points
 
 FORMS = [
@@ -190,3 +191,42 @@ def test_variances_are_never_negative_in_float32():
     q = process(prior)
     assert q.variance.dtype == torch.float32
     assert (q.variance > 0).all()
+
+
+def _moments_case(kernels: int, outputs: int, kind: str):
+    root = torch.randn(kernels, 5, 7)
+    tensors = [root @ root.mT, torch.randn(kernels, 5, 6), torch.randn(outputs, 5)]
+    if kind != "delta":
+        tensors.append(torch.randn(outputs, 5, 5).tril() if kind == "full" else torch.rand(outputs, 5) + 0.1)
+    for tensor in tensors:
+        tensor.requires_grad_()
+
+    def call(function):
+        def run(k_zz, k_zx, mean, scale=None):
+            return function((k_zz + k_zz.mT) / 2, k_zx, mean, scale, 0.0, "g")
+
+        return run
+
+    return tensors, call(conditional_moments), call(plain_moments)
+
+
+@pytest.mark.parametrize(("kernels", "outputs"), [(1, 1), (1, 3), (3, 3)])
+@pytest.mark.parametrize("kind", ["full", "diagonal", "delta"])
+def test_fused_moments_and_their_derivatives_are_those_of_the_plain_formula(kernels, outputs, kind):
+    tensors, fused, plain = _moments_case(kernels, outputs, kind)
+    for a, b in zip(fused(*tensors), plain(*tensors), strict=True):
+        torch.testing.assert_close(a, b.expand_as(a), rtol=1e-10, atol=1e-10)
+    assert torch.autograd.gradcheck(fused, tensors)
+    assert torch.autograd.gradgradcheck(fused, tensors)
+
+
+@pytest.mark.parametrize("size", [3, 65, 128, 257])
+def test_inverse_factor_by_blocks_is_that_of_the_whole_matrix(size):
+    x = torch.rand(2, size, 2)
+    matrix = torch.exp(-0.5 * torch.cdist(x, x).square() / 0.2)
+    inverse = linalg.inverse_cholesky(matrix, 1e-4, "g")
+    torch.testing.assert_close(
+        inverse @ linalg.cholesky(matrix, 1e-4, "g"), torch.eye(size).expand(2, size, size), rtol=0, atol=1e-9
+    )
+    with pytest.raises(linalg.NotPositiveDefiniteError, match="'g'"):
+        linalg.inverse_cholesky(-matrix, None, "g")

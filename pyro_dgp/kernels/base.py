@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -105,15 +106,55 @@ def squared_distance(x: Tensor, z: Tensor | None) -> Tensor:
 
     Rounding can leave values a little below zero; what follows clamps them.
     """
-    centre = (x if z is None else z).detach().mean(-2, keepdim=True)
-    x = x - centre
+    result: Tensor = _SquaredDistance.apply(x, z)  # type: ignore[no-untyped-call]
+    return result
+
+
+def plain_squared_distance(x: Tensor, z: Tensor | None) -> Tensor:
+    """The formula as it stands, differentiated by autograd: the reference."""
     x_norm = x.square().sum(-1, keepdim=True)
     if z is None:
         squared = torch.add(x_norm + x_norm.mT, x @ x.mT, alpha=-2)
-        off_diagonal = 1 - torch.eye(x.shape[-2], dtype=x.dtype, device=x.device)
-        return squared * off_diagonal
-    z = z - centre
+        return squared * (1 - torch.eye(x.shape[-2], dtype=x.dtype, device=x.device))
     return torch.add(x_norm + z.square().sum(-1, keepdim=True).mT, x @ z.mT, alpha=-2)
+
+
+class _SquaredDistance(torch.autograd.Function):
+    """The same from a common centre, its derivative written out: ``2 (sum_m g_nm) x_n - 2 sum_m g_nm z_m``."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, z: Tensor | None) -> Tensor:
+        centre = (x if z is None else z).mean(-2, keepdim=True)
+        a = x - centre
+        a_norm = torch.linalg.vecdot(a, a).unsqueeze(-1)
+        if z is None:
+            ctx.save_for_backward(x, None, a, a)
+            squared = torch.add(a_norm + a_norm.mT, a @ a.mT, alpha=-2)
+            squared.diagonal(dim1=-2, dim2=-1).zero_()
+            return squared
+        b = z - centre
+        ctx.save_for_backward(x, z, a, b)
+        return torch.add(a_norm + torch.linalg.vecdot(b, b).unsqueeze(-2), a @ b.mT, alpha=-2)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:  # type: ignore[override]
+        x, z, a, b = ctx.saved_tensors
+        if torch.is_grad_enabled():  # a second derivative is wanted: differentiate the plain formula
+            inputs = [tensor for tensor in (x, z) if tensor is not None and tensor.requires_grad]
+            results = iter(torch.autograd.grad(plain_squared_distance(x, z), inputs, grad, create_graph=True))
+            by_x = next(results) if x.requires_grad else None
+            return by_x, next(results) if z is not None and z.requires_grad else None
+        if z is None:
+            both = grad + grad.mT
+            both.diagonal(dim1=-2, dim2=-1).zero_()
+            return _pulled(both, a, a, x.shape), None
+        by_x = _pulled(grad, a, b, x.shape) if ctx.needs_input_grad[0] else None
+        return by_x, _pulled(grad.mT, b, a, z.shape) if ctx.needs_input_grad[1] else None
+
+
+def _pulled(grad: Tensor, x: Tensor, z: Tensor, shape: torch.Size) -> Tensor:
+    result = torch.sub(grad.sum(-1, keepdim=True) * x, grad @ z).mul_(2)
+    return result if result.shape == shape else result.sum_to_size(shape)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from torch import Tensor
 from pyro_dgp import linalg
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.processes.base import FunctionMarginal, Process, ProcessFamily
+from pyro_dgp.processes.conditional import conditional_moments
 
 SMALLEST_VARIANCE = 1e-12
 
@@ -56,17 +57,12 @@ class InducingPointProcess(Process):
                 f"the inducing points of {prior.name!r} have {z.shape[-1]} dimensions and its inputs {prior.x.shape[-1]}"
             )
         mean, scale = self.whitened_mean, self._scale()
-        factor = linalg.cholesky(prior.covariance.matrix(z), prior.jitter, prior.name)
+        k_zz = prior.covariance.matrix(z)
         # Without batched hyperparameters all rows of all particles are columns of one product.
-        folded = factor.dim() == 3
+        folded = k_zz.dim() == 3
         x = prior.x.reshape(1, -1, prior.x.shape[-1]) if folded else prior.x.unsqueeze(-3)
-        projection = linalg.solve_columns(factor, prior.covariance.matrix(z, x))
-        loc = _times(mean.unsqueeze(-2), projection).squeeze(-2)
-        variance = prior.covariance.diagonal(x) - linalg.column_squares(projection)
-        if self.covariance == "full":
-            variance = variance + linalg.column_squares(_times(scale.mT, projection))
-        elif self.covariance == "diagonal":
-            variance = variance + _times(scale.square().unsqueeze(-2), projection.square()).squeeze(-2)
+        loc, change = conditional_moments(k_zz, prior.covariance.matrix(z, x), mean, scale, prior.jitter, prior.name)
+        variance = prior.covariance.diagonal(x) + change
         loc, variance = torch.broadcast_tensors(loc, variance.clamp_min(SMALLEST_VARIANCE))
         if folded:
             shape = (prior.num_outputs, *prior.x.shape[:-1])
@@ -76,33 +72,27 @@ class InducingPointProcess(Process):
 
         def joint() -> Tensor:
             columns = prior.x.unsqueeze(-3)
+            factor = linalg.cholesky(k_zz, prior.jitter, prior.name)
             a = linalg.solve_columns(factor, prior.covariance.matrix(z, columns))
             base = prior.covariance.matrix(columns) - a.mT @ a
-            if self.covariance == "delta":
+            if scale is None:
                 return base.expand(*base.shape[:-3], prior.num_outputs, *base.shape[-2:])
             b = scale.mT @ a if self.covariance == "full" else scale.unsqueeze(-1) * a
             return base + b.mT @ b
 
         return FunctionMarginal(prior.mean + loc, variance, self._regularizer(mean, scale), joint)
 
-    def _scale(self) -> Tensor:
-        """T with ``S = T T'`` (full), standard deviations (diagonal), or nothing to use (delta)."""
+    def _scale(self) -> Tensor | None:
+        """T with ``S = T T'`` (full), standard deviations (diagonal), or nothing (delta)."""
         if self.covariance == "delta":
-            return self.whitened_mean
+            return None
         return self.whitened_scale.tril() if self.covariance == "full" else self.whitened_scale
 
-    def _regularizer(self, mean: Tensor, scale: Tensor) -> Tensor:
-        if self.covariance == "delta":
+    def _regularizer(self, mean: Tensor, scale: Tensor | None) -> Tensor:
+        if scale is None:
             return 0.5 * mean.square().sum() + 0.5 * mean.numel() * math.log(2 * math.pi)
         diagonal = scale.diagonal(dim1=-2, dim2=-1) if self.covariance == "full" else scale
         return 0.5 * (mean.square().sum() + scale.square().sum() - mean.numel()) - diagonal.abs().log().sum()
-
-
-def _times(matrix: Float[Tensor, "k r m"], columns: Tensor) -> Tensor:
-    """``matrix_d @ columns_d``; where all outputs share the columns, one product of stacked matrices."""
-    if columns.dim() == 3 and columns.shape[0] == 1:
-        return (matrix.reshape(-1, matrix.shape[-1]) @ columns[0]).reshape(*matrix.shape[:-1], columns.shape[-1])
-    return matrix @ columns
 
 
 @dataclass(frozen=True)
