@@ -20,15 +20,15 @@ from pyro_dgp.kernels import (
     Sum,
     White,
 )
-from pyro_dgp.likelihoods import Bernoulli, Gaussian
-from pyro_dgp.losses import ELBO, MarginalLikelihood, PredictiveLogLikelihood
+from pyro_dgp.likelihoods import Bernoulli, Gaussian, LinearCoregionalization
+from pyro_dgp.losses import ELBO, GammaDivergence, MarginalLikelihood, PredictiveLogLikelihood
 from pyro_dgp.mcmc import predict_mcmc, whitened
 from pyro_dgp.means import ConstantMean, LinearMean, Projection, Zero, concatenate_inputs
 from pyro_dgp.parameters import module_local_parameters
 from pyro_dgp.predict import predict
 from pyro_dgp.prediction import Mixture, Prediction
 from pyro_dgp.processes import ConditionedProcess, InducingPoints
-from pyro_dgp.propagation import MonteCarlo
+from pyro_dgp.propagation import MonteCarlo, SigmaPoints
 
 __version__ = "0.1.0"
 
@@ -44,10 +44,12 @@ __all__ = [
     "FromGPyTorch",
     "FromPyroContrib",
     "FunctionPrior",
+    "GammaDivergence",
     "Gaussian",
     "GaussianProcess",
     "InducingPoints",
     "Linear",
+    "LinearCoregionalization",
     "LinearMean",
     "MarginalLikelihood",
     "Matern12",
@@ -62,6 +64,7 @@ __all__ = [
     "Projection",
     "RationalQuadratic",
     "Scaled",
+    "SigmaPoints",
     "Sum",
     "Variational",
     "White",

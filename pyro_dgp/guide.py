@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -36,6 +37,7 @@ class _Run:
     extra_axes: int | None = None  # batch axes that this call's inputs have beyond those of ``initialize``
     carried: bool = False  # whether any value has the axis of components yet
     gps: list[tuple[str, FunctionPrior]] = field(default_factory=list)
+    memory: dict[str, Any] = field(default_factory=dict)  # of an ancestral draw
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class Variational(AutoMessenger):
         super().__init__(model)
         self._families = processes
         self.processes = PyroModule()
-        self.propagation = propagation
+        self.propagation = copy.deepcopy(propagation)
         self.latents = AutoNormalMessenger(model) if latents is None else latents
         self._axes: dict[str, int] = {}
         self._local: dict[str, tuple[int, ...]] = {}
@@ -107,6 +109,7 @@ class Variational(AutoMessenger):
             family = self._family(key)
             setattr(self.processes, key, family.create(prior, hidden=key not in top))
             self._axes[key] = prior.x.dim()
+        self.propagation.initialize({key: prior for key, prior in run.gps if "/" not in key})
         self._data_plates = dependence.plates
         self._sort_sites(dependence)
 
@@ -180,6 +183,7 @@ class Variational(AutoMessenger):
         """One ancestral draw of every site, an ordinary Pyro guide. With ``y=None`` it predicts."""
         self._require_initialized()
         require_own_parameters(self)
+        self._run = _Run()
         samples: dict[str, Tensor] = super().__call__(*args, **kwargs)
         return samples
 
@@ -259,12 +263,13 @@ class Variational(AutoMessenger):
         marginal = self._process(key)(prior)
         if marginal.batch_shape != prior.batch_shape:
             marginal = marginal.expand(prior.batch_shape)
-        msg["fn"] = marginal
-        if self._run.propagation is not None:
+        if self._run.propagation is None:
+            msg["fn"] = self.propagation.draw(key, marginal, self._run.memory)
+        else:
             carried = self._is_carried(key, prior)
             msg["infer"]["marginal"] = marginal
             msg["infer"]["copies"] = prior.batch_shape[int(carried) :].numel()
-            msg["fn"] = self._run.propagation.propagate(marginal, carried)
+            msg["fn"] = self._run.propagation.propagate(key, marginal, carried)
             msg["infer"]["carried"] = self._run.carried = True
 
     def _is_carried(self, key: str, prior: FunctionPrior) -> bool:

@@ -31,8 +31,8 @@ def predict(
     :param guide: a trained guide; its model is called as ``model(x, **kwargs)``, with no ``y``.
     :param x: test inputs ``(N, D)``.
     :param num_samples: mixture components in all under Monte Carlo propagation: more than in training, since the NLL of
-        few is biased upwards.
-    :param num_hyperparameter_draws: R, draws of the global latent sites if the model has any; each gets
+        few is biased upwards. Sigma points predict by their own.
+    :param num_hyperparameter_draws: R, draws of the global latent sites if the model has any; under Monte Carlo each gets
         ``num_samples / R`` components. The same draws serve every batch.
     :param batch_size: test rows evaluated at a time.
     :param site: the observation to predict, if the model has several.
@@ -43,10 +43,9 @@ def predict(
         first = guide.components(x[:1], new_rows=True, propagation=MonteCarlo(1), **kwargs)
         draws = _global_draws(guide, x, num_hyperparameter_draws, kwargs)
     name = site or _response(guide, first)
-    event_shape = _components_of(first, name)[0].batch_shape[2:]
-    propagation = guide.propagation
-    if isinstance(propagation, MonteCarlo):
-        propagation = MonteCarlo(max(1, num_samples // len(draws)))
+    one = _components_of(first, name)[0]
+    event_shape = (one.batch_shape + one.event_shape)[2:]
+    propagation = guide.propagation.for_prediction(max(1, num_samples // len(draws)))
 
     def evaluate(rows: slice) -> Mixture:
         parts = []
@@ -89,7 +88,7 @@ def _response(guide: Variational, components: Components) -> str:
 
 
 def _components_of(components: Components, name: str) -> tuple[Distribution, Tensor]:
-    """The elementwise components of a site, ``(S, N, ...)``, and their log weights."""
+    """The components of a site, ``(S, N, ...)``, and their log weights."""
     site = components.trace.nodes[name]
     fn = site["fn"]
     if isinstance(fn, CollapsedObservation):

@@ -16,7 +16,8 @@ from torch.distributions import Distribution
 class Mixture:
     """A weighted mixture for each row (and output), held in memory.
 
-    :param components: elementwise distribution of batch shape ``(S, N)`` or ``(S, N, D_out)``.
+    :param components: elementwise, of batch shape ``(S, N)`` or ``(S, N, D_out)``; or correlated over the outputs of a row, of
+        batch shape ``(S, N)`` and event shape ``(D_out,)``.
     :param log_weights: ``(S,)``, summing to one.
     """
 
@@ -25,8 +26,15 @@ class Mixture:
 
     @property
     def _weights(self) -> Tensor:
-        extra = len(self.components.batch_shape) - 1
+        extra = len(self.components.batch_shape) + len(self.components.event_shape) - 1
         return self.log_weights.exp().reshape(-1, *[1] * extra)
+
+    @property
+    def _marginals(self) -> Distribution:
+        """The components one output at a time."""
+        if not self.components.event_shape:
+            return self.components
+        return dist.Normal(self.components.mean, self.components.variance.sqrt(), validate_args=False)
 
     def mean(self) -> Tensor:
         """``sum_s w_s mean_s``."""
@@ -51,7 +59,7 @@ class Mixture:
 
     def cdf(self, value: Tensor) -> Tensor:
         """``p(y <= value)`` elementwise."""
-        return (self._weights * self.components.cdf(value)).sum(0)
+        return (self._weights * self._marginals.cdf(value)).sum(0)
 
     def quantile(self, level: Tensor) -> Tensor:
         """The smallest value with cdf at least ``level``, by bisection; levels ``(Q,)`` lead the result."""
@@ -80,8 +88,8 @@ class Mixture:
 
     def crps(self, value: Tensor) -> Tensor:
         """Continuous ranked probability score, elementwise, units of y: lower is better."""
-        if isinstance(self.components, dist.Normal):
-            return _normal_crps(self.components, self._weights, value)
+        if isinstance(marginals := self._marginals, dist.Normal):
+            return _normal_crps(marginals, self._weights, value)
         if self._discrete:
             top = int(max(float(self.quantile(self.log_weights.new_tensor([1 - 1e-9])).max()), float(value.max())))
             steps = torch.arange(0, top + 1, dtype=value.dtype, device=value.device)

@@ -83,7 +83,7 @@ def with_their_noise(theirs, guide, x, y, loss, objective):
         torch.testing.assert_close(marginal.variance, hidden[0].variance[0], rtol=1e-5, atol=1e-6)
 
         class Replay(MonteCarlo):
-            def propagate(self, marginal, carried):
+            def propagate(self, site, marginal, carried):
                 return Delta(values, event_dim=2)
 
         guide.propagation = Replay(S)

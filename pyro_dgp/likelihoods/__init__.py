@@ -8,8 +8,10 @@ from pyro_dgp.likelihoods.base import (
     Observation,
     RowObservation,
     check_target,
+    log_gamma_score,
 )
 from pyro_dgp.likelihoods.bernoulli import Bernoulli
+from pyro_dgp.likelihoods.coregionalization import LinearCoregionalization
 from pyro_dgp.likelihoods.gaussian import NOISE_FLOOR, Gaussian
 
 __all__ = [
@@ -20,7 +22,9 @@ __all__ = [
     "GaussHermite",
     "Gaussian",
     "Likelihood",
+    "LinearCoregionalization",
     "Observation",
     "RowObservation",
     "check_target",
+    "log_gamma_score",
 ]

@@ -69,12 +69,18 @@ class Conditional(ABC):
 
     @abstractmethod
     def components(self, f: Moments) -> Distribution:
-        """``int p(y_nd | f_nd) N(f_nd) df_nd`` elementwise: batch shape that of ``y``."""
+        """``int p(y_n | f_n) N(f_n) df_n``: elementwise, of the batch shape of ``y``, or over the correlated outputs of a row,
+        of event shape ``(D_out,)``."""
 
     def predictive_log_prob(self, y: Tensor, f: Moments) -> Tensor:
         """``log int p(y_n | f_n) N(f_n) df_n``, nats for each row: ``(..., N)``."""
-        log_prob: Tensor = self.components(f).log_prob(y)
-        return log_prob if f.mean.shape[-1] == 1 else log_prob.sum(-1)
+        components = self.components(f)
+        log_prob: Tensor = components.log_prob(y)
+        return log_prob if f.mean.shape[-1] == 1 or components.event_shape else log_prob.sum(-1)
+
+    @abstractmethod
+    def log_expected_gamma_score(self, y: Tensor, f: Moments, gamma: float) -> Tensor:
+        """``log E_N(f) [p(y_n | f_n)^c / I(f_n)^(c / gamma)]``, ``c = gamma - 1``, ``I = int p(y | f_n)^gamma dy``: ``(..., N)``."""
 
     def joint_log_prob(self, y: Tensor, prior: FunctionPrior) -> Tensor:
         """``log int p(y | f) p(f) df`` under the GP prior, nats in total. Raises where there is no closed form."""
@@ -204,8 +210,14 @@ class CollapsedObservation(TorchDistribution):
         self.conditional.check(y)
         return self.conditional.predictive_log_prob(y, self.moments)
 
+    def log_expected_gamma_score(self, y: Any, gamma: float) -> Tensor:
+        """See :class:`Conditional`, ``(..., N)``."""
+        check_target(y, self.event_shape, self.moments.mean)
+        self.conditional.check(y)
+        return self.conditional.log_expected_gamma_score(y, self.moments, gamma)
+
     def components(self) -> Distribution:
-        """The elementwise predictive distribution, batch shape that of y."""
+        """The predictive distribution of each row, see :class:`Conditional`."""
         return self.conditional.components(self.moments)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
@@ -238,10 +250,14 @@ class Likelihood(PyroModule):
             )
         refuse_data_plate(prior.event_shape[0])
         self.require_outputs(prior.num_outputs)
-        return Observation(self.conditional(), {"f": prior}, prior.num_outputs)
+        return Observation(self.conditional(), {"f": prior}, self.target_outputs(prior.num_outputs))
 
     def require_outputs(self, outputs: int) -> None:
         """Raise if the likelihood is not one of so many functions."""
+
+    def target_outputs(self, outputs: int) -> int:
+        """Number of outputs of y over so many functions; 1 makes y ``(N,)``."""
+        return outputs
 
     @pyro_method
     def given(self, f: Tensor) -> RowObservation:
@@ -257,12 +273,16 @@ class GaussHermite(Conditional):
     NODES = 20
     integration = "Gauss-Hermite, 20 nodes"
 
-    def _quadrature(self, y: Tensor, f: Moments) -> tuple[Tensor, Tensor]:
-        """``log p(y | f_k)`` at the nodes ``(..., N, K)`` and log weights ``(K,)``."""
+    def _nodes(self, f: Moments) -> tuple[Tensor, Tensor]:
+        """Function values at the nodes ``(..., N, K)`` and log weights ``(K,)``."""
         nodes, weights = np.polynomial.hermite_e.hermegauss(self.NODES)
         mean, scale = one_output(f.mean), one_output(f.variance).sqrt()
         at = mean[..., None] + scale[..., None] * torch.as_tensor(nodes, dtype=mean.dtype, device=mean.device)
-        log_weights = torch.as_tensor(np.log(weights) - 0.5 * math.log(2 * math.pi), dtype=at.dtype, device=at.device)
+        return at, torch.as_tensor(np.log(weights) - 0.5 * math.log(2 * math.pi), dtype=at.dtype, device=at.device)
+
+    def _quadrature(self, y: Tensor, f: Moments) -> tuple[Tensor, Tensor]:
+        """``log p(y | f_k)`` at the nodes ``(..., N, K)`` and log weights ``(K,)``."""
+        at, log_weights = self._nodes(f)
         log_prob: Tensor = self.given(at.unsqueeze(-1)).base_dist.log_prob(y[..., None].expand(at.shape))
         return log_prob, log_weights
 
@@ -275,3 +295,25 @@ class GaussHermite(Conditional):
         """See :class:`Conditional`."""
         log_prob, log_weights = self._quadrature(y, f)
         return torch.logsumexp(log_weights + log_prob, -1)
+
+    def log_expected_gamma_score(self, y: Tensor, f: Moments, gamma: float) -> Tensor:
+        """See :class:`Conditional`."""
+        at, log_weights = self._nodes(f)
+        score = log_gamma_score(self.given(at.unsqueeze(-1)).base_dist, y[..., None].expand(at.shape), gamma)
+        return torch.logsumexp(log_weights + score, -1)
+
+
+def log_gamma_score(distribution: Any, y: Tensor, gamma: float) -> Tensor:
+    """``log [p(y)^c / (int p^gamma)^(c / gamma)]``, ``c = gamma - 1``, elementwise, for normal and finite discrete p."""
+    if isinstance(distribution, torch.distributions.Normal):
+        log_integral = 0.5 * ((1 - gamma) * (2 * math.pi * distribution.variance).log() - math.log(gamma))
+    elif distribution.has_enumerate_support:
+        values = distribution.enumerate_support()
+        log_integral = torch.logsumexp(gamma * distribution.log_prob(values), 0)
+    else:
+        raise ValueError(
+            f"the gamma divergence needs the integral of {type(distribution).__name__}'s density to the power gamma, known here "
+            "for normal and finite discrete distributions: use another loss"
+        )
+    log_prob: Tensor = distribution.log_prob(y)
+    return (gamma - 1) * (log_prob - log_integral / gamma)

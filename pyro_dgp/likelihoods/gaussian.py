@@ -49,6 +49,17 @@ class GaussianConditional(Conditional):
         """``N(mean, f.variance + variance)`` ([DSPP] 14)."""
         return self._normal(f.mean, f.variance)
 
+    def log_expected_gamma_score(self, y: Tensor, f: Moments, gamma: float) -> Tensor:
+        """``int N(y | f, variance)^c N(f) df`` is ``(2 pi variance)^(-c/2)`` times a normal of variance ``variance / c`` scaled back."""
+        target = y.unsqueeze(-1) if f.mean.shape[-1] == 1 else y
+        power = gamma - 1
+        ratio = power * f.variance / self.variance
+        log_constant = (2 * math.pi * self.variance).log()
+        expected = -0.5 * (power * log_constant + torch.log1p(ratio))
+        expected = expected - 0.5 * power * (target - f.mean).square() / (self.variance * (1 + ratio))
+        log_integral = 0.5 * (-power * log_constant - math.log(gamma))
+        return (expected - power / gamma * log_integral).sum(-1)
+
     def joint_log_prob(self, y: Tensor, prior: FunctionPrior) -> Tensor:
         """``sum_d log N(y_d | m_d, K_d + variance_d I)``."""
         target = y.unsqueeze(-1) if prior.num_outputs == 1 else y

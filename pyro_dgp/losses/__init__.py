@@ -2,7 +2,8 @@
 
 from pyro_dgp.losses.base import Loss
 from pyro_dgp.losses.elbo import ELBO
+from pyro_dgp.losses.gamma import GammaDivergence
 from pyro_dgp.losses.marginal import MarginalLikelihood
 from pyro_dgp.losses.predictive import PredictiveLogLikelihood
 
-__all__ = ["ELBO", "Loss", "MarginalLikelihood", "PredictiveLogLikelihood"]
+__all__ = ["ELBO", "GammaDivergence", "Loss", "MarginalLikelihood", "PredictiveLogLikelihood"]

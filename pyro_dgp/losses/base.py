@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -134,25 +135,36 @@ def _average(terms: Tensor, log_weights: Tensor) -> Tensor:
     return (log_weights.exp() @ terms.reshape(len(log_weights), -1)).sum()
 
 
-def row_terms(site: Site, components: Components, collapsed: str) -> tuple[Tensor, Tensor]:
-    """Log densities of an observed site for each component and row ``(S, rows)``, and their log weights ``(S,)``.
+def row_terms(
+    site: Site,
+    components: Components,
+    collapsed: Callable[[CollapsedObservation, Tensor], Tensor],
+    plain: Callable[[Any, Tensor], Tensor],
+) -> tuple[Tensor, Tensor]:
+    """Terms of an observed site for each component and row ``(S, rows)``, and the log weights of the components ``(S,)``.
 
-    :param collapsed: the method that a :class:`CollapsedObservation` is asked for; other distributions are plain
-        p(y | f) at the components' values.
+    :param collapsed: the terms of a :class:`CollapsedObservation`, ``(..., N)``.
+    :param plain: those of any other distribution p(y | f), at the components' values: of the shape of its ``log_prob``.
     """
     fn, value = site["fn"], site["value"]
     if isinstance(fn, CollapsedObservation):
-        terms, carried = getattr(fn, collapsed)(value), site["infer"]["carried"]
+        terms, carried = collapsed(fn, value), site["infer"]["carried"]
     else:
         plates = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
         if isinstance(fn, torch.distributions.Independent) and not plates:
             check_target(value, fn.event_shape, value)
-            terms = fn.base_dist.log_prob(value)  # type: ignore[no-untyped-call]
+            terms = plain(fn.base_dist, value)
             terms = terms.sum(tuple(range(-fn.reinterpreted_batch_ndims + 1, 0))) if len(fn.event_shape) > 1 else terms
             carried = site["infer"]["carried"] and terms.dim() > 1
         else:
-            terms = fn.log_prob(value)
+            terms = plain(fn, value)
             carried = site["infer"]["carried"] and terms.dim() > len(plates)
     if not carried:
         return terms.reshape(1, -1), terms.new_zeros(1)
     return terms.reshape(len(components.log_weights), -1), components.log_weights
+
+
+def log_prob(distribution: Any, value: Tensor) -> Tensor:
+    """``log p(y | f)``, the plain term of most losses."""
+    result: Tensor = distribution.log_prob(value)
+    return result

@@ -5,7 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from pyro_dgp.guide import Components
-from pyro_dgp.losses.base import Loss, Site, row_terms
+from pyro_dgp.likelihoods import CollapsedObservation
+from pyro_dgp.losses.base import Loss, Site, log_prob, row_terms
 
 
 class ELBO(Loss):
@@ -18,5 +19,5 @@ class ELBO(Loss):
 
     def observed(self, site: Site, components: Components) -> Tensor:
         """``sum_n sum_s w_s E log p(y_n | f_n)``."""
-        terms, log_weights = row_terms(site, components, "expected_log_prob")
+        terms, log_weights = row_terms(site, components, CollapsedObservation.expected_log_prob, log_prob)
         return (log_weights.exp() @ terms).sum()

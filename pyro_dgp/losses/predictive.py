@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from pyro_dgp.guide import Components
-from pyro_dgp.losses.base import Loss, Site, row_terms
+from pyro_dgp.likelihoods import CollapsedObservation
+from pyro_dgp.losses.base import Loss, Site, log_prob, row_terms
 
 
 class PredictiveLogLikelihood(Loss):
@@ -31,5 +32,5 @@ class PredictiveLogLikelihood(Loss):
 
     def observed(self, site: Site, components: Components) -> Tensor:
         """``sum_n log sum_s w_s p_s(y_n)``."""
-        terms, log_weights = row_terms(site, components, "predictive_log_prob")
+        terms, log_weights = row_terms(site, components, CollapsedObservation.predictive_log_prob, log_prob)
         return torch.logsumexp(log_weights.unsqueeze(-1) + terms, 0).sum()

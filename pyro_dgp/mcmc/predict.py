@@ -138,7 +138,8 @@ def predict_mcmc(
         return stack_mixtures(parts)
 
     with torch.no_grad():
-        event_shape = components(slice(0, 1), 0).batch_shape[1:]
+        one = components(slice(0, 1), 0)
+        event_shape = (one.batch_shape + one.event_shape)[1:]
     return Prediction(evaluate, len(x), Size(event_shape), batch_size)
 
 

@@ -2,5 +2,6 @@
 
 from pyro_dgp.propagation.base import Propagation
 from pyro_dgp.propagation.monte_carlo import MonteCarlo
+from pyro_dgp.propagation.sigma_points import SigmaPoints
 
-__all__ = ["MonteCarlo", "Propagation"]
+__all__ = ["MonteCarlo", "Propagation", "SigmaPoints"]

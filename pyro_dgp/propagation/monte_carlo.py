@@ -24,12 +24,16 @@ class MonteCarlo(Propagation):
             raise ValueError(f"MonteCarlo needs at least one sample, got {num_samples}")
         self.num_components = num_samples
 
+    def for_prediction(self, num_samples: int) -> MonteCarlo:
+        """More draws than in training: the NLL of few is biased upwards."""
+        return MonteCarlo(num_samples)
+
     def log_weights(self, like: Tensor) -> Tensor:
         """``-log S`` each."""
         value = -math.log(self.num_components)
         return torch.full((self.num_components,), value, dtype=like.dtype, device=like.device)
 
-    def propagate(self, marginal: FunctionMarginal, carried: bool) -> TorchDistribution:
+    def propagate(self, site: str, marginal: FunctionMarginal, carried: bool) -> TorchDistribution:
         """One draw in each component."""
         if carried:
             return marginal

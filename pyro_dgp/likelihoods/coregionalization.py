@@ -1,0 +1,132 @@
+"""Several outputs that are linear mixtures of latent functions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from pyro import distributions as dist
+from pyro.distributions import constraints
+from pyro.nn import PyroParam
+from torch import Tensor
+from torch.distributions import Distribution, MultivariateNormal
+
+from pyro_dgp import linalg
+from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.likelihoods.base import Conditional, Likelihood, RowObservation
+from pyro_dgp.likelihoods.gaussian import NOISE_FLOOR
+from pyro_dgp.moments import Moments
+
+
+@dataclass(frozen=True)
+class CoregionalizedConditional(Conditional):
+    """``y_n ~ N(mixing f_n + bias, diag(variance))``; ``mixing`` ``(D_out, L)``, the others ``(D_out,)``."""
+
+    mixing: Tensor
+    bias: Tensor
+    variance: Tensor
+    integration = "closed form"
+
+    def _mean(self, f: Tensor) -> Tensor:
+        return f @ self.mixing.mT + self.bias
+
+    def _correlated(self, f: Moments, noise: Tensor) -> MultivariateNormal:
+        """``N(mixing m + bias, mixing diag(v) mixing' + diag(noise))`` for each row."""
+        root = self.mixing * f.variance.sqrt().unsqueeze(-2)
+        covariance = root @ root.mT + torch.diag_embed(noise)
+        factor = torch.linalg.cholesky_ex(covariance).L
+        return MultivariateNormal(self._mean(f.mean), scale_tril=factor, validate_args=False)
+
+    def given(self, f: Tensor) -> RowObservation:
+        """Independent normals around the mixed functions."""
+        mean = self._mean(f)
+        return RowObservation(dist.Normal(mean, self.variance.sqrt().expand(mean.shape), validate_args=False), 2)
+
+    def expected_log_prob(self, y: Tensor, f: Moments) -> Tensor:
+        """``sum_d log N(y_d | mean_d, variance_d) - (mixing^2 v)_d / (2 variance_d)``."""
+        squared = (y - self._mean(f.mean)).square() + f.variance @ self.mixing.square().mT
+        return -0.5 * (squared / self.variance + self.variance.log() + math.log(2 * math.pi)).sum(-1)
+
+    def components(self, f: Moments) -> Distribution:
+        """Correlated outputs: batch shape ``(..., N)``, event shape ``(D_out,)``."""
+        return self._correlated(f, self.variance)
+
+    def log_expected_gamma_score(self, y: Tensor, f: Moments, gamma: float) -> Tensor:
+        """A power of a normal is a normal of variance ``variance / c`` but for a constant."""
+        power, count = gamma - 1, len(self.variance)
+        log_two_pi, log_determinant = math.log(2 * math.pi), self.variance.log().sum()
+        density: Tensor = self._correlated(f, self.variance / power).log_prob(y)
+        scale = 0.5 * (count * log_two_pi + log_determinant - count * math.log(power))
+        expected = density + scale - 0.5 * power * (count * log_two_pi + log_determinant)
+        log_integral = -0.5 * power * (count * log_two_pi + log_determinant) - 0.5 * count * math.log(gamma)
+        return expected - power / gamma * log_integral
+
+    def joint_log_prob(self, y: Tensor, prior: FunctionPrior) -> Tensor:
+        """Normal with covariance ``sum_l K_l x w_l w_l' + I x diag(variance)`` over all rows and outputs: a dense factor."""
+        kernels = prior.covariance_matrix
+        kernels = kernels.expand(*kernels.shape[:-3], self.mixing.shape[-1], *kernels.shape[-2:])
+        joint = torch.einsum("...lab,dl,el->...adbe", kernels, self.mixing, self.mixing)
+        size = y.shape[-2] * y.shape[-1]
+        covariance = joint.reshape(*joint.shape[:-4], size, size) + torch.diag(self.variance.repeat(y.shape[-2]))
+        factor = linalg.noisy_cholesky(covariance, prior.jitter, prior.name)
+        difference = (y - self._mean(prior.mean)).flatten(-2).unsqueeze(-1)
+        white = torch.linalg.solve_triangular(factor, difference, upper=False).squeeze(-1)
+        logs = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return -0.5 * white.square().sum(-1) - logs - 0.5 * size * math.log(2 * math.pi)
+
+
+class LinearCoregionalization(Likelihood):
+    """Linear model of coregionalisation: ``y_nd = sum_l mixing_dl f_nl + bias_d + e_nd``, ``e_nd ~ N(0, variance_d)``.
+
+    The semiparametric latent factor model (Seeger, Teh and Jordan 2005; [DSPP] 5.3): L independent functions, D_out outputs
+    that share them. Put it over a Gaussian process of ``num_outputs=L``; ``y`` is ``(N, D_out)``. Predictions are
+    mixtures of correlated normals. Under MCMC the latent functions become the site ``y_f_whitened``.
+
+    :param outputs: D_out, 2 or more.
+    :param latents: L.
+    :param variance: initial noise variance of each output, squared units of y.
+    :param floor: smallest noise variance.
+    """
+
+    def __init__(self, outputs: int, latents: int, variance: float = 0.1, floor: float = NOISE_FLOOR) -> None:
+        super().__init__()
+        if outputs < 2 or latents < 1:
+            raise ValueError(f"coregionalisation mixes functions into 2 or more outputs, got {latents} into {outputs}")
+        if not variance > floor:
+            raise ValueError(f"the initial noise variance {variance} must exceed its floor {floor}")
+        self.outputs, self.latents = outputs, latents
+        self.mixing = PyroParam(torch.randn(outputs, latents) / latents**0.5, event_dim=2)
+        self.bias = PyroParam(torch.zeros(outputs), event_dim=1)
+        start = torch.full((outputs,), float(variance))
+        self.variance = PyroParam(start, constraint=constraints.greater_than(floor), event_dim=1)
+
+    @classmethod
+    def fit(cls, y: Tensor, latents: int) -> LinearCoregionalization:
+        """Start from the principal directions of targets ``y`` ``(N, D_out)``, each function of unit variance."""
+        if y.dim() != 2 or latents > min(y.shape):
+            raise ValueError(
+                f"{latents} latent functions need targets (N, D_out) of as many outputs, got {tuple(y.shape)}"
+            )
+        model = cls(y.shape[-1], latents).to(y)
+        mean = y.mean(0)
+        _, spread, directions = torch.linalg.svd(y - mean, full_matrices=False)
+        model.mixing = (directions[:latents].mT * spread[:latents] / len(y) ** 0.5).contiguous()
+        model.bias = mean
+        return model
+
+    def require_outputs(self, outputs: int) -> None:
+        """As many functions as the mixing has columns."""
+        if outputs != self.latents:
+            raise ValueError(
+                f"LinearCoregionalization(latents={self.latents}) stands over a Gaussian process of {outputs} outputs: "
+                "make them equal"
+            )
+
+    def target_outputs(self, outputs: int) -> int:
+        """D_out."""
+        return self.outputs
+
+    def conditional(self) -> CoregionalizedConditional:
+        """Read every parameter."""
+        return CoregionalizedConditional(self.mixing, self.bias, self.variance)

@@ -1,0 +1,191 @@
+"""Sigma points: hidden layers at fixed or learned numbers of standard deviations from their means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from pyro.nn import PyroModule, PyroParam
+from torch import Size, Tensor
+
+from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.processes import FunctionMarginal
+from pyro_dgp.propagation.base import Propagation
+
+RULES = ("gauss-hermite", "qr1", "qr2", "qr3")
+
+
+class SigmaPoint(FunctionMarginal):
+    """q(f) at inputs, whose every draw is ``mean + points * sd``: a Dirac mass with the moments it was placed by."""
+
+    def __init__(self, marginal: FunctionMarginal, points: Tensor) -> None:
+        super().__init__(marginal.mean, marginal.variance, marginal.regularizer, marginal._joint)
+        self.points = points
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> SigmaPoint:
+        """More batches, at the same points."""
+        return SigmaPoint(super().expand(batch_shape), self.points)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """The point, repeated: ``(*sample_shape, ..., N, D_out)``."""
+        value = self.mean + self.points * self.variance.sqrt()
+        return value.expand(self._extended_shape(Size(sample_shape)))
+
+
+class SigmaPoints(Propagation):
+    """A deterministic, weighted grid or list of points in the place of samples ([DSPP] 3.2).
+
+    Component s puts output w of a hidden layer at ``mean_w + xi_w^(s) sd_w``; all rows of data share points and weights. The
+    mixture over components is the model's predictive density ([DSPP] 20 to 23), no approximation of anything unless the
+    rule is Gauss-Hermite.
+
+    | rule | components | points | weights |
+    |---|---|---|---|
+    | ``gauss-hermite`` | grid, ``S^W`` ([DSPP] 18) | fixed | fixed |
+    | ``qr1`` | grid, ``S^W`` ([DSPP] 22) | learned, ``(S, W)`` | learned, one for each of the ``S^W`` |
+    | ``qr2`` | grid, ``S^W`` | learned, symmetric: ``xi^(s) = -xi^(S+1-s)`` | learned, one for each of the ``S^W`` |
+    | ``qr3`` | list, ``S`` ([DSPP] 23) | learned, ``(S, W)`` for each hidden layer | learned, shared by the layers |
+
+    The grids serve one hidden layer of width W, ``qr3`` any number of them. (In [DSPP] 19 the third point is +sqrt 3.)
+
+    :param rule: one of the four.
+    :param num_points: S, points of each dimension for the grids, components in all for ``qr3``.
+    :param max_components: a grid of more is refused.
+    """
+
+    def __init__(self, rule: str = "qr3", num_points: int = 10, max_components: int = 1024) -> None:
+        super().__init__()
+        if rule not in RULES:
+            raise ValueError(f"there is no quadrature rule {rule!r}: choose from {', '.join(RULES)}")
+        if num_points < 1:
+            raise ValueError(f"SigmaPoints needs at least one point, got {num_points}")
+        self.rule, self.num_points, self.max_components = rule, num_points, max_components
+        self.points = PyroModule()
+        self._widths: dict[str, int] = {}
+
+    @property
+    def num_components(self) -> int:  # type: ignore[override]
+        """S for ``qr3``, ``S^W`` for the grids; 1 for a model without hidden layers."""
+        if not self._widths:
+            return 1
+        return self.num_points if self.rule == "qr3" else self.num_points ** sum(self._widths.values())
+
+    def initialize(self, latent: Mapping[str, FunctionPrior]) -> None:
+        """Points and weights for these layers: Gauss-Hermite's for the grids, standard normal draws for ``qr3``."""
+        widths = {site: prior.num_outputs for site, prior in latent.items()}
+        like = next((prior.x for prior in latent.values()), torch.empty(()))
+        self._create(widths, like)
+
+    def _create(self, widths: dict[str, int], like: Tensor) -> None:
+        self._require_size(widths)
+        self._widths, self.points = dict(widths), PyroModule()
+        if not widths or self.rule == "gauss-hermite":
+            return
+        nodes, log_weights = (values.to(like) for values in gauss_hermite(self.num_points))
+        for site, width in widths.items():
+            if self.rule == "qr3":
+                start = _standardised(torch.randn(self.num_points, width, dtype=like.dtype, device=like.device))
+            else:
+                start = nodes[:, None].repeat(1, width)
+            start = start[(self.num_points + 1) // 2 :] if self.rule == "qr2" else start
+            setattr(self.points, site, PyroParam(start, event_dim=2))
+        logits = like.new_zeros(self.num_points) if self.rule == "qr3" else self._grid_log_weights(log_weights)
+        self.weight_logits = PyroParam(logits, event_dim=1)
+
+    def _require_size(self, widths: dict[str, int]) -> None:
+        if self.rule == "qr3":
+            return
+        if len(widths) > 1:
+            raise ValueError(
+                f"rule {self.rule!r} is a grid over the outputs of one hidden layer, and the model has {list(widths)}: "
+                "use 'qr3'"
+            )
+        width = sum(widths.values())
+        if self.num_points**width > self.max_components:
+            raise ValueError(
+                f"rule {self.rule!r} with {self.num_points} points in each of {width} dimensions has "
+                f"{self.num_points**width} components, more than max_components={self.max_components}: "
+                "take fewer points, a narrower layer, or rule 'qr3'"
+            )
+
+    def _grid_log_weights(self, log_weights: Tensor) -> Tensor:
+        return log_weights[self._grid(log_weights.device)].sum(-1)
+
+    def _grid(self, device: torch.device) -> Tensor:
+        """Which point each component takes in each dimension, ``(S^W, W)``."""
+        axes = [torch.arange(self.num_points, device=device)] * sum(self._widths.values())
+        return torch.cartesian_prod(*axes).reshape(-1, len(axes))
+
+    def log_weights(self, like: Tensor) -> Tensor:
+        """Normalised logarithms of the weights."""
+        if not self._widths:
+            return like.new_zeros(1)
+        if self.rule == "gauss-hermite":
+            return self._grid_log_weights(gauss_hermite(self.num_points)[1].to(like))
+        logits: Tensor = self.weight_logits
+        return torch.log_softmax(logits, 0)
+
+    def positions(self, site: str, like: Tensor) -> Float[Tensor, "s w"]:
+        """xi: position of each component in each output of a layer, in standard deviations."""
+        if site not in self._widths:
+            raise ValueError(f"there are no sigma points for {site!r}: guide.initialize met {list(self._widths)}")
+        if self.rule == "qr3":
+            listed: Tensor = getattr(self.points, site)
+            return listed
+        width = self._widths[site]
+        if self.rule == "gauss-hermite":
+            points = gauss_hermite(self.num_points)[0].to(like)[:, None].expand(-1, width)
+        else:
+            points = getattr(self.points, site)
+        if self.rule == "qr2":
+            middle = points.new_zeros(self.num_points % 2, width)
+            points = torch.cat([-points.flip(0), middle, points])
+        return points.gather(0, self._grid(points.device))
+
+    def propagate(self, site: str, marginal: FunctionMarginal, carried: bool) -> SigmaPoint:
+        """Every component at its point."""
+        points = self.positions(site, marginal.mean)
+        if not carried:
+            marginal = marginal.expand((len(points), *marginal.batch_shape))
+        between = [1] * (marginal.mean.dim() - 2)
+        return SigmaPoint(marginal, points.reshape(len(points), *between, points.shape[-1]))
+
+    def draw(self, site: str, marginal: FunctionMarginal, memory: dict[str, Any]) -> SigmaPoint:
+        """One component, drawn by weight and the same for all layers and rows."""
+        if "component" not in memory:
+            weights = self.log_weights(marginal.mean).exp().detach()
+            count = max(marginal.batch_shape.numel(), 1)
+            memory["component"] = torch.multinomial(weights, count, replacement=True).reshape(marginal.batch_shape)
+        index = memory["component"].expand(marginal.batch_shape)
+        return SigmaPoint(marginal, self.positions(site, marginal.mean)[index].unsqueeze(-2))
+
+    def get_extra_state(self) -> dict[str, int]:
+        """Widths of the hidden layers, saved with the state dict."""
+        return self._widths
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        """The inverse of :meth:`get_extra_state`; the parameters are created before they are loaded."""
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        widths = state_dict.get(f"{prefix}_extra_state", self._widths)
+        if widths != self._widths:
+            values = (v for k, v in state_dict.items() if k.startswith(prefix) and isinstance(v, Tensor))
+            self._create(widths, next(values, torch.empty(())))
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+
+def gauss_hermite(size: int) -> tuple[Tensor, Tensor]:
+    """Nodes and log weights of E f(z), z ~ N(0, 1), exact for polynomials of degree ``2 size - 1``; float64."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(size)
+    return torch.as_tensor(nodes), torch.as_tensor(np.log(weights) - 0.5 * math.log(2 * math.pi))
+
+
+def _standardised(points: Tensor) -> Tensor:
+    """Points of zero mean and unit variance in each dimension, so that training starts from matched moments."""
+    if len(points) == 1:
+        return torch.zeros_like(points)
+    return (points - points.mean(0)) / points.std(0, correction=0)
