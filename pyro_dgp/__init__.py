@@ -1,5 +1,7 @@
 """Deep Gaussian processes as ordinary Pyro models, and interchangeable ways to fit them."""
 
+from pyro_dgp.extractors import DeepKernel, FeatureExtractor
+from pyro_dgp.fit import fit
 from pyro_dgp.gp import FunctionPrior, GaussianProcess
 from pyro_dgp.guide import Variational
 from pyro_dgp.kernels import (
@@ -29,6 +31,7 @@ from pyro_dgp.predict import predict
 from pyro_dgp.prediction import Mixture, Prediction
 from pyro_dgp.processes import ConditionedProcess, InducingPoints
 from pyro_dgp.propagation import MonteCarlo, SigmaPoints
+from pyro_dgp.validation import Validation, fit_validated
 
 __version__ = "0.1.0"
 
@@ -41,6 +44,8 @@ __all__ = [
     "ConditionedProcess",
     "Constant",
     "ConstantMean",
+    "DeepKernel",
+    "FeatureExtractor",
     "FromGPyTorch",
     "FromPyroContrib",
     "FunctionPrior",
@@ -66,10 +71,13 @@ __all__ = [
     "Scaled",
     "SigmaPoints",
     "Sum",
+    "Validation",
     "Variational",
     "White",
     "Zero",
     "concatenate_inputs",
+    "fit",
+    "fit_validated",
     "module_local_parameters",
     "predict",
     "predict_mcmc",

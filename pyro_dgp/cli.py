@@ -64,8 +64,10 @@ def _add_compare(commands: Any) -> None:
     add("--batch-size", type=int, metavar="B", default=defaults.batch_size, help="rows of a training step")
     add("--epochs", type=int, metavar="E", default=defaults.epochs, help="passes over the data; none: about 2000 steps")
     add("--learning-rate", type=float, metavar="R", default=defaults.learning_rate, help="of Adam")
-    add("--beta", type=float, metavar="B", default=defaults.beta, help="weight of the KL in predictive losses")
-    add("--split", type=int, metavar="K", default=0, help="train/test split")
+    add(
+        "--beta", type=float, metavar="B", help="weight of the KL in predictive losses; none: chosen on validation rows"
+    )
+    add("--split", type=int, metavar="K", default=defaults.split, help="train/test split")
     add("--seed", type=int, metavar="I", default=defaults.seed, help="of everything random")
     add("--dtype", choices=["float32", "float64"], default="float64", help="of everything")
     add("--device", choices=["auto", "cpu", "cuda"], default="auto", help="where it runs")
@@ -86,7 +88,7 @@ def _compare(parsed: argparse.Namespace) -> int:
     settings = Settings(**{f.name: getattr(parsed, f.name) for f in fields(Settings)})
     names = tuple(name.strip() for name in parsed.methods.split(",") if name.strip())
     comparison = Comparison(
-        parsed.output, None, names, settings, parsed.split, parsed.dtype, parsed.device, parsed.threads, parsed.resume
+        parsed.output, None, names, settings, parsed.dtype, parsed.device, parsed.threads, parsed.resume
     )
     check(comparison)
     if parsed.target is not None and parsed.data is None:

@@ -23,7 +23,7 @@ from pyro_dgp.likelihoods import NOISE_FLOOR
 from pyro_dgp.memory import peak_memory_mb, reset_peak_memory
 from pyro_dgp.methods import METHODS, Method
 from pyro_dgp.metrics import coverage, scores
-from pyro_dgp.models import KERNELS, DeepGP
+from pyro_dgp.models import KERNELS
 from pyro_dgp.plots import LEVELS, plot_comparison
 from pyro_dgp.prediction import Prediction
 from pyro_dgp.to_arviz import to_arviz
@@ -44,7 +44,6 @@ class Comparison:
     :ivar output: folder of the results. It must not exist or be empty, unless ``resume``.
     :ivar dataset: the data; scikit-learn's diabetes if not given.
     :ivar methods: names of ``METHODS``.
-    :ivar split: number of the train/test split.
     :ivar resume: methods that the folder has results for are not run again.
     """
 
@@ -52,7 +51,6 @@ class Comparison:
     dataset: Dataset | None = None
     methods: Sequence[str] = DEFAULT_METHODS
     settings: Settings = Settings()
-    split: int = 0
     dtype: str = "float64"
     device: str = "auto"
     threads: int | None = None
@@ -81,7 +79,7 @@ def compare(
     dataset = comparison.dataset or load_default()
     check_data(dataset)
     device = _device(comparison.device)
-    part = split(dataset, comparison.split, getattr(torch, comparison.dtype), device)
+    part = split(dataset, settings.split, getattr(torch, comparison.dtype), device)
     config = _config(comparison, dataset)
     rows = _finished(comparison, config)
     _make_folder(comparison.output)
@@ -92,7 +90,7 @@ def compare(
     say(f"the noise variance of every method stays above {NOISE_FLOOR:g} of the standardised target's")
     failures = {}
     with _torch_defaults(comparison):
-        untrained: dict[Any, DeepGP] = {}
+        untrained: dict[Any, torch.nn.Module] = {}
         try:
             for name in comparison.methods:
                 if any(row["method"] == name for row in rows):
@@ -104,7 +102,7 @@ def compare(
                     say(f"{name} failed: {error}")
                     failures[name] = error
                     continue
-                head = {"method": name, "dataset": dataset.name, "split": comparison.split, "seed": settings.seed}
+                head = {"method": name, "dataset": dataset.name, "split": settings.split, "seed": settings.seed}
                 rows.append(head | row | {"config": config})
                 _write(comparison.output, rows, part, fitted, prediction)
         finally:
@@ -137,6 +135,8 @@ def check(comparison: Comparison) -> None:
         raise ValueError(f"seed must be below 2**31, got {settings.seed}")
     if not 0 < settings.learning_rate < float("inf"):
         raise ValueError(f"learning-rate must be a positive number, got {settings.learning_rate}")
+    for name in comparison.methods:
+        METHODS[name].inference.check(settings)
     if comparison.threads is not None and comparison.threads < 1:
         raise ValueError(f"threads must be at least 1, got {comparison.threads}")
     if comparison.dtype not in ("float32", "float64"):
@@ -150,7 +150,7 @@ def check(comparison: Comparison) -> None:
 
 
 _LEAST = {
-    "layers": 1, "width": 1, "inducing": 1, "samples": 1, "batch_size": 1, "epochs": 1, "beta": 0, "seed": 0,
+    "layers": 1, "width": 1, "inducing": 1, "samples": 1, "batch_size": 1, "epochs": 1, "beta": 0, "split": 0, "seed": 0,
     "mcmc_points": 2, "mcmc_samples": 8, "warmup": 0, "chains": 1,
 }  # fmt: skip
 
@@ -181,7 +181,6 @@ def _config(comparison: Comparison, dataset: Dataset) -> dict[str, Any]:
     named = {
         "dataset": dataset.name,
         "data": dataset.fingerprint(),
-        "split": comparison.split,
         "dtype": comparison.dtype,
     }
     return named | asdict(comparison.settings)
@@ -242,7 +241,7 @@ def _run(
     method: Method,
     part: Split,
     settings: Settings,
-    untrained: dict[Any, DeepGP],
+    untrained: dict[Any, torch.nn.Module],
     say: Callable[[str], None],
     progress: Callable[[str], Progress],
 ) -> tuple[Row, Fitted, Prediction]:

@@ -12,8 +12,26 @@ from torch import Tensor
 
 from pyro_dgp.parameters import module_local_parameters
 
-#: ``callback(step, loss)`` after each step; the loss is in nats per observation.
-Callback = Callable[[int, float], None]
+#: ``callback(step, loss)`` after each step; the loss is in nats per observation. True ends the training.
+Callback = Callable[[int, float], bool | None]
+
+
+#: ``optimizer(objective, learning_rate)``, over the parameters of the objective.
+OptimizerRecipe = Callable[[torch.nn.Module, float], torch.optim.Optimizer]
+
+
+def adam(objective: torch.nn.Module, learning_rate: float) -> torch.optim.Optimizer:
+    """Adam at one learning rate."""
+    return torch.optim.Adam(objective.parameters(), lr=learning_rate, fused=True)
+
+
+def adam_for_networks(objective: torch.nn.Module, learning_rate: float) -> torch.optim.Optimizer:
+    """Adam at a tenth of the learning rate for the weights of networks: a rate that suits kernels kills rectifiers."""
+    named = dict(objective.named_parameters())
+    own = [parameter for name, parameter in named.items() if name.endswith("_unconstrained")]
+    weights = [parameter for name, parameter in named.items() if not name.endswith("_unconstrained")]
+    groups = [{"params": own, "lr": learning_rate}, {"params": weights, "lr": learning_rate / 10}]
+    return torch.optim.Adam(groups, fused=True)
 
 
 @dataclass
@@ -52,6 +70,7 @@ def fit(
     learning_rate: float = 0.02,
     seed: int = 0,
     callback: Callback | None = None,
+    optimizer: OptimizerRecipe = adam,
 ) -> FitResult:
     """Minimise ``objective(x_batch, y_batch)`` by Adam, in place.
 
@@ -61,6 +80,8 @@ def fit(
     :param x: training inputs ``(N, D)``.
     :param y: targets ``(N,)`` or ``(N, D_out)``.
     :param seed: of the order of the batches.
+    :param callback: called after each step; ends the training by returning true.
+    :param optimizer: Adam, or what it gives.
     """
     for name, values in (("x", x), ("y", y)):
         if not bool(torch.isfinite(values).all()):
@@ -69,15 +90,15 @@ def fit(
         raise ValueError(f"x has {len(x)} rows and y has {len(y)}: they must be equal")
     result, start = FitResult(), time.perf_counter()
     with module_local_parameters(objective):
-        optimizer = torch.optim.Adam(objective.parameters(), lr=learning_rate, fused=True)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: decay(step / max(steps, 1)))
+        stepper = optimizer(objective, learning_rate)
+        schedule = torch.optim.lr_scheduler.LambdaLR(stepper, lambda step: decay(step / max(steps, 1)))
         rows = batches(len(x), batch_size, seed)
         for step in range(steps):
             index = next(rows)
-            optimizer.zero_grad()
+            stepper.zero_grad()
             loss = objective(x[index], y[index]) / len(x)
             loss.backward()
-            optimizer.step()
+            stepper.step()
             schedule.step()
             value = float(loss.detach())
             if not math.isfinite(value):
@@ -85,8 +106,8 @@ def fit(
                     f"the loss is {value} at step {step}: lower the learning rate, or use float64 if this is float32"
                 )
             result.losses.append(value)
-            if callback is not None:
-                callback(step, value)
+            if callback is not None and callback(step, value):
+                break
     result.seconds = time.perf_counter() - start
     return result
 

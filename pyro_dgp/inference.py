@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from pyro.infer import MCMC, NUTS
 from torch import Tensor, nn
 
-from pyro_dgp.fit import fit, steps_for
+from pyro_dgp.fit import OptimizerRecipe, adam, fit, steps_for
 from pyro_dgp.guide import Variational
 from pyro_dgp.losses import Loss, MarginalLikelihood
 from pyro_dgp.mcmc import predict_mcmc, whitened
@@ -24,6 +24,7 @@ from pyro_dgp.prediction import Prediction
 from pyro_dgp.priors import describe
 from pyro_dgp.processes import ProcessFamily
 from pyro_dgp.propagation import Propagation
+from pyro_dgp.validation import Validation, fit_validated
 
 #: ``progress(step, total, figures)``: figures by name, such as the current loss in nats per observation.
 Progress = Callable[[int, int, dict[str, float]], None]
@@ -36,7 +37,8 @@ DEFAULT_STEPS = 2000
 class Settings:
     """What a user can set for every method; a method reads what concerns it.
 
-    ``epochs=None`` means as many passes as make about 2000 steps. ``beta`` weighs the KL of predictive losses.
+    ``epochs=None`` means as many passes as make about 2000 steps. ``beta`` weighs the KL of predictive losses; ``None`` has
+    it chosen on validation rows. ``split`` is the number of the train/test split, and the seed of the validation rows.
     """
 
     layers: int = 2
@@ -47,7 +49,8 @@ class Settings:
     batch_size: int = 100
     epochs: int | None = None
     learning_rate: float = 0.02
-    beta: float = 0.05
+    beta: float | None = None
+    split: int = 0
     seed: int = 0
     mcmc_points: int = 100
     mcmc_samples: int = 100
@@ -92,9 +95,20 @@ class Inference(ABC):
         """The largest training set that it is meant for; nothing if there is no such limit."""
         return None
 
+    def check(self, settings: Settings) -> None:
+        """Raise ``ValueError`` with one sentence for settings that it cannot run with."""
+
     def remarks(self, settings: Settings) -> list[str]:
         """Sentences to be said before it starts."""
         return []
+
+
+@runtime_checkable
+class Remarking(Protocol):
+    """A recipe that has something to say about the settings."""
+
+    def remarks(self, settings: Settings) -> list[str]:
+        """Sentences to be said before it starts."""
 
 
 @dataclass(frozen=True)
@@ -104,19 +118,68 @@ class ByGuide(Inference):
     processes: Callable[[Settings], ProcessFamily]
     propagation: Callable[[Settings], Propagation]
     loss: Callable[[Settings, int], Loss]
+    optimizer: OptimizerRecipe = adam
 
     def run(self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""
         start = time.perf_counter()
-        guide = Variational(model, self.processes(settings), self.propagation(settings))
-        guide.initialize(x, y)
+        guide = self.guide(model, x, y, settings)
         steps = settings.steps(len(x), settings.batch_size)
         objective = self.loss(settings, len(x))(model, guide)
         fit(
             objective, x, y, steps, settings.batch_size, settings.learning_rate, settings.seed,
-            lambda step, loss: progress(step + 1, steps, {"loss": loss}),
+            lambda step, loss: progress(step + 1, steps, {"loss": loss}), self.optimizer,
         )  # fmt: skip
         return Fitted(partial(predict, guide), len(x), steps, time.perf_counter() - start)
+
+    def guide(self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> Variational:
+        """The untrained guide, initialised on the training rows."""
+        guide = Variational(model, self.processes(settings), self.propagation(settings))
+        guide.initialize(x, y)
+        return guide
+
+    def check(self, settings: Settings) -> None:
+        """Whether the propagation can be built."""
+        self.propagation(settings)
+
+    def remarks(self, settings: Settings) -> list[str]:
+        """Those of the propagation."""
+        return self.propagation.remarks(settings) if isinstance(self.propagation, Remarking) else []
+
+
+@dataclass(frozen=True)
+class ByValidatedGuide(ByGuide):
+    """The same with validation rows, for losses that overfit: beta, early stopping and the checkpoint chosen by them."""
+
+    validation: Validation = Validation()
+
+    def run(self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings, progress: Progress) -> Fitted:
+        """See :class:`Inference`."""
+        start = time.perf_counter()
+        guide = self.guide(model, x, y, settings)
+        steps = settings.steps(len(x), settings.batch_size)
+        result = fit_validated(
+            guide, lambda beta, rows: self.loss(replace(settings, beta=beta), rows), x, y, steps, settings.batch_size,
+            settings.learning_rate, settings.seed, self.validation, settings.split, settings.beta, progress, self.optimizer,
+        )  # fmt: skip
+        figures: dict[str, float | int | None] = {
+            "beta": result.beta,
+            "best_step": result.best_step,
+            "n_validation": result.validation_rows,
+            "validation_nll": result.validation_nll,
+            "validation_seconds": result.extra_seconds,
+        }
+        seconds = time.perf_counter() - start
+        return Fitted(partial(predict, guide), result.rows, result.steps, seconds, diagnostics=figures)
+
+    def remarks(self, settings: Settings) -> list[str]:
+        """The held-out rows, and the search."""
+        searched = ", ".join(f"{beta:g}" for beta in self.validation.betas)
+        beta = f"beta from {searched}" if settings.beta is None else f"beta {settings.beta:g} as given"
+        return [
+            *super().remarks(settings),
+            f"holds out {self.validation.share:.0%} of the training rows for validation: {beta}, best checkpoint",
+        ]
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from pyro_dgp.inference import ByGuide, ByMarginalLikelihood, ByNUTS, Inference, Settings
-from pyro_dgp.losses import ELBO, PredictiveLogLikelihood
+from pyro_dgp.extractors import DeepKernel, FeatureExtractor
+from pyro_dgp.fit import adam_for_networks
+from pyro_dgp.inference import ByGuide, ByMarginalLikelihood, ByNUTS, ByValidatedGuide, Inference, Settings
+from pyro_dgp.losses import ELBO, GammaDivergence, PredictiveLogLikelihood
 from pyro_dgp.models import DeepGP
 from pyro_dgp.priors import with_priors
 from pyro_dgp.processes import InducingPoints
-from pyro_dgp.propagation import MonteCarlo
+from pyro_dgp.propagation import MonteCarlo, SigmaPoints
 
 
 def shallow(x: Tensor, settings: Settings) -> DeepGP:
@@ -30,14 +33,74 @@ def deep_with_priors(x: Tensor, settings: Settings) -> DeepGP:
     return with_priors(deep(x, settings))
 
 
+@dataclass(frozen=True)
+class WithFeatures:
+    """A model on the features of a network: ``settings.width`` of them."""
+
+    build: Callable[[Tensor, Settings], DeepGP]
+
+    def __call__(self, x: Tensor, settings: Settings) -> DeepKernel:
+        """The network, and the model built on what it makes of ``x`` untrained."""
+        extractor = FeatureExtractor(x, settings.width)
+        with torch.no_grad():
+            features = extractor(x)
+        return DeepKernel(extractor, self.build(features, settings))
+
+
 def inducing_points(settings: Settings) -> InducingPoints:
     """M whitened inducing points with full covariance."""
     return InducingPoints(settings.inducing)
 
 
+def mean_field(settings: Settings) -> InducingPoints:
+    """M whitened inducing points with diagonal covariance."""
+    return InducingPoints(settings.inducing, covariance="diagonal")
+
+
 def monte_carlo(settings: Settings) -> MonteCarlo:
     """S samples."""
     return MonteCarlo(settings.samples)
+
+
+def sigma_points(settings: Settings) -> SigmaPoints:
+    """S sigma points of rule QR3."""
+    return SigmaPoints("qr3", settings.samples)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A grid of sigma points: S of them in each dimension, or as many as ``largest`` components in all allow."""
+
+    rule: str
+    largest: int = 256
+
+    def __call__(self, settings: Settings) -> SigmaPoints:
+        """The propagation."""
+        if settings.layers > 2:
+            raise ValueError(
+                f"rule {self.rule!r} is a grid over one hidden layer and layers is {settings.layers}: take 2, or method dspp"
+            )
+        points = self.points(settings)
+        if points < 2:
+            raise ValueError(
+                f"rule {self.rule!r} with 2 points in each of {settings.width} dimensions has more than {self.largest} "
+                "components: lower the width, or take method dspp"
+            )
+        return SigmaPoints(self.rule, points, self.largest)
+
+    def points(self, settings: Settings) -> int:
+        """Points in each dimension."""
+        fitting = [s for s in range(1, settings.samples + 1) if s**settings.width <= self.largest]
+        return max(fitting)
+
+    def remarks(self, settings: Settings) -> list[str]:
+        """What S became."""
+        points = self.points(settings)
+        if points == settings.samples:
+            return []
+        return [
+            f"{points} points in each of {settings.width} dimensions, {points**settings.width} components, not {settings.samples}"
+        ]
 
 
 def elbo(settings: Settings, rows: int) -> ELBO:
@@ -47,7 +110,12 @@ def elbo(settings: Settings, rows: int) -> ELBO:
 
 def predictive(settings: Settings, rows: int) -> PredictiveLogLikelihood:
     """The predictive log-likelihood with ``settings.beta``."""
-    return PredictiveLogLikelihood(rows, settings.beta)
+    return PredictiveLogLikelihood(rows) if settings.beta is None else PredictiveLogLikelihood(rows, settings.beta)
+
+
+def gamma_divergence(settings: Settings, rows: int) -> GammaDivergence:
+    """The gamma divergence, gamma 1.03."""
+    return GammaDivergence(rows)
 
 
 @dataclass(frozen=True)
@@ -64,13 +132,20 @@ class Method:
     name: str
     summary: str
     paper: str
-    model: Callable[[Tensor, Settings], DeepGP]
+    model: Callable[[Tensor, Settings], nn.Module]
     inference: Inference
     is_deep: bool
 
     def layers(self, settings: Settings) -> int:
         """Number of layers of the model."""
         return settings.layers if self.is_deep else 1
+
+
+DSPP = "Jankowiak, Pleiss, Gardner 2020, Deep Sigma Point Processes"
+SVGP = "Hensman, Fusi, Lawrence 2013, Gaussian Processes for Big Data"
+PPGPR = "Jankowiak, Pleiss, Gardner 2020, Parametric Gaussian Process Regressors"
+DSVI = "Salimbeni, Deisenroth 2017, Doubly Stochastic Variational Inference for Deep Gaussian Processes"
+DKL = "Wilson, Hu, Salakhutdinov, Xing 2016, Stochastic Variational Deep Kernel Learning"
 
 
 METHODS: dict[str, Method] = {
@@ -87,25 +162,105 @@ METHODS: dict[str, Method] = {
         Method(
             "svgp",
             "sparse variational GP, one layer, ELBO",
-            "Hensman, Fusi, Lawrence 2013, Gaussian Processes for Big Data",
+            SVGP,
             shallow,
             ByGuide(inducing_points, monte_carlo, elbo),
             is_deep=False,
         ),
         Method(
             "ppgpr",
-            "parametric predictive GP regression, one layer, predictive log-likelihood",
-            "Jankowiak, Pleiss, Gardner 2020, Parametric Gaussian Process Regressors",
+            "parametric predictive GP regression, one layer, predictive log-likelihood, validated",
+            PPGPR,
             shallow,
-            ByGuide(inducing_points, monte_carlo, predictive),
+            ByValidatedGuide(mean_field, monte_carlo, predictive),
             is_deep=False,
         ),
         Method(
             "dsvi",
             "deep GP, doubly stochastic variational inference, ELBO",
-            "Salimbeni, Deisenroth 2017, Doubly Stochastic Variational Inference for Deep Gaussian Processes",
+            DSVI,
             deep,
             ByGuide(inducing_points, monte_carlo, elbo),
+            is_deep=True,
+        ),
+        Method(
+            "dspp",
+            "deep sigma point process, S learned points (QR3), predictive log-likelihood, validated",
+            DSPP + ", Eq. 23",
+            deep,
+            ByValidatedGuide(mean_field, sigma_points, predictive),
+            is_deep=True,
+        ),
+        Method(
+            "dspp-qr1",
+            "deep sigma point process on a learned grid (QR1), predictive log-likelihood, validated",
+            DSPP + ", Eq. 22",
+            deep,
+            ByValidatedGuide(mean_field, Grid("qr1"), predictive),
+            is_deep=True,
+        ),
+        Method(
+            "dspp-qr2",
+            "deep sigma point process on a symmetric learned grid (QR2), predictive log-likelihood, validated",
+            DSPP + ", section 3.2",
+            deep,
+            ByValidatedGuide(mean_field, Grid("qr2"), predictive),
+            is_deep=True,
+        ),
+        Method(
+            "dspp-gh",
+            "deep sigma point process on the fixed Gauss-Hermite grid, predictive log-likelihood, validated",
+            DSPP + ", Eq. 18",
+            deep,
+            ByValidatedGuide(mean_field, Grid("gauss-hermite"), predictive),
+            is_deep=True,
+        ),
+        Method(
+            "mc-predictive",
+            "deep GP, predictive log-likelihood over Monte Carlo samples (biased), validated",
+            DSPP + ", footnote 4",
+            deep,
+            ByValidatedGuide(mean_field, monte_carlo, predictive),
+            is_deep=True,
+        ),
+        Method(
+            "gamma-dgp",
+            "deep GP, doubly stochastic, gamma divergence in the place of the log-likelihood",
+            "Knoblauch 2019, Robust Deep Gaussian Processes",
+            deep,
+            ByGuide(inducing_points, monte_carlo, gamma_divergence),
+            is_deep=True,
+        ),
+        Method(
+            "dkl-svgp",
+            "neural features, then svgp",
+            DKL,
+            WithFeatures(shallow),
+            ByGuide(inducing_points, monte_carlo, elbo, optimizer=adam_for_networks),
+            is_deep=False,
+        ),
+        Method(
+            "dkl-ppgpr",
+            "neural features, then ppgpr, validated",
+            DSPP + ", section 5.5",
+            WithFeatures(shallow),
+            ByValidatedGuide(mean_field, monte_carlo, predictive, optimizer=adam_for_networks),
+            is_deep=False,
+        ),
+        Method(
+            "dkl-dsvi",
+            "neural features, then dsvi",
+            DSPP + ", section 5.5",
+            WithFeatures(deep),
+            ByGuide(inducing_points, monte_carlo, elbo, optimizer=adam_for_networks),
+            is_deep=True,
+        ),
+        Method(
+            "dkl-dspp",
+            "neural features, then dspp, validated",
+            DSPP + ", section 5.5",
+            WithFeatures(deep),
+            ByValidatedGuide(mean_field, sigma_points, predictive, optimizer=adam_for_networks),
             is_deep=True,
         ),
         Method(

@@ -49,10 +49,12 @@ def require_own_parameters(root: nn.Module) -> None:
     for path, module in root.named_modules():
         if not isinstance(module, PyroModule):
             continue
-        for name in module._pyro_params:
+        networks = [name for name in module._parameters if not name.endswith("_unconstrained")]
+        for name in (*module._pyro_params, *networks):
             full = f"{path}.{name}" if path else name
             held = store._params.get(full)
-            if held is not None and held is not getattr(module, f"{name}_unconstrained"):
+            own = module._parameters.get(name, module._parameters.get(f"{name}_unconstrained"))
+            if held is not None and held is not own:
                 raise ValueError(
                     f"Pyro's global parameter store holds another object's {full!r}: call pyro.clear_param_store() before "
                     "fitting another model or guide, or train in the scope pyro_dgp.module_local_parameters()"
