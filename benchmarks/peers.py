@@ -8,7 +8,8 @@ import gpytorch
 import torch
 from gpytorch.mlls import DeepApproximateMLL, VariationalELBO
 from gpytorch.models.deep_gps import DeepGP, DeepGPLayer
-from gpytorch.variational import CholeskyVariationalDistribution, VariationalStrategy
+from gpytorch.models.deep_gps.dspp import DSPP, DSPPLayer
+from gpytorch.variational import CholeskyVariationalDistribution, MeanFieldVariationalDistribution, VariationalStrategy
 from torch import Tensor
 
 from pyro_dgp import Projection
@@ -30,16 +31,11 @@ class _FixedMean(gpytorch.means.Mean):
         return (x @ self.weight).mT
 
 
-class Layer(DeepGPLayer):
-    def __init__(self, points: Tensor, outputs: int | None, mean: Tensor | None, per_output: bool) -> None:
-        batch = torch.Size([]) if outputs is None else torch.Size([outputs])
-        q = CholeskyVariationalDistribution(points.shape[0], batch_shape=batch)
-        strategy = VariationalStrategy(self, points, q, learn_inducing_locations=True)
-        super().__init__(strategy, points.shape[-1], outputs)
-        if outputs is not None:  # hidden: small initial variance, as in this library
-            with torch.no_grad():
-                q.chol_variational_covar.mul_(1e-2)
-        strategy.variational_params_initialized.fill_(1)
+class _Parts:
+    """Kernel and mean of a layer."""
+
+    def _build(self, points: Tensor, batch: torch.Size, mean: Tensor | None, per_output: bool) -> None:
+        self.variational_strategy.variational_params_initialized.fill_(1)
         kernel_batch = batch if per_output else torch.Size([])
         d = points.shape[-1]
         base = gpytorch.kernels.MaternKernel(2.5, ard_num_dims=d, batch_shape=kernel_batch)
@@ -52,22 +48,76 @@ class Layer(DeepGPLayer):
         return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
 
+class Layer(_Parts, DeepGPLayer):
+    def __init__(self, points: Tensor, outputs: int | None, mean: Tensor | None, per_output: bool) -> None:
+        batch = torch.Size([]) if outputs is None else torch.Size([outputs])
+        q = CholeskyVariationalDistribution(points.shape[0], batch_shape=batch)
+        strategy = VariationalStrategy(self, points, q, learn_inducing_locations=True)
+        super().__init__(strategy, points.shape[-1], outputs)
+        if outputs is not None:  # hidden: small initial variance, as in this library
+            with torch.no_grad():
+                q.chol_variational_covar.mul_(1e-2)
+        self._build(points, batch, mean, per_output)
+
+
+class SigmaLayer(_Parts, DSPPLayer):
+    def __init__(
+        self, points: Tensor, outputs: int | None, mean: Tensor | None, per_output: bool, sigma_points: int
+    ) -> None:
+        batch = torch.Size([]) if outputs is None else torch.Size([outputs])
+        q = MeanFieldVariationalDistribution(points.shape[0], batch_shape=batch)
+        strategy = VariationalStrategy(self, points, q, learn_inducing_locations=True)
+        super().__init__(strategy, points.shape[-1], outputs, sigma_points)
+        self._build(points, batch, mean, per_output)
+
+
+def _stack(x: Tensor, layers: int, width: int, inducing: int) -> list[tuple[Tensor, int | None, Tensor | None]]:
+    """Inducing points, outputs and mean of each layer."""
+    parts: list[tuple[Tensor, int | None, Tensor | None]] = []
+    inputs = x
+    for _ in range(layers - 1):
+        weight = Projection.fit(inputs, width).weight
+        parts.append((initial_points(inputs, inducing, "peer"), width, weight))
+        inputs = inputs @ weight
+    return [*parts, (initial_points(inputs, inducing, "peer"), None, None)]
+
+
+def _noise() -> gpytorch.likelihoods.GaussianLikelihood:
+    likelihood = gpytorch.likelihoods.GaussianLikelihood(noise_constraint=gpytorch.constraints.GreaterThan(NOISE_FLOOR))
+    likelihood.noise = 0.1
+    return likelihood
+
+
 class PeerDeepGP(DeepGP):
     """GPyTorch's DSVI model: ``layers`` layers, hidden ones of ``width`` outputs."""
 
     def __init__(self, x: Tensor, layers: int, width: int, inducing: int, per_output: bool = False) -> None:
         super().__init__()
-        parts, inputs = [], x
-        for _ in range(layers - 1):
-            weight = Projection.fit(inputs, width).weight
-            parts.append(Layer(initial_points(inputs, inducing, "peer"), width, weight, per_output))
-            inputs = inputs @ weight
-        parts.append(Layer(initial_points(inputs, inducing, "peer"), None, None, False))
-        self.parts = torch.nn.ModuleList(parts)
-        self.likelihood = gpytorch.likelihoods.GaussianLikelihood(
-            noise_constraint=gpytorch.constraints.GreaterThan(NOISE_FLOOR)
+        self.parts = torch.nn.ModuleList(
+            [Layer(points, outputs, mean, per_output) for points, outputs, mean in _stack(x, layers, width, inducing)]
         )
-        self.likelihood.noise = 0.1
+        self.likelihood = _noise()
+
+    def forward(self, x: Tensor) -> gpytorch.distributions.MultivariateNormal:
+        for part in self.parts:
+            x = part(x)
+        return x
+
+
+class PeerDSPP(DSPP):
+    """GPyTorch's deep sigma point process, with ``sigma_points`` components of its one rule (QR3)."""
+
+    def __init__(
+        self, x: Tensor, layers: int, width: int, inducing: int, sigma_points: int, per_output: bool = False
+    ) -> None:
+        super().__init__(sigma_points)
+        self.parts = torch.nn.ModuleList(
+            [
+                SigmaLayer(points, outputs, mean, per_output, sigma_points)
+                for points, outputs, mean in _stack(x, layers, width, inducing)
+            ]
+        )
+        self.likelihood = _noise()
 
     def forward(self, x: Tensor) -> gpytorch.distributions.MultivariateNormal:
         for part in self.parts:

@@ -5,10 +5,28 @@ import pyro
 import pytest
 import torch
 from pyro import distributions as dist
+from pyro.infer import MCMC, NUTS
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from pyro_dgp import Bernoulli, Gaussian, likelihoods, module_local_parameters
+from pyro_dgp import (
+    ELBO,
+    RBF,
+    Bernoulli,
+    GammaDivergence,
+    Gaussian,
+    InducingPoints,
+    LinearCoregionalization,
+    MonteCarlo,
+    PredictiveLogLikelihood,
+    Variational,
+    fit,
+    likelihoods,
+    module_local_parameters,
+    predict,
+    predict_mcmc,
+    whitened,
+)
 from pyro_dgp.likelihoods import Likelihood
 from pyro_dgp.moments import Moments
 from tests.examples import OneLayer, TwoSites, regression
@@ -22,7 +40,7 @@ CASES = {
 
 def test_every_likelihood_of_the_package_is_in_this_table():
     classes = {n for n, c in vars(likelihoods).items() if inspect.isclass(c) and issubclass(c, Likelihood)}
-    assert classes - {"Likelihood"} == {name.split()[0] for name in CASES}
+    assert classes - {"Likelihood", "LinearCoregionalization"} == {name.split()[0] for name in CASES}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -178,3 +196,123 @@ def test_binary_targets_are_zero_or_one():
     guide.initialize(x, (y > 0).double())
     with pytest.raises(ValueError, match="other than 0 and 1"):
         ELBO().loss(model, guide, x, y.sign())
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("gamma", [1.03, 1.5])
+def test_gamma_scores_against_adaptive_quadrature(name, gamma):
+    make, density, targets = CASES[name]
+    conditional = make().requires_grad_(False).conditional()
+    mean, variance = 0.3, 0.5
+    q = norm(mean, math.sqrt(variance))
+    moments = Moments(torch.tensor([[mean]]), torch.tensor([[variance]]))
+
+    def integral(f):
+        if name == "Gaussian":
+            return quad(lambda y: density(y, f) ** gamma, f - 12, f + 12, epsabs=1e-13, limit=300)[0]
+        return density(0.0, f) ** gamma + density(1.0, f) ** gamma
+
+    for y in targets:
+        expected = quad(
+            lambda f, y=y: q.pdf(f) * density(y, f) ** (gamma - 1) / integral(f) ** ((gamma - 1) / gamma),
+            q.ppf(1e-12), q.ppf(1 - 1e-12), epsabs=1e-10, limit=200,
+        )[0]  # fmt: skip
+        value = conditional.log_expected_gamma_score(torch.tensor([y]), moments, gamma)
+        assert float(value) == pytest.approx(math.log(expected), abs=1e-7)
+
+
+def coregionalized(outputs=3, latents=2):
+    likelihood = LinearCoregionalization(outputs, latents)
+    with torch.no_grad():
+        likelihood.bias = torch.randn(outputs)
+        likelihood.variance = 0.1 + torch.rand(outputs)
+    return likelihood
+
+
+def test_coregionalization_against_dense_normals():
+    likelihood = coregionalized().requires_grad_(False)
+    conditional = likelihood.conditional()
+    mixing, noise = likelihood.mixing, torch.diag(likelihood.variance)
+    moments = Moments(torch.randn(4, 2), torch.rand(4, 2))
+    y = torch.randn(4, 3)
+    mean = moments.mean @ mixing.T + likelihood.bias
+    for n in range(4):
+        covariance = mixing @ torch.diag(moments.variance[n]) @ mixing.T + noise
+        predictive = dist.MultivariateNormal(mean[n], covariance)
+        torch.testing.assert_close(conditional.predictive_log_prob(y, moments)[n], predictive.log_prob(y[n]))
+        plain = dist.MultivariateNormal(mean[n], noise).log_prob(y[n])
+        penalty = 0.5 * torch.trace(torch.linalg.solve(noise, covariance - noise))
+        torch.testing.assert_close(conditional.expected_log_prob(y, moments)[n], plain - penalty)
+        torch.testing.assert_close(conditional.components(moments).covariance_matrix[n], covariance)
+
+
+def test_gamma_score_of_coregionalization_against_draws_and_of_one_function_against_the_gaussian():
+    likelihood = coregionalized().requires_grad_(False)
+    conditional = likelihood.conditional()
+    moments, y, gamma = Moments(torch.randn(4, 2), torch.rand(4, 2)), torch.randn(4, 3), 1.2
+    f = moments.mean + moments.variance.sqrt() * torch.randn(400_000, 4, 2)
+    score = likelihoods.log_gamma_score(conditional.given(f).base_dist, y, gamma).sum(-1).exp()
+    expected, error = score.mean(0), score.std(0) / len(f) ** 0.5
+    value = conditional.log_expected_gamma_score(y, moments, gamma).exp()
+    assert bool(((value - expected).abs() < 4 * error).all())
+
+
+def test_the_joint_density_of_coregionalized_outputs_is_the_dense_normal(local):
+    x, y = torch.randn(5, 1), torch.randn(5, 3)
+    model = OneLayer(kernel=RBF(outputs=2), likelihood=coregionalized(), outputs=2)
+    observation = pyro.poutine.trace(model).get_trace(x, y).nodes["y"]["fn"]
+    prior, c = observation.priors["f"], observation.conditional
+    covariance = torch.zeros(5, 3, 5, 3)
+    for latent in range(2):
+        column = c.mixing[:, latent]
+        covariance += torch.einsum("nm,d,e->ndme", prior.covariance_matrix[latent], column, column)
+    covariance = covariance.reshape(15, 15) + torch.diag(c.variance.repeat(5))
+    expected = dist.MultivariateNormal(c.bias.repeat(5), covariance).log_prob(y.reshape(-1))
+    torch.testing.assert_close(observation.log_prob(y), expected)
+
+
+def test_coregionalization_under_guides_losses_and_nuts(local):
+    x = torch.rand(25, 1) * 4 - 2
+    latent = torch.stack([torch.sin(2 * x[:, 0]), torch.cos(3 * x[:, 0])], -1)
+    y = latent @ torch.randn(2, 4) + 0.1 * torch.randn(25, 4)
+    model = OneLayer(likelihood=LinearCoregionalization.fit(y, 2), outputs=2)
+    guide = Variational(model, InducingPoints(25), MonteCarlo(1))
+    guide.initialize(x, y)
+    for loss in (ELBO, PredictiveLogLikelihood, GammaDivergence):
+        losses = fit(loss(25)(model, guide), x, y, 150, 25).losses
+        assert losses[-1] < losses[0] - 0.2, loss
+    fit(ELBO(25)(model, guide), x, y, 100, 25)
+    with torch.no_grad():
+        log_z = float(pyro.poutine.trace(model).get_trace(x, y).nodes["y"]["fn"].log_prob(y))
+        bound = -float(ELBO(25)(model, guide)(x, y))
+    assert log_z - 5 < bound <= log_z + 1e-6
+    prediction = predict(guide, x)
+    assert prediction.batch_shape == (25,) and prediction.event_shape == (4,)
+    correlation = torch.corrcoef(prediction.sample((4000,))[:, 3].T)
+    mixture = prediction._mixture(0).components
+    expected = mixture.covariance_matrix[0, 3] / mixture.stddev[0, 3].outer(mixture.stddev[0, 3])
+    torch.testing.assert_close(correlation, expected, rtol=0, atol=0.1)
+    torch.testing.assert_close(
+        prediction.crps(y), dist_crps(mixture.mean[0], mixture.stddev[0], y), rtol=1e-6, atol=1e-8
+    )
+    kernel = NUTS(whitened(model), max_tree_depth=5)
+    mcmc = MCMC(kernel, num_samples=150, warmup_steps=100, disable_progbar=True)
+    mcmc.run(x, y)
+    sampled = predict_mcmc(model, mcmc.get_samples(), x, y, x)
+    assert float((sampled.mean - prediction.mean).abs().max()) < 0.1
+    assert sampled.log_prob(y).shape == (25,)
+
+
+def dist_crps(mean, scale, y):
+    z = (y - mean) / scale
+    normal = torch.distributions.Normal(0.0, 1.0)
+    return scale * (z * (2 * normal.cdf(z) - 1) + 2 * normal.log_prob(z).exp() - 1 / math.sqrt(math.pi))
+
+
+def test_coregionalization_says_what_does_not_fit():
+    with pytest.raises(ValueError, match="make them equal"):
+        OneLayer(likelihood=LinearCoregionalization(3, 2), outputs=3)(torch.randn(4, 1))
+    with pytest.raises(ValueError, match="2 or more outputs"):
+        LinearCoregionalization(1, 1)
+    with pytest.raises(ValueError, match="latent functions need"):
+        LinearCoregionalization.fit(torch.randn(9, 3), 4)

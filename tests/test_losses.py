@@ -13,6 +13,7 @@ from pyro_dgp import (
     ELBO,
     RBF,
     Bernoulli,
+    GammaDivergence,
     Gaussian,
     GaussianProcess,
     InducingPoints,
@@ -29,7 +30,7 @@ from pyro_dgp import (
 from pyro_dgp.likelihoods import GaussHermite
 from tests.examples import OneLayer, TwoLayers, TwoSites, regression
 
-LOSSES = [ELBO, PredictiveLogLikelihood]
+LOSSES = [ELBO, PredictiveLogLikelihood, GammaDivergence]
 
 
 def guided(model, x, y, family=None, samples=4):
@@ -422,3 +423,56 @@ def test_a_latent_above_a_hidden_layer_is_averaged_over_the_particles():
         guide.initialize(x, y)
         values.append(sum(ELBO().loss(model, guide, x, y) for _ in range(400 // samples)) / (400 // samples))
     assert values[1] == pytest.approx(values[0], rel=0.1)
+
+
+@pytest.mark.parametrize("model", [TwoSites, OneLayer])
+@pytest.mark.parametrize("bernoulli", [False, True])
+def test_gamma_to_one_is_the_elbo(model, bernoulli, local):
+    x, y = regression(12)
+    model = model(likelihood=Bernoulli() if bernoulli else None)
+    y = (y > 0).to(y) if bernoulli else y
+    guide = guided(model, x, y, samples=3)
+    torch.manual_seed(1)
+    elbo = ELBO(num_data=30)(model, guide)(x, y)
+    for gamma, tolerance in ((1 + 1e-4, 2e-2), (1 + 1e-6, 2e-4)):
+        torch.manual_seed(1)
+        torch.testing.assert_close(
+            GammaDivergence(num_data=30, gamma=gamma)(model, guide)(x, y),
+            elbo,
+            rtol=0,
+            atol=tolerance * float(elbo.abs()),
+        )
+
+
+def test_the_gamma_divergence_bounds_the_cost_of_an_outlier(local):
+    x, y = regression(12)
+    model = OneLayer()
+    guide = guided(model, x, y)
+
+    def cost(loss, value):
+        target = y.clone()
+        target[0] = value
+        return float(loss(model, guide)(x, target).detach())
+
+    robust, ordinary = GammaDivergence(gamma=1.5), ELBO()
+    assert cost(robust, 1e4) - cost(robust, 1e3) < 1e-6
+    assert cost(ordinary, 1e4) - cost(ordinary, 1e3) > 1e6
+
+
+def test_gamma_below_one_and_distributions_without_the_integral_are_refused(local):
+    with pytest.raises(ValueError, match="above 1"):
+        GammaDivergence(gamma=1.0)
+    x, y = regression(12)
+
+    class StudentT(PyroModule):
+        def __init__(self):
+            super().__init__()
+            self.gp = GaussianProcess(RBF())
+
+        def forward(self, x, y=None):
+            f = pyro.sample("f", self.gp(x))
+            return pyro.sample("y", dist.StudentT(4.0, f.squeeze(-1), 0.1).to_event(1), obs=y)
+
+    model = StudentT()
+    with pytest.raises(ValueError, match="StudentT"):
+        GammaDivergence()(model, guided(model, x, y))(x, y)

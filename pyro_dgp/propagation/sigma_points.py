@@ -36,6 +36,27 @@ class SigmaPoint(FunctionMarginal):
         return value.expand(self._extended_shape(Size(sample_shape)))
 
 
+class SigmaDraw(FunctionMarginal):
+    """q(f) at inputs, whose draw puts each batch (particle) at one component, chosen by weight and the same for all layers."""
+
+    def __init__(self, marginal: FunctionMarginal, points: Tensor, weights: Tensor, memory: dict[str, Any]) -> None:
+        super().__init__(marginal.mean, marginal.variance, marginal.regularizer, marginal._joint)
+        self.points, self.weights, self.memory = points, weights, memory
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> SigmaDraw:
+        """More batches, each with a component of its own."""
+        return SigmaDraw(super().expand(batch_shape), self.points, self.weights, self.memory)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """``mean + points[component] * sd``, ``(*sample_shape, ..., N, D_out)``."""
+        batch = Size(sample_shape) + self.batch_shape
+        if "component" not in self.memory:
+            drawn = torch.multinomial(self.weights.detach(), max(batch.numel(), 1), replacement=True)
+            self.memory["component"] = drawn.reshape(batch)
+        index = self.memory["component"].expand(batch)
+        return self.mean + self.points[index].unsqueeze(-2) * self.variance.sqrt()
+
+
 class SigmaPoints(Propagation):
     """A deterministic, weighted grid or list of points in the place of samples ([DSPP] 3.2).
 
@@ -154,14 +175,10 @@ class SigmaPoints(Propagation):
         between = [1] * (marginal.mean.dim() - 2)
         return SigmaPoint(marginal, points.reshape(len(points), *between, points.shape[-1]))
 
-    def draw(self, site: str, marginal: FunctionMarginal, memory: dict[str, Any]) -> SigmaPoint:
+    def draw(self, site: str, marginal: FunctionMarginal, memory: dict[str, Any]) -> SigmaDraw:
         """One component, drawn by weight and the same for all layers and rows."""
-        if "component" not in memory:
-            weights = self.log_weights(marginal.mean).exp().detach()
-            count = max(marginal.batch_shape.numel(), 1)
-            memory["component"] = torch.multinomial(weights, count, replacement=True).reshape(marginal.batch_shape)
-        index = memory["component"].expand(marginal.batch_shape)
-        return SigmaPoint(marginal, self.positions(site, marginal.mean)[index].unsqueeze(-2))
+        weights = self.log_weights(marginal.mean).exp()
+        return SigmaDraw(marginal, self.positions(site, marginal.mean), weights, memory)
 
     def get_extra_state(self) -> dict[str, int]:
         """Widths of the hidden layers, saved with the state dict."""
