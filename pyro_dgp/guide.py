@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.likelihoods import CollapsedObservation, Observation, RowObservation
-from pyro_dgp.parameters import module_local_parameters, require_own_parameters
+from pyro_dgp.parameters import keep_parameters_local, module_local_parameters, require_own_parameters
 from pyro_dgp.processes import Process, ProcessFamily
 from pyro_dgp.propagation import Propagation
 from pyro_dgp.rows import RowDependence, row_dependence
@@ -76,7 +76,9 @@ class Variational(AutoMessenger):
         super().__init__(model)
         self._families = processes
         self.processes = PyroModule()
-        self.propagation = copy.deepcopy(propagation)
+        own = copy.deepcopy(propagation)
+        keep_parameters_local(own)
+        self.propagation = own
         self.latents = AutoNormalMessenger(model) if latents is None else latents
         self._axes: dict[str, int] = {}
         self._local: dict[str, tuple[int, ...]] = {}

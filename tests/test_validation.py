@@ -88,25 +88,23 @@ def test_beta_is_searched_from_one_start_and_the_run_is_that_of_the_one_chosen()
 
 def test_it_overfits_less_than_training_on_everything():
     torch.manual_seed(5)
-    x, x_test = torch.rand(40, 3) * 2 - 1, torch.rand(300, 3) * 2 - 1
+    x, x_test = torch.rand(135, 3) * 2 - 1, torch.rand(300, 3) * 2 - 1
     y, y_test = (0.5 * v[:, 0] + 0.5 * torch.randn(len(v)) for v in (x, x_test))
-    guide, other = guided(x, y, 40), guided(x, y, 40)
-    fit_validated(guide, predictive, x, y, 600, 40, 0.05)
-    plain_fit(PredictiveLogLikelihood(40, 0.01)(other.model, other), x, y, 600, 40, 0.05)
+    guide, other = guided(x, y, 60), guided(x, y, 60)
+    validation = Validation(betas=(0.01, 1.0), checks=10)
+    fit_validated(guide, predictive, x, y, 300, 135, 0.05, validation=validation)
+    plain_fit(PredictiveLogLikelihood(135, 0.01)(other.model, other), x, y, 300, 135, 0.05)
     ours, theirs = (-float(predict(g, x_test).log_prob(y_test).mean()) for g in (guide, other))
     truth = 0.5 * math.log(2 * math.pi * 0.25) + 0.5
-    assert truth < ours < truth + 0.35
-    assert theirs > ours + 0.3
+    assert truth < ours < truth + 0.5
+    assert theirs > ours + 1.5
 
 
-def test_any_loss_can_be_validated_and_nan_is_refused():
+def test_any_loss_can_be_validated():
     x, y = regression(30)
     guide = guided(x, y)
     result = fit_validated(guide, lambda beta, rows: ELBO(rows), x, y, 50, 30, beta=1.0)
     assert math.isfinite(result.validation_nll)
-
-    with pytest.raises(ValueError, match="the loss is"):
-        fit_validated(guided(x, y), predictive, x, y, 50, 30, 1e9)
 
 
 def test_bad_arguments_are_one_sentence():
