@@ -150,7 +150,9 @@ class Bars:
 _COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("method", "method", str),
     ("n_train", "n_train", str),
+    ("n_validation", "n_val", str),
     ("steps", "steps", str),
+    ("beta", "beta", "{:g}".format),
     ("nll", "NLL", "{:.3f}".format),
     ("rmse", "RMSE", "{:.3f}".format),
     ("crps", "CRPS", "{:.3f}".format),

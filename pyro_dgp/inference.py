@@ -130,7 +130,12 @@ class ByGuide(Inference):
             objective, x, y, steps, settings.batch_size, settings.learning_rate, settings.seed,
             lambda step, loss: progress(step + 1, steps, {"loss": loss}), self.optimizer,
         )  # fmt: skip
-        return Fitted(partial(predict, guide), len(x), steps, time.perf_counter() - start)
+        figures = self.figures(guide)
+        return Fitted(partial(predict, guide), len(x), steps, time.perf_counter() - start, diagnostics=figures)
+
+    def figures(self, guide: Variational) -> dict[str, float | int | None]:
+        """Mixture components of the propagation in training."""
+        return {"components": guide.propagation.num_components}
 
     def guide(self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> Variational:
         """The untrained guide, initialised on the training rows."""
@@ -162,7 +167,7 @@ class ByValidatedGuide(ByGuide):
             guide, lambda beta, rows: self.loss(replace(settings, beta=beta), rows), x, y, steps, settings.batch_size,
             settings.learning_rate, settings.seed, self.validation, settings.split, settings.beta, progress, self.optimizer,
         )  # fmt: skip
-        figures: dict[str, float | int | None] = {
+        figures = self.figures(guide) | {
             "beta": result.beta,
             "best_step": result.best_step,
             "n_validation": result.validation_rows,

@@ -251,7 +251,9 @@ def bad_inputs(folder):
         "learning-rate must be a positive number": ["--learning-rate", "nan"],
         "beta must be at least 0": ["--beta", "nan"],
         "threads must be at least 1": ["--threads", "0"],
-        "a split is numbered from 0": ["--split", "-1"],
+        "split must be at least 0": ["--split", "-1"],
+        "rule 'qr1' is a grid over one hidden layer and layers is 3": ["--methods", "dspp-qr1", "--layers", "3"],
+        "2 points in each of 9 dimensions has more than 256": ["--methods", "dspp-gh", "--width", "9"],
         "is a file: name a folder": ["--output", good],
     } | ({} if torch.cuda.is_available() else {"device cuda was asked for": ["--device", "cuda"]})
 
@@ -283,7 +285,9 @@ def test_methods_are_listed_with_their_papers(capsys):
     assert all(method.name in text and method.paper in text for method in METHODS.values())
     assert main(["methods", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
-    assert [entry["name"] for entry in listed] == ["exact-gp", "svgp", "ppgpr", "dsvi", "nuts"]
+    assert [entry["name"] for entry in listed] == list(METHODS)
+    promised = "exact-gp svgp ppgpr dsvi dspp dspp-qr1 dspp-qr2 dspp-gh mc-predictive gamma-dgp nuts"
+    assert {*promised.split(), "dkl-svgp", "dkl-ppgpr", "dkl-dsvi", "dkl-dspp"} == set(METHODS)
 
 
 def test_the_table_and_exit_status_of_a_run(tmp_path, capsys):
@@ -332,3 +336,35 @@ def test_python_raises_value_errors(tmp_path):
     with pytest.raises(ValueError, match="there is no file"):
         load(Path("absent.csv"))
     assert not (tmp_path / "out").exists()
+
+
+def test_validated_methods_say_what_was_held_out_and_chosen(tmp_path):
+    said = []
+    settings = Settings(epochs=2, inducing=8, width=2, samples=4, batch_size=200)
+    names = ("ppgpr", "dspp", "dspp-qr1", "dspp-qr2", "dspp-gh", "mc-predictive", "dkl-dspp")
+    rows = compare(Comparison(tmp_path / "out", methods=names, settings=settings), said.append)
+    for row in rows:
+        assert (row["n_train"], row["n_validation"], row["n_test"]) == (354, 44, 44)
+        assert row["beta"] in (0.01, 0.05, 0.2, 1.0) and 0 < row["best_step"] <= 4
+        assert row["steps"] <= 4 + 4 and 0 < row["validation_seconds"] < row["train_seconds"]
+    for name in names:
+        assert any(s.startswith(f"{name}: holds out 11% of the training rows") for s in said)
+    given = replace(settings, beta=0.3)
+    (row,) = compare(Comparison(tmp_path / "given", methods=("dspp",), settings=given), said.append)
+    assert row["beta"] == 0.3 and row["steps"] <= 4
+
+
+def test_a_grid_of_too_many_points_is_reduced_aloud(tmp_path):
+    said = []
+    settings = Settings(epochs=1, inducing=8, width=5, samples=10, batch_size=400)
+    (row,) = compare(Comparison(tmp_path / "out", methods=("dspp-gh",), settings=settings), said.append)
+    assert "dspp-gh: 3 points in each of 5 dimensions, 243 components, not 10" in said
+    assert row["components"] == 243
+
+
+def test_methods_without_a_validation_set_run(tmp_path):
+    settings = Settings(epochs=1, inducing=8, width=2, samples=2, batch_size=200)
+    names = ("gamma-dgp", "dkl-svgp", "dkl-dsvi")
+    rows = compare(Comparison(tmp_path / "out", methods=names, settings=settings), quiet)
+    assert [row["method"] for row in rows] == list(names)
+    assert all(row["n_train"] == 398 and "n_validation" not in row for row in rows)

@@ -32,7 +32,11 @@ from pyro_dgp.moments import Moments
 from tests.examples import OneLayer, TwoSites, regression
 
 CASES = {
-    "Gaussian": (lambda: Gaussian(variance=0.3), lambda y, f: math.exp(-((y - f) ** 2) / 0.6) / math.sqrt(2 * math.pi * 0.3), [-0.4, 1.3]),
+    "Gaussian": (
+        lambda: Gaussian(variance=0.3),
+        lambda y, f: math.exp(-((y - f) ** 2) / 0.6) / math.sqrt(2 * math.pi * 0.3),
+        [-0.4, 1.3],
+    ),
     "Bernoulli probit": (Bernoulli, lambda y, f: norm.cdf(f if y else -f), [0.0, 1.0]),
     "Bernoulli logit": (lambda: Bernoulli("logit"), lambda y, f: 1 / (1 + math.exp(-f if y else f)), [0.0, 1.0]),
 }

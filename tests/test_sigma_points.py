@@ -215,7 +215,14 @@ def test_two_plain_sites_are_integrated_by_quadrature_too():
     guide = guided(model, x, y, SigmaPoints("gauss-hermite", 20))
     q = guide.processes._modules["f"](model.gp(x))
     kl = q.regularizer
-    expected = Gaussian(variance=0.04).requires_grad_(False).conditional().expected_log_prob(y, Moments(q.mean, q.variance)).sum() - kl
+    expected = (
+        Gaussian(variance=0.04)
+        .requires_grad_(False)
+        .conditional()
+        .expected_log_prob(y, Moments(q.mean, q.variance))
+        .sum()
+        - kl
+    )
     torch.testing.assert_close(-ELBO().differentiable_loss(model, guide, x, y), expected)
 
 
