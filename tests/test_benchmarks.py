@@ -6,10 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
-from benchmarks import accuracy, speed, step_function
+from benchmarks import accuracy, dspp_speed, predictive, speed, step_function
+from pyro_dgp.inference import Settings
 
 ROOT = Path(__file__).parents[1]
 
@@ -121,3 +124,52 @@ def test_zoo_defaults_on_real_data_where_it_is_at_hand(name):
     settings = accuracy.SETTINGS | {"steps": 600}
     row = accuracy.run("pyro_dgp", "svgp", name, 0, 0, Path(folder), settings)
     assert row["nll"] < -0.7  # predicting the mean scores 1.4
+
+
+def test_speed_of_sigma_points_is_measured_beside_gpytorch(monkeypatch):
+    for name, value in {"INDUCING": 8, "BATCH": 10, "ROWS": 50}.items():
+        monkeypatch.setattr(dspp_speed, name, value)
+    row = dspp_speed.measure("qr1", 3, 2, repeats=2, threads=1)
+    assert row["components"] == 9 and row["ratio_to_gpytorch"] > 0
+
+
+def test_the_predictive_benchmark_resumes_and_reports(tmp_path, monkeypatch, capsys):
+    generator = np.random.RandomState(0)
+    inputs = generator.randn(60, 3)
+    splits = np.zeros((60, 2), dtype=np.uint8)
+    splits[:10, 0], splits[10:20, 1] = 1, 1
+    np.savez(tmp_path / "toy.npz", X=inputs, y=inputs[:, 0] + 0.1 * generator.randn(60), splits=splits)
+    settings = Settings(inducing=5, width=2, samples=2, batch_size=60)
+    toy = predictive.Experiment({"ppgpr": settings, "dspp": settings}, {"toy": 2})
+    monkeypatch.setitem(predictive.EXPERIMENTS, "small", toy)
+    out = tmp_path / "runs.jsonl"
+    command = ["predictive", "small", "--data", str(tmp_path), "--out", str(out), "--steps", "4"]
+    monkeypatch.setattr(sys, "argv", [*command, "--figures", str(tmp_path)])
+    predictive.main()
+    lines = out.read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [(row["method"], row["split"]) for row in rows] == [("ppgpr", 0), ("dspp", 0), ("ppgpr", 1), ("dspp", 1)]
+    assert rows[2]["beta"] == rows[0]["beta"] and rows[3]["beta"] == rows[1]["beta"]  # kept from split 0
+    assert rows[2]["steps"] == 5 < rows[0]["steps"] == 9
+    assert "dspp minus ppgpr" in capsys.readouterr().out and (tmp_path / "small.png").exists()
+    out.write_text("\n".join(lines[:3]) + "\n")  # cut off, it goes on
+    predictive.main()
+    assert json.loads(out.read_text().splitlines()[3])["nll"] == rows[3]["nll"]
+
+
+def test_differences_and_ranks_against_a_table_by_hand():
+    rows = pd.DataFrame(
+        [
+            {"dataset": d, "split": k, "method": m, "nll": value, "rmse": value, "crps": -value}
+            for d, k, m, value in [
+                ("a", 0, "dspp", 1.0), ("a", 0, "ppgpr", 2.0), ("a", 1, "dspp", 4.0), ("a", 1, "ppgpr", 3.0),
+                ("b", 0, "dspp", 0.0), ("b", 0, "ppgpr", 3.0), ("b", 1, "dspp", 9.0),
+            ]
+        ]
+    )  # fmt: skip
+    table = predictive.paired(rows, "dspp", "ppgpr")
+    assert table.loc["a", "mean"] == 0.0 and table.loc["a", "largest"] == 1.0 and table.loc["a", "sem"] == 1.0
+    assert table.loc["pooled", "pairs"] == 3 and table.loc["pooled", "mean"] == -1.0
+    ranks = predictive.ranks(rows)
+    assert ranks.loc["dspp", "rank of NLL"] == pytest.approx(4 / 3, abs=0.01)
+    assert ranks.loc["dspp", "rank of CRPS"] == pytest.approx(5 / 3, abs=0.01)

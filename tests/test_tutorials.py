@@ -14,7 +14,10 @@ SOURCES = sorted(FOLDER.glob("[0-9]*.py"))
 
 
 def test_tutorials_were_found():
-    assert [source.name for source in SOURCES] == ["01_a_deep_gp_is_a_pyro_model.py"]
+    assert [source.name for source in SOURCES] == [
+        "01_a_deep_gp_is_a_pyro_model.py",
+        "02_predictions_that_can_be_trusted.py",
+    ]
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
