@@ -218,6 +218,9 @@ def stack_mixtures(parts: Sequence[Mixture]) -> Mixture:
 def _concatenate(parts: Sequence[Distribution]) -> Distribution:
     kind: Any = type(parts[0])
     names = [name for name in kind.arg_constraints if name in parts[0].__dict__]
+    # Some parameters are kept once they were asked for, beside those that the distribution was made of.
+    for made_of, kept in (("scale_tril", ("covariance_matrix", "precision_matrix")), ("logits", ("probs",))):
+        names = [name for name in names if made_of not in names or name not in kept]
     arguments = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
     joined: Distribution = kind(**arguments, validate_args=False)
     return joined

@@ -7,7 +7,7 @@ from scipy.integrate import quad
 
 from pyro_dgp import Mixture, Prediction
 from pyro_dgp.likelihoods.bernoulli import Binary
-from pyro_dgp.metrics import coverage, scores
+from pyro_dgp.metrics import coverage, pit, scores
 from pyro_dgp.prediction import stack_mixtures
 
 
@@ -139,3 +139,69 @@ def test_scores_in_both_units_and_coverage():
     assert s["rmse"] == pytest.approx(float((m.mean() - y).square().mean().sqrt()))
     levels = torch.tensor([0.2, 0.5, 0.9])
     torch.testing.assert_close(coverage(p, y, levels), levels, atol=0.04, rtol=0)
+
+
+def test_scores_of_several_outputs():
+    _, p = prediction(6, outputs=3)
+    y, scale = torch.randn(6, 3), torch.tensor([1.0, 2.0, 3.0])
+    s = scores(p, y, scale)
+    rmse = (p.mean - y).square().mean(0).sqrt()
+    assert s["nll"] == pytest.approx(-float(p.log_prob(y).mean()))
+    assert s["nll_per_output"] == pytest.approx(s["nll"] / 3)
+    assert s["rmse"] == pytest.approx(float(rmse.mean()))
+    assert s["rmse_original"] == pytest.approx(float((rmse * scale).mean()))
+    assert s["nll_original"] == pytest.approx(s["nll"] + math.log(6.0))
+    assert s["crps_original"] == pytest.approx(float((p.crps(y).mean(0) * scale).mean()))
+
+
+def test_probability_integral_transform_is_uniform_for_draws_of_the_prediction():
+    _, p = prediction(3000)
+    values = pit(p, p.sample())
+    assert float(values.mean()) == pytest.approx(0.5, abs=0.03)
+    assert float(values.var()) == pytest.approx(1 / 12, abs=0.01)
+    torch.testing.assert_close(
+        coverage(p, p.sample(), torch.tensor([0.5, 0.9])), torch.tensor([0.5, 0.9]), rtol=0, atol=0.03
+    )
+
+
+def correlated(rows=5):
+    root = torch.randn(3, rows, 2, 2)
+    factor = torch.linalg.cholesky(root @ root.mT + torch.eye(2))
+    components = torch.distributions.MultivariateNormal(torch.randn(3, rows, 2), scale_tril=factor)
+    return Mixture(components, torch.tensor([0.2, 0.5, 0.3]).log())
+
+
+def test_a_mixture_of_correlated_outputs():
+    m = correlated()
+    c, y = m.components, torch.randn(5, 2)
+    by_hand = sum(
+        w.exp() * dist.MultivariateNormal(c.loc[s], c.covariance_matrix[s]).log_prob(y).exp()
+        for s, w in enumerate(m.log_weights)
+    )
+    torch.testing.assert_close(m.log_prob(y), by_hand.log())
+    torch.testing.assert_close(m.component_log_prob(y), c.log_prob(y))
+    draws = m.sample(40_000)
+    torch.testing.assert_close(draws.mean(0), m.mean(), rtol=0, atol=0.1)
+    torch.testing.assert_close(draws.var(0), m.variance(), rtol=0.1, atol=0)
+    mean = m.mean()
+    second = sum(
+        w.exp() * (c.covariance_matrix[s] + (c.loc[s] - mean).unsqueeze(-1) * (c.loc[s] - mean).unsqueeze(-2))
+        for s, w in enumerate(m.log_weights)
+    )
+    sampled = torch.einsum("snd,sne->nde", draws - mean, draws - mean) / len(draws)
+    torch.testing.assert_close(sampled, second, rtol=0, atol=0.35)
+    assert (
+        float((sampled - torch.diag_embed(m.variance())).abs().max()) > 0.35
+    )  # the outputs of a row are drawn together
+    torch.testing.assert_close(m.cdf(m.quantile(torch.tensor([0.3]))[0]), torch.full((5, 2), 0.3), rtol=0, atol=1e-6)
+    both = stack_mixtures([m, correlated()])
+    assert both.components.batch_shape == (6, 5) and both.log_prob(y).shape == (5,)
+    torch.testing.assert_close(both.log_weights.exp().sum(), torch.tensor(1.0))
+
+
+def test_mixtures_stack_after_their_lazy_parameters_were_read():
+    parts = [
+        Mixture(Binary(logits=torch.randn(2, 4), validate_args=False), torch.full((2,), 0.5).log()) for _ in range(2)
+    ]
+    means = torch.stack([part.mean() for part in parts])  # keeps probs beside logits
+    torch.testing.assert_close(stack_mixtures(parts).mean(), means.mean(0))
