@@ -7,6 +7,8 @@
 | ``small`` | ``dspp`` against ``ppgpr``, the zoo's defaults, five small sets, 10 paired splits |
 | ``rules`` | the quadrature ablation ([DSPP] Table 1): QR1 and QR2 with 27 components, QR3 with 10, width 3 |
 | ``ranking`` | ``ppgpr, dsvi, gamma-dgp, dspp`` ([DSPP] Table 2) |
+| ``meng`` | ``dsvi`` and ``dspp`` in the settings of Meng and Zhang 2024: 3 layers, widths 16 and 4, M 256, 128, 128, S 32 |
+| ``ard`` | ``dsvi`` and ``dspp`` with ARD kernels, 2 and 3 layers, trained for long |
 
 In ``rules`` and ``ranking`` beta is searched on split 0 and kept for the others; ``small`` searches on each split.
 """
@@ -14,26 +16,74 @@ In ``rules`` and ``ranking`` beta is searched on split 0 and kept for the others
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import sys
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyro
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from pyro.nn import PyroModule
+from torch import Tensor
 
+from pyro_dgp import Gaussian, GaussianProcess, InducingPoints, LinearMean, Matern52, Projection
 from pyro_dgp.data import load, split
-from pyro_dgp.inference import Settings
-from pyro_dgp.methods import METHODS
+from pyro_dgp.inference import ByValidatedGuide, Settings
+from pyro_dgp.losses import Loss
+from pyro_dgp.methods import METHODS, Method, elbo, monte_carlo, sigma_points
+from pyro_dgp.methods import predictive as predictive_loss
 from pyro_dgp.metrics import scores
+from pyro_dgp.propagation import Propagation
 
 SCORES = ("nll", "rmse", "crps")
 SMALL = ("boston", "concrete", "energy", "yacht", "wine_red")
 PAPER = {"energy": 5, "concrete": 5, "wine_red": 5, "power": 3, "naval": 3, "kin8nm": 3, "bike": 3, "protein": 1}
+
+
+class LinearMeans(PyroModule):
+    """Three GPs with isotropic Matern 5/2 kernels and learned linear means below the top (Meng and Zhang 2024)."""
+
+    def __init__(self, x: Tensor, settings: Settings, widths: tuple[int, int] = (16, 4)) -> None:
+        super().__init__()
+        sizes = (x.shape[-1], *widths)
+        hidden = []
+        for inputs, width in itertools.pairwise(sizes):
+            mean = LinearMean(inputs, width)
+            mean.weight = Projection.fit(torch.randn(10 * inputs, inputs), width).weight.clone()
+            hidden.append(GaussianProcess(Matern52(lengthscale=inputs**0.5), mean, width))
+        self.hidden = PyroModule[torch.nn.ModuleList](hidden)
+        self.top = GaussianProcess(Matern52(lengthscale=widths[-1] ** 0.5))
+        self.likelihood = Gaussian()
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        h = x
+        for number, layer in enumerate(self.hidden, 1):
+            h = pyro.sample(f"h{number}", layer(h))
+        return pyro.sample("y", self.likelihood(self.top(h)), obs=y)
+
+
+def three_sizes(settings: Settings) -> dict[str, InducingPoints]:
+    """M 256, 128, 128, diagonal q."""
+    sizes = {"h1": 256, "h2": 128, "y": 128}
+    return {site: InducingPoints(size, covariance="diagonal") for site, size in sizes.items()}
+
+
+def _meng(name: str, propagation: Callable[[Settings], Propagation], loss: Callable[[Settings, int], Loss]) -> Method:
+    inference = ByValidatedGuide(three_sizes, propagation, loss)
+    return Method(name, "", "Meng, Zhang 2024", LinearMeans, inference, is_deep=True)
+
+
+MENG = {
+    "dspp": _meng("dspp", sigma_points, predictive_loss),
+    "dsvi": _meng("dsvi", monte_carlo, elbo),
+}
 
 
 @dataclass(frozen=True)
@@ -43,6 +93,7 @@ class Experiment:
     methods: dict[str, Settings]
     splits: dict[str, int]
     keep_beta: bool = True
+    recipes: Mapping[str, Method] = field(default_factory=lambda: METHODS)
 
     def runs(self) -> list[tuple[str, str, int]]:
         """(dataset, method, split), one split after another."""
@@ -63,6 +114,16 @@ EXPERIMENTS = {
     "ranking": Experiment(
         {"ppgpr": Settings(), "dsvi": Settings(), "gamma-dgp": Settings(), "dspp": Settings()}, PAPER
     ),
+    "meng": Experiment(
+        dict.fromkeys(("dspp", "dsvi"), Settings(layers=3, samples=32, epochs=100, learning_rate=0.005, beta=0.05)),
+        {"kin8nm": 3, "protein": 1},
+        recipes=MENG,
+    ),
+    "ard": Experiment(
+        {f"{name}-{layers}": Settings(layers=layers, epochs=200) for name in ("dsvi", "dspp") for layers in (2, 3)},
+        {"kin8nm": 1, "protein": 1},
+        recipes={f"{name}-{layers}": METHODS[name] for name in ("dsvi", "dspp") for layers in (2, 3)},
+    ),
 }
 
 
@@ -70,7 +131,7 @@ def run(experiment: str, dataset: str, method: str, number: int, settings: Setti
     """Train and score one method; targets standardised."""
     part = split(load(folder / f"{dataset}.npz"), number)
     torch.manual_seed(settings.seed)
-    recipe = METHODS[method]
+    recipe = EXPERIMENTS[experiment].recipes[method]
     model = recipe.model(part.x_train, settings)
     fitted = recipe.inference.run(model, part.x_train, part.y_train, settings, lambda *_: None)
     figures = scores(fitted.predict(part.x_test), part.y_test, part.target_scale)
@@ -199,7 +260,7 @@ def go(arguments: argparse.Namespace) -> None:
         if arguments.steps is not None:
             count = len(split(load(arguments.data / f"{dataset}.npz"), number).x_train)
             settings = replace(settings, epochs=max(1, round(arguments.steps * settings.batch_size / count)))
-        if experiment.keep_beta and number > 0:
+        if experiment.keep_beta and number > 0 and settings.beta is None:
             settings = replace(settings, beta=known_beta(rows, name, dataset, method))
         row = run(name, dataset, method, number, settings, arguments.data)
         with arguments.out.open("a") as file:

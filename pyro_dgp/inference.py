@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -115,7 +115,7 @@ class Remarking(Protocol):
 class ByGuide(Inference):
     """Stochastic variational inference, or any loss of this library: a process, a propagation, a loss."""
 
-    processes: Callable[[Settings], ProcessFamily]
+    processes: Callable[[Settings], ProcessFamily | Mapping[str, ProcessFamily]]
     propagation: Callable[[Settings], Propagation]
     loss: Callable[[Settings, int], Loss]
     optimizer: OptimizerRecipe = adam

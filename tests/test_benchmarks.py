@@ -4,10 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyro
 import pytest
 import torch
 
@@ -173,3 +175,18 @@ def test_differences_and_ranks_against_a_table_by_hand():
     ranks = predictive.ranks(rows)
     assert ranks.loc["dspp", "rank of NLL"] == pytest.approx(4 / 3, abs=0.01)
     assert ranks.loc["dspp", "rank of CRPS"] == pytest.approx(5 / 3, abs=0.01)
+
+
+def test_the_settings_of_the_amortised_paper_are_those_it_states():
+    x, y = torch.randn(300, 8), torch.randn(300)
+    settings = replace(predictive.EXPERIMENTS["meng"].methods["dspp"], samples=4)
+    recipe = predictive.MENG["dspp"]
+    model = recipe.model(x, settings)
+    guide = recipe.inference.guide(model, x, y, settings)
+    shapes = {key: tuple(guide.processes._modules[key].inducing_points.shape) for key in ("h1", "h2", "y/f")}
+    assert shapes == {"h1": (256, 8), "h2": (128, 16), "y/f": (128, 4)}
+    assert guide.processes._modules["h1"].whitened_scale.shape == (16, 256)
+    assert model.hidden[0].kernel.lengthscale.shape == () and model.hidden[0].mean.weight.requires_grad
+    assert guide.propagation.positions("h2", x).shape == (4, 4)
+    trace = pyro.poutine.trace(model).get_trace(x[:5])
+    assert trace.nodes["h1"]["value"].shape == (5, 16) and trace.nodes["y"]["value"].shape == (5,)
