@@ -10,7 +10,8 @@
 | ``meng`` | ``dsvi`` and ``dspp`` in the settings of Meng and Zhang 2024: 3 layers, widths 16 and 4, M 256, 128, 128, S 32 |
 | ``ard`` | ``dsvi`` and ``dspp`` with ARD kernels, 2 and 3 layers, trained for long |
 
-In ``rules`` and ``ranking`` beta is searched on split 0 and kept for the others; ``small`` searches on each split.
+In ``rules`` and ``ranking`` beta is searched on split 0 and kept for the others, whose test rows may have been among those that it was
+chosen by; ``small`` searches on each split. A file holds runs of one setting of each method: others are refused.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -140,6 +141,7 @@ def run(experiment: str, dataset: str, method: str, number: int, settings: Setti
         **{name: figures[name] for name in SCORES}, "n_train": fitted.rows, "n_test": len(part.x_test),
         "steps": fitted.steps, "seconds": fitted.seconds, "width": settings.width, "inducing": settings.inducing,
         "samples": settings.samples, "batch_size": settings.batch_size, **fitted.diagnostics,
+        "settings": asdict(settings),
     }  # fmt: skip
 
 
@@ -152,8 +154,12 @@ def known_beta(rows: list[dict], experiment: str, dataset: str, method: str) -> 
 
 
 def read(path: Path) -> list[dict]:
-    """The runs so far."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    """The runs so far; a last line that was cut off does not count."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    if lines and not lines[-1].endswith("}"):
+        lines.pop()
+        path.write_text("".join(line + "\n" for line in lines))
+    return [json.loads(line) for line in lines]
 
 
 def paired(rows: pd.DataFrame, first: str, second: str) -> pd.DataFrame:
@@ -253,8 +259,7 @@ def go(arguments: argparse.Namespace) -> None:
         chosen = not arguments.methods or method in arguments.methods.split(",")
         rows = read(arguments.out)
         key = {"experiment": name, "dataset": dataset, "method": method, "split": number}
-        done = any(all(row[k] == v for k, v in key.items()) for row in rows)
-        if not wanted or not chosen or done or number >= arguments.splits:
+        if not wanted or not chosen or number >= arguments.splits:
             continue
         settings = replace(experiment.methods[method], split=number)
         if arguments.steps is not None:
@@ -262,6 +267,11 @@ def go(arguments: argparse.Namespace) -> None:
             settings = replace(settings, epochs=max(1, round(arguments.steps * settings.batch_size / count)))
         if experiment.keep_beta and number > 0 and settings.beta is None:
             settings = replace(settings, beta=known_beta(rows, name, dataset, method))
+        done = [row for row in rows if all(row[k] == v for k, v in key.items())]
+        if done and done[0]["settings"] != asdict(settings):
+            sys.exit(f"{arguments.out} holds {key} with other settings: name another --out")
+        if done:
+            continue
         row = run(name, dataset, method, number, settings, arguments.data)
         with arguments.out.open("a") as file:
             file.write(json.dumps(row) + "\n")

@@ -252,6 +252,7 @@ def _run(
     if method.model not in untrained:
         untrained[method.model] = method.model(part.x_train, settings)
     model = copy.deepcopy(untrained[method.model])
+    torch.manual_seed(settings.seed)  # whether or not the model was built just now
     device = str(x.device)
     reset_peak_memory(device)
     fitted = method.inference.run(model, x, y, settings, progress(method.name))

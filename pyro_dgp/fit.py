@@ -12,8 +12,8 @@ from torch import Tensor
 
 from pyro_dgp.parameters import module_local_parameters
 
-#: ``callback(step, loss)`` after each step; the loss is in nats per observation. True ends the training.
-Callback = Callable[[int, float], bool | None]
+#: ``callback(step, loss)`` after each step; the loss is in nats per observation.
+Callback = Callable[[int, float], object]
 
 
 #: ``optimizer(objective, learning_rate)``, over the parameters of the objective.
@@ -26,7 +26,9 @@ def adam(objective: torch.nn.Module, learning_rate: float) -> torch.optim.Optimi
 
 
 def adam_for_networks(objective: torch.nn.Module, learning_rate: float) -> torch.optim.Optimizer:
-    """Adam at a tenth of the learning rate for the weights of networks: a rate that suits kernels kills rectifiers."""
+    """Adam at a tenth of the learning rate for plain ``torch.nn.Parameter``s, the weights of networks: a rate that suits
+    kernels kills rectifiers. (Parameters of an adapted GPyTorch kernel are plain too.)
+    """
     named = dict(objective.named_parameters())
     own = [parameter for name, parameter in named.items() if name.endswith("_unconstrained")]
     weights = [parameter for name, parameter in named.items() if not name.endswith("_unconstrained")]
@@ -71,6 +73,7 @@ def fit(
     seed: int = 0,
     callback: Callback | None = None,
     optimizer: OptimizerRecipe = adam,
+    stop: Callable[[int], bool] | None = None,
 ) -> FitResult:
     """Minimise ``objective(x_batch, y_batch)`` by Adam, in place.
 
@@ -80,8 +83,9 @@ def fit(
     :param x: training inputs ``(N, D)``.
     :param y: targets ``(N,)`` or ``(N, D_out)``.
     :param seed: of the order of the batches.
-    :param callback: called after each step; ends the training by returning true.
+    :param callback: called after each step.
     :param optimizer: Adam, or what it gives.
+    :param stop: asked after each step, with the number of steps done, whether that was the last.
     """
     for name, values in (("x", x), ("y", y)):
         if not bool(torch.isfinite(values).all()):
@@ -97,16 +101,18 @@ def fit(
             index = next(rows)
             stepper.zero_grad()
             loss = objective(x[index], y[index]) / len(x)
-            loss.backward()
-            stepper.step()
-            schedule.step()
             value = float(loss.detach())
             if not math.isfinite(value):
                 raise ValueError(
                     f"the loss is {value} at step {step}: lower the learning rate, or use float64 if this is float32"
                 )
+            loss.backward()
+            stepper.step()
+            schedule.step()
             result.losses.append(value)
-            if callback is not None and callback(step, value):
+            if callback is not None:
+                callback(step, value)
+            if stop is not None and stop(step + 1):
                 break
     result.seconds = time.perf_counter() - start
     return result

@@ -108,6 +108,8 @@ class Variational(AutoMessenger):
             raise ValueError("the model has no Gaussian process site: nothing to give a variational process to")
         top = self._top(run)
         for key, prior in run.gps:
+            if "." in key or hasattr(nn.Module, key.split("/")[0]):
+                raise ValueError(f"the site {key!r} cannot name a module of torch: rename it, without a dot")
             family = self._family(key)
             setattr(self.processes, key, family.create(prior, hidden=key not in top))
             self._axes[key] = prior.x.dim()
@@ -220,8 +222,13 @@ class Variational(AutoMessenger):
             self._run = _Run()
             del self._outer_plates, self.args_kwargs
 
+    @property
+    def is_initialized(self) -> bool:
+        """Whether the processes exist."""
+        return bool(self._axes)
+
     def _require_initialized(self) -> None:
-        if not self._axes:
+        if not self.is_initialized:
             raise ValueError("the guide has no parameters yet: call guide.initialize(x, y) on training data first")
 
     def _pyro_sample(self, msg: Message) -> None:  # type: ignore[override]

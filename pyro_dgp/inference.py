@@ -123,7 +123,8 @@ class ByGuide(Inference):
     def run(self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""
         start = time.perf_counter()
-        guide = self.guide(model, x, y, settings)
+        guide = self.guide(model, settings)
+        guide.initialize(x, y)
         steps = settings.steps(len(x), settings.batch_size)
         objective = self.loss(settings, len(x))(model, guide)
         fit(
@@ -137,11 +138,9 @@ class ByGuide(Inference):
         """Mixture components of the propagation in training."""
         return {"components": guide.propagation.num_components}
 
-    def guide(self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> Variational:
-        """The untrained guide, initialised on the training rows."""
-        guide = Variational(model, self.processes(settings), self.propagation(settings))
-        guide.initialize(x, y)
-        return guide
+    def guide(self, model: nn.Module, settings: Settings) -> Variational:
+        """The guide before it is initialised."""
+        return Variational(model, self.processes(settings), self.propagation(settings))
 
     def check(self, settings: Settings) -> None:
         """Whether the propagation can be built."""
@@ -161,7 +160,7 @@ class ByValidatedGuide(ByGuide):
     def run(self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""
         start = time.perf_counter()
-        guide = self.guide(model, x, y, settings)
+        guide = self.guide(model, settings)
         steps = settings.steps(len(x), settings.batch_size)
         result = fit_validated(
             guide, lambda beta, rows: self.loss(replace(settings, beta=beta), rows), x, y, steps, settings.batch_size,

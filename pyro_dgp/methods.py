@@ -81,7 +81,7 @@ class Grid:
                 f"rule {self.rule!r} is a grid over one hidden layer and layers is {settings.layers}: take 2, or method dspp"
             )
         points = self.points(settings)
-        if points < 2:
+        if points < min(2, settings.samples):
             raise ValueError(
                 f"rule {self.rule!r} with 2 points in each of {settings.width} dimensions has more than {self.largest} "
                 "components: lower the width, or take method dspp"
@@ -90,8 +90,9 @@ class Grid:
 
     def points(self, settings: Settings) -> int:
         """Points in each dimension."""
-        fitting = [s for s in range(1, settings.samples + 1) if s**settings.width <= self.largest]
-        return max(fitting)
+        if settings.layers == 1:
+            return settings.samples
+        return max(s for s in range(1, settings.samples + 1) if s**settings.width <= self.largest)
 
     def remarks(self, settings: Settings) -> list[str]:
         """What S became."""

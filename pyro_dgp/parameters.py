@@ -35,6 +35,19 @@ def module_local_parameters(*roots: nn.Module) -> Iterator[None]:
         pyro.settings.set(module_local_params=before)
 
 
+@contextmanager
+def evaluating(*roots: nn.Module) -> Iterator[None]:
+    """A scope in which networks run as they do in use: no dropout, no batch statistics."""
+    flags = [(module, module.training) for root in roots for module in root.modules()]
+    for module, _ in flags:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module, training in flags:
+            module.training = training
+
+
 def require_own_parameters(root: nn.Module) -> None:
     """Raise if Pyro's global store holds another object's parameter under a name that ``root`` is about to use.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch.distributions import Distribution
 
 from pyro_dgp.guide import Components, Variational
 from pyro_dgp.likelihoods import CollapsedObservation, Observation
-from pyro_dgp.parameters import module_local_parameters
+from pyro_dgp.parameters import evaluating, module_local_parameters
 from pyro_dgp.prediction import Mixture, Prediction, stack_mixtures
 from pyro_dgp.propagation import MonteCarlo
 
@@ -58,9 +59,12 @@ def predict(
     return Prediction(evaluate, len(x), Size(event_shape), batch_size)
 
 
-def _own_parameters(guide: Variational) -> AbstractContextManager[None]:
-    """Whatever the caller's setting, prediction reads the modules' own parameters and writes to no store."""
-    return module_local_parameters(*[m for m in (guide, guide.model) if isinstance(m, torch.nn.Module)])
+@contextmanager
+def _own_parameters(guide: Variational) -> Iterator[None]:
+    """Whatever the caller's setting, prediction reads the modules' own parameters, writes to no store and evaluates."""
+    modules = [m for m in (guide, guide.model) if isinstance(m, torch.nn.Module)]
+    with module_local_parameters(*modules), evaluating(*modules):
+        yield
 
 
 def _global_draws(guide: Variational, x: Tensor, count: int, kwargs: dict[str, Any]) -> list[dict[str, Tensor]]:

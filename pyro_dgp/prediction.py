@@ -144,7 +144,7 @@ class Prediction(TorchDistribution):
         with torch.random.fork_rng(), torch.no_grad():
             torch.manual_seed(self._seed + start)
             mixture = self._evaluate(slice(start, min(start + self._batch_size, self.batch_shape[0])))
-        size = mixture.components.batch_shape.numel()
+        size = (mixture.components.batch_shape + mixture.components.event_shape).numel()
         if size * self.batch_shape[0] // min(self._batch_size, self.batch_shape[0]) <= self._keep:
             self._kept[start] = mixture
         return mixture

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pyro_dgp.fit import OptimizerRecipe, adam, fit
 from pyro_dgp.guide import Variational
+from pyro_dgp.linalg import NotPositiveDefiniteError
 from pyro_dgp.losses import Loss
 from pyro_dgp.parameters import module_local_parameters
 from pyro_dgp.predict import predict
@@ -34,7 +35,9 @@ class Validation:
        validation NLL is taken (of the predictive mixture, as in every result); training stops after ``patience`` checks without
        a better one, and the best checkpoint is what is left in the model.
 
-    Held-out rows are not trained on afterwards. The cost is ``len(betas) * search`` of a run, and the checks.
+    Held-out rows are not trained on afterwards, and a guide that is initialised here does not see them (a model that was built
+    on the inputs, such as one with projections, may have). A beta whose training breaks down loses the search. The cost is
+    ``len(betas) * search`` of a run, and the checks.
 
     :ivar share: of the training rows, one ninth: nine tenths in training become eight.
     """
@@ -93,8 +96,10 @@ class _Checkpoints:
     def __init__(self, state: torch.nn.Module, score: Callable[[], float], steps: int, validation: Validation) -> None:
         self.state, self.score, self.validation = state, score, validation
         self.at = {math.ceil((k + 1) * steps / validation.checks) for k in range(validation.checks)}
-        self.best, self.best_step, self.best_state, self.since = math.inf, 0, _snapshot(state), 0
+        self.best, self.best_step, self.since = math.inf, 0, 0
+        self.best_state: dict[str, Any] = {}
         self.seconds = 0.0
+        self.error: Exception | None = None
 
     def __call__(self, step: int) -> bool:
         """Score the state if it is time; true after ``patience`` checks without improvement."""
@@ -126,10 +131,11 @@ def fit_validated(
 ) -> ValidatedFit:
     """Train a guide and its model as :class:`Validation` says, in place.
 
-    :param guide: initialised; its present state is the start of every run.
+    :param guide: initialised here, on the rows trained on, if it has not been; its state is the start of every run.
     :param loss: from beta and the number of training rows to the loss.
     :param x: training inputs ``(N, D)``, validation rows among them.
     :param y: targets ``(N,)`` or ``(N, D_out)``.
+    :param seed: of the order of the batches, and of the draws in training and in the checks.
     :param split: seed of the validation rows.
     :param beta: given, it is not searched for.
     :param optimizer: as in :func:`pyro_dgp.fit.fit`.
@@ -139,6 +145,8 @@ def fit_validated(
     mask = validation.held_out(len(x), split).to(x.device)
     kept = ~mask
     x_fit, y_fit, x_held, y_held = x[kept], y[kept], x[mask], y[mask]
+    if not guide.is_initialized:
+        guide.initialize(x_fit, y_fit)
     state = torch.nn.ModuleList([m for m in (guide, guide.model) if isinstance(m, torch.nn.Module)])
     start = _snapshot(state)
     betas = validation.betas if beta is None else (beta,)
@@ -147,38 +155,49 @@ def fit_validated(
     done = 0
 
     def score() -> float:
-        with torch.no_grad():
+        with torch.no_grad(), torch.random.fork_rng():
+            torch.manual_seed(seed)
             value = -float(predict(guide, x_held).log_prob(y_held).mean())
         return value if math.isfinite(value) else math.inf
 
     def run(factor: float, count: int) -> _Checkpoints:
         nonlocal done
         _restore(state, start)
-        checkpoints = _Checkpoints(state, score, count, validation)
+        torch.manual_seed(seed)
+        checkpoints, first = _Checkpoints(state, score, count, validation), done
 
-        def after(step: int, value: float) -> bool:
-            stop = checkpoints(step + 1)
+        def after(step: int, value: float) -> None:
+            nonlocal done
+            done = first + step + 1
             if report is not None:
-                report(done + step + 1, total, {"loss": value, "beta": factor, "validation NLL": checkpoints.best})
-            return stop
+                report(done, total, {"loss": value, "beta": factor, "validation NLL": checkpoints.best})
 
         objective = loss(factor, len(x_fit))(guide.model, guide)
-        losses = fit(objective, x_fit, y_fit, count, batch_size, learning_rate, seed, after, optimizer).losses
-        done += len(losses)
+        try:
+            fit(objective, x_fit, y_fit, count, batch_size, learning_rate, seed, after, optimizer, checkpoints)
+        except (ValueError, NotPositiveDefiniteError) as error:
+            checkpoints.error = error
         return checkpoints
 
-    with module_local_parameters(state):
-        trials = {factor: run(factor, trial_steps).best for factor in betas} if trial_steps else {}
-        search_seconds, search_steps = time.perf_counter() - began, done
-        chosen = min(trials, key=lambda factor: trials[factor]) if trials else betas[0]
-        best = run(chosen, steps)
-        _restore(state, best.best_state)
-    if not math.isfinite(best.best):
-        raise ValueError("the validation NLL was infinite or NaN at every check: lower the learning rate")
+    try:
+        with module_local_parameters(state), torch.random.fork_rng():
+            trials = {factor: run(factor, trial_steps) for factor in betas} if trial_steps else {}
+            search_seconds, search_steps = time.perf_counter() - began, done
+            chosen = min(trials, key=lambda factor: trials[factor].best) if trials else betas[0]
+            best = run(chosen, steps)
+            if not best.best_state:
+                raise best.error or ValueError(
+                    "the validation NLL was infinite or NaN at every check: lower the learning rate"
+                )
+    except BaseException:
+        _restore(state, start)
+        raise
+    _restore(state, best.best_state)
     seconds = time.perf_counter() - began
     extra = best.seconds + (search_seconds if trials else 0.0)
+    searched = {factor: trial.best for factor, trial in trials.items()}
     return ValidatedFit(
-        chosen, best.best_step, best.best, len(x_fit), len(x_held), done, search_steps, seconds, extra, trials
+        chosen, best.best_step, best.best, len(x_fit), len(x_held), done, search_steps, seconds, extra, searched
     )
 
 

@@ -157,6 +157,12 @@ def test_the_predictive_benchmark_resumes_and_reports(tmp_path, monkeypatch, cap
     out.write_text("\n".join(lines[:3]) + "\n")  # cut off, it goes on
     predictive.main()
     assert json.loads(out.read_text().splitlines()[3])["nll"] == rows[3]["nll"]
+    out.write_text("\n".join(lines[:3]) + "\n" + lines[3][:50])  # in the middle of a line too
+    predictive.main()
+    assert len(predictive.read(out)) == 4
+    monkeypatch.setattr(sys, "argv", [*command[:-1], "8"])
+    with pytest.raises(SystemExit, match="other settings"):
+        predictive.main()
 
 
 def test_differences_and_ranks_against_a_table_by_hand():
@@ -182,7 +188,8 @@ def test_the_settings_of_the_amortised_paper_are_those_it_states():
     settings = replace(predictive.EXPERIMENTS["meng"].methods["dspp"], samples=4)
     recipe = predictive.MENG["dspp"]
     model = recipe.model(x, settings)
-    guide = recipe.inference.guide(model, x, y, settings)
+    guide = recipe.inference.guide(model, settings)
+    guide.initialize(x, y)
     shapes = {key: tuple(guide.processes._modules[key].inducing_points.shape) for key in ("h1", "h2", "y/f")}
     assert shapes == {"h1": (256, 8), "h2": (128, 16), "y/f": (128, 4)}
     assert guide.processes._modules["h1"].whitened_scale.shape == (16, 256)

@@ -368,3 +368,12 @@ def test_methods_without_a_validation_set_run(tmp_path):
     rows = compare(Comparison(tmp_path / "out", methods=names, settings=settings), quiet)
     assert [row["method"] for row in rows] == list(names)
     assert all(row["n_train"] == 398 and "n_validation" not in row for row in rows)
+
+
+def test_what_ran_before_a_method_does_not_change_its_figures(tmp_path):
+    settings = Settings(epochs=1, inducing=8, width=2, samples=2, batch_size=200)
+    figures = []
+    for folder, names in (("alone", ("dkl-dspp",)), ("after", ("dkl-dsvi", "dkl-dspp"))):
+        rows = compare(Comparison(tmp_path / folder, methods=names, settings=settings), quiet)
+        figures.append([rows[-1][key] for key in ("nll", "rmse", "validation_nll")])
+    assert figures[0] == figures[1]

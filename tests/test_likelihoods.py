@@ -28,6 +28,8 @@ from pyro_dgp import (
     whitened,
 )
 from pyro_dgp.likelihoods import Likelihood
+from pyro_dgp.likelihoods.coregionalization import CoregionalizedConditional
+from pyro_dgp.likelihoods.gaussian import GaussianConditional
 from pyro_dgp.moments import Moments
 from tests.examples import OneLayer, TwoSites, regression
 
@@ -322,3 +324,41 @@ def test_coregionalization_says_what_does_not_fit():
         LinearCoregionalization(1, 1)
     with pytest.raises(ValueError, match="latent functions need"):
         LinearCoregionalization.fit(torch.randn(9, 3), 4)
+
+
+def test_coregionalization_is_accurate_in_float32_at_the_noise_floor():
+    torch.manual_seed(1)
+    mixing, variance = 30 * torch.randn(5, 2), torch.full((5,), 1e-4)
+    moments, y = Moments(torch.randn(20, 2), torch.rand(20, 2)), None
+    values = []
+    for dtype in (torch.float64, torch.float32):
+        conditional = CoregionalizedConditional(mixing.to(dtype), torch.zeros(5, dtype=dtype), variance.to(dtype))
+        f = Moments(moments.mean.to(dtype), moments.variance.to(dtype))
+        y = (moments.mean @ mixing.T + 0.01 * torch.ones(5)) if y is None else y
+        values.append(conditional.predictive_log_prob(y.to(dtype), f).double())
+    assert bool(torch.isfinite(values[1]).all())
+    torch.testing.assert_close(values[1], values[0], rtol=0.05, atol=0.5)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "coregionalized"])
+def test_a_batch_of_hyperparameters_of_as_many_as_the_rows_is_no_broadcast_over_rows(kind):
+    rows, f = 6, torch.randn(6, 6, 2)
+    y = torch.randn(6, 3 if kind == "coregionalized" else 2)
+    variance = torch.rand(rows, y.shape[-1]) + 0.1
+
+    def conditional(v, bias):
+        if kind == "gaussian":
+            return GaussianConditional(v)
+        return CoregionalizedConditional(torch.eye(3, 2), bias, v)
+
+    bias = torch.randn(rows, 3)
+    moments = Moments(f, torch.rand(6, 6, 2))
+    together = conditional(variance, bias)
+    for k in range(rows):
+        alone, part = conditional(variance[k], bias[k]), Moments(moments.mean[k], moments.variance[k])
+        for call in ("expected_log_prob", "predictive_log_prob"):
+            torch.testing.assert_close(getattr(together, call)(y, moments)[k], getattr(alone, call)(y, part))
+        torch.testing.assert_close(
+            together.log_expected_gamma_score(y, moments, 1.2)[k], alone.log_expected_gamma_score(y, part, 1.2)
+        )
+        torch.testing.assert_close(together.given(f).base_dist.log_prob(y)[k], alone.given(f[k]).base_dist.log_prob(y))

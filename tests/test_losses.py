@@ -476,3 +476,25 @@ def test_gamma_below_one_and_distributions_without_the_integral_are_refused(loca
     model = StudentT()
     with pytest.raises(ValueError, match="StudentT"):
         GammaDivergence()(model, guided(model, x, y))(x, y)
+
+
+def test_the_gamma_divergence_takes_several_outputs_in_a_plate(local):
+    class Plated2(PyroModule):
+        def __init__(self):
+            super().__init__()
+            self.gp = GaussianProcess(RBF(), num_outputs=2)
+
+        def forward(self, x, y=None):
+            f = pyro.sample("f", self.gp(x))
+            with pyro.plate("data", len(x)):
+                return pyro.sample("y", dist.Normal(f, 0.3).to_event(1), obs=y)
+
+    x, y = regression(10)
+    y = torch.stack([y, -y], -1)
+    model = Plated2()
+    guide = guided(model, x, y, samples=1)
+    torch.manual_seed(2)
+    elbo = ELBO()(model, guide)(x, y).detach()
+    torch.manual_seed(2)
+    gamma = GammaDivergence(gamma=1 + 1e-6)(model, guide)(x, y)
+    torch.testing.assert_close(gamma, elbo, rtol=1e-3, atol=1e-3)

@@ -165,9 +165,8 @@ def test_probability_integral_transform_is_uniform_for_draws_of_the_prediction()
 
 
 def correlated(rows=5):
-    root = torch.randn(3, rows, 2, 2)
-    factor = torch.linalg.cholesky(root @ root.mT + torch.eye(2))
-    components = torch.distributions.MultivariateNormal(torch.randn(3, rows, 2), scale_tril=factor)
+    loc, factor, diagonal = torch.randn(3, rows, 2), torch.randn(3, rows, 2, 2), torch.rand(3, rows, 2) + 0.5
+    components = torch.distributions.LowRankMultivariateNormal(loc, factor, diagonal)
     return Mixture(components, torch.tensor([0.2, 0.5, 0.3]).log())
 
 

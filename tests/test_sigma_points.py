@@ -126,7 +126,7 @@ def test_training_moves_points_and_weights_and_the_symmetric_rule_stays_symmetri
     assert set(after) == {f"{name}_unconstrained" for name in learned}
     for name, value in after.items():
         assert bool((value != before[name]).all()), name
-    weights = guide.propagation.log_weights(x).exp()
+    weights = guide.propagation.log_weights(x).exp().detach()
     torch.testing.assert_close(weights.sum(), torch.tensor(1.0))
     if rule == "qr2":
         grid = guide.propagation.positions("h", x).reshape(3, 3, 2)
@@ -135,7 +135,7 @@ def test_training_moves_points_and_weights_and_the_symmetric_rule_stays_symmetri
         table = weights.reshape(3, 3)
         assert float((table - table.flip(0, 1)).abs().max()) > 1e-3  # the weights are free
     if rule == "qr1":
-        grid = guide.propagation.positions("h", x).reshape(3, 3, 2)
+        grid = guide.propagation.positions("h", x).detach().reshape(3, 3, 2)
         assert float((grid + grid.flip(0, 1)).abs().max()) > 1e-3
 
 
@@ -289,3 +289,37 @@ def test_a_model_that_transforms_the_hidden_layer():
     losses = fit(PredictiveLogLikelihood(30)(model, guide), x, y, 60, 30).losses
     assert losses[-1] < losses[0]
     assert predict(guide, x)._mixture(0).components.batch_shape == (4, 30)
+
+
+def test_loading_leaves_the_generator_alone_and_refuses_another_rule():
+    x, y = regression(20, inputs=2)
+    guide = guided(TwoLayers(x), x, y, SigmaPoints("qr3", 3))
+    state = guide.state_dict()
+    other = Variational(TwoLayers(x), InducingPoints(6, covariance="diagonal"), SigmaPoints("qr3", 3))
+    generator = torch.get_rng_state()
+    other.load_state_dict(state)
+    assert torch.equal(generator, torch.get_rng_state())
+    for points in (SigmaPoints("qr3", 4), SigmaPoints("qr1", 3)):
+        wrong = Variational(TwoLayers(x), InducingPoints(6, covariance="diagonal"), points)
+        with pytest.raises(ValueError, match="the state is that of SigmaPoints"):
+            wrong.load_state_dict(state)
+
+
+def test_many_points_are_a_list_and_not_a_grid():
+    x, y = regression(20)
+    with pytest.raises(ValueError, match="at most 200 points"):
+        SigmaPoints("gauss-hermite", 400)
+    guide = guided(TwoLayers(x, width=1), x, y, SigmaPoints("qr3", 400))
+    assert bool(torch.isfinite(predict(guide, x).log_prob(y)).all())
+
+
+def test_a_site_that_cannot_name_a_module_is_refused():
+    gp = GaussianProcess(RBF())
+
+    def model(x, y=None):
+        h = pyro.sample("layer.h", gp(x))
+        return pyro.sample("y", Gaussian()(gp(h)), obs=y)
+
+    x, y = regression(5)
+    with pytest.raises(ValueError, match="'layer.h' cannot name a module"):
+        Variational(model, InducingPoints(2), SigmaPoints("qr3", 2)).initialize(x, y)

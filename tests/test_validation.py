@@ -1,13 +1,28 @@
+import copy
 import math
 
 import numpy as np
 import pytest
 import torch
+from pyro.nn import PyroModule
+from torch import nn
 
-from pyro_dgp import ELBO, InducingPoints, MonteCarlo, PredictiveLogLikelihood, Validation, Variational, fit, predict
+from pyro_dgp import (
+    ELBO,
+    DeepKernel,
+    InducingPoints,
+    MonteCarlo,
+    PredictiveLogLikelihood,
+    Validation,
+    Variational,
+    fit,
+    predict,
+)
 from pyro_dgp.fit import fit as plain_fit
+from pyro_dgp.inference import Settings
+from pyro_dgp.methods import METHODS
 from pyro_dgp.validation import fit_validated
-from tests.examples import OneLayer, regression
+from tests.examples import OneLayer, TwoLayers, regression
 
 pytestmark = pytest.mark.usefixtures("local")
 
@@ -24,7 +39,7 @@ def guided(x, y, points=10):
 
 
 def state(guide):
-    return {**guide.state_dict(prefix="guide."), **guide.model.state_dict(prefix="model.")}
+    return copy.deepcopy({**guide.state_dict(prefix="guide."), **guide.model.state_dict(prefix="model.")})
 
 
 def same(a, b):
@@ -40,14 +55,16 @@ def test_validation_rows_are_a_ninth_drawn_with_the_number_of_the_split():
         Validation().held_out(1, 0)
 
 
-def test_held_out_rows_are_not_trained_on():
+def test_held_out_rows_are_not_trained_on_nor_seen_at_the_start():
     x, y = regression(45)
     mask = Validation().held_out(45, 2)
-    spoiled = y.clone()
-    spoiled[mask] = 1e3
-    guide, other = guided(x, y), guided(x, y)
+    spoiled_x, spoiled = x.clone(), y.clone()
+    spoiled[mask], spoiled_x[mask] = 1e3, 1e3
+    other = guided(x[~mask], y[~mask])
+    torch.manual_seed(0)
+    guide = Variational(OneLayer(), InducingPoints(10, covariance="diagonal"), MonteCarlo(1))
     validation = Validation(checks=1)
-    fit_validated(guide, predictive, x, spoiled, 40, 10, validation=validation, split=2, beta=0.3)
+    fit_validated(guide, predictive, spoiled_x, spoiled, 40, 10, validation=validation, split=2, beta=0.3)
     plain_fit(PredictiveLogLikelihood(40, 0.3)(other.model, other), x[~mask], y[~mask], 40, 10)
     assert same(state(guide), state(other))
 
@@ -113,7 +130,73 @@ def test_bad_arguments_are_one_sentence():
             Validation(**arguments)
 
 
-def test_a_callback_that_is_true_ends_the_training():
+def test_training_ends_when_it_is_told_to_and_not_by_what_a_progress_bar_returns():
     x, y = regression(30)
     guide = guided(x, y)
-    assert len(fit(ELBO(30)(guide.model, guide), x, y, 50, callback=lambda step, loss: step == 6).losses) == 7
+    objective = ELBO(30)(guide.model, guide)
+    assert len(fit(objective, x, y, 50, stop=lambda steps: steps == 7).losses) == 7
+    assert len(fit(objective, x, y, 5, callback=lambda step, loss: True).losses) == 5
+    fitted = METHODS["svgp"].inference.run(OneLayer(), x, y, Settings(epochs=4, inducing=5), lambda *_: True)
+    assert fitted.steps == 4
+
+
+def test_a_beta_that_breaks_down_loses_the_search_and_no_state_is_left_broken():
+    x, y = regression(45)
+    guide = guided(x, y)
+    before = state(guide)
+
+    def loss(beta, rows):
+        return PredictiveLogLikelihood(rows, math.inf if beta == 0.01 else beta)
+
+    result = fit_validated(guide, loss, x, y, 40, validation=Validation(betas=(0.01, 0.05), search=0.5))
+    assert result.beta == 0.05 and result.searched[0.01] == math.inf
+    other = guided(x, y)
+    with pytest.raises(ValueError, match="the loss is"):
+        fit_validated(other, loss, x, y, 40, beta=0.01)
+    assert same(state(other), before)
+
+
+def test_the_checks_do_not_touch_the_noise_of_training_and_the_same_seed_gives_the_same_run():
+    x, y = regression(45)
+    states = []
+    for checks in (1, 8):
+        torch.manual_seed(0)
+        guide = Variational(TwoLayers(x), InducingPoints(6), MonteCarlo(3))
+        torch.manual_seed(checks)  # whatever the state of the generator
+        guide.initialize(x, y)
+        with torch.no_grad():
+            for parameter in guide.parameters():
+                parameter.copy_(torch.linspace(0.1, 1.0, parameter.numel()).reshape(parameter.shape))
+        generator = torch.get_rng_state()
+        validation = Validation(checks=checks, patience=100)
+        result = fit_validated(guide, predictive, x, y, 16, validation=validation, beta=0.05, seed=4)
+        assert torch.equal(generator, torch.get_rng_state())
+        states.append((result, state(guide)))
+    if states[1][0].best_step == 16:
+        assert same(states[0][1], states[1][1])
+    assert states[1][0].validation_nll <= states[0][0].validation_nll
+
+
+class Dropout(PyroModule):
+    """A model on features of a network with dropout and batch normalisation."""
+
+    def __init__(self, x):
+        super().__init__()
+        network = nn.Sequential(nn.Linear(x.shape[-1], 20), nn.BatchNorm1d(20), nn.Dropout(0.5), nn.Linear(20, 2))
+        self.inner = DeepKernel(network, OneLayer())
+
+    def forward(self, x, y=None):
+        return self.inner(x, y)
+
+
+def test_predictions_are_made_in_evaluation_mode():
+    x, y = regression(45, inputs=3)
+    model = Dropout(x)
+    guide = Variational(model, InducingPoints(6), MonteCarlo(1))
+    result = fit_validated(guide, predictive, x, y, 20, 45, beta=0.05)
+    prediction = predict(guide, x)
+    torch.testing.assert_close(prediction.mean, predict(guide, x, batch_size=7).mean)
+    torch.testing.assert_close(prediction.mean[:1], predict(guide, x[:1]).mean)
+    mask = Validation().held_out(45, 0)
+    assert -float(predict(guide, x[mask]).log_prob(y[mask]).mean()) == pytest.approx(result.validation_nll)
+    assert all(module.training for module in model.modules())

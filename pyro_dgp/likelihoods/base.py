@@ -304,7 +304,10 @@ class GaussHermite(Conditional):
 
 
 def log_gamma_score(distribution: Any, y: Tensor, gamma: float) -> Tensor:
-    """``log [p(y)^c / (int p^gamma)^(c / gamma)]``, ``c = gamma - 1``, elementwise, for normal and finite discrete p."""
+    """``log [p(y)^c / (int p^gamma)^(c / gamma)]``, ``c = gamma - 1``, for normal and finite discrete p, or independent ones."""
+    if isinstance(distribution, torch.distributions.Independent):
+        terms = log_gamma_score(distribution.base_dist, y, gamma)
+        return terms.sum(tuple(range(-distribution.reinterpreted_batch_ndims, 0)))
     if isinstance(distribution, torch.distributions.Normal):
         log_integral = 0.5 * ((1 - gamma) * (2 * math.pi * distribution.variance).log() - math.log(gamma))
     elif distribution.has_enumerate_support:

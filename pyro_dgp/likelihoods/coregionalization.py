@@ -10,7 +10,7 @@ from pyro import distributions as dist
 from pyro.distributions import constraints
 from pyro.nn import PyroParam
 from torch import Tensor
-from torch.distributions import Distribution, MultivariateNormal
+from torch.distributions import Distribution, LowRankMultivariateNormal
 
 from pyro_dgp import linalg
 from pyro_dgp.gp import FunctionPrior
@@ -29,34 +29,38 @@ class CoregionalizedConditional(Conditional):
     integration = "closed form"
 
     def _mean(self, f: Tensor) -> Tensor:
-        return f @ self.mixing.mT + self.bias
+        return f @ self.mixing.mT + self.bias.unsqueeze(-2)
 
-    def _correlated(self, f: Moments, noise: Tensor) -> MultivariateNormal:
+    @property
+    def _noise(self) -> Tensor:
+        """Noise variances with an axis for the rows: ``(..., 1, D_out)``."""
+        return self.variance.unsqueeze(-2)
+
+    def _correlated(self, f: Moments, noise: Tensor) -> LowRankMultivariateNormal:
         """``N(mixing m + bias, mixing diag(v) mixing' + diag(noise))`` for each row."""
-        root = self.mixing * f.variance.sqrt().unsqueeze(-2)
-        covariance = root @ root.mT + torch.diag_embed(noise)
-        factor = torch.linalg.cholesky_ex(covariance).L
-        return MultivariateNormal(self._mean(f.mean), scale_tril=factor, validate_args=False)
+        root = self.mixing.unsqueeze(-3) * f.variance.sqrt().unsqueeze(-2)
+        mean = self._mean(f.mean)
+        return LowRankMultivariateNormal(mean, root, noise.expand(mean.shape), validate_args=False)
 
     def given(self, f: Tensor) -> RowObservation:
         """Independent normals around the mixed functions."""
         mean = self._mean(f)
-        return RowObservation(dist.Normal(mean, self.variance.sqrt().expand(mean.shape), validate_args=False), 2)
+        return RowObservation(dist.Normal(mean, self._noise.sqrt().expand(mean.shape), validate_args=False), 2)
 
     def expected_log_prob(self, y: Tensor, f: Moments) -> Tensor:
         """``sum_d log N(y_d | mean_d, variance_d) - (mixing^2 v)_d / (2 variance_d)``."""
         squared = (y - self._mean(f.mean)).square() + f.variance @ self.mixing.square().mT
-        return -0.5 * (squared / self.variance + self.variance.log() + math.log(2 * math.pi)).sum(-1)
+        return -0.5 * (squared / self._noise + self._noise.log() + math.log(2 * math.pi)).sum(-1)
 
     def components(self, f: Moments) -> Distribution:
         """Correlated outputs: batch shape ``(..., N)``, event shape ``(D_out,)``."""
-        return self._correlated(f, self.variance)
+        return self._correlated(f, self._noise)
 
     def log_expected_gamma_score(self, y: Tensor, f: Moments, gamma: float) -> Tensor:
         """A power of a normal is a normal of variance ``variance / c`` but for a constant."""
-        power, count = gamma - 1, len(self.variance)
-        log_two_pi, log_determinant = math.log(2 * math.pi), self.variance.log().sum()
-        density: Tensor = self._correlated(f, self.variance / power).log_prob(y)
+        power, count = gamma - 1, self.variance.shape[-1]
+        log_two_pi, log_determinant = math.log(2 * math.pi), self._noise.log().sum(-1)
+        density: Tensor = self._correlated(f, self._noise / power).log_prob(y)
         scale = 0.5 * (count * log_two_pi + log_determinant - count * math.log(power))
         expected = density + scale - 0.5 * power * (count * log_two_pi + log_determinant)
         log_integral = -0.5 * power * (count * log_two_pi + log_determinant) - 0.5 * count * math.log(gamma)

@@ -29,7 +29,8 @@ class GaussianConditional(Conditional):
     integration = "closed form"
 
     def _normal(self, mean: Tensor, variance: Tensor) -> dist.Normal:
-        variance = variance + self.variance if variance.dim() else self.variance.expand(mean.shape)
+        noise = self.variance.unsqueeze(-2)
+        variance = variance + noise if variance.dim() else noise.expand(mean.shape)
         if mean.shape[-1] == 1:
             mean, variance = one_output(mean), one_output(variance)
         return dist.Normal(mean, variance.sqrt(), validate_args=False)
@@ -42,8 +43,9 @@ class GaussianConditional(Conditional):
     def expected_log_prob(self, y: Tensor, f: Moments) -> Tensor:
         """``log N(y | mean, variance) - f.variance / (2 variance)``, summed over outputs ([DSPP] 6)."""
         target = y.unsqueeze(-1) if f.mean.shape[-1] == 1 else y
-        squared = ((target - f.mean).square() + f.variance) / self.variance
-        return -0.5 * (squared + self.variance.log() + math.log(2 * math.pi)).sum(-1)
+        noise = self.variance.unsqueeze(-2)
+        squared = ((target - f.mean).square() + f.variance) / noise
+        return -0.5 * (squared + noise.log() + math.log(2 * math.pi)).sum(-1)
 
     def components(self, f: Moments) -> Distribution:
         """``N(mean, f.variance + variance)`` ([DSPP] 14)."""
@@ -52,11 +54,11 @@ class GaussianConditional(Conditional):
     def log_expected_gamma_score(self, y: Tensor, f: Moments, gamma: float) -> Tensor:
         """``int N(y | f, variance)^c N(f) df`` is ``(2 pi variance)^(-c/2)`` times a normal of variance ``variance / c`` scaled back."""
         target = y.unsqueeze(-1) if f.mean.shape[-1] == 1 else y
-        power = gamma - 1
-        ratio = power * f.variance / self.variance
-        log_constant = (2 * math.pi * self.variance).log()
+        power, noise = gamma - 1, self.variance.unsqueeze(-2)
+        ratio = power * f.variance / noise
+        log_constant = (2 * math.pi * noise).log()
         expected = -0.5 * (power * log_constant + torch.log1p(ratio))
-        expected = expected - 0.5 * power * (target - f.mean).square() / (self.variance * (1 + ratio))
+        expected = expected - 0.5 * power * (target - f.mean).square() / (noise * (1 + ratio))
         log_integral = 0.5 * (-power * log_constant - math.log(gamma))
         return (expected - power / gamma * log_integral).sum(-1)
 

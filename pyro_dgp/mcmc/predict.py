@@ -13,7 +13,7 @@ from torch import Size, Tensor
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.likelihoods import CollapsedObservation, Observation
 from pyro_dgp.mcmc.whitening import SUFFIX, WhitenedModel
-from pyro_dgp.parameters import module_local_parameters
+from pyro_dgp.parameters import evaluating, module_local_parameters
 from pyro_dgp.prediction import Mixture, Prediction, stack_mixtures
 from pyro_dgp.processes import ConditionedProcess
 from pyro_dgp.rows import row_dependence
@@ -62,7 +62,9 @@ class _Condition(Messenger):
                 values = y.unsqueeze(-1) if observation.outputs == 1 else y
                 self.processes[f"{name}/{key}"] = ConditionedProcess(prior, values, noise)
             else:
-                raise ValueError(f"prediction needs the training targets, or draws of {site + SUFFIX!r}: pass y_train")
+                raise ValueError(
+                    f"prediction needs draws of {site + SUFFIX!r}, from MCMC on whitened(model), or, under Gaussian noise, y_train"
+                )
 
 
 class _Predict(Messenger):
@@ -115,7 +117,7 @@ def predict_mcmc(
     chosen = [{name: values[i] for name, values in draws.items()} for i in index]
     scope = [model] if isinstance(model, torch.nn.Module) else []
     conditioned = []
-    with torch.no_grad(), module_local_parameters(*scope):
+    with torch.no_grad(), module_local_parameters(*scope), evaluating(*scope):
         local = row_dependence(model, (x_train, y_train), {}).sites
         for draw in chosen:
             with _Condition(draw) as condition:
@@ -123,7 +125,11 @@ def predict_mcmc(
             conditioned.append(condition.processes)
 
     def components(rows: slice, number: int) -> Any:
-        with module_local_parameters(*scope), _Predict(conditioned[number], chosen[number], local) as run:
+        with (
+            module_local_parameters(*scope),
+            evaluating(*scope),
+            _Predict(conditioned[number], chosen[number], local) as run,
+        ):
             model(x[rows])
         if site is None and len(run.observations) != 1:
             raise ValueError(f"the model has observation sites {list(run.observations)}: name one with site=")

@@ -17,6 +17,8 @@ from pyro_dgp.processes import FunctionMarginal
 from pyro_dgp.propagation.base import Propagation
 
 RULES = ("gauss-hermite", "qr1", "qr2", "qr3")
+#: Gauss-Hermite weights of more nodes underflow.
+MOST_NODES = 200
 
 
 class SigmaPoint(FunctionMarginal):
@@ -72,6 +74,8 @@ class SigmaPoints(Propagation):
     | ``qr3`` | list, ``S`` ([DSPP] 23) | learned, ``(S, W)`` for each hidden layer | learned, shared by the layers |
 
     The grids serve one hidden layer of width W, ``qr3`` any number of them. (In [DSPP] 19 the third point is +sqrt 3.)
+    ``guide(*args)`` draws a component by weight: a stock Pyro loss then moves the points and leaves the weights where they are;
+    the losses of this library train both.
 
     :param rule: one of the four.
     :param num_points: S, points of each dimension for the grids, components in all for ``qr3``.
@@ -84,6 +88,10 @@ class SigmaPoints(Propagation):
             raise ValueError(f"there is no quadrature rule {rule!r}: choose from {', '.join(RULES)}")
         if num_points < 1:
             raise ValueError(f"SigmaPoints needs at least one point, got {num_points}")
+        if rule != "qr3" and num_points > MOST_NODES:
+            raise ValueError(
+                f"a grid has at most {MOST_NODES} points in a dimension, got {num_points}: take fewer, or 'qr3'"
+            )
         self.rule, self.num_points, self.max_components = rule, num_points, max_components
         self.points = PyroModule()
         self._widths: dict[str, int] = {}
@@ -96,22 +104,25 @@ class SigmaPoints(Propagation):
         return self.num_points if self.rule == "qr3" else self.num_points ** sum(self._widths.values())
 
     def initialize(self, latent: Mapping[str, FunctionPrior]) -> None:
-        """Points and weights for these layers: Gauss-Hermite's for the grids, standard normal draws for ``qr3``."""
+        """Points and weights for these layers: Gauss-Hermite's for the grids, standardised normal draws for ``qr3``."""
         widths = {site: prior.num_outputs for site, prior in latent.items()}
         like = next((prior.x for prior in latent.values()), torch.empty(()))
         self._create(widths, like)
+        if self.rule == "qr3":
+            for site, width in widths.items():
+                drawn = torch.randn(self.num_points, width, dtype=like.dtype, device=like.device)
+                setattr(self.points, site, PyroParam(_standardised(drawn), event_dim=2))
 
     def _create(self, widths: dict[str, int], like: Tensor) -> None:
         self._require_size(widths)
         self._widths, self.points = dict(widths), PyroModule()
         if not widths or self.rule == "gauss-hermite":
             return
-        nodes, log_weights = (values.to(like) for values in gauss_hermite(self.num_points))
+        nodes, log_weights = torch.zeros(self.num_points).to(like), like
+        if self.rule != "qr3":
+            nodes, log_weights = (values.to(like) for values in gauss_hermite(self.num_points))
         for site, width in widths.items():
-            if self.rule == "qr3":
-                start = _standardised(torch.randn(self.num_points, width, dtype=like.dtype, device=like.device))
-            else:
-                start = nodes[:, None].repeat(1, width)
+            start = nodes[:, None].repeat(1, width)
             start = start[(self.num_points + 1) // 2 :] if self.rule == "qr2" else start
             setattr(self.points, site, PyroParam(start, event_dim=2))
         logits = like.new_zeros(self.num_points) if self.rule == "qr3" else self._grid_log_weights(log_weights)
@@ -180,15 +191,21 @@ class SigmaPoints(Propagation):
         weights = self.log_weights(marginal.mean).exp()
         return SigmaDraw(marginal, self.positions(site, marginal.mean), weights, memory)
 
-    def get_extra_state(self) -> dict[str, int]:
-        """Widths of the hidden layers, saved with the state dict."""
-        return self._widths
+    def get_extra_state(self) -> dict[str, Any]:
+        """The rule, S and the widths of the hidden layers, saved with the state dict."""
+        return {"rule": self.rule, "num_points": self.num_points, "widths": self._widths}
 
-    def set_extra_state(self, state: dict[str, int]) -> None:
+    def set_extra_state(self, state: dict[str, Any]) -> None:
         """The inverse of :meth:`get_extra_state`; the parameters are created before they are loaded."""
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
-        widths = state_dict.get(f"{prefix}_extra_state", self._widths)
+        saved = state_dict.get(f"{prefix}_extra_state", self.get_extra_state())
+        if (saved["rule"], saved["num_points"]) != (self.rule, self.num_points):
+            raise ValueError(
+                f"the state is that of SigmaPoints({saved['rule']!r}, {saved['num_points']}) and is loaded into "
+                f"SigmaPoints({self.rule!r}, {self.num_points}): make them equal"
+            )
+        widths = saved["widths"]
         if widths != self._widths:
             values = (v for k, v in state_dict.items() if k.startswith(prefix) and isinstance(v, Tensor))
             self._create(widths, next(values, torch.empty(())))
