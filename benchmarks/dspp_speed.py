@@ -97,7 +97,7 @@ def main() -> None:
     rows = []
     for threads in (1, 2):
         for rule, points, width in CASES:
-            rows.append(measure(rule, points, width, 2 if arguments.quick else 25, threads))
+            rows.append(measure(rule, points, width, 2 if arguments.quick else 8, threads))
             print(json.dumps(rows[-1]), flush=True)
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(rows, indent=2))
