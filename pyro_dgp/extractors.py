@@ -53,7 +53,10 @@ class DeepKernel(PyroModule):
 
     :param extractor: any module ``(N, D) -> (N, features)``; see :class:`FeatureExtractor`. It is made a Pyro module in
         place, so that stock ``SVI`` trains its parameters too.
-    :param model: any model called as ``model(x, y)``, of inputs ``(N, features)``.
+    :param model: any model called as ``model(x, y)``, of inputs ``(N, features)``: build it on ``extractor(x).detach()``.
+
+    Train it by ``fit(..., optimizer=adam_for_networks)`` of :mod:`pyro_dgp.fit`: at the learning rate that suits kernels the network
+    can carry the features out of reach of the inducing points, and the mean stays constant from there on.
     """
 
     def __init__(self, extractor: nn.Module, model: nn.Module) -> None:

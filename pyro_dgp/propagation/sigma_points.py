@@ -162,7 +162,11 @@ class SigmaPoints(Propagation):
         return torch.log_softmax(logits, 0)
 
     def positions(self, site: str, like: Tensor) -> Float[Tensor, "s w"]:
-        """xi: position of each component in each output of a layer, in standard deviations."""
+        """xi: position of each component in each output of a layer, in standard deviations.
+
+        :param site: name of the layer's site.
+        :param like: any tensor of the wanted dtype and device.
+        """
         if site not in self._widths:
             raise ValueError(f"there are no sigma points for {site!r}: guide.initialize met {list(self._widths)}")
         if self.rule == "qr3":
