@@ -27,7 +27,8 @@ from pyro_dgp import (
 )
 from pyro_dgp.models import DeepGP
 from pyro_dgp.moments import Moments
-from pyro_dgp.propagation.sigma_points import RULES, gauss_hermite
+from pyro_dgp.propagation.sigma_points import RULES
+from pyro_dgp.quadrature import gauss_hermite
 from tests.examples import OneLayer, TwoLayers, TwoSites, regression
 
 pytestmark = pytest.mark.usefixtures("local")

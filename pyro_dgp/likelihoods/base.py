@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from pyro import distributions as dist
 from pyro.distributions import TorchDistribution, constraints
@@ -18,6 +17,7 @@ from torch.distributions import Distribution
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.moments import Marginal, Moments
+from pyro_dgp.quadrature import gauss_hermite
 
 
 class RowObservation(dist.Independent):  # type: ignore[misc]
@@ -275,10 +275,9 @@ class GaussHermite(Conditional):
 
     def _nodes(self, f: Moments) -> tuple[Tensor, Tensor]:
         """Function values at the nodes ``(..., N, K)`` and log weights ``(K,)``."""
-        nodes, weights = np.polynomial.hermite_e.hermegauss(self.NODES)
         mean, scale = one_output(f.mean), one_output(f.variance).sqrt()
-        at = mean[..., None] + scale[..., None] * torch.as_tensor(nodes, dtype=mean.dtype, device=mean.device)
-        return at, torch.as_tensor(np.log(weights) - 0.5 * math.log(2 * math.pi), dtype=at.dtype, device=at.device)
+        nodes, log_weights = (values.to(mean) for values in gauss_hermite(self.NODES))
+        return mean[..., None] + scale[..., None] * nodes, log_weights
 
     def _quadrature(self, y: Tensor, f: Moments) -> tuple[Tensor, Tensor]:
         """``log p(y | f_k)`` at the nodes ``(..., N, K)`` and log weights ``(K,)``."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from typing import Any
 
-import numpy as np
 import torch
 from pyro import distributions as dist
 from torch import Tensor
@@ -52,12 +50,9 @@ class LogitConditional(_BernoulliConditional):
 
     def components(self, f: Moments) -> Binary:
         """Success probability by quadrature."""
-        nodes, weights = np.polynomial.hermite_e.hermegauss(self.NODES)
-        mean, scale = one_output(f.mean)[..., None], one_output(f.variance).sqrt()[..., None]
-        at = mean + scale * torch.as_tensor(nodes, dtype=mean.dtype, device=mean.device)
-        weight = torch.as_tensor(weights / math.sqrt(2 * math.pi), dtype=mean.dtype, device=mean.device)
-        log_success = torch.logsumexp(weight.log() + torch.nn.functional.logsigmoid(at), -1)
-        log_failure = torch.logsumexp(weight.log() + torch.nn.functional.logsigmoid(-at), -1)
+        at, log_weights = self._nodes(f)
+        log_success = torch.logsumexp(log_weights + torch.nn.functional.logsigmoid(at), -1)
+        log_failure = torch.logsumexp(log_weights + torch.nn.functional.logsigmoid(-at), -1)
         return Binary(logits=log_success - log_failure, validate_args=False)
 
 

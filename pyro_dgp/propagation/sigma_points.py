@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from pyro.nn import PyroModule, PyroParam
@@ -15,6 +13,7 @@ from torch import Size, Tensor
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.processes import FunctionMarginal
 from pyro_dgp.propagation.base import Propagation
+from pyro_dgp.quadrature import gauss_hermite
 
 RULES = ("gauss-hermite", "qr1", "qr2", "qr3")
 #: Gauss-Hermite weights of more nodes underflow.
@@ -214,12 +213,6 @@ class SigmaPoints(Propagation):
             values = (v for k, v in state_dict.items() if k.startswith(prefix) and isinstance(v, Tensor))
             self._create(widths, next(values, torch.empty(())))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
-
-
-def gauss_hermite(size: int) -> tuple[Tensor, Tensor]:
-    """Nodes and log weights of E f(z), z ~ N(0, 1), exact for polynomials of degree ``2 size - 1``; float64."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(size)
-    return torch.as_tensor(nodes), torch.as_tensor(np.log(weights) - 0.5 * math.log(2 * math.pi))
 
 
 def _standardised(points: Tensor) -> Tensor:
