@@ -29,8 +29,8 @@ from pyro_dgp.means import ConstantMean, LinearMean, Projection, Zero, concatena
 from pyro_dgp.parameters import module_local_parameters
 from pyro_dgp.predict import predict
 from pyro_dgp.prediction import Mixture, Prediction
-from pyro_dgp.processes import ConditionedProcess, InducingPoints
-from pyro_dgp.propagation import MonteCarlo, SigmaPoints
+from pyro_dgp.processes import AffineMaps, AmortizedInducingPoints, ConditionedProcess, InducingPoints, OneNetwork
+from pyro_dgp.propagation import MonteCarlo, SigmaPoints, WithMean
 from pyro_dgp.validation import Validation, fit_validated
 
 __version__ = "0.1.0"
@@ -39,6 +39,8 @@ __all__ = [
     "ELBO",
     "RBF",
     "ActiveDims",
+    "AffineMaps",
+    "AmortizedInducingPoints",
     "ArcCosine",
     "Bernoulli",
     "ConditionedProcess",
@@ -62,6 +64,7 @@ __all__ = [
     "Matern52",
     "Mixture",
     "MonteCarlo",
+    "OneNetwork",
     "Periodic",
     "Prediction",
     "PredictiveLogLikelihood",
@@ -74,6 +77,7 @@ __all__ = [
     "Validation",
     "Variational",
     "White",
+    "WithMean",
     "Zero",
     "concatenate_inputs",
     "fit",

@@ -17,13 +17,12 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.likelihoods import CollapsedObservation, Observation, RowObservation
+from pyro_dgp.likelihoods import CollapsedObservation, Observation
 from pyro_dgp.parameters import keep_parameters_local, module_local_parameters, require_own_parameters
 from pyro_dgp.processes import Process, ProcessFamily
 from pyro_dgp.propagation import Propagation
 from pyro_dgp.rows import RowDependence, row_dependence
-
-Message = dict[str, Any]
+from pyro_dgp.sites import Message, counted, has_parameter, is_observation, is_shared
 
 
 @dataclass
@@ -38,6 +37,7 @@ class _Run:
     carried: bool = False  # whether any value has the axis of components yet
     gps: list[tuple[str, FunctionPrior]] = field(default_factory=list)
     memory: dict[str, Any] = field(default_factory=dict)  # of an ancestral draw
+    references: dict[str, Tensor] = field(default_factory=dict)  # by GP, what its inference functions look at
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Variational(AutoMessenger):
         """Which foreign sites are responses, and which are local to data."""
         sites = [s for s in self.trace.nodes.values() if s["type"] == "sample" and not site_is_subsample(s)]
         foreign = [s for s in sites if not isinstance(s["infer"].get("prior"), FunctionPrior)]
-        self._response = {s["name"] for s in foreign if s["is_observed"] or _is_observation(s)}
+        self._response = {s["name"] for s in foreign if s["is_observed"] or is_observation(s)}
         if not self._response and foreign and foreign[-1] is sites[-1]:
             self._response = {sites[-1]["name"]}
         for site in foreign:
@@ -153,13 +153,12 @@ class Variational(AutoMessenger):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         groups: dict[str, dict[str, Tensor]] = {}
         for name, value in state.items():
-            owner, _, attribute = name.rpartition(".")
-            if owner.startswith("processes."):
-                groups.setdefault(owner.removeprefix("processes."), {})[attribute.removesuffix("_unconstrained")] = (
-                    value
-                )
-            elif owner.startswith(("latents.locs", "latents.scales")) and name not in self.state_dict():
-                constraint = torch.distributions.constraints.positive if "scales" in owner else None
+            owner, _, rest = name.partition(".")
+            if owner == "processes":
+                key, _, attribute = rest.partition(".")
+                groups.setdefault(key, {})[attribute.removesuffix("_unconstrained")] = value
+            elif name.startswith(("latents.locs", "latents.scales")) and name not in self.state_dict():
+                constraint = torch.distributions.constraints.positive if "scales" in name else None
                 parameter = PyroParam(torch.ones_like(value), constraint=constraint or _REAL)
                 deep_setattr(self, name.removesuffix("_unconstrained"), parameter)
         for key, tensors in groups.items():
@@ -187,7 +186,13 @@ class Variational(AutoMessenger):
         """One ancestral draw of every site, an ordinary Pyro guide. With ``y=None`` it predicts."""
         self._require_initialized()
         require_own_parameters(self)
-        self._run = _Run()
+        run = _Run()
+        if self.propagation.looks_at_mean:
+            first = _Run(self.propagation)
+            self._pass(first, args, kwargs)
+            run.references = first.references
+            run.fixed = {s["name"]: s["value"] for s in self.trace.nodes.values() if is_shared(s)}
+        self._run = run
         samples: dict[str, Tensor] = super().__call__(*args, **kwargs)
         return samples
 
@@ -234,6 +239,7 @@ class Variational(AutoMessenger):
     def _pyro_sample(self, msg: Message) -> None:  # type: ignore[override]
         fn = msg["fn"]
         if site_is_subsample(msg):
+            msg["value"] = self._run.fixed.get(msg["name"], msg["value"])
             return
         if isinstance(fn, Observation):
             msg["infer"]["prior"] = fn
@@ -256,11 +262,13 @@ class Variational(AutoMessenger):
         return fn
 
     def _collapse(self, msg: Message, fn: Observation) -> CollapsedObservation:
-        marginals = {}
+        marginals, regularizers = {}, []
         for name, prior in fn.priors.items():
-            marginals[name] = self._process(f"{msg['name']}/{name}")(prior)
-            msg["infer"]["carried"] = carried = self._is_carried(f"{msg['name']}/{name}", prior)
-            msg["infer"]["copies"] = prior.batch_shape[int(carried) :].numel()
+            key = f"{msg['name']}/{name}"
+            msg["infer"]["carried"] = carried = self._is_carried(key, prior)
+            marginals[name] = q = self._process(key)(prior, self._reference(key, prior, carried))
+            regularizers.append(counted(q.regularizer, prior, carried))
+        msg["infer"]["regularizer"] = torch.stack(torch.broadcast_tensors(*regularizers)).sum(0)
         return fn.collapse(marginals)
 
     def _draw(self, msg: Message, prior: FunctionPrior) -> None:
@@ -269,17 +277,25 @@ class Variational(AutoMessenger):
             self._run.gps.append((key, prior))
             msg["value"] = prior.mean
             return
-        marginal = self._process(key)(prior)
+        carried = self._is_carried(key, prior)
+        marginal = self._process(key)(prior, self._reference(key, prior, carried))
         if marginal.batch_shape != prior.batch_shape:
             marginal = marginal.expand(prior.batch_shape)
         if self._run.propagation is None:
             msg["fn"] = self.propagation.draw(key, marginal, self._run.memory)
         else:
-            carried = self._is_carried(key, prior)
             msg["infer"]["marginal"] = marginal
-            msg["infer"]["copies"] = prior.batch_shape[int(carried) :].numel()
+            msg["infer"]["regularizer"] = counted(marginal.regularizer, prior, carried)
             msg["fn"] = self._run.propagation.propagate(key, marginal, carried)
             msg["infer"]["carried"] = self._run.carried = True
+
+    def _reference(self, key: str, prior: FunctionPrior, carried: bool) -> Tensor:
+        """What inference functions look at: of the propagation, or of the weighted pass made before an ancestral draw."""
+        if self._run.propagation is None:
+            return self._run.references.get(key, prior.x)
+        reference = self._run.propagation.reference(prior.x, carried)
+        self._run.references[key] = reference.squeeze(0) if carried and len(reference) == 1 else reference
+        return reference
 
     def _is_carried(self, key: str, prior: FunctionPrior) -> bool:
         """Whether the prior's inputs have the axis of components already."""
@@ -291,9 +307,9 @@ class Variational(AutoMessenger):
     def _draw_foreign(self, msg: Message) -> None:
         name = msg["name"]
         msg["infer"]["prior"] = prior = msg["fn"]
+        msg["infer"]["carried"] = self._run.carried
         per_row = name in self._local and isinstance(self.latents, AutoNormalMessenger)
         if name in self._response or (per_row and self._run.new_rows):
-            msg["infer"]["carried"] = self._run.carried
             return
         subsampled = any(frame.full_size not in (None, frame.size) for frame in msg["cond_indep_stack"])
         if per_row and not subsampled and prior.shape() != self._local[name]:
@@ -324,7 +340,7 @@ class Variational(AutoMessenger):
         self.latents.args_kwargs = self.args_kwargs
         self.latents.trace = self.trace
         known = getattr(self.latents, "locs", None)
-        if isinstance(self.latents, AutoNormalMessenger) and (known is None or not _has(known, name)):
+        if isinstance(self.latents, AutoNormalMessenger) and (known is None or not has_parameter(known, name)):
             raise ValueError(
                 f"the latent site {name!r} was not met by guide.initialize: call it with what a training step passes, "
                 "initialize(x, y)"
@@ -356,17 +372,3 @@ class Variational(AutoMessenger):
 
 
 _REAL = torch.distributions.constraints.real
-
-
-def _has(module: nn.Module, name: str) -> bool:
-    for part in name.split("."):
-        if part in getattr(module, "_pyro_params", {}):
-            return True
-        if part not in module._modules:
-            return False
-        module = cast(nn.Module, module._modules[part])
-    return False
-
-
-def _is_observation(site: Message) -> bool:
-    return isinstance(site["infer"].get("prior", site["fn"]), Observation | RowObservation)

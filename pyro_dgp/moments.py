@@ -16,8 +16,7 @@ class Moments(NamedTuple):
 
 @runtime_checkable
 class Marginal(Protocol):
-    """What an observation needs to know of a q(f): its moments, and the regulariser that a loss subtracts (nats)."""
+    """What an observation needs to know of a q(f): its moments."""
 
     mean: Tensor
     variance: Tensor
-    regularizer: Tensor

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,11 +30,14 @@ class Validation:
     """How a predictive loss is kept from overfitting.
 
     1. A share of the training rows, drawn with the number of the split as its seed, is held out: ``n_validation``.
-    2. Search: each beta is tried from the same start for ``search`` of the steps, and the one whose best checkpoint has the
-       lowest validation NLL is kept. A beta that the user names is not searched for.
-    3. From the same start again, the model is trained for all steps on the other rows. At ``checks`` equally spaced steps the
-       validation NLL is taken (of the predictive mixture, as in every result); training stops after ``patience`` checks without
-       a better one, and the best checkpoint is what is left in the model.
+    2. Search: each beta is tried from the same start for ``search`` of the steps. Of those whose best checkpoint has a validation
+       NLL within one standard error of the lowest, the largest is taken: few validation rows tell little apart, and more
+       regularisation is the safer error (the one-standard-error rule of Breiman et al. 1984). A beta that the user names is
+       not searched for.
+    3. From the same start again, the model is trained for all steps on the other rows. At ``checks`` equally spaced steps of each
+       run the validation NLL is taken (of the predictive mixture, as in every result); a run stops after ``patience`` checks
+       without a better one. The best checkpoint of that beta is what is left in the model: of the long run, or of the short
+       one of the search, whose learning rate fell before it could overfit.
 
     Held-out rows are not trained on afterwards, and a guide that is initialised here does not see them (a model that was built
     on the inputs, such as one with projections, may have). A beta whose training breaks down loses the search. The cost is
@@ -70,8 +74,9 @@ class Validation:
 class ValidatedFit:
     """What a validated training run leaves behind.
 
-    :ivar beta: the one in use, and whether it was ``searched``.
-    :ivar best_step: step of the checkpoint that was kept, and ``validation_nll`` there, nats per row.
+    :ivar beta: the one in use.
+    :ivar best_step: step of the checkpoint that was kept, of the ``run_steps`` of its run (the long one, or one of the search).
+    :ivar validation_nll: there, nats per row, and its standard error ``validation_error``.
     :ivar rows: rows trained on, and ``validation_rows``.
     :ivar steps: optimiser steps in all, those of the search included; ``search_steps`` of them in the search.
     :ivar seconds: wall-clock time in all; ``extra_seconds`` of it in the search and the checks.
@@ -80,38 +85,96 @@ class ValidatedFit:
 
     beta: float
     best_step: int
+    run_steps: int
     validation_nll: float
+    validation_error: float
     rows: int
     validation_rows: int
-    steps: int = 0
-    search_steps: int = 0
-    seconds: float = 0.0
-    extra_seconds: float = 0.0
+    steps: int
+    search_steps: int
+    seconds: float
+    extra_seconds: float
     searched: dict[float, float] = field(default_factory=dict)
 
 
-class _Checkpoints:
-    """Keeps the state of lowest validation NLL; called after each step, says when to stop."""
+class _Run:
+    """One run at one beta: keeps the state of lowest validation NLL; asked after each step, says when to stop."""
 
-    def __init__(self, state: torch.nn.Module, score: Callable[[], float], steps: int, validation: Validation) -> None:
-        self.state, self.score, self.validation = state, score, validation
+    def __init__(
+        self, state: torch.nn.Module, score: Callable[[], Tensor], beta: float, steps: int, validation: Validation
+    ) -> None:
+        self.state, self.score, self.beta, self.steps, self.validation = state, score, beta, steps, validation
         self.at = {math.ceil((k + 1) * steps / validation.checks) for k in range(validation.checks)}
-        self.best, self.best_step, self.since = math.inf, 0, 0
+        self.best, self.error, self.best_step, self.since = math.inf, 0.0, 0, 0
         self.best_state: dict[str, Any] = {}
         self.seconds = 0.0
-        self.error: Exception | None = None
+        self.failure: Exception | None = None
 
     def __call__(self, step: int) -> bool:
         """Score the state if it is time; true after ``patience`` checks without improvement."""
         if step not in self.at:
             return False
         start = time.perf_counter()
-        value = self.score()
+        values = self.score()
+        value = float(values.mean())
         self.since += 1
-        if value < self.best:
+        if math.isfinite(value) and value < self.best:
             self.best, self.best_step, self.best_state, self.since = value, step, _snapshot(self.state), 0
+            self.error = float(values.std(correction=0)) / math.sqrt(len(values))
         self.seconds += time.perf_counter() - start
         return self.since >= self.validation.patience
+
+
+def _largest_within_error(trials: list[_Run]) -> float:
+    """The largest beta whose NLL is within one standard error of the lowest."""
+    lowest = min(trials, key=lambda run: run.best)
+    return max(run.beta for run in trials if run.best <= lowest.best + lowest.error)
+
+
+@dataclass
+class _Training:
+    """Runs of one guide from one start, on the rows that are not held out."""
+
+    guide: Variational
+    loss: Callable[[float, int], Loss]
+    rows: tuple[Tensor, Tensor]
+    held_out: tuple[Tensor, Tensor]
+    seed: int
+    validation: Validation
+    fit: Callable[..., Any]
+    report: Report | None
+    total: int
+    done: int = 0
+
+    def __post_init__(self) -> None:
+        self.state = torch.nn.ModuleList([m for m in (self.guide, self.guide.model) if isinstance(m, torch.nn.Module)])
+        self.start = _snapshot(self.state)
+
+    def score(self) -> Tensor:
+        """NLL of each held-out row."""
+        x, y = self.held_out
+        with torch.no_grad(), torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            nll = -predict(self.guide, x).log_prob(y)
+        return nll
+
+    def run(self, beta: float, steps: int) -> _Run:
+        """Train from the start at one beta; a breakdown ends the run and is kept."""
+        _restore(self.state, self.start)
+        torch.manual_seed(self.seed)
+        run, first = _Run(self.state, self.score, beta, steps, self.validation), self.done
+
+        def after(step: int, value: float) -> None:
+            self.done = first + step + 1
+            if self.report is not None:
+                self.report(self.done, self.total, {"loss": value, "beta": beta, "validation NLL": run.best})
+
+        objective = self.loss(beta, len(self.rows[0]))(self.guide.model, self.guide)
+        try:
+            self.fit(objective, *self.rows, steps, callback=after, stop=run)
+        except (ValueError, NotPositiveDefiniteError) as error:
+            run.failure = error
+        return run
 
 
 def fit_validated(
@@ -143,62 +206,35 @@ def fit_validated(
     validation = validation or Validation()
     began = time.perf_counter()
     mask = validation.held_out(len(x), split).to(x.device)
-    kept = ~mask
-    x_fit, y_fit, x_held, y_held = x[kept], y[kept], x[mask], y[mask]
     if not guide.is_initialized:
-        guide.initialize(x_fit, y_fit)
-    state = torch.nn.ModuleList([m for m in (guide, guide.model) if isinstance(m, torch.nn.Module)])
-    start = _snapshot(state)
+        guide.initialize(x[~mask], y[~mask])
     betas = validation.betas if beta is None else (beta,)
     trial_steps = max(1, round(validation.search * steps)) if len(betas) > 1 else 0
-    total = len(betas) * trial_steps + steps
-    done = 0
-
-    def score() -> float:
-        with torch.no_grad(), torch.random.fork_rng():
-            torch.manual_seed(seed)
-            value = -float(predict(guide, x_held).log_prob(y_held).mean())
-        return value if math.isfinite(value) else math.inf
-
-    def run(factor: float, count: int) -> _Checkpoints:
-        nonlocal done
-        _restore(state, start)
-        torch.manual_seed(seed)
-        checkpoints, first = _Checkpoints(state, score, count, validation), done
-
-        def after(step: int, value: float) -> None:
-            nonlocal done
-            done = first + step + 1
-            if report is not None:
-                report(done, total, {"loss": value, "beta": factor, "validation NLL": checkpoints.best})
-
-        objective = loss(factor, len(x_fit))(guide.model, guide)
-        try:
-            fit(objective, x_fit, y_fit, count, batch_size, learning_rate, seed, after, optimizer, checkpoints)
-        except (ValueError, NotPositiveDefiniteError) as error:
-            checkpoints.error = error
-        return checkpoints
-
+    train = partial(fit, batch_size=batch_size, learning_rate=learning_rate, seed=seed, optimizer=optimizer)
+    training = _Training(
+        guide, loss, (x[~mask], y[~mask]), (x[mask], y[mask]), seed, validation, train, report,
+        len(betas) * trial_steps + steps,
+    )  # fmt: skip
     try:
-        with module_local_parameters(state), torch.random.fork_rng():
-            trials = {factor: run(factor, trial_steps) for factor in betas} if trial_steps else {}
-            search_seconds, search_steps = time.perf_counter() - began, done
-            chosen = min(trials, key=lambda factor: trials[factor].best) if trials else betas[0]
-            best = run(chosen, steps)
+        with module_local_parameters(training.state), torch.random.fork_rng():
+            trials = [training.run(factor, trial_steps) for factor in betas] if trial_steps else []
+            search_seconds, search_steps = time.perf_counter() - began, training.done
+            chosen = _largest_within_error(trials) if trials else betas[0]
+            final = training.run(chosen, steps)
+            best = min([final, *(run for run in trials if run.beta == chosen)], key=lambda run: run.best)
             if not best.best_state:
-                raise best.error or ValueError(
+                raise final.failure or ValueError(
                     "the validation NLL was infinite or NaN at every check: lower the learning rate"
                 )
     except BaseException:
-        _restore(state, start)
+        _restore(training.state, training.start)
         raise
-    _restore(state, best.best_state)
-    seconds = time.perf_counter() - began
-    extra = best.seconds + (search_seconds if trials else 0.0)
-    searched = {factor: trial.best for factor, trial in trials.items()}
+    _restore(training.state, best.best_state)
     return ValidatedFit(
-        chosen, best.best_step, best.best, len(x_fit), len(x_held), done, search_steps, seconds, extra, searched
-    )
+        chosen, best.best_step, best.steps, best.best, best.error, int((~mask).sum()), int(mask.sum()),
+        training.done, search_steps, time.perf_counter() - began, final.seconds + (search_seconds if trials else 0.0),
+        {run.beta: run.best for run in trials},
+    )  # fmt: skip
 
 
 def _snapshot(module: torch.nn.Module) -> dict[str, Any]:

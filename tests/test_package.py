@@ -19,7 +19,7 @@ ROWS = [
     {"gp"},
     {"likelihoods"},
     {"models", "extractors"},
-    {"priors", "processes", "prediction", "rows"},
+    {"priors", "processes", "prediction", "rows", "sites"},
     {"propagation", "metrics"},
     {"guide"},
     {"losses", "predict", "mcmc"},

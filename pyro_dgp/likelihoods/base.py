@@ -193,11 +193,6 @@ class CollapsedObservation(TorchDistribution):
 
     support = constraints.real
 
-    @property
-    def regularizer(self) -> Tensor:
-        """Sum of the processes' regularisers, nats in total."""
-        return torch.stack([q.regularizer for q in self.marginals.values()]).sum(0)
-
     def expected_log_prob(self, y: Any) -> Tensor:
         """``E_q log p(y_n | f_n)``, ``(..., N)``."""
         check_target(y, self.event_shape, self.moments.mean)

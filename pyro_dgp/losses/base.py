@@ -110,11 +110,8 @@ class Loss(PyroELBO):  # type: ignore[misc]
 
     def _regularizer(self, site: Site, components: Components, data_plates: set[str]) -> Tensor | float:
         fn, prior = site["fn"], site["infer"].get("prior")
-        if isinstance(fn, CollapsedObservation):
-            return site["scale"] * site["infer"]["copies"] * _average(fn.regularizer, components.log_weights)
-        if isinstance(prior, FunctionPrior):
-            regularizer = site["infer"]["marginal"].regularizer
-            return site["scale"] * site["infer"]["copies"] * _average(regularizer, components.log_weights)
+        if isinstance(fn, CollapsedObservation) or isinstance(prior, FunctionPrior):
+            return site["scale"] * _average(site["infer"]["regularizer"], components.log_weights)
         if site["is_observed"] or prior is None:
             return 0.0
         if not fn.has_rsample:

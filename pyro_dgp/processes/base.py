@@ -25,7 +25,8 @@ class FunctionMarginal(TorchDistribution):
 
     :ivar mean: ``(..., N, D_out)``.
     :ivar variance: ``(..., N, D_out)``, marginal variances (not scales).
-    :ivar regularizer: nats in total, the term a loss subtracts; ``()`` or the batch's shape.
+    :ivar regularizer: nats in total, the term a loss subtracts; ``()`` if it is the process's own, else of the shape of the
+        batch that it depends on.
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}
@@ -86,8 +87,11 @@ def _kl(q: FunctionMarginal, p: FunctionPrior) -> Tensor:
 class Process(PyroModule):
     """q over one GP. ``process(prior)`` is its marginal at the prior's inputs, by the prior's kernel and mean."""
 
-    def forward(self, prior: FunctionPrior) -> FunctionMarginal:
-        """The marginal of q(f) at ``prior.x``."""
+    def forward(self, prior: FunctionPrior, at: Tensor | None = None) -> FunctionMarginal:
+        """The marginal of q(f) at ``prior.x``.
+
+        :param at: what an amortised process's inference functions look at, ``prior.x`` if not given; others ignore it.
+        """
         raise NotImplementedError
 
 

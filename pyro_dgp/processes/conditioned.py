@@ -30,7 +30,7 @@ class ConditionedProcess(Process):
             self._factor = linalg.noisy_cholesky(noisy, known.jitter, known.name)
         self._white = linalg.solve_factor(self._factor, values - known.mean)
 
-    def forward(self, prior: FunctionPrior) -> FunctionMarginal:
+    def forward(self, prior: FunctionPrior, at: Tensor | None = None) -> FunctionMarginal:
         """The conditional at ``prior.x``; nothing is left to regularise."""
         new = prior.x.unsqueeze(-3)
         cross = prior.covariance.matrix(self._x, new)

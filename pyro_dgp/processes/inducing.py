@@ -48,7 +48,7 @@ class InducingPointProcess(Process):
             diagonal = inducing_points.new_full((num_outputs, size), scale)
             self.whitened_scale = PyroParam(diagonal, constraint=constraints.positive, event_dim=2)
 
-    def forward(self, prior: FunctionPrior) -> FunctionMarginal:
+    def forward(self, prior: FunctionPrior, at: Tensor | None = None) -> FunctionMarginal:
         """The marginal at ``prior.x``, batch and particle axes folded into the columns of one product."""
         z = self.inducing_points
         z = z if z.dim() == 3 else z.unsqueeze(0)

@@ -3,5 +3,6 @@
 from pyro_dgp.propagation.base import Propagation
 from pyro_dgp.propagation.monte_carlo import MonteCarlo
 from pyro_dgp.propagation.sigma_points import SigmaPoints
+from pyro_dgp.propagation.with_mean import WithMean
 
-__all__ = ["MonteCarlo", "Propagation", "SigmaPoints"]
+__all__ = ["MonteCarlo", "Propagation", "SigmaPoints", "WithMean"]

@@ -19,9 +19,11 @@ class Propagation(PyroModule):
     A guide works on its own copy of the object it is given, so that one recipe serves any number of guides.
 
     :ivar num_components: S.
+    :ivar looks_at_mean: whether ``reference`` needs the weighted pass over all components.
     """
 
     num_components: int
+    looks_at_mean: bool = False
 
     def initialize(self, latent: Mapping[str, FunctionPrior]) -> None:
         """Create the parameters, if there are any, for the latent GP sites of a model."""
@@ -41,6 +43,14 @@ class Propagation(PyroModule):
         :param marginal: q of the layer; its leading axis is S already if ``carried``, else it has no such axis.
         """
         raise NotImplementedError
+
+    def reference(self, x: Tensor, carried: bool) -> Tensor:
+        """What the inference functions of amortised processes look at: each component at its own inputs ([AVDGP] AR1).
+
+        :param x: inputs of a GP, with the axis of components in front if ``carried``.
+        :returns: the same shape, or 1 in the place of S.
+        """
+        return x
 
     def draw(self, site: str, marginal: FunctionMarginal, memory: dict[str, Any]) -> FunctionMarginal:
         """The distribution of one ancestral draw, in the prior's shapes.

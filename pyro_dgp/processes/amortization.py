@@ -1,0 +1,191 @@
+"""Inference functions: small networks from inputs to the inducing points, means and scales of a row."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from pyro.nn import PyroModule, PyroParam
+from torch import Tensor
+from torch.nn.functional import leaky_relu, softplus
+
+SLOPE = 0.2
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Numbers of an amortised process: M, D, D_out, and whether the covariance of a row is full."""
+
+    num_inducing: int
+    num_inputs: int
+    num_outputs: int
+    is_full: bool
+
+    @property
+    def num_scales(self) -> int:
+        """Numbers that describe one scale: M, or a triangle."""
+        size = self.num_inducing
+        return size * (size + 1) // 2 if self.is_full else size
+
+
+class Perceptron(PyroModule):
+    """Linear layers with LeakyReLU(0.2) between them, ``(..., inputs) -> (..., outputs)``; parameters are ``PyroParam``s.
+
+    :param depth: hidden layers, each ``min(inputs, outputs)`` wide ([AVDGP] C.1) unless ``width`` says otherwise.
+    """
+
+    def __init__(self, inputs: int, outputs: int, depth: int, width: int | None, like: Tensor) -> None:
+        super().__init__()
+        sizes = [inputs, *[width or min(inputs, outputs)] * depth, outputs]
+        self.depth = depth
+        for number, (rows, columns) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+            bound = rows**-0.5
+            setattr(
+                self, f"weight{number}", PyroParam(bound * (2 * torch.rand(rows, columns) - 1).to(like), event_dim=2)
+            )
+            setattr(self, f"bias{number}", PyroParam(bound * (2 * torch.rand(columns) - 1).to(like), event_dim=1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The outputs."""
+        for number in range(self.depth + 1):
+            x = x @ getattr(self, f"weight{number}") + getattr(self, f"bias{number}")
+            x = leaky_relu(x, SLOPE) if number < self.depth else x
+        return x
+
+    @property
+    def last(self) -> tuple[Tensor, Tensor]:
+        """Weight ``(width, outputs)`` and bias ``(outputs,)`` of the last layer, to be set in place."""
+        return getattr(self, f"weight{self.depth}").data, getattr(self, f"bias{self.depth}").data
+
+
+class InferenceFunctions(PyroModule):
+    """The variational parameters of each row: called on inputs ``(..., N, D)``.
+
+    | value | shape |
+    |---|---|
+    | inducing points | ``(..., N, M, D)`` |
+    | whitened means | ``(..., N, D_out, M)`` |
+    | whitened scales | diagonal: ``(..., N, D_out, M)``, standard deviations; full: ``(..., N, D_out, M, M)``, lower triangular |
+    """
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.sizes = sizes
+
+    def forward(self, x: Float[Tensor, "*b n d"]) -> tuple[Tensor, Tensor, Tensor]:
+        """Points, means, scales."""
+        raise NotImplementedError
+
+    def _means(self, raw: Tensor) -> Tensor:
+        return raw.unflatten(-1, (self.sizes.num_outputs, self.sizes.num_inducing))
+
+    def _scales(self, raw: Tensor) -> Tensor:
+        raw = raw.unflatten(-1, (self.sizes.num_outputs, self.sizes.num_scales))
+        if not self.sizes.is_full:
+            return softplus(raw)
+        size = self.sizes.num_inducing
+        below = torch.ones(size, size, dtype=torch.bool, device=raw.device).tril(-1)
+        diagonal = softplus(raw[..., :size])
+        return torch.diag_embed(diagonal).masked_scatter(below.expand(*raw.shape[:-1], size, size), raw[..., size:])
+
+
+class AmortizationRecipe(ABC):
+    """How inference functions are made: what a user hands to :class:`AmortizedInducingPoints`."""
+
+    @abstractmethod
+    def create(self, sizes: Sizes, x: Float[Tensor, "n d"], scale: float) -> InferenceFunctions:
+        """Functions whose initial scales are ``scale`` times the identity, at inputs like ``x``."""
+
+
+@dataclass(frozen=True)
+class AffineMaps(AmortizationRecipe):
+    """``z_nm = W_m x_n + b_m``, and two perceptrons for means and scales ([AVDGP] 3.2, 3.3).
+
+    An affine map of the input space onto itself keeps the inducing points of a row from degenerating. At the start W_m is
+    the identity, b_m is normal, and means and scales are equal over the M points ([AVDGP] 4.6).
+
+    :param depth: hidden layers of the perceptrons.
+    :param width: units of each; ``min(inputs, outputs)`` of the perceptron if not given.
+    :param spread: initial standard deviation of b_m, in units of the inputs.
+    """
+
+    depth: int = 2
+    width: int | None = None
+    spread: float = 0.5
+
+    def create(self, sizes: Sizes, x: Float[Tensor, "n d"], scale: float) -> InferenceFunctions:
+        """See :class:`AmortizationRecipe`."""
+        return _Affine(sizes, self, x, scale)
+
+
+class _Affine(InferenceFunctions):
+    def __init__(self, sizes: Sizes, recipe: AffineMaps, x: Tensor, scale: float) -> None:
+        super().__init__(sizes)
+        points, inputs = sizes.num_inducing, sizes.num_inputs
+        identity = torch.eye(inputs).to(x)
+        self.weight = PyroParam(identity.repeat(points, 1, 1), event_dim=3)
+        self.bias = PyroParam(recipe.spread * torch.randn(points, inputs).to(x), event_dim=2)
+        self.means = Perceptron(inputs, sizes.num_outputs * points, recipe.depth, recipe.width, x)
+        self.scales = Perceptron(inputs, sizes.num_outputs * sizes.num_scales, recipe.depth, recipe.width, x)
+        _equal_over_points(*self.means.last, points)
+        _constant_scales(*self.scales.last, sizes, scale)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """See :class:`InferenceFunctions`."""
+        z = (x @ self.weight.flatten(0, 1).mT).unflatten(-1, tuple(self.bias.shape)) + self.bias
+        return z, self._means(self.means(x)), self._scales(self.scales(x))
+
+
+@dataclass(frozen=True)
+class OneNetwork(AmortizationRecipe):
+    """A single perceptron for points, means and scales, as in input-dependent sparse GPs ([AVDGP] 3.1; Jafrasteh et al. 2022).
+
+    Its points start around rows of the training inputs. A deep network tends to map all inputs into a subspace and forgets
+    where a row is ([AVDGP] C.2).
+
+    :param depth: hidden layers.
+    :param width: units of each; ``min(inputs, outputs)`` if not given.
+    """
+
+    depth: int = 2
+    width: int | None = None
+
+    def create(self, sizes: Sizes, x: Float[Tensor, "n d"], scale: float) -> InferenceFunctions:
+        """See :class:`AmortizationRecipe`."""
+        return _Network(sizes, self, x, scale)
+
+
+class _Network(InferenceFunctions):
+    def __init__(self, sizes: Sizes, recipe: OneNetwork, x: Tensor, scale: float) -> None:
+        super().__init__(sizes)
+        self.split = [sizes.num_inducing * sizes.num_inputs, sizes.num_outputs * sizes.num_inducing]
+        outputs = sum(self.split) + sizes.num_outputs * sizes.num_scales
+        self.network = Perceptron(sizes.num_inputs, outputs, recipe.depth, recipe.width, x)
+        weight, bias = self.network.last
+        first, second = self.split[0], sum(self.split)
+        rows = torch.randint(len(x), (sizes.num_inducing,), device=x.device)
+        bias[:first] = x[rows].flatten()
+        _equal_over_points(weight[:, first:second], bias[first:second], sizes.num_inducing)
+        _constant_scales(weight[:, second:], bias[second:], sizes, scale)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """See :class:`InferenceFunctions`."""
+        raw = self.network(x)
+        points, means, scales = raw.split([*self.split, raw.shape[-1] - sum(self.split)], -1)
+        z = points.unflatten(-1, (self.sizes.num_inducing, self.sizes.num_inputs))
+        return z, self._means(means), self._scales(scales)
+
+
+def _equal_over_points(weight: Tensor, bias: Tensor, points: int) -> None:
+    for values in (weight.unflatten(-1, (-1, points)), bias.unflatten(-1, (-1, points))):
+        values.copy_(values[..., :1].clone().expand_as(values))
+
+
+def _constant_scales(weight: Tensor, bias: Tensor, sizes: Sizes, scale: float) -> None:
+    weight.zero_()
+    rows = bias.view(sizes.num_outputs, sizes.num_scales)
+    rows.zero_()
+    rows[:, : sizes.num_inducing] = math.log(math.expm1(scale))

@@ -1,0 +1,147 @@
+"""Amortised inducing points: inducing inputs, means and scales that are functions of the inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NoReturn
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pyro_dgp import linalg
+from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.processes.amortization import AffineMaps, AmortizationRecipe, InferenceFunctions, Sizes
+from pyro_dgp.processes.base import FunctionMarginal, Process, ProcessFamily
+from pyro_dgp.processes.inducing import SMALLEST_VARIANCE
+
+
+class AmortizedProcess(Process):
+    """Each row n has M inducing points of its own, ``Z_n``, ``m_n`` and ``S_n`` being functions of the row ([AVDGP] 3.2, 4.1).
+
+    In whitened coordinates, ``u_n = m(Z_n) + L_n v_n`` and ``q(v_nd) = N(m_nd, S_nd)``, the marginal at x has mean
+    ``m(x) + a' m_nd`` and variance ``k(x,x) - a'a + a' S_nd a`` with ``a = L_n^-1 k(Z_n, x)`` ([AVDGP] 4.4): ordinary inducing
+    points, number for number, where the functions are constant. The regulariser is the mean over the rows of the batch of
+    ``sum_d KL(N(m_nd, S_nd) || N(0, I))`` in nats ([AVDGP] 4.6, Appendix A): that of one row, however many rows there are.
+
+    **The objective is no lower bound on log p(y).** No KL between processes stands behind that regulariser: with ``Z_n = x_n``
+    and a narrow q every row is fitted by itself at the price of one row, and the objective exceeds the evidence. For
+    the same reason q has no joint covariance over rows.
+
+    :ivar functions: from inputs to the variational parameters of each row.
+    """
+
+    sizes: Tensor
+
+    def __init__(self, functions: InferenceFunctions) -> None:
+        super().__init__()
+        self.functions = functions
+        sizes = functions.sizes
+        described = [sizes.num_inducing, sizes.num_inputs, sizes.num_outputs, int(sizes.is_full)]
+        self.register_buffer("sizes", torch.tensor(described))
+
+    def forward(self, prior: FunctionPrior, at: Tensor | None = None) -> FunctionMarginal:
+        """The marginal at ``prior.x``; the functions look at ``at``, which is of the same shape or one for all components."""
+        at = prior.x if at is None else at
+        if at.shape[-1] != self.functions.sizes.num_inputs:
+            raise ValueError(
+                f"the inference functions of {prior.name!r} take {self.functions.sizes.num_inputs} dimensions and its "
+                f"inputs have {at.shape[-1]}"
+            )
+        z, mean, scale = self.functions(at)
+        shared = at.shape != prior.x.shape
+        if shared:  # one set of inducing points for all components, which become its columns
+            if at.dim() != prior.x.dim() or len(at) != 1:
+                raise ValueError(
+                    f"inference functions of {prior.name!r} were given inputs {tuple(at.shape)} for {tuple(prior.x.shape)}"
+                )
+            columns = prior.x.movedim(0, -2).unsqueeze(0)
+        else:
+            columns = prior.x.unsqueeze(-2)
+        loc, variance = row_moments(prior, z, columns, mean, scale)
+        if shared:
+            loc, variance = loc.squeeze(0).movedim(-1, 0), variance.squeeze(0).movedim(-1, 0)
+        else:
+            loc, variance = loc.squeeze(-1), variance.squeeze(-1)
+        return FunctionMarginal(prior.mean + loc, variance, _regularizer(mean, scale).mean(-1), _no_joint)
+
+
+def row_moments(
+    prior: FunctionPrior,
+    z: Float[Tensor, "*b n m d"],
+    columns: Float[Tensor, "*b n s d"],
+    mean: Float[Tensor, "*b n k m"],
+    scale: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """``a' m_nd`` and ``k(x,x) + a' (S_nd - I) a`` at the columns of each row, both ``(..., N, D_out, S)``."""
+    z, columns = z.unsqueeze(-3), columns.unsqueeze(-3)
+    factor = linalg.cholesky(prior.covariance.matrix(z), prior.jitter, prior.name)
+    a = torch.linalg.solve_triangular(factor, prior.covariance.matrix(z, columns), upper=False)  # (..., N, E, M, S)
+    known = prior.covariance.diagonal(columns)
+    if a.shape[-3] == 1:
+        shared, squares = a.squeeze(-3), a.square().squeeze(-3)
+        loc = mean @ shared
+        if scale.dim() == mean.dim():
+            return loc, (known + (scale.square() - 1) @ squares).clamp_min(SMALLEST_VARIANCE)
+        known = known - squares.sum(-2, keepdim=True)
+    else:
+        loc = (mean.unsqueeze(-2) @ a).squeeze(-2)
+        if scale.dim() == mean.dim():
+            change = ((scale.square() - 1).unsqueeze(-2) @ a.square()).squeeze(-2)
+            return loc, (known + change).clamp_min(SMALLEST_VARIANCE)
+        known = known - a.square().sum(-2)
+    return loc, (known + (scale.mT @ a).square().sum(-2)).clamp_min(SMALLEST_VARIANCE)
+
+
+def _regularizer(mean: Float[Tensor, "*b n k m"], scale: Tensor) -> Float[Tensor, "*b n"]:
+    """``sum_d KL(N(m_nd, S_nd) || N(0, I))`` of each row."""
+    diagonal = scale if scale.dim() == mean.dim() else scale.diagonal(dim1=-2, dim2=-1)
+    squares = scale.square().flatten(mean.dim() - 2).sum(-1)
+    size = mean.shape[-2] * mean.shape[-1]
+    return 0.5 * (mean.square().sum((-2, -1)) + squares - size) - diagonal.log().sum((-2, -1))
+
+
+def _no_joint() -> NoReturn:
+    raise ValueError("amortised inducing points have no joint covariance over rows: each row has points of its own")
+
+
+@dataclass(frozen=True)
+class AmortizedInducingPoints(ProcessFamily):
+    """Inducing points that inference functions make for each row ([AVDGP]; Jafrasteh et al. 2022).
+
+    Few are enough, since they need to be good for one row only. What the functions look at is the propagation's to say: the
+    inputs of each component ([AVDGP] rule AR1), or with :class:`~pyro_dgp.WithMean` the mean of the layer below (AR2, AR2P).
+
+    :param num_inducing: M, points of a row.
+    :param recipe: how the functions are made, :class:`AffineMaps` or :class:`OneNetwork`.
+    :param covariance: of q(v) for each row and output: ``diagonal``, or ``full``.
+    :param hidden_scale: initial standard deviation of v in layers below the top.
+    :param scale: initial standard deviation of v in the top layer.
+    """
+
+    num_inducing: int = 8
+    recipe: AmortizationRecipe = AffineMaps()
+    covariance: str = "diagonal"
+    hidden_scale: float = 1e-2
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.covariance not in ("full", "diagonal"):
+            raise ValueError(
+                f"covariance of amortised inducing points is 'full' or 'diagonal', not {self.covariance!r}"
+            )
+        if self.num_inducing < 1:
+            raise ValueError(f"num_inducing must be at least 1, got {self.num_inducing}")
+
+    def create(self, prior: FunctionPrior, hidden: bool) -> AmortizedProcess:
+        """Functions of the prior's inputs."""
+        x = prior.x.detach().reshape(-1, prior.x.shape[-1])
+        sizes = Sizes(self.num_inducing, x.shape[-1], prior.num_outputs, self.covariance == "full")
+        return AmortizedProcess(self.recipe.create(sizes, x, self.hidden_scale if hidden else self.scale))
+
+    def restore(self, state: dict[str, Tensor]) -> AmortizedProcess:
+        """Shapes from ``sizes`` of the state."""
+        points, inputs, outputs, full = state["sizes"].tolist()
+        like = next(value for value in state.values() if value.is_floating_point())
+        sizes = Sizes(points, inputs, outputs, bool(full))
+        return AmortizedProcess(self.recipe.create(sizes, like.new_zeros(1, inputs), 1.0))

@@ -1,0 +1,48 @@
+"""What a guide asks of the sites that it meets."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor, nn
+
+from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.likelihoods import Observation, RowObservation
+
+Message = dict[str, Any]
+
+
+def is_observation(site: Message) -> bool:
+    """Whether the model has an observation of this library there."""
+    return isinstance(site["infer"].get("prior", site["fn"]), Observation | RowObservation)
+
+
+def is_shared(site: Message) -> bool:
+    """Whether it is a draw that all components share: a subsample, or a latent site that no hidden layer stands below."""
+    if site["type"] != "sample" or site["is_observed"]:
+        return False
+    prior = site["infer"].get("prior")
+    foreign = prior is not None and not isinstance(prior, FunctionPrior | Observation)
+    return site_is_subsample(site) or (foreign and not site["infer"]["carried"])
+
+
+def counted(regularizer: Tensor, prior: FunctionPrior, carried: bool) -> Tensor:
+    """The regulariser of a marginal, nats in total over the batches of inputs: ``()``, or one for each component.
+
+    :param carried: whether the prior's inputs lead with the axis of components.
+    """
+    if regularizer.dim() == 0:
+        return regularizer * prior.batch_shape[int(carried) :].numel()
+    return regularizer.reshape(*regularizer.shape[: int(carried)], -1).sum(-1)
+
+
+def has_parameter(module: nn.Module, name: str) -> bool:
+    """Whether a tree of Pyro modules holds a parameter under a name with dots."""
+    for part in name.split("."):
+        if part in getattr(module, "_pyro_params", {}):
+            return True
+        if part not in module._modules:
+            return False
+        module = cast(nn.Module, module._modules[part])
+    return False
