@@ -13,7 +13,7 @@ import pyro
 import pytest
 import torch
 
-from benchmarks import accuracy, dspp_speed, predictive, speed, step_function
+from benchmarks import accuracy, dspp_speed, experiments, predictive, speed, step_function
 from pyro_dgp.inference import Settings
 
 ROOT = Path(__file__).parents[1]
@@ -142,12 +142,12 @@ def test_the_predictive_benchmark_resumes_and_reports(tmp_path, monkeypatch, cap
     splits[:10, 0], splits[10:20, 1] = 1, 1
     np.savez(tmp_path / "toy.npz", X=inputs, y=inputs[:, 0] + 0.1 * generator.randn(60), splits=splits)
     settings = Settings(inducing=5, width=2, samples=2, batch_size=60)
-    toy = predictive.Experiment({"ppgpr": settings, "dspp": settings}, {"toy": 2})
+    toy = experiments.Experiment({"ppgpr": settings, "dspp": settings}, {"toy": 2})
     monkeypatch.setitem(predictive.EXPERIMENTS, "small", toy)
     out = tmp_path / "runs.jsonl"
     command = ["predictive", "small", "--data", str(tmp_path), "--out", str(out), "--steps", "4"]
     monkeypatch.setattr(sys, "argv", [*command, "--figures", str(tmp_path)])
-    predictive.main()
+    experiments.main(predictive.EXPERIMENTS, "toy")
     lines = out.read_text().splitlines()
     rows = [json.loads(line) for line in lines]
     assert [(row["method"], row["split"]) for row in rows] == [("ppgpr", 0), ("dspp", 0), ("ppgpr", 1), ("dspp", 1)]
@@ -155,14 +155,14 @@ def test_the_predictive_benchmark_resumes_and_reports(tmp_path, monkeypatch, cap
     assert rows[2]["steps"] == 5 < rows[0]["steps"] == 9
     assert "dspp minus ppgpr" in capsys.readouterr().out and (tmp_path / "small.png").exists()
     out.write_text("\n".join(lines[:3]) + "\n")  # cut off, it goes on
-    predictive.main()
+    experiments.main(predictive.EXPERIMENTS, "toy")
     assert json.loads(out.read_text().splitlines()[3])["nll"] == rows[3]["nll"]
     out.write_text("\n".join(lines[:3]) + "\n" + lines[3][:50])  # in the middle of a line too
-    predictive.main()
-    assert len(predictive.read(out)) == 4
+    experiments.main(predictive.EXPERIMENTS, "toy")
+    assert len(experiments.read(out)) == 4
     monkeypatch.setattr(sys, "argv", [*command[:-1], "8"])
     with pytest.raises(SystemExit, match="other settings"):
-        predictive.main()
+        experiments.main(predictive.EXPERIMENTS, "toy")
 
 
 def test_differences_and_ranks_against_a_table_by_hand():
@@ -175,10 +175,10 @@ def test_differences_and_ranks_against_a_table_by_hand():
             ]
         ]
     )  # fmt: skip
-    table = predictive.paired(rows, "dspp", "ppgpr")
+    table = experiments.paired(rows, "dspp", "ppgpr")
     assert table.loc["a", "mean"] == 0.0 and table.loc["a", "largest"] == 1.0 and table.loc["a", "sem"] == 1.0
     assert table.loc["pooled", "pairs"] == 3 and table.loc["pooled", "mean"] == -1.0
-    ranks = predictive.ranks(rows)
+    ranks = experiments.ranks(rows)
     assert ranks.loc["dspp", "rank of NLL"] == pytest.approx(4 / 3, abs=0.01)
     assert ranks.loc["dspp", "rank of CRPS"] == pytest.approx(5 / 3, abs=0.01)
 

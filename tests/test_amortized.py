@@ -1,0 +1,407 @@
+import math
+
+import pyro
+import pytest
+import torch
+from pyro.infer import SVI, TraceMeanField_ELBO
+from pyro.nn import PyroModule
+from torch.distributions import Normal, kl_divergence
+
+from pyro_dgp import (
+    ELBO,
+    RBF,
+    AffineMaps,
+    AmortizedInducingPoints,
+    Gaussian,
+    GaussianProcess,
+    InducingPoints,
+    LinearMean,
+    Matern52,
+    MonteCarlo,
+    OneNetwork,
+    PredictiveLogLikelihood,
+    SigmaPoints,
+    Variational,
+    WithMean,
+    concatenate_inputs,
+    fit,
+    predict,
+)
+from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.models import DeepGP
+from pyro_dgp.processes import AmortizedProcess
+from pyro_dgp.processes.amortized import row_moments
+from tests.examples import OneLayer, TwoLayers, regression
+
+pytestmark = pytest.mark.usefixtures("local")
+RECIPES = [AffineMaps(), OneNetwork()]
+
+
+def a_prior(x, outputs=3, per_output=False, mean=None):
+    kernel = Matern52(ard=x.shape[-1], outputs=outputs if per_output else None, lengthscale=0.7, variance=1.3)
+    return GaussianProcess(kernel, mean, outputs)(x)
+
+
+def constant(process, ordinary):
+    """Make the inference functions return what an ordinary process holds."""
+    functions = process.functions
+    z, mean, scale = ordinary.inducing_points, ordinary.whitened_mean, ordinary.whitened_scale
+    full = scale.dim() == 3
+    spread = torch.cat([scale.diagonal(dim1=-2, dim2=-1), _below(scale)], -1) if full else scale
+    size = scale.shape[1]
+    raw = torch.cat([spread[:, :size].expm1().log(), spread[:, size:]], -1)
+    if isinstance(functions, PyroModule) and hasattr(functions, "bias"):
+        functions.weight.data.zero_()
+        functions.bias.data.copy_(z)
+        parts = [(functions.means, mean), (functions.scales, raw)]
+    else:
+        parts = [(functions.network, torch.cat([z.flatten(), mean.flatten(), raw.flatten()]))]
+    for network, values in parts:
+        weight, bias = network.last
+        weight.zero_()
+        bias.copy_(values.flatten())
+
+
+def _below(scale):
+    rows, columns = torch.tril_indices(scale.shape[-1], scale.shape[-1], -1)
+    return scale[:, rows, columns]
+
+
+@pytest.mark.parametrize("per_output", [False, True])
+@pytest.mark.parametrize("covariance", ["diagonal", "full"])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_constant_functions_are_ordinary_inducing_points(recipe, covariance, per_output):
+    torch.manual_seed(1)
+    x = torch.randn(9, 2)
+    prior = a_prior(x, per_output=per_output, mean=LinearMean(2, 3))
+    ordinary = InducingPoints(5, covariance).create(prior, hidden=False)
+    ordinary.whitened_mean.data.normal_()
+    if covariance == "full":
+        lower = torch.randn(3, 5, 5).tril(-1) + torch.diag_embed(torch.rand(3, 5) + 0.1)
+        ordinary.whitened_scale.data.copy_(lower)
+    else:
+        ordinary.whitened_scale = torch.rand(3, 5) + 0.1
+    process = AmortizedInducingPoints(5, recipe, covariance).create(prior, hidden=False)
+    constant(process, ordinary)
+    ours, theirs = process(prior), ordinary(prior)
+    torch.testing.assert_close(ours.mean, theirs.mean, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(ours.variance, theirs.variance, rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(ours.regularizer, theirs.regularizer)
+    carried = FunctionPrior(
+        torch.randn(4, 9, 2), prior.covariance, prior.mean_function, prior.num_outputs, prior.jitter, prior.name
+    )
+    theirs = ordinary(carried)
+    for at, shape in ((None, (4,)), (carried.x[-1:], (1,))):
+        ours = process(carried, at)
+        torch.testing.assert_close(ours.mean, theirs.mean, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(ours.variance, theirs.variance, rtol=1e-8, atol=1e-9)
+        assert ours.regularizer.shape == shape
+        torch.testing.assert_close(ours.regularizer, theirs.regularizer.expand(shape))
+
+
+@pytest.mark.parametrize("covariance", ["diagonal", "full"])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_each_row_by_the_textbook_formula(recipe, covariance):
+    torch.manual_seed(2)
+    x = torch.randn(6, 2)
+    prior = a_prior(x, outputs=2)
+    process = AmortizedInducingPoints(3, recipe, covariance).create(prior, hidden=False)
+    with torch.no_grad():
+        for parameter in process.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    q = process(prior)
+    z, mean, scale = process.functions(x)
+    divergences = []
+    for n in range(6):
+        k = prior.covariance.matrix(z[n][None])[0]
+        kx = prior.covariance.matrix(z[n][None], x[n].reshape(1, 1, 2))[0, :, 0]
+        factor = torch.linalg.cholesky(k + 1e-8 * k.diagonal().mean() * torch.eye(3))
+        for d in range(2):
+            spread = scale[n, d] if covariance == "full" else torch.diag(scale[n, d])
+            u_mean, u_cov = factor @ mean[n, d], factor @ spread @ spread.mT @ factor.mT
+            w = torch.linalg.solve(factor @ factor.mT, kx)
+            expected = prior.covariance.diagonal(x[n].reshape(1, 1, 2))[0, 0] - w @ kx + w @ u_cov @ w
+            torch.testing.assert_close(q.mean[n, d], w @ u_mean, rtol=1e-7, atol=1e-9)
+            torch.testing.assert_close(q.variance[n, d], expected, rtol=1e-6, atol=1e-8)
+            p = torch.distributions.MultivariateNormal(torch.zeros(3), factor @ factor.mT)
+            divergences.append(kl_divergence(torch.distributions.MultivariateNormal(u_mean, u_cov), p))
+    torch.testing.assert_close(q.regularizer, torch.stack(divergences).sum() / 6, rtol=1e-7, atol=1e-8)
+    with pytest.raises(ValueError, match="no joint covariance"):
+        _ = q.covariance_matrix
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_means_and_scales_start_equal_over_the_points(recipe):
+    x = torch.randn(7, 3)
+    for covariance in ("diagonal", "full"):
+        process = AmortizedInducingPoints(4, recipe, covariance, scale=0.7).create(a_prior(x), hidden=False)
+        _, mean, scale = process.functions(x)
+        assert mean.std(-1).max() < 1e-12 < mean.std(0).min()  # over points; over rows
+        diagonal = scale if covariance == "diagonal" else scale.diagonal(dim1=-2, dim2=-1)
+        torch.testing.assert_close(diagonal, torch.full_like(diagonal, 0.7))
+        assert covariance == "diagonal" or scale.tril(-1).abs().max() == 0 == scale.triu(1).abs().max()
+
+
+def test_affine_points_start_as_noisy_copies_of_the_row_and_networks_as_training_rows():
+    x = torch.randn(50, 3)
+    z, *_ = AmortizedInducingPoints(4, AffineMaps(spread=0.1)).create(a_prior(x), hidden=False).functions(x)
+    offsets = z - x.unsqueeze(-2)
+    torch.testing.assert_close(offsets, offsets[:1].expand_as(offsets))
+    assert 0 < offsets.std() < 0.2
+    process = AmortizedInducingPoints(4, OneNetwork()).create(a_prior(x), hidden=False)
+    process.functions.network.last[0].zero_()
+    z, *_ = process.functions(x)
+    assert all((x == point).all(-1).any() for point in z[0])
+
+
+def test_the_objective_can_exceed_the_evidence():
+    """Points at the row itself and a narrow q fit each row at the price of one row."""
+    torch.manual_seed(0)
+    x = torch.linspace(-2, 2, 30)[:, None]
+    y = torch.randn(30)
+    model = OneLayer()
+    guide = Variational(model, AmortizedInducingPoints(1, AffineMaps(width=30, spread=0.0), scale=0.01), MonteCarlo(1))
+    guide.initialize(x, y)
+    fit(ELBO(30)(model, guide), x, y, 1500, 30, 0.02)
+    with torch.no_grad():
+        evidence = float(model.likelihood(model.gp(x)).log_prob(y))
+        objective = -float(ELBO(30)(model, guide)(x, y))
+    assert objective > evidence + 5
+
+
+def test_the_regulariser_is_averaged_over_the_batch_and_mini_batches_are_unbiased():
+    x, y = regression(12)
+    model = OneLayer()
+    guide = Variational(model, AmortizedInducingPoints(3), MonteCarlo(1))
+    guide.initialize(x, y)
+    loss = ELBO(12)(model, guide)
+    with torch.no_grad():
+        whole = loss(x, y)
+        parts = torch.stack([loss(x[rows], y[rows]) for rows in torch.randperm(12).split(4)])
+    torch.testing.assert_close(parts.mean(), whole)
+    assert parts.std() > 1e-3
+
+
+class Joined(PyroModule):
+    """Three layers whose inputs are joined, scaled and selected on the way."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = GaussianProcess(RBF(2), num_outputs=3)
+        self.second = GaussianProcess(RBF(5), num_outputs=2)
+        self.top = GaussianProcess(RBF(1))
+        self.likelihood = Gaussian()
+
+    def forward(self, x, y=None):
+        h = pyro.sample("a", self.first(x))
+        h = pyro.sample("b", self.second(concatenate_inputs(2 * h, x)))
+        return pyro.sample("y", self.likelihood(self.top(torch.tanh(h[..., 1:]))), obs=y)
+
+
+def random_start(guide):
+    with torch.no_grad():
+        for name, parameter in guide.named_parameters():
+            if "functions" in name:
+                parameter.add_(0.3 * torch.randn_like(parameter))
+
+
+def test_the_mean_that_is_looked_at_is_the_weighted_mean_of_means_through_any_model():
+    """A plain rewriting of the rule AR2P, layer by layer."""
+    torch.manual_seed(4)
+    x, y = regression(10, inputs=2)
+    model = Joined()
+    guide = Variational(model, AmortizedInducingPoints(3), WithMean(SigmaPoints("qr3", 4)))
+    guide.initialize(x, y)
+    random_start(guide)
+    guide.propagation.propagation.weight_logits.data.normal_()
+    with torch.no_grad():
+        components = guide.components(x, y)
+        weights = guide.propagation.log_weights(x).exp()
+        trace = components.trace
+        processes = guide.processes._modules
+        points = {site: guide.propagation.propagation.positions(site)[:, None] for site in "ab"}
+        a = processes["a"](model.first(x))
+        values_a = a.mean + points["a"] * a.variance.sqrt()
+        inputs_b = torch.cat([2 * values_a, x.expand(4, -1, -1)], -1)
+        at_b = torch.cat([2 * a.mean, x], -1)
+        b = processes["b"](model.second(inputs_b), at_b[None])
+        mean_b = torch.einsum("s,snk->nk", weights[:4], b.mean)
+        values_b = b.mean + points["b"] * b.variance.sqrt()
+        top = processes["y/f"](model.top(torch.tanh(values_b[..., 1:])), torch.tanh(mean_b[None, :, 1:]))
+    assert weights[4] == 0 and float(weights.sum()) == pytest.approx(1)
+    torch.testing.assert_close(trace.nodes["a"]["value"], torch.cat([values_a, a.mean[None]]))
+    torch.testing.assert_close(trace.nodes["b"]["value"], torch.cat([values_b, mean_b[None]]))
+    torch.testing.assert_close(trace.nodes["y"]["fn"].moments.mean[:4], top.mean)
+    torch.testing.assert_close(trace.nodes["y"]["fn"].moments.variance[:4], top.variance)
+    noise = model.likelihood.variance
+    density = Normal(top.mean[..., 0], (top.variance[..., 0] + noise).sqrt()).log_prob(y)
+    fitted = torch.logsumexp(weights[:4].log()[:, None] + density, 0)
+    kl = a.regularizer + b.regularizer.sum() + top.regularizer.sum()
+    expected = -(fitted.sum() - 0.3 * kl)
+    torch.testing.assert_close(PredictiveLogLikelihood(10, 0.3)(model, guide)(x, y), expected)
+    prediction = predict(guide, x)
+    torch.testing.assert_close(prediction.log_prob(y), fitted)
+
+
+def looked_at(propagation, x, y, model):
+    torch.manual_seed(6)
+    guide = Variational(model, AmortizedInducingPoints(3), propagation)
+    guide.initialize(x, y)
+    torch.manual_seed(7)
+    random_start(guide)
+    if isinstance(propagation, WithMean) and isinstance(propagation.propagation, SigmaPoints):
+        for parameter in guide.propagation.parameters():
+            parameter.data.normal_()
+    seen = {}
+    for key, process in guide.processes._modules.items():
+
+        def keep(module, inputs, output, key=key):
+            seen[key] = inputs[0].detach()
+
+        process.functions.register_forward_hook(keep)
+    torch.manual_seed(8)
+    trace = guide.components(x, y).trace
+    return seen, trace
+
+
+def test_rules_agree_where_the_paper_says_so():
+    x, y = regression(10, inputs=2)
+    model = DeepGP(x, 3, 2)
+    (ar1, first), (ar2, second), (ar2p, third) = (
+        looked_at(p, x, y, model) for p in (MonteCarlo(4), WithMean(MonteCarlo(4)), WithMean(SigmaPoints("qr3", 4)))
+    )
+    for trace in (second, third):  # one marginal of the first layer
+        torch.testing.assert_close(trace.nodes["h1"]["infer"]["marginal"].mean, first.nodes["h1"]["infer"]["marginal"].mean)
+    for key in ("h1", "h2"):
+        torch.testing.assert_close(ar2[key], ar2p[key])
+    assert ar1["h2"].shape == (4, 10, 2) and ar2["h2"].shape == (1, 10, 2)
+    torch.testing.assert_close(ar1["h2"], first.nodes["h1"]["value"])
+    assert not torch.allclose(ar2["y/f"], ar2p["y/f"])
+
+
+def test_rule_ar1_evaluates_each_component_by_itself():
+    x, y = regression(8, inputs=2)
+    model = TwoLayers(x)
+    guide = Variational(model, AmortizedInducingPoints(3), MonteCarlo(3))
+    guide.initialize(x, y)
+    random_start(guide)
+    with torch.no_grad():
+        trace = guide.components(x, y).trace
+        h, top = trace.nodes["h"]["value"], guide.processes._modules["y/f"]
+        for s in range(3):
+            alone = top(model.top(h[s]))
+            torch.testing.assert_close(trace.nodes["y"]["fn"].moments.mean[s], alone.mean)
+            torch.testing.assert_close(trace.nodes["y"]["fn"].marginals["f"].regularizer[s], alone.regularizer)
+        expected = trace.nodes["h"]["infer"]["regularizer"] + trace.nodes["y"]["infer"]["regularizer"].mean()
+        torch.manual_seed(3)
+        loss = ELBO(8)(model, guide)(x, y)
+        torch.manual_seed(3)
+        trace = guide.components(x, y).trace
+        fitted = trace.nodes["y"]["fn"].expected_log_prob(y).mean(0).sum()
+        kl = trace.nodes["h"]["infer"]["regularizer"] + trace.nodes["y"]["infer"]["regularizer"].mean()
+    torch.testing.assert_close(loss, kl - fitted)
+    assert expected.shape == ()
+
+
+class TwoSites(PyroModule):
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.top = GaussianProcess(RBF(), num_outputs=2), GaussianProcess(RBF())
+        self.likelihood = Gaussian()
+
+    def forward(self, x, y=None):
+        h = pyro.sample("h", self.hidden(x))
+        f = pyro.sample("f", self.top(h))
+        return pyro.sample("y", self.likelihood.given(f), obs=y)
+
+
+@pytest.mark.parametrize("propagation", [MonteCarlo(1), WithMean(MonteCarlo(200)), WithMean(SigmaPoints("qr3", 5))])
+def test_stock_losses_train_an_ordinary_guide(propagation):
+    torch.manual_seed(1)
+    x, y = regression(10)
+    model = TwoSites()
+    guide = Variational(model, AmortizedInducingPoints(3, hidden_scale=0.3), propagation)
+    guide.initialize(x, y)
+    random_start(guide)
+    draw = guide(x, y)
+    assert draw["h"].shape == (10, 2) and draw["f"].shape == (10, 1)
+    with torch.no_grad():
+        ours = torch.tensor([ELBO()(model, guide)(x, y) for _ in range(300)])
+        stock = torch.tensor([TraceMeanField_ELBO().loss(model, guide, x, y) for _ in range(300)])
+    error = math.sqrt(float(ours.var() + stock.var()) / 300)
+    assert abs(float(ours.mean() - stock.mean())) < 4 * error + 1e-6
+
+
+@pytest.mark.parametrize("propagation", [MonteCarlo(2), WithMean(MonteCarlo(2)), WithMean(SigmaPoints("qr3", 3))])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_parameter_moves_and_a_saved_guide_predicts_the_same(recipe, propagation, tmp_path):
+    x, y = regression(20, inputs=2)
+    model = DeepGP(x, 3, 2)
+    family = AmortizedInducingPoints(3, recipe)
+    guide = Variational(model, family, propagation)
+    guide.initialize(x, y)
+    before = {name: value.detach().clone() for name, value in guide.named_parameters()}
+    fit(PredictiveLogLikelihood(20)(model, guide), x, y, 4, 20, 0.01)
+    still = [name for name, value in guide.named_parameters() if torch.equal(value, before[name])]
+    assert not still
+    torch.save({"model": model.state_dict(), "guide": guide.state_dict()}, tmp_path / "state.pt")
+    state = torch.load(tmp_path / "state.pt", weights_only=False)
+    other = DeepGP(x, 3, 2)
+    again = Variational(other, family, propagation)
+    other.load_state_dict(state["model"])
+    again.load_state_dict(state["guide"])
+    torch.manual_seed(0)
+    expected = predict(guide, x).mean
+    torch.manual_seed(0)
+    torch.testing.assert_close(predict(again, x).mean, expected, rtol=0, atol=0)
+
+
+def test_every_parameter_moves_under_stock_svi_with_the_global_store():
+    x, y = regression(20, inputs=2)
+    pyro.settings.set(module_local_params=False)
+    pyro.clear_param_store()
+    model = DeepGP(x, 2, 2)
+    guide = Variational(model, AmortizedInducingPoints(3), WithMean(SigmaPoints("qr3", 3)))
+    guide.initialize(x, y)
+    svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.01}), ELBO(20))
+    svi.step(x, y)
+    before = {name: value.detach().clone() for name, value in guide.named_parameters()}
+    for _ in range(3):
+        svi.step(x, y)
+    assert not [name for name, value in guide.named_parameters() if torch.equal(value, before[name])]
+
+
+def test_gradients_of_the_moments():
+    torch.manual_seed(0)
+    prior = a_prior(torch.randn(2, 2), outputs=2)
+
+    def moments(z, columns, mean, scale):
+        return row_moments(prior, z, columns, mean, scale)
+
+    z, columns, mean = torch.randn(2, 3, 2), torch.randn(2, 4, 2), torch.randn(2, 2, 3)
+    for scale in (torch.rand(2, 2, 3) + 0.2, torch.randn(2, 2, 3, 3).tril()):
+        inputs = [t.requires_grad_() for t in (z, columns, mean, scale)]
+        assert torch.autograd.gradcheck(moments, inputs)
+
+
+def test_single_precision():
+    x, y = (t.float() for t in regression(30, inputs=2))
+    model = DeepGP(x, 3, 2).float()
+    guide = Variational(model, AmortizedInducingPoints(4), WithMean(SigmaPoints("qr3", 4)))
+    guide.initialize(x, y)
+    losses = fit(ELBO(30)(model, guide), x, y, 60, 30, 0.01).losses
+    assert losses[-1] < losses[0] and predict(guide, x).mean.dtype == torch.float32
+
+
+def test_bad_arguments_are_one_sentence():
+    x, y = regression(10, inputs=2)
+    with pytest.raises(ValueError, match="'full' or 'diagonal', not 'delta'"):
+        AmortizedInducingPoints(3, covariance="delta")
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        AmortizedInducingPoints(0)
+    process = AmortizedInducingPoints(3).create(a_prior(x), hidden=False)
+    with pytest.raises(ValueError, match="take 2 dimensions and its inputs have 3"):
+        process(a_prior(torch.randn(5, 3)))
+    with pytest.raises(ValueError, match=r"were given inputs \(2, 10, 2\) for \(5, 10, 2\)"):
+        process(a_prior(x.expand(5, -1, -1)), x.expand(2, -1, -1))
+    assert isinstance(process, AmortizedProcess)
