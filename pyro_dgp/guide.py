@@ -12,6 +12,7 @@ from pyro.distributions import Delta
 from pyro.infer.autoguide.effect import AutoMessenger, AutoNormalMessenger
 from pyro.infer.autoguide.utils import deep_setattr
 from pyro.nn import PyroModule, PyroParam, pyro_method
+from pyro.nn.module import to_pyro_module_
 from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
@@ -62,6 +63,9 @@ class Variational(AutoMessenger):
     :param propagation: how hidden layers are carried.
     :param latents: a Pyro messenger guide whose ``get_posterior`` serves the other latent sites. One that holds values
         for each row of the data (the default's mean-field normal) leaves new rows to the prior; any other serves them.
+    :param networks: amortised guides of other latent sites, by name: a module that is called with the arguments of the model and
+        returns the site's posterior, a distribution of the prior's shape, or nothing for the prior (where ``y`` is not there
+        to look at, say). It serves new rows too. It is made a Pyro module in place, so that stock ``SVI`` trains it.
 
     Call :meth:`initialize` once on training data before anything else.
     """
@@ -72,6 +76,7 @@ class Variational(AutoMessenger):
         processes: ProcessFamily | Mapping[str, ProcessFamily],
         propagation: Propagation,
         latents: AutoMessenger | None = None,
+        networks: Mapping[str, nn.Module] | None = None,
     ) -> None:
         super().__init__(model)
         self._families = processes
@@ -80,6 +85,11 @@ class Variational(AutoMessenger):
         keep_parameters_local(own)
         self.propagation = own
         self.latents = AutoNormalMessenger(model) if latents is None else latents
+        self.networks = PyroModule()
+        for name, network in (networks or {}).items():
+            if not isinstance(network, PyroModule):
+                to_pyro_module_(network)
+            setattr(self.networks, name, network)
         self._axes: dict[str, int] = {}
         self._local: dict[str, tuple[int, ...]] = {}
         self._response: set[str] = set()
@@ -144,6 +154,8 @@ class Variational(AutoMessenger):
             prior = site["infer"]["prior"]
             if site["name"] in dependence.sites:
                 self._local[site["name"]] = tuple(prior.shape())
+            if site["name"] in self.networks._modules:
+                continue
             self.latents._outer_plates = ()
             self.latents.get_posterior(site["name"], prior)
 
@@ -308,7 +320,8 @@ class Variational(AutoMessenger):
         name = msg["name"]
         msg["infer"]["prior"] = prior = msg["fn"]
         msg["infer"]["carried"] = self._run.carried
-        per_row = name in self._local and isinstance(self.latents, AutoNormalMessenger)
+        by_network = name in self.networks._modules
+        per_row = name in self._local and not by_network and isinstance(self.latents, AutoNormalMessenger)
         if name in self._response or (per_row and self._run.new_rows):
             return
         subsampled = any(frame.full_size not in (None, frame.size) for frame in msg["cond_indep_stack"])
@@ -321,6 +334,8 @@ class Variational(AutoMessenger):
         if name in self._run.fixed:
             msg["value"] = self._run.fixed[name]
         posterior = self.get_posterior(name, prior)
+        if posterior is None:
+            return
         if isinstance(posterior, Tensor):
             posterior = Delta(posterior, event_dim=prior.event_dim)
         if posterior.batch_shape != prior.batch_shape:
@@ -335,7 +350,15 @@ class Variational(AutoMessenger):
         return cast(Process, self.processes._modules[key])
 
     def get_posterior(self, name: str, prior: Any) -> Any:
-        """The posterior of a latent site that is no GP."""
+        """The posterior of a latent site that is no GP; nothing for its prior."""
+        if name in self.networks._modules:
+            posterior = cast(nn.Module, self.networks._modules[name])(*self.args_kwargs[0], **self.args_kwargs[1])
+            if posterior is not None and posterior.event_shape != prior.event_shape:
+                raise ValueError(
+                    f"the network of {name!r} gave a posterior of event shape {tuple(posterior.event_shape)} and the prior has "
+                    f"{tuple(prior.event_shape)}: use .to_event() as the model does"
+                )
+            return posterior
         self.latents._outer_plates = self._outer_plates
         self.latents.args_kwargs = self.args_kwargs
         self.latents.trace = self.trace

@@ -3,6 +3,7 @@ import math
 import pyro
 import pytest
 import torch
+from pyro import distributions as dist
 from pyro.infer import SVI, TraceMeanField_ELBO
 from pyro.nn import PyroModule
 from torch.distributions import Normal, kl_divergence
@@ -405,3 +406,81 @@ def test_bad_arguments_are_one_sentence():
     with pytest.raises(ValueError, match=r"were given inputs \(2, 10, 2\) for \(5, 10, 2\)"):
         process(a_prior(x.expand(5, -1, -1)), x.expand(2, -1, -1))
     assert isinstance(process, AmortizedProcess)
+
+
+class LatentInputs(PyroModule):
+    """Each row has an unseen input w beside x."""
+
+    def __init__(self):
+        super().__init__()
+        self.gp, self.likelihood = GaussianProcess(RBF(2)), Gaussian(variance=0.01)
+
+    def forward(self, x, y=None):
+        with pyro.plate("rows", len(x)):
+            w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        return pyro.sample("y", self.likelihood(self.gp(torch.stack([x[:, 0], w], -1))), obs=y)
+
+
+class Encoder(torch.nn.Module):
+    """q(w given x, y); without y the prior."""
+
+    def __init__(self, spread=0.1):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+        self.spread = spread
+
+    def forward(self, x, y=None):
+        return None if y is None else dist.Normal(self.layers(torch.stack([x[:, 0], y], -1))[:, 0], self.spread)
+
+
+def test_a_network_is_the_guide_of_a_latent_site_and_finds_what_it_stands_for():
+    torch.manual_seed(0)
+    x, w = torch.rand(60, 1), torch.randn(60)
+    y = w + 0.3 * x[:, 0]
+    model, encoder = LatentInputs(), Encoder()
+    guide = Variational(model, InducingPoints(20), MonteCarlo(5), networks={"w": encoder})
+    guide.initialize(x, y)
+    before = [p.detach().clone() for p in encoder.parameters()]
+    fit(ELBO(60)(model, guide), x, y, 400, 60, 0.02)
+    assert not any(torch.equal(p, old) for p, old in zip(encoder.parameters(), before, strict=True))
+    found = encoder(x, y).loc.detach()
+    assert abs(float(torch.corrcoef(torch.stack([found, w]))[0, 1])) > 0.95
+    rows = guide.components(x[:7], y[:7], new_rows=True).trace.nodes["w"]  # any rows, not those of training alone
+    assert rows["fn"].batch_shape == (7,) and (rows["value"] - found[:7]).abs().max() < 0.6
+    spread = guide.components(x.expand(60, 1), new_rows=True).trace.nodes["w"]["value"].std()
+    assert 0.7 < spread < 1.3  # no y to look at: the prior
+    assert predict(guide, x).variance.mean() > 0.5 * y.var()
+
+
+def test_a_network_that_says_what_the_mean_field_guide_says_gives_the_same_loss():
+    x, y = regression(12)
+    model = LatentInputs()
+    plain = Variational(model, InducingPoints(5), MonteCarlo(3))
+    plain.initialize(x, y)
+    locs, scales = plain.latents.locs.w, plain.latents.scales.w
+
+    class Same(torch.nn.Module):
+        def forward(self, x, y=None):
+            return dist.Normal(locs, scales)
+
+    ours = Variational(model, plain._families, MonteCarlo(3), networks={"w": Same()})
+    ours.initialize(x, y)
+    ours.processes.load_state_dict(plain.processes.state_dict())
+    values = []
+    for guide in (plain, ours):
+        torch.manual_seed(5)
+        values.append(ELBO(12)(model, guide)(x, y).detach())
+    torch.testing.assert_close(*values)
+
+
+def test_a_network_of_the_wrong_event_shape_is_refused():
+    class Wrong(torch.nn.Module):
+        def forward(self, x, y=None):
+            return dist.Normal(torch.zeros(len(x)), 1.0).to_event(1)
+
+    x, y = regression(6)
+    model = LatentInputs()
+    guide = Variational(model, InducingPoints(3), MonteCarlo(1), networks={"w": Wrong()})
+    guide.initialize(x, y)
+    with pytest.raises(ValueError, match=r"network of 'w' gave a posterior of event shape \(6,\) and the prior has \(\)"):
+        guide(x, y)
