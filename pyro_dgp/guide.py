@@ -93,8 +93,9 @@ class Variational(AutoMessenger):
         """Run the model once on training inputs (all, or a stated subset) and create every process.
 
         Pass what a training step passes, ``initialize(x, y)``; inducing points are k-means centres of the inputs
-        carried through the means of the layers. A second call starts afresh.
+        carried through the means of the layers. A second call starts afresh. NaN or infinity in a tensor raises.
         """
+        _require_finite(args, kwargs)
         self.processes = PyroModule()
         self._axes, self._local, self._response = {}, {}, set()
         run = _Run(initializing=True)
@@ -184,7 +185,7 @@ class Variational(AutoMessenger):
     @pyro_method
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """One ancestral draw of every site, an ordinary Pyro guide. With ``y=None`` it predicts."""
-        self._require_initialized()
+        self.require_initialized()
         require_own_parameters(self)
         run = _Run()
         if self.propagation.looks_at_mean:
@@ -211,7 +212,7 @@ class Variational(AutoMessenger):
         :param new_rows: sites local to data are drawn from the prior.
         :param fixed: values of global latent sites, drawn before.
         """
-        self._require_initialized()
+        self.require_initialized()
         run = _Run(propagation or self.propagation, new_rows=new_rows, fixed=fixed or {})
         self._pass(run, args, kwargs)
         assert run.propagation is not None
@@ -232,7 +233,8 @@ class Variational(AutoMessenger):
         """Whether the processes exist."""
         return bool(self._axes)
 
-    def _require_initialized(self) -> None:
+    def require_initialized(self) -> None:
+        """Raise before :meth:`initialize`."""
         if not self.is_initialized:
             raise ValueError("the guide has no parameters yet: call guide.initialize(x, y) on training data first")
 
@@ -372,3 +374,11 @@ class Variational(AutoMessenger):
 
 
 _REAL = torch.distributions.constraints.real
+
+
+def _require_finite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    for name, value in (*enumerate(args, 1), *kwargs.items()):
+        if isinstance(value, Tensor) and not bool(torch.isfinite(value).all()):
+            raise ValueError(
+                f"argument {name!r} of guide.initialize holds NaN or infinity: drop or fill such rows before training"
+            )

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from pyro.infer import ELBO as PyroELBO
+from pyro.infer.elbo import ELBOModule
 from pyro.infer.util import torch_item
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
@@ -36,6 +37,12 @@ class Loss(PyroELBO):  # type: ignore[misc]
         if num_data is not None and num_data < 1:
             raise ValueError(f"num_data must be a positive number of observations, got {num_data}")
         self.num_data = num_data
+
+    def __call__(self, model: Any, guide: Any) -> ELBOModule:
+        """The loss of this pair as a module. The guide is initialised before: an optimiser would miss its parameters."""
+        if isinstance(guide, Variational):
+            guide.require_initialized()
+        return super().__call__(model, guide)
 
     @abstractmethod
     def observed(self, site: Site, components: Components) -> Tensor:
