@@ -360,6 +360,11 @@ class Variational(AutoMessenger):
         return self._response
 
     @property
+    def hidden(self) -> list[str]:
+        """Names of the GP sites that the propagation carries, as ``initialize`` met them."""
+        return [key for key in self._axes if "/" not in key]
+
+    @property
     def global_latents(self) -> list[str]:
         """Names of the latent sites that are neither GPs nor local to data, known after a pass."""
         return [

@@ -52,6 +52,10 @@ class Loss(PyroELBO):  # type: ignore[misc]
         """The factor of every KL term."""
         return 1.0
 
+    def figures(self) -> dict[str, float]:
+        """The numbers by name that were chosen for it, for a table of results."""
+        return {}
+
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Minus the objective, with gradients."""
         self._check(model, guide)
