@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pyro.nn import PyroModule
 from pyro.nn.module import to_pyro_module_
 from torch import Tensor, nn
 
-#: Widths of the hidden layers of the network of Wilson et al. 2016, shortened tenfold; the features come after them.
-HIDDEN = (100, 100, 50, 20)
+#: Widths of the hidden layers; the features come after them.
+HIDDEN = (50, 20)
+#: The features stay within so many of their initial standard deviations.
+REACH = 3.0
 
 
 class FeatureExtractor(nn.Module):
-    """A network of five linear layers with ReLU between them, ``(..., N, D) -> (..., N, features)`` (Wilson et al. 2016).
+    """A network of linear layers with ReLU between them, ``(..., N, D) -> (..., N, features)`` (after Wilson et al. 2016).
 
-    The features are standardised by the untrained network's statistics on ``x``, which stay fixed: the kernels on top
-    start at the right scale, and no row's features depend on the other rows of a batch, as batch normalisation would have it.
+    Inputs and features are standardised, the features by the untrained network's statistics on ``x``. Both stay fixed: the
+    kernels on top start at the right scale, and no row's features depend on the other rows of a batch, as batch normalisation
+    would have it. Three things together keep the features within reach of the inducing points at learning rates that suit
+    kernels; without them the mean becomes constant and stays so:
+
+    - A standardised feature z becomes ``3 tanh(z / 3)``: z to first order, and never beyond 3.
+    - The weights start at the variance that keeps the scale of the values from layer to layer (He et al. 2015), so that
+      the standardisation does not magnify the steps of the optimiser.
+    - Two narrow hidden layers: a step of Adam moves the values of a layer in proportion to its width. Wider or deeper networks,
+      such as the (100, 100, 50, 20) of earlier versions, want ``fit(..., optimizer=adam_for_networks)``.
 
     :param x: training inputs ``(N, D)``.
     :param features: number of features.
     :param hidden: widths of the hidden layers.
     """
 
+    input_shift: Tensor
+    input_scale: Tensor
     shift: Tensor
     scale: Tensor
 
@@ -33,19 +45,34 @@ class FeatureExtractor(nn.Module):
         layers: list[nn.Module] = []
         width = x.shape[-1]
         for size in hidden:
-            layers += [nn.Linear(width, size), nn.ReLU()]
+            layers += [_linear(width, size, "relu"), nn.ReLU()]
             width = size
-        network = nn.Sequential(*layers, nn.Linear(width, features)).to(x)
+        self.network = nn.Sequential(*layers, _linear(width, features, "linear")).to(x)
         with torch.no_grad():
-            raw = network(x)
-        self.register_buffer("shift", raw.mean(0))
-        self.register_buffer("scale", raw.std(0).clamp_min(1e-6))
-        self.network = network
+            self._keep_statistics("input_", x)
+            self._keep_statistics("", self._raw(x))
+
+    def _keep_statistics(self, prefix: str, values: Tensor) -> None:
+        """Mean and scale of each column; a constant column is only shifted."""
+        spread = values.std(0, correction=0)
+        self.register_buffer(f"{prefix}shift", values.mean(0))
+        rounding = 10 * torch.finfo(values.dtype).eps * values.abs().amax(0)
+        self.register_buffer(f"{prefix}scale", torch.where(spread > rounding, spread, 1.0))
+
+    def _raw(self, x: Tensor) -> Tensor:
+        raw: Tensor = self.network((x - self.input_shift) / self.input_scale)
+        return raw
 
     def forward(self, x: Tensor) -> Tensor:
         """The features."""
-        raw: Tensor = self.network(x)
-        return (raw - self.shift) / self.scale
+        return REACH * torch.tanh((self._raw(x) - self.shift) / (REACH * self.scale))
+
+
+def _linear(inputs: int, outputs: int, nonlinearity: Literal["relu", "linear"]) -> nn.Linear:
+    layer = nn.Linear(inputs, outputs)
+    nn.init.kaiming_normal_(layer.weight, nonlinearity=nonlinearity)
+    nn.init.zeros_(layer.bias)
+    return layer
 
 
 class DeepKernel(PyroModule):
@@ -55,8 +82,9 @@ class DeepKernel(PyroModule):
         place, so that stock ``SVI`` trains its parameters too.
     :param model: any model called as ``model(x, y)``, of inputs ``(N, features)``: build it on ``extractor(x).detach()``.
 
-    Train it by ``fit(..., optimizer=adam_for_networks)`` of :mod:`pyro_dgp.fit`: at the learning rate that suits kernels the network
-    can carry the features out of reach of the inducing points, and the mean stays constant from there on.
+    ``fit`` trains it as it trains any model. Other networks than :class:`FeatureExtractor` may need
+    ``fit(..., optimizer=adam_for_networks)`` of :mod:`pyro_dgp.fit`: at the learning rate that suits kernels they can carry the
+    features out of reach of the inducing points, and the mean stays constant from there on.
     """
 
     def __init__(self, extractor: nn.Module, model: nn.Module) -> None:

@@ -103,8 +103,9 @@ class Variational(AutoMessenger):
         """Run the model once on training inputs (all, or a stated subset) and create every process.
 
         Pass what a training step passes, ``initialize(x, y)``; inducing points are k-means centres of the inputs
-        carried through the means of the layers. A second call starts afresh.
+        carried through the means of the layers. A second call starts afresh. NaN or infinity in a tensor raises.
         """
+        _require_finite(args, kwargs)
         self.processes = PyroModule()
         self._axes, self._local, self._response = {}, {}, set()
         run = _Run(initializing=True)
@@ -196,7 +197,7 @@ class Variational(AutoMessenger):
     @pyro_method
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """One ancestral draw of every site, an ordinary Pyro guide. With ``y=None`` it predicts."""
-        self._require_initialized()
+        self.require_initialized()
         require_own_parameters(self)
         run = _Run()
         if self.propagation.looks_at_mean:
@@ -223,7 +224,7 @@ class Variational(AutoMessenger):
         :param new_rows: sites local to data are drawn from the prior.
         :param fixed: values of global latent sites, drawn before.
         """
-        self._require_initialized()
+        self.require_initialized()
         run = _Run(propagation or self.propagation, new_rows=new_rows, fixed=fixed or {})
         self._pass(run, args, kwargs)
         assert run.propagation is not None
@@ -244,7 +245,8 @@ class Variational(AutoMessenger):
         """Whether the processes exist."""
         return bool(self._axes)
 
-    def _require_initialized(self) -> None:
+    def require_initialized(self) -> None:
+        """Raise before :meth:`initialize`."""
         if not self.is_initialized:
             raise ValueError("the guide has no parameters yet: call guide.initialize(x, y) on training data first")
 
@@ -381,6 +383,11 @@ class Variational(AutoMessenger):
         return self._response
 
     @property
+    def hidden(self) -> list[str]:
+        """Names of the GP sites that the propagation carries, as ``initialize`` met them."""
+        return [key for key in self._axes if "/" not in key]
+
+    @property
     def global_latents(self) -> list[str]:
         """Names of the latent sites that are neither GPs nor local to data, known after a pass."""
         return [
@@ -395,3 +402,11 @@ class Variational(AutoMessenger):
 
 
 _REAL = torch.distributions.constraints.real
+
+
+def _require_finite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    for name, value in (*enumerate(args, 1), *kwargs.items()):
+        if isinstance(value, Tensor) and not bool(torch.isfinite(value).all()):
+            raise ValueError(
+                f"argument {name!r} of guide.initialize holds NaN or infinity: drop or fill such rows before training"
+            )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -28,6 +29,9 @@ from pyro_dgp.validation import Validation, fit_validated
 
 #: ``progress(step, total, figures)``: figures by name, such as the current loss in nats per observation.
 Progress = Callable[[int, int, dict[str, float]], None]
+
+#: A figure of the results table; nothing where it cannot be had, several by name.
+Figure = float | int | dict[str, float | None] | None
 
 #: Steps where the number of epochs is not given.
 DEFAULT_STEPS = 2000
@@ -81,7 +85,7 @@ class Fitted:
     seconds: float
     draws: dict[str, Tensor] = field(default_factory=dict)
     sample_stats: dict[str, np.ndarray] = field(default_factory=dict)
-    diagnostics: dict[str, float | int | None] = field(default_factory=dict)
+    diagnostics: dict[str, Figure] = field(default_factory=dict)
 
 
 class Inference(ABC):
@@ -126,17 +130,17 @@ class ByGuide(Inference):
         guide = self.guide(model, settings)
         guide.initialize(x, y)
         steps = settings.steps(len(x), settings.batch_size)
-        objective = self.loss(settings, len(x))(model, guide)
+        loss = self.loss(settings, len(x))
         fit(
-            objective, x, y, steps, settings.batch_size, settings.learning_rate, settings.seed,
-            lambda step, loss: progress(step + 1, steps, {"loss": loss}), self.optimizer,
+            loss(model, guide), x, y, steps, settings.batch_size, settings.learning_rate, settings.seed,
+            lambda step, value: progress(step + 1, steps, {"loss": value}), self.optimizer,
         )  # fmt: skip
-        figures = self.figures(guide)
+        figures = self.figures(guide) | loss.figures()
         return Fitted(partial(predict, guide), len(x), steps, time.perf_counter() - start, diagnostics=figures)
 
-    def figures(self, guide: Variational) -> dict[str, float | int | None]:
-        """Mixture components of the propagation in training."""
-        return {"components": guide.propagation.num_components}
+    def figures(self, guide: Variational) -> dict[str, Figure]:
+        """Mixture components of the propagation in training, if the model has hidden layers to carry."""
+        return {"components": guide.propagation.num_components} if guide.hidden else {}
 
     def guide(self, model: nn.Module, settings: Settings) -> Variational:
         """The guide before it is initialised."""
@@ -169,8 +173,13 @@ class ByValidatedGuide(ByGuide):
         figures = self.figures(guide) | {
             "beta": result.beta,
             "best_step": result.best_step,
+            "search_steps": result.search_steps,
+            "final_steps": result.steps - result.search_steps,
             "n_validation": result.validation_rows,
             "validation_nll": result.validation_nll,
+            "searched_validation_nll": {
+                f"{beta:g}": nll if math.isfinite(nll) else None for beta, nll in result.searched.items()
+            },
             "validation_seconds": result.extra_seconds,
         }
         seconds = time.perf_counter() - start
@@ -261,7 +270,7 @@ class ByNUTS(Inference):
         return [f"priors of the sampled hyperparameters: {describe()}"]
 
 
-def convergence(draws: dict[str, Tensor], divergences: np.ndarray) -> dict[str, float | int | None]:
+def convergence(draws: dict[str, Tensor], divergences: np.ndarray) -> dict[str, Figure]:
     """Number of divergent transitions, largest rank-normalised split R-hat and smallest bulk ESS over all quantities.
 
     One chain counts as two halves. Nothing where a figure cannot be had: fewer than 8 draws, or draws that never moved.
@@ -272,7 +281,7 @@ def convergence(draws: dict[str, Tensor], divergences: np.ndarray) -> dict[str, 
         half = values.shape[1] // 2
         return values[0, : 2 * half].reshape(2, half, *values.shape[2:]) if len(values) == 1 else values
 
-    figures: dict[str, float | int | None] = {"divergences": int(divergences.sum()), "r_hat_max": None, "ess_min": None}
+    figures: dict[str, Figure] = {"divergences": int(divergences.sum()), "r_hat_max": None, "ess_min": None}
     arrays = {name: halves(values).cpu().numpy() for name, values in draws.items()}
     if min(array.shape[1] for array in arrays.values()) < 4:
         return figures

@@ -23,8 +23,14 @@ class _Affine:
 
     weight: Tensor | None
     bias: Tensor | None
+    name: str = "the mean"
 
     def __call__(self, x: Tensor) -> Tensor:
+        if self.weight is not None and x.shape[-1] != self.weight.shape[0]:
+            raise ValueError(
+                f"{self.name} was made for inputs of {self.weight.shape[0]} dimensions and got {x.shape[-1]}: "
+                "call the model on as many, or make the mean anew"
+            )
         result = x.new_zeros(*x.shape[:-1], 1) if self.weight is None else x @ self.weight
         return result if self.bias is None else result + self.bias
 
@@ -67,7 +73,7 @@ class LinearMean(Mean):
 
     def forward(self) -> MeanFunction:
         """Read ``weight`` and ``bias``."""
-        return _Affine(self.weight, self.bias)
+        return _Affine(self.weight, self.bias, type(self).__name__)
 
 
 class Projection(Mean):
@@ -97,7 +103,7 @@ class Projection(Mean):
 
     def forward(self) -> MeanFunction:
         """W is no parameter: nothing to read."""
-        return _Affine(self.weight, None)
+        return _Affine(self.weight, None, type(self).__name__)
 
 
 def concatenate_inputs(h: Float[Tensor, "*s n w"], x: Float[Tensor, "*b m d"]) -> Float[Tensor, "*s n k"]:

@@ -10,7 +10,7 @@ import torch
 from pyro import distributions as dist
 from pyro.distributions import TorchDistribution, constraints
 from torch import Size, Tensor
-from torch.distributions import Distribution
+from torch.distributions import Distribution, LowRankMultivariateNormal
 
 
 class Mixture:
@@ -44,6 +44,20 @@ class Mixture:
         """Total variance: mean of the variances plus variance of the means."""
         deviation = self.components.mean - self.mean()
         return (self._weights * (self.components.variance + deviation.square())).sum(0)
+
+    def covariance(self) -> Tensor:
+        """Total covariance over the outputs of a row, mean of the covariances plus covariance of the means: ``(N, D, D)``."""
+        weights, components = self.log_weights.exp(), self.components
+        deviation = (components.mean - self.mean()).reshape(len(weights), components.batch_shape[1], -1)
+        between = torch.einsum("s,sni,snj->nij", weights, deviation, deviation)
+        if isinstance(components, LowRankMultivariateNormal):  # without its (S, N, D, D)
+            root = components.cov_factor
+            independent = (self._weights * components.cov_diag).sum(0)
+            return between + torch.einsum("s,snik,snjk->nij", weights, root, root) + torch.diag_embed(independent)
+        if components.event_shape:
+            within: Any = components
+            return between + torch.einsum("s,snij->nij", weights, within.covariance_matrix)
+        return between + torch.diag_embed((self._weights * components.variance).sum(0).reshape(deviation.shape[1:]))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log of the mixture density for each row, joint over outputs: ``(N,)``."""
@@ -175,6 +189,15 @@ class Prediction(TorchDistribution):
     def variance(self) -> Tensor:
         """Total predictive variance, noise included (not a standard deviation)."""
         return self._rows(lambda mixture, _: mixture.variance())
+
+    @property
+    def covariance(self) -> Tensor:
+        """Total predictive covariance over the outputs of each row, ``(N, D_out, D_out)``, noise included.
+
+        By the law of total covariance over the components of the mixture; its diagonal is the variance. One output makes it
+        ``(N, 1, 1)``.
+        """
+        return self._rows(lambda mixture, _: mixture.covariance())
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density of the mixture for each row, nats: ``(N,)``; joint over the outputs of a row."""

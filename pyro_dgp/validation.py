@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from pyro_dgp.losses import Loss
 from pyro_dgp.parameters import module_local_parameters
 from pyro_dgp.predict import predict
 
-#: ``callback(step, total, figures)``: steps of the search counted too.
+#: ``callback(step, total, figures)``: steps of the search counted too; the validation NLL is there once it is known.
 Report = Callable[[int, int, dict[str, float]], None]
 
 
@@ -44,6 +45,7 @@ class Validation:
     ``len(betas) * search`` of a run, and the checks.
 
     :ivar share: of the training rows, one ninth: nine tenths in training become eight.
+    :ivar betas: those that are tried, each 0 or more.
     """
 
     share: float = 1 / 9
@@ -53,6 +55,11 @@ class Validation:
     patience: int = 10
 
     def __post_init__(self) -> None:
+        if isinstance(self.betas, str) or not isinstance(self.betas, Sequence):
+            raise TypeError(f"betas is a tuple of numbers, got {self.betas!r}: for a single one write betas=(0.05,)")
+        for beta in self.betas:
+            if not isinstance(beta, Real) or not 0 <= beta < math.inf:
+                raise ValueError(f"a beta is a finite number, 0 or more, got {beta!r} in betas={self.betas}")
         if not 0 < self.share < 1:
             raise ValueError(f"the share of validation rows lies between 0 and 1, got {self.share}")
         if not self.betas or self.checks < 1 or self.patience < 1 or not 0 < self.search <= 1:
@@ -167,7 +174,8 @@ class _Training:
         def after(step: int, value: float) -> None:
             self.done = first + step + 1
             if self.report is not None:
-                self.report(self.done, self.total, {"loss": value, "beta": beta, "validation NLL": run.best})
+                known = {"validation NLL": run.best} if math.isfinite(run.best) else {}
+                self.report(self.done, self.total, {"loss": value, "beta": beta} | known)
 
         objective = self.loss(beta, len(self.rows[0]))(self.guide.model, self.guide)
         try:

@@ -346,12 +346,18 @@ def test_validated_methods_say_what_was_held_out_and_chosen(tmp_path):
     for row in rows:
         assert (row["n_train"], row["n_validation"], row["n_test"]) == (354, 44, 44)
         assert row["beta"] in (0.01, 0.05, 0.2, 1.0) and 0 < row["best_step"] <= 4
+        assert (row["search_steps"], row["steps"]) == (4, 4 + row["final_steps"]) and row["best_step"] <= row[
+            "final_steps"
+        ]
+        searched = row["searched_validation_nll"]
+        assert set(searched) == {"0.01", "0.05", "0.2", "1"} and searched[f"{row['beta']:g}"] >= min(searched.values())
         assert row["steps"] <= 4 + 4 and 0 < row["validation_seconds"] < row["train_seconds"]
     for name in names:
         assert any(s.startswith(f"{name}: holds out 11% of the training rows") for s in said)
     given = replace(settings, beta=0.3)
     (row,) = compare(Comparison(tmp_path / "given", methods=("dspp",), settings=given), said.append)
-    assert row["beta"] == 0.3 and row["steps"] <= 4
+    assert row["beta"] == 0.3 and row["steps"] == row["final_steps"] <= 4
+    assert row["search_steps"] == 0 and row["searched_validation_nll"] == {}
 
 
 def test_a_grid_of_too_many_points_is_reduced_aloud(tmp_path):
@@ -368,6 +374,8 @@ def test_methods_without_a_validation_set_run(tmp_path):
     rows = compare(Comparison(tmp_path / "out", methods=names, settings=settings), quiet)
     assert [row["method"] for row in rows] == list(names)
     assert all(row["n_train"] == 398 and "n_validation" not in row for row in rows)
+    assert [row.get("gamma") for row in rows] == [1.03, None, None]
+    assert [row.get("components") for row in rows] == [2, None, 2]  # one layer has no components to mix
 
 
 def test_what_ran_before_a_method_does_not_change_its_figures(tmp_path):

@@ -139,7 +139,8 @@ def test_k_means_is_carried_through_the_means():
 def test_before_initialisation_it_raises_and_m_does_not_depend_on_a_first_call():
     x, y = regression(10)
     guide = Variational(TwoLayers(x), InducingPoints(6), MonteCarlo(2))
-    for call in (lambda: guide(x, y), lambda: guide.components(x, y), lambda: predict(guide, x)):
+    loss = lambda: ELBO()(guide.model, guide)  # an optimiser would miss the parameters that are still to come
+    for call in (lambda: guide(x, y), lambda: guide.components(x, y), lambda: predict(guide, x), loss):
         with pytest.raises(ValueError, match="call guide.initialize"):
             call()
     guide.initialize(x, y)
@@ -147,6 +148,19 @@ def test_before_initialisation_it_raises_and_m_does_not_depend_on_a_first_call()
     assert guide.processes._modules["h"].inducing_points.shape == (6, 1)
     with pytest.raises(ValueError, match="no Gaussian process site"):
         Variational(lambda x: pyro.sample("a", dist.Normal(0, 1)), InducingPoints(2), MonteCarlo(2)).initialize(x)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_numbers_that_are_none_are_named_at_the_start(bad):
+    x, y = regression(10)
+    guide = Variational(OneLayer(), InducingPoints(4), MonteCarlo(2))
+    spoiled_x, spoiled = x.clone(), y.clone()
+    spoiled_x[3], spoiled[7] = bad, bad
+    for args, kwargs, name in (((spoiled_x, y), {}, "1"), ((x, spoiled), {}, "2"), ((x,), {"y": spoiled}, "'y'")):
+        with pytest.raises(ValueError, match=f"argument {name} of guide.initialize holds NaN or infinity"):
+            guide.initialize(*args, **kwargs)
+    assert not guide.is_initialized
+    guide.initialize(x)  # no y is no bad y
 
 
 @pytest.mark.parametrize("make", [TwoLayers, WithPriors])

@@ -300,6 +300,8 @@ def test_misuse_is_one_sentence():
         ELBO(num_data=0)
     with pytest.raises(ValueError, match=r"y has shape \(10, 1\); for one output it is \(N,\)"):
         ELBO().loss(model, guide, x, y[:, None])
+    with pytest.raises(ValueError, match=r"y has shape \(9,\), but the inputs and the likelihood make it \(..., 10\)$"):
+        ELBO().loss(model, guide, x, y[:9])
     pyro.clear_param_store()
     with pytest.raises(ValueError, match="latent sites"):
         MarginalLikelihood(TwoLayers(x))(x, y)

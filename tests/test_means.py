@@ -35,6 +35,12 @@ def test_projection_does_not_depend_on_the_sign_that_the_decomposition_chose():
     assert (weight.gather(0, weight.abs().argmax(0, keepdim=True)) > 0).all()
 
 
+@pytest.mark.parametrize("mean", [LinearMean(3, 2), Projection(torch.eye(3, 2))])
+def test_inputs_of_another_width_are_refused(mean):
+    with pytest.raises(ValueError, match=f"{type(mean).__name__} was made for inputs of 3 dimensions and got 4: call"):
+        mean()(torch.randn(2, 5, 4))
+
+
 def test_inputs_are_concatenated_over_particles():
     h, x = torch.randn(7, 5, 2), torch.randn(5, 3)
     joined = concatenate_inputs(h, x)

@@ -76,6 +76,7 @@ def test_batches_give_what_the_whole_gives(outputs):
     y = torch.randn(p.batch_shape + p.event_shape)
     torch.testing.assert_close(p.mean, whole.mean())
     torch.testing.assert_close(p.variance, whole.variance())
+    torch.testing.assert_close(p.covariance, whole.covariance())
     torch.testing.assert_close(p.log_prob(y), whole.log_prob(y))
     torch.testing.assert_close(p.cdf(y), whole.cdf(y))
     torch.testing.assert_close(p.crps(y), whole.crps(y))
@@ -193,9 +194,24 @@ def test_a_mixture_of_correlated_outputs():
         float((sampled - torch.diag_embed(m.variance())).abs().max()) > 0.35
     )  # the outputs of a row are drawn together
     torch.testing.assert_close(m.cdf(m.quantile(torch.tensor([0.3]))[0]), torch.full((5, 2), 0.3), rtol=0, atol=1e-6)
+    torch.testing.assert_close(m.covariance(), second)
+    torch.testing.assert_close(m.covariance().diagonal(dim1=1, dim2=2), m.variance())
+    full = Mixture(dist.MultivariateNormal(c.loc, scale_tril=torch.linalg.cholesky(c.covariance_matrix)), m.log_weights)
+    torch.testing.assert_close(full.covariance(), second)
     both = stack_mixtures([m, correlated()])
     assert both.components.batch_shape == (6, 5) and both.log_prob(y).shape == (5,)
     torch.testing.assert_close(both.log_weights.exp().sum(), torch.tensor(1.0))
+
+
+def test_outputs_that_are_independent_given_the_component_are_correlated_by_it():
+    m = mixture(rows=4, outputs=2)
+    draws = m.sample(100_000)
+    by_row = torch.stack([torch.cov(draws[:, n].T) for n in range(4)])
+    torch.testing.assert_close(m.covariance(), by_row, rtol=0, atol=0.05)
+    assert float(by_row[:, 0, 1].abs().max()) > 0.2
+    one = mixture(rows=4)
+    assert one.covariance().shape == (4, 1, 1)
+    torch.testing.assert_close(one.covariance().flatten(), one.variance())
 
 
 def test_mixtures_stack_after_their_lazy_parameters_were_read():

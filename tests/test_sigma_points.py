@@ -102,6 +102,7 @@ def test_components_positions_and_weights_of_each_rule(rule, size):
     count = size if rule == "qr3" else size**2
     assert points.num_components == count
     log_weights, positions = points.log_weights(x), points.positions("h", x)
+    assert torch.equal(points.log_weights(), log_weights) and torch.equal(points.positions("h"), positions)
     assert log_weights.shape == (count,) and positions.shape == (count, 2)
     torch.testing.assert_close(log_weights.exp().sum(), torch.tensor(1.0))
     mean = log_weights.exp() @ positions

@@ -75,7 +75,8 @@ def test_the_best_checkpoint_is_kept_and_training_stops():
     seen = []
 
     def report(step, total, figures):
-        seen.append((step, total, figures["validation NLL"]))
+        assert ("validation NLL" in figures) == (step > 10)  # the callback comes before the check of its step
+        seen.append((step, total, figures.get("validation NLL", math.inf)))
 
     result = fit_validated(
         guide, predictive, x, y, 400, 45, 0.3, validation=Validation(checks=40, patience=3), beta=0.0, report=report
@@ -128,6 +129,15 @@ def test_bad_arguments_are_one_sentence():
     for arguments, word in (({"share": 1.0}, "share"), ({"betas": ()}, "beta"), ({"search": 0.0}, "search")):
         with pytest.raises(ValueError, match=word):
             Validation(**arguments)
+    for betas in (0.1, "0.1"):
+        validation = Validation()
+        object.__setattr__(validation, "betas", betas)  # the type checker of the tests would raise before
+        with pytest.raises(TypeError, match=r"betas is a tuple of numbers, got .*0.1.*: for a single one write betas"):
+            validation.__post_init__()
+    for beta in (-0.1, math.nan, math.inf):
+        with pytest.raises(ValueError, match=f"a beta is a finite number, 0 or more, got {beta}"):
+            Validation(betas=(0.05, beta))
+    assert Validation(betas=(0.0,)).betas == (0.0,)
 
 
 def test_training_ends_when_it_is_told_to_and_not_by_what_a_progress_bar_returns():

@@ -116,7 +116,8 @@ def check_target(y: Any, shape: Size, like: Tensor) -> None:
     if len(shape) == 1 and y.dim() >= 2 and y.shape[-1] == 1 and y.shape[-2] == shape[0]:
         raise ValueError(f"y has shape {tuple(y.shape)}; for one output it is (N,): pass y.squeeze(-1)")
     if y.shape[-len(shape) :] != shape:
-        raise ValueError(f"y has shape {tuple(y.shape)}, but the inputs and the likelihood make it (..., {shape})")
+        wanted = ", ".join(map(str, shape))
+        raise ValueError(f"y has shape {tuple(y.shape)}, but the inputs and the likelihood make it (..., {wanted})")
 
 
 class Observation(TorchDistribution):

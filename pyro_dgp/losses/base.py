@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from pyro.infer import ELBO as PyroELBO
+from pyro.infer.elbo import ELBOModule
 from pyro.infer.util import torch_item
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
@@ -37,6 +38,12 @@ class Loss(PyroELBO):  # type: ignore[misc]
             raise ValueError(f"num_data must be a positive number of observations, got {num_data}")
         self.num_data = num_data
 
+    def __call__(self, model: Any, guide: Any) -> ELBOModule:
+        """The loss of this pair as a module. The guide is initialised before: an optimiser would miss its parameters."""
+        if isinstance(guide, Variational):
+            guide.require_initialized()
+        return super().__call__(model, guide)
+
     @abstractmethod
     def observed(self, site: Site, components: Components) -> Tensor:
         """The term of one observed site, before weighting: nats, a scalar."""
@@ -44,6 +51,10 @@ class Loss(PyroELBO):  # type: ignore[misc]
     def regularizer_weight(self) -> float:
         """The factor of every KL term."""
         return 1.0
+
+    def figures(self) -> dict[str, float]:
+        """The numbers by name that were chosen for it, for a table of results."""
+        return {}
 
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Minus the objective, with gradients."""

@@ -15,6 +15,9 @@ class ELBO(Loss):
     The expectation over the last layer is the likelihood's (closed form, quadrature); the hidden layers' is the weighted
     mean over the components of the guide's propagation. A lower bound on ``log p(y)`` for inducing points with full or
     diagonal covariance under Monte Carlo; for other processes see their own pages.
+
+    :param num_data: size N of the whole training set when mini-batches are passed: the sum over the rows of a batch is scaled by
+        ``N / N_batch``, so that its balance with the KL stays that of all data. ``None`` if all data are passed each time.
     """
 
     def observed(self, site: Site, components: Components) -> Tensor:

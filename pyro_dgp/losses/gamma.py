@@ -21,6 +21,8 @@ class GammaDivergence(Loss):
     density is nearly zero, costs a bounded amount. As gamma falls to 1 the term becomes ``E_q log p(y_n | f_n)`` and the loss
     the ELBO; the constant -1 makes that so and has no gradient. For other gamma it bounds nothing.
 
+    :param num_data: size N of the whole training set when mini-batches are passed: the sum over the rows of a batch is scaled by
+        ``N / N_batch``, so that its balance with the KL stays that of all data. ``None`` if all data are passed each time.
     :param gamma: above 1; 1.03 is usual.
     """
 
@@ -29,6 +31,10 @@ class GammaDivergence(Loss):
         if not gamma > 1:
             raise ValueError(f"gamma must be above 1, got {gamma}: at 1 it is pyro_dgp.ELBO")
         self.gamma = gamma
+
+    def figures(self) -> dict[str, float]:
+        """gamma."""
+        return {"gamma": self.gamma}
 
     def observed(self, site: Site, components: Components) -> Tensor:
         """``sum_n sum_s w_s`` of the term above."""

@@ -17,6 +17,8 @@ class PredictiveLogLikelihood(Loss):
     layer: PPGPR; 21 for several). It trains a predictive density and approximates no posterior; with Monte Carlo
     components the logarithm of their mean is biased downwards.
 
+    :param num_data: size N of the whole training set when mini-batches are passed: the sum over the rows of a batch is scaled by
+        ``N / N_batch``, so that its balance with the KL stays that of all data. ``None`` if all data are passed each time.
     :param beta: factor of the KL terms, beta_reg of the paper.
     """
 
@@ -29,6 +31,10 @@ class PredictiveLogLikelihood(Loss):
     def regularizer_weight(self) -> float:
         """beta."""
         return self.beta
+
+    def figures(self) -> dict[str, float]:
+        """beta."""
+        return {"beta": self.beta}
 
     def observed(self, site: Site, components: Components) -> Tensor:
         """``sum_n log sum_s w_s p_s(y_n)``."""

@@ -151,8 +151,12 @@ class SigmaPoints(Propagation):
         axes = [torch.arange(self.num_points, device=device)] * sum(self._widths.values())
         return torch.cartesian_prod(*axes).reshape(-1, len(axes))
 
-    def log_weights(self, like: Tensor) -> Tensor:
-        """Normalised logarithms of the weights."""
+    def _like(self, like: Tensor | None) -> Tensor:
+        return next(self.parameters(), torch.empty(())) if like is None else like
+
+    def log_weights(self, like: Tensor | None = None) -> Tensor:
+        """Normalised logarithms of the weights, ``(S,)``; ``like`` as in :meth:`positions`."""
+        like = self._like(like)
         if not self._widths:
             return like.new_zeros(1)
         if self.rule == "gauss-hermite":
@@ -160,12 +164,14 @@ class SigmaPoints(Propagation):
         logits: Tensor = self.weight_logits
         return torch.log_softmax(logits, 0)
 
-    def positions(self, site: str, like: Tensor) -> Float[Tensor, "s w"]:
+    def positions(self, site: str, like: Tensor | None = None) -> Float[Tensor, "s w"]:
         """xi: position of each component in each output of a layer, in standard deviations.
 
         :param site: name of the layer's site.
-        :param like: any tensor of the wanted dtype and device.
+        :param like: any tensor of the dtype and device of points that are not learned; those of the learned parameters if
+            not given, or torch's default where there are none.
         """
+        like = self._like(like)
         if site not in self._widths:
             raise ValueError(f"there are no sigma points for {site!r}: guide.initialize met {list(self._widths)}")
         if self.rule == "qr3":
