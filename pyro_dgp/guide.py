@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
@@ -13,40 +12,17 @@ from pyro.infer.autoguide.effect import AutoMessenger, AutoNormalMessenger
 from pyro.infer.autoguide.utils import deep_setattr
 from pyro.nn import PyroModule, PyroParam, pyro_method
 from pyro.nn.module import to_pyro_module_
-from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.likelihoods import CollapsedObservation, Observation
 from pyro_dgp.parameters import keep_parameters_local, module_local_parameters, require_own_parameters
+from pyro_dgp.passes import Components, Run
 from pyro_dgp.processes import Process, ProcessFamily
 from pyro_dgp.propagation import Propagation
 from pyro_dgp.rows import RowDependence, row_dependence
-from pyro_dgp.sites import Message, counted, has_parameter, is_observation, is_shared
-
-
-@dataclass
-class _Run:
-    """What one pass through the model needs to know; nothing of it outlives the pass."""
-
-    propagation: Propagation | None = None  # components on a leading axis, or one ancestral draw
-    initializing: bool = False
-    new_rows: bool = False  # predicting: sites local to data come from the prior
-    fixed: Mapping[str, Tensor] = field(default_factory=dict)  # values of global sites drawn before
-    extra_axes: int | None = None  # batch axes that this call's inputs have beyond those of ``initialize``
-    carried: bool = False  # whether any value has the axis of components yet
-    gps: list[tuple[str, FunctionPrior]] = field(default_factory=list)
-    memory: dict[str, Any] = field(default_factory=dict)  # of an ancestral draw
-    references: dict[str, Tensor] = field(default_factory=dict)  # by GP, what its inference functions look at
-
-
-@dataclass(frozen=True)
-class Components:
-    """A weighted pass through model and guide: the trace, and the log weights of its S components."""
-
-    trace: Trace
-    log_weights: Tensor
+from pyro_dgp.sites import Message, counted, has_parameter, is_observation, is_shared, require_finite
 
 
 class Variational(AutoMessenger):
@@ -94,7 +70,7 @@ class Variational(AutoMessenger):
         self._local: dict[str, tuple[int, ...]] = {}
         self._response: set[str] = set()
         self._data_plates: set[str] = set()
-        self._run = _Run()
+        self._run = Run()
 
     # -- creating and loading parameters ---------------------------------------------------------------------------
 
@@ -105,16 +81,16 @@ class Variational(AutoMessenger):
         Pass what a training step passes, ``initialize(x, y)``; inducing points are k-means centres of the inputs
         carried through the means of the layers. A second call starts afresh. NaN or infinity in a tensor raises.
         """
-        _require_finite(args, kwargs)
+        require_finite(args, kwargs)
         self.processes = PyroModule()
         self._axes, self._local, self._response = {}, {}, set()
-        run = _Run(initializing=True)
+        run = Run(initializing=True)
         with module_local_parameters(*[m for m in (self, self.model) if isinstance(m, nn.Module)]):
             dependence = row_dependence(self.model, args, kwargs)
             self._pass(run, args, kwargs)
             self._create(run, dependence)
 
-    def _create(self, run: _Run, dependence: RowDependence) -> None:
+    def _create(self, run: Run, dependence: RowDependence) -> None:
         if not run.gps:
             raise ValueError("the model has no Gaussian process site: nothing to give a variational process to")
         top = self._top(run)
@@ -128,7 +104,7 @@ class Variational(AutoMessenger):
         self._data_plates = dependence.plates
         self._sort_sites(dependence)
 
-    def _top(self, run: _Run) -> set[str]:
+    def _top(self, run: Run) -> set[str]:
         observed = {key for key, _ in run.gps if "/" in key}
         return observed or {run.gps[-1][0]}
 
@@ -199,9 +175,9 @@ class Variational(AutoMessenger):
         """One ancestral draw of every site, an ordinary Pyro guide. With ``y=None`` it predicts."""
         self.require_initialized()
         require_own_parameters(self)
-        run = _Run()
+        run = Run()
         if self.propagation.looks_at_mean:
-            first = _Run(self.propagation)
+            first = Run(self.propagation)
             self._pass(first, args, kwargs)
             run.references = first.references
             run.fixed = {s["name"]: s["value"] for s in self.trace.nodes.values() if is_shared(s)}
@@ -225,19 +201,19 @@ class Variational(AutoMessenger):
         :param fixed: values of global latent sites, drawn before.
         """
         self.require_initialized()
-        run = _Run(propagation or self.propagation, new_rows=new_rows, fixed=fixed or {})
+        run = Run(propagation or self.propagation, new_rows=new_rows, fixed=fixed or {})
         self._pass(run, args, kwargs)
         assert run.propagation is not None
         like = next(self.processes.parameters())
         return Components(self.trace, run.propagation.log_weights(like))
 
-    def _pass(self, run: _Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _pass(self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._run, self._outer_plates, self.args_kwargs = run, (), (args, kwargs)
         try:
             with self:
                 self.model(*args, **kwargs)
         finally:
-            self._run = _Run()
+            self._run = Run()
             del self._outer_plates, self.args_kwargs
 
     @property
@@ -388,6 +364,11 @@ class Variational(AutoMessenger):
         return [key for key in self._axes if "/" not in key]
 
     @property
+    def has_local_latents(self) -> bool:
+        """Whether a latent site besides the GPs has values for each row of the data."""
+        return bool(self._local)
+
+    @property
     def global_latents(self) -> list[str]:
         """Names of the latent sites that are neither GPs nor local to data, known after a pass."""
         return [
@@ -402,11 +383,3 @@ class Variational(AutoMessenger):
 
 
 _REAL = torch.distributions.constraints.real
-
-
-def _require_finite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    for name, value in (*enumerate(args, 1), *kwargs.items()):
-        if isinstance(value, Tensor) and not bool(torch.isfinite(value).all()):
-            raise ValueError(
-                f"argument {name!r} of guide.initialize holds NaN or infinity: drop or fill such rows before training"
-            )

@@ -29,16 +29,10 @@ def _ring(x: Array, y: Array, centre: tuple[float, float], width: float, height:
 
 def _level(x: Array, y: Array) -> Array:
     """Negative inside the letters, zero on their outline."""
-    letter_d = np.minimum(
-        _box(x, y, 0.05, 0.12, 0.2, 0.8), np.maximum(_ring(x, y, (0.12, 0.5), 0.21, 0.3), 0.12 - x)
-    )
+    letter_d = np.minimum(_box(x, y, 0.05, 0.12, 0.2, 0.8), np.maximum(_ring(x, y, (0.12, 0.5), 0.21, 0.3), 0.12 - x))
     opening = _box(x, y, 0.53, 0.7, 0.48, 0.66)
-    letter_g = np.minimum(
-        np.maximum(_ring(x, y, (0.51, 0.5), 0.14, 0.3), -opening), _box(x, y, 0.53, 0.65, 0.41, 0.48)
-    )
-    letter_p = np.minimum(
-        _box(x, y, 0.70, 0.77, 0.2, 0.8), np.maximum(_ring(x, y, (0.77, 0.63), 0.16, 0.17), 0.77 - x)
-    )
+    letter_g = np.minimum(np.maximum(_ring(x, y, (0.51, 0.5), 0.14, 0.3), -opening), _box(x, y, 0.53, 0.65, 0.41, 0.48))
+    letter_p = np.minimum(_box(x, y, 0.70, 0.77, 0.2, 0.8), np.maximum(_ring(x, y, (0.77, 0.63), 0.16, 0.17), 0.77 - x))
     return np.asarray(np.minimum(np.minimum(letter_d, letter_g), letter_p))
 
 

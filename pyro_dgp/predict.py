@@ -11,9 +11,10 @@ from pyro.poutine.util import site_is_subsample
 from torch import Size, Tensor
 from torch.distributions import Distribution
 
-from pyro_dgp.guide import Components, Variational
+from pyro_dgp.guide import Variational
 from pyro_dgp.likelihoods import CollapsedObservation, Observation
 from pyro_dgp.parameters import evaluating, module_local_parameters
+from pyro_dgp.passes import Components
 from pyro_dgp.prediction import Mixture, Prediction, stack_mixtures
 from pyro_dgp.propagation import MonteCarlo
 
@@ -33,8 +34,8 @@ def predict(
     :param x: test inputs ``(N, D)``.
     :param num_samples: mixture components in all under Monte Carlo propagation: more than in training, since the NLL of
         few is biased upwards. Sigma points predict by their own.
-    :param num_hyperparameter_draws: R, draws of the global latent sites if the model has any; under Monte Carlo each gets
-        ``num_samples / R`` components. The same draws serve every batch.
+    :param num_hyperparameter_draws: R, draws of the latent sites besides GPs if the model has any; under Monte Carlo each gets
+        ``num_samples / R`` components. The same draws of global ones serve every batch.
     :param batch_size: test rows evaluated at a time.
     :param site: the observation to predict, if the model has several.
     """
@@ -70,7 +71,7 @@ def _own_parameters(guide: Variational) -> Iterator[None]:
 def _global_draws(guide: Variational, x: Tensor, count: int, kwargs: dict[str, Any]) -> list[dict[str, Tensor]]:
     names = guide.global_latents
     if not names:
-        return [{}]
+        return [{}] * (count if guide.has_local_latents else 1)
     draws = []
     for _ in range(count):
         trace = guide.components(x[:1], new_rows=True, propagation=MonteCarlo(1), **kwargs).trace

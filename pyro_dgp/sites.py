@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import torch
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
@@ -46,3 +47,12 @@ def has_parameter(module: nn.Module, name: str) -> bool:
             return False
         module = cast(nn.Module, module._modules[part])
     return False
+
+
+def require_finite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise if a tensor argument of ``guide.initialize`` holds NaN or infinity."""
+    for name, value in (*enumerate(args, 1), *kwargs.items()):
+        if isinstance(value, Tensor) and not bool(torch.isfinite(value).all()):
+            raise ValueError(
+                f"argument {name!r} of guide.initialize holds NaN or infinity: drop or fill such rows before training"
+            )

@@ -272,7 +272,9 @@ def test_rules_agree_where_the_paper_says_so():
         looked_at(p, x, y, model) for p in (MonteCarlo(4), WithMean(MonteCarlo(4)), WithMean(SigmaPoints("qr3", 4)))
     )
     for trace in (second, third):  # one marginal of the first layer
-        torch.testing.assert_close(trace.nodes["h1"]["infer"]["marginal"].mean, first.nodes["h1"]["infer"]["marginal"].mean)
+        torch.testing.assert_close(
+            trace.nodes["h1"]["infer"]["marginal"].mean, first.nodes["h1"]["infer"]["marginal"].mean
+        )
     for key in ("h1", "h2"):
         torch.testing.assert_close(ar2[key], ar2p[key])
     assert ar1["h2"].shape == (4, 10, 2) and ar2["h2"].shape == (1, 10, 2)
@@ -482,5 +484,7 @@ def test_a_network_of_the_wrong_event_shape_is_refused():
     model = LatentInputs()
     guide = Variational(model, InducingPoints(3), MonteCarlo(1), networks={"w": Wrong()})
     guide.initialize(x, y)
-    with pytest.raises(ValueError, match=r"network of 'w' gave a posterior of event shape \(6,\) and the prior has \(\)"):
+    with pytest.raises(
+        ValueError, match=r"network of 'w' gave a posterior of event shape \(6,\) and the prior has \(\)"
+    ):
         guide(x, y)

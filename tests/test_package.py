@@ -21,6 +21,7 @@ ROWS = [
     {"models", "extractors"},
     {"priors", "processes", "prediction", "rows", "sites"},
     {"propagation", "metrics"},
+    {"passes"},
     {"guide"},
     {"losses", "predict", "mcmc"},
     {"fit"},
@@ -28,7 +29,7 @@ ROWS = [
     {"data", "memory", "plots", "to_arviz"},
     {"inference"},
     {"methods"},
-    {"compare"},
+    {"compare", "letters"},
     {"cli"},
     {"__main__", "__init__"},
 ]

@@ -14,9 +14,10 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.guide import Components, Variational
+from pyro_dgp.guide import Variational
 from pyro_dgp.likelihoods import CollapsedObservation, check_target
 from pyro_dgp.parameters import require_own_parameters
+from pyro_dgp.passes import Components
 
 Site = dict[str, Any]
 
