@@ -150,7 +150,7 @@ def check(comparison: Comparison) -> None:
 
 
 _LEAST = {
-    "layers": 1, "width": 1, "inducing": 1, "samples": 1, "batch_size": 1, "epochs": 1, "beta": 0, "split": 0, "seed": 0,
+    "layers": 1, "width": 1, "inducing": 1, "row_inducing": 1, "samples": 1, "batch_size": 1, "epochs": 1, "beta": 0, "split": 0, "seed": 0,
     "mcmc_points": 2, "mcmc_samples": 8, "warmup": 0, "chains": 1,
 }  # fmt: skip
 

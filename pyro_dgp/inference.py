@@ -43,11 +43,13 @@ class Settings:
 
     ``epochs=None`` means as many passes as make about 2000 steps. ``beta`` weighs the KL of predictive losses; ``None`` has
     it chosen on validation rows. ``split`` is the number of the train/test split, and the seed of the validation rows.
+    ``row_inducing`` is M of amortised methods, inducing points of each row in the first layer; layers above have half.
     """
 
     layers: int = 2
     width: int = 5
     inducing: int = 128
+    row_inducing: int = 8
     samples: int = 10
     kernel: str = "matern52"
     batch_size: int = 100
@@ -135,12 +137,15 @@ class ByGuide(Inference):
             loss(model, guide), x, y, steps, settings.batch_size, settings.learning_rate, settings.seed,
             lambda step, value: progress(step + 1, steps, {"loss": value}), self.optimizer,
         )  # fmt: skip
-        figures = self.figures(guide) | loss.figures()
+        figures = self.figures(guide, settings) | loss.figures()
         return Fitted(partial(predict, guide), len(x), steps, time.perf_counter() - start, diagnostics=figures)
 
-    def figures(self, guide: Variational) -> dict[str, Figure]:
-        """Mixture components of the propagation in training, if the model has hidden layers to carry."""
-        return {"components": guide.propagation.num_components} if guide.hidden else {}
+    def figures(self, guide: Variational, settings: Settings) -> dict[str, Figure]:
+        """M of the first layer, and mixture components of the propagation in training if there are hidden layers to carry."""
+        families = self.processes(settings)
+        first = families if isinstance(families, ProcessFamily) else next(iter(families.values()))
+        figures: dict[str, Figure] = {"inducing": first.num_inducing}
+        return figures | ({"components": guide.propagation.num_components} if guide.hidden else {})
 
     def guide(self, model: nn.Module, settings: Settings) -> Variational:
         """The guide before it is initialised."""
@@ -168,9 +173,10 @@ class ByValidatedGuide(ByGuide):
         steps = settings.steps(len(x), settings.batch_size)
         result = fit_validated(
             guide, lambda beta, rows: self.loss(replace(settings, beta=beta), rows), x, y, steps, settings.batch_size,
-            settings.learning_rate, settings.seed, self.validation, settings.split, settings.beta, progress, self.optimizer,
+            settings.learning_rate, settings.seed, self.validation, settings.split,
+            settings.beta if self.searches else self.validation.betas[0], progress, self.optimizer,
         )  # fmt: skip
-        figures = self.figures(guide) | {
+        figures = self.figures(guide, settings) | {
             "beta": result.beta,
             "best_step": result.best_step,
             "search_steps": result.search_steps,
@@ -188,11 +194,17 @@ class ByValidatedGuide(ByGuide):
     def remarks(self, settings: Settings) -> list[str]:
         """The held-out rows, and the search."""
         searched = ", ".join(f"{beta:g}" for beta in self.validation.betas)
-        beta = f"beta from {searched}" if settings.beta is None else f"beta {settings.beta:g} as given"
+        beta = f"beta from {searched}, " if settings.beta is None else f"beta {settings.beta:g} as given, "
         return [
             *super().remarks(settings),
-            f"holds out {self.validation.share:.0%} of the training rows for validation: {beta}, best checkpoint",
+            f"holds out {self.validation.share:.0%} of the training rows for validation: "
+            f"{beta if self.searches else ''}best checkpoint",
         ]
+
+    @property
+    def searches(self) -> bool:
+        """Whether there is a beta to choose."""
+        return len(self.validation.betas) > 1
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from pyro_dgp.inference import ByGuide, ByMarginalLikelihood, ByNUTS, ByValidate
 from pyro_dgp.losses import ELBO, GammaDivergence, PredictiveLogLikelihood
 from pyro_dgp.models import DeepGP
 from pyro_dgp.priors import with_priors
-from pyro_dgp.processes import InducingPoints
-from pyro_dgp.propagation import MonteCarlo, SigmaPoints
+from pyro_dgp.processes import AmortizedInducingPoints, InducingPoints, OneNetwork
+from pyro_dgp.propagation import MonteCarlo, SigmaPoints, WithMean
+from pyro_dgp.validation import Validation
 
 
 def shallow(x: Tensor, settings: Settings) -> DeepGP:
@@ -55,6 +56,38 @@ def inducing_points(settings: Settings) -> InducingPoints:
 def mean_field(settings: Settings) -> InducingPoints:
     """M whitened inducing points with diagonal covariance."""
     return InducingPoints(settings.inducing, covariance="diagonal")
+
+
+def row_points(settings: Settings) -> dict[str, AmortizedInducingPoints]:
+    """Amortised inducing points: M in the first layer, half of that in the others ([AVDGP] C.1)."""
+    above = AmortizedInducingPoints(max(1, settings.row_inducing // 2))
+    sites = [f"h{number}" for number in range(1, settings.layers)] + ["y"]
+    return dict.fromkeys(sites, above) | {sites[0]: AmortizedInducingPoints(settings.row_inducing)}
+
+
+def full_row_points(settings: Settings) -> AmortizedInducingPoints:
+    """The same for one layer, with full covariance."""
+    return AmortizedInducingPoints(settings.row_inducing, covariance="full")
+
+
+def one_network(settings: Settings) -> AmortizedInducingPoints:
+    """One layer, one network for points, means and full covariance."""
+    return AmortizedInducingPoints(settings.row_inducing, OneNetwork(), "full")
+
+
+def one_sample(settings: Settings) -> MonteCarlo:
+    """One sample in training, whatever S is: each sample costs as much as a row ([AVDGP] Appendix B)."""
+    return MonteCarlo(1)
+
+
+def monte_carlo_with_mean(settings: Settings) -> WithMean:
+    """S samples, and the mean for inference functions to look at."""
+    return WithMean(monte_carlo(settings))
+
+
+def sigma_points_with_mean(settings: Settings) -> WithMean:
+    """S sigma points of rule QR3, and the mean for inference functions to look at."""
+    return WithMean(sigma_points(settings))
 
 
 def monte_carlo(settings: Settings) -> MonteCarlo:
@@ -146,8 +179,12 @@ DSPP = "Jankowiak, Pleiss, Gardner 2020, Deep Sigma Point Processes"
 SVGP = "Hensman, Fusi, Lawrence 2013, Gaussian Processes for Big Data"
 PPGPR = "Jankowiak, Pleiss, Gardner 2020, Parametric Gaussian Process Regressors"
 DSVI = "Salimbeni, Deisenroth 2017, Doubly Stochastic Variational Inference for Deep Gaussian Processes"
+AVDGP = "Meng, Zhang 2024, Amortized Variational Inference for Deep Gaussian Processes"
 DKL = "Wilson, Hu, Salakhutdinov, Xing 2016, Stochastic Variational Deep Kernel Learning"
 
+
+#: Early stopping and the best checkpoint alone: an amortised ELBO is no bound and overfits as predictive losses do.
+CHECKED = Validation(betas=(1.0,))
 
 METHODS: dict[str, Method] = {
     method.name: method
@@ -262,6 +299,54 @@ METHODS: dict[str, Method] = {
             DSPP + ", section 5.5",
             WithFeatures(deep),
             ByValidatedGuide(mean_field, sigma_points, predictive, optimizer=adam_for_networks),
+            is_deep=True,
+        ),
+        Method(
+            "idsgp",
+            "sparse GP with amortised inducing points, one network, one layer, validated",
+            "Jafrasteh, Villacampa-Calvo, Hernandez-Lobato 2022, Input Dependent Sparse Gaussian Processes",
+            shallow,
+            ByValidatedGuide(one_network, monte_carlo, elbo, validation=CHECKED),
+            is_deep=False,
+        ),
+        Method(
+            "sgp-avi",
+            "sparse GP with amortised inducing points, affine maps, one layer, validated",
+            AVDGP + ", Eq. 3.2",
+            shallow,
+            ByValidatedGuide(full_row_points, monte_carlo, elbo, validation=CHECKED),
+            is_deep=False,
+        ),
+        Method(
+            "avdgp-ar1",
+            "amortised deep GP, functions look at the one sample of training, validated",
+            AVDGP + ", Eq. 4.7",
+            deep,
+            ByValidatedGuide(row_points, one_sample, elbo, validation=CHECKED),
+            is_deep=True,
+        ),
+        Method(
+            "avdgp-ar2",
+            "amortised deep GP, functions look at the mean of S samples, validated",
+            AVDGP + ", Eq. 4.9",
+            deep,
+            ByValidatedGuide(row_points, monte_carlo_with_mean, elbo, validation=CHECKED),
+            is_deep=True,
+        ),
+        Method(
+            "avdgp-ar2p",
+            "amortised deep GP, functions look at the mean of S learned points (QR3), validated",
+            AVDGP + ", Eq. 4.12",
+            deep,
+            ByValidatedGuide(row_points, sigma_points_with_mean, elbo, validation=CHECKED),
+            is_deep=True,
+        ),
+        Method(
+            "avdgp-ar2pp",
+            "the same with the predictive log-likelihood, validated",
+            AVDGP + ", Eq. 4.16",
+            deep,
+            ByValidatedGuide(row_points, sigma_points_with_mean, predictive),
             is_deep=True,
         ),
         Method(

@@ -96,7 +96,12 @@ class Process(PyroModule):
 
 
 class ProcessFamily(ABC):
-    """A recipe for processes: what the user hands to a guide, which creates one process for each GP of the model."""
+    """A recipe for processes: what the user hands to a guide, which creates one process for each GP of the model.
+
+    :ivar num_inducing: M, or what there is of that kind.
+    """
+
+    num_inducing: int
 
     @abstractmethod
     def create(self, prior: FunctionPrior, hidden: bool) -> Process:
