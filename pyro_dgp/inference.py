@@ -179,10 +179,12 @@ class ByValidatedGuide(ByGuide):
         figures = self.figures(guide, settings) | {
             "beta": result.beta,
             "best_step": result.best_step,
+            "run_steps": result.run_steps,
             "search_steps": result.search_steps,
             "final_steps": result.steps - result.search_steps,
             "n_validation": result.validation_rows,
             "validation_nll": result.validation_nll,
+            "validation_error": result.validation_error,
             "searched_validation_nll": {
                 f"{beta:g}": nll if math.isfinite(nll) else None for beta, nll in result.searched.items()
             },

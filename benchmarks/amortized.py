@@ -1,0 +1,78 @@
+"""Amortised guides on real data: the settings of Meng and Zhang 2024, ARD kernels, small sets; resumable, one JSON line a run.
+
+``python -m benchmarks.amortized EXPERIMENT --data FOLDER [--out FILE] [--figures DIR] [--table]``
+
+| experiment | what |
+|---|---|
+| ``meng`` | the four amortisation rules, 3 layers, widths 16 and 4, M 8, 4, 4, S 32, isotropic Matern 5/2, zero means |
+| ``ard`` | the zoo's model (ARD, linear means) with the amortised guides and ``dsvi``, 2 and 3 layers |
+| ``small`` | ``avdgp-ar2pp`` and ``avdgp-ar2p`` against ``svgp``, the zoo's defaults, four small sets, 10 paired splits |
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pyro
+import torch
+from pyro.nn import PyroModule
+from torch import Tensor
+
+from benchmarks.experiments import Experiment, main
+from pyro_dgp import Gaussian, GaussianProcess, Matern52
+from pyro_dgp.inference import Settings
+from pyro_dgp.methods import METHODS
+
+RULES = ("avdgp-ar1", "avdgp-ar2", "avdgp-ar2p", "avdgp-ar2pp")
+SMALL = ("boston", "concrete", "energy", "yacht")
+
+
+class ZeroMeans(PyroModule):
+    """Three GPs with isotropic Matern 5/2 kernels and no mean functions (Meng and Zhang 2024, C.1)."""
+
+    def __init__(self, x: Tensor, settings: Settings, widths: tuple[int, int] = (16, 4)) -> None:
+        super().__init__()
+        sizes = (x.shape[-1], *widths)
+        hidden = [
+            GaussianProcess(Matern52(lengthscale=inputs**0.5), num_outputs=width)
+            for inputs, width in itertools.pairwise(sizes)
+        ]
+        self.hidden = PyroModule[torch.nn.ModuleList](hidden)
+        self.top = GaussianProcess(Matern52(lengthscale=widths[-1] ** 0.5))
+        self.likelihood = Gaussian()
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        h = x
+        for number, layer in enumerate(self.hidden, 1):
+            h = pyro.sample(f"h{number}", layer(h))
+        return pyro.sample("y", self.likelihood(self.top(h)), obs=y)
+
+
+MENG = {name: replace(METHODS[name], model=ZeroMeans) for name in RULES}
+PAPER = Settings(layers=3, row_inducing=8, samples=32, epochs=100, learning_rate=0.005, beta=1.0)
+
+
+def with_layers(name: str) -> dict[str, Settings]:
+    """The zoo's model with 2 and 3 layers, 200 epochs."""
+    rate = 0.005 if name.startswith("avdgp") else 0.02
+    return {f"{name}-{layers}": replace(PAPER, layers=layers, epochs=200, learning_rate=rate) for layers in (2, 3)}
+
+
+EXPERIMENTS = {
+    "meng": Experiment(
+        dict.fromkeys(RULES, PAPER), {"kin8nm": 3, "protein": 1, "bike": 3, "wine_red": 3}, recipes=MENG
+    ),
+    "ard": Experiment(
+        with_layers("dsvi") | with_layers("avdgp-ar2p") | with_layers("avdgp-ar2pp"),
+        {"kin8nm": 1, "protein": 1},
+        recipes={f"{name}-{layers}": METHODS[name] for name in ("dsvi", *RULES) for layers in (2, 3)},
+    ),
+    "small": Experiment(
+        {name: Settings() for name in ("svgp", "avdgp-ar2p", "avdgp-ar2pp")}, dict.fromkeys(SMALL, 10), keep_beta=False
+    ),
+}
+
+
+if __name__ == "__main__":
+    main(EXPERIMENTS, __doc__)

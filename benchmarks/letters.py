@@ -1,0 +1,212 @@
+"""Inside the letters "DGP" ([AVDGP] 6.2): test error of amortised deep GPs by depth and number of inducing points.
+
+``python -m benchmarks.letters table|ablation [--out FILE] [--figures DIR] [--epochs E] [--cells 4x64,...] [--show]``
+
+``table`` is Table 2 of Meng and Zhang 2024 and ``ablation`` its Figs. 10 and 11: one layer, points by one network of 1 to 5 hidden layers
+against points by affine maps. 40,000 points, training, test and validation rows as 3:2:1, hidden width 2, isotropic Matern 5/2,
+zero means, rule AR2P with 32 points, batch 100, Adam at 0.005; the checkpoint of lowest validation NLL is kept. Resumable,
+one JSON line a run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pyro
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from pyro.nn import PyroModule
+from torch import Tensor
+
+from benchmarks.experiments import read
+from pyro_dgp import (
+    ELBO,
+    AffineMaps,
+    AmortizedInducingPoints,
+    Bernoulli,
+    GaussianProcess,
+    Matern52,
+    OneNetwork,
+    SigmaPoints,
+    Validation,
+    Variational,
+    WithMean,
+    fit_validated,
+    module_local_parameters,
+    predict,
+)
+from pyro_dgp.letters import describe_letters, letters
+
+PROPORTIONS = {1: (1,), 2: (1, 1), 3: (2, 1, 1), 4: (4, 2, 1, 1)}
+SIZES = (16, 32, 64)
+CORNERS = {(2, 16), (2, 64), (4, 16), (4, 64)}
+PUBLISHED = {  # mean and standard deviation over 5 runs, percent
+    (1, 16): (10.41, 1.54), (2, 16): (8.02, 0.70), (3, 16): (4.51, 1.13), (4, 16): (4.94, 1.69),
+    (1, 32): (7.63, 1.43), (2, 32): (4.40, 1.25), (3, 32): (4.14, 0.68), (4, 32): (2.59, 0.27),
+    (1, 64): (6.81, 1.74), (2, 64): (3.10, 0.48), (3, 64): (2.59, 0.44), (4, 64): (1.86, 0.28),
+}  # fmt: skip
+
+
+class Classifier(PyroModule):
+    """Zero-mean GPs of width 2 under one of width 1, and a probit Bernoulli."""
+
+    def __init__(self, layers: int, width: int = 2) -> None:
+        super().__init__()
+        hidden = [GaussianProcess(Matern52(lengthscale=width**0.5), num_outputs=width) for _ in range(layers - 1)]
+        self.hidden = PyroModule[torch.nn.ModuleList](hidden)
+        self.top = GaussianProcess(Matern52(lengthscale=width**0.5))
+        self.likelihood = Bernoulli()
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        h = x
+        for number, layer in enumerate(self.hidden, 1):
+            h = pyro.sample(f"h{number}", layer(h))
+        return pyro.sample("y", self.likelihood(self.top(h)), obs=y)
+
+
+def split_points(layers: int, total: int) -> list[int]:
+    """M of each layer."""
+    parts = PROPORTIONS[layers]
+    return [total * part // sum(parts) for part in parts]
+
+
+def families(layers: int, total: int, recipe: AffineMaps | OneNetwork) -> dict[str, AmortizedInducingPoints]:
+    """Diagonal q for deep models, full for one layer."""
+    sites = [f"h{number}" for number in range(1, layers)] + ["y"]
+    covariance = "full" if layers == 1 else "diagonal"
+    return {
+        site: AmortizedInducingPoints(size, recipe, covariance)
+        for site, size in zip(sites, split_points(layers, total), strict=True)
+    }
+
+
+def train(layers: int, total: int, seed: int, recipe: AffineMaps | OneNetwork, epochs: int, rows: int) -> dict:
+    """One run: test error in percent, and the spread of a row's learned inducing points."""
+    data = letters(rows)
+    assert data.splits is not None
+    test = data.splits[:, 0]
+    centre, scale = data.x[~test].mean(0), data.x[~test].std(0)
+    inputs, targets = torch.as_tensor((data.x - centre) / scale), torch.as_tensor(data.y)
+    x, y, x_test, y_test = inputs[~test], targets[~test], inputs[test], targets[test]
+    torch.manual_seed(seed)
+    model = Classifier(layers)
+    guide = Variational(model, families(layers, total, recipe), WithMean(SigmaPoints("qr3", 32)))
+    start = time.perf_counter()
+    validation = Validation(share=0.25, betas=(1.0,))
+    with module_local_parameters(guide, model):
+        steps = epochs * -(-round(0.75 * len(x)) // 100)
+        result = fit_validated(
+            guide, lambda beta, count: ELBO(count), x, y, steps, 100, 0.005, seed, validation, split=seed
+        )
+        with torch.no_grad():
+            error = float(((predict(guide, x_test).mean > 0.5) != (y_test > 0.5)).double().mean())
+            first = next(iter(guide.processes._modules.values()))
+            z, *_ = first.functions(x_test[:1000])
+    return {
+        "error": 100 * error, "spread": float(spread(z)), "n_train": result.rows, "n_test": len(x_test), "steps": result.steps,
+        "best_step": result.best_step, "validation_nll": result.validation_nll, "seconds": time.perf_counter() - start,
+    }  # fmt: skip
+
+
+def spread(z: Tensor) -> Tensor:
+    """Smaller over larger standard deviation of all inducing points ``(N, M, 2)`` along their principal axes: 0 if they
+    lie on a line, whatever the row.
+    """
+    return (lambda s: s[-1] / s[0])(torch.linalg.svdvals(z.flatten(0, 1) - z.flatten(0, 1).mean(0)))
+
+
+def runs(experiment: str) -> list[tuple[dict, AffineMaps | OneNetwork]]:
+    """What there is to run, by what names it."""
+    if experiment == "table":
+        cells = [(layers, total) for total in SIZES for layers in PROPORTIONS]
+        counts = {cell: 5 if cell in CORNERS else 2 for cell in cells}
+        return [
+            ({"layers": layers, "inducing": total, "points": "affine", "seed": seed}, AffineMaps())
+            for seed in range(5)
+            for layers, total in cells
+            if seed < counts[layers, total]
+        ]
+    recipes = {"affine": AffineMaps()} | {f"network-{depth}": OneNetwork(depth) for depth in range(1, 6)}
+    return [
+        ({"layers": 1, "inducing": 8, "points": name, "seed": seed}, recipe)
+        for seed in range(3)
+        for name, recipe in recipes.items()
+    ]
+
+
+def report(experiment: str, rows: list[dict], figures: Path | None) -> None:
+    """The table beside the published one, or the ablation drawn."""
+    print(json.dumps(describe_letters()))
+    groups: dict[tuple, list[dict]] = {}
+    for row in rows:
+        if row["experiment"] == experiment:
+            groups.setdefault((row["layers"], row["inducing"], row["points"]), []).append(row)
+    for (layers, total, points), found in sorted(groups.items()):
+        errors, spreads = (np.array([row[name] for row in found]) for name in ("error", "spread"))
+        known = PUBLISHED.get((layers, total)) if points == "affine" else None
+        beside = f"  published {known[0]} ({known[1]})" if known and experiment == "table" else ""
+        print(
+            f"{layers} layers, {total} points, {points}: error {errors.mean():.2f} % (sd {errors.std(ddof=min(1, len(errors) - 1)):.2f}, "
+            f"{len(errors)} runs), spread {spreads.mean():.3f}{beside}"
+        )
+    if figures is not None and groups:
+        figures.mkdir(parents=True, exist_ok=True)
+        draw(experiment, groups, figures / f"letters-{experiment}.png")
+
+
+def draw(experiment: str, groups: dict[tuple, list[dict]], path: Path) -> None:
+    """Error of every run; by depth and size, or by the kind of inference function."""
+    figure = Figure(figsize=(7, 3.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axis = figure.subplots()
+    names = sorted(groups)
+    labels = [f"{t} points\n{k} layers" if experiment == "table" else p for k, t, p in names]
+    for position, name in enumerate(names):
+        values = [row["error"] for row in groups[name]]
+        axis.plot([position] * len(values), values, "o", color=f"C{name[0] - 1}", ms=4, alpha=0.7)
+        axis.plot([position - 0.25, position + 0.25], [np.mean(values)] * 2, color=f"C{name[0] - 1}")
+        if experiment == "table":
+            mean, deviation = PUBLISHED[name[:2]]
+            axis.errorbar(position + 0.3, mean, deviation, fmt="_", color="gray", capsize=2)
+    axis.set_xticks(range(len(names)), labels, fontsize=7)
+    axis.set_ylabel("test error, percent")
+    axis.set_title(
+        "each point a run, bars their means" + ("; gray: published" if experiment == "table" else ""), fontsize=9
+    )
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    """Run what the file lacks, then report."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("experiment", choices=("table", "ablation"))
+    parser.add_argument("--out", type=Path, default=Path("results/letters.jsonl"))
+    parser.add_argument("--figures", type=Path)
+    parser.add_argument("--epochs", type=int, default=100)
+    parser.add_argument("--rows", type=int, default=40_000)
+    parser.add_argument("--cells", help="LAYERSxPOINTS with commas between; all if not given")
+    parser.add_argument("--show", action="store_true", help="run nothing, report what there is")
+    arguments = parser.parse_args()
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    for key, recipe in [] if arguments.show else runs(arguments.experiment):
+        if arguments.cells and f"{key['layers']}x{key['inducing']}" not in arguments.cells.split(","):
+            continue
+        key = {"experiment": arguments.experiment, **key, "epochs": arguments.epochs, "rows": arguments.rows}
+        if any(all(row[name] == value for name, value in key.items()) for row in read(arguments.out)):
+            continue
+        row = key | train(key["layers"], key["inducing"], key["seed"], recipe, arguments.epochs, arguments.rows)
+        with arguments.out.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(json.dumps(row), flush=True)
+    report(arguments.experiment, read(arguments.out), arguments.figures)
+
+
+if __name__ == "__main__":
+    main()
