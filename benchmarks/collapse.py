@@ -1,0 +1,123 @@
+"""Do draws of a deep GP collapse with depth? The exact prior against an untrained amortised guide ([AVDGP] Fig. 3).
+
+``python -m benchmarks.collapse [--figure FILE] [--draws K]`` prints a number for each depth and draws both.
+
+The number is the share of a draw's total variation that falls into the steepest twentieth of the interval: 0.05 for a straight line,
+1 for a step function. Both have zero means, one output a layer and a Matern 5/2 kernel of lengthscale 1. The guide's layers have u at
+the output of their untrained mean networks (narrow q), and draws differ by these networks' random weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pyro
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from pyro.nn import PyroModule
+from torch import Tensor
+
+from pyro_dgp import AffineMaps, AmortizedInducingPoints, GaussianProcess, Matern52, MonteCarlo, Variational
+from pyro_dgp.parameters import module_local_parameters
+
+DEPTHS = tuple(range(1, 11))
+INDUCING = 4
+
+
+class Chain(PyroModule):
+    """GPs of one output, one on top of the other."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.parts = PyroModule[torch.nn.ModuleList]([GaussianProcess(Matern52()) for _ in range(layers)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        f = x
+        for number, layer in enumerate(self.parts, 1):
+            f = pyro.sample(f"f{number}", layer(f))
+        return f
+
+
+def prior_draws(layers: int, x: Tensor, count: int) -> Tensor:
+    """``(count, N)``."""
+    return torch.stack([Chain(layers)(x)[:, 0] for _ in range(count)])
+
+
+def guide_draws(layers: int, x: Tensor, count: int) -> Tensor:
+    """``(count, N)``: u at the mean network's output, no noise but that of the weights."""
+    draws = []
+    for _ in range(count):
+        model = Chain(layers)
+        family = AmortizedInducingPoints(INDUCING, AffineMaps(width=16), hidden_scale=1e-3, scale=1e-3)
+        guide = Variational(model, family, MonteCarlo(1))
+        guide.initialize(x)
+        f = x
+        for number, layer in enumerate(model.parts, 1):
+            f = guide.processes._modules[f"f{number}"](layer(f)).mean
+        draws.append(f[:, 0])
+    return torch.stack(draws)
+
+
+def concentration(draws: Tensor, share: float = 0.05) -> Tensor:
+    """Share of each draw's total variation in its steepest steps, ``share`` of all of them."""
+    steps = draws.diff(dim=1).abs()
+    steepest = steps.topk(max(1, round(share * steps.shape[1])), dim=1).values.sum(1)
+    return steepest / steps.sum(1)
+
+
+def run(draws: int, points: int = 400) -> tuple[list[dict], dict[str, list[Tensor]], Tensor]:
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(0)
+    x = torch.linspace(-3, 3, points)[:, None]
+    rows: list[dict] = []
+    shown: dict[str, list[Tensor]] = {"prior": [], "guide": []}
+    with module_local_parameters(), torch.no_grad():
+        for layers in DEPTHS:
+            parts = {"prior": prior_draws(layers, x, draws), "guide": guide_draws(layers, x, draws)}
+            row: dict = {"layers": layers}
+            for name, values in parts.items():
+                share = concentration(values)
+                row[name], row[f"{name}_sem"] = float(share.mean()), float(share.std() / draws**0.5)
+                row[f"{name}_range"] = float((values.amax(1) - values.amin(1)).median())
+                shown[name].append(values[:5])
+            rows.append(row)
+    return rows, shown, x[:, 0]
+
+
+def draw(shown: dict[str, list[Tensor]], x: Tensor, rows: list[dict], path: Path) -> None:
+    figure = Figure(figsize=(15, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(2, len(DEPTHS), sharex=True)
+    for line, (name, columns) in enumerate(shown.items()):
+        for column, values in enumerate(columns):
+            axis = axes[line, column]
+            axis.plot(x.numpy(), values.mT.numpy(), lw=0.9)
+            axis.set_title(f"{DEPTHS[column]} layers: {rows[column][name]:.2f}", fontsize=8)
+            axis.tick_params(labelsize=6)
+    axes[0, 0].set_ylabel("exact prior", fontsize=8)
+    axes[1, 0].set_ylabel("untrained guide", fontsize=8)
+    figure.suptitle(
+        "draws with zero means; in the titles the share of variation in the steepest twentieth (0.05: a line, 1: steps). "
+        "Guide: u at the output of its mean network",
+        fontsize=9,
+    )
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--figure", type=Path)
+    parser.add_argument("--draws", type=int, default=50)
+    arguments = parser.parse_args()
+    rows, shown, x = run(arguments.draws)
+    for row in rows:
+        print(json.dumps(row))
+    if arguments.figure is not None:
+        draw(shown, x, rows, arguments.figure)
+
+
+if __name__ == "__main__":
+    main()
