@@ -30,9 +30,11 @@ def test_a_model_of_fifteen_lines_runs_under_two_guides_and_nuts():
     assert namespace["predict"](namespace["guide"], namespace["x"]).mean.shape == (
         30,
     )  # of the network, the last guide
+    amortized = namespace["predict"](namespace["amortized"], namespace["x"])
+    assert torch.isfinite(amortized.log_prob(namespace["y"])).all()
     assert torch.isfinite(prediction.mean).all() and prediction.mean.shape == (100,)
     assert prediction.component_log_prob(torch.zeros(100)).shape == (5, 100)
-    assert namespace["result"].steps == 5 + 4 and text.count("Variational(") == 5 and "NUTS(" in text
+    assert namespace["result"].steps == 5 + 4 and text.count("Variational(") == 6 and "NUTS(" in text
 
 
 def test_the_model_takes_fifteen_lines():
