@@ -13,6 +13,7 @@ from pyro_dgp import (
     RBF,
     AffineMaps,
     AmortizedInducingPoints,
+    Bernoulli,
     Gaussian,
     GaussianProcess,
     InducingPoints,
@@ -29,6 +30,8 @@ from pyro_dgp import (
     predict,
 )
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.inference import Settings
+from pyro_dgp.methods import METHODS
 from pyro_dgp.models import DeepGP
 from pyro_dgp.processes import AmortizedProcess
 from pyro_dgp.processes.amortized import row_moments
@@ -488,3 +491,30 @@ def test_a_network_of_the_wrong_event_shape_is_refused():
         ValueError, match=r"network of 'w' gave a posterior of event shape \(6,\) and the prior has \(\)"
     ):
         guide(x, y)
+
+
+AMORTIZED = [name for name in METHODS if name.startswith(("avdgp", "idsgp", "sgp-avi"))]
+
+
+@pytest.mark.parametrize("name", AMORTIZED)
+def test_the_methods_classify(name):
+    torch.manual_seed(0)
+    x = torch.rand(120, 2) * 4 - 2
+    y = (x.square().sum(-1) < 2).double()
+    method = METHODS[name]
+    settings = Settings(row_inducing=6, width=2, samples=4, batch_size=60, epochs=150, learning_rate=0.01, beta=1.0)
+    model = DeepGP(x, method.layers(settings), 2, likelihood=Bernoulli())
+    fitted = method.inference.run(model, x, y, settings, lambda *_: None)
+    error = ((fitted.predict(x).mean > 0.5) != (y > 0.5)).double().mean()
+    assert error < 0.12 < y.mean()
+    assert fitted.diagnostics["inducing"] == 6 and fitted.rows == 107
+
+
+def test_layers_above_the_first_have_half_the_points():
+    x, y = regression(20, inputs=2)
+    settings = Settings(layers=3, row_inducing=6, width=2)
+    guide = METHODS["avdgp-ar2p"].inference.guide(DeepGP(x, 3, 2), settings)
+    guide.initialize(x, y)
+    found = {key: process.functions.sizes.num_inducing for key, process in guide.processes._modules.items()}
+    assert found == {"h1": 6, "h2": 3, "y/f": 3}
+    assert METHODS["avdgp-ar1"].inference.guide(DeepGP(x, 3, 2), settings).propagation.num_components == 1

@@ -17,6 +17,7 @@ def test_tutorials_were_found():
     assert [source.name for source in SOURCES] == [
         "01_a_deep_gp_is_a_pyro_model.py",
         "02_predictions_that_can_be_trusted.py",
+        "03_amortized_guides.py",
     ]
 
 
