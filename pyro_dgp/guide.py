@@ -12,6 +12,7 @@ from pyro.infer.autoguide.effect import AutoMessenger, AutoNormalMessenger
 from pyro.infer.autoguide.utils import deep_setattr
 from pyro.nn import PyroModule, PyroParam, pyro_method
 from pyro.nn.module import to_pyro_module_
+from pyro.poutine import block
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
@@ -178,7 +179,8 @@ class Variational(AutoMessenger):
         run = Run()
         if self.propagation.looks_at_mean:
             first = Run(self.propagation)
-            self._pass(first, args, kwargs)
+            with block(hide_types=["sample", "observe"]):  # plates of the caller's particles are not the components'
+                self._pass(first, args, kwargs)
             run.references = first.references
             run.fixed = {s["name"]: s["value"] for s in self.trace.nodes.values() if is_shared(s)}
         self._run = run
@@ -282,7 +284,8 @@ class Variational(AutoMessenger):
     def _reference(self, key: str, prior: FunctionPrior, carried: bool) -> Tensor:
         """What inference functions look at: of the propagation, or of the weighted pass made before an ancestral draw."""
         if self._run.propagation is None:
-            return self._run.references.get(key, prior.x)
+            reference = self._run.references.get(key, prior.x)
+            return reference.reshape(*[1] * (prior.x.dim() - reference.dim()), *reference.shape)
         reference = self._run.propagation.reference(prior.x, carried)
         self._run.references[key] = reference.squeeze(0) if carried and len(reference) == 1 else reference
         return reference
