@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pyro
 import torch
@@ -58,22 +59,32 @@ class LinearMeans(PyroModule):
         return pyro.sample("y", self.likelihood(self.top(h)), obs=y)
 
 
-def three_sizes(settings: Settings) -> dict[str, InducingPoints]:
-    """M 256, 128, 128, diagonal q."""
-    sizes = {"h1": 256, "h2": 128, "y": 128}
-    return {site: InducingPoints(size, covariance="diagonal") for site, size in sizes.items()}
+@dataclass(frozen=True)
+class ThreeSizes:
+    """M 256, 128, 128, diagonal q; ``hidden_scale`` is the zoo's for the method."""
+
+    hidden_scale: float
+
+    def __call__(self, settings: Settings) -> dict[str, InducingPoints]:
+        """By site."""
+        sizes = {"h1": 256, "h2": 128, "y": 128}
+        return {site: InducingPoints(m, "diagonal", hidden_scale=self.hidden_scale) for site, m in sizes.items()}
 
 
-def _meng(name: str, propagation: Callable[[Settings], Propagation], loss: Callable[[Settings, int], Loss]) -> Method:
-    inference = ByValidatedGuide(three_sizes, propagation, loss)
+def _meng(
+    name: str,
+    hidden_scale: float,
+    propagation: Callable[[Settings], Propagation],
+    loss: Callable[[Settings, int], Loss],
+) -> Method:
+    inference = ByValidatedGuide(ThreeSizes(hidden_scale), propagation, loss)
     return Method(name, "", "Meng, Zhang 2024", LinearMeans, inference, is_deep=True)
 
 
 MENG = {
-    "dspp": _meng("dspp", sigma_points, predictive_loss),
-    "dsvi": _meng("dsvi", monte_carlo, elbo),
+    "dspp": _meng("dspp", 1.0, sigma_points, predictive_loss),
+    "dsvi": _meng("dsvi", 0.01, monte_carlo, elbo),
 }
-
 
 EXPERIMENTS = {
     "small": Experiment({"ppgpr": Settings(), "dspp": Settings()}, dict.fromkeys(SMALL, 10), keep_beta=False),

@@ -104,7 +104,7 @@ class ValidatedFit:
     searched: dict[float, float] = field(default_factory=dict)
 
 
-class _Run:
+class Run:
     """One run at one beta: keeps the state of lowest validation NLL; asked after each step, says when to stop."""
 
     def __init__(
@@ -132,7 +132,7 @@ class _Run:
         return self.since >= self.validation.patience
 
 
-def _largest_within_error(trials: list[_Run]) -> float:
+def largest_within_error(trials: list[Run]) -> float:
     """The largest beta whose NLL is within one standard error of the lowest."""
     lowest = min(trials, key=lambda run: run.best)
     return max(run.beta for run in trials if run.best <= lowest.best + lowest.error)
@@ -165,11 +165,11 @@ class _Training:
             nll = -predict(self.guide, x).log_prob(y)
         return nll
 
-    def run(self, beta: float, steps: int) -> _Run:
+    def run(self, beta: float, steps: int) -> Run:
         """Train from the start at one beta; a breakdown ends the run and is kept."""
         _restore(self.state, self.start)
         torch.manual_seed(self.seed)
-        run, first = _Run(self.state, self.score, beta, steps, self.validation), self.done
+        run, first = Run(self.state, self.score, beta, steps, self.validation), self.done
 
         def after(step: int, value: float) -> None:
             self.done = first + step + 1
@@ -227,7 +227,7 @@ def fit_validated(
         with module_local_parameters(training.state), torch.random.fork_rng():
             trials = [training.run(factor, trial_steps) for factor in betas] if trial_steps else []
             search_seconds, search_steps = time.perf_counter() - began, training.done
-            chosen = _largest_within_error(trials) if trials else betas[0]
+            chosen = largest_within_error(trials) if trials else betas[0]
             final = training.run(chosen, steps)
             best = min([final, *(run for run in trials if run.beta == chosen)], key=lambda run: run.best)
             if not best.best_state:

@@ -298,15 +298,15 @@ def test_rule_ar1_evaluates_each_component_by_itself():
             alone = top(model.top(h[s]))
             torch.testing.assert_close(trace.nodes["y"]["fn"].moments.mean[s], alone.mean)
             torch.testing.assert_close(trace.nodes["y"]["fn"].marginals["f"].regularizer[s], alone.regularizer)
-        expected = trace.nodes["h"]["infer"]["regularizer"] + trace.nodes["y"]["infer"]["regularizer"].mean()
         torch.manual_seed(3)
         loss = ELBO(8)(model, guide)(x, y)
         torch.manual_seed(3)
         trace = guide.components(x, y).trace
         fitted = trace.nodes["y"]["fn"].expected_log_prob(y).mean(0).sum()
-        kl = trace.nodes["h"]["infer"]["regularizer"] + trace.nodes["y"]["infer"]["regularizer"].mean()
+        h, top = trace.nodes["h"]["infer"]["marginal"], trace.nodes["y"]["fn"].marginals["f"]
+        kl = h.regularizer + top.regularizer.mean()
+    assert h.regularizer.shape == () and top.regularizer.shape == (3,)
     torch.testing.assert_close(loss, kl - fitted)
-    assert expected.shape == ()
 
 
 class TwoSites(PyroModule):
@@ -319,6 +319,22 @@ class TwoSites(PyroModule):
         h = pyro.sample("h", self.hidden(x))
         f = pyro.sample("f", self.top(h))
         return pyro.sample("y", self.likelihood.given(f), obs=y)
+
+
+@pytest.mark.parametrize("inner", [MonteCarlo(3), SigmaPoints("qr3", 4)])
+def test_an_ancestral_draw_looks_at_the_mixture_s_mean_too(inner):
+    x, y = regression(10)
+    model = TwoSites()
+    guide = Variational(model, AmortizedInducingPoints(3, hidden_scale=0.3), WithMean(inner))
+    guide.initialize(x, y)
+    random_start(guide)
+    seen = []
+    guide.processes._modules["f"].functions.register_forward_hook(lambda _, inputs, output: seen.append(inputs[0]))
+    draw = guide(x, y)
+    expected = guide.processes._modules["h"](model.hidden(x)).mean
+    assert len(seen) == 2 and not torch.allclose(draw["h"], expected)
+    for at in seen:
+        torch.testing.assert_close(at.reshape(10, 2), expected)
 
 
 @pytest.mark.parametrize("propagation", [MonteCarlo(1), WithMean(MonteCarlo(50)), WithMean(SigmaPoints("qr3", 5))])

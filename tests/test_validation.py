@@ -21,7 +21,7 @@ from pyro_dgp import (
 from pyro_dgp.fit import fit as plain_fit
 from pyro_dgp.inference import Settings
 from pyro_dgp.methods import METHODS
-from pyro_dgp.validation import fit_validated
+from pyro_dgp.validation import Run, fit_validated, largest_within_error
 from tests.examples import OneLayer, TwoLayers, regression
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -210,3 +210,29 @@ def test_predictions_are_made_in_evaluation_mode():
     mask = Validation().held_out(45, 0)
     assert -float(predict(guide, x[mask]).log_prob(y[mask]).mean()) == pytest.approx(result.validation_nll)
     assert all(module.training for module in model.modules())
+
+
+def test_the_largest_beta_within_one_standard_error_is_taken():
+    def trial(beta, best, error):
+        run = Run(nn.Module(), lambda: torch.zeros(1), beta, 10, Validation())
+        run.best, run.error = best, error
+        return run
+
+    assert largest_within_error([trial(0.01, 1.0, 0.2), trial(0.1, 1.15, 5.0), trial(1.0, 1.25, 0.0)]) == 0.1
+    assert largest_within_error([trial(0.1, math.inf, 0.0), trial(0.2, 3.0, 0.0)]) == 0.2
+
+
+def test_the_standard_error_and_the_run_of_the_best_checkpoint_are_said():
+    """With a long run that diverges from good to bad, the checkpoint of the short search wins."""
+    torch.manual_seed(3)
+    x = torch.rand(72, 3) * 4 - 2
+    y = 0.3 * torch.randn(72)
+    guide = guided(x, y, 60)
+    validation = Validation(betas=(0.001, 0.01), search=0.1, checks=2, patience=100)
+    result = fit_validated(guide, predictive, x, y, 400, 72, 0.1, validation=validation)
+    assert result.run_steps == 40 >= result.best_step and result.steps == 480
+    assert result.validation_nll == result.searched[result.beta]
+    mask = validation.held_out(72, 0)
+    nll = -predict(guide, x[mask]).log_prob(y[mask])
+    assert float(nll.mean()) == pytest.approx(result.validation_nll, abs=1e-12)
+    assert float(nll.std(correction=0)) / len(nll) ** 0.5 == pytest.approx(result.validation_error, abs=1e-12)

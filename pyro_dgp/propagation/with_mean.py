@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from pyro.distributions import TorchDistribution
 from torch import Size, Tensor
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.parameters import keep_parameters_local
 from pyro_dgp.processes import FunctionMarginal
 from pyro_dgp.propagation.base import Propagation
 
@@ -59,7 +61,9 @@ class WithMean(Propagation):
 
     def __init__(self, propagation: Propagation) -> None:
         super().__init__()
-        self.propagation = propagation
+        own = copy.deepcopy(propagation)
+        keep_parameters_local(own)
+        self.propagation = own
 
     @property
     def num_components(self) -> int:  # type: ignore[override]
