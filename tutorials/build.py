@@ -1,9 +1,12 @@
 """Turn each tutorial's source into its executed notebook: ``python tutorials/build.py``."""
 
+import os
 from pathlib import Path
 
 import jupytext
 from nbclient import NotebookClient
+
+os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # tqdm's, about widgets that no tutorial has
 
 for source in sorted(Path(__file__).parent.glob("[0-9]*.py")):
     notebook = jupytext.read(source)
