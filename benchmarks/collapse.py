@@ -3,8 +3,9 @@
 ``python -m benchmarks.collapse [--figure FILE] [--draws K]`` prints a number for each depth and draws both.
 
 The number is the share of a draw's total variation that falls into the steepest twentieth of the interval: 0.05 for a straight line,
-1 for a step function. Both have zero means, one output a layer and a Matern 5/2 kernel of lengthscale 1. The guide's layers have u at
-the output of their untrained mean networks (narrow q), and draws differ by these networks' random weights.
+1 for a step function. Both have zero means, one output a layer and a Matern 5/2 kernel of lengthscale 1. The guide's layers have the
+whitened inducing values at the output of their untrained mean networks (16 units wide, narrow q), and draws differ by these
+networks' random weights.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def draw(shown: dict[str, list[Tensor]], x: Tensor, rows: list[dict], path: Path
     axes[1, 0].set_ylabel("untrained guide", fontsize=8)
     figure.suptitle(
         "draws with zero means; in the titles the share of variation in the steepest twentieth (0.05: a line, 1: steps). "
-        "Guide: u at the output of its mean network",
+        "Guide: whitened u at the output of its mean network",
         fontsize=9,
     )
     figure.savefig(path, dpi=110)

@@ -23,7 +23,7 @@ from pyro_dgp.passes import Components, Run
 from pyro_dgp.processes import Process, ProcessFamily
 from pyro_dgp.propagation import Propagation
 from pyro_dgp.rows import RowDependence, row_dependence
-from pyro_dgp.sites import Message, counted, has_parameter, is_observation, is_shared, require_finite
+from pyro_dgp.sites import Message, counted, expanded, has_parameter, is_observation, is_shared, require_finite
 
 
 class Variational(AutoMessenger):
@@ -42,7 +42,8 @@ class Variational(AutoMessenger):
         for each row of the data (the default's mean-field normal) leaves new rows to the prior; any other serves them.
     :param networks: amortised guides of other latent sites, by name: a module that is called with the arguments of the model and
         returns the site's posterior, a distribution of the prior's shape, or nothing for the prior (where ``y`` is not there
-        to look at, say). It serves new rows too. It is made a Pyro module in place, so that stock ``SVI`` trains it.
+        to look at, say). For sites with values for each row; it serves new rows too. It is made a Pyro module in place, so
+        that stock ``SVI`` trains it.
 
     Call :meth:`initialize` once on training data before anything else.
     """
@@ -136,6 +137,14 @@ class Variational(AutoMessenger):
                 continue
             self.latents._outer_plates = ()
             self.latents.get_posterior(site["name"], prior)
+        for parameter in self.latents.parameters():  # a start taken from an expanded prior has one number for all rows
+            parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
+        for name in self.networks._modules:
+            if name not in self._local:
+                raise ValueError(
+                    f"networks= names {name!r}, which is no latent site with values for each row of the data (those are "
+                    f"{sorted(self._local)}): give the guide of another site through latents="
+                )
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         """Create what the state dict holds and this guide lacks, in its shapes."""
@@ -320,7 +329,7 @@ class Variational(AutoMessenger):
         if isinstance(posterior, Tensor):
             posterior = Delta(posterior, event_dim=prior.event_dim)
         if posterior.batch_shape != prior.batch_shape:
-            posterior = posterior.expand(prior.batch_shape)
+            posterior = expanded(name, posterior, prior)
         msg["fn"] = posterior
 
     def _process(self, key: str) -> Process:
@@ -367,9 +376,9 @@ class Variational(AutoMessenger):
         return [key for key in self._axes if "/" not in key]
 
     @property
-    def has_local_latents(self) -> bool:
-        """Whether a latent site besides the GPs has values for each row of the data."""
-        return bool(self._local)
+    def local_latents(self) -> set[str]:
+        """Names of the latent sites besides the GPs that have values for each row of the data."""
+        return set(self._local)
 
     @property
     def global_latents(self) -> list[str]:

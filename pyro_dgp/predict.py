@@ -71,7 +71,7 @@ def _own_parameters(guide: Variational) -> Iterator[None]:
 def _global_draws(guide: Variational, x: Tensor, count: int, kwargs: dict[str, Any]) -> list[dict[str, Tensor]]:
     names = guide.global_latents
     if not names:
-        return [{}] * (count if guide.has_local_latents else 1)
+        return [{}] * (count if guide.local_latents else 1)
     draws = []
     for _ in range(count):
         trace = guide.components(x[:1], new_rows=True, propagation=MonteCarlo(1), **kwargs).trace

@@ -66,7 +66,7 @@ def row_dependence(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
             model(*args, **kwargs)
         with _Shapes() as less:
             model(*map(shorter, args), **{name: shorter(value) for name, value in kwargs.items()})
-    except (RuntimeError, ValueError, IndexError):
+    except (RuntimeError, ValueError, IndexError, AssertionError, KeyError, TypeError):
         return RowDependence()
     finally:
         torch.set_rng_state(state)

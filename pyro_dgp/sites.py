@@ -56,3 +56,14 @@ def require_finite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             raise ValueError(
                 f"argument {name!r} of guide.initialize holds NaN or infinity: drop or fill such rows before training"
             )
+
+
+def expanded(name: str, posterior: Any, prior: Any) -> Any:
+    """The posterior of a latent site in the prior's batch shape."""
+    try:
+        return posterior.expand(prior.batch_shape)
+    except RuntimeError as error:
+        raise ValueError(
+            f"the posterior of the latent site {name!r} has batch shape {tuple(posterior.batch_shape)}, which does not expand "
+            f"to the prior's {tuple(prior.batch_shape)} (a network gets the model's arguments, not a plate's subsample)"
+        ) from error

@@ -32,7 +32,7 @@ class Validation:
 
     1. A share of the training rows, drawn with the number of the split as its seed, is held out: ``n_validation``.
     2. Search: each beta is tried from the same start for ``search`` of the steps. Of those whose best checkpoint has a validation
-       NLL within one standard error of the lowest, the largest is taken: few validation rows tell little apart, and more
+       NLL within one standard error of the lowest (that of its mean over rows), the largest is taken: few validation rows tell little apart, and more
        regularisation is the safer error (the one-standard-error rule of Breiman et al. 1984). A beta that the user names is
        not searched for.
     3. From the same start again, the model is trained for all steps on the other rows. At ``checks`` equally spaced steps of each
@@ -88,6 +88,7 @@ class ValidatedFit:
     :ivar steps: optimiser steps in all, those of the search included; ``search_steps`` of them in the search.
     :ivar seconds: wall-clock time in all; ``extra_seconds`` of it in the search and the checks.
     :ivar searched: best validation NLL of each beta that was tried.
+    :ivar failure: what broke the long run down, if anything did.
     """
 
     beta: float
@@ -102,6 +103,7 @@ class ValidatedFit:
     seconds: float
     extra_seconds: float
     searched: dict[float, float] = field(default_factory=dict)
+    failure: str | None = None
 
 
 class Run:
@@ -241,7 +243,7 @@ def fit_validated(
     return ValidatedFit(
         chosen, best.best_step, best.steps, best.best, best.error, int((~mask).sum()), int(mask.sum()),
         training.done, search_steps, time.perf_counter() - began, final.seconds + (search_seconds if trials else 0.0),
-        {run.beta: run.best for run in trials},
+        {run.beta: run.best for run in trials}, None if final.failure is None else str(final.failure),
     )  # fmt: skip
 
 

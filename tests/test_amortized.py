@@ -537,3 +537,71 @@ def test_layers_above_the_first_have_half_the_points():
     found = {key: process.functions.sizes.num_inducing for key, process in guide.processes._modules.items()}
     assert found == {"h1": 6, "h2": 3, "y/f": 3}
     assert METHODS["avdgp-ar1"].inference.guide(DeepGP(x, 3, 2), settings).propagation.num_components == 1
+
+
+def test_the_default_guide_of_latent_inputs_trains_each_row_by_itself():
+    torch.manual_seed(0)
+    x, y = regression(30)
+    model = LatentInputs()
+    guide = Variational(model, InducingPoints(5), MonteCarlo(2))
+    guide.initialize(x, y)
+    assert all(p.is_contiguous() for p in guide.latents.parameters())
+    fit(ELBO(30)(model, guide), x, y, 30, 30, 0.02)
+    assert len(guide.latents.locs.w.detach().unique()) == 30
+
+
+def test_networks_that_name_no_site_of_the_rows_are_refused():
+    x, y = regression(6)
+    for name in ("v", "y"):
+        guide = Variational(LatentInputs(), InducingPoints(3), MonteCarlo(1), networks={name: Encoder()})
+        with pytest.raises(ValueError, match=f"networks= names '{name}', which is no latent site .*'w'"):
+            guide.initialize(x, y)
+
+
+class RowsAsEvents(LatentInputs):
+    def forward(self, x, y=None):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0).expand([len(x)]).to_event(1))
+        return pyro.sample("y", self.likelihood(self.gp(torch.stack([x[:, 0], w], -1))), obs=y)
+
+
+class EventEncoder(Encoder):
+    def forward(self, x, y=None):
+        return super().forward(x, y).to_event(1)
+
+
+def test_the_kl_of_a_network_counts_all_rows_in_a_mini_batch_however_the_rows_are_written():
+    x, y = regression(40)
+    values = []
+    for model, encoder in ((LatentInputs(), Encoder()), (RowsAsEvents(), EventEncoder())):
+        encoder.layers[2].weight.data.zero_()
+        encoder.layers[2].bias.data.fill_(2.0)  # far from the prior: the KL is large
+        guide = Variational(model, InducingPoints(5, "delta"), MonteCarlo(1), networks={"w": encoder})
+        torch.manual_seed(0)
+        guide.initialize(x, y)
+        with torch.no_grad():
+            torch.manual_seed(1)
+            values.append(ELBO(40)(model, guide)(x[:4], y[:4]))
+    torch.testing.assert_close(*values)
+
+
+def test_batched_kernel_parameters_are_refused():
+    x = torch.randn(4, 2)
+    process = AmortizedInducingPoints(3).create(a_prior(x, outputs=1), hidden=False)
+    gp = GaussianProcess(RBF())
+    gp.kernel.variance = torch.tensor([0.5, 1.0, 2.0, 4.0])
+    with pytest.raises(ValueError, match="kernel of '.*' has batched parameters"):
+        process(gp(x.expand(4, 4, 2)))
+
+
+def test_a_network_of_the_wrong_batch_shape_is_refused():
+    class Wrong(torch.nn.Module):
+        def forward(self, x, y=None):
+            return dist.Normal(torch.zeros(len(x), 1), 1.0)
+
+    x, y = regression(12)
+    guide = Variational(LatentInputs(), InducingPoints(3), MonteCarlo(1), networks={"w": Wrong()})
+    guide.initialize(x, y)
+    with pytest.raises(
+        ValueError, match=r"latent site 'w' has batch shape \(12, 1\), which does not expand to .* \(12,\)"
+    ):
+        guide.components(x, y)

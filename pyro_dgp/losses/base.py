@@ -72,7 +72,7 @@ class Loss(PyroELBO):  # type: ignore[misc]
                 seen = True
                 weight = self._weight(site, guide.data_plates)
                 objective = objective + weight * self.observed(site, components)
-            objective = objective - self.regularizer_weight() * self._regularizer(site, components, guide.data_plates)
+            objective = objective - self.regularizer_weight() * self._regularizer(site, components, guide)
         if not seen:
             raise ValueError("nothing is observed: pass y to the loss, as in svi.step(x, y)")
         return -objective
@@ -120,7 +120,7 @@ class Loss(PyroELBO):  # type: ignore[misc]
             )
         return site["scale"] * self.num_data / sizes[0] if sizes else site["scale"]
 
-    def _regularizer(self, site: Site, components: Components, data_plates: set[str]) -> Tensor | float:
+    def _regularizer(self, site: Site, components: Components, guide: Variational) -> Tensor | float:
         fn, prior = site["fn"], site["infer"].get("prior")
         if isinstance(fn, CollapsedObservation) or isinstance(prior, FunctionPrior):
             return site["scale"] * _average(site["infer"]["regularizer"], components.log_weights)
@@ -133,8 +133,8 @@ class Loss(PyroELBO):  # type: ignore[misc]
         difference = fn.log_prob(site["value"]) - prior.log_prob(site["value"])
         plates = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
         total = _average(difference, components.log_weights) if difference.dim() > len(plates) else difference.sum()
-        in_data = any(frame.name in data_plates for frame in plates)
-        return (self._weight(site, data_plates) if in_data else site["scale"]) * total
+        by_rows = site["name"] in guide.local_latents or any(frame.name in guide.data_plates for frame in plates)
+        return (self._weight(site, guide.data_plates) if by_rows else site["scale"]) * total
 
 
 def _average(terms: Tensor, log_weights: Tensor) -> Tensor:

@@ -74,6 +74,11 @@ def row_moments(
     scale: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """``a' m_nd`` and ``k(x,x) + a' (S_nd - I) a`` at the columns of each row, both ``(..., N, D_out, S)``."""
+    if prior.covariance.diagonal(z.new_zeros(1, 1, z.shape[-1])).dim() > 2:
+        raise ValueError(
+            f"the kernel of {prior.name!r} has batched parameters: amortised inducing points take one set at a time, "
+            "as with vectorize_particles=False"
+        )
     z, columns = z.unsqueeze(-3), columns.unsqueeze(-3)
     factor = linalg.cholesky(prior.covariance.matrix(z), prior.jitter, prior.name)
     a = torch.linalg.solve_triangular(factor, prior.covariance.matrix(z, columns), upper=False)  # (..., N, E, M, S)

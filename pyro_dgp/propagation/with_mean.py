@@ -52,7 +52,11 @@ class WithMean(Propagation):
     processes look at it alone: rule AR2 over Monte Carlo samples, AR2P over sigma points. Without this every component is
     looked at by itself, rule AR1. Its log weight is minus infinity. Processes that do not amortise are carried unchanged.
 
-    A draw of the guide, ``guide(*args)``, first makes a weighted pass for those means: twice the cost.
+    A latent site of another kind between the layers is drawn in the last component as in the others: what stands above it looks
+    at a draw.
+
+    A draw of the guide, ``guide(*args)``, first makes a weighted pass for those means: twice the cost, and latent sites besides the
+    GPs have one draw for all particles of a vectorised loss.
 
     :param propagation: how the components themselves are carried.
     """
