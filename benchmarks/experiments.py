@@ -26,11 +26,12 @@ SCORES = ("nll", "rmse", "crps")
 
 @dataclass(frozen=True)
 class Experiment:
-    """Methods with their settings, and the splits of each data set."""
+    """Methods with their settings, the splits of each data set, and pairs of methods whose differences are reported."""
 
     methods: dict[str, Settings]
     splits: dict[str, int]
     keep_beta: bool = True
+    differences: tuple[tuple[str, str], ...] = ()
     recipes: Mapping[str, Method] = field(default_factory=lambda: METHODS)
 
     def runs(self) -> list[tuple[str, str, int]]:
@@ -126,17 +127,18 @@ def draw(rows: pd.DataFrame, path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def report(experiment: str, path: Path, figures: Path | None) -> None:
+def report(name: str, experiment: Experiment, path: Path, figures: Path | None) -> None:
     """Print the tables of one experiment, and draw it."""
-    rows = pd.DataFrame([row for row in read(path) if row["experiment"] == experiment])
+    rows = pd.DataFrame([row for row in read(path) if row["experiment"] == name])
     if rows.empty:
         return
     print(means(rows).to_string(), ranks(rows).to_string(), sep="\n\n")
-    if {"dspp", "ppgpr"} <= set(rows["method"]):
-        print("\nNLL, dspp minus ppgpr\n" + paired(rows, "dspp", "ppgpr").to_string())
+    for first, second in experiment.differences:
+        if {first, second} <= set(rows["method"]):
+            print(f"\nNLL, {first} minus {second}\n" + paired(rows, first, second).to_string())
     if figures is not None:
         figures.mkdir(parents=True, exist_ok=True)
-        draw(rows, figures / f"{experiment}.png")
+        draw(rows, figures / f"{name}.png")
 
 
 def main(experiments: Mapping[str, Experiment], description: str) -> None:
@@ -160,7 +162,7 @@ def main(experiments: Mapping[str, Experiment], description: str) -> None:
             sys.exit("say where the data sets are: --data FOLDER or PYRO_DGP_DATA")
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         go(experiments[arguments.experiment], arguments)
-    report(arguments.experiment, arguments.out, arguments.figures)
+    report(arguments.experiment, experiments[arguments.experiment], arguments.out, arguments.figures)
 
 
 def go(experiment: Experiment, arguments: argparse.Namespace) -> None:

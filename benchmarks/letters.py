@@ -16,14 +16,13 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pyro
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from pyro.nn import PyroModule
 from torch import Tensor
 
 from benchmarks.experiments import read
+from benchmarks.models import Stack
 from pyro_dgp import (
     ELBO,
     AffineMaps,
@@ -52,21 +51,12 @@ PUBLISHED = {  # mean and standard deviation over 5 runs, percent
 }  # fmt: skip
 
 
-class Classifier(PyroModule):
+class Classifier(Stack):
     """Zero-mean GPs of width 2 under one of width 1, and a probit Bernoulli."""
 
     def __init__(self, layers: int, width: int = 2) -> None:
-        super().__init__()
         hidden = [GaussianProcess(Matern52(lengthscale=width**0.5), num_outputs=width) for _ in range(layers - 1)]
-        self.hidden = PyroModule[torch.nn.ModuleList](hidden)
-        self.top = GaussianProcess(Matern52(lengthscale=width**0.5))
-        self.likelihood = Bernoulli()
-
-    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
-        h = x
-        for number, layer in enumerate(self.hidden, 1):
-            h = pyro.sample(f"h{number}", layer(h))
-        return pyro.sample("y", self.likelihood(self.top(h)), obs=y)
+        super().__init__(hidden, GaussianProcess(Matern52(lengthscale=width**0.5)), Bernoulli())
 
 
 def split_points(layers: int, total: int) -> list[int]:
@@ -117,7 +107,9 @@ def spread(z: Tensor) -> Tensor:
     """Smaller over larger standard deviation of all inducing points ``(N, M, 2)`` along their principal axes: 0 if they
     lie on a line, whatever the row.
     """
-    return (lambda s: s[-1] / s[0])(torch.linalg.svdvals(z.flatten(0, 1) - z.flatten(0, 1).mean(0)))
+    points = z.flatten(0, 1)
+    lengths = torch.linalg.svdvals(points - points.mean(0))
+    return lengths[-1] / lengths[0]
 
 
 def runs(experiment: str) -> list[tuple[dict, AffineMaps | OneNetwork]]:

@@ -20,12 +20,11 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import pyro
 import torch
-from pyro.nn import PyroModule
 from torch import Tensor
 
 from benchmarks.experiments import Experiment, main
+from benchmarks.models import Stack
 from pyro_dgp import Gaussian, GaussianProcess, InducingPoints, LinearMean, Matern52, Projection
 from pyro_dgp.inference import ByValidatedGuide, Settings
 from pyro_dgp.losses import Loss
@@ -33,30 +32,22 @@ from pyro_dgp.methods import METHODS, Method, elbo, monte_carlo, sigma_points
 from pyro_dgp.methods import predictive as predictive_loss
 from pyro_dgp.propagation import Propagation
 
+DSPP_PPGPR = (("dspp", "ppgpr"),)
 SMALL = ("boston", "concrete", "energy", "yacht", "wine_red")
 PAPER = {"energy": 5, "concrete": 5, "wine_red": 5, "power": 3, "naval": 3, "kin8nm": 3, "bike": 3, "protein": 1}
 
 
-class LinearMeans(PyroModule):
+class LinearMeans(Stack):
     """Three GPs with isotropic Matern 5/2 kernels and learned linear means below the top (Meng and Zhang 2024)."""
 
     def __init__(self, x: Tensor, settings: Settings, widths: tuple[int, int] = (16, 4)) -> None:
-        super().__init__()
         sizes = (x.shape[-1], *widths)
         hidden = []
         for inputs, width in itertools.pairwise(sizes):
             mean = LinearMean(inputs, width)
             mean.weight = Projection.fit(torch.randn(10 * inputs, inputs), width).weight.clone()
             hidden.append(GaussianProcess(Matern52(lengthscale=inputs**0.5), mean, width))
-        self.hidden = PyroModule[torch.nn.ModuleList](hidden)
-        self.top = GaussianProcess(Matern52(lengthscale=widths[-1] ** 0.5))
-        self.likelihood = Gaussian()
-
-    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
-        h = x
-        for number, layer in enumerate(self.hidden, 1):
-            h = pyro.sample(f"h{number}", layer(h))
-        return pyro.sample("y", self.likelihood(self.top(h)), obs=y)
+        super().__init__(hidden, GaussianProcess(Matern52(lengthscale=widths[-1] ** 0.5)), Gaussian())
 
 
 @dataclass(frozen=True)
@@ -87,7 +78,9 @@ MENG = {
 }
 
 EXPERIMENTS = {
-    "small": Experiment({"ppgpr": Settings(), "dspp": Settings()}, dict.fromkeys(SMALL, 10), keep_beta=False),
+    "small": Experiment(
+        {"ppgpr": Settings(), "dspp": Settings()}, dict.fromkeys(SMALL, 10), keep_beta=False, differences=DSPP_PPGPR
+    ),
     "rules": Experiment(
         {
             "dspp-qr1": Settings(width=3, samples=3),
@@ -97,7 +90,9 @@ EXPERIMENTS = {
         PAPER,
     ),
     "ranking": Experiment(
-        {"ppgpr": Settings(), "dsvi": Settings(), "gamma-dgp": Settings(), "dspp": Settings()}, PAPER
+        {"ppgpr": Settings(), "dsvi": Settings(), "gamma-dgp": Settings(), "dspp": Settings()},
+        PAPER,
+        differences=DSPP_PPGPR,
     ),
     "meng": Experiment(
         dict.fromkeys(("dspp", "dsvi"), Settings(layers=3, samples=32, epochs=100, learning_rate=0.005, beta=0.05)),

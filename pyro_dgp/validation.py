@@ -32,9 +32,9 @@ class Validation:
 
     1. A share of the training rows, drawn with the number of the split as its seed, is held out: ``n_validation``.
     2. Search: each beta is tried from the same start for ``search`` of the steps. Of those whose best checkpoint has a validation
-       NLL within one standard error of the lowest (that of its mean over rows), the largest is taken: few validation rows tell little apart, and more
-       regularisation is the safer error (the one-standard-error rule of Breiman et al. 1984). A beta that the user names is
-       not searched for.
+       NLL within one standard error of the lowest (the error of the lowest as a mean over rows), the largest is taken: few
+       rows tell little apart, and more regularisation is the safer error (the one-standard-error rule of Breiman et al. 1984).
+       A beta that the user names is not searched for.
     3. From the same start again, the model is trained for all steps on the other rows. At ``checks`` equally spaced steps of each
        run the validation NLL is taken (of the predictive mixture, as in every result); a run stops after ``patience`` checks
        without a better one. The best checkpoint of that beta is what is left in the model: of the long run, or of the short
@@ -106,7 +106,7 @@ class ValidatedFit:
     failure: str | None = None
 
 
-class Run:
+class Trial:
     """One run at one beta: keeps the state of lowest validation NLL; asked after each step, says when to stop."""
 
     def __init__(
@@ -114,7 +114,7 @@ class Run:
     ) -> None:
         self.state, self.score, self.beta, self.steps, self.validation = state, score, beta, steps, validation
         self.at = {math.ceil((k + 1) * steps / validation.checks) for k in range(validation.checks)}
-        self.best, self.error, self.best_step, self.since = math.inf, 0.0, 0, 0
+        self.best, self.standard_error, self.best_step, self.since = math.inf, 0.0, 0, 0
         self.best_state: dict[str, Any] = {}
         self.seconds = 0.0
         self.failure: Exception | None = None
@@ -129,15 +129,15 @@ class Run:
         self.since += 1
         if math.isfinite(value) and value < self.best:
             self.best, self.best_step, self.best_state, self.since = value, step, _snapshot(self.state), 0
-            self.error = float(values.std(correction=0)) / math.sqrt(len(values))
+            self.standard_error = float(values.std(correction=0)) / math.sqrt(len(values))
         self.seconds += time.perf_counter() - start
         return self.since >= self.validation.patience
 
 
-def largest_within_error(trials: list[Run]) -> float:
+def largest_within_error(trials: list[Trial]) -> float:
     """The largest beta whose NLL is within one standard error of the lowest."""
     lowest = min(trials, key=lambda run: run.best)
-    return max(run.beta for run in trials if run.best <= lowest.best + lowest.error)
+    return max(run.beta for run in trials if run.best <= lowest.best + lowest.standard_error)
 
 
 @dataclass
@@ -167,11 +167,11 @@ class _Training:
             nll = -predict(self.guide, x).log_prob(y)
         return nll
 
-    def run(self, beta: float, steps: int) -> Run:
+    def run(self, beta: float, steps: int) -> Trial:
         """Train from the start at one beta; a breakdown ends the run and is kept."""
         _restore(self.state, self.start)
         torch.manual_seed(self.seed)
-        run, first = Run(self.state, self.score, beta, steps, self.validation), self.done
+        run, first = Trial(self.state, self.score, beta, steps, self.validation), self.done
 
         def after(step: int, value: float) -> None:
             self.done = first + step + 1
@@ -241,7 +241,7 @@ def fit_validated(
         raise
     _restore(training.state, best.best_state)
     return ValidatedFit(
-        chosen, best.best_step, best.steps, best.best, best.error, int((~mask).sum()), int(mask.sum()),
+        chosen, best.best_step, best.steps, best.best, best.standard_error, int((~mask).sum()), int(mask.sum()),
         training.done, search_steps, time.perf_counter() - began, final.seconds + (search_seconds if trials else 0.0),
         {run.beta: run.best for run in trials}, None if final.failure is None else str(final.failure),
     )  # fmt: skip

@@ -142,7 +142,7 @@ def test_the_predictive_benchmark_resumes_and_reports(tmp_path, monkeypatch, cap
     splits[:10, 0], splits[10:20, 1] = 1, 1
     np.savez(tmp_path / "toy.npz", X=inputs, y=inputs[:, 0] + 0.1 * generator.randn(60), splits=splits)
     settings = Settings(inducing=5, width=2, samples=2, batch_size=60)
-    toy = experiments.Experiment({"ppgpr": settings, "dspp": settings}, {"toy": 2})
+    toy = experiments.Experiment({"ppgpr": settings, "dspp": settings}, {"toy": 2}, differences=(("dspp", "ppgpr"),))
     monkeypatch.setitem(predictive.EXPERIMENTS, "small", toy)
     out = tmp_path / "runs.jsonl"
     command = ["predictive", "small", "--data", str(tmp_path), "--out", str(out), "--steps", "4"]

@@ -21,7 +21,7 @@ from pyro_dgp import (
 from pyro_dgp.fit import fit as plain_fit
 from pyro_dgp.inference import Settings
 from pyro_dgp.methods import METHODS
-from pyro_dgp.validation import Run, fit_validated, largest_within_error
+from pyro_dgp.validation import Trial, fit_validated, largest_within_error
 from tests.examples import OneLayer, TwoLayers, regression
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -214,8 +214,8 @@ def test_predictions_are_made_in_evaluation_mode():
 
 def test_the_largest_beta_within_one_standard_error_is_taken():
     def trial(beta, best, error):
-        run = Run(nn.Module(), lambda: torch.zeros(1), beta, 10, Validation())
-        run.best, run.error = best, error
+        run = Trial(nn.Module(), lambda: torch.zeros(1), beta, 10, Validation())
+        run.best, run.standard_error = best, error
         return run
 
     assert largest_within_error([trial(0.01, 1.0, 0.2), trial(0.1, 1.15, 5.0), trial(1.0, 1.25, 0.0)]) == 0.1

@@ -97,10 +97,9 @@ class WithMean(Propagation):
         mean = marginal.mean
         if carried:
             weights = self.propagation.log_weights(mean).exp()
-            mean, count = torch.tensordot(weights, mean[:-1], 1), len(mean) - 1
-            marginal = FunctionMarginal(
-                marginal.mean[:count], marginal.variance[:count], marginal.regularizer, marginal._joint
-            )
+            drawn = marginal.mean[:-1]
+            mean = torch.tensordot(weights, drawn, 1)
+            marginal = FunctionMarginal(drawn, marginal.variance[:-1], marginal.regularizer, marginal._joint)
         return _AndMean(self.propagation.propagate(site, marginal, carried), mean)
 
     def draw(self, site: str, marginal: FunctionMarginal, memory: dict[str, Any]) -> FunctionMarginal:
