@@ -59,13 +59,7 @@ def _add_compare(commands: Any) -> None:
     add("--layers", type=int, metavar="L", default=defaults.layers, help="layers of deep methods")
     add("--width", type=int, metavar="W", default=defaults.width, help="outputs of hidden layers")
     add("--inducing", type=int, metavar="M", default=defaults.inducing, help="inducing points")
-    add(
-        "--row-inducing",
-        type=int,
-        metavar="M",
-        default=defaults.row_inducing,
-        help="inducing points of a row, amortised",
-    )
+    add("--row-inducing", type=int, metavar="M", default=defaults.row_inducing, help="those of a row, amortised")
     add("--samples", type=int, metavar="S", default=defaults.samples, help="samples in training")
     add("--kernel", metavar="NAME", default=defaults.kernel, help="kernel of every layer")
     add("--batch-size", type=int, metavar="B", default=defaults.batch_size, help="rows of a training step")

@@ -31,7 +31,7 @@ from pyro_dgp.validation import Validation, fit_validated
 Progress = Callable[[int, int, dict[str, float]], None]
 
 #: A figure of the results table; nothing where it cannot be had, several by name.
-Figure = float | int | dict[str, float | None] | None
+Figure = float | int | str | dict[str, float | None] | None
 
 #: Steps where the number of epochs is not given.
 DEFAULT_STEPS = 2000
@@ -190,6 +190,8 @@ class ByValidatedGuide(ByGuide):
             },
             "validation_seconds": result.extra_seconds,
         }
+        if result.failure is not None:
+            figures["failure"] = result.failure
         seconds = time.perf_counter() - start
         return Fitted(partial(predict, guide), result.rows, result.steps, seconds, diagnostics=figures)
 

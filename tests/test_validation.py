@@ -166,6 +166,19 @@ def test_a_beta_that_breaks_down_loses_the_search_and_no_state_is_left_broken():
     assert same(state(other), before)
 
 
+def test_a_long_run_that_breaks_down_after_the_search_is_said():
+    x, y = regression(45)
+    made = []
+
+    def loss(beta, rows):
+        made.append(beta)
+        return PredictiveLogLikelihood(rows, beta if len(made) < 3 else math.inf)
+
+    result = fit_validated(guided(x, y), loss, x, y, 40, validation=Validation(betas=(0.01, 0.05), search=0.5))
+    assert len(made) == 3 and result.run_steps == 20 and "the loss is" in result.failure
+    assert fit_validated(guided(x, y), predictive, x, y, 4, beta=0.1).failure is None
+
+
 def test_the_checks_do_not_touch_the_noise_of_training_and_the_same_seed_gives_the_same_run():
     x, y = regression(45)
     states = []
