@@ -40,10 +40,12 @@ class Experiment:
         return [(d, m, k) for k in range(most) for d, count in self.splits.items() if k < count for m in self.methods]
 
 
-def run(name: str, experiment: Experiment, dataset: str, method: str, settings: Settings, folder: Path) -> dict:
+def run(
+    name: str, experiment: Experiment, dataset: str, method: str, settings: Settings, arguments: argparse.Namespace
+) -> dict:
     """Train and score one method on split ``settings.split``; targets standardised."""
     number = settings.split
-    part = split(load(folder / f"{dataset}.npz"), number)
+    part = split(load(arguments.data / f"{dataset}.npz"), number, torch.get_default_dtype())
     torch.manual_seed(settings.seed)
     recipe = experiment.recipes[method]
     model = recipe.model(part.x_train, settings)
@@ -54,7 +56,7 @@ def run(name: str, experiment: Experiment, dataset: str, method: str, settings: 
         **{name: figures[name] for name in SCORES}, "n_train": fitted.rows, "n_test": len(part.x_test),
         "steps": fitted.steps, "seconds": fitted.seconds, "width": settings.width, "inducing": settings.inducing,
         "samples": settings.samples, "batch_size": settings.batch_size, **fitted.diagnostics,
-        "settings": asdict(settings),
+        "dtype": arguments.dtype, "settings": asdict(settings),
     }  # fmt: skip
 
 
@@ -154,8 +156,9 @@ def main(experiments: Mapping[str, Experiment], description: str) -> None:
     parser.add_argument("--steps", type=int, help="training steps about; the zoo's default if not given")
     parser.add_argument("--table", action="store_true", help="run nothing, report what there is")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--dtype", choices=["float32", "float64"], default="float64", help="of everything")
     arguments = parser.parse_args()
-    torch.set_default_dtype(torch.float64)
+    torch.set_default_dtype(getattr(torch, arguments.dtype))
     torch.set_num_threads(arguments.threads)
     if not arguments.table:
         if arguments.data is None:
@@ -182,11 +185,11 @@ def go(experiment: Experiment, arguments: argparse.Namespace) -> None:
         if experiment.keep_beta and number > 0 and settings.beta is None:
             settings = replace(settings, beta=known_beta(rows, name, dataset, method))
         done = [row for row in rows if all(row[k] == v for k, v in key.items())]
-        if done and done[0]["settings"] != asdict(settings):
+        if done and (done[0]["settings"], done[0].get("dtype", "float64")) != (asdict(settings), arguments.dtype):
             sys.exit(f"{arguments.out} holds {key} with other settings: name another --out")
         if done:
             continue
-        row = run(name, experiment, dataset, method, settings, arguments.data)
+        row = run(name, experiment, dataset, method, settings, arguments)
         with arguments.out.open("a") as file:
             file.write(json.dumps(row) + "\n")
         print(json.dumps(row), flush=True)

@@ -145,7 +145,7 @@ def test_the_predictive_benchmark_resumes_and_reports(tmp_path, monkeypatch, cap
     toy = experiments.Experiment({"ppgpr": settings, "dspp": settings}, {"toy": 2}, differences=(("dspp", "ppgpr"),))
     monkeypatch.setitem(predictive.EXPERIMENTS, "small", toy)
     out = tmp_path / "runs.jsonl"
-    command = ["predictive", "small", "--data", str(tmp_path), "--out", str(out), "--steps", "4"]
+    command = ["predictive", "small", "--data", str(tmp_path), "--steps", "4", "--out", str(out)]
     monkeypatch.setattr(sys, "argv", [*command, "--figures", str(tmp_path)])
     experiments.main(predictive.EXPERIMENTS, "toy")
     lines = out.read_text().splitlines()
@@ -160,9 +160,14 @@ def test_the_predictive_benchmark_resumes_and_reports(tmp_path, monkeypatch, cap
     out.write_text("\n".join(lines[:3]) + "\n" + lines[3][:50])  # in the middle of a line too
     experiments.main(predictive.EXPERIMENTS, "toy")
     assert len(experiments.read(out)) == 4
-    monkeypatch.setattr(sys, "argv", [*command[:-1], "8"])
-    with pytest.raises(SystemExit, match="other settings"):
-        experiments.main(predictive.EXPERIMENTS, "toy")
+    for other in ([*command, "--steps", "8"], [*command, "--dtype", "float32"]):
+        monkeypatch.setattr(sys, "argv", other)
+        with pytest.raises(SystemExit, match="other settings"):
+            experiments.main(predictive.EXPERIMENTS, "toy")
+    monkeypatch.setattr(sys, "argv", [*command[:-1], str(tmp_path / "single.jsonl"), "--dtype", "float32"])
+    experiments.main(predictive.EXPERIMENTS, "toy")
+    single = experiments.read(tmp_path / "single.jsonl")[3]
+    assert single["dtype"] == "float32" and single["nll"] != rows[3]["nll"]
 
 
 def test_differences_and_ranks_against_a_table_by_hand():
