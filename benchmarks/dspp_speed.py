@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from pyro_dgp import InducingPoints, PredictiveLogLikelihood, SigmaPoints, Variational, module_local_parameters
+from benchmarks.timing import Step, alternate, library_step, toy
+from pyro_dgp import InducingPoints, PredictiveLogLikelihood, SigmaPoints, Variational
 from pyro_dgp.models import DeepGP
 
 INDUCING, BATCH, INPUTS, ROWS = 128, 100, 8, 2000
@@ -27,25 +26,15 @@ CASES = [
 ]
 
 
-def library(x: Tensor, y: Tensor, rule: str, points: int, width: int) -> tuple[Callable[[], None], int]:
+def library(x: Tensor, y: Tensor, rule: str, points: int, width: int) -> tuple[Step, int]:
     """One step of this library, and its number of components."""
     model = DeepGP(x, 2, width, per_output=True)
     guide = Variational(model, InducingPoints(INDUCING, covariance="diagonal"), SigmaPoints(rule, points))
-    guide.initialize(x, y)
-    loss = PredictiveLogLikelihood(len(x))(model, guide)
-    with module_local_parameters(loss):
-        optimizer = torch.optim.Adam(loss.parameters(), lr=0.01, fused=True)
-
-    def step() -> None:
-        with module_local_parameters():
-            optimizer.zero_grad()
-            (loss(x[:BATCH], y[:BATCH]) / len(x)).backward()
-            optimizer.step()
-
+    step = library_step(PredictiveLogLikelihood(len(x)), guide, x, y, BATCH)
     return step, guide.propagation.num_components
 
 
-def peer(x: Tensor, y: Tensor, components: int, width: int) -> Callable[[], None]:
+def peer(x: Tensor, y: Tensor, components: int, width: int) -> Step:
     """One step of GPyTorch's."""
     from gpytorch.mlls import DeepPredictiveLogLikelihood
 
@@ -68,19 +57,10 @@ def measure(rule: str, points: int, width: int, repeats: int, threads: int) -> d
     """Medians of both, and of the ratio."""
     torch.set_default_dtype(torch.float32)
     torch.set_num_threads(threads)
-    torch.manual_seed(0)
-    x = torch.randn(ROWS, INPUTS)
-    y = torch.sin(x[:, 0]) + 0.1 * torch.randn(ROWS)
+    x, y = toy(ROWS, INPUTS)
     ours, components = library(x, y, rule, points, width)
-    steps = (ours, peer(x, y, components, width))
-    times: list[list[float]] = [[], []]
-    for repeat in range(repeats + 3):
-        for kept, step in zip(times, steps, strict=True):
-            start = time.perf_counter()
-            step()
-            if repeat >= 3:
-                kept.append(time.perf_counter() - start)
-    mine, theirs = map(torch.tensor, times)
+    wall, _ = alternate({"mine": ours, "theirs": peer(x, y, components, width)}, repeats, warm_up=3)
+    mine, theirs = wall["mine"], wall["theirs"]
     return {
         "rule": rule, "points": points, "width": width, "components": components, "inducing": INDUCING, "batch": BATCH,
         "threads": threads, "seconds_per_step": float(mine.median()), "gpytorch_seconds_per_step": float(theirs.median()),

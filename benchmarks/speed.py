@@ -10,37 +10,27 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from pyro_dgp import ELBO, InducingPoints, MonteCarlo, Variational, module_local_parameters
+from benchmarks.timing import Step, alternate, library_step, plain_step, toy
+from pyro_dgp import ELBO, InducingPoints, MonteCarlo, Variational
 from pyro_dgp.models import DeepGP
 
 WIDTH, INDUCING, BATCH, INPUTS, ROWS = 5, 128, 100, 8, 2000
 
 
-def library(x: Tensor, y: Tensor, samples: int) -> Callable[[], None]:
+def library(x: Tensor, y: Tensor, samples: int) -> Step:
+    """This library's."""
     model = DeepGP(x, 2, WIDTH, per_output=True)
     guide = Variational(model, InducingPoints(INDUCING), MonteCarlo(samples))
-    guide.initialize(x, y)
-    loss = ELBO(num_data=len(x))(model, guide)
-    with module_local_parameters(loss):
-        optimizer = torch.optim.Adam(loss.parameters(), lr=0.01, fused=True)
-
-    def step() -> None:
-        with module_local_parameters():
-            optimizer.zero_grad()
-            (loss(x[:BATCH], y[:BATCH]) / len(x)).backward()
-            optimizer.step()
-
-    return step
+    return library_step(ELBO(num_data=len(x)), guide, x, y, BATCH)
 
 
-def gpytorch(x: Tensor, y: Tensor, samples: int) -> Callable[[], None]:
+def gpytorch(x: Tensor, y: Tensor, samples: int) -> Step:
+    """GPyTorch's."""
     from benchmarks.peers import PeerDeepGP, Trainer
 
     trainer = Trainer(PeerDeepGP(x, 2, WIDTH, INDUCING, per_output=True), x, y, 10**6, BATCH, samples)
@@ -93,40 +83,21 @@ class StraightLine(torch.nn.Module):
         return -(expected.mean(0).sum() * ROWS / BATCH - kl - top_kl)
 
 
-def floor(x: Tensor, y: Tensor, samples: int) -> Callable[[], None]:
-    model = StraightLine(x, samples)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, fused=True)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        (model(x[:BATCH], y[:BATCH]) / len(x)).backward()
-        optimizer.step()
-
-    return step
-
-
 def measure(samples: int, repeats: int, threads: int) -> dict[str, float | int | str]:
     torch.set_default_dtype(torch.float32)
     torch.set_num_threads(threads)
-    torch.manual_seed(0)
-    x = torch.randn(ROWS, INPUTS)
-    y = torch.sin(x[:, 0]) + 0.1 * torch.randn(ROWS)
-    runs = {"": library(x, y, samples), "gpytorch_": gpytorch(x, y, samples), "floor_": floor(x, y, samples)}
-    wall: dict[str, list[float]] = {name: [] for name in runs}
-    cpu: dict[str, list[float]] = {name: [] for name in runs}
-    for repeat in range(repeats + 5):
-        for name, step in runs.items():
-            start, processor = time.perf_counter(), time.process_time()
-            step()
-            if repeat >= 5:
-                wall[name].append(time.perf_counter() - start)
-                cpu[name].append(time.process_time() - processor)
+    x, y = toy(ROWS, INPUTS)
+    steps = {
+        "": library(x, y, samples),
+        "gpytorch_": gpytorch(x, y, samples),
+        "floor_": plain_step(StraightLine(x, samples), x, y, BATCH),
+    }
+    wall, cpu = alternate(steps, repeats)
     row: dict[str, float | int | str] = {
         "method": "dsvi", "layers": 2, "width": WIDTH, "inducing": INDUCING, "samples": samples, "batch": BATCH,
         "dtype": "float32", "per_output": True, "threads": threads,
     }  # fmt: skip
-    for kind, times in (("", wall), ("cpu_", cpu)):
-        seconds = {name: torch.tensor(values) for name, values in times.items()}
+    for kind, seconds in (("", wall), ("cpu_", cpu)):
         row |= {f"{kind}{name}seconds_per_step": float(values.median()) for name, values in seconds.items()}
         row[f"{kind}ratio_to_gpytorch"] = float((seconds["gpytorch_"] / seconds[""]).median())
         row[f"{kind}ratio_to_floor"] = float((seconds[""] / seconds["floor_"]).median())

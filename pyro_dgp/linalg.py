@@ -48,7 +48,8 @@ def _with_jitter(
     diagonal = matrix.diagonal(dim1=-2, dim2=-1)
     level = diagonal.detach().mean(-1, keepdim=True)
     while True:
-        jittered = matrix + torch.diag_embed((attempt * level).expand_as(diagonal))
+        jittered = matrix.clone()
+        jittered.diagonal(dim1=-2, dim2=-1).add_(attempt * level)
         result, info = factorise(jittered)
         if not bool(info.any()):
             return result

@@ -33,8 +33,8 @@ from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.inference import Settings
 from pyro_dgp.methods import METHODS
 from pyro_dgp.models import DeepGP
-from pyro_dgp.processes import AmortizedProcess
-from pyro_dgp.processes.amortized import row_moments
+from pyro_dgp.processes import AmortizedProcess, FunctionMarginal
+from pyro_dgp.processes.row_conditional import plain_row_moments, row_moments
 from tests.examples import OneLayer, TwoLayers, regression
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -396,17 +396,33 @@ def test_every_parameter_moves_under_stock_svi_with_the_global_store():
     assert not [name for name, value in guide.named_parameters() if torch.equal(value, before[name])]
 
 
-def test_gradients_of_the_moments():
+@pytest.mark.parametrize(("kernels", "outputs"), [(1, 1), (1, 3), (3, 3)])
+@pytest.mark.parametrize("full", [False, True])
+def test_fused_moments_of_rows_and_their_derivatives_are_those_of_the_plain_formula(kernels, outputs, full):
     torch.manual_seed(0)
-    prior = a_prior(torch.randn(2, 2), outputs=2)
+    root = torch.randn(2, kernels, 3, 5)
+    scale = torch.randn(2, outputs, 3, 3).tril() if full else torch.rand(2, outputs, 3) + 0.2
+    tensors = [root @ root.mT, torch.randn(2, kernels, 3, 4), torch.randn(2, outputs, 3), scale]
+    for tensor in tensors:
+        tensor.requires_grad_()
 
-    def moments(z, columns, mean, scale):
-        return row_moments(prior, z, columns, mean, scale)
+    def call(formula):
+        return lambda k_zz, *rest: formula((k_zz + k_zz.mT) / 2, *rest, 0.0, "g")
 
-    z, columns, mean = torch.randn(2, 3, 2), torch.randn(2, 4, 2), torch.randn(2, 2, 3)
-    for scale in (torch.rand(2, 2, 3) + 0.2, torch.randn(2, 2, 3, 3).tril()):
-        inputs = [t.requires_grad_() for t in (z, columns, mean, scale)]
-        assert torch.autograd.gradcheck(moments, inputs)
+    fused, plain = call(row_moments), call(plain_row_moments)
+    for a, b in zip(fused(*tensors), plain(*tensors), strict=True):
+        torch.testing.assert_close(a, b.expand_as(a), rtol=1e-10, atol=1e-10)
+    assert torch.autograd.gradcheck(fused, tensors)
+    assert torch.autograd.gradgradcheck(fused, tensors)
+
+
+def test_the_mean_has_no_variance_and_no_draws_of_its_own():
+    mean, variance = torch.randn(5, 6, 2), torch.rand(5, 6, 2)
+    below = FunctionMarginal(mean, variance, torch.zeros(()), lambda: variance)
+    marginal = WithMean(MonteCarlo(4)).propagate("h", below, carried=True)
+    torch.testing.assert_close(marginal.mean, torch.cat([mean[:4], mean[:4].mean(0, keepdim=True)]))
+    torch.testing.assert_close(marginal.variance, torch.cat([variance[:4], torch.zeros(1, 6, 2)]))
+    assert torch.equal(marginal.rsample()[-1], marginal.mean[-1]) and marginal.batch_shape == (5,)
 
 
 def test_single_precision():
@@ -521,7 +537,7 @@ def test_the_methods_classify(name):
     x = torch.rand(120, 2) * 4 - 2
     y = (x.square().sum(-1) < 2).double()
     method = METHODS[name]
-    settings = Settings(row_inducing=6, width=2, samples=4, batch_size=60, epochs=150, learning_rate=0.01, beta=1.0)
+    settings = Settings(row_inducing=6, width=2, samples=4, batch_size=60, epochs=250, learning_rate=0.01, beta=1.0)
     model = DeepGP(x, method.layers(settings), 2, likelihood=Bernoulli())
     fitted = method.inference.run(model, x, y, settings, lambda *_: None)
     error = ((fitted.predict(x).mean > 0.5) != (y > 0.5)).double().mean()

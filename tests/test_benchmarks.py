@@ -13,7 +13,7 @@ import pyro
 import pytest
 import torch
 
-from benchmarks import accuracy, amortized, collapse, dspp_speed, experiments, letters, predictive, speed, step_function
+from benchmarks import accuracy, dspp_speed, experiments, predictive, speed, step_function
 from pyro_dgp.inference import Settings
 
 ROOT = Path(__file__).parents[1]
@@ -202,51 +202,3 @@ def test_the_settings_of_the_amortised_paper_are_those_it_states():
     assert guide.propagation.positions("h2", x).shape == (4, 4)
     trace = pyro.poutine.trace(model).get_trace(x[:5])
     assert trace.nodes["h1"]["value"].shape == (5, 16) and trace.nodes["y"]["value"].shape == (5,)
-
-
-def test_the_amortised_benchmark_has_the_settings_of_the_paper():
-    x, y = torch.randn(100, 8), torch.randn(100)
-    experiment = amortized.EXPERIMENTS["meng"]
-    settings = replace(experiment.methods["avdgp-ar2p"], samples=4)
-    recipe = experiment.recipes["avdgp-ar2p"]
-    model = recipe.model(x, settings)
-    guide = recipe.inference.guide(model, settings)
-    guide.initialize(x, y)
-    functions = {key: process.functions for key, process in guide.processes._modules.items()}
-    sizes = {key: (f.sizes.num_inducing, f.sizes.num_inputs, f.sizes.num_outputs) for key, f in functions.items()}
-    assert sizes == {"h1": (8, 8, 16), "h2": (4, 16, 4), "y/f": (4, 4, 1)}
-    assert not any(f.sizes.is_full for f in functions.values())
-    assert functions["h1"].means.weight0.shape == (8, 8) and functions["y/f"].means.weight0.shape == (4, 4)
-    assert model.hidden[0].kernel.lengthscale.shape == () and not list(model.hidden[0].mean.parameters())
-    assert all(name in experiment.recipes for name in experiment.methods)
-    assert all(name in amortized.EXPERIMENTS["ard"].recipes for name in amortized.EXPERIMENTS["ard"].methods)
-
-
-def test_letters_are_trained_resumed_and_drawn(tmp_path, monkeypatch, capsys):
-    assert letters.split_points(4, 64) == [32, 16, 8, 8] and letters.split_points(3, 16) == [8, 4, 4]
-    out = tmp_path / "letters.jsonl"
-    command = ["letters", "table", "--out", str(out), "--epochs", "1", "--rows", "240", "--cells", "2x16"]
-    monkeypatch.setattr(sys, "argv", [*command, "--figures", str(tmp_path)])
-    letters.main()
-    rows = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [row["seed"] for row in rows] == [0, 1, 2, 3, 4]
-    assert all((row["n_train"], row["n_test"], row["steps"]) == (120, 80, 2) for row in rows)
-    assert (tmp_path / "letters-table.png").exists()
-    letters.main()
-    assert len(out.read_text().splitlines()) == 5
-    shown = capsys.readouterr().out
-    assert "2 layers, 16 points, affine" in shown and "published 8.02 (0.7)" in shown
-
-
-def test_spread_is_nothing_on_a_line_and_all_on_a_disc():
-    line = torch.randn(500, 4, 1) * torch.tensor([1.0, 2.0])
-    assert letters.spread(line) < 1e-6 and letters.spread(torch.randn(2000, 4, 2)) > 0.9
-
-
-def test_the_collapse_is_a_number(monkeypatch):
-    monkeypatch.setattr(collapse, "DEPTHS", (1, 4))
-    rows, shown, _ = collapse.run(draws=10, points=60)
-    assert rows[1]["prior"] > rows[0]["prior"] + 0.05
-    assert [tuple(values.shape) for values in shown["guide"]] == [(5, 60)] * 2
-    straight, jump = torch.linspace(0, 1, 101)[None], (torch.linspace(0, 1, 101) > 0.5).double()[None]
-    assert float(collapse.concentration(straight)) == pytest.approx(0.05) and float(collapse.concentration(jump)) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import torch
 from jaxtyping import Float
 from pyro.nn import PyroModule, PyroParam
 from torch import Tensor
-from torch.nn.functional import leaky_relu, softplus
+from torch.nn.functional import leaky_relu, linear, softplus
 
 SLOPE = 0.2
 
@@ -32,7 +33,9 @@ class Sizes:
 
 
 class Perceptron(PyroModule):
-    """Linear layers with LeakyReLU(0.2) between them, ``(..., inputs) -> (..., outputs)``; parameters are ``PyroParam``s.
+    """Linear layers with LeakyReLU(0.2) between them, ``(..., inputs) -> (..., outputs)``.
+
+    All weights and biases are one ``PyroParam``, since Pyro's bookkeeping is paid for each; :attr:`layers` has them by layer.
 
     :param depth: hidden layers, each ``min(inputs, outputs)`` wide ([AVDGP] C.1) unless ``width`` says otherwise.
     """
@@ -40,25 +43,29 @@ class Perceptron(PyroModule):
     def __init__(self, inputs: int, outputs: int, depth: int, width: int | None, like: Tensor) -> None:
         super().__init__()
         sizes = [inputs, *[width or min(inputs, outputs)] * depth, outputs]
-        self.depth = depth
-        for number, (rows, columns) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
-            bound = rows**-0.5
-            setattr(
-                self, f"weight{number}", PyroParam(bound * (2 * torch.rand(rows, columns) - 1).to(like), event_dim=2)
-            )
-            setattr(self, f"bias{number}", PyroParam(bound * (2 * torch.rand(columns) - 1).to(like), event_dim=1))
+        self.shapes = [(columns, rows) for rows, columns in itertools.pairwise(sizes)]
+        drawn = [rows**-0.5 * (2 * torch.rand(rows * columns + columns) - 1) for columns, rows in self.shapes]
+        self.coefficients = PyroParam(torch.cat(drawn).to(like), event_dim=1)
 
     def forward(self, x: Tensor) -> Tensor:
         """The outputs."""
-        for number in range(self.depth + 1):
-            x = x @ getattr(self, f"weight{number}") + getattr(self, f"bias{number}")
-            x = leaky_relu(x, SLOPE) if number < self.depth else x
-        return x
+        *hidden, last = self.layers(self.coefficients)
+        for weight, bias in hidden:
+            x = leaky_relu(linear(x, weight, bias), SLOPE)
+        return linear(x, *last)
+
+    def layers(self, coefficients: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Weight ``(outputs, inputs)`` and bias ``(outputs,)`` of each layer, views of a vector like ``coefficients``."""
+        counts = [count for columns, rows in self.shapes for count in (columns * rows, columns)]
+        parts = coefficients.split(counts)
+        return [(w.view(shape), b) for w, b, shape in zip(parts[::2], parts[1::2], self.shapes, strict=True)]
 
     @property
     def last(self) -> tuple[Tensor, Tensor]:
-        """Weight ``(width, outputs)`` and bias ``(outputs,)`` of the last layer, to be set in place."""
-        return getattr(self, f"weight{self.depth}").data, getattr(self, f"bias{self.depth}").data
+        """Weight ``(outputs, width)`` and bias ``(outputs,)`` of the last layer, to be set in place."""
+        outputs, width = self.shapes[-1]
+        own = self.coefficients.data[-outputs * (width + 1) :]
+        return own[:-outputs].view(outputs, width), own[-outputs:]
 
 
 class InferenceFunctions(PyroModule):
@@ -168,8 +175,8 @@ class _Network(InferenceFunctions):
         first, second = self.split[0], sum(self.split)
         rows = torch.randint(len(x), (sizes.num_inducing,), device=x.device)
         bias[:first] = x[rows].flatten()
-        _equal_over_points(weight[:, first:second], bias[first:second], sizes.num_inducing)
-        _constant_scales(weight[:, second:], bias[second:], sizes, scale)
+        _equal_over_points(weight[first:second], bias[first:second], sizes.num_inducing)
+        _constant_scales(weight[second:], bias[second:], sizes, scale)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """See :class:`InferenceFunctions`."""
@@ -180,8 +187,8 @@ class _Network(InferenceFunctions):
 
 
 def _equal_over_points(weight: Tensor, bias: Tensor, points: int) -> None:
-    for values in (weight.unflatten(-1, (-1, points)), bias.unflatten(-1, (-1, points))):
-        values.copy_(values[..., :1].clone().expand_as(values))
+    for values in (weight.unflatten(0, (-1, points)), bias.unflatten(0, (-1, points))):
+        values.copy_(values[:, :1].clone().expand_as(values))
 
 
 def _constant_scales(weight: Tensor, bias: Tensor, sizes: Sizes, scale: float) -> None:

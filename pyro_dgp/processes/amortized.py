@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pyro_dgp import linalg
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.processes.amortization import AffineMaps, AmortizationRecipe, InferenceFunctions, Sizes
 from pyro_dgp.processes.base import FunctionMarginal, Process, ProcessFamily
 from pyro_dgp.processes.inducing import SMALLEST_VARIANCE
+from pyro_dgp.processes.row_conditional import row_moments
 
 
 class AmortizedProcess(Process):
@@ -58,7 +58,7 @@ class AmortizedProcess(Process):
             columns = prior.x.movedim(0, -2).unsqueeze(0)
         else:
             columns = prior.x.unsqueeze(-2)
-        loc, variance = row_moments(prior, z, columns, mean, scale)
+        loc, variance = _moments(prior, z, columns, mean, scale)
         if shared:
             loc, variance = loc.squeeze(0).movedim(-1, 0), variance.squeeze(0).movedim(-1, 0)
         else:
@@ -66,36 +66,23 @@ class AmortizedProcess(Process):
         return FunctionMarginal(prior.mean + loc, variance, _regularizer(mean, scale).mean(-1), _no_joint)
 
 
-def row_moments(
+def _moments(
     prior: FunctionPrior,
     z: Float[Tensor, "*b n m d"],
     columns: Float[Tensor, "*b n s d"],
     mean: Float[Tensor, "*b n k m"],
     scale: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """``a' m_nd`` and ``k(x,x) + a' (S_nd - I) a`` at the columns of each row, both ``(..., N, D_out, S)``."""
+    """Mean without the prior's, and variance, at the columns of each row, both ``(..., N, D_out, S)``."""
     if prior.covariance.diagonal(z.new_zeros(1, 1, z.shape[-1])).dim() > 2:
         raise ValueError(
             f"the kernel of {prior.name!r} has batched parameters: amortised inducing points take one set at a time, "
             "as with vectorize_particles=False"
         )
     z, columns = z.unsqueeze(-3), columns.unsqueeze(-3)
-    factor = linalg.cholesky(prior.covariance.matrix(z), prior.jitter, prior.name)
-    a = torch.linalg.solve_triangular(factor, prior.covariance.matrix(z, columns), upper=False)  # (..., N, E, M, S)
-    known = prior.covariance.diagonal(columns)
-    if a.shape[-3] == 1:
-        shared, squares = a.squeeze(-3), a.square().squeeze(-3)
-        loc = mean @ shared
-        if scale.dim() == mean.dim():
-            return loc, (known + (scale.square() - 1) @ squares).clamp_min(SMALLEST_VARIANCE)
-        known = known - squares.sum(-2, keepdim=True)
-    else:
-        loc = (mean.unsqueeze(-2) @ a).squeeze(-2)
-        if scale.dim() == mean.dim():
-            change = ((scale.square() - 1).unsqueeze(-2) @ a.square()).squeeze(-2)
-            return loc, (known + change).clamp_min(SMALLEST_VARIANCE)
-        known = known - a.square().sum(-2)
-    return loc, (known + (scale.mT @ a).square().sum(-2)).clamp_min(SMALLEST_VARIANCE)
+    k_zz, k_zx = prior.covariance.matrix(z), prior.covariance.matrix(z, columns)
+    loc, change = row_moments(k_zz, k_zx, mean, scale, prior.jitter, prior.name)
+    return loc, (prior.covariance.diagonal(columns) + change).clamp_min(SMALLEST_VARIANCE)
 
 
 def _regularizer(mean: Float[Tensor, "*b n k m"], scale: Tensor) -> Float[Tensor, "*b n"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -80,7 +81,8 @@ class _Fused(torch.autograd.Function):
     def backward(ctx: Any, by_loc: Tensor, by_change: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         k_zz, k_zx, mean, scale, inverse, a, b, d = ctx.saved_tensors
         if torch.is_grad_enabled():  # a second derivative is wanted: differentiate the plain formula
-            return (*_plain_gradients((k_zz, k_zx, mean, scale), ctx.rest, (by_loc, by_change)), None, None)
+            inputs, grads = (k_zz, k_zx, mean, scale), (by_loc, by_change)
+            return (*differentiated(plain_moments, inputs, ctx.rest, grads), None, None)
         shared = a.shape[0] == 1
         v = by_change.unsqueeze(-2)
         by_mean = _stacked(by_loc.unsqueeze(-2), a.mT).squeeze(-2)
@@ -112,11 +114,14 @@ def _stacked(matrix: Float[Tensor, "k r m"], columns: Tensor) -> Tensor:
     return matrix @ columns
 
 
-def _plain_gradients(
-    inputs: tuple[Tensor, Tensor, Tensor, Tensor | None], rest: tuple[float | None, str], grads: tuple[Tensor, Tensor]
+def differentiated(
+    formula: Callable[..., tuple[Tensor, Tensor]],
+    inputs: tuple[Tensor | None, ...],
+    rest: tuple[float | None, str],
+    grads: tuple[Tensor, Tensor],
 ) -> list[Tensor | None]:
-    k_zz, k_zx, mean, scale = inputs
-    outputs = plain_moments(k_zz, k_zx, mean, scale, *rest)
+    """Gradients of a plain formula that can be differentiated again: nothing for inputs that need none."""
+    outputs = formula(*inputs, *rest)
     wanted = [tensor for tensor in inputs if tensor is not None and tensor.requires_grad]
     cotangents = [grad.expand_as(output) for grad, output in zip(grads, outputs, strict=True)]
     results = iter(torch.autograd.grad(outputs, wanted, cotangents, create_graph=True))

@@ -21,10 +21,19 @@ class _AndMean(FunctionMarginal):
     """The S components as they are drawn, and after them the mean, which is not drawn."""
 
     def __init__(self, drawn: TorchDistribution, mean: Tensor) -> None:
-        means = torch.cat([drawn.mean, mean.unsqueeze(0)])
-        variances = torch.cat([drawn.variance, torch.zeros_like(mean).unsqueeze(0)])
-        super().__init__(means, variances, mean.new_zeros(()), _no_joint)
+        TorchDistribution.__init__(self, (len(drawn.mean) + 1, *mean.shape[:-2]), mean.shape[-2:], validate_args=False)
+        self.regularizer, self._joint = mean.new_zeros(()), _no_joint
         self.drawn, self.last = drawn, mean
+
+    @property
+    def mean(self) -> Tensor:
+        """Of the components, and the mean once more."""
+        return torch.cat([self.drawn.mean, self.last.unsqueeze(0)])
+
+    @property
+    def variance(self) -> Tensor:
+        """Of the components, and 0."""
+        return torch.cat([self.drawn.variance, torch.zeros_like(self.last).unsqueeze(0)])
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> _AndMean:
         """More batches behind the axis of components."""
