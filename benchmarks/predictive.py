@@ -10,7 +10,7 @@
 | ``meng`` | ``dsvi`` and ``dspp`` in the settings of Meng and Zhang 2024: 3 layers, widths 16 and 4, M 256, 128, 128, S 32 |
 | ``ard`` | ``dsvi`` and ``dspp`` with ARD kernels, 2 and 3 layers, trained for long |
 
-In ``rules`` and ``ranking`` beta is searched on split 0 and kept for the others, whose test rows may have been among those that it was
+In ``rules``, ``ranking`` and ``meng`` beta is searched on split 0 and kept for the others, whose test rows may have been among those that it was
 chosen by; ``small`` searches on each split. A file holds runs of one setting of each method: others are refused.
 """
 
@@ -28,9 +28,10 @@ from benchmarks.models import Stack
 from pyro_dgp import Gaussian, GaussianProcess, InducingPoints, LinearMean, Matern52, Projection
 from pyro_dgp.inference import ByValidatedGuide, Settings
 from pyro_dgp.losses import Loss
-from pyro_dgp.methods import METHODS, Method, elbo, monte_carlo, sigma_points
+from pyro_dgp.methods import CHECKED, METHODS, Method, elbo, monte_carlo, sigma_points
 from pyro_dgp.methods import predictive as predictive_loss
 from pyro_dgp.propagation import Propagation
+from pyro_dgp.validation import Validation
 
 DSPP_PPGPR = (("dspp", "ppgpr"),)
 SMALL = ("boston", "concrete", "energy", "yacht", "wine_red")
@@ -67,14 +68,15 @@ def _meng(
     hidden_scale: float,
     propagation: Callable[[Settings], Propagation],
     loss: Callable[[Settings, int], Loss],
+    validation: Validation,
 ) -> Method:
-    inference = ByValidatedGuide(ThreeSizes(hidden_scale), propagation, loss)
+    inference = ByValidatedGuide(ThreeSizes(hidden_scale), propagation, loss, validation=validation)
     return Method(name, "", "Meng, Zhang 2024", LinearMeans, inference, is_deep=True)
 
 
 MENG = {
-    "dspp": _meng("dspp", 1.0, sigma_points, predictive_loss),
-    "dsvi": _meng("dsvi", 0.01, monte_carlo, elbo),
+    "dspp": _meng("dspp", 1.0, sigma_points, predictive_loss, Validation()),
+    "dsvi": _meng("dsvi", 0.01, monte_carlo, elbo, CHECKED),
 }
 
 EXPERIMENTS = {
@@ -95,7 +97,7 @@ EXPERIMENTS = {
         differences=DSPP_PPGPR,
     ),
     "meng": Experiment(
-        dict.fromkeys(("dspp", "dsvi"), Settings(layers=3, samples=32, epochs=100, learning_rate=0.005, beta=0.05)),
+        dict.fromkeys(("dspp", "dsvi"), Settings(layers=3, samples=32, epochs=100, learning_rate=0.005)),
         {"kin8nm": 3, "protein": 1},
         recipes=MENG,
     ),
