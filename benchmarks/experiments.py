@@ -122,7 +122,8 @@ def draw(rows: pd.DataFrame, path: Path) -> None:
             axis.tick_params(axis="y", labelsize=7)
             axis.set_xlim(-0.6, len(methods) - 0.4)
             if line == 0:
-                axis.set_title(f"{dataset}\n{rows.query('dataset == @dataset')['split'].nunique()} splits", fontsize=9)
+                count = rows.query("dataset == @dataset")["split"].nunique()
+                axis.set_title(f"{dataset}\n{count} split{'s' * (count > 1)}", fontsize=9)
             if column == 0:
                 axis.set_ylabel(f"test {score.upper()}")
     figure.suptitle("standardised targets, lower is better; bars are standard errors over splits", fontsize=10)
