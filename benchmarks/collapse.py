@@ -5,7 +5,8 @@
 The number is the share of a draw's total variation that falls into the steepest twentieth of the interval: 0.05 for a straight line,
 1 for a step function. Both have zero means, one output a layer and a Matern 5/2 kernel of lengthscale 1. The guide's layers have the
 whitened inducing values at the output of their untrained mean networks (16 units wide, narrow q), and draws differ by these
-networks' random weights.
+networks' random weights. Those are the library's starting weights ``--gain`` times: 2.4, He's for this LeakyReLU, keeps the range of
+what goes through; with 1 it shrinks at every layer.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def prior_draws(layers: int, x: Tensor, count: int) -> Tensor:
     return torch.stack([Chain(layers)(x)[:, 0] for _ in range(count)])
 
 
-def guide_draws(layers: int, x: Tensor, count: int) -> Tensor:
+def guide_draws(layers: int, x: Tensor, count: int, gain: float) -> Tensor:
     """``(count, N)``: u at the mean network's output, no noise but that of the weights."""
     draws = []
     for _ in range(count):
@@ -55,6 +56,8 @@ def guide_draws(layers: int, x: Tensor, count: int) -> Tensor:
         family = AmortizedInducingPoints(INDUCING, AffineMaps(width=16), hidden_scale=1e-3, scale=1e-3)
         guide = Variational(model, family, MonteCarlo(1))
         guide.initialize(x)
+        for process in guide.processes._modules.values():
+            process.functions.means.coefficients.data.mul_(gain)
         f = x
         for number, layer in enumerate(model.parts, 1):
             f = guide.processes._modules[f"f{number}"](layer(f)).mean
@@ -69,7 +72,7 @@ def concentration(draws: Tensor, share: float = 0.05) -> Tensor:
     return steepest / steps.sum(1)
 
 
-def run(draws: int, points: int = 400) -> tuple[list[dict], dict[str, list[Tensor]], Tensor]:
+def run(draws: int, points: int = 400, gain: float = 2.4) -> tuple[list[dict], dict[str, list[Tensor]], Tensor]:
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(0)
     x = torch.linspace(-3, 3, points)[:, None]
@@ -77,7 +80,7 @@ def run(draws: int, points: int = 400) -> tuple[list[dict], dict[str, list[Tenso
     shown: dict[str, list[Tensor]] = {"prior": [], "guide": []}
     with module_local_parameters(), torch.no_grad():
         for layers in DEPTHS:
-            parts = {"prior": prior_draws(layers, x, draws), "guide": guide_draws(layers, x, draws)}
+            parts = {"prior": prior_draws(layers, x, draws), "guide": guide_draws(layers, x, draws, gain)}
             row: dict = {"layers": layers}
             for name, values in parts.items():
                 share = concentration(values)
@@ -96,13 +99,16 @@ def draw(shown: dict[str, list[Tensor]], x: Tensor, rows: list[dict], path: Path
         for column, values in enumerate(columns):
             axis = axes[line, column]
             axis.plot(x.numpy(), values.mT.numpy(), lw=0.9)
-            axis.set_title(f"{DEPTHS[column]} layers: {rows[column][name]:.2f}", fontsize=8)
+            depth = DEPTHS[column]
+            axis.set_title(f"{depth} layer{'s' * (depth > 1)}: {rows[column][name]:.2f}", fontsize=8)
+            low, high = axis.get_ylim()
+            axis.set_ylim(max(low, -8), min(high, 8))
             axis.tick_params(labelsize=6)
     axes[0, 0].set_ylabel("exact prior", fontsize=8)
     axes[1, 0].set_ylabel("untrained guide", fontsize=8)
     figure.suptitle(
         "draws with zero means; in the titles the share of variation in the steepest twentieth (0.05: a line, 1: steps). "
-        "Guide: whitened u at the output of its mean network",
+        "Guide: whitened u at the output of its mean network; axes end at 8",
         fontsize=9,
     )
     figure.savefig(path, dpi=110)
@@ -112,8 +118,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--figure", type=Path)
     parser.add_argument("--draws", type=int, default=50)
+    parser.add_argument("--gain", type=float, default=2.4)
     arguments = parser.parse_args()
-    rows, shown, x = run(arguments.draws)
+    rows, shown, x = run(arguments.draws, gain=arguments.gain)
     for row in rows:
         print(json.dumps(row))
     if arguments.figure is not None:
