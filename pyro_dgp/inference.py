@@ -202,8 +202,12 @@ class ByValidatedGuide(ByGuide):
         return [
             *super().remarks(settings),
             f"holds out {self.validation.share:.0%} of the training rows for validation: "
-            f"{beta if self.searches else ''}best checkpoint",
+            f"{beta if self.searches else ''}best checkpoint{self._lengths()}",
         ]
+
+    def _lengths(self) -> str:
+        shares = [f"{share:.0%}" for share in self.validation.runs]
+        return f" of runs over {' and '.join(shares)} of the steps" if len(shares) > 1 else ""
 
     @property
     def searches(self) -> bool:

@@ -35,22 +35,25 @@ class Validation:
        NLL within one standard error of the lowest (the error of the lowest as a mean over rows), the largest is taken: few
        rows tell little apart, and more regularisation is the safer error (the one-standard-error rule of Breiman et al. 1984).
        A beta that the user names is not searched for.
-    3. From the same start again, the model is trained for all steps on the other rows. At ``checks`` equally spaced steps of each
-       run the validation NLL is taken (of the predictive mixture, as in every result); a run stops after ``patience`` checks
-       without a better one. The best checkpoint of that beta is what is left in the model: of the long run, or of the short
-       one of the search, whose learning rate fell before it could overfit.
+    3. From the same start again, the model is trained on the other rows for all steps, or for each share of them that ``runs``
+       lists. At ``checks`` equally spaced steps of each run the validation NLL is taken (of the predictive mixture, as in every
+       result); a run stops after ``patience`` checks without a better one. The best checkpoint of that beta is what is left
+       in the model: of the longest run, or of a shorter one or that of the search, whose learning rate fell before it could
+       overfit.
 
     Held-out rows are not trained on afterwards, and a guide that is initialised here does not see them (a model that was built
     on the inputs, such as one with projections, may have). A beta whose training breaks down loses the search. The cost is
-    ``len(betas) * search`` of a run, and the checks.
+    ``len(betas) * search`` of a run, the runs below the longest, and the checks.
 
     :ivar share: of the training rows, one ninth: nine tenths in training become eight.
     :ivar betas: those that are tried, each 0 or more.
+    :ivar runs: lengths of the runs at the chosen beta, as shares of the steps. One that the search has made is not made again.
     """
 
     share: float = 1 / 9
     betas: tuple[float, ...] = (0.01, 0.05, 0.2, 1.0)
     search: float = 0.25
+    runs: tuple[float, ...] = (1.0,)
     checks: int = 20
     patience: int = 10
 
@@ -66,6 +69,8 @@ class Validation:
             raise ValueError(
                 "a validation needs at least one beta, one check, a patience of one, and a search of (0, 1]"
             )
+        if not self.runs or not all(0 < share <= 1 for share in self.runs):
+            raise ValueError(f"runs lists shares of the steps, each above 0 and at most 1, got {self.runs!r}")
 
     def held_out(self, rows: int, split: int) -> Tensor:
         """Mask of the validation rows, ``(rows,)``."""
@@ -82,13 +87,13 @@ class ValidatedFit:
     """What a validated training run leaves behind.
 
     :ivar beta: the one in use.
-    :ivar best_step: step of the checkpoint that was kept, of the ``run_steps`` of its run (the long one, or one of the search).
+    :ivar best_step: step of the checkpoint that was kept, of the ``run_steps`` of its run (the longest, a shorter one, or that of the search).
     :ivar validation_nll: there, nats per row, and its standard error ``validation_error``.
     :ivar rows: rows trained on, and ``validation_rows``.
     :ivar steps: optimiser steps in all, those of the search included; ``search_steps`` of them in the search.
-    :ivar seconds: wall-clock time in all; ``extra_seconds`` of it in the search and the checks.
+    :ivar seconds: wall-clock time in all; ``extra_seconds`` of it in the checks and in all runs but the longest.
     :ivar searched: best validation NLL of each beta that was tried.
-    :ivar failure: what broke the long run down, if anything did.
+    :ivar failure: what broke the longest run down, if anything did.
     """
 
     beta: float
@@ -116,7 +121,7 @@ class Trial:
         self.at = {math.ceil((k + 1) * steps / validation.checks) for k in range(validation.checks)}
         self.best, self.standard_error, self.best_step, self.since = math.inf, 0.0, 0, 0
         self.best_state: dict[str, Any] = {}
-        self.seconds = 0.0
+        self.seconds = self.checking_seconds = 0.0
         self.failure: Exception | None = None
 
     def __call__(self, step: int) -> bool:
@@ -130,7 +135,7 @@ class Trial:
         if math.isfinite(value) and value < self.best:
             self.best, self.best_step, self.best_state, self.since = value, step, _snapshot(self.state), 0
             self.standard_error = float(values.std(correction=0)) / math.sqrt(len(values))
-        self.seconds += time.perf_counter() - start
+        self.checking_seconds += time.perf_counter() - start
         return self.since >= self.validation.patience
 
 
@@ -172,6 +177,7 @@ class _Training:
         _restore(self.state, self.start)
         torch.manual_seed(self.seed)
         run, first = Trial(self.state, self.score, beta, steps, self.validation), self.done
+        start = time.perf_counter()
 
         def after(step: int, value: float) -> None:
             self.done = first + step + 1
@@ -184,6 +190,7 @@ class _Training:
             self.fit(objective, *self.rows, steps, callback=after, stop=run)
         except (ValueError, NotPositiveDefiniteError) as error:
             run.failure = error
+        run.seconds = time.perf_counter() - start
         return run
 
 
@@ -220,20 +227,21 @@ def fit_validated(
         guide.initialize(x[~mask], y[~mask])
     betas = validation.betas if beta is None else (beta,)
     trial_steps = max(1, round(validation.search * steps)) if len(betas) > 1 else 0
+    lengths = sorted({max(1, round(share * steps)) for share in validation.runs} - {trial_steps})
     train = partial(fit, batch_size=batch_size, learning_rate=learning_rate, seed=seed, optimizer=optimizer)
     training = _Training(
         guide, loss, (x[~mask], y[~mask]), (x[mask], y[mask]), seed, validation, train, report,
-        len(betas) * trial_steps + steps,
+        len(betas) * trial_steps + sum(lengths),
     )  # fmt: skip
     try:
         with module_local_parameters(training.state), torch.random.fork_rng():
             trials = [training.run(factor, trial_steps) for factor in betas] if trial_steps else []
-            search_seconds, search_steps = time.perf_counter() - began, training.done
+            search_steps = training.done
             chosen = largest_within_error(trials) if trials else betas[0]
-            final = training.run(chosen, steps)
-            best = min([final, *(run for run in trials if run.beta == chosen)], key=lambda run: run.best)
+            runs = [run for run in trials if run.beta == chosen] + [training.run(chosen, length) for length in lengths]
+            best, longest = min(runs, key=lambda run: run.best), max(runs, key=lambda run: run.steps)
             if not best.best_state:
-                raise final.failure or ValueError(
+                raise longest.failure or ValueError(
                     "the validation NLL was infinite or NaN at every check: lower the learning rate"
                 )
     except BaseException:
@@ -242,8 +250,9 @@ def fit_validated(
     _restore(training.state, best.best_state)
     return ValidatedFit(
         chosen, best.best_step, best.steps, best.best, best.standard_error, int((~mask).sum()), int(mask.sum()),
-        training.done, search_steps, time.perf_counter() - began, final.seconds + (search_seconds if trials else 0.0),
-        {run.beta: run.best for run in trials}, None if final.failure is None else str(final.failure),
+        training.done, search_steps, time.perf_counter() - began,
+        longest.checking_seconds + sum(run.seconds for run in {*trials, *runs} - {longest}),
+        {run.beta: run.best for run in trials}, None if longest.failure is None else str(longest.failure),
     )  # fmt: skip
 
 

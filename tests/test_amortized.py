@@ -621,3 +621,13 @@ def test_a_network_of_the_wrong_batch_shape_is_refused():
         ValueError, match=r"latent site 'w' has batch shape \(12, 1\), which does not expand to .* \(12,\)"
     ):
         guide.components(x, y)
+
+
+def test_amortised_methods_say_their_two_runs():
+    words = (
+        "holds out 11% of the training rows for validation: {}best checkpoint of runs over 25% and 100% of the steps"
+    )
+    assert METHODS["avdgp-ar2p"].inference.remarks(Settings())[-1] == words.format("")
+    assert METHODS["avdgp-ar2pp"].inference.remarks(Settings())[-1] == words.format("beta from 0.01, 0.05, 0.2, 1, ")
+    assert METHODS["avdgp-ar2pp"].inference.remarks(Settings(beta=1.0))[-1] == words.format("beta 1 as given, ")
+    assert METHODS["dspp"].inference.remarks(Settings(beta=1.0))[-1].endswith("best checkpoint")

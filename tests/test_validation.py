@@ -104,6 +104,32 @@ def test_beta_is_searched_from_one_start_and_the_run_is_that_of_the_one_chosen()
     assert result.search_steps == 300 and 0 < result.extra_seconds < result.seconds
 
 
+def test_a_shorter_run_stands_beside_the_full_one_and_is_not_made_twice():
+    x, y = regression(45)
+    mask = Validation().held_out(45, 0)
+
+    def run(**choices):
+        guide, totals = guided(x, y), []
+        result = fit_validated(
+            guide, predictive, x, y, 80, 45, 0.3, report=lambda step, total, _: totals.append((step, total)), **choices
+        )
+        nll = -float(predict(guide, x[mask]).log_prob(y[mask]).mean())
+        assert nll == pytest.approx(result.validation_nll, abs=1e-12) and totals[-1] == (result.steps, totals[0][1])
+        return result, state(guide), totals[0][1]
+
+    never = {"checks": 4, "patience": 100}
+    (short, short_state, _), (long, long_state, _) = (
+        run(validation=Validation(runs=(share,), **never), beta=0.0) for share in (0.25, 1.0)
+    )
+    both, both_state, total = run(validation=Validation(runs=(0.25, 1.0), **never), beta=0.0)
+    assert (short.steps, long.steps, both.steps, total) == (20, 80, 100, 100)
+    better, better_state = min(((short, short_state), (long, long_state)), key=lambda pair: pair[0].validation_nll)
+    assert (both.validation_nll, both.run_steps) == (better.validation_nll, better.run_steps)
+    assert short.validation_nll != long.validation_nll and same(both_state, better_state)
+    searched, *_ = run(validation=Validation(betas=(0.0, 0.1), search=0.25, runs=(0.25, 1.0), **never))
+    assert (searched.search_steps, searched.steps) == (40, 120)
+
+
 def test_it_overfits_less_than_training_on_everything():
     torch.manual_seed(5)
     x, x_test = torch.rand(135, 3) * 2 - 1, torch.rand(300, 3) * 2 - 1
@@ -126,7 +152,12 @@ def test_any_loss_can_be_validated():
 
 
 def test_bad_arguments_are_one_sentence():
-    for arguments, word in (({"share": 1.0}, "share"), ({"betas": ()}, "beta"), ({"search": 0.0}, "search")):
+    for arguments, word in (
+        ({"share": 1.0}, "share"),
+        ({"betas": ()}, "beta"),
+        ({"search": 0.0}, "search"),
+        ({"runs": (0.0,)}, "runs lists"),
+    ):
         with pytest.raises(ValueError, match=word):
             Validation(**arguments)
     for betas in (0.1, "0.1"):
