@@ -75,7 +75,7 @@ def _meng(
 
 
 MENG = {
-    "dspp": _meng("dspp", 1.0, sigma_points, predictive_loss, Validation()),
+    "dspp": _meng("dspp", 1.0, sigma_points, predictive_loss, Validation(runs=(0.25, 1.0))),
     "dsvi": _meng("dsvi", 0.01, monte_carlo, elbo, CHECKED),
 }
 
