@@ -53,7 +53,7 @@ def guide_draws(layers: int, x: Tensor, count: int, gain: float) -> Tensor:
     draws = []
     for _ in range(count):
         model = Chain(layers)
-        family = AmortizedInducingPoints(INDUCING, AffineMaps(width=16), hidden_scale=1e-3, scale=1e-3)
+        family = AmortizedInducingPoints(INDUCING, AffineMaps(), hidden_scale=1e-3, scale=1e-3)
         guide = Variational(model, family, MonteCarlo(1))
         guide.initialize(x)
         for process in guide.processes._modules.values():

@@ -11,7 +11,6 @@ from pyro.distributions import Delta
 from pyro.infer.autoguide.effect import AutoMessenger, AutoNormalMessenger
 from pyro.infer.autoguide.utils import deep_setattr
 from pyro.nn import PyroModule, PyroParam, pyro_method
-from pyro.nn.module import to_pyro_module_
 from pyro.poutine import block
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
@@ -23,7 +22,18 @@ from pyro_dgp.passes import Components, Run
 from pyro_dgp.processes import Process, ProcessFamily
 from pyro_dgp.propagation import Propagation
 from pyro_dgp.rows import RowDependence, row_dependence
-from pyro_dgp.sites import Message, counted, expanded, has_parameter, is_observation, is_shared, require_finite
+from pyro_dgp.sites import (
+    Message,
+    counted,
+    expanded,
+    from_network,
+    has_parameter,
+    is_observation,
+    is_random,
+    is_shared,
+    pyro_networks,
+    require_finite,
+)
 
 
 class Variational(AutoMessenger):
@@ -41,9 +51,9 @@ class Variational(AutoMessenger):
     :param latents: a Pyro messenger guide whose ``get_posterior`` serves the other latent sites. One that holds values
         for each row of the data (the default's mean-field normal) leaves new rows to the prior; any other serves them.
     :param networks: amortised guides of other latent sites, by name: a module that is called with the arguments of the model and
-        returns the site's posterior, a distribution of the prior's shape, or nothing for the prior (where ``y`` is not there
-        to look at, say). For sites with values for each row; it serves new rows too. It is made a Pyro module in place, so
-        that stock ``SVI`` trains it.
+        returns the site's posterior: a distribution of the prior's shape, a tensor (a point estimate), or nothing for the prior
+        (where ``y`` is not there to look at, as in predictions: give ``y`` a default). For sites with values for each row; it
+        serves new rows too. It is made a Pyro module in place, so that stock ``SVI`` trains it, and serves one guide.
 
     Call :meth:`initialize` once on training data before anything else.
     """
@@ -63,11 +73,7 @@ class Variational(AutoMessenger):
         keep_parameters_local(own)
         self.propagation = own
         self.latents = AutoNormalMessenger(model) if latents is None else latents
-        self.networks = PyroModule()
-        for name, network in (networks or {}).items():
-            if not isinstance(network, PyroModule):
-                to_pyro_module_(network)
-            setattr(self.networks, name, network)
+        self.networks = pyro_networks(networks or {})
         self._axes: dict[str, int] = {}
         self._local: dict[str, tuple[int, ...]] = {}
         self._response: set[str] = set()
@@ -122,7 +128,7 @@ class Variational(AutoMessenger):
 
     def _sort_sites(self, dependence: RowDependence) -> None:
         """Which foreign sites are responses, and which are local to data."""
-        sites = [s for s in self.trace.nodes.values() if s["type"] == "sample" and not site_is_subsample(s)]
+        sites = [site for site in self.trace.nodes.values() if is_random(site)]
         foreign = [s for s in sites if not isinstance(s["infer"].get("prior"), FunctionPrior)]
         self._response = {s["name"] for s in foreign if s["is_observed"] or is_observation(s)}
         if not self._response and foreign and foreign[-1] is sites[-1]:
@@ -143,7 +149,7 @@ class Variational(AutoMessenger):
             if name not in self._local:
                 raise ValueError(
                     f"networks= names {name!r}, which is no latent site with values for each row of the data (those are "
-                    f"{sorted(self._local)}): give the guide of another site through latents="
+                    f"{sorted(self._local)}): give the guide of another site, or of one in a subsampled plate, through latents="
                 )
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
@@ -342,13 +348,7 @@ class Variational(AutoMessenger):
     def get_posterior(self, name: str, prior: Any) -> Any:
         """The posterior of a latent site that is no GP; nothing for its prior."""
         if name in self.networks._modules:
-            posterior = cast(nn.Module, self.networks._modules[name])(*self.args_kwargs[0], **self.args_kwargs[1])
-            if posterior is not None and posterior.event_shape != prior.event_shape:
-                raise ValueError(
-                    f"the network of {name!r} gave a posterior of event shape {tuple(posterior.event_shape)} and the prior has "
-                    f"{tuple(prior.event_shape)}: use .to_event() as the model does"
-                )
-            return posterior
+            return from_network(name, cast(nn.Module, self.networks._modules[name]), prior, *self.args_kwargs)
         self.latents._outer_plates = self._outer_plates
         self.latents.args_kwargs = self.args_kwargs
         self.latents.trace = self.trace

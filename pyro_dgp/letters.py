@@ -44,7 +44,8 @@ def inside_letters(x: Array) -> NDArray[np.bool_]:
 def letters(rows: int = 40_000, seed: int = 0) -> Dataset:
     """Points uniform in the unit square and whether they lie inside the letters, 0 or 1; a third of the rows for testing.
 
-    Two thirds are for training, of which a quarter is meant for validation: training, test and validation rows are as 3:2:1.
+    Arrays of NumPy in float64: standardise x, and make tensors with ``torch.as_tensor``. Two thirds are for training, of which a
+    quarter is meant for validation: training, test and validation rows are as 3:2:1.
 
     :param seed: of points and test rows; equal seeds give equal data.
     """

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from pyro.poutine.util import site_is_subsample
 from torch import Size, Tensor
 from torch.distributions import Distribution
 
@@ -17,6 +16,7 @@ from pyro_dgp.parameters import evaluating, module_local_parameters
 from pyro_dgp.passes import Components
 from pyro_dgp.prediction import Mixture, Prediction, stack_mixtures
 from pyro_dgp.propagation import MonteCarlo
+from pyro_dgp.sites import is_random
 
 
 def predict(
@@ -83,9 +83,7 @@ def _response(guide: Variational, components: Components) -> str:
     names = [
         name
         for name, site in components.trace.nodes.items()
-        if site["type"] == "sample"
-        and not site_is_subsample(site)
-        and (isinstance(site["infer"].get("prior"), Observation) or name in guide.responses)
+        if is_random(site) and (isinstance(site["infer"].get("prior"), Observation) or name in guide.responses)
     ]
     if len(names) != 1:
         raise ValueError(f"the model has {len(names)} observation sites, {names}: name one with site=")

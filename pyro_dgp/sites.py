@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
+from pyro.distributions import Delta
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from pyro.nn import PyroModule
+from pyro.nn.module import to_pyro_module_
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
@@ -17,6 +22,11 @@ Message = dict[str, Any]
 def is_observation(site: Message) -> bool:
     """Whether the model has an observation of this library there."""
     return isinstance(site["infer"].get("prior", site["fn"]), Observation | RowObservation)
+
+
+def is_random(site: Message) -> bool:
+    """Whether it is a sample site that stands for a draw or an observation: no subsample, no ``pyro.deterministic``."""
+    return site["type"] == "sample" and not site_is_subsample(site) and not site["infer"].get("_deterministic")
 
 
 def is_shared(site: Message) -> bool:
@@ -47,6 +57,41 @@ def has_parameter(module: nn.Module, name: str) -> bool:
             return False
         module = cast(nn.Module, module._modules[part])
     return False
+
+
+def pyro_networks(networks: Mapping[str, nn.Module]) -> PyroModule:
+    """Networks by site, made Pyro modules in place."""
+    result = PyroModule()
+    for name, network in networks.items():
+        if not isinstance(network, PyroModule):
+            to_pyro_module_(network)
+        if cast(Any, network)._pyro_context.used:
+            raise ValueError(
+                f"the network of {name!r} has run in another guide already: build a new one for this guide, and load the other's "
+                "state_dict if it is to start there"
+            )
+        setattr(result, name, network)
+    return result
+
+
+def from_network(name: str, network: nn.Module, prior: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The posterior that the network of a latent site gives: a distribution, or nothing for the prior."""
+    posterior = network(*args, **kwargs)
+    if isinstance(posterior, Tensor):
+        posterior = Delta(posterior, event_dim=prior.event_dim)
+    if posterior is None:
+        return None
+    if not isinstance(posterior, TorchDistributionMixin):
+        raise TypeError(
+            f"the network of {name!r} returned {type(posterior).__name__}, no distribution of pyro.distributions, a tensor "
+            "(a point estimate), or None (the prior)"
+        )
+    if posterior.event_shape != prior.event_shape:
+        raise ValueError(
+            f"the network of {name!r} gave a posterior of event shape {tuple(posterior.event_shape)} and the prior has "
+            f"{tuple(prior.event_shape)}: use .to_event() as the model does"
+        )
+    return posterior
 
 
 def require_finite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -69,6 +69,8 @@ class Validation:
             raise ValueError(
                 "a validation needs at least one beta, one check, a patience of one, and a search of (0, 1]"
             )
+        if isinstance(self.runs, str) or not isinstance(self.runs, Sequence):
+            raise TypeError(f"runs is a tuple of shares, got {self.runs!r}: for a single one write runs=(1.0,)")
         if not self.runs or not all(0 < share <= 1 for share in self.runs):
             raise ValueError(f"runs lists shares of the steps, each above 0 and at most 1, got {self.runs!r}")
 
@@ -212,7 +214,8 @@ def fit_validated(
     """Train a guide and its model as :class:`Validation` says, in place.
 
     :param guide: initialised here, on the rows trained on, if it has not been; its state is the start of every run.
-    :param loss: from beta and the number of training rows to the loss.
+    :param loss: from beta and the number of training rows to the loss. For one that has no beta, as the ELBO, give
+        ``Validation(betas=(1.0,))``: each beta is a run.
     :param x: training inputs ``(N, D)``, validation rows among them.
     :param y: targets ``(N,)`` or ``(N, D_out)``.
     :param seed: of the order of the batches, and of the draws in training and in the checks.

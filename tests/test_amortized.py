@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pyro
 import pytest
@@ -631,3 +632,74 @@ def test_amortised_methods_say_their_two_runs():
     assert METHODS["avdgp-ar2pp"].inference.remarks(Settings())[-1] == words.format("beta from 0.01, 0.05, 0.2, 1, ")
     assert METHODS["avdgp-ar2pp"].inference.remarks(Settings(beta=1.0))[-1] == words.format("beta 1 as given, ")
     assert METHODS["dspp"].inference.remarks(Settings(beta=1.0))[-1].endswith("best checkpoint")
+
+
+def test_networks_are_wide_enough_to_bend_where_inputs_have_one_dimension():
+    def widths(recipe):
+        functions = AmortizedInducingPoints(4, recipe).create(a_prior(torch.randn(9, 1)), hidden=False).functions
+        network = functions.network if hasattr(functions, "network") else functions.means
+        return [rows for rows, _ in network.shapes[:-1]]
+
+    assert widths(AffineMaps()) == widths(OneNetwork()) == [16, 16]
+    assert widths(AffineMaps(narrowest=1)) == [1, 1]  # [AVDGP] C.1
+    assert widths(AffineMaps(depth=3, width=5)) == [5, 5, 5]
+    x, y = regression(120)
+    torch.manual_seed(0)
+    guide = Variational(OneLayer(), AmortizedInducingPoints(8), MonteCarlo(1))
+    guide.initialize(x, y)
+    fit(ELBO(120)(guide.model, guide), x, y, 400, 120, 0.01)
+    ordinary = Variational(OneLayer(), InducingPoints(20), MonteCarlo(1))
+    ordinary.initialize(x, y)
+    fit(ELBO(120)(ordinary.model, ordinary), x, y, 400, 120, 0.02)
+    errors = [float((predict(g, x).mean - y).square().mean().sqrt()) for g in (guide, ordinary)]
+    assert errors[0] < 1.3 * errors[1]
+
+
+def test_a_guide_of_another_width_and_bad_recipes_are_refused():
+    x, y = regression(10, inputs=2)
+    for family in (AmortizedInducingPoints(3), InducingPoints(3)):
+        process = family.create(a_prior(x, outputs=3), hidden=False)
+        with pytest.raises(ValueError, match="serve 3 outputs and the GP has 1: initialise the guide on this model"):
+            process(a_prior(x, outputs=1))
+    for arguments in ({"depth": -1}, {"width": 0}, {"narrowest": 0}):
+        with pytest.raises(ValueError, match="a depth of 0 or more and a width of 1 or more"):
+            OneNetwork(**arguments)
+    with pytest.raises(ValueError, match="spread is a standard deviation"):
+        AffineMaps(spread=-1.0)
+    with pytest.raises(ValueError, match="initial scales are above 0, got scale=0"):
+        AmortizedInducingPoints(3, scale=0.0)
+
+
+def test_batched_lengthscales_are_refused_even_if_there_are_as_many_as_rows():
+    x = torch.randn(6, 2)
+    prior = a_prior(x)
+    process = AmortizedInducingPoints(3).create(prior, hidden=False)
+    warp = replace(prior.covariance.warp, lengthscale=torch.rand(6, 1, 1, 2) + 0.5)
+    batched = FunctionPrior(x, replace(prior.covariance, warp=warp), prior.mean_function, 3)
+    with pytest.raises(ValueError, match="batched parameters"):
+        process(batched)
+
+
+def test_a_network_serves_one_guide_and_returns_a_posterior():
+    x, y = regression(20)
+
+    def guided(network):
+        guide = Variational(LatentInputs(), InducingPoints(5), MonteCarlo(1), networks={"w": network})
+        guide.initialize(x, y)
+        return ELBO(20)(guide.model, guide)
+
+    class Point(torch.nn.Linear):
+        def forward(self, x, y=None):
+            return None if y is None else super().forward(x).squeeze(-1)
+
+    class Wrong(torch.nn.Module):
+        def forward(self, x, y=None):
+            return torch.distributions.Normal(x[:, 0], 1.0)
+
+    network = Point(1, 1)
+    guided(network)(x, y).backward()
+    assert all(bool(parameter.grad.any()) for parameter in network.parameters())
+    with pytest.raises(ValueError, match="'w' has run in another guide already: build a new one"):
+        guided(network)
+    with pytest.raises(TypeError, match=r"'w' returned Normal, no distribution of pyro.distributions"):
+        guided(Wrong())(x, y)

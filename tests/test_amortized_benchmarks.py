@@ -9,15 +9,14 @@ import pytest
 import torch
 
 from benchmarks import amortized, amortized_speed, collapse, letters
-from pyro_dgp import ELBO, AmortizedInducingPoints, SigmaPoints, Variational, WithMean
+from pyro_dgp import ELBO, SigmaPoints, Variational, WithMean
 
 
 @pytest.mark.parametrize("per_output", [False, True])
 def test_the_floor_of_amortised_steps_computes_the_same_objective(per_output, local):
     x, y = torch.randn(amortized_speed.ROWS, 8), torch.randn(amortized_speed.ROWS)
-    families = {s: AmortizedInducingPoints(m) for s, m in zip(amortized_speed.SITES, (8, 4, 4), strict=True)}
     model = amortized_speed.model(per_output)
-    guide = Variational(model, families, WithMean(SigmaPoints("qr3", amortized_speed.SAMPLES)))
+    guide = Variational(model, amortized_speed.families(), WithMean(SigmaPoints("qr3", amortized_speed.SAMPLES)))
     guide.initialize(x, y)
     floor = amortized_speed.StraightLine(per_output)
     kernels = [*(layer.kernel for layer in model.hidden), model.top.kernel]

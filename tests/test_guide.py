@@ -17,7 +17,10 @@ from pyro_dgp import (
     GaussianProcess,
     InducingPoints,
     MonteCarlo,
+    PredictiveLogLikelihood,
+    SigmaPoints,
     Variational,
+    WithMean,
     concatenate_inputs,
     module_local_parameters,
     predict,
@@ -311,3 +314,20 @@ def test_mixed_dtypes_raise_before_training():
     guide = guided(TwoLayers(x), x, y)
     with pytest.raises(ValueError, match=r"shape \(N, D\) with N at least 1, got \(0, 1\)"):
         predict(guide, x[:0])
+
+
+@pytest.mark.parametrize("propagation", [MonteCarlo(3), SigmaPoints("qr3", 3), WithMean(SigmaPoints("qr3", 3))])
+def test_deterministic_sites_are_left_alone(propagation, local):
+    class Scaled(TwoLayers):
+        def forward(self, x, y=None):
+            h = pyro.deterministic("scaled", 2 * pyro.sample("h", self.hidden(x)))
+            return pyro.sample("y", self.likelihood(self.top(h)), obs=y)
+
+    x, y = regression(20)
+    guide = Variational(Scaled(x), InducingPoints(5), propagation)
+    guide.initialize(x, y)
+    for loss in (ELBO(40), ELBO(), PredictiveLogLikelihood(40)):
+        loss(guide.model, guide)(x, y).backward()
+    assert guide.responses == {"y"} and predict(guide, x).mean.shape == (20,)
+    trace = guide.components(x, y).trace
+    torch.testing.assert_close(trace.nodes["scaled"]["value"], 2 * trace.nodes["h"]["value"])

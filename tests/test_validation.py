@@ -165,6 +165,10 @@ def test_bad_arguments_are_one_sentence():
         object.__setattr__(validation, "betas", betas)  # the type checker of the tests would raise before
         with pytest.raises(TypeError, match=r"betas is a tuple of numbers, got .*0.1.*: for a single one write betas"):
             validation.__post_init__()
+    validation = Validation()
+    object.__setattr__(validation, "runs", 0.5)
+    with pytest.raises(TypeError, match=r"runs is a tuple of shares, got 0.5"):
+        validation.__post_init__()
     for beta in (-0.1, math.nan, math.inf):
         with pytest.raises(ValueError, match=f"a beta is a finite number, 0 or more, got {beta}"):
             Validation(betas=(0.05, beta))

@@ -120,7 +120,7 @@ class Classifier(PyroModule):
 # - the mean of the hidden layer, while the samples travel on: AR2, `WithMean(MonteCarlo(S))`, or over learned sigma points AR2P,
 #   `WithMean(SigmaPoints("qr3", S))`.
 #
-# `WithMean` carries the mean as one more component that no loss counts, so it stays right whatever the model does between layers.
+# `WithMean` carries the mean as one more component that no loss counts, which goes through whatever the model does between layers.
 # Everything else is the same for both guides, the validation routine included.
 
 # %%
@@ -163,7 +163,7 @@ figure.colorbar(shown, ax=axes, shrink=0.8)
 plt.show()
 
 # %% [markdown]
-# The ordinary guide blurs what its points cannot resolve, the amortized one is sharp and still misshapen. Neither has converged:
+# The ordinary guide blurs what its points cannot resolve, the amortized one is sharp, with gaps in the letters still. Neither has converged:
 # `benchmarks/letters.py` goes on for 20,000 steps on 20,000 rows.
 #
 # ## 3. Where the inducing points go
@@ -172,7 +172,7 @@ plt.show()
 # around their row. Training moves the maps: below are the first layer's points of three rows, and of all rows.
 
 # %%
-functions = guides["amortized"].processes._modules["h"].functions
+functions = guides["amortized"].processes.h.functions
 with module_local_parameters(), torch.no_grad():
     z, means, scales = functions(x_test)
 figure, axes = plt.subplots(1, 2, figsize=(7, 3.4), layout="constrained")

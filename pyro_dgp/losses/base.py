@@ -10,7 +10,6 @@ import torch
 from pyro.infer import ELBO as PyroELBO
 from pyro.infer.elbo import ELBOModule
 from pyro.infer.util import torch_item
-from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
@@ -18,6 +17,7 @@ from pyro_dgp.guide import Variational
 from pyro_dgp.likelihoods import CollapsedObservation, check_target
 from pyro_dgp.parameters import require_own_parameters
 from pyro_dgp.passes import Components
+from pyro_dgp.sites import is_random
 
 Site = dict[str, Any]
 
@@ -66,7 +66,7 @@ class Loss(PyroELBO):  # type: ignore[misc]
             False,
         )
         for site in components.trace.nodes.values():
-            if site["type"] != "sample" or site_is_subsample(site):
+            if not is_random(site):
                 continue
             if site["is_observed"]:
                 seen = True

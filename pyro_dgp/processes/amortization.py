@@ -37,12 +37,12 @@ class Perceptron(PyroModule):
 
     All weights and biases are one ``PyroParam``, since Pyro's bookkeeping is paid for each; :attr:`layers` has them by layer.
 
-    :param depth: hidden layers, each ``min(inputs, outputs)`` wide ([AVDGP] C.1) unless ``width`` says otherwise.
+    :param depth: hidden layers, each ``width`` wide.
     """
 
-    def __init__(self, inputs: int, outputs: int, depth: int, width: int | None, like: Tensor) -> None:
+    def __init__(self, inputs: int, outputs: int, depth: int, width: int, like: Tensor) -> None:
         super().__init__()
-        sizes = [inputs, *[width or min(inputs, outputs)] * depth, outputs]
+        sizes = [inputs, *[width] * depth, outputs]
         self.shapes = [(columns, rows) for rows, columns in itertools.pairwise(sizes)]
         drawn = [rows**-0.5 * (2 * torch.rand(rows * columns + columns) - 1) for columns, rows in self.shapes]
         self.coefficients = PyroParam(torch.cat(drawn).to(like), event_dim=1)
@@ -108,20 +108,49 @@ class AmortizationRecipe(ABC):
 
 
 @dataclass(frozen=True)
-class AffineMaps(AmortizationRecipe):
-    """``z_nm = W_m x_n + b_m``, and two perceptrons for means and scales ([AVDGP] 3.2, 3.3).
+class Hidden:
+    """Hidden layers of perceptrons.
 
-    An affine map of the input space onto itself keeps the inducing points of a row from degenerating. At the start W_m is
-    the identity, b_m is normal, and means and scales are equal over the M points ([AVDGP] 4.6).
-
-    :param depth: hidden layers of the perceptrons.
-    :param width: units of each; ``min(inputs, outputs)`` of the perceptron if not given.
-    :param spread: initial standard deviation of b_m, in units of the inputs.
+    :param depth: how many.
+    :param width: units of each; if not given, the smaller of the perceptron's inputs and outputs, but at least ``narrowest``.
+    :param narrowest: 1 for [AVDGP] C.1, whose networks have a single unit where the inputs have one dimension, and bend once.
     """
 
     depth: int = 2
     width: int | None = None
+    narrowest: int = 16
+
+    def __post_init__(self) -> None:
+        if self.depth < 0 or (self.width is not None and self.width < 1) or self.narrowest < 1:
+            raise ValueError(
+                f"a network has a depth of 0 or more and a width of 1 or more, got depth={self.depth}, width={self.width}, "
+                f"narrowest={self.narrowest}"
+            )
+
+    def perceptron(self, inputs: int, outputs: int, like: Tensor) -> Perceptron:
+        """One of that shape."""
+        width = max(self.narrowest, min(inputs, outputs)) if self.width is None else self.width
+        return Perceptron(inputs, outputs, self.depth, width, like)
+
+
+@dataclass(frozen=True)
+class AffineMaps(Hidden, AmortizationRecipe):
+    """``z_nm = W_m x_n + b_m``, and two perceptrons for means and scales ([AVDGP] 3.2, 3.3).
+
+    An affine map of the input space onto itself keeps the inducing points of a row from degenerating. At the start W_m is
+    the identity, b_m is normal, and means and scales are equal over the M points ([AVDGP] 4.6). Spread and networks expect
+    inputs of about unit scale: standardise them.
+
+    :param depth: hidden layers of the perceptrons; see :class:`Hidden` for their ``width`` and ``narrowest``.
+    :param spread: initial standard deviation of b_m, in units of the inputs.
+    """
+
     spread: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.spread < 0:
+            raise ValueError(f"spread is a standard deviation, 0 or more, got {self.spread}")
 
     def create(self, sizes: Sizes, x: Float[Tensor, "n d"], scale: float) -> InferenceFunctions:
         """See :class:`AmortizationRecipe`."""
@@ -135,8 +164,8 @@ class _Affine(InferenceFunctions):
         identity = torch.eye(inputs).to(x)
         self.weight = PyroParam(identity.repeat(points, 1, 1), event_dim=3)
         self.bias = PyroParam(recipe.spread * torch.randn(points, inputs).to(x), event_dim=2)
-        self.means = Perceptron(inputs, sizes.num_outputs * points, recipe.depth, recipe.width, x)
-        self.scales = Perceptron(inputs, sizes.num_outputs * sizes.num_scales, recipe.depth, recipe.width, x)
+        self.means = recipe.perceptron(inputs, sizes.num_outputs * points, x)
+        self.scales = recipe.perceptron(inputs, sizes.num_outputs * sizes.num_scales, x)
         _equal_over_points(*self.means.last, points)
         _constant_scales(*self.scales.last, sizes, scale)
 
@@ -147,18 +176,14 @@ class _Affine(InferenceFunctions):
 
 
 @dataclass(frozen=True)
-class OneNetwork(AmortizationRecipe):
+class OneNetwork(Hidden, AmortizationRecipe):
     """A single perceptron for points, means and scales, as in input-dependent sparse GPs ([AVDGP] 3.1; Jafrasteh et al. 2022).
 
     Its points start around rows of the training inputs. A deep network tends to map all inputs into a subspace and forgets
-    where a row is ([AVDGP] C.2).
+    where a row is ([AVDGP] C.2). Inputs are expected to be of about unit scale.
 
-    :param depth: hidden layers.
-    :param width: units of each; ``min(inputs, outputs)`` if not given.
+    :param depth: hidden layers; see :class:`Hidden` for their ``width`` and ``narrowest``.
     """
-
-    depth: int = 2
-    width: int | None = None
 
     def create(self, sizes: Sizes, x: Float[Tensor, "n d"], scale: float) -> InferenceFunctions:
         """See :class:`AmortizationRecipe`."""
@@ -170,7 +195,7 @@ class _Network(InferenceFunctions):
         super().__init__(sizes)
         self.split = [sizes.num_inducing * sizes.num_inputs, sizes.num_outputs * sizes.num_inducing]
         outputs = sum(self.split) + sizes.num_outputs * sizes.num_scales
-        self.network = Perceptron(sizes.num_inputs, outputs, recipe.depth, recipe.width, x)
+        self.network = recipe.perceptron(sizes.num_inputs, outputs, x)
         weight, bias = self.network.last
         first, second = self.split[0], sum(self.split)
         rows = torch.randint(len(x), (sizes.num_inducing,), device=x.device)

@@ -48,6 +48,11 @@ class AmortizedProcess(Process):
                 f"the inference functions of {prior.name!r} take {self.functions.sizes.num_inputs} dimensions and its "
                 f"inputs have {at.shape[-1]}"
             )
+        if prior.num_outputs != self.functions.sizes.num_outputs:
+            raise ValueError(
+                f"the inference functions of {prior.name!r} serve {self.functions.sizes.num_outputs} outputs and the GP has "
+                f"{prior.num_outputs}: initialise the guide on this model"
+            )
         z, mean, scale = self.functions(at)
         shared = at.shape != prior.x.shape
         if shared:  # one set of inducing points for all components, which become its columns
@@ -74,7 +79,9 @@ def _moments(
     scale: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Mean without the prior's, and variance, at the columns of each row, both ``(..., N, D_out, S)``."""
-    if prior.covariance.diagonal(z.new_zeros(1, 1, z.shape[-1])).dim() > 2:
+    with torch.no_grad():
+        batched = prior.covariance.matrix(z.new_zeros(1, 1, z.shape[-1])).dim() > 3
+    if batched:
         raise ValueError(
             f"the kernel of {prior.name!r} has batched parameters: amortised inducing points take one set at a time, "
             "as with vectorize_particles=False"
@@ -124,6 +131,8 @@ class AmortizedInducingPoints(ProcessFamily):
             )
         if self.num_inducing < 1:
             raise ValueError(f"num_inducing must be at least 1, got {self.num_inducing}")
+        if min(self.hidden_scale, self.scale) <= 0:
+            raise ValueError(f"initial scales are above 0, got scale={self.scale} and hidden_scale={self.hidden_scale}")
 
     def create(self, prior: FunctionPrior, hidden: bool) -> AmortizedProcess:
         """Functions of the prior's inputs."""

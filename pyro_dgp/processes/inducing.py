@@ -57,6 +57,11 @@ class InducingPointProcess(Process):
                 f"the inducing points of {prior.name!r} have {z.shape[-1]} dimensions and its inputs {prior.x.shape[-1]}"
             )
         mean, scale = self.whitened_mean, self._scale()
+        if prior.num_outputs != len(mean):
+            raise ValueError(
+                f"the inducing points of {prior.name!r} serve {len(mean)} outputs and the GP has {prior.num_outputs}: "
+                "initialise the guide on this model"
+            )
         k_zz = prior.covariance.matrix(z)
         # Without batched hyperparameters all rows of all particles are columns of one product.
         folded = k_zz.dim() == 3
