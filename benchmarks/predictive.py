@@ -6,6 +6,7 @@
 |---|---|
 | ``small`` | ``dspp`` against ``ppgpr``, the zoo's defaults, five small sets, 10 paired splits |
 | ``rules`` | the quadrature ablation ([DSPP] Table 1): QR1 and QR2 with 27 components, QR3 with 10, width 3 |
+| ``components`` | QR3 with as many components as QR1 and QR2 have in ``rules`` |
 | ``ranking`` | ``ppgpr, dsvi, gamma-dgp, dspp`` ([DSPP] Table 2) |
 | ``meng`` | ``dsvi`` and ``dspp`` in the settings of Meng and Zhang 2024: 3 layers, widths 16 and 4, M 256, 128, 128, S 32 |
 | ``ard`` | ``dsvi`` and ``dspp`` with ARD kernels, 2 and 3 layers, split 0: for long runs, with ``--steps 20000`` |
@@ -90,6 +91,9 @@ EXPERIMENTS = {
             "dspp": Settings(width=3, samples=10),
         },
         PAPER,
+    ),
+    "components": Experiment(  # beta as the search of rules found it on these sets
+        {"dspp": Settings(width=3, samples=27, beta=1.0)}, {"power": 3, "kin8nm": 3}
     ),
     "ranking": Experiment(
         {"ppgpr": Settings(), "dsvi": Settings(), "gamma-dgp": Settings(), "dspp": Settings()},
