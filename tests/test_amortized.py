@@ -703,3 +703,13 @@ def test_a_network_serves_one_guide_and_returns_a_posterior():
         guided(network)
     with pytest.raises(TypeError, match=r"'w' returned Normal, no distribution of pyro.distributions"):
         guided(Wrong())(x, y)
+
+
+def test_a_state_of_another_family_is_refused():
+    x, y = regression(10)
+    families = (AmortizedInducingPoints(3), InducingPoints(3))
+    for family, other in (families, families[::-1]):
+        guide = Variational(OneLayer(), family, MonteCarlo(1))
+        guide.initialize(x, y)
+        with pytest.raises(ValueError, match=r"the saved process has no .* but \["):
+            Variational(OneLayer(), other, MonteCarlo(1)).load_state_dict(guide.state_dict())

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.processes.amortization import AffineMaps, AmortizationRecipe, InferenceFunctions, Sizes
-from pyro_dgp.processes.base import FunctionMarginal, Process, ProcessFamily
+from pyro_dgp.processes.base import FunctionMarginal, Process, ProcessFamily, saved
 from pyro_dgp.processes.inducing import SMALLEST_VARIANCE
 from pyro_dgp.processes.row_conditional import row_moments
 
@@ -142,7 +142,7 @@ class AmortizedInducingPoints(ProcessFamily):
 
     def restore(self, state: dict[str, Tensor]) -> AmortizedProcess:
         """Shapes from ``sizes`` of the state."""
-        points, inputs, outputs, full = state["sizes"].tolist()
+        points, inputs, outputs, full = saved(state, "sizes")[0].tolist()
         like = next(value for value in state.values() if value.is_floating_point())
         sizes = Sizes(points, inputs, outputs, bool(full))
         return AmortizedProcess(self.recipe.create(sizes, like.new_zeros(1, inputs), 1.0))

@@ -95,6 +95,16 @@ class Process(PyroModule):
         raise NotImplementedError
 
 
+def saved(state: dict[str, Tensor], *names: str) -> list[Tensor]:
+    """Tensors of a process's state by name; raises where they are those of another family."""
+    for name in names:
+        if name not in state:
+            raise ValueError(
+                f"the saved process has no {name!r} but {sorted(state)}: it is of another family than the guide that loads it"
+            )
+    return [state[name] for name in names]
+
+
 class ProcessFamily(ABC):
     """A recipe for processes: what the user hands to a guide, which creates one process for each GP of the model.
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pyro_dgp import linalg
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.processes.base import FunctionMarginal, Process, ProcessFamily
+from pyro_dgp.processes.base import FunctionMarginal, Process, ProcessFamily, saved
 from pyro_dgp.processes.conditional import conditional_moments
 
 SMALLEST_VARIANCE = 1e-12
@@ -135,7 +135,7 @@ class InducingPoints(ProcessFamily):
 
     def restore(self, state: dict[str, Tensor]) -> InducingPointProcess:
         """Shapes from ``inducing_points`` and ``whitened_mean`` of the state."""
-        points, mean = state["inducing_points"], state["whitened_mean"]
+        points, mean = saved(state, "inducing_points", "whitened_mean")
         return InducingPointProcess(torch.zeros_like(points), mean.shape[0], self.covariance, 1.0)
 
 
