@@ -9,7 +9,7 @@
 | ``components`` | QR3 with as many components as QR1 and QR2 have in ``rules`` |
 | ``ranking`` | ``ppgpr, dsvi, gamma-dgp, dspp`` ([DSPP] Table 2) |
 | ``meng`` | ``dsvi`` and ``dspp`` in the settings of Meng and Zhang 2024: 3 layers, widths 16 and 4, M 256, 128, 128, S 32 |
-| ``ard`` | ``dsvi`` and ``dspp`` with ARD kernels, 2 and 3 layers, split 0: for long runs, with ``--steps 20000`` |
+| ``ard`` | ``dsvi`` and ``dspp`` with ARD kernels, 2 and 3 layers of width 8, split 0: for long runs, with ``--steps 20000`` |
 
 In ``rules``, ``ranking`` and ``meng`` beta is searched on split 0 and kept for the others, whose test rows may have been among those that it was
 chosen by; ``small`` searches on each split. A file holds runs of one setting of each method: others are refused.
@@ -107,7 +107,7 @@ EXPERIMENTS = {
     ),
     "ard": Experiment(  # beta as the search of ranking found it on these sets
         {
-            f"{name}-{layers}": Settings(layers=layers, beta=beta)
+            f"{name}-{layers}": Settings(layers=layers, width=8, beta=beta)
             for name, beta in (("dsvi", None), ("dspp", 1.0))
             for layers in (2, 3)
         },
