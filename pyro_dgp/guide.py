@@ -386,9 +386,8 @@ class Variational(AutoMessenger):
         return [
             site["name"]
             for site in self.trace.nodes.values()
-            if site["type"] == "sample"
+            if is_random(site)
             and not site["is_observed"]
-            and not site_is_subsample(site)
             and not isinstance(site["infer"].get("prior"), FunctionPrior | Observation)
             and site["name"] not in self._local.keys() | self._response
         ]
