@@ -670,11 +670,12 @@ def test_a_guide_of_another_width_and_bad_recipes_are_refused():
         AmortizedInducingPoints(3, scale=0.0)
 
 
-def test_batched_lengthscales_are_refused_even_if_there_are_as_many_as_rows():
+@pytest.mark.parametrize("nesting", [0, 1, 3])
+def test_batched_lengthscales_are_refused_even_if_there_are_as_many_as_rows(nesting):
     x = torch.randn(6, 2)
     prior = a_prior(x)
     process = AmortizedInducingPoints(3).create(prior, hidden=False)
-    warp = replace(prior.covariance.warp, lengthscale=torch.rand(6, 1, 1, 2) + 0.5)
+    warp = replace(prior.covariance.warp, lengthscale=torch.rand(6, *[1] * nesting, 1, 1, 2) + 0.5)
     batched = FunctionPrior(x, replace(prior.covariance, warp=warp), prior.mean_function, 3)
     with pytest.raises(ValueError, match="batched parameters"):
         process(batched)

@@ -79,17 +79,24 @@ def _moments(
     scale: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Mean without the prior's, and variance, at the columns of each row, both ``(..., N, D_out, S)``."""
-    with torch.no_grad():
-        batched = prior.covariance.matrix(z.new_zeros(1, 1, z.shape[-1])).dim() > 3
-    if batched:
+    k_zz, columns = _within(prior, z), columns.unsqueeze(-3)
+    k_zx = prior.covariance.matrix(z.unsqueeze(-3), columns)
+    loc, change = row_moments(k_zz, k_zx, mean, scale, prior.jitter, prior.name)
+    return loc, (prior.covariance.diagonal(columns) + change).clamp_min(SMALLEST_VARIANCE)
+
+
+def _within(prior: FunctionPrior, z: Float[Tensor, "*b n m d"]) -> Float[Tensor, "*b n e m m"]:
+    """Kernel matrices of the points of each row; batched parameters would show in axes of size 1 that keep them off the rows."""
+    k_zz = prior.covariance.matrix(z.reshape(-1, *_FREE, 1, *z.shape[-2:]))
+    if k_zz.shape[1:-3] != _FREE:
         raise ValueError(
             f"the kernel of {prior.name!r} has batched parameters: amortised inducing points take one set at a time, "
             "as with vectorize_particles=False"
         )
-    z, columns = z.unsqueeze(-3), columns.unsqueeze(-3)
-    k_zz, k_zx = prior.covariance.matrix(z), prior.covariance.matrix(z, columns)
-    loc, change = row_moments(k_zz, k_zx, mean, scale, prior.jitter, prior.name)
-    return loc, (prior.covariance.diagonal(columns) + change).clamp_min(SMALLEST_VARIANCE)
+    return k_zz.reshape(*z.shape[:-2], *k_zz.shape[-3:])
+
+
+_FREE = (1,) * 8
 
 
 def _regularizer(mean: Float[Tensor, "*b n k m"], scale: Tensor) -> Float[Tensor, "*b n"]:
