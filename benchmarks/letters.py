@@ -83,7 +83,7 @@ def train(layers: int, total: int, seed: int, recipe: AffineMaps | OneNetwork, e
     assert data.splits is not None
     test = data.splits[:, 0]
     centre, scale = data.x[~test].mean(0), data.x[~test].std(0)
-    inputs, targets = torch.as_tensor((data.x - centre) / scale), torch.as_tensor(data.y)
+    inputs, targets = (torch.as_tensor(v).to(torch.get_default_dtype()) for v in ((data.x - centre) / scale, data.y))
     x, y, x_test, y_test = inputs[~test], targets[~test], inputs[test], targets[test]
     torch.manual_seed(seed)
     model = Classifier(layers)
@@ -183,16 +183,18 @@ def main() -> None:
     parser.add_argument("--figures", type=Path)
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--rows", type=int, default=40_000)
+    parser.add_argument("--dtype", choices=("float64", "float32"), default="float64")
     parser.add_argument("--cells", help="LAYERSxPOINTS with commas between; all if not given")
     parser.add_argument("--show", action="store_true", help="run nothing, report what there is")
     arguments = parser.parse_args()
-    torch.set_default_dtype(torch.float64)
+    torch.set_default_dtype(getattr(torch, arguments.dtype))
     torch.set_num_threads(1)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     for key, recipe in [] if arguments.show else runs(arguments.experiment):
         if arguments.cells and f"{key['layers']}x{key['inducing']}" not in arguments.cells.split(","):
             continue
-        key = {"experiment": arguments.experiment, **key, "epochs": arguments.epochs, "rows": arguments.rows}
+        run = {name: getattr(arguments, name) for name in ("experiment", "epochs", "rows", "dtype")}
+        key = run | key
         if any(all(row[name] == value for name, value in key.items()) for row in read(arguments.out)):
             continue
         row = key | train(key["layers"], key["inducing"], key["seed"], recipe, arguments.epochs, arguments.rows)

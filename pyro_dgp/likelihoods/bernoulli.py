@@ -65,6 +65,10 @@ class ProbitConditional(_BernoulliConditional):
         """``log Phi(f) - log Phi(-f)``, accurate in the tails."""
         return torch.special.log_ndtr(f) - torch.special.log_ndtr(-f)
 
+    def _quadrature(self, y: Tensor, f: Moments) -> tuple[Tensor, Tensor]:
+        at, log_weights = self._nodes(f)
+        return torch.special.log_ndtr((2 * y - 1)[..., None] * at), log_weights  # one of the two that log odds need
+
     def components(self, f: Moments) -> Binary:
         """``Phi(mean / sqrt(1 + variance))``."""
         z = one_output(f.mean) / (1 + one_output(f.variance)).sqrt()
