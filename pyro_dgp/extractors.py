@@ -42,6 +42,10 @@ class FeatureExtractor(nn.Module):
 
     def __init__(self, x: Tensor, features: int = 5, hidden: Sequence[int] = HIDDEN) -> None:
         super().__init__()
+        if x.dim() != 2:
+            raise ValueError(
+                f"FeatureExtractor takes inputs (N, D), got {tuple(x.shape)}: use x[:, None] for one input"
+            )
         layers: list[nn.Module] = []
         width = x.shape[-1]
         for size in hidden:
@@ -83,7 +87,7 @@ class DeepKernel(PyroModule):
     :param model: any model called as ``model(x, y)``, of inputs ``(N, features)``: build it on ``extractor(x).detach()``.
 
     ``fit`` trains it as it trains any model. Other networks than :class:`FeatureExtractor` may need
-    ``fit(..., optimizer=adam_for_networks)`` of :mod:`pyro_dgp.fit`: at the learning rate that suits kernels they can carry the
+    ``fit(..., optimizer=adam_for_networks)``, after ``from pyro_dgp.fit import adam_for_networks``: at the learning rate that suits kernels they can carry the
     features out of reach of the inducing points, and the mean stays constant from there on.
     """
 

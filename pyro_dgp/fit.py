@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -87,11 +88,8 @@ def fit(
     :param optimizer: Adam, or what it gives.
     :param stop: asked after each step, with the number of steps done, whether that was the last.
     """
-    for name, values in (("x", x), ("y", y)):
-        if not bool(torch.isfinite(values).all()):
-            raise ValueError(f"{name} holds NaN or infinity: drop or fill such rows before training")
-    if len(x) != len(y):
-        raise ValueError(f"x has {len(x)} rows and y has {len(y)}: they must be equal")
+    check_data(x, y)
+    _check_num_data(objective, len(x), batch_size)
     result, start = FitResult(), time.perf_counter()
     with module_local_parameters(objective):
         stepper = optimizer(objective, learning_rate)
@@ -116,6 +114,29 @@ def fit(
                 break
     result.seconds = time.perf_counter() - start
     return result
+
+
+def check_data(x: Tensor, y: Tensor) -> None:
+    """Raise for NaN or infinity, or unequal numbers of rows."""
+    for name, values in (("x", x), ("y", y)):
+        if not bool(torch.isfinite(values).all()):
+            raise ValueError(f"{name} holds NaN or infinity: drop or fill such rows before training")
+    if len(x) != len(y):
+        raise ValueError(f"x has {len(x)} rows and y has {len(y)}: they must be equal")
+
+
+def _check_num_data(objective: torch.nn.Module, rows: int, batch_size: int) -> None:
+    """Raise for a loss that weights batches as parts of another number of rows."""
+    loss: Any = getattr(objective, "elbo", None)
+    if not hasattr(loss, "num_data"):
+        return
+    if loss.num_data is None and batch_size >= rows:
+        return
+    if loss.num_data != rows:
+        raise ValueError(
+            f"the loss has num_data={loss.num_data} and there are {rows} rows, in batches of {min(batch_size, rows)}: the KL would "
+            f"have another weight; give {type(loss).__name__}(num_data={rows})"
+        )
 
 
 def decay(progress: float) -> float:

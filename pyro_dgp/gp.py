@@ -158,7 +158,13 @@ class FunctionPrior(TorchDistribution):
     @property
     def mean(self) -> Float[Tensor, "*b n k"]:
         """``m(x)``, shape ``(..., N, D_out)``."""
-        return self.mean_function(self.x).expand(*self.batch_shape, *self.event_shape)
+        values = self.mean_function(self.x)
+        if values.shape[-1] not in (1, self.num_outputs):
+            raise ValueError(
+                f"the mean function of {self.name!r} has {values.shape[-1]} outputs and the Gaussian process "
+                f"num_outputs={self.num_outputs}: make them equal"
+            )
+        return values.expand(*self.batch_shape, *self.event_shape)
 
     @property
     def variance(self) -> Float[Tensor, "*b n k"]:

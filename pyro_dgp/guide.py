@@ -134,6 +134,7 @@ class Variational(AutoMessenger):
         if not self._response and foreign and foreign[-1] is sites[-1]:
             self._response = {sites[-1]["name"]}
         for site in foreign:
+            self._axes[site["name"]] = len(site["fn"].batch_shape)
             if site["name"] in self._response:
                 continue
             prior = site["infer"]["prior"]
@@ -172,12 +173,8 @@ class Variational(AutoMessenger):
 
     def get_extra_state(self) -> dict[str, Any]:
         """What ``initialize`` learned about the sites, saved with the state dict."""
-        return {
-            "axes": self._axes,
-            "local": self._local,
-            "plates": sorted(self._data_plates),
-            "response": sorted(self._response),
-        }
+        plates, response = sorted(self._data_plates), sorted(self._response)
+        return {"axes": self._axes, "local": self._local, "plates": plates, "response": response}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """The inverse of :meth:`get_extra_state`."""
@@ -252,7 +249,7 @@ class Variational(AutoMessenger):
             msg["infer"]["prior"] = fn
             msg["fn"] = self._initial(msg, fn) if self._run.initializing else self._collapse(msg, fn)
         elif msg["is_observed"]:
-            msg["infer"]["carried"] = self._run.carried
+            msg["infer"]["carried"] = self._has_component_axis(msg["name"], len(fn.batch_shape))
         elif isinstance(fn, FunctionPrior):
             msg["infer"]["prior"] = fn
             self._draw(msg, fn)
@@ -307,15 +304,20 @@ class Variational(AutoMessenger):
 
     def _is_carried(self, key: str, prior: FunctionPrior) -> bool:
         """Whether the prior's inputs have the axis of components already."""
+        self._process(key)
         extra = prior.x.dim() - self._axes[key]
         if self._run.extra_axes is None:
             self._run.extra_axes = extra  # the first GP of a pass sees the caller's inputs
         return extra > self._run.extra_axes
 
+    def _has_component_axis(self, name: str, axes: int) -> bool:
+        """Whether a site that is no GP has more batch axes than ``initialize`` met and the caller's inputs bring."""
+        return self._run.carried and axes > self._axes.get(name, 0) + (self._run.extra_axes or 0)
+
     def _draw_foreign(self, msg: Message) -> None:
         name = msg["name"]
         msg["infer"]["prior"] = prior = msg["fn"]
-        msg["infer"]["carried"] = self._run.carried
+        msg["infer"]["carried"] = self._has_component_axis(name, len(prior.batch_shape))
         by_network = name in self.networks._modules
         per_row = name in self._local and not by_network and isinstance(self.latents, AutoNormalMessenger)
         if name in self._response or (per_row and self._run.new_rows):
@@ -341,7 +343,7 @@ class Variational(AutoMessenger):
     def _process(self, key: str) -> Process:
         if key not in self.processes._modules:
             raise ValueError(
-                f"the guide has no process for the GP {key!r}: it was not met by initialize, which met {list(self._axes)}"
+                f"the guide has no process for the GP {key!r}: initialize did not meet it, but {list(self.processes._modules)}"
             )
         return cast(Process, self.processes._modules[key])
 
@@ -373,7 +375,7 @@ class Variational(AutoMessenger):
     @property
     def hidden(self) -> list[str]:
         """Names of the GP sites that the propagation carries, as ``initialize`` met them."""
-        return [key for key in self._axes if "/" not in key]
+        return [key for key in self.processes._modules if "/" not in key]
 
     @property
     def local_latents(self) -> set[str]:

@@ -94,7 +94,7 @@ class Projection(Mean):
         """W for inputs ``x`` ``(N, D_in)`` and ``width`` outputs; ``x`` matters only if ``width < D_in``."""
         if x.dim() != 2:
             raise ValueError(f"Projection.fit takes inputs (N, D), got {tuple(x.shape)}: use x[:, None] for one input")
-        inputs = x.shape[-1]
+        x, inputs = x.detach(), x.shape[-1]
         if width >= inputs:
             return cls(torch.eye(inputs, width, dtype=x.dtype, device=x.device))
         _, _, directions = torch.linalg.svd(x - x.mean(0), full_matrices=False)

@@ -35,7 +35,7 @@ def scores(prediction: Prediction, y: Tensor, target_scale: float | Tensor = 1.0
 
 
 def pit(prediction: Prediction, y: Tensor) -> Tensor:
-    """Probability integral transform ``F(y_n)``, elementwise: uniform on (0, 1) if the predictions are calibrated."""
+    """Probability integral transform ``F(y_n)``, elementwise: uniform on (0, 1) if predictions of a continuous target are calibrated."""
     with torch.no_grad():
         return prediction.cdf(y)
 

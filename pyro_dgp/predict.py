@@ -39,12 +39,20 @@ def predict(
     :param batch_size: test rows evaluated at a time.
     :param site: the observation to predict, if the model has several.
     """
+    if not isinstance(x, Tensor):
+        raise TypeError(f"test inputs are a tensor, not {type(x).__name__}: use torch.as_tensor(x)")
+    if num_hyperparameter_draws < 1 or num_samples < 1:
+        raise ValueError(
+            f"num_samples and num_hyperparameter_draws are 1 or more, got {num_samples} and {num_hyperparameter_draws}"
+        )
+    if not bool(torch.isfinite(x).all()):
+        raise ValueError("test inputs hold NaN or infinity: drop or fill such rows before prediction")
     if x.dim() != 2 or len(x) == 0:
         raise ValueError(f"test inputs have shape (N, D) with N at least 1, got {tuple(x.shape)}")
     with torch.no_grad(), _own_parameters(guide):
         first = guide.components(x[:1], new_rows=True, propagation=MonteCarlo(1), **kwargs)
         draws = _global_draws(guide, x, num_hyperparameter_draws, kwargs)
-    name = site or _response(guide, first)
+    name = _response(guide, first, site)
     one = _components_of(first, name)[0]
     event_shape = (one.batch_shape + one.event_shape)[2:]
     propagation = guide.propagation.for_prediction(max(1, num_samples // len(draws)))
@@ -79,12 +87,16 @@ def _global_draws(guide: Variational, x: Tensor, count: int, kwargs: dict[str, A
     return draws
 
 
-def _response(guide: Variational, components: Components) -> str:
+def _response(guide: Variational, components: Components, wanted: str | None) -> str:
     names = [
         name
         for name, site in components.trace.nodes.items()
         if is_random(site) and (isinstance(site["infer"].get("prior"), Observation) or name in guide.responses)
     ]
+    if wanted is not None and wanted not in names:
+        raise ValueError(f"there is no observation site {wanted!r}: the model has {names}")
+    if wanted is not None:
+        return wanted
     if len(names) != 1:
         raise ValueError(f"the model has {len(names)} observation sites, {names}: name one with site=")
     return names[0]

@@ -71,9 +71,27 @@ class Mixture:
         log_prob: Tensor = self.components.log_prob(value)
         return log_prob.sum(-1) if log_prob.dim() == 3 else log_prob
 
+    def log_prob_draws(self, value: Tensor, least: int) -> Tensor:
+        """Log density under components that stand for the posterior with equal weights, ``(R, N)``: all of them if theirs are
+        equal, else ``R >= least`` by systematic resampling.
+        """
+        log_prob, weights = self.component_log_prob(value), self.log_weights.exp()
+        if bool(torch.isclose(weights, weights[0]).all()):
+            return log_prob
+        count = max(least, len(weights))
+        levels = (torch.arange(count).to(weights) + 0.5) / count
+        return log_prob[torch.searchsorted(weights.cumsum(0), levels).clamp_max(len(weights) - 1)]
+
     def cdf(self, value: Tensor) -> Tensor:
         """``p(y <= value)`` elementwise."""
-        return (self._weights * self._marginals.cdf(value)).sum(0)
+        try:
+            probability = self._marginals.cdf(value)
+        except NotImplementedError as error:
+            raise NotImplementedError(
+                f"{type(self._marginals).__name__} has no cdf, which quantiles, intervals and the PIT (and the CRPS of counts) "
+                "need: give the likelihood a distribution with one, or stay with log_prob, mean and sample"
+            ) from error
+        return (self._weights * probability).sum(0)
 
     def quantile(self, level: Tensor) -> Tensor:
         """The smallest value with cdf at least ``level``, by bisection; levels ``(Q,)`` lead the result."""
@@ -207,6 +225,12 @@ class Prediction(TorchDistribution):
         """Log density under each component, ``(S, N)``."""
         return self._rows(lambda mixture, part: mixture.component_log_prob(part), value, 1)
 
+    def log_prob_draws(self, value: Tensor, least: int = 1000) -> Tensor:
+        """Log density of each row under equally weighted draws of the components, ``(R, N)``, as PSIS-LOO and WAIC take it: the
+        components themselves where their weights are equal, else ``least`` or more of them by systematic resampling.
+        """
+        return self._rows(lambda mixture, part: mixture.log_prob_draws(part, least), value, 1)
+
     def cdf(self, value: Tensor) -> Tensor:
         """``p(y <= value)``, elementwise."""
         return self._rows(lambda mixture, part: mixture.cdf(part), value)
@@ -245,5 +269,11 @@ def _concatenate(parts: Sequence[Distribution]) -> Distribution:
     for made_of, kept in (("scale_tril", ("covariance_matrix", "precision_matrix")), ("logits", ("probs",))):
         names = [name for name in names if made_of not in names or name not in kept]
     arguments = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
-    joined: Distribution = kind(**arguments, validate_args=False)
+    try:
+        joined: Distribution = kind(**arguments, validate_args=False)
+    except TypeError as error:
+        raise ValueError(
+            f"mixtures of {kind.__name__} components over draws of hyperparameters cannot be joined: its constructor does not take "
+            f"{names}; let the likelihood's components() be a plain distribution"
+        ) from error
     return joined

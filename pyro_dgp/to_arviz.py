@@ -38,7 +38,7 @@ def to_arviz(
     | group | variable | dimensions |
     |---|---|---|
     | ``posterior_predictive`` | ``y`` | chain 1, draw ``num_samples``, ``row`` (and ``output``) |
-    | ``log_likelihood`` | ``y`` | chain 1, draw = mixture components, ``row``; nats per row |
+    | ``log_likelihood`` | ``y`` | chain 1, draw = mixture components, resampled if their weights differ, ``row``; nats per row |
     | ``observed_data`` | ``y`` | ``row`` (and ``output``) |
     | ``constant_data`` | ``x`` | ``row``, ``input`` |
     | ``posterior``, ``sample_stats`` | MCMC only | chain, draw, ... |
@@ -49,7 +49,7 @@ def to_arviz(
     """
     groups: dict[str, dict[str, np.ndarray]] = {
         "posterior_predictive": {"y": _numpy(prediction.sample((num_samples,)))[None]},
-        "log_likelihood": {"y": _numpy(prediction.component_log_prob(y))[None]},
+        "log_likelihood": {"y": _numpy(prediction.log_prob_draws(y))[None]},
         "observed_data": {"y": _numpy(y)},
         "constant_data": {"x": _numpy(x)},
     }

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_dgp.fit import OptimizerRecipe, adam, fit
+from pyro_dgp.fit import OptimizerRecipe, adam, check_data, fit
 from pyro_dgp.guide import Variational
 from pyro_dgp.linalg import NotPositiveDefiniteError
 from pyro_dgp.losses import Loss
@@ -34,6 +34,7 @@ class Validation:
     2. Search: each beta is tried from the same start for ``search`` of the steps. Of those whose best checkpoint has a validation
        NLL within one standard error of the lowest (the error of the lowest as a mean over rows), the largest is taken: few
        rows tell little apart, and more regularisation is the safer error (the one-standard-error rule of Breiman et al. 1984).
+       On small data that is nearly always the largest of ``betas``, which is then the setting that matters.
        A beta that the user names is not searched for.
     3. From the same start again, the model is trained on the other rows for all steps, or for each share of them that ``runs``
        lists. At ``checks`` equally spaced steps of each run the validation NLL is taken (of the predictive mixture, as in every
@@ -223,6 +224,7 @@ def fit_validated(
     :param beta: given, it is not searched for.
     :param optimizer: as in :func:`pyro_dgp.fit.fit`.
     """
+    check_data(x, y)
     validation = validation or Validation()
     began = time.perf_counter()
     mask = validation.held_out(len(x), split).to(x.device)

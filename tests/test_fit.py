@@ -57,3 +57,12 @@ def test_a_loss_that_is_not_finite_stops_it_with_the_remedy():
     y[0] = torch.nan
     with pytest.raises(ValueError, match="y holds NaN or infinity"):
         fit(ELBO()(model, guide), x, y, 1)
+
+
+@pytest.mark.parametrize("num_data", [None, 5, 20])
+def test_a_loss_for_another_number_of_rows_is_refused(num_data):
+    x, y = regression(10)
+    guide = Variational(OneLayer(), InducingPoints(3), MonteCarlo(1))
+    guide.initialize(x, y)
+    with pytest.raises(ValueError, match=rf"num_data={num_data} and there are 10 rows, .*ELBO\(num_data=10\)"):
+        fit(ELBO(num_data)(guide.model, guide), x, y, 1, batch_size=4)

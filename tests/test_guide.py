@@ -331,3 +331,31 @@ def test_deterministic_sites_are_left_alone(propagation, local):
     assert guide.responses == {"y"} and predict(guide, x).mean.shape == (20,)
     trace = guide.components(x, y).trace
     torch.testing.assert_close(trace.nodes["scaled"]["value"], 2 * trace.nodes["h"]["value"])
+
+
+def test_predictions_say_what_is_wrong_with_a_request(local):
+    x, y = regression(12)
+    guide = Variational(TwoLayers(x), InducingPoints(4), MonteCarlo(2))
+    guide.initialize(x, y)
+    wrong = {
+        "test inputs hold NaN": {"x": torch.full((2, 1), torch.nan)},
+        "num_samples and num_hyperparameter_draws are 1 or more": {"x": x, "num_hyperparameter_draws": 0},
+        "there is no observation site 'nope': the model has": {"x": x, "site": "nope"},
+    }
+    for message, arguments in wrong.items():
+        with pytest.raises(ValueError, match=message):
+            predict(guide, **arguments)
+
+
+def test_a_model_with_another_name_for_a_layer_is_named(local):
+    class Renamed(TwoLayers):
+        def forward(self, x, y=None):
+            return pyro.sample("y", self.likelihood(self.top(pyro.sample("z", self.hidden(x)))), obs=y)
+
+    x, y = regression(12)
+    guide = Variational(TwoLayers(x), InducingPoints(4), MonteCarlo(2))
+    guide.initialize(x, y)
+    other = Variational(Renamed(x), InducingPoints(4), MonteCarlo(2))
+    other.load_state_dict(guide.state_dict())
+    with pytest.raises(ValueError, match="no process for the GP 'z': initialize did not meet it"):
+        predict(other, x)

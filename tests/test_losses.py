@@ -21,6 +21,7 @@ from pyro_dgp import (
     Matern52,
     MonteCarlo,
     PredictiveLogLikelihood,
+    SigmaPoints,
     Variational,
     losses,
     module_local_parameters,
@@ -500,3 +501,40 @@ def test_the_gamma_divergence_takes_several_outputs_in_a_plate(local):
     torch.manual_seed(2)
     gamma = GammaDivergence(gamma=1 + 1e-6)(model, guide)(x, y)
     torch.testing.assert_close(gamma, elbo, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("propagation", [MonteCarlo(10), SigmaPoints("qr3", 10)])
+def test_a_prior_of_as_many_batches_as_components_is_charged_whole(propagation):
+    """Ten lengthscales without ``to_event`` cost what ten with it cost, whether or not there are ten components."""
+    x, y = torch.randn(30, 10), torch.randn(30)
+    charged = []
+    for prior in (dist.LogNormal(0.0, 1.0).expand([10]), dist.LogNormal(0.0, 1.0).expand([10]).to_event(1)):
+        model = TwoLayers(x, width=10)
+        model.top.kernel.lengthscale = PyroSample(prior)
+        torch.manual_seed(0)
+        guide = Variational(model, InducingPoints(5), propagation)
+        guide.initialize(x, y)
+        torch.manual_seed(1)
+        with torch.no_grad(), module_local_parameters(guide, model):
+            charged.append(ELBO(30).differentiable_loss(model, guide, x, y))
+    torch.testing.assert_close(*charged)
+
+
+def test_an_observed_site_of_as_many_batches_as_components_is_no_mixture():
+    class Measured(TwoLayers):
+        def forward(self, x, y=None):
+            result = super().forward(x, y)
+            pyro.sample("gauge", dist.Normal(self.likelihood.variance, 1.0).expand([4]), obs=torch.arange(4.0))
+            return result
+
+    x, y = torch.randn(20, 2), torch.randn(20)
+    values = []
+    for extra in (False, True):
+        torch.manual_seed(0)
+        model = Measured(x) if extra else TwoLayers(x)
+        guide = Variational(model, InducingPoints(5), SigmaPoints("qr3", 4))
+        guide.initialize(x, y)
+        with torch.no_grad(), module_local_parameters(guide, model):
+            values.append(ELBO().differentiable_loss(model, guide, x, y))
+    expected = dist.Normal(model.likelihood.variance, 1.0).log_prob(torch.arange(4.0)).sum()
+    torch.testing.assert_close(values[0] - values[1], expected.detach())

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from pyro_dgp import ConstantMean, LinearMean, Projection, Zero, concatenate_inputs
+from pyro_dgp import RBF, ConstantMean, GaussianProcess, LinearMean, Projection, Zero, concatenate_inputs
 
 
 def test_zero_and_constant_and_linear():
@@ -48,3 +48,13 @@ def test_inputs_are_concatenated_over_particles():
     torch.testing.assert_close(joined[3, :, 2:], x)
     with pytest.raises(ValueError, match="5 rows of function values and 4 rows of inputs"):
         concatenate_inputs(h, torch.randn(4, 3))
+
+
+def test_a_mean_of_another_number_of_outputs_is_named():
+    gp = GaussianProcess(RBF(), Projection.fit(torch.randn(6, 3), 2))
+    with pytest.raises(ValueError, match="has 2 outputs and the Gaussian process num_outputs=1"):
+        _ = gp(torch.randn(6, 3)).mean
+
+
+def test_a_projection_of_trained_features_does_not_hold_on_to_their_graph():
+    assert not Projection.fit(torch.randn(6, 3, requires_grad=True), 2).weight.requires_grad

@@ -52,3 +52,16 @@ def test_it_saves_and_loads(tmp_path):
     loaded = az.from_netcdf(str(tmp_path / "a.nc"))
     np.testing.assert_allclose(loaded.posterior["a"].values, data.posterior["a"].values)
     assert loaded.sample_stats["diverging"].shape == (2, 7)
+
+
+def test_log_likelihoods_stand_for_the_mixture_even_if_its_weights_differ():
+    """Equal averages of them are the density of the mixture, as LOO and WAIC take them; a component of weight 0 is not there."""
+    components = dist.Normal(torch.randn(3, 5), 0.5)
+    weights = torch.tensor([0.75, 0.0, 0.25])
+    p = Prediction(lambda rows: Mixture(components, weights.log()), 5)
+    y = torch.randn(5)
+    log_likelihood = to_arviz.to_arviz(p, torch.randn(5, 2), y).log_likelihood["y"].values[0]
+    assert len(log_likelihood) >= 1000
+    np.testing.assert_allclose(np.exp(log_likelihood).mean(0), p.log_prob(y).exp(), rtol=1e-6)
+    each = p.component_log_prob(y).numpy()
+    assert {int(np.abs(each[:, 0] - value).argmin()) for value in log_likelihood[:, 0]} == {0, 2}

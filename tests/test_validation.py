@@ -284,3 +284,14 @@ def test_the_standard_error_and_the_run_of_the_best_checkpoint_are_said():
     nll = -predict(guide, x[mask]).log_prob(y[mask])
     assert float(nll.mean()) == pytest.approx(result.validation_nll, abs=1e-12)
     assert float(nll.std(correction=0)) / len(nll) ** 0.5 == pytest.approx(result.validation_error, abs=1e-12)
+
+
+def test_data_are_looked_at_before_training():
+    x, y = regression(18)
+    held_out = int(torch.nonzero(Validation().held_out(18, 0))[0])
+    y[held_out] = torch.nan
+    guide = Variational(OneLayer(), InducingPoints(3), MonteCarlo(1))
+    with pytest.raises(ValueError, match="y holds NaN or infinity"):
+        fit_validated(guide, predictive, x, y, 2)
+    with pytest.raises(ValueError, match="x has 18 rows and y has 17"):
+        fit_validated(guide, predictive, x, y[:-1].nan_to_num(), 2)

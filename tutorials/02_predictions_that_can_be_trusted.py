@@ -172,7 +172,7 @@ assert min(forecast_nll.values()) == forecast_nll["the true density"]
 # ## 2. Why a predictive loss differs from an ELBO
 #
 # One sparse GP with Gaussian noise $\sigma^2$ predicts $\mathcal N(\mu_f(x), \sigma_f^2(x) + \sigma^2)$ however it was
-# trained. The ELBO (Jankowiak, Pleiss and Gardner 2020, Eq. 6) has for each observation
+# trained. The ELBO (Jankowiak, Pleiss and Gardner 2020, deep sigma point processes, Eq. 6) has for each observation
 #
 # $$\mathbb E_{q(f)} \log p(y_n \mid f_n)
 # = \log \mathcal N\bigl(y_n \mid \mu_f(x_n), \sigma^2\bigr) - \frac{\sigma_f^2(x_n)}{2 \sigma^2},$$
@@ -248,7 +248,7 @@ if not SMOKE:
 # $\sigma_f$, which rises from about 0.05 to between 0.33 and 0.54, and leaves 0.02 for the noise. Its NLL is -0.164,
 # 0.1 above the floor.
 #
-# It is not free of faults. The walls at the ends of its PIT, and 85 % of the targets in the 90 % interval, say that
+# It is not free of faults. The walls at the ends of its PIT, and 84 % of the targets in the 90 % interval, say that
 # the intervals are a little too narrow: $\sigma_f$ dips to 0.33 near $x = 1.3$, where the true noise does not. And
 # $\sigma_f$ no longer says how well the function is known. A predictive loss approximates no posterior, and its value
 # is no bound on $\log p(y)$: it cannot be used to compare models as a marginal likelihood can. What it trains is the

@@ -123,7 +123,8 @@ class Loss(PyroELBO):  # type: ignore[misc]
     def _regularizer(self, site: Site, components: Components, guide: Variational) -> Tensor | float:
         fn, prior = site["fn"], site["infer"].get("prior")
         if isinstance(fn, CollapsedObservation) or isinstance(prior, FunctionPrior):
-            return site["scale"] * _average(site["infer"]["regularizer"], components.log_weights)
+            terms = site["infer"]["regularizer"]
+            return site["scale"] * (_average(terms, components.log_weights) if terms.dim() else terms)
         if site["is_observed"] or prior is None:
             return 0.0
         if not fn.has_rsample:
@@ -132,14 +133,14 @@ class Loss(PyroELBO):  # type: ignore[misc]
             )
         difference = fn.log_prob(site["value"]) - prior.log_prob(site["value"])
         plates = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
-        total = _average(difference, components.log_weights) if difference.dim() > len(plates) else difference.sum()
+        total = _average(difference, components.log_weights) if site["infer"]["carried"] else difference.sum()
         by_rows = site["name"] in guide.local_latents or any(frame.name in guide.data_plates for frame in plates)
         return (self._weight(site, guide.data_plates) if by_rows else site["scale"]) * total
 
 
 def _average(terms: Tensor, log_weights: Tensor) -> Tensor:
-    """The weighted mean over components of terms that lead with their axis, else (a property of the process) the sum."""
-    if terms.dim() == 0 or terms.shape[0] != len(log_weights):
+    """The weighted mean over components of terms that lead with their axis; one for all of them counts once."""
+    if len(terms) == 1:
         return terms.sum()
     return (log_weights.exp() @ terms.reshape(len(log_weights), -1)).sum()
 
@@ -164,10 +165,9 @@ def row_terms(
             check_target(value, fn.event_shape, value)
             terms = plain(fn.base_dist, value)
             terms = terms.sum(tuple(range(-fn.reinterpreted_batch_ndims + 1, 0))) if len(fn.event_shape) > 1 else terms
-            carried = site["infer"]["carried"] and terms.dim() > 1
         else:
             terms = plain(fn, value)
-            carried = site["infer"]["carried"] and terms.dim() > len(plates)
+        carried = site["infer"]["carried"]
     if not carried:
         return terms.reshape(1, -1), terms.new_zeros(1)
     return terms.reshape(len(components.log_weights), -1), components.log_weights

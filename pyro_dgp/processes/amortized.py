@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.processes.amortization import AffineMaps, AmortizationRecipe, InferenceFunctions, Sizes
-from pyro_dgp.processes.base import FunctionMarginal, Process, ProcessFamily, saved
+from pyro_dgp.processes.base import FunctionMarginal, Process, ProcessFamily, require_scales, saved
 from pyro_dgp.processes.inducing import SMALLEST_VARIANCE
 from pyro_dgp.processes.row_conditional import row_moments
 
@@ -138,8 +138,7 @@ class AmortizedInducingPoints(ProcessFamily):
             )
         if self.num_inducing < 1:
             raise ValueError(f"num_inducing must be at least 1, got {self.num_inducing}")
-        if min(self.hidden_scale, self.scale) <= 0:
-            raise ValueError(f"initial scales are above 0, got scale={self.scale} and hidden_scale={self.hidden_scale}")
+        require_scales(self.scale, self.hidden_scale)
 
     def create(self, prior: FunctionPrior, hidden: bool) -> AmortizedProcess:
         """Functions of the prior's inputs."""

@@ -120,3 +120,9 @@ class ProcessFamily(ABC):
     @abstractmethod
     def restore(self, state: dict[str, Tensor]) -> Process:
         """A process of the shapes of a state dict, to be loaded into."""
+
+
+def require_scales(scale: float, hidden_scale: float) -> None:
+    """Raise unless the initial scales of a family are positive."""
+    if min(scale, hidden_scale) <= 0:
+        raise ValueError(f"initial scales are above 0, got scale={scale} and hidden_scale={hidden_scale}")

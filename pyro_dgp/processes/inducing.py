@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pyro_dgp import linalg
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.processes.base import FunctionMarginal, Process, ProcessFamily, saved
+from pyro_dgp.processes.base import FunctionMarginal, Process, ProcessFamily, require_scales, saved
 from pyro_dgp.processes.conditional import conditional_moments
 
 SMALLEST_VARIANCE = 1e-12
@@ -107,8 +107,8 @@ class InducingPoints(ProcessFamily):
     :param num_inducing: M. More than there are distinct training inputs are reduced to that number, with a warning.
     :param covariance: of q(v) for each output: ``full``, ``diagonal``, or ``delta`` (a point estimate).
     :param per_output: an inducing set for each output of a layer instead of a shared one.
-    :param hidden_scale: initial standard deviation of v in layers below the top, small so that training starts from
-        the mean functions.
+    :param hidden_scale: initial standard deviation of v in layers below the top, small so that sampled training starts from
+        the mean functions. Sigma points would start merged there, and stay so where data are few: give them 1.0.
     :param scale: initial standard deviation of v in the top layer.
     """
 
@@ -123,6 +123,7 @@ class InducingPoints(ProcessFamily):
             raise ValueError(f"covariance is 'full', 'diagonal' or 'delta', not {self.covariance!r}")
         if self.num_inducing < 1:
             raise ValueError(f"num_inducing must be at least 1, got {self.num_inducing}")
+        require_scales(self.scale, self.hidden_scale)
 
     def create(self, prior: FunctionPrior, hidden: bool) -> InducingPointProcess:
         """k-means centres of the prior's inputs, which the guide has carried through the means of the layers below."""

@@ -72,7 +72,8 @@ class SigmaPoints(Propagation):
     | ``qr2`` | grid, ``S^W`` | learned, symmetric: ``xi^(s) = -xi^(S+1-s)`` | learned, one for each of the ``S^W`` |
     | ``qr3`` | list, ``S`` ([DSPP] 23) | learned, ``(S, W)`` for each hidden layer | learned, shared by the layers |
 
-    The grids serve one hidden layer of width W, ``qr3`` any number of them. (In [DSPP] 19 the third point is +sqrt 3.)
+    The grids serve one hidden layer of width W, ``qr3`` any number of them. ([DSPP] 19 prints the third point of three as -sqrt 3, a misprint: it is +sqrt 3.)
+    Of two plain sites, f and y given f, f is a hidden layer too: its values are one more set of points, no integral over a normal f.
     ``guide(*args)`` draws a component by weight: a stock Pyro loss then moves the points and leaves the weights where they are;
     the losses of this library train both.
 
@@ -133,7 +134,7 @@ class SigmaPoints(Propagation):
         if len(widths) > 1:
             raise ValueError(
                 f"rule {self.rule!r} is a grid over the outputs of one hidden layer, and the model has {list(widths)}: "
-                "use 'qr3'"
+                "use 'qr3' (the top layer counts where the model samples its values: write pyro.sample('y', likelihood(gp(h))))"
             )
         width = sum(widths.values())
         if self.num_points**width > self.max_components:
