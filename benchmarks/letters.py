@@ -133,12 +133,18 @@ def runs(experiment: str) -> list[tuple[dict, AffineMaps | OneNetwork]]:
     ]
 
 
-def report(experiment: str, rows: list[dict], figures: Path | None) -> None:
-    """The table beside the published one, or the ablation drawn."""
+def agrees(row: dict, run: dict) -> bool:
+    """Whether a row of the file is one of these runs."""
+    return all(row.get(name, "float64" if name == "dtype" else None) == value for name, value in run.items())
+
+
+def report(run: dict, rows: list[dict], figures: Path | None) -> None:
+    """The table beside the published one, or the ablation drawn, of the rows that agree with ``run``."""
+    experiment = run["experiment"]
     print(json.dumps(describe_letters()))
     groups: dict[tuple, list[dict]] = {}
     for row in rows:
-        if row["experiment"] == experiment:
+        if agrees(row, run):
             groups.setdefault((row["layers"], row["inducing"], row["points"]), []).append(row)
     for (layers, total, points), found in sorted(groups.items()):
         errors, spreads = (np.array([row[name] for row in found]) for name in ("error", "spread"))
@@ -190,18 +196,18 @@ def main() -> None:
     torch.set_default_dtype(getattr(torch, arguments.dtype))
     torch.set_num_threads(1)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    run = {name: getattr(arguments, name) for name in ("experiment", "epochs", "rows", "dtype")}
     for key, recipe in [] if arguments.show else runs(arguments.experiment):
         if arguments.cells and f"{key['layers']}x{key['inducing']}" not in arguments.cells.split(","):
             continue
-        run = {name: getattr(arguments, name) for name in ("experiment", "epochs", "rows", "dtype")}
         key = run | key
-        if any(all(row[name] == value for name, value in key.items()) for row in read(arguments.out)):
+        if any(agrees(row, key) for row in read(arguments.out)):
             continue
         row = key | train(key["layers"], key["inducing"], key["seed"], recipe, arguments.epochs, arguments.rows)
         with arguments.out.open("a") as file:
             file.write(json.dumps(row) + "\n")
         print(json.dumps(row), flush=True)
-    report(arguments.experiment, read(arguments.out), arguments.figures)
+    report(run, read(arguments.out), arguments.figures)
 
 
 if __name__ == "__main__":

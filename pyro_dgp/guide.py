@@ -27,7 +27,6 @@ from pyro_dgp.sites import (
     counted,
     expanded,
     from_network,
-    has_parameter,
     is_observation,
     is_random,
     is_shared,
@@ -249,7 +248,8 @@ class Variational(AutoMessenger):
             msg["infer"]["prior"] = fn
             msg["fn"] = self._initial(msg, fn) if self._run.initializing else self._collapse(msg, fn)
         elif msg["is_observed"]:
-            msg["infer"]["carried"] = self._has_component_axis(msg["name"], len(fn.batch_shape))
+            if is_random(msg) and not self._run.initializing:
+                msg["infer"]["carried"] = self._has_component_axis(msg["name"], fn.batch_shape)
         elif isinstance(fn, FunctionPrior):
             msg["infer"]["prior"] = fn
             self._draw(msg, fn)
@@ -291,7 +291,7 @@ class Variational(AutoMessenger):
             msg["infer"]["marginal"] = marginal
             msg["infer"]["regularizer"] = counted(marginal.regularizer, prior, carried)
             msg["fn"] = self._run.propagation.propagate(key, marginal, carried)
-            msg["infer"]["carried"] = self._run.carried = True
+            msg["infer"]["carried"], self._run.components = True, msg["fn"].batch_shape[0]
 
     def _reference(self, key: str, prior: FunctionPrior, carried: bool) -> Tensor:
         """What inference functions look at: of the propagation, or of the weighted pass made before an ancestral draw."""
@@ -310,14 +310,18 @@ class Variational(AutoMessenger):
             self._run.extra_axes = extra  # the first GP of a pass sees the caller's inputs
         return extra > self._run.extra_axes
 
-    def _has_component_axis(self, name: str, axes: int) -> bool:
-        """Whether a site that is no GP has more batch axes than ``initialize`` met and the caller's inputs bring."""
-        return self._run.carried and axes > self._axes.get(name, 0) + (self._run.extra_axes or 0)
+    def _has_component_axis(self, name: str, shape: torch.Size) -> bool:
+        """Whether a site that is no GP leads with the axis of components."""
+        if name not in self._axes:
+            raise ValueError(
+                f"the site {name!r} was not met by guide.initialize: call it with what a training step passes, initialize(x, y)"
+            )
+        return self._run.leads_with_components(shape, self._axes[name])
 
     def _draw_foreign(self, msg: Message) -> None:
         name = msg["name"]
         msg["infer"]["prior"] = prior = msg["fn"]
-        msg["infer"]["carried"] = self._has_component_axis(name, len(prior.batch_shape))
+        msg["infer"]["carried"] = self._has_component_axis(name, prior.batch_shape)
         by_network = name in self.networks._modules
         per_row = name in self._local and not by_network and isinstance(self.latents, AutoNormalMessenger)
         if name in self._response or (per_row and self._run.new_rows):
@@ -354,12 +358,6 @@ class Variational(AutoMessenger):
         self.latents._outer_plates = self._outer_plates
         self.latents.args_kwargs = self.args_kwargs
         self.latents.trace = self.trace
-        known = getattr(self.latents, "locs", None)
-        if isinstance(self.latents, AutoNormalMessenger) and (known is None or not has_parameter(known, name)):
-            raise ValueError(
-                f"the latent site {name!r} was not met by guide.initialize: call it with what a training step passes, "
-                "initialize(x, y)"
-            )
         return self.latents.get_posterior(name, prior)
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyro.poutine.trace_struct import Trace
-from torch import Tensor
+from torch import Size, Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.propagation import Propagation
@@ -22,10 +22,16 @@ class Run:
     new_rows: bool = False  # predicting: sites local to data come from the prior
     fixed: Mapping[str, Tensor] = field(default_factory=dict)  # values of global sites drawn before
     extra_axes: int | None = None  # batch axes that this call's inputs have beyond those of ``initialize``
-    carried: bool = False  # whether any value has the axis of components yet
+    components: int | None = None  # how many there are, once any value has their axis
     gps: list[tuple[str, FunctionPrior]] = field(default_factory=list)
     memory: dict[str, Any] = field(default_factory=dict)  # of an ancestral draw
     references: dict[str, Tensor] = field(default_factory=dict)  # by GP, what its inference functions look at
+
+    def leads_with_components(self, shape: Size, axes: int) -> bool:
+        """Whether the batch shape of a site that is no GP leads with the axis of components: it has more axes than the ``axes`` that
+        ``initialize`` met and the caller's inputs bring.
+        """
+        return len(shape) > max(0, axes + (self.extra_axes or 0)) and shape[0] == self.components
 
 
 @dataclass(frozen=True)

@@ -48,17 +48,6 @@ def counted(regularizer: Tensor, prior: FunctionPrior, carried: bool) -> Tensor:
     return regularizer.reshape(*regularizer.shape[: int(carried)], -1).sum(-1)
 
 
-def has_parameter(module: nn.Module, name: str) -> bool:
-    """Whether a tree of Pyro modules holds a parameter under a name with dots."""
-    for part in name.split("."):
-        if part in getattr(module, "_pyro_params", {}):
-            return True
-        if part not in module._modules:
-            return False
-        module = cast(nn.Module, module._modules[part])
-    return False
-
-
 def pyro_networks(networks: Mapping[str, nn.Module]) -> PyroModule:
     """Networks by site, made Pyro modules in place."""
     result = PyroModule()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from pyro import distributions as dist
 from pyro.infer import SVI, TraceMeanField_ELBO
-from pyro.nn import PyroModule
+from pyro.nn import PyroModule, PyroSample
 from torch.distributions import Normal, kl_divergence
 
 from pyro_dgp import (
@@ -714,3 +714,74 @@ def test_a_state_of_another_family_is_refused():
         guide.initialize(x, y)
         with pytest.raises(ValueError, match=r"the saved process has no .* but \["):
             Variational(OneLayer(), other, MonteCarlo(1)).load_state_dict(guide.state_dict())
+
+
+@pytest.mark.parametrize("family", [AmortizedInducingPoints(3), InducingPoints(3, "diagonal"), InducingPoints(3)])
+@pytest.mark.parametrize("trained", ["mean", "scale", ""])
+def test_second_derivatives_do_not_ask_for_those_of_frozen_parts(family, trained):
+    x, y = regression(10)
+    model = TwoLayers(x, width=1)
+    guide = Variational(model, family, MonteCarlo(1))
+    guide.initialize(x, y)
+    loss = ELBO(10)(model, guide)
+    for name, parameter in loss.named_parameters():
+        parameter.requires_grad_(trained in name)
+    live = [p for p in loss.parameters() if p.requires_grad]
+    first = torch.autograd.grad(loss(x, y), live, create_graph=True)
+    second = torch.autograd.grad(sum(g.square().sum() for g in first), live, allow_unused=True)
+    assert any(g is not None and g.abs().sum() > 0 for g in second)
+
+
+class SlopedTop(PyroModule):
+    """Two GPs, the mean of the second with a slope that has a prior."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = GaussianProcess(RBF())
+        self.second = GaussianProcess(RBF(), LinearMean(1, 1))
+        self.top = GaussianProcess(RBF())
+        self.likelihood = Gaussian(variance=0.1)
+        self.second.mean.weight = PyroSample(dist.Normal(1.0, 1.0).expand([1, 1]).to_event(2))
+
+    def forward(self, x, y=None):
+        a = pyro.sample("a", self.first(x))
+        b = pyro.sample("b", self.second(a))
+        return pyro.sample("y", self.likelihood(self.top(b)), obs=y)
+
+
+def test_an_ancestral_draw_looks_at_the_mean_under_its_own_hyperparameters():
+    """One sigma point at 0: the layer below is at its mean, so what the functions look at is where they are evaluated."""
+    x, y = regression(10)
+    guide = Variational(SlopedTop(), AmortizedInducingPoints(3, scale=0.1), WithMean(SigmaPoints("qr3", 1)))
+    guide.initialize(x, y)
+    for parameter in guide.latents.scales.parameters():
+        parameter.data.fill_(0.0)  # unconstrained: a standard deviation of about 1
+    seen = []
+    top = guide.processes._modules["y/f"]
+    top.register_forward_hook(lambda module, arguments, _: seen.append((arguments[0].x, arguments[1])))
+    for _ in range(3):
+        guide(x, y)
+        prior_x, looked_at = seen[-1]
+        torch.testing.assert_close(looked_at.reshape(10, 1), prior_x.reshape(10, 1))
+    assert not torch.allclose(seen[-1][1], seen[-3][1])
+
+
+@pytest.mark.parametrize("family", [InducingPoints(3), AmortizedInducingPoints(3)])
+@pytest.mark.parametrize("tasks", [4, 3])
+def test_the_loss_of_several_tasks_is_the_sum_of_theirs_with_hyperparameters_charged_once(family, tasks):
+    """Initialised on all, called on one: also where there are as many tasks as components."""
+    x, y = torch.randn(tasks, 6, 1), torch.randn(tasks, 6)
+    guide = Variational(SlopedTop(), family, WithMean(SigmaPoints("qr3", 4)))
+    guide.initialize(x, y)
+
+    def loss(*data):
+        torch.manual_seed(0)
+        return ELBO()(guide.model, guide)(*data)
+
+    with torch.no_grad():
+        whole, parts = loss(x, y), sum(loss(x[k], y[k]) for k in range(tasks))
+        torch.manual_seed(0)
+        site = guide.components(x, y).trace.nodes["second.mean.weight"]
+    charged = site["fn"].log_prob(site["value"]) - site["infer"]["prior"].log_prob(site["value"])
+    assert charged.abs() > 0.1
+    torch.testing.assert_close(parts - whole, (tasks - 1) * charged)

@@ -48,6 +48,10 @@ def test_the_speed_of_amortised_steps_is_measured(monkeypatch):
 def test_the_amortised_benchmark_has_the_settings_of_the_paper():
     x, y = torch.randn(100, 8), torch.randn(100)
     experiment = amortized.EXPERIMENTS["meng"]
+    assert all(
+        (s.epochs, s.learning_rate, s.beta, s.batch_size, s.samples, s.layers) == (100, 0.005, 1.0, 100, 32, 3)
+        for s in experiment.methods.values()
+    )
     settings = replace(experiment.methods["avdgp-ar2p"], samples=4)
     recipe = experiment.recipes["avdgp-ar2p"]
     model = recipe.model(x, settings)
@@ -76,7 +80,11 @@ def test_letters_are_trained_resumed_and_drawn(tmp_path, monkeypatch, capsys):
     letters.main()
     assert len(out.read_text().splitlines()) == 5
     shown = capsys.readouterr().out
-    assert "2 layers, 16 points, affine" in shown and "published 8.02 (0.7)" in shown
+    assert "2 layers, 16 points, affine" in shown and "5 runs), spread" in shown and "published 8.02 (0.7)" in shown
+    with out.open("a") as file:  # a run of another length is none of these
+        file.write(json.dumps(rows[0] | {"epochs": 2, "error": 99.0}) + "\n")
+    letters.main()
+    assert capsys.readouterr().out.splitlines()[-1] == shown.splitlines()[-1]
 
 
 def test_spread_is_nothing_on_a_line_and_all_on_a_disc():

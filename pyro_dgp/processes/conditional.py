@@ -123,6 +123,6 @@ def differentiated(
     """Gradients of a plain formula that can be differentiated again: nothing for inputs that need none."""
     outputs = formula(*inputs, *rest)
     wanted = [tensor for tensor in inputs if tensor is not None and tensor.requires_grad]
-    cotangents = [grad.expand_as(output) for grad, output in zip(grads, outputs, strict=True)]
-    results = iter(torch.autograd.grad(outputs, wanted, cotangents, create_graph=True))
+    pairs = [(o, grad.expand_as(o)) for grad, o in zip(grads, outputs, strict=True) if o.requires_grad]
+    results = iter(torch.autograd.grad([o for o, _ in pairs], wanted, [g for _, g in pairs], create_graph=True))
     return [next(results) if tensor is not None and tensor.requires_grad else None for tensor in inputs]
