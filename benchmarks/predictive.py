@@ -10,6 +10,7 @@
 | ``ranking`` | ``ppgpr, dsvi, gamma-dgp, dspp`` ([DSPP] Table 2) |
 | ``meng`` | ``dsvi`` and ``dspp`` in the settings of Meng and Zhang 2024: 3 layers, widths 16 and 4, M 256, 128, 128, S 32 |
 | ``ard`` | ``dsvi`` and ``dspp`` with ARD kernels, 2 and 3 layers of width 8, split 0: for long runs, with ``--steps 20000`` |
+| ``large`` | the same for larger data, width 9: ``dsvi`` with one sample and batches of 1,000, after Ashman and others 2020 (10,000 there) |
 
 In ``rules``, ``ranking`` and ``meng`` beta is searched on split 0 and kept for the others, whose test rows may have been among those that it was
 chosen by; ``small`` searches on each split. A file holds runs of one setting of each method: others are refused.
@@ -80,6 +81,8 @@ MENG = {
     "dsvi": _meng("dsvi", 0.01, monte_carlo, elbo, CHECKED),
 }
 
+DEPTHS = {f"{name}-{layers}": METHODS[name] for name in ("dsvi", "dspp") for layers in (2, 3)}
+
 EXPERIMENTS = {
     "small": Experiment(
         {"ppgpr": Settings(), "dspp": Settings()}, dict.fromkeys(SMALL, 10), keep_beta=False, differences=DSPP_PPGPR
@@ -112,7 +115,13 @@ EXPERIMENTS = {
             for layers in (2, 3)
         },
         {"kin8nm": 1, "protein": 1},
-        recipes={f"{name}-{layers}": METHODS[name] for name in ("dsvi", "dspp") for layers in (2, 3)},
+        recipes=DEPTHS,
+    ),
+    "large": Experiment(  # a step costs about as much for either
+        {f"dsvi-{layers}": Settings(layers=layers, width=9, samples=1, batch_size=1000) for layers in (3, 2)}
+        | {f"dspp-{layers}": Settings(layers=layers, width=9, beta=1.0) for layers in (2, 3)},
+        {"protein": 1},
+        recipes=DEPTHS,
     ),
 }
 

@@ -68,6 +68,8 @@ class Variational(AutoMessenger):
         super().__init__(model)
         self._families = processes
         self.processes = PyroModule()
+        if not isinstance(propagation, Propagation):
+            raise TypeError(f"propagation is an object such as MonteCarlo(10), not {propagation!r}")
         own = copy.deepcopy(propagation)
         keep_parameters_local(own)
         self.propagation = own

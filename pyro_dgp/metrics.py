@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -40,7 +42,8 @@ def pit(prediction: Prediction, y: Tensor) -> Tensor:
         return prediction.cdf(y)
 
 
-def coverage(prediction: Prediction, y: Tensor, levels: Tensor) -> Tensor:
-    """Share of targets inside the central interval of each level, shape of ``levels``: equal to them if calibrated."""
+def coverage(prediction: Prediction, y: Tensor, levels: Tensor | Sequence[float]) -> Tensor:
+    """Share of targets inside the central interval of each level, ``(levels,)``: equal to them if calibrated."""
+    levels = torch.as_tensor(levels)
     distance = (2 * (pit(prediction, y) - 0.5).abs()).reshape(-1)
     return (distance[None] <= levels[:, None]).double().mean(-1)

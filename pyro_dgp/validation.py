@@ -225,6 +225,11 @@ def fit_validated(
     :param optimizer: as in :func:`pyro_dgp.fit.fit`.
     """
     check_data(x, y)
+    if isinstance(loss, Loss):
+        kind = type(loss).__name__
+        raise TypeError(
+            f"loss is a function of beta and the number of rows, as lambda beta, rows: {kind}(rows, ...), not a {kind}"
+        )
     validation = validation or Validation()
     began = time.perf_counter()
     mask = validation.held_out(len(x), split).to(x.device)

@@ -86,8 +86,8 @@ class SigmaPoints(Propagation):
         super().__init__()
         if rule not in RULES:
             raise ValueError(f"there is no quadrature rule {rule!r}: choose from {', '.join(RULES)}")
-        if num_points < 1:
-            raise ValueError(f"SigmaPoints needs at least one point, got {num_points}")
+        if not isinstance(num_points, int) or num_points < 1:
+            raise ValueError(f"SigmaPoints takes a whole number of points, at least one, got {num_points}")
         if rule != "qr3" and num_points > MOST_NODES:
             raise ValueError(
                 f"a grid has at most {MOST_NODES} points in a dimension, got {num_points}: take fewer, or 'qr3'"
