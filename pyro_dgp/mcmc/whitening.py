@@ -60,6 +60,11 @@ class ExpandObservation(Reparam):
         return {**msg, "fn": observation.conditional.given(join(values))}
 
 
+def is_expanded(observation: Observation) -> bool:
+    """Whether its function values are sampled, since they cannot be integrated out."""
+    return observation.conditional.noise_variance() is None or len(observation.priors) > 1
+
+
 class Whitening:
     """The strategy: which sites are whitened. It remembers the inputs it first saw and refuses others.
 
@@ -75,7 +80,7 @@ class Whitening:
         fn = msg["fn"]
         if isinstance(fn, FunctionPrior):
             return self._whiten
-        if isinstance(fn, Observation) and (fn.conditional.noise_variance() is None or len(fn.priors) > 1):
+        if isinstance(fn, Observation) and is_expanded(fn):
             return self._expand
         return None
 

@@ -1,0 +1,147 @@
+"""log p(y | whitened values, hyperparameters) of a model, without traces: what samplers that need no gradient evaluate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from pyro import poutine
+from pyro.distributions.util import scale_and_mask
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+from torch.distributions import biject_to
+from torch.distributions.transforms import Transform
+
+from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.likelihoods import Observation
+from pyro_dgp.likelihoods.base import check_target, join
+from pyro_dgp.linalg import NotPositiveDefiniteError
+from pyro_dgp.mcmc.whitening import SUFFIX, WhitenedModel, is_expanded
+from pyro_dgp.sites import is_random
+
+Message = dict[str, Any]
+Factors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One run of the model at given values.
+
+    :ivar log_likelihood: log p of all that is observed, nats, given whitened values and hyperparameters.
+    :ivar log_priors: log density of each latent site that is no GP, in its own (constrained) space.
+    :ivar factors: Cholesky factor of each GP whose values are sampled, by name.
+    """
+
+    log_likelihood: float
+    log_priors: dict[str, float] = field(default_factory=dict)
+    factors: Factors = field(default_factory=dict)
+
+    @property
+    def log_density(self) -> float:
+        """Both together."""
+        return self.log_likelihood + sum(self.log_priors.values())
+
+
+class _Evaluate(Messenger):
+    """Runs a model at given whitened values and latent values, and sums what it observes."""
+
+    def __init__(self, values: Mapping[str, Tensor], known: Evaluation) -> None:
+        super().__init__()
+        self.values, self.known = values, known
+        self.factors: Factors = {}
+        self.log_likelihood = 0.0
+        self.log_priors: dict[str, float] = {}
+
+    def _function_values(self, name: str, prior: FunctionPrior) -> Tensor:
+        prior._factor = self.known.factors.get(name)
+        value = prior.unwhiten(self.values[name + SUFFIX])
+        self.factors[name] = prior.scale_tril
+        return value
+
+    def _pyro_sample(self, msg: Message) -> None:
+        fn, name = msg["fn"], msg["name"]
+        if isinstance(fn, Observation):
+            if is_expanded(fn):
+                values = {key: self._function_values(f"{name}_{key}", prior) for key, prior in fn.priors.items()}
+                check_target(msg["value"], fn.event_shape, join(values))
+                msg["fn"] = fn.conditional.given(join(values))
+        elif not msg["is_observed"]:
+            msg["value"] = self._function_values(name, fn) if isinstance(fn, FunctionPrior) else self.values[name]
+
+    def _pyro_post_sample(self, msg: Message) -> None:
+        if not is_random(msg) or (isinstance(msg["fn"], FunctionPrior) and not msg["is_observed"]):
+            return
+        name = msg["name"]
+        if name in self.known.log_priors:
+            self.log_priors[name] = self.known.log_priors[name]
+            return
+        log_prob = float(scale_and_mask(msg["fn"].log_prob(msg["value"]), msg["scale"], msg["mask"]).sum())
+        if msg["is_observed"]:
+            self.log_likelihood += log_prob
+        else:
+            self.log_priors[name] = log_prob
+
+
+class WhitenedDensity:
+    """The parts of the posterior of a whitened model at fixed data.
+
+    :ivar whitened: shapes of the whitened sites, ``(..., N, D_out)`` by name (``h_whitened``), in the order of the model.
+    :ivar transforms: for each other latent site, the map from the real line to its support.
+    """
+
+    def __init__(self, model: WhitenedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.model, self.args, self.kwargs = model, args, kwargs
+        with torch.no_grad():
+            trace = poutine.trace(model).get_trace(*args, **kwargs)
+        self.start = {name: trace.nodes[name]["value"].detach() for name in trace.stochastic_nodes}
+        self.whitened: dict[str, torch.Size] = {}
+        self.transforms: dict[str, Transform] = {}
+        for name, value in self.start.items():
+            site = trace.nodes[name]
+            if site_is_subsample(site):
+                raise ValueError(f"the plate {name!r} subsamples: elliptical slices need all data at every step")
+            if name.endswith(SUFFIX):
+                self.whitened[name] = value.shape
+            else:
+                self._require_continuous(name, site["fn"])
+                self.transforms[name] = biject_to(site["fn"].support)
+        if not self.start:
+            raise ValueError(
+                "the model has nothing to sample: its only GP is integrated out and no hyperparameter has a prior (PyroSample)"
+            )
+        self._order = {name.removesuffix(SUFFIX): number for number, name in enumerate(self.start)}
+
+    @staticmethod
+    def _require_continuous(name: str, fn: Any) -> None:
+        if fn.has_enumerate_support or not fn.has_rsample:
+            raise ValueError(f"the latent site {name!r} is discrete: sum it out in the model, or sample the rest of it")
+
+    def evaluate(
+        self, values: Mapping[str, Tensor], known: Evaluation | None = None, changed: str | None = None
+    ) -> Evaluation:
+        """One run of the model; a matrix that cannot be factorised has log likelihood minus infinity.
+
+        :param values: whitened values and latent values in their own space, by site.
+        :param known: a run whose values differ in ``changed`` alone: what of it belongs to sites that the model meets before that one, and the
+            factor of that one if it is a GP, is used again.
+        :param changed: name of the site.
+        """
+        reused = Evaluation(0.0)
+        if known is not None and changed is not None:
+            last = self._order[changed.removesuffix(SUFFIX)]
+            reused = Evaluation(
+                0.0,
+                {name: value for name, value in known.log_priors.items() if self._order[name] < last},
+                {name: factor for name, factor in known.factors.items() if self._order[name] <= last},
+            )
+        try:
+            with torch.no_grad(), _Evaluate(values, reused) as run:
+                self.model.model(*self.args, **self.kwargs)
+        except NotPositiveDefiniteError:
+            return Evaluation(-math.inf)
+        result = Evaluation(run.log_likelihood, run.log_priors, run.factors)
+        return result if math.isfinite(result.log_density) else Evaluation(-math.inf)

@@ -1,0 +1,166 @@
+"""Elliptical slice sampling of function values, and slice sampling of hyperparameters, as one kernel of Pyro's MCMC."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
+from torch import Tensor
+
+from pyro_dgp.mcmc.density import Evaluation, WhitenedDensity
+from pyro_dgp.mcmc.slices import elliptical_slice, slice_sample
+from pyro_dgp.mcmc.whitening import WhitenedModel, whitened
+
+
+class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
+    """A Gibbs sweep over the exact prior: whitened function values by elliptical slices, hyperparameters by slices.
+
+    Needs no gradient and no step size: ``MCMC(EllipticalSlice(model), num_samples=1000).run(x, y)``. One iteration updates each output of
+    each GP whose values are sampled (Murray, Adams and MacKay 2010; with a Gaussian likelihood the last GP stays integrated out), and
+    then each number of each other latent site (Neal 2003) in unconstrained space, whose slice widths are learned in the warm-up.
+    A Cholesky factor is computed for the layers above the one that changes; nothing else is.
+
+    Draws have the names of :func:`~pyro_dgp.whitened`, so that :func:`~pyro_dgp.predict_mcmc` takes them.
+
+    :param model: the model, or ``whitened(model)``.
+    """
+
+    def __init__(self, model: Callable[..., Any]) -> None:
+        self.model = model if isinstance(model, WhitenedModel) else whitened(model)
+        self.transforms: dict[str, Any] = {}
+        self._given: dict[str, Tensor] | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._density: WhitenedDensity | None = None
+        self._at: Evaluation | None = None
+        self._params: dict[str, Tensor] = {}
+        self._widths: dict[str, Tensor] = {}
+        self._moves: dict[str, Tensor] = {}
+        self._warming, self._sweeps, self._evaluations = True, 0, 0
+
+    def setup(self, warmup_steps: int, *args: Any, **kwargs: Any) -> None:
+        """See Pyro's ``MCMCKernel``."""
+        self._forget()
+        self._density = WhitenedDensity(self.model, args, kwargs)
+        self.transforms = {name: transform.inv for name, transform in self._density.transforms.items()}
+        self._warming = warmup_steps > 0
+        for name, value in self.initial_params.items():
+            if name in self.transforms:
+                self._widths[name], self._moves[name] = torch.ones_like(value), torch.zeros_like(value)
+
+    @property
+    def initial_params(self) -> dict[str, Tensor]:
+        """A draw of the prior, in unconstrained space, or what was given."""
+        if self._given is not None:
+            return self._given
+        assert self._density is not None
+        return {name: self._unconstrained(name, value) for name, value in self._density.start.items()}
+
+    @initial_params.setter
+    def initial_params(self, params: dict[str, Tensor]) -> None:
+        self._given = params
+
+    def _unconstrained(self, name: str, value: Tensor) -> Tensor:
+        return self.transforms[name](value) if name in self.transforms else value
+
+    def _values(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {k: self.transforms[k].inv(v) if k in self.transforms else v for k, v in params.items()}
+
+    def sample(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
+        """One sweep."""
+        density = self._density
+        if density is None:
+            raise ValueError("the kernel has no data yet: run it by pyro.infer.MCMC")
+        values = self._values(params)
+        if self._at is None or params is not self._params:
+            self._at = density.evaluate(values)
+            if not math.isfinite(self._at.log_likelihood):
+                raise ValueError("the posterior density at the initial values is zero or not finite: give others")
+        params = dict(params)
+        for name, shape in density.whitened.items():
+            for column in range(shape[-1]):
+                self._at = self._update_column(density, values, name, column, self._at)
+            params[name] = values[name]
+        for name in self.transforms:
+            params[name] = params[name].clone()
+            for index in range(params[name].numel()):
+                self._at = self._update_number(density, values, params, name, index, self._at)
+        self._sweeps += 1
+        if self._warming and self._sweeps >= 10:
+            self._widths = {k: (3 * moved / self._sweeps).clamp_min(1e-3) for k, moved in self._moves.items()}
+        self._params = params
+        return params
+
+    def _update_column(
+        self, density: WhitenedDensity, values: dict[str, Tensor], name: str, column: int, at: Evaluation
+    ) -> Evaluation:
+        """One output of one GP, given all else."""
+        old, last = values[name], at
+
+        def log_likelihood(point: Tensor) -> float:
+            nonlocal last
+            values[name] = old.clone()
+            values[name][..., column] = point
+            last = density.evaluate(values, at, name)
+            return last.log_likelihood
+
+        start = old[..., column]
+        point, evaluations = elliptical_slice(log_likelihood, start, at.log_likelihood)
+        self._evaluations += evaluations
+        if point is start:
+            values[name], last = old, at
+        return last
+
+    def _update_number(
+        self,
+        density: WhitenedDensity,
+        values: dict[str, Tensor],
+        params: dict[str, Tensor],
+        name: str,
+        index: int,
+        at: Evaluation,
+    ) -> Evaluation:
+        """One number of one hyperparameter in unconstrained space, given all else."""
+        transform, flat, last = density.transforms[name], params[name].view(-1), at
+        start = float(flat[index])
+
+        def with_volume(evaluation: Evaluation) -> float:
+            volume = transform.log_abs_det_jacobian(params[name], values[name]).sum()
+            return evaluation.log_density + float(volume)
+
+        def log_density(point: float) -> float:
+            nonlocal last
+            flat[index] = point
+            values[name] = transform(params[name])
+            last = density.evaluate(values, at, name)
+            return with_volume(last)
+
+        width = float(self._widths[name].view(-1)[index])
+        point, evaluations = slice_sample(log_density, start, with_volume(at), width)
+        self._evaluations += evaluations
+        if point == start:
+            flat[index], last = start, at
+            values[name] = transform(params[name])
+        if self._warming:
+            self._moves[name].view(-1)[index] += abs(point - start)
+        return last
+
+    def end_warmup(self) -> None:
+        """The widths stay as they are from here on."""
+        self._warming = False
+
+    def logging(self) -> dict[str, str]:
+        """Runs of the model for each sweep."""
+        return {"runs": f"{self._evaluations / max(self._sweeps, 1):.1f}"}
+
+    def diagnostics(self) -> dict[str, float]:
+        """The same as a number."""
+        return {"runs of the model in a sweep": self._evaluations / max(self._sweeps, 1)}
+
+    def cleanup(self) -> None:
+        """Let go of the data."""
+        self._forget()

@@ -1,0 +1,153 @@
+import math
+
+import pyro
+import pytest
+import torch
+from pyro import distributions as dist
+from pyro import poutine
+from pyro.infer import MCMC
+from pyro.nn import PyroModule, PyroSample
+
+from pyro_dgp import Bernoulli, EllipticalSlice, Gaussian, predict_mcmc, whitened
+from pyro_dgp.mcmc.density import WhitenedDensity
+from pyro_dgp.mcmc.slices import elliptical_slice, slice_sample
+from tests.examples import OneLayer, TwoLayers, TwoSites, regression
+
+pytestmark = pytest.mark.usefixtures("local")
+
+
+def run(model, x, y, count, warmup=50):
+    mcmc = MCMC(EllipticalSlice(model), num_samples=count, warmup_steps=warmup, disable_progbar=True)
+    mcmc.run(x, y)
+    return mcmc.get_samples()
+
+
+def sampled_hyperparameters(x):
+    """Two layers with priors on three hyperparameters."""
+    model = TwoLayers(x)
+    model.hidden.kernel.lengthscale = PyroSample(dist.LogNormal(0.0, 1.0).expand([x.shape[-1]]).to_event(1))
+    model.top.kernel.variance = PyroSample(dist.LogNormal(0.0, 1.0))
+    model.likelihood.variance = PyroSample(dist.LogNormal(-2.0, 0.5))
+    return model.requires_grad_(False)
+
+
+def test_slices_of_one_number_have_its_distribution():
+    """A gamma density, started far out, with widths that are too small and too large."""
+    target = dist.Gamma(3.0, 2.0)
+
+    def log_density(value):
+        return float(target.log_prob(torch.tensor(value))) if value > 0 else -math.inf
+
+    for width in (0.5, 20.0):
+        value, drawn = 5.0, []
+        for _ in range(3000):
+            value, _ = slice_sample(log_density, value, log_density(value), width)
+            drawn.append(value)
+        values = torch.tensor(drawn)[100:]
+        assert float(values.mean()) == pytest.approx(1.5, abs=0.15)
+        assert float(values.var()) == pytest.approx(0.75, rel=0.25)
+        assert float((values < 1.5).double().mean()) == pytest.approx(0.577, abs=0.06)
+
+
+def test_elliptical_slices_have_the_conjugate_posterior():
+    """Standard normal prior, normal likelihood of variance 0.25 at 1: posterior N(0.8, 0.2)."""
+
+    def log_likelihood(point):
+        return float(-2 * (point - 1.0).square().sum())
+
+    point, drawn = torch.zeros(2), []
+    for _ in range(4000):
+        point, _ = elliptical_slice(log_likelihood, point, log_likelihood(point))
+        drawn.append(point)
+    values = torch.stack(drawn)
+    torch.testing.assert_close(values.mean(0), torch.full((2,), 0.8), atol=0.04, rtol=0)
+    torch.testing.assert_close(values.var(0), torch.full((2,), 0.2), atol=0.03, rtol=0)
+
+
+def test_the_density_is_that_of_the_trace_and_reuse_changes_nothing():
+    x, y = regression(9, 2)
+    model = sampled_hyperparameters(x)
+    density = WhitenedDensity(whitened(model), (x, y), {})
+    at = density.evaluate(density.start)
+    trace = poutine.trace(poutine.condition(whitened(model), density.start)).get_trace(x, y)
+    normal = sum(dist.Normal(0.0, 1.0).log_prob(density.start[name]).sum() for name in density.whitened)
+    assert at.log_density + float(normal) == pytest.approx(float(trace.log_prob_sum()))
+    assert len(density.start) == 4
+    for name, value in density.start.items():
+        changed = density.start | {name: 1.3 * value}
+        reused, fresh = density.evaluate(changed, at, name), density.evaluate(changed)
+        assert reused.log_density == pytest.approx(fresh.log_density, rel=1e-12)
+        assert abs(fresh.log_density - at.log_density) > 1e-3
+
+
+def test_one_layer_has_the_closed_form_posterior():
+    x = torch.linspace(-1, 1, 8)[:, None]
+    y = torch.sin(3 * x[:, 0])
+    model = TwoSites(Gaussian(variance=0.1)).requires_grad_(False)
+    draws = run(model, x, y, 2000)
+    prior = model.gp(x)
+    f = prior.unwhiten(draws["f_whitened"])[..., 0]
+    k = prior.covariance_matrix[0]
+    mean = k @ torch.linalg.solve(k + 0.1 * torch.eye(8), y)
+    sd = (k - k @ torch.linalg.solve(k + 0.1 * torch.eye(8), k)).diagonal().sqrt()
+    assert ((f.mean(0) - mean).abs() / sd).max() < 0.2
+    torch.testing.assert_close(f.std(0), sd, rtol=0.12, atol=0)
+    new = torch.linspace(-1.5, 1.5, 9)[:, None]
+    sampled = predict_mcmc(model, draws, x, y, new, num_draws=300)
+    exact = predict_mcmc(OneLayer(likelihood=Gaussian(variance=0.1)), {}, x, y, new)
+    torch.testing.assert_close(sampled.mean, exact.mean, atol=0.12, rtol=0)
+
+
+def test_a_hyperparameter_is_integrated_out_like_on_a_grid():
+    x = torch.linspace(-1, 1, 10)[:, None]
+    y = torch.sin(3 * x[:, 0])
+    model = OneLayer(likelihood=Gaussian(variance=0.05))
+    model.gp.kernel.lengthscale = PyroSample(dist.LogNormal(0.0, 1.0))
+    model.requires_grad_(False)
+    draws = run(model, x, y, 800)["gp.kernel.lengthscale"].log()
+    grid = torch.linspace(-3, 3, 400)
+
+    def score(value):
+        conditioned = poutine.condition(model, {"gp.kernel.lengthscale": value})
+        return float(poutine.trace(conditioned).get_trace(x, y).log_prob_sum())
+
+    weights = torch.softmax(torch.tensor([score(g.exp()) for g in grid]) + grid, 0)
+    mean = (weights * grid).sum()
+    sd = (weights * (grid - mean).square()).sum().sqrt()
+    assert abs(draws.mean() - mean) < 0.2 * sd
+    assert float(draws.std()) == pytest.approx(float(sd), rel=0.2)
+
+
+def test_every_site_of_two_layers_moves_and_predictions_follow():
+    x, y = regression(10)
+    for likelihood, target in ((None, y), (Bernoulli(), (y > 0).to(y))):
+        model = (
+            sampled_hyperparameters(x)
+            if likelihood is None
+            else TwoLayers(x, likelihood=likelihood).requires_grad_(False)
+        )
+        draws = run(model, x, target, 20, warmup=12)
+        assert all(len(values.reshape(20, -1).unique(dim=0)) > 15 for values in draws.values())
+        assert ("y_f_whitened" in draws) == (likelihood is not None)
+        prediction = predict_mcmc(model, draws, x, target, torch.linspace(-2, 2, 5)[:, None])
+        assert torch.isfinite(prediction.log_prob(torch.zeros(5))).all()
+
+
+def test_what_it_cannot_sample_is_named():
+    x, y = regression(6)
+
+    class Counted(PyroModule):
+        def __init__(self):
+            super().__init__()
+            self.inner = TwoSites()
+
+        def forward(self, x, y=None):
+            pyro.sample("k", dist.Poisson(2.0))
+            return self.inner(x, y)
+
+    for model, arguments, message in (
+        (Counted(), (x, y), "'k' is discrete"),
+        (OneLayer(), (x, y), "nothing to sample"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            MCMC(EllipticalSlice(model), num_samples=1, warmup_steps=0, disable_progbar=True).run(*arguments)
