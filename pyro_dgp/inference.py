@@ -8,18 +8,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
-import torch
-from pyro.infer import MCMC, NUTS
+from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor, nn
 
 from pyro_dgp.fit import OptimizerRecipe, adam, fit, steps_for
 from pyro_dgp.guide import Variational
 from pyro_dgp.losses import Loss, MarginalLikelihood
-from pyro_dgp.mcmc import predict_mcmc, whitened
-from pyro_dgp.parameters import module_local_parameters
+from pyro_dgp.mcmc import predict_mcmc, run_chains
 from pyro_dgp.predict import predict
 from pyro_dgp.prediction import Prediction
 from pyro_dgp.priors import describe
@@ -237,52 +235,30 @@ class ByMarginalLikelihood(Inference):
 
 
 @dataclass(frozen=True)
-class ByNUTS(Inference):
-    """No-U-turn sampling of the whitened exact prior, chains one after another in this process."""
+class ByMCMC(Inference):
+    """Sampling of the exact prior by a kernel of Pyro's MCMC, chains in processes of their own."""
 
-    max_tree_depth: int = 5
-    target_acceptance: float = 0.9
+    kernel: Callable[[nn.Module], MCMCKernel]
 
     def run(self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""
-        start = time.perf_counter()
-        iterations = settings.warmup + settings.mcmc_samples
-        chains, divergences = [], np.zeros((settings.chains, settings.mcmc_samples), dtype=bool)
-        with module_local_parameters(model):
-            for chain in range(settings.chains):
-                torch.manual_seed(settings.seed + 1000 * chain)
-                done = chain * iterations
-                mcmc = self._sampler(model, settings, partial(self._report, progress, done, settings))
-                mcmc.run(x, y)
-                chains.append(mcmc.get_samples())
-                divergences[chain, mcmc.diagnostics()["divergences"]["chain 0"]] = True
-        draws = {name: torch.stack([chain[name] for chain in chains]).detach() for name in chains[0]}
-        flat = {name: values.flatten(0, 1) for name, values in draws.items()}
+        result = run_chains(
+            self.kernel(model), (x, y), settings.mcmc_samples, settings.warmup, settings.chains, settings.seed,
+            report=lambda done, total: progress(done, total, {}),
+        )  # fmt: skip
+        divergences = None
+        if all("divergences" in known for known in result.diagnostics):
+            divergences = np.zeros((settings.chains, settings.mcmc_samples), dtype=bool)
+            for chain, known in enumerate(result.diagnostics):
+                divergences[chain, known["divergences"]] = True
         return Fitted(
-            partial(predict_mcmc, model, flat, x, y), len(x), iterations * settings.chains, time.perf_counter() - start,
-            draws, {"diverging": divergences}, convergence(draws, divergences),
+            partial(predict_mcmc, model, result.flat, x, y), len(x),
+            (settings.warmup + settings.mcmc_samples) * settings.chains, result.seconds, result.draws,
+            {} if divergences is None else {"diverging": divergences}, convergence(result.draws, divergences),
         )  # fmt: skip
 
-    def _sampler(self, model: nn.Module, settings: Settings, hook: Callable[..., None]) -> MCMC:
-        kernel = NUTS(whitened(model), max_tree_depth=self.max_tree_depth, target_accept_prob=self.target_acceptance)
-        return MCMC(kernel, settings.mcmc_samples, settings.warmup, disable_progbar=True, hook_fn=hook)
-
-    @staticmethod
-    def _report(
-        progress: Progress,
-        done: int,
-        settings: Settings,
-        kernel: Any,
-        samples: Any,
-        stage: str,
-        index: int,
-    ) -> None:
-        first = 0 if stage.lower().startswith("warm") else settings.warmup
-        total = settings.chains * (settings.warmup + settings.mcmc_samples)
-        progress(done + first + index + 1, total, {"step size": kernel.step_size})
-
     def most_rows(self, settings: Settings) -> int:
-        """``mcmc_points``: each gradient factorises one matrix of all rows for each layer."""
+        """``mcmc_points``: each run of the model factorises one matrix of all rows for each layer."""
         return settings.mcmc_points
 
     def remarks(self, settings: Settings) -> list[str]:
@@ -290,10 +266,10 @@ class ByNUTS(Inference):
         return [f"priors of the sampled hyperparameters: {describe()}"]
 
 
-def convergence(draws: dict[str, Tensor], divergences: np.ndarray) -> dict[str, Figure]:
+def convergence(draws: dict[str, Tensor], divergences: np.ndarray | None) -> dict[str, Figure]:
     """Number of divergent transitions, largest rank-normalised split R-hat and smallest bulk ESS over all quantities.
 
-    One chain counts as two halves. Nothing where a figure cannot be had: fewer than 8 draws, or draws that never moved.
+    Nothing for divergences where the sampler has none. One chain counts as two halves. Nothing where a figure cannot be had: fewer than 8 draws, or draws that never moved.
     """
     from pyro_dgp.to_arviz import from_groups, import_arviz
 
@@ -301,7 +277,8 @@ def convergence(draws: dict[str, Tensor], divergences: np.ndarray) -> dict[str, 
         half = values.shape[1] // 2
         return values[0, : 2 * half].reshape(2, half, *values.shape[2:]) if len(values) == 1 else values
 
-    figures: dict[str, Figure] = {"divergences": int(divergences.sum()), "r_hat_max": None, "ess_min": None}
+    diverged = None if divergences is None else int(divergences.sum())
+    figures: dict[str, Figure] = {"divergences": diverged, "r_hat_max": None, "ess_min": None}
     arrays = {name: halves(values).cpu().numpy() for name, values in draws.items()}
     if min(array.shape[1] for array in arrays.values()) < 4:
         return figures

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from pyro.infer import NUTS
 from torch import Tensor, nn
 
 from pyro_dgp.extractors import DeepKernel, FeatureExtractor
 from pyro_dgp.fit import adam_for_networks
-from pyro_dgp.inference import ByGuide, ByMarginalLikelihood, ByNUTS, ByValidatedGuide, Inference, Settings
+from pyro_dgp.inference import ByGuide, ByMarginalLikelihood, ByMCMC, ByValidatedGuide, Inference, Settings
 from pyro_dgp.losses import ELBO, GammaDivergence, PredictiveLogLikelihood
+from pyro_dgp.mcmc import EllipticalSlice, whitened
 from pyro_dgp.models import DeepGP
 from pyro_dgp.priors import with_priors
 from pyro_dgp.processes import AmortizedInducingPoints, InducingPoints, OneNetwork
@@ -32,6 +34,11 @@ def deep(x: Tensor, settings: Settings) -> DeepGP:
 def deep_with_priors(x: Tensor, settings: Settings) -> DeepGP:
     """``settings.layers`` GPs with priors on every hyperparameter."""
     return with_priors(deep(x, settings))
+
+
+def nuts(model: nn.Module) -> NUTS:
+    """The No-U-Turn sampler of the whitened model, trees of at most 31 steps."""
+    return NUTS(whitened(model), max_tree_depth=5, target_accept_prob=0.9)
 
 
 @dataclass(frozen=True)
@@ -359,7 +366,15 @@ METHODS: dict[str, Method] = {
             "deep GP, No-U-Turn sampling of the whitened exact prior and the hyperparameters",
             "Hoffman, Gelman 2014, The No-U-Turn Sampler",
             deep_with_priors,
-            ByNUTS(),
+            ByMCMC(nuts),
+            is_deep=True,
+        ),
+        Method(
+            "ess",
+            "deep GP, elliptical slice sampling of the whitened exact prior, slices of the hyperparameters",
+            "Murray, Adams, MacKay 2010, Elliptical slice sampling",
+            deep_with_priors,
+            ByMCMC(EllipticalSlice),
             is_deep=True,
         ),
     )

@@ -286,7 +286,7 @@ def test_methods_are_listed_with_their_papers(capsys):
     assert main(["methods", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert [entry["name"] for entry in listed] == list(METHODS)
-    promised = "exact-gp svgp ppgpr dsvi dspp dspp-qr1 dspp-qr2 dspp-gh mc-predictive gamma-dgp nuts"
+    promised = "exact-gp svgp ppgpr dsvi dspp dspp-qr1 dspp-qr2 dspp-gh mc-predictive gamma-dgp nuts ess"
     promised += " dkl-svgp dkl-ppgpr dkl-dsvi dkl-dspp idsgp sgp-avi avdgp-ar1 avdgp-ar2 avdgp-ar2p avdgp-ar2pp"
     assert set(promised.split()) == set(METHODS)
 

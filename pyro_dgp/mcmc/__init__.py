@@ -1,7 +1,8 @@
 """What MCMC on the exact prior needs: whitening, elliptical slices, and prediction from draws."""
 
+from pyro_dgp.mcmc.chains import Chains, run_chains
 from pyro_dgp.mcmc.elliptical import EllipticalSlice
 from pyro_dgp.mcmc.predict import predict_mcmc
 from pyro_dgp.mcmc.whitening import WhitenedModel, Whitening, whitened
 
-__all__ = ["EllipticalSlice", "WhitenedModel", "Whitening", "predict_mcmc", "whitened"]
+__all__ = ["Chains", "EllipticalSlice", "WhitenedModel", "Whitening", "predict_mcmc", "run_chains", "whitened"]

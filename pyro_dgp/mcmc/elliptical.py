@@ -159,7 +159,7 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
 
     def diagnostics(self) -> dict[str, float]:
         """The same as a number."""
-        return {"runs of the model in a sweep": self._evaluations / max(self._sweeps, 1)}
+        return {"runs_per_sweep": self._evaluations / max(self._sweeps, 1)}
 
     def cleanup(self) -> None:
         """Let go of the data."""
