@@ -151,7 +151,7 @@ def report(run: dict, rows: list[dict], figures: Path | None) -> None:
         known = PUBLISHED.get((layers, total)) if points == "affine" else None
         beside = f"  published {known[0]} ({known[1]})" if known and experiment in TABLES else ""
         print(
-            f"{layers} layers, {total} points, {points}: error {errors.mean():.2f} % (sd {errors.std(ddof=min(1, len(errors) - 1)):.2f}, "
+            f"{layers} layer{'s' * (layers > 1)}, {total} points, {points}: error {errors.mean():.2f} % (sd {errors.std(ddof=min(1, len(errors) - 1)):.2f}, "
             f"{len(errors)} runs), spread {spreads.mean():.3f}{beside}"
         )
     if figures is not None and groups:
@@ -165,7 +165,7 @@ def draw(experiment: str, groups: dict[tuple, list[dict]], path: Path) -> None:
     FigureCanvasAgg(figure)
     axis = figure.subplots()
     names = sorted(groups)
-    labels = [f"{t} points\n{k} layers" if experiment in TABLES else p for k, t, p in names]
+    labels = [f"{t} points\n{k} layer{'s' * (k > 1)}" if experiment in TABLES else p for k, t, p in names]
     for position, name in enumerate(names):
         values = [row["error"] for row in groups[name]]
         axis.plot([position] * len(values), values, "o", color=f"C{name[0] - 1}", ms=4, alpha=0.7)
