@@ -43,3 +43,10 @@ class TwoLayers(PyroModule):
 def regression(rows=30, inputs=1):
     x = torch.rand(rows, inputs) * 4 - 2
     return x, torch.sin(2 * x[:, 0]) + 0.2 * torch.randn(rows)
+
+
+def posterior(prior, y, variance):
+    """Mean and standard deviation of one output's function values at the data, given noise of that variance: the closed form."""
+    k = prior.covariance_matrix[0]
+    noisy = k + variance * torch.eye(len(y))
+    return k @ torch.linalg.solve(noisy, y), (k - k @ torch.linalg.solve(noisy, k)).diagonal().sqrt()
