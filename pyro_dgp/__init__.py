@@ -24,7 +24,7 @@ from pyro_dgp.kernels import (
 )
 from pyro_dgp.likelihoods import Bernoulli, Gaussian, LinearCoregionalization
 from pyro_dgp.losses import ELBO, GammaDivergence, MarginalLikelihood, PredictiveLogLikelihood
-from pyro_dgp.mcmc import EllipticalSlice, predict_mcmc, run_chains, whitened
+from pyro_dgp.mcmc import EllipticalSlice, WhitenedNUTS, predict_mcmc, run_chains, whitened
 from pyro_dgp.means import ConstantMean, LinearMean, Projection, Zero, concatenate_inputs
 from pyro_dgp.parameters import module_local_parameters
 from pyro_dgp.predict import predict
@@ -78,6 +78,7 @@ __all__ = [
     "Validation",
     "Variational",
     "White",
+    "WhitenedNUTS",
     "WithMean",
     "Zero",
     "concatenate_inputs",

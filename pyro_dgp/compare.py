@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -97,7 +98,8 @@ def compare(
                     say(f"{name}: finished before, not run again")
                     continue
                 try:
-                    row, fitted, prediction = _run(METHODS[name], part, settings, untrained, say, progress)
+                    chains = comparison.output / f".{name}"
+                    row, fitted, prediction = _run(METHODS[name], part, settings, untrained, chains, say, progress)
                 except (RuntimeError, ValueError) as error:
                     say(f"{name} failed: {error}")
                     failures[name] = error
@@ -105,6 +107,7 @@ def compare(
                 head = {"method": name, "dataset": dataset.name, "split": settings.split, "seed": settings.seed}
                 rows.append(head | row | {"config": config})
                 _write(comparison.output, rows, part, fitted, prediction)
+                shutil.rmtree(chains, ignore_errors=True)
         finally:
             if rows:
                 _draw(comparison.output, rows, dataset.name)
@@ -242,6 +245,7 @@ def _run(
     part: Split,
     settings: Settings,
     untrained: dict[Any, torch.nn.Module],
+    folder: Path,
     say: Callable[[str], None],
     progress: Callable[[str], Progress],
 ) -> tuple[Row, Fitted, Prediction]:
@@ -255,7 +259,7 @@ def _run(
     torch.manual_seed(settings.seed)  # whether or not the model was built just now
     device = str(x.device)
     reset_peak_memory(device)
-    fitted = method.inference.run(model, x, y, settings, progress(method.name))
+    fitted = method.inference.saving_to(folder).run(model, x, y, settings, progress(method.name))
     start = time.perf_counter()
     torch.manual_seed(settings.seed)
     prediction = fitted.predict(part.x_test)

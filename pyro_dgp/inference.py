@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -105,6 +106,10 @@ class Inference(ABC):
     def remarks(self, settings: Settings) -> list[str]:
         """Sentences to be said before it starts."""
         return []
+
+    def saving_to(self, folder: Path) -> Inference:
+        """The same, with its state kept in a folder where it can go on from there."""
+        return self
 
 
 @runtime_checkable
@@ -239,23 +244,23 @@ class ByMCMC(Inference):
     """Sampling of the exact prior by a kernel of Pyro's MCMC, chains in processes of their own."""
 
     kernel: Callable[[nn.Module], MCMCKernel]
+    folder: Path | None = None
 
     def run(self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""
         result = run_chains(
             self.kernel(model), (x, y), settings.mcmc_samples, settings.warmup, settings.chains, settings.seed,
-            report=lambda done, total: progress(done, total, {}),
+            report=lambda done, total: progress(done, total, {}), folder=self.folder,
         )  # fmt: skip
-        divergences = None
-        if all("divergences" in known for known in result.diagnostics):
-            divergences = np.zeros((settings.chains, settings.mcmc_samples), dtype=bool)
-            for chain, known in enumerate(result.diagnostics):
-                divergences[chain, known["divergences"]] = True
         return Fitted(
             partial(predict_mcmc, model, result.flat, x, y), len(x),
             (settings.warmup + settings.mcmc_samples) * settings.chains, result.seconds, result.draws,
-            {} if divergences is None else {"diverging": divergences}, convergence(result.draws, divergences),
+            result.stats, convergence(result.draws, result.stats.get("diverging")),
         )  # fmt: skip
+
+    def saving_to(self, folder: Path) -> ByMCMC:
+        """Chains are saved, and go on where they were interrupted."""
+        return replace(self, folder=folder)
 
     def most_rows(self, settings: Settings) -> int:
         """``mcmc_points``: each run of the model factorises one matrix of all rows for each layer."""

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from pyro.infer import NUTS
 from torch import Tensor, nn
 
 from pyro_dgp.extractors import DeepKernel, FeatureExtractor
 from pyro_dgp.fit import adam_for_networks
 from pyro_dgp.inference import ByGuide, ByMarginalLikelihood, ByMCMC, ByValidatedGuide, Inference, Settings
 from pyro_dgp.losses import ELBO, GammaDivergence, PredictiveLogLikelihood
-from pyro_dgp.mcmc import EllipticalSlice, whitened
+from pyro_dgp.mcmc import EllipticalSlice, WhitenedNUTS
 from pyro_dgp.models import DeepGP
 from pyro_dgp.priors import with_priors
 from pyro_dgp.processes import AmortizedInducingPoints, InducingPoints, OneNetwork
@@ -36,9 +35,9 @@ def deep_with_priors(x: Tensor, settings: Settings) -> DeepGP:
     return with_priors(deep(x, settings))
 
 
-def nuts(model: nn.Module) -> NUTS:
+def nuts(model: nn.Module) -> WhitenedNUTS:
     """The No-U-Turn sampler of the whitened model, trees of at most 31 steps."""
-    return NUTS(whitened(model), max_tree_depth=5, target_accept_prob=0.9)
+    return WhitenedNUTS(model, max_tree_depth=5, target_accept_prob=0.9)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,9 @@ import pytest
 import torch
 from pyro.infer import NUTS
 
-from pyro_dgp import EllipticalSlice, Gaussian, run_chains, whitened
+from pyro_dgp import EllipticalSlice, Gaussian, WhitenedNUTS, run_chains, whitened
+from pyro_dgp.models import DeepGP
+from pyro_dgp.priors import with_priors
 from tests.examples import TwoSites, regression
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -37,3 +39,50 @@ def test_other_kernels_run_too_and_errors_of_a_chain_arrive():
         run_chains(EllipticalSlice(model), (x, y), 2, 1, 0)
     with pytest.raises(ValueError, match="y has shape"):
         run_chains(EllipticalSlice(model), (x, y[:3]), 2, 1, 2, processes=2)
+
+
+@pytest.mark.parametrize("make", [EllipticalSlice, lambda model: WhitenedNUTS(model, 3)])
+@pytest.mark.parametrize("stop", [3, 9])
+def test_an_interrupted_chain_goes_on_as_if_nothing_had_been(make, stop, tmp_path, monkeypatch):
+    """Stopped in the warm-up and behind it; the file is written after every iteration here."""
+    monkeypatch.setattr("pyro_dgp.mcmc.chains.SAVE_EVERY", 0.0)
+    x, y = regression(8)
+    model = with_priors(DeepGP(x, 2, 2))
+    whole = run_chains(make(model), (x, y), 8, 5, 2, processes=1)
+
+    class StoppedError(Exception):
+        pass
+
+    done = []
+
+    def report(iterations, total):
+        done.append(iterations)
+        if iterations == stop:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        run_chains(make(model), (x, y), 8, 5, 2, processes=1, report=report, folder=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["chain-0.pickle"]
+    done.clear()
+    resumed = run_chains(make(model), (x, y), 8, 5, 2, processes=1, report=lambda n, _: done.append(n), folder=tmp_path)
+    assert done == list(range(stop + 1, 27))
+    assert resumed.draws.keys() == whole.draws.keys() and resumed.stats.keys() == whole.stats.keys()
+    assert all(torch.equal(values, whole.draws[name]) for name, values in resumed.draws.items())
+    assert all((values == whole.stats[name]).all() for name, values in resumed.stats.items())
+    longer = run_chains(make(model), (x, y), 10, 5, 2, processes=2, folder=tmp_path)
+    assert torch.equal(longer.draws["h1_whitened"][:, :8], whole.draws["h1_whitened"]) and longer.stats["lp"].shape == (
+        2,
+        10,
+    )
+    for changed in ({"seed": 1}, {"warmup_steps": 6}, {"args": (x, y + 1)}):
+        wanted = {"args": (x, y), "num_samples": 8, "warmup_steps": 5, "num_chains": 2, "processes": 1} | changed
+        with pytest.raises(ValueError, match="holds a chain of other data"):
+            run_chains(make(model), **wanted, folder=tmp_path)
+
+
+def test_a_chain_is_saved_every_few_seconds_and_at_its_end(tmp_path, monkeypatch):
+    saved = []
+    monkeypatch.setattr("pyro_dgp.mcmc.chains._Plan._save", lambda plan, chain: saved.append(chain.done))
+    x, y = regression(6)
+    run_chains(EllipticalSlice(TwoSites().requires_grad_(False)), (x, y), 5, 2, 1, folder=tmp_path)
+    assert saved == [7]

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 
+from pyro_dgp import EllipticalSlice
 from pyro_dgp.cli import main
 from pyro_dgp.compare import Comparison, MethodFailedError, compare
 from pyro_dgp.data import Dataset, load, load_default, split
@@ -329,6 +330,35 @@ def test_an_interrupt_between_methods_keeps_the_first(tmp_path, monkeypatch):
     arguments = ["--methods", "svgp,exact-gp", "--epochs", "2", "--output", str(tmp_path / "out")]
     assert main(["compare", *arguments]) == 130
     assert {p.name for p in (tmp_path / "out").iterdir()} == {"results.json", "svgp.nc", "svgp.npz", "comparison.png"}
+
+
+def test_an_interrupted_chain_goes_on_with_resume(tmp_path, monkeypatch):
+    """Killed in a chain: what it drew is kept, and the end is that of an uninterrupted run."""
+    monkeypatch.setattr("pyro_dgp.mcmc.chains.SAVE_EVERY", 0.0)
+    settings = replace(FAST, mcmc_points=8, warmup=3)
+    whole = compare(Comparison(tmp_path / "whole", dataset(), ("ess",), settings), quiet)[0]
+    sample, calls = EllipticalSlice.sample, []
+
+    def stops(self, params):
+        calls.append(1)
+        if len(calls) == 8:
+            raise KeyboardInterrupt
+        return sample(self, params)
+
+    monkeypatch.setattr(EllipticalSlice, "sample", stops)
+    parts = Comparison(tmp_path / "parts", dataset(), ("ess",), settings)
+    with pytest.raises(KeyboardInterrupt):
+        compare(parts, quiet)
+    assert [path.name for path in (tmp_path / "parts").iterdir()] == [".ess"]
+    row = compare(replace(parts, resume=True), quiet)[0]
+    assert len(calls) == 8 + 11 - 7
+    assert (row["nll"], row["r_hat_max"]) == (whole["nll"], whole["r_hat_max"])
+    assert {path.name for path in (tmp_path / "parts").iterdir()} == {
+        "results.json",
+        "ess.nc",
+        "ess.npz",
+        "comparison.png",
+    }
 
 
 def test_python_raises_value_errors(tmp_path):

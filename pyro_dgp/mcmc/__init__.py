@@ -2,7 +2,17 @@
 
 from pyro_dgp.mcmc.chains import Chains, run_chains
 from pyro_dgp.mcmc.elliptical import EllipticalSlice
+from pyro_dgp.mcmc.hamiltonian import WhitenedNUTS
 from pyro_dgp.mcmc.predict import predict_mcmc
 from pyro_dgp.mcmc.whitening import WhitenedModel, Whitening, whitened
 
-__all__ = ["Chains", "EllipticalSlice", "WhitenedModel", "Whitening", "predict_mcmc", "run_chains", "whitened"]
+__all__ = [
+    "Chains",
+    "EllipticalSlice",
+    "WhitenedModel",
+    "WhitenedNUTS",
+    "Whitening",
+    "predict_mcmc",
+    "run_chains",
+    "whitened",
+]

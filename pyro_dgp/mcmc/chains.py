@@ -1,17 +1,21 @@
-"""Several chains of a kernel of Pyro's MCMC, each in a process of its own."""
+"""Several chains of a kernel of Pyro's MCMC, each in a process of its own, and resumable."""
 
 from __future__ import annotations
 
 import copy
+import pickle
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import cloudpickle
+import joblib
+import numpy as np
 import pyro
 import torch
 from joblib import Parallel, delayed
-from pyro.infer import MCMC
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 
@@ -20,17 +24,22 @@ from pyro_dgp.parameters import module_local_parameters
 #: ``report(done, total)``: iterations of all chains, warm-up included.
 Report = Callable[[int, int], object]
 
+#: Seconds between two savings of a chain, at least.
+SAVE_EVERY = 5.0
+
 
 @dataclass(frozen=True)
 class Chains:
     """What sampling leaves behind.
 
     :ivar draws: by site, ``(chains, draws, ...)``.
+    :ivar stats: figures of each draw that the kernel has, by name, ``(chains, draws)``.
     :ivar diagnostics: of each chain, as its kernel has them.
-    :ivar seconds: wall-clock time in all.
+    :ivar seconds: wall-clock time in all, of this call.
     """
 
     draws: dict[str, Tensor]
+    stats: dict[str, np.ndarray] = field(default_factory=dict)
     diagnostics: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -49,16 +58,21 @@ def run_chains(
     seed: int = 0,
     processes: int | None = None,
     report: Report | None = None,
+    folder: Path | None = None,
 ) -> Chains:
     """Run independent chains and put their draws together.
 
     Pyro's ``MCMC`` starts as many processes as it has chains and refuses more than there are cores but one; here chains wait for a free
     process. Each has one thread and seed ``seed + 1000 * chain``, so that draws do not depend on how many processes there are.
 
-    :param kernel: ``NUTS(whitened(model))``, ``EllipticalSlice(model)``; each chain has a copy.
+    :param kernel: ``WhitenedNUTS(model)``, ``EllipticalSlice(model)``, any of Pyro's; each chain has a copy.
     :param args: what the model is called with, ``(x, y)``.
     :param processes: at a time; as many as there are cores if not given. One runs the chains in this process, one after another.
     :param report: called after each iteration in this process, or after each chain in others.
+    :param folder: where each chain is saved every few seconds and when it stops, as ``chain-0.pickle`` and so on (load only your own: a pickle
+        runs code). A call that is repeated goes on where the files end, draw for draw as if it had not been interrupted; one that asks
+        for more draws adds them.
+    :raises ValueError: if the folder holds chains of other data, another model, kernel, seed or warm-up.
     """
     if min(num_samples, num_chains) < 1 or warmup_steps < 0:
         raise ValueError(
@@ -67,67 +81,140 @@ def run_chains(
         )
     start, each, total = time.perf_counter(), warmup_steps + num_samples, num_chains * (warmup_steps + num_samples)
     workers = min(num_chains, processes or torch.multiprocessing.cpu_count())
-    results: list[tuple[dict[str, Tensor], dict[str, Any]]] = []
+    plans = [
+        _Plan(
+            num_samples, warmup_steps, seed + 1000 * chain, None if folder is None else folder / f"chain-{chain}.pickle"
+        )
+        for chain in range(num_chains)
+    ]
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        identity = _identity(kernel, args, warmup_steps)
+        plans = [plan.of(identity) for plan in plans]
+    results: list[_Chain] = []
     if workers == 1:
-        for chain in range(num_chains):
-            hook = _hook(report, chain * each, warmup_steps, total)
-            results.append(_run(copy.deepcopy(kernel), args, num_samples, warmup_steps, seed + 1000 * chain, hook))
+        for chain, plan in enumerate(plans):
+            results.append(plan.run(kernel, args, None if report is None else _shifted(report, chain * each, total)))
     else:
         dtype, local = torch.get_default_dtype(), bool(pyro.settings.get("module_local_params"))
-        jobs = (
-            delayed(_run_elsewhere)(kernel, args, num_samples, warmup_steps, seed + 1000 * chain, dtype, local)
-            for chain in range(num_chains)
-        )
+        jobs = (delayed(_run_elsewhere)(plan, kernel, args, dtype, local) for plan in plans)
         for done, result in enumerate(Parallel(n_jobs=workers, return_as="generator")(jobs), 1):
             results.append(result)
             if report is not None:
                 report(done * each, total)
-    names = results[0][0]
-    draws = {name: torch.stack([chain[name] for chain, _ in results]) for name in names}
-    return Chains(draws, [diagnostics for _, diagnostics in results], time.perf_counter() - start)
+    draws = {
+        name: torch.stack([torch.stack(r.draws[name][:num_samples]) for r in results]) for name in results[0].draws
+    }
+    stats = {name: np.array([r.stats[name][:num_samples] for r in results]) for name in results[0].stats}
+    return Chains(draws, stats, [result.diagnostics for result in results], time.perf_counter() - start)
 
 
-def _run(
-    kernel: MCMCKernel,
-    args: tuple[Any, ...],
-    num_samples: int,
-    warmup_steps: int,
-    seed: int,
-    hook: Callable[..., None] | None,
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """One chain: draws by site and what the kernel says of it."""
+@dataclass
+class _Chain:
+    """A chain as far as it has come: everything that its next draw depends on."""
+
+    identity: str
+    kernel: MCMCKernel
+    params: dict[str, Tensor]
+    random_state: Tensor
+    done: int = 0
+    draws: dict[str, list[Tensor]] = field(default_factory=dict)
+    stats: dict[str, list[float]] = field(default_factory=dict)
+    diagnostics: dict[str, Any] = field(default_factory=dict)
+
+    def keep(self) -> None:
+        """Add the present values, in their own space, and the kernel's figures of them."""
+        transforms = getattr(self.kernel, "transforms", None) or {}
+        for name, value in self.params.items():
+            own = transforms[name].inv(value) if name in transforms else value
+            self.draws.setdefault(name, []).append(own.detach().clone())
+        for name, figure in getattr(self.kernel, "stats", {}).items():
+            self.stats.setdefault(name, []).append(figure)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What one chain is to do."""
+
+    num_samples: int
+    warmup_steps: int
+    seed: int
+    path: Path | None
+    identity: str = ""
+
+    def of(self, identity: str) -> _Plan:
+        """The same for a kernel and data of this identity, and this seed."""
+        return _Plan(self.num_samples, self.warmup_steps, self.seed, self.path, f"{identity}-{self.seed}")
+
+    def run(self, kernel: MCMCKernel, args: tuple[Any, ...], report: Callable[[int], object] | None) -> _Chain:
+        """Go on where the file ends, or start."""
+        model = getattr(kernel.model, "model", kernel.model)
+        scope = [model] if isinstance(model, torch.nn.Module) else []
+        with module_local_parameters(*scope), torch.random.fork_rng(devices=[]):
+            chain = self._load() or self._begin(copy.deepcopy(kernel), args)
+            torch.set_rng_state(chain.random_state)
+            self._draw(chain, report)
+            chain.diagnostics = dict(chain.kernel.diagnostics())
+            chain.kernel.cleanup()
+        return chain
+
+    def _begin(self, kernel: MCMCKernel, args: tuple[Any, ...]) -> _Chain:
+        torch.manual_seed(self.seed)
+        kernel.setup(self.warmup_steps, *args)
+        return _Chain(self.identity, kernel, dict(kernel.initial_params), torch.get_rng_state())
+
+    def _draw(self, chain: _Chain, report: Callable[[int], object] | None) -> None:
+        kernel, saved = chain.kernel, time.monotonic()
+        total = self.warmup_steps + self.num_samples
+        while chain.done < total:
+            if chain.done == self.warmup_steps:
+                kernel.end_warmup()
+            chain.params = kernel.sample(chain.params)
+            if chain.done >= self.warmup_steps:
+                chain.keep()
+            chain.done += 1
+            chain.random_state = torch.get_rng_state()
+            if self.path is not None and (chain.done == total or time.monotonic() - saved > SAVE_EVERY):
+                self._save(chain)
+                saved = time.monotonic()
+            if report is not None:
+                report(chain.done)
+
+    def _save(self, chain: _Chain) -> None:
+        """Only ever after a whole iteration: a draw that is interrupted half-way is made again."""
+        assert self.path is not None
+        temporary = self.path.with_suffix(".part")
+        temporary.write_bytes(cloudpickle.dumps(chain))
+        temporary.replace(self.path)
+
+    def _load(self) -> _Chain | None:
+        if self.path is None or not self.path.exists():
+            return None
+        chain: _Chain = pickle.loads(self.path.read_bytes())
+        if chain.identity != self.identity:
+            raise ValueError(
+                f"{str(self.path)!r} holds a chain of other data, or of another model, kernel, seed or warm-up: name another folder"
+            )
+        return chain
+
+
+def _identity(kernel: MCMCKernel, args: tuple[Any, ...], warmup_steps: int) -> str:
+    """Equal for equal data, parameters, options and warm-up, in whatever process."""
     model = getattr(kernel.model, "model", kernel.model)
-    scope = [model] if isinstance(model, torch.nn.Module) else []
-    with module_local_parameters(*scope), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        mcmc = MCMC(kernel, num_samples, warmup_steps, disable_progbar=True, hook_fn=hook)
-        mcmc.run(*args)
-        draws = {name: values.detach() for name, values in mcmc.get_samples().items()}
-        return draws, dict(mcmc._diagnostics[0])  # mcmc.diagnostics() would add R-hat, and fails for few draws
+    state = model.state_dict() if isinstance(model, torch.nn.Module) else {}
+    tensors = [value.detach().cpu().numpy() for value in (*args, *state.values()) if isinstance(value, Tensor)]
+    plain = {name: value for name, value in vars(kernel).items() if isinstance(value, int | float | str | None)}
+    kinds = [getattr(kind, "__qualname__", type(kind).__qualname__) for kind in (type(kernel), model)]
+    return str(joblib.hash((kinds, plain, list(state), tensors, warmup_steps)))
 
 
-def _run_elsewhere(
-    kernel: MCMCKernel,
-    args: tuple[Any, ...],
-    num_samples: int,
-    warmup_steps: int,
-    seed: int,
-    dtype: torch.dtype,
-    local: bool,
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _run_elsewhere(plan: _Plan, kernel: MCMCKernel, args: tuple[Any, ...], dtype: torch.dtype, local: bool) -> _Chain:
     """In a process that knows nothing of the caller's settings."""
     torch.set_num_threads(1)
     torch.set_default_dtype(dtype)
     with pyro.settings.context(module_local_params=local):
-        return _run(kernel, args, num_samples, warmup_steps, seed, None)
+        return plan.run(kernel, args, None)
 
 
-def _hook(report: Report | None, before: int, warmup: int, total: int) -> Callable[..., None] | None:
-    if report is None:
-        return None
-
-    def hook(kernel: Any, samples: Any, stage: str, index: int) -> None:
-        first = 0 if stage.lower().startswith("warm") else warmup
-        report(before + first + index + 1, total)
-
-    return hook
+def _shifted(report: Report, before: int, total: int) -> Callable[[int], object]:
+    return lambda done: report(before + done, total)

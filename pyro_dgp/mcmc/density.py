@@ -1,4 +1,4 @@
-"""log p(y | whitened values, hyperparameters) of a model, without traces: what samplers that need no gradient evaluate."""
+"""log p(y | whitened values, hyperparameters) of a model, without traces: what samplers evaluate."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class _Evaluate(Messenger):
         super().__init__()
         self.values, self.known = values, known
         self.factors: Factors = {}
-        self.log_likelihood = 0.0
-        self.log_priors: dict[str, float] = {}
+        self.observed: list[Tensor] = []
+        self.log_priors: dict[str, Tensor | float] = {}
 
     def _function_values(self, name: str, prior: FunctionPrior) -> Tensor:
         prior._factor = self.known.factors.get(name)
@@ -79,9 +79,9 @@ class _Evaluate(Messenger):
         if name in self.known.log_priors:
             self.log_priors[name] = self.known.log_priors[name]
             return
-        log_prob = float(scale_and_mask(msg["fn"].log_prob(msg["value"]), msg["scale"], msg["mask"]).sum())
+        log_prob = scale_and_mask(msg["fn"].log_prob(msg["value"]), msg["scale"], msg["mask"]).sum()
         if msg["is_observed"]:
-            self.log_likelihood += log_prob
+            self.observed.append(log_prob)
         else:
             self.log_priors[name] = log_prob
 
@@ -103,7 +103,7 @@ class WhitenedDensity:
         for name, value in self.start.items():
             site = trace.nodes[name]
             if site_is_subsample(site):
-                raise ValueError(f"the plate {name!r} subsamples: elliptical slices need all data at every step")
+                raise ValueError(f"the plate {name!r} subsamples: this sampler needs all data at every step")
             if name.endswith(SUFFIX):
                 self.whitened[name] = value.shape
             else:
@@ -143,5 +143,27 @@ class WhitenedDensity:
                 self.model.model(*self.args, **self.kwargs)
         except NotPositiveDefiniteError:
             return Evaluation(-math.inf)
-        result = Evaluation(run.log_likelihood, run.log_priors, run.factors)
+        log_priors = {name: float(value) for name, value in run.log_priors.items()}
+        result = Evaluation(float(sum(run.observed)), log_priors, run.factors)
         return result if math.isfinite(result.log_density) else Evaluation(-math.inf)
+
+    def unconstrained_start(self) -> dict[str, Tensor]:
+        """The prior draw that it was built with, in unconstrained space."""
+        return {k: self.transforms[k].inv(v) if k in self.transforms else v.clone() for k, v in self.start.items()}
+
+    def potential(self, params: Mapping[str, Tensor]) -> Tensor:
+        """Minus the log posterior density in unconstrained space, nats, up to a constant: what HMC differentiates.
+
+        :param params: whitened values, and latent values through the inverses of ``transforms``.
+        """
+        values = {k: self.transforms[k](v) if k in self.transforms else v for k, v in params.items()}
+        with _Evaluate(values, Evaluation(0.0)) as run:
+            self.model.model(*self.args, **self.kwargs)
+        terms = [
+            *run.observed,
+            *run.log_priors.values(),
+            *(-0.5 * params[name].square().sum() for name in self.whitened),
+        ]
+        for name, transform in self.transforms.items():
+            terms.append(transform.log_abs_det_jacobian(params[name], values[name]).sum())
+        return -torch.stack([torch.as_tensor(term) for term in terms]).sum()

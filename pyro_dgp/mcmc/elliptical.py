@@ -26,11 +26,13 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
     Draws have the names of :func:`~pyro_dgp.whitened`, so that :func:`~pyro_dgp.predict_mcmc` takes them.
 
     :param model: the model, or ``whitened(model)``.
+    :ivar stats: of the last draw: ``lp`` (log density in unconstrained space up to a constant, nats) and ``runs`` (of the model).
     """
 
     def __init__(self, model: Callable[..., Any]) -> None:
         self.model = model if isinstance(model, WhitenedModel) else whitened(model)
         self.transforms: dict[str, Any] = {}
+        self.stats: dict[str, float] = {}
         self._given: dict[str, Tensor] | None = None
         self._forget()
 
@@ -58,14 +60,11 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
         if self._given is not None:
             return self._given
         assert self._density is not None
-        return {name: self._unconstrained(name, value) for name, value in self._density.start.items()}
+        return self._density.unconstrained_start()
 
     @initial_params.setter
     def initial_params(self, params: dict[str, Tensor]) -> None:
         self._given = params
-
-    def _unconstrained(self, name: str, value: Tensor) -> Tensor:
-        return self.transforms[name](value) if name in self.transforms else value
 
     def _values(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
         return {k: self.transforms[k].inv(v) if k in self.transforms else v for k, v in params.items()}
@@ -80,7 +79,7 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
             self._at = density.evaluate(values)
             if not math.isfinite(self._at.log_likelihood):
                 raise ValueError("the posterior density at the initial values is zero or not finite: give others")
-        params = dict(params)
+        params, before = dict(params), self._evaluations
         for name, shape in density.whitened.items():
             for column in range(shape[-1]):
                 self._at = self._update_column(density, values, name, column, self._at)
@@ -93,7 +92,18 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
         if self._warming and self._sweeps >= 10:
             self._widths = {k: (3 * moved / self._sweeps).clamp_min(1e-3) for k, moved in self._moves.items()}
         self._params = params
+        self.stats = {"lp": self._log_posterior(density, values), "runs": float(self._evaluations - before)}
         return params
+
+    def _log_posterior(self, density: WhitenedDensity, values: dict[str, Tensor]) -> float:
+        """In unconstrained space, at the values of the last evaluation."""
+        assert self._at is not None
+        normal = sum(-0.5 * float(values[name].square().sum()) for name in density.whitened)
+        volume = sum(
+            float(transform.log_abs_det_jacobian(transform.inv(values[name]), values[name]).sum())
+            for name, transform in density.transforms.items()
+        )
+        return self._at.log_density + normal + volume
 
     def _update_column(
         self, density: WhitenedDensity, values: dict[str, Tensor], name: str, column: int, at: Evaluation

@@ -1,0 +1,90 @@
+import math
+
+import pyro
+import pytest
+import torch
+from pyro import distributions as dist
+from pyro.infer import NUTS
+from pyro.nn import PyroSample
+
+from pyro_dgp import Gaussian, WhitenedNUTS, run_chains, whitened
+from pyro_dgp.mcmc.density import WhitenedDensity
+from tests.examples import OneLayer, TwoLayers, TwoSites, posterior, regression
+
+pytestmark = pytest.mark.usefixtures("local")
+
+
+def with_noise_prior(x):
+    model = TwoLayers(x)
+    model.likelihood.variance = PyroSample(dist.LogNormal(-2.0, 0.5))
+    return model.requires_grad_(False)
+
+
+def test_from_one_start_it_draws_what_pyro_s_sampler_draws():
+    x, y = regression(9)
+    model = with_noise_prior(x)
+    start = WhitenedDensity(whitened(model), (x, y), {}).unconstrained_start()
+    fixed = {"step_size": 0.1, "adapt_step_size": False, "adapt_mass_matrix": False}
+    drawn = []
+    for kernel in (NUTS(whitened(model), max_tree_depth=3, **fixed), WhitenedNUTS(model, 3, **fixed)):
+        kernel.initial_params = {name: value.clone() for name, value in start.items()}
+        kernel.setup(0, x, y)
+        params = kernel.initial_params
+        torch.manual_seed(4)
+        for _ in range(5):
+            params = kernel.sample(params)
+        drawn.append(params)
+    assert drawn[0].keys() == drawn[1].keys() == start.keys() and len(start) == 2
+    for name, values in drawn[0].items():
+        torch.testing.assert_close(drawn[1][name], values, rtol=1e-6, atol=1e-8)
+        assert (values - start[name]).abs().min() > 1e-4
+
+
+def test_figures_of_a_draw_belong_to_it():
+    x, y = regression(9)
+    model = with_noise_prior(x)
+    kernel = WhitenedNUTS(model, 4, target_accept_prob=0.9)
+    result = run_chains(kernel, (x, y), 20, 20, 1)
+    density = WhitenedDensity(whitened(model), (x, y), {})
+    for index in (0, 19):
+        own = {name: values[0, index] for name, values in result.draws.items()}
+        params = {k: density.transforms[k].inv(v) if k in density.transforms else v for k, v in own.items()}
+        assert result.stats["lp"][0, index] == pytest.approx(-float(density.potential(params)), rel=1e-9)
+    stats = {name: values[0] for name, values in result.stats.items()}
+    assert set(stats) == {"lp", "energy", "n_steps", "tree_depth", "acceptance_rate", "step_size", "diverging"}
+    assert (stats["energy"][1:] > -stats["lp"][:-1]).all()  # kinetic energy is positive
+    assert ((2 ** (stats["tree_depth"] - 1) <= stats["n_steps"]) & (stats["n_steps"] < 2 ** stats["tree_depth"])).all()
+    assert stats["tree_depth"].max() <= 4 and len(set(stats["step_size"])) == 1 and not stats["diverging"].any()
+    assert 0.3 < stats["acceptance_rate"].mean() <= 1 and stats["acceptance_rate"].std() > 0
+
+
+def test_a_divergence_is_seen_in_the_draw_that_has_it():
+    x, y = regression(9)
+    kernel = WhitenedNUTS(with_noise_prior(x), 3, step_size=50.0, adapt_step_size=False)
+    result = run_chains(kernel, (x, y), 3, 0, 1)
+    assert result.stats["diverging"].tolist() == [[1.0, 1.0, 1.0]] and result.diagnostics[0]["divergences"] == [0, 1, 2]
+
+
+def test_one_layer_has_the_closed_form_posterior():
+    x = torch.linspace(-1, 1, 8)[:, None]
+    y = torch.sin(3 * x[:, 0])
+    model = TwoSites(Gaussian(variance=0.1)).requires_grad_(False)
+    result = run_chains(WhitenedNUTS(model), (x, y), 400, 100, 1)
+    prior = model.gp(x)
+    f = prior.unwhiten(result.flat["f_whitened"])[..., 0]
+    mean, sd = posterior(prior, y, 0.1)
+    assert ((f.mean(0) - mean).abs() / sd).max() < 0.25
+    torch.testing.assert_close(f.std(0), sd, rtol=0.15, atol=0)
+
+
+def test_a_start_that_no_prior_draw_gives_is_one_sentence():
+    x, y = regression(6)
+    model = with_noise_prior(x)
+    with pytest.raises(ValueError, match="none of 100 prior draws has a finite posterior density: check the data"):
+        run_chains(WhitenedNUTS(model), (x, torch.full_like(y, math.inf)), 1, 0, 1)
+
+
+def test_one_layer_without_priors_is_named():
+    x, y = regression(6)
+    with pyro.settings.context(module_local_params=True), pytest.raises(ValueError, match="nothing to sample"):
+        WhitenedNUTS(OneLayer()).setup(1, x, y)
