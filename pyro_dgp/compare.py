@@ -29,6 +29,9 @@ from pyro_dgp.plots import LEVELS, plot_comparison
 from pyro_dgp.prediction import Prediction
 from pyro_dgp.to_arviz import to_arviz
 
+#: Training rows in an ArviZ file at most, equally spaced.
+_MOST_ROWS = 1000
+
 DEFAULT_METHODS = ("exact-gp", "svgp", "ppgpr", "dsvi", "nuts")
 Row = dict[str, Any]
 Curves = dict[str, np.ndarray]
@@ -99,14 +102,16 @@ def compare(
                     continue
                 try:
                     chains = comparison.output / f".{name}"
-                    row, fitted, prediction = _run(METHODS[name], part, settings, untrained, chains, say, progress)
+                    row, fitted, given, prediction = _run(
+                        METHODS[name], part, settings, untrained, chains, say, progress
+                    )
                 except (RuntimeError, ValueError) as error:
                     say(f"{name} failed: {error}")
                     failures[name] = error
                     continue
                 head = {"method": name, "dataset": dataset.name, "split": settings.split, "seed": settings.seed}
                 rows.append(head | row | {"config": config})
-                _write(comparison.output, rows, part, fitted, prediction)
+                _write(comparison.output, rows, part, fitted, given, prediction)
                 shutil.rmtree(chains, ignore_errors=True)
         finally:
             if rows:
@@ -230,14 +235,14 @@ def _reduce(settings: Settings, part: Split, say: Callable[[str], None]) -> Sett
     return settings
 
 
-def _subset(method: Method, part: Split, settings: Settings, say: Callable[[str], None]) -> tuple[Tensor, Tensor]:
-    most = method.inference.most_rows(settings)
-    if most is None or len(part.x_train) <= most:
-        return part.x_train, part.y_train
+def _subset(method: Method, part: Split, settings: Settings, say: Callable[[str], None]) -> Tensor:
+    """Numbers of the training rows that a method is given."""
+    most, rows = method.inference.most_rows(settings), len(part.x_train)
+    if most is None or rows <= most:
+        return torch.arange(rows)
     generator = torch.Generator().manual_seed(settings.seed)
-    index = torch.randperm(len(part.x_train), generator=generator)[:most]
-    say(f"{method.name}: trained on a random subset of {most} of the {len(part.x_train)} training rows")
-    return part.x_train[index], part.y_train[index]
+    say(f"{method.name}: trained on a random subset of {most} of the {rows} training rows")
+    return torch.randperm(rows, generator=generator)[:most]
 
 
 def _run(
@@ -248,10 +253,11 @@ def _run(
     folder: Path,
     say: Callable[[str], None],
     progress: Callable[[str], Progress],
-) -> tuple[Row, Fitted, Prediction]:
+) -> tuple[Row, Fitted, Tensor, Prediction]:
     for remark in method.inference.remarks(settings):
         say(f"{method.name}: {remark}")
-    x, y = _subset(method, part, settings, say)
+    given = _subset(method, part, settings, say)
+    x, y = part.x_train[given], part.y_train[given]
     torch.manual_seed(settings.seed)
     if method.model not in untrained:
         untrained[method.model] = method.model(part.x_train, settings)
@@ -280,13 +286,15 @@ def _run(
         "peak_memory_mb": peak_memory_mb(device),
         **fitted.diagnostics,
     }
-    return row, fitted, prediction
+    return row, fitted, given, prediction
 
 
-def _write(output: Path, rows: list[Row], part: Split, fitted: Fitted, prediction: Prediction) -> None:
+def _write(output: Path, rows: list[Row], part: Split, fitted: Fitted, given: Tensor, prediction: Prediction) -> None:
     """One method's files, then the table that names it: a method in the table has all its files."""
     name = rows[-1]["method"]
-    data = to_arviz(prediction, part.x_test, part.y_test, fitted.draws, fitted.sample_stats)
+    shown = given[:: -(-len(given) // _MOST_ROWS)]
+    x, y, new = part.x_train[shown], part.y_train[shown], (prediction, part.x_test, part.y_test)
+    data = to_arviz(fitted.predict(x), x, y, fitted.draws, fitted.sample_stats, new, shown)
     _atomically(output / f"{name}.nc", lambda path: data.to_netcdf(str(path)))
     curves = _curves(fitted, prediction, part)
     _atomically(output / f"{name}.npz", lambda path: _save_arrays(path, curves))

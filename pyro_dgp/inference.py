@@ -72,7 +72,7 @@ class Settings:
 class Fitted:
     """A fitted method.
 
-    :ivar predict: from test inputs ``(N, D)`` to a :class:`Prediction`.
+    :ivar predict: from inputs ``(N, D)`` to a :class:`Prediction`.
     :ivar rows: training rows used.
     :ivar steps: optimiser steps, or MCMC iterations of all chains, warm-up included.
     :ivar draws: posterior draws by site ``(chains, draws, ...)``, for MCMC.
@@ -253,7 +253,7 @@ class ByMCMC(Inference):
             report=lambda done, total: progress(done, total, {}), folder=self.folder,
         )  # fmt: skip
         return Fitted(
-            partial(predict_mcmc, model, result.flat, x, y), len(x),
+            partial(predict_mcmc, model, result.flat, x, y, num_draws=settings.chains * -(-100 // settings.chains)), len(x),
             (settings.warmup + settings.mcmc_samples) * settings.chains, result.seconds, result.draws,
             result.stats, convergence(result.draws, result.stats.get("diverging")),
         )  # fmt: skip
@@ -276,7 +276,7 @@ def convergence(draws: dict[str, Tensor], divergences: np.ndarray | None) -> dic
 
     Nothing for divergences where the sampler has none. One chain counts as two halves. Nothing where a figure cannot be had: fewer than 8 draws, or draws that never moved.
     """
-    from pyro_dgp.to_arviz import from_groups, import_arviz
+    from pyro_dgp.groups import from_groups, import_arviz
 
     def halves(values: Tensor) -> Tensor:
         half = values.shape[1] // 2

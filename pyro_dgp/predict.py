@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Size, Tensor
-from torch.distributions import Distribution
 
 from pyro_dgp.guide import Variational
 from pyro_dgp.likelihoods import CollapsedObservation, Observation
@@ -53,7 +52,7 @@ def predict(
         first = guide.components(x[:1], new_rows=True, propagation=MonteCarlo(1), **kwargs)
         draws = _global_draws(guide, x, num_hyperparameter_draws, kwargs)
     name = _response(guide, first, site)
-    one = _components_of(first, name)[0]
+    one = _mixture_of(first, name).components
     event_shape = (one.batch_shape + one.event_shape)[2:]
     propagation = guide.propagation.for_prediction(max(1, num_samples // len(draws)))
 
@@ -62,7 +61,7 @@ def predict(
         with _own_parameters(guide):
             for fixed in draws:
                 components = guide.components(x[rows], new_rows=True, propagation=propagation, fixed=fixed, **kwargs)
-                parts.append(Mixture(*_components_of(components, name)))
+                parts.append(_mixture_of(components, name))
         return stack_mixtures(parts)
 
     return Prediction(evaluate, len(x), Size(event_shape), batch_size)
@@ -102,16 +101,18 @@ def _response(guide: Variational, components: Components, wanted: str | None) ->
     return names[0]
 
 
-def _components_of(components: Components, name: str) -> tuple[Distribution, Tensor]:
-    """The components of a site, ``(S, N, ...)``, and their log weights."""
+def _mixture_of(components: Components, name: str) -> Mixture:
+    """The components of a site, ``(S, N, ...)``, with their log weights."""
     site = components.trace.nodes[name]
-    fn = site["fn"]
+    fn, observations = site["fn"], []
     if isinstance(fn, CollapsedObservation):
         elementwise: Any = fn.components()
+        observations = [fn]
     else:
         elementwise = fn
         while isinstance(elementwise, torch.distributions.Independent):
             elementwise = elementwise.base_dist
     if not site["infer"].get("carried"):
-        return elementwise.expand((1, *elementwise.batch_shape)), components.log_weights.new_zeros(1)
-    return elementwise, components.log_weights
+        one = elementwise.expand((1, *elementwise.batch_shape))
+        return Mixture(one, components.log_weights.new_zeros(1), observations)
+    return Mixture(elementwise, components.log_weights, observations)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import scoringrules
 import torch
@@ -12,6 +12,19 @@ from pyro.distributions import TorchDistribution, constraints
 from torch import Size, Tensor
 from torch.distributions import Distribution, LowRankMultivariateNormal
 
+from pyro_dgp.likelihoods import CollapsedObservation
+from pyro_dgp.moments import Moments
+
+
+class LikelihoodDraws(NamedTuple):
+    """Draws of equal weight: functions ``(R, N, F)``, nothing where none were integrated out; log p(y_n | f_n) at them ``(R, N)``, nats;
+    and replicates of y given them, ``(R, N, ...)``.
+    """
+
+    functions: Tensor | None
+    log_prob: Tensor
+    replicates: Tensor
+
 
 class Mixture:
     """A weighted mixture for each row (and output), held in memory.
@@ -19,10 +32,13 @@ class Mixture:
     :param components: elementwise, of batch shape ``(S, N)`` or ``(S, N, D_out)``; or correlated over the outputs of a row, of
         batch shape ``(S, N)`` and event shape ``(D_out,)``.
     :param log_weights: ``(S,)``, summing to one.
+    :param observations: what the components come from where functions were integrated out: each makes the next of them.
     """
 
-    def __init__(self, components: Distribution, log_weights: Tensor) -> None:
-        self.components, self.log_weights = components, log_weights
+    def __init__(
+        self, components: Distribution, log_weights: Tensor, observations: Sequence[CollapsedObservation] = ()
+    ) -> None:
+        self.components, self.log_weights, self.observations = components, log_weights, tuple(observations)
 
     @property
     def _weights(self) -> Tensor:
@@ -71,16 +87,35 @@ class Mixture:
         log_prob: Tensor = self.components.log_prob(value)
         return log_prob.sum(-1) if log_prob.dim() == 3 else log_prob
 
-    def log_prob_draws(self, value: Tensor, least: int) -> Tensor:
-        """Log density under components that stand for the posterior with equal weights, ``(R, N)``: all of them if theirs are
-        equal, else ``R >= least`` by systematic resampling.
-        """
-        log_prob, weights = self.component_log_prob(value), self.log_weights.exp()
-        if bool(torch.isclose(weights, weights[0]).all()):
-            return log_prob
-        count = max(least, len(weights))
-        levels = (torch.arange(count).to(weights) + 0.5) / count
-        return log_prob[torch.searchsorted(weights.cumsum(0), levels).clamp_max(len(weights) - 1)]
+    def functions(self) -> Moments:
+        """Moments of the functions under the likelihood in each component, ``(S, N, F)``."""
+        if not self.observations:
+            raise ValueError(
+                "this prediction has no moments of functions: its likelihood stands on sampled values, likelihood.given(f), "
+                "not on a Gaussian process, likelihood(gp(x))"
+            )
+        mean, variance = zip(*(_with_components(each.moments) for each in self.observations), strict=True)
+        return Moments(torch.cat(mean), torch.cat(variance))
+
+    def likelihood_draws(self, value: Tensor, least: int) -> LikelihoodDraws:
+        """One for each component if their weights are equal, else ``R >= least`` by systematic resampling."""
+        index, weights = torch.arange(len(self.log_weights)), self.log_weights.exp()
+        if not bool(torch.isclose(weights, weights[0]).all()):
+            count = max(least, len(weights))
+            levels = (torch.arange(count).to(weights) + 0.5) / count
+            index = torch.searchsorted(weights.cumsum(0), levels).clamp_max(len(weights) - 1)
+        if not self.observations:
+            return LikelihoodDraws(None, self.component_log_prob(value)[index], self.components.sample()[index])
+        parts, start = [], 0
+        for each in self.observations:
+            mean, variance = _with_components(each.moments)
+            chosen = index[(index >= start) & (index < start + len(mean))] - start
+            f = mean[chosen] + variance[chosen].sqrt() * torch.randn_like(mean[chosen])
+            given = each.conditional.given(f).base_dist
+            log_prob = given.log_prob(value)
+            parts.append(LikelihoodDraws(f, log_prob.sum(-1) if log_prob.dim() == 3 else log_prob, given.sample()))
+            start += len(mean)
+        return _join_draws(parts, 0)
 
     def cdf(self, value: Tensor) -> Tensor:
         """``p(y <= value)`` elementwise."""
@@ -225,11 +260,26 @@ class Prediction(TorchDistribution):
         """Log density under each component, ``(S, N)``."""
         return self._rows(lambda mixture, part: mixture.component_log_prob(part), value, 1)
 
-    def log_prob_draws(self, value: Tensor, least: int = 1000) -> Tensor:
-        """Log density of each row under equally weighted draws of the components, ``(R, N)``, as PSIS-LOO and WAIC take it: the
-        components themselves where their weights are equal, else ``least`` or more of them by systematic resampling.
+    def functions(self) -> Moments:
+        """Mean and variance of the functions that the likelihood stands on, in each component: ``(S, N, F)``, noise not included."""
+        parts = [self._mixture(start).functions() for start in self._starts()]
+        return Moments(torch.cat([part.mean for part in parts], 1), torch.cat([part.variance for part in parts], 1))
+
+    def likelihood_draws(self, value: Tensor, least: int = 1000) -> LikelihoodDraws:
+        """What PSIS-LOO, WAIC and posterior predictive checks take: draws of the functions, independent over rows, log p(y_n | f_n) at
+        them, and replicates of y, all of the same weight.
+
+        There is one for each component, or ``least`` or more by systematic resampling where components differ in weight. No
+        functions (``None``) where the likelihood stands on sampled values: the rest is then that of the components.
         """
-        return self._rows(lambda mixture, part: mixture.log_prob_draws(part, least), value, 1)
+        self._check(value)
+        with torch.random.fork_rng(), torch.no_grad():
+            torch.manual_seed(self._seed)
+            parts = [
+                self._mixture(start).likelihood_draws(value[start : start + self._batch_size], least)
+                for start in self._starts()
+            ]
+        return _join_draws(parts, 1)
 
     def cdf(self, value: Tensor) -> Tensor:
         """``p(y <= value)``, elementwise."""
@@ -254,12 +304,27 @@ class Prediction(TorchDistribution):
         return self._rows(lambda mixture, part: mixture.crps(part), value)
 
 
+def _join_draws(parts: Sequence[LikelihoodDraws], axis: int) -> LikelihoodDraws:
+    functions = [part.functions for part in parts if part.functions is not None]
+    return LikelihoodDraws(
+        torch.cat(functions, axis) if functions else None,
+        torch.cat([part.log_prob for part in parts], axis),
+        torch.cat([part.replicates for part in parts], axis),
+    )
+
+
 def stack_mixtures(parts: Sequence[Mixture]) -> Mixture:
     """One mixture of several, equally weighted (one for each draw of hyperparameters or of a chain)."""
     if len(parts) == 1:
         return parts[0]
     log_weights = torch.cat([part.log_weights for part in parts]) - torch.log(torch.tensor(float(len(parts))))
-    return Mixture(_concatenate([part.components for part in parts]), log_weights)
+    observations = [observation for part in parts for observation in part.observations]
+    return Mixture(_concatenate([part.components for part in parts]), log_weights, observations)
+
+
+def _with_components(moments: Moments) -> Moments:
+    """With the axis of components in front, of size 1 if there was none."""
+    return moments if moments.mean.dim() == 3 else Moments(moments.mean.unsqueeze(0), moments.variance.unsqueeze(0))
 
 
 def _concatenate(parts: Sequence[Distribution]) -> Distribution:

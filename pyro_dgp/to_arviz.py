@@ -1,28 +1,16 @@
-"""Export to ArviZ: InferenceData (0.x) or DataTree (1.x), filled by this library from its own predictive mixtures."""
+"""Export to ArviZ: what a fitted method knows of its training rows and of new ones, filled from its own predictive mixtures."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from pyro_dgp.groups import from_groups
 from pyro_dgp.prediction import Prediction
-
-Groups = Mapping[str, Mapping[str, np.ndarray]]
-
-#: Groups whose arrays start with (chain, draw); the others hold data.
-_SAMPLED = ("posterior", "posterior_predictive", "log_likelihood", "sample_stats")
-
-
-def import_arviz() -> Any:
-    """ArviZ, without the announcement that 0.23 makes once a day."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        import arviz
-    return arviz
 
 
 def to_arviz(
@@ -31,55 +19,64 @@ def to_arviz(
     y: Tensor,
     draws: Mapping[str, Tensor] | None = None,
     sample_stats: Mapping[str, np.ndarray] | None = None,
+    new: tuple[Prediction, Tensor, Tensor | None] | None = None,
+    rows: Tensor | None = None,
     num_samples: int = 200,
 ) -> Any:
-    """An ArviZ object of a prediction and the data it is judged by.
+    """An ArviZ object of a fitted method, sampled or variational: ``InferenceData`` (0.x) or ``DataTree`` (1.x).
 
-    | group | variable | dimensions |
-    |---|---|---|
-    | ``posterior_predictive`` | ``y`` | chain 1, draw ``num_samples``, ``row`` (and ``output``) |
-    | ``log_likelihood`` | ``y`` | chain 1, draw = mixture components, resampled if their weights differ, ``row``; nats per row |
-    | ``observed_data`` | ``y`` | ``row`` (and ``output``) |
-    | ``constant_data`` | ``x`` | ``row``, ``input`` |
-    | ``posterior``, ``sample_stats`` | MCMC only | chain, draw, ... |
+    | group | variable | dimensions | |
+    |---|---|---|---|
+    | ``posterior`` | each of ``draws`` | chain, draw, ... | MCMC: as sampled |
+    | | ``f`` | chain, draw, ``row``, ``output`` | values of the functions that the likelihood stands on |
+    | ``log_likelihood`` | ``y`` | chain, draw, ``row`` | log p(y_n \\| f_n) at those values, nats |
+    | ``posterior_predictive`` | ``y`` | chain, draw, ``row`` (and ``output``) | replicates of the training targets, given ``f`` |
+    | ``observed_data``, ``constant_data`` | ``y``; ``x`` | ``row``; ``row``, ``input`` | the training rows |
+    | ``sample_stats`` | each of ``sample_stats`` | chain, draw | MCMC only |
+    | ``predictions`` | ``y`` | chain 1, draw ``num_samples``, ``new_row`` (and ``output``) | at new rows |
+    | ``predictions_constant_data`` | ``x``; ``y`` | ``new_row``, ... | the new rows, with their targets if there are any |
 
-    :param prediction: at inputs ``x``.
+    Functions that a method integrates out (those under a collapsed Gaussian likelihood) are drawn here, from their distribution in
+    each component of the mixture, so that ``f`` and ``log_likelihood`` are draws of one posterior, as PSIS-LOO and WAIC need
+    it. A variational method has one chain of as many draws as its mixture has components, resampled if their weights differ. Where
+    draws are thinned for prediction, ``f`` and ``log_likelihood`` have the draws that were kept, the same number of each chain.
+    A model whose likelihood stands on a site of its own (``likelihood.given(f)``) has no ``f`` here, its draws have it.
+
+    :param prediction: at the training rows ``x``, from a guide or from MCMC draws.
+    :param x: training inputs ``(N, D)``.
+    :param y: training targets.
     :param draws: MCMC draws by site, ``(chains, draws, ...)``.
     :param sample_stats: by name, ``(chains, draws)``.
+    :param new: prediction at new inputs, the inputs, and the targets or nothing.
+    :param rows: numbers of the training rows, as labels; counted if not given.
     """
+    functions, log_likelihood, replicates = prediction.likelihood_draws(y)
+    chains = len(next(iter(draws.values()))) if draws else 1
+    chains = chains if len(log_likelihood) % chains == 0 else 1
+    posterior = {name: _numpy(values) for name, values in (draws or {}).items()}
+    if functions is not None and "f" not in posterior:
+        posterior["f"] = _numpy(functions.unflatten(0, (chains, -1)))
     groups: dict[str, dict[str, np.ndarray]] = {
-        "posterior_predictive": {"y": _numpy(prediction.sample((num_samples,)))[None]},
-        "log_likelihood": {"y": _numpy(prediction.log_prob_draws(y))[None]},
+        "posterior": posterior,
+        "log_likelihood": {"y": _numpy(log_likelihood.unflatten(0, (chains, -1)))},
+        "posterior_predictive": {"y": _numpy(replicates.unflatten(0, (chains, -1)))},
         "observed_data": {"y": _numpy(y)},
         "constant_data": {"x": _numpy(x)},
     }
-    if draws:
-        groups["posterior"] = {name: _numpy(values) for name, values in draws.items()}
     if sample_stats:
         groups["sample_stats"] = dict(sample_stats)
-    row = ["row"] if y.dim() == 1 else ["row", "output"]
-    return from_groups(groups, {"y": row, "x": ["row", "input"]})
-
-
-def from_groups(groups: Groups, dims: Mapping[str, list[str]] | None = None) -> Any:
-    """The ArviZ object of the installed major version; arrays of sampled groups start with (chain, draw)."""
-    az = import_arviz()
-    dims = dict(dims or {})
-    if int(az.__version__.split(".")[0]) < 1:
-        sampled = {name: dict(group) for name, group in groups.items() if name in _SAMPLED}
-        data = {name: dict(group) for name, group in groups.items() if name not in _SAMPLED}
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "More chains", UserWarning)
-            return az.from_dict(**sampled, **data, dims=_present(dims, groups))
-    return az.from_dict({name: dict(group) for name, group in groups.items()}, dims=_present(dims, groups))
-
-
-def _present(dims: dict[str, list[str]], groups: Groups) -> dict[str, list[str]]:
-    """Only dims of variables that exist; a joint log likelihood over outputs has rows alone."""
-    present = {name for group in groups.values() for name in group}
-    return {name: axes for name, axes in dims.items() if name in present}
+    outputs = [] if y.dim() == 1 else ["output"]
+    dims = {"y": ["row", *outputs], "x": ["row", "input"], "f": ["row", "function"]}
+    coords = {"row": np.arange(len(x)) if rows is None else _numpy(rows)}
+    if new is None:
+        return from_groups(groups, dims, coords)
+    predicted, x_new, y_new = new
+    groups["predictions"] = {"y": _numpy(predicted.sample((num_samples,)))[None]}
+    groups["predictions_constant_data"] = {"x": _numpy(x_new)} | ({} if y_new is None else {"y": _numpy(y_new)})
+    new_dims = {"y": ["new_row", *outputs], "x": ["new_row", "input"]}
+    return from_groups(groups, dims, coords, new_dims, {"new_row": np.arange(len(x_new))})
 
 
 def _numpy(values: Tensor) -> np.ndarray:
-    array: np.ndarray = values.detach().cpu().numpy()
+    array: np.ndarray = torch.as_tensor(values).detach().cpu().numpy()
     return array

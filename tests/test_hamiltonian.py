@@ -62,7 +62,11 @@ def test_a_divergence_is_seen_in_the_draw_that_has_it():
     x, y = regression(9)
     kernel = WhitenedNUTS(with_noise_prior(x), 3, step_size=50.0, adapt_step_size=False)
     result = run_chains(kernel, (x, y), 3, 0, 1)
-    assert result.stats["diverging"].tolist() == [[1.0, 1.0, 1.0]] and result.diagnostics[0]["divergences"] == [0, 1, 2]
+    assert result.stats["diverging"].tolist() == [[True, True, True]] and result.diagnostics[0]["divergences"] == [
+        0,
+        1,
+        2,
+    ]
 
 
 def test_one_layer_has_the_closed_form_posterior():

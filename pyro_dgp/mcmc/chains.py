@@ -119,7 +119,7 @@ class _Chain:
     random_state: Tensor
     done: int = 0
     draws: dict[str, list[Tensor]] = field(default_factory=dict)
-    stats: dict[str, list[float]] = field(default_factory=dict)
+    stats: dict[str, list[float | int | bool]] = field(default_factory=dict)
     diagnostics: dict[str, Any] = field(default_factory=dict)
 
     def keep(self) -> None:

@@ -32,7 +32,7 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
     def __init__(self, model: Callable[..., Any]) -> None:
         self.model = model if isinstance(model, WhitenedModel) else whitened(model)
         self.transforms: dict[str, Any] = {}
-        self.stats: dict[str, float] = {}
+        self.stats: dict[str, float | int] = {}
         self._given: dict[str, Tensor] | None = None
         self._forget()
 
@@ -92,7 +92,7 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
         if self._warming and self._sweeps >= 10:
             self._widths = {k: (3 * moved / self._sweeps).clamp_min(1e-3) for k, moved in self._moves.items()}
         self._params = params
-        self.stats = {"lp": self._log_posterior(density, values), "runs": float(self._evaluations - before)}
+        self.stats = {"lp": self._log_posterior(density, values), "runs": self._evaluations - before}
         return params
 
     def _log_posterior(self, density: WhitenedDensity, values: dict[str, Tensor]) -> float:

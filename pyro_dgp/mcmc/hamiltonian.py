@@ -34,7 +34,7 @@ class WhitenedNUTS(NUTS):  # type: ignore[misc]
     """
 
     def __init__(self, model: Callable[..., Any], max_tree_depth: int = 6, **options: Any) -> None:
-        self.stats: dict[str, float] = {}
+        self.stats: dict[str, float | int | bool] = {}
         super().__init__(
             model if isinstance(model, WhitenedModel) else whitened(model), max_tree_depth=max_tree_depth, **options
         )
@@ -59,16 +59,16 @@ class WhitenedNUTS(NUTS):  # type: ignore[misc]
         self.stats["energy"] = float(energy)
         self.stats["n_steps"] += 1
         self.stats["acceptance_rate"] += float(tree.sum_accept_probs)
-        self.stats["diverging"] = max(self.stats["diverging"], float(tree.diverging))
+        self.stats["diverging"] = bool(self.stats["diverging"] or tree.diverging)
         return tree
 
     def sample(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
         """One draw."""
-        self.stats = {"n_steps": 0.0, "acceptance_rate": 0.0, "diverging": 0.0}
+        self.stats = {"n_steps": 0, "acceptance_rate": 0.0, "diverging": False}
         drawn: dict[str, Tensor] = super().sample(params)
         steps = self.stats["n_steps"]
-        self.stats["acceptance_rate"] /= max(steps, 1.0)
-        self.stats["tree_depth"] = float(math.ceil(math.log2(steps + 1)))
+        self.stats["acceptance_rate"] /= max(steps, 1)
+        self.stats["tree_depth"] = math.ceil(math.log2(steps + 1))
         self.stats["step_size"] = float(self.step_size)
         self.stats["lp"] = -float(self._potential_energy_last)
         return drawn

@@ -106,14 +106,15 @@ def predict_mcmc(
 
     :param model: the model itself (or ``whitened(model)``), called as ``model(x, y)`` and ``model(x)``.
     :param draws: ``mcmc.get_samples()``: by site ``(K, ...)``. Empty for a model without latent sites: exact regression.
-    :param num_draws: at most this many draws, equally spaced, are used.
+    :param num_draws: at most this many draws, equally spaced, are used: as many of each chain if it is a multiple of their number.
     :param site: the observation to predict, if the model has several.
     """
     if x.dim() != 2 or len(x) == 0:
         raise ValueError(f"test inputs have shape (N, D) with N at least 1, got {tuple(x.shape)}")
     model = model.model if isinstance(model, WhitenedModel) else model
     total = len(next(iter(draws.values()))) if draws else 1
-    index = torch.linspace(0, total - 1, min(total, num_draws)).round().long().tolist()
+    count = min(total, num_draws)
+    index = [number * total // count for number in range(count)]
     chosen = [{name: values[i] for name, values in draws.items()} for i in index]
     scope = [model] if isinstance(model, torch.nn.Module) else []
     conditioned = []
@@ -124,7 +125,7 @@ def predict_mcmc(
                 model(x_train, y_train)
             conditioned.append(condition.processes)
 
-    def components(rows: slice, number: int) -> Any:
+    def observation(rows: slice, number: int) -> Any:
         with (
             module_local_parameters(*scope),
             evaluating(*scope),
@@ -133,18 +134,20 @@ def predict_mcmc(
             model(x[rows])
         if site is None and len(run.observations) != 1:
             raise ValueError(f"the model has observation sites {list(run.observations)}: name one with site=")
-        return _elementwise(run.observations[site or next(iter(run.observations))])
+        return run.observations[site or next(iter(run.observations))]
 
     def evaluate(rows: slice) -> Mixture:
         zero = x.new_zeros(1)
         parts = []
         for number in range(len(chosen)):
-            elementwise = components(rows, number)
-            parts.append(Mixture(elementwise.expand((1, *elementwise.batch_shape)), zero))
+            fn = observation(rows, number)
+            elementwise = _elementwise(fn)
+            collapsed = [fn] if isinstance(fn, CollapsedObservation) else []
+            parts.append(Mixture(elementwise.expand((1, *elementwise.batch_shape)), zero, collapsed))
         return stack_mixtures(parts)
 
     with torch.no_grad():
-        one = components(slice(0, 1), 0)
+        one = _elementwise(observation(slice(0, 1), 0))
         event_shape = (one.batch_shape + one.event_shape)[1:]
     return Prediction(evaluate, len(x), Size(event_shape), batch_size)
 

@@ -1,0 +1,61 @@
+"""ArviZ objects from NumPy arrays, in the form of the installed major version.
+
+Free of torch: an environment that holds only ArviZ can load this file.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+Groups = Mapping[str, Mapping[str, np.ndarray]]
+Axes = Mapping[str, list[str]]
+Labels = Mapping[str, np.ndarray]
+
+
+def import_arviz() -> Any:
+    """ArviZ, without the announcement that 0.23 makes once a day."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        import arviz
+    return arviz
+
+
+def from_groups(
+    groups: Groups,
+    dims: Axes | None = None,
+    coords: Labels | None = None,
+    pred_dims: Axes | None = None,
+    pred_coords: Labels | None = None,
+) -> Any:
+    """``InferenceData`` (ArviZ 0.x) or ``DataTree`` (1.x).
+
+    :param groups: arrays by name by group; those that are sampled start with (chain, draw).
+    :param dims: names of the other axes, by variable.
+    :param coords: labels along named axes.
+    :param pred_dims: as ``dims``, for ``predictions`` and ``predictions_constant_data``.
+    :param pred_coords: as ``coords``, for those.
+    """
+    az = import_arviz()
+    predicted = {name for group, arrays in groups.items() if group.startswith("predictions") for name in arrays}
+    others = {name for group, arrays in groups.items() if not group.startswith("predictions") for name in arrays}
+    axes: dict[str, Any] = {
+        "dims": {name: names for name, names in (dims or {}).items() if name in others},
+        "pred_dims": {name: names for name, names in (pred_dims or {}).items() if name in predicted},
+        "coords": dict(coords or {}),
+        "pred_coords": dict(pred_coords or {}),
+    }
+    data = {name: dict(arrays) for name, arrays in groups.items()}
+    if int(az.__version__.split(".")[0]) >= 1:
+        return az.from_dict(data, **axes)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "More chains", UserWarning)
+        known = data.pop("predictions_constant_data", None)
+        made = az.from_dict(**data, **axes)
+        if known is not None:  # for this group 0.23 has the dimensions of the training rows in mind
+            named = {"dims": axes["pred_dims"], "coords": axes["pred_coords"], "default_dims": []}
+            made.add_groups(predictions_constant_data=az.dict_to_dataset(known, **named))
+    return made
