@@ -31,6 +31,7 @@ from pyro_dgp.predict import predict
 from pyro_dgp.prediction import Mixture, Prediction
 from pyro_dgp.processes import AffineMaps, AmortizedInducingPoints, ConditionedProcess, InducingPoints, OneNetwork
 from pyro_dgp.propagation import MonteCarlo, SigmaPoints, WithMean
+from pyro_dgp.sghmc import StochasticGradientHMC, predict_draws
 from pyro_dgp.validation import Validation, fit_validated
 
 __version__ = "0.1.0"
@@ -74,6 +75,7 @@ __all__ = [
     "RationalQuadratic",
     "Scaled",
     "SigmaPoints",
+    "StochasticGradientHMC",
     "Sum",
     "Validation",
     "Variational",
@@ -86,6 +88,7 @@ __all__ = [
     "fit_validated",
     "module_local_parameters",
     "predict",
+    "predict_draws",
     "predict_mcmc",
     "run_chains",
     "whitened",

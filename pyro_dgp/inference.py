@@ -23,7 +23,8 @@ from pyro_dgp.predict import predict
 from pyro_dgp.prediction import Prediction
 from pyro_dgp.priors import describe
 from pyro_dgp.processes import ProcessFamily
-from pyro_dgp.propagation import Propagation
+from pyro_dgp.propagation import MonteCarlo, Propagation
+from pyro_dgp.sghmc import StochasticGradientHMC, predict_draws
 from pyro_dgp.validation import Validation, fit_validated
 
 #: ``progress(step, total, figures)``: figures by name, such as the current loss in nats per observation.
@@ -269,6 +270,33 @@ class ByMCMC(Inference):
     def remarks(self, settings: Settings) -> list[str]:
         """The priors."""
         return [f"priors of the sampled hyperparameters: {describe()}"]
+
+
+@dataclass(frozen=True)
+class BySGHMC(Inference):
+    """Sampling of inducing variables by stochastic-gradient HMC; hyperparameters by moving windows."""
+
+    processes: Callable[[Settings], ProcessFamily]
+    sampler: StochasticGradientHMC = StochasticGradientHMC()
+
+    def run(self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings, progress: Progress) -> Fitted:
+        """See :class:`Inference`."""
+        family, steps = self.processes(settings), settings.steps(len(x), settings.batch_size)
+        guide = Variational(model, family, MonteCarlo(1))
+        guide.initialize(x, y)
+        sampler = replace(self.sampler, burn_in=steps, learning_rate=settings.learning_rate)
+        result = sampler.run(
+            guide, x, y, settings.mcmc_samples, settings.batch_size, settings.seed,
+            lambda step, total, figures: progress(step, total, figures),
+        )  # fmt: skip
+        draws = {name.removeprefix("processes."): values.unsqueeze(0) for name, values in result.draws.items()}
+        figures = {"inducing": family.num_inducing} | {
+            name: figure for name, figure in convergence(draws, None).items() if name != "divergences"
+        }
+        return Fitted(
+            partial(predict_draws, guide, result.draws), len(x), steps + settings.mcmc_samples * sampler.thin, result.seconds,
+            draws, {"potential": result.potential.numpy()[None]}, figures,
+        )  # fmt: skip
 
 
 def convergence(draws: dict[str, Tensor], divergences: np.ndarray | None) -> dict[str, Figure]:

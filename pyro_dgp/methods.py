@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pyro_dgp.extractors import DeepKernel, FeatureExtractor
 from pyro_dgp.fit import adam_for_networks
-from pyro_dgp.inference import ByGuide, ByMarginalLikelihood, ByMCMC, ByValidatedGuide, Inference, Settings
+from pyro_dgp.inference import ByGuide, ByMarginalLikelihood, ByMCMC, BySGHMC, ByValidatedGuide, Inference, Settings
 from pyro_dgp.losses import ELBO, GammaDivergence, PredictiveLogLikelihood
 from pyro_dgp.mcmc import EllipticalSlice, WhitenedNUTS
 from pyro_dgp.models import DeepGP
@@ -57,6 +57,11 @@ class WithFeatures:
 def inducing_points(settings: Settings) -> InducingPoints:
     """M whitened inducing points with full covariance."""
     return InducingPoints(settings.inducing)
+
+
+def sampled_points(settings: Settings) -> InducingPoints:
+    """M inducing points whose values are a point, to be sampled."""
+    return InducingPoints(settings.inducing, covariance="delta")
 
 
 def mean_field(settings: Settings) -> InducingPoints:
@@ -374,6 +379,14 @@ METHODS: dict[str, Method] = {
             "Murray, Adams, MacKay 2010, Elliptical slice sampling",
             deep_with_priors,
             ByMCMC(EllipticalSlice),
+            is_deep=True,
+        ),
+        Method(
+            "sghmc",
+            "deep GP, inducing variables by stochastic-gradient HMC, hyperparameters by moving windows",
+            "Havasi, Hernandez-Lobato, Murillo-Fuentes 2018, Inference in Deep Gaussian Processes using SGHMC",
+            deep,
+            BySGHMC(sampled_points),
             is_deep=True,
         ),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,6 +25,7 @@ def predict(
     num_hyperparameter_draws: int = 20,
     batch_size: int = 1000,
     site: str | None = None,
+    states: Sequence[Mapping[str, Tensor]] = (),
     **kwargs: Any,
 ) -> Prediction:
     """The predictive distribution at new inputs.
@@ -37,6 +38,8 @@ def predict(
         ``num_samples / R`` components. The same draws of global ones serve every batch.
     :param batch_size: test rows evaluated at a time.
     :param site: the observation to predict, if the model has several.
+    :param states: values of the guide's parameters, by their names in ``named_parameters()``; each state has the same share of the
+        mixture, and of ``num_samples``, and a draw of the latent sites of its own. The present values if not given.
     """
     if not isinstance(x, Tensor):
         raise TypeError(f"test inputs are a tensor, not {type(x).__name__}: use torch.as_tensor(x)")
@@ -48,9 +51,16 @@ def predict(
         raise ValueError("test inputs hold NaN or infinity: drop or fill such rows before prediction")
     if x.dim() != 2 or len(x) == 0:
         raise ValueError(f"test inputs have shape (N, D) with N at least 1, got {tuple(x.shape)}")
+    parameters = dict(guide.named_parameters())
+    unknown = [name for state in states for name in state if name not in parameters]
+    if unknown:
+        raise ValueError(f"the guide has no parameter {unknown[0]!r}: it has {list(parameters)}")
     with torch.no_grad(), _own_parameters(guide):
         first = guide.components(x[:1], new_rows=True, propagation=MonteCarlo(1), **kwargs)
-        draws = _global_draws(guide, x, num_hyperparameter_draws, kwargs)
+        draws = _global_draws(guide, x, len(states) or num_hyperparameter_draws, kwargs)
+    at = list(states) or [{}]
+    draws = draws * (len(at) // len(draws)) if len(at) > len(draws) else draws
+    at = at * (len(draws) // len(at))
     name = _response(guide, first, site)
     one = _mixture_of(first, name).components
     event_shape = (one.batch_shape + one.event_shape)[2:]
@@ -59,9 +69,10 @@ def predict(
     def evaluate(rows: slice) -> Mixture:
         parts = []
         with _own_parameters(guide):
-            for fixed in draws:
-                components = guide.components(x[rows], new_rows=True, propagation=propagation, fixed=fixed, **kwargs)
-                parts.append(_mixture_of(components, name))
+            for state, fixed in zip(at, draws, strict=True):
+                with _values(parameters, state):
+                    passed = guide.components(x[rows], new_rows=True, propagation=propagation, fixed=fixed, **kwargs)
+                    parts.append(_mixture_of(passed, name))
         return stack_mixtures(parts)
 
     return Prediction(evaluate, len(x), Size(event_shape), batch_size)
@@ -73,6 +84,19 @@ def _own_parameters(guide: Variational) -> Iterator[None]:
     modules = [m for m in (guide, guide.model) if isinstance(m, torch.nn.Module)]
     with module_local_parameters(*modules), evaluating(*modules):
         yield
+
+
+@contextmanager
+def _values(parameters: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> Iterator[None]:
+    """Other values of some parameters for a while."""
+    own = {name: parameters[name].detach().clone() for name in state}
+    for name, value in state.items():
+        parameters[name].data.copy_(value)
+    try:
+        yield
+    finally:
+        for name, value in own.items():
+            parameters[name].data.copy_(value)
 
 
 def _global_draws(guide: Variational, x: Tensor, count: int, kwargs: dict[str, Any]) -> list[dict[str, Tensor]]:

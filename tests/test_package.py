@@ -25,7 +25,7 @@ ROWS = [
     {"guide"},
     {"losses", "predict", "mcmc"},
     {"fit"},
-    {"validation"},
+    {"sghmc", "validation"},
     {"data", "memory", "plots", "to_arviz"},
     {"inference"},
     {"methods"},
