@@ -147,4 +147,6 @@ def test_bad_requests_are_one_sentence():
     with pytest.raises(ValueError, match="step_size, thin and window are above 0"):
         StochasticGradientHMC(step_size=0.0)
     with pytest.raises(ValueError, match="the potential is (nan|inf): lower step_size"):
-        StochasticGradientHMC(step_size=1e100, burn_in=50).run(point_guide(OneLayer(), x, y), x, y, 1)
+        StochasticGradientHMC(step_size=1e100, burn_in=50, learning_rate=0.0).run(
+            point_guide(OneLayer(), x, y), x, y, 1
+        )
