@@ -20,7 +20,8 @@ from benchmarks.experiments import Experiment, main
 from benchmarks.models import Stack
 from pyro_dgp import AffineMaps, AmortizedInducingPoints, Gaussian, GaussianProcess, Matern52
 from pyro_dgp.inference import ByGuide, Settings
-from pyro_dgp.methods import METHODS, Method, row_points
+from pyro_dgp.methods import METHODS, Method
+from pyro_dgp.recipes import row_points
 
 RULES = ("avdgp-ar1", "avdgp-ar2", "avdgp-ar2p", "avdgp-ar2pp")
 SMALL = ("boston", "concrete", "energy", "yacht")

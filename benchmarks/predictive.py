@@ -30,9 +30,10 @@ from benchmarks.models import Stack
 from pyro_dgp import Gaussian, GaussianProcess, InducingPoints, LinearMean, Matern52, Projection
 from pyro_dgp.inference import ByValidatedGuide, Settings
 from pyro_dgp.losses import Loss
-from pyro_dgp.methods import CHECKED, METHODS, Method, elbo, monte_carlo, sigma_points
-from pyro_dgp.methods import predictive as predictive_loss
+from pyro_dgp.methods import CHECKED, METHODS, Method
 from pyro_dgp.propagation import Propagation
+from pyro_dgp.recipes import elbo, monte_carlo, sigma_points
+from pyro_dgp.recipes import predictive as predictive_loss
 from pyro_dgp.validation import Validation
 
 DSPP_PPGPR = (("dspp", "ppgpr"),)

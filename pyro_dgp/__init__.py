@@ -24,7 +24,7 @@ from pyro_dgp.kernels import (
 )
 from pyro_dgp.likelihoods import Bernoulli, Gaussian, LinearCoregionalization
 from pyro_dgp.losses import ELBO, GammaDivergence, MarginalLikelihood, PredictiveLogLikelihood
-from pyro_dgp.mcmc import EllipticalSlice, WhitenedNUTS, predict_mcmc, run_chains, whitened
+from pyro_dgp.mcmc import EllipticalSlice, WhitenedNUTS, inducing_inputs, predict_mcmc, run_chains, whitened
 from pyro_dgp.means import ConstantMean, LinearMean, Projection, Zero, concatenate_inputs
 from pyro_dgp.parameters import module_local_parameters
 from pyro_dgp.predict import predict
@@ -86,6 +86,7 @@ __all__ = [
     "concatenate_inputs",
     "fit",
     "fit_validated",
+    "inducing_inputs",
     "module_local_parameters",
     "predict",
     "predict_draws",

@@ -240,21 +240,32 @@ class ByMarginalLikelihood(Inference):
         return self.largest
 
 
+def mcmc_points(settings: Settings) -> int | None:
+    """The largest training set of exact layers."""
+    return settings.mcmc_points
+
+
 @dataclass(frozen=True)
 class ByMCMC(Inference):
-    """Sampling of the exact prior by a kernel of Pyro's MCMC, chains in processes of their own."""
+    """Sampling by a kernel of Pyro's MCMC, chains in processes of their own.
 
-    kernel: Callable[[nn.Module], MCMCKernel]
+    :ivar kernel: from the model, the training data and the settings.
+    :ivar rows: the largest training set.
+    """
+
+    kernel: Callable[[nn.Module, Tensor, Tensor, Settings], MCMCKernel]
+    rows: Callable[[Settings], int | None] = mcmc_points
     folder: Path | None = None
 
     def run(self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""
+        kernel = self.kernel(model, x, y, settings)
         result = run_chains(
-            self.kernel(model), (x, y), settings.mcmc_samples, settings.warmup, settings.chains, settings.seed,
+            kernel, (x, y), settings.mcmc_samples, settings.warmup, settings.chains, settings.seed,
             report=lambda done, total: progress(done, total, {}), folder=self.folder,
         )  # fmt: skip
         return Fitted(
-            partial(predict_mcmc, model, result.flat, x, y, num_draws=settings.chains * -(-100 // settings.chains)), len(x),
+            partial(predict_mcmc, kernel.model, result.flat, x, y, num_draws=settings.chains * -(-100 // settings.chains)), len(x),
             (settings.warmup + settings.mcmc_samples) * settings.chains, result.seconds, result.draws,
             result.stats, convergence(result.draws, result.stats.get("diverging")),
         )  # fmt: skip
@@ -263,9 +274,9 @@ class ByMCMC(Inference):
         """Chains are saved, and go on where they were interrupted."""
         return replace(self, folder=folder)
 
-    def most_rows(self, settings: Settings) -> int:
-        """``mcmc_points``: each run of the model factorises one matrix of all rows for each layer."""
-        return settings.mcmc_points
+    def most_rows(self, settings: Settings) -> int | None:
+        """``mcmc_points`` for exact layers: each run of the model factorises one matrix of all rows for each of them."""
+        return self.rows(settings)
 
     def remarks(self, settings: Settings) -> list[str]:
         """The priors."""

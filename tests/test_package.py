@@ -28,6 +28,7 @@ ROWS = [
     {"sghmc", "validation"},
     {"data", "memory", "plots", "to_arviz"},
     {"inference"},
+    {"recipes"},
     {"methods"},
     {"compare", "letters"},
     {"cli"},

@@ -4,6 +4,7 @@ from pyro_dgp.mcmc.chains import Chains, run_chains
 from pyro_dgp.mcmc.elliptical import EllipticalSlice
 from pyro_dgp.mcmc.hamiltonian import WhitenedNUTS
 from pyro_dgp.mcmc.predict import predict_mcmc
+from pyro_dgp.mcmc.sparse import inducing_inputs
 from pyro_dgp.mcmc.whitening import WhitenedModel, Whitening, whitened
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "WhitenedModel",
     "WhitenedNUTS",
     "Whitening",
+    "inducing_inputs",
     "predict_mcmc",
     "run_chains",
     "whitened",

@@ -20,6 +20,7 @@ from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.likelihoods.base import check_target, join
 from pyro_dgp.linalg import NotPositiveDefiniteError
+from pyro_dgp.mcmc.sparse import INDUCING, Inputs, sparse_moments, sparse_observation, sparse_values
 from pyro_dgp.mcmc.whitening import SUFFIX, WhitenedModel, is_expanded
 from pyro_dgp.sites import is_random
 
@@ -49,14 +50,17 @@ class Evaluation:
 class _Evaluate(Messenger):
     """Runs a model at given whitened values and latent values, and sums what it observes."""
 
-    def __init__(self, values: Mapping[str, Tensor], known: Evaluation) -> None:
+    def __init__(self, values: Mapping[str, Tensor], known: Evaluation, inducing: Inputs) -> None:
         super().__init__()
-        self.values, self.known = values, known
+        self.values, self.known, self.inducing = values, known, inducing
         self.factors: Factors = {}
         self.observed: list[Tensor] = []
         self.log_priors: dict[str, Tensor | float] = {}
 
-    def _function_values(self, name: str, prior: FunctionPrior) -> Tensor:
+    def _function_values(self, name: str, key: str, prior: FunctionPrior) -> Tensor:
+        if key in self.inducing:
+            white = self.values[name + INDUCING + SUFFIX]
+            return sparse_values(prior, self.inducing[key], white, self.values[name + SUFFIX])
         prior._factor = self.known.factors.get(name)
         value = prior.unwhiten(self.values[name + SUFFIX])
         self.factors[name] = prior.scale_tril
@@ -66,11 +70,18 @@ class _Evaluate(Messenger):
         fn, name = msg["fn"], msg["name"]
         if isinstance(fn, Observation):
             if is_expanded(fn):
-                values = {key: self._function_values(f"{name}_{key}", prior) for key, prior in fn.priors.items()}
+                values = {k: self._function_values(f"{name}_{k}", f"{name}/{k}", p) for k, p in fn.priors.items()}
                 check_target(msg["value"], fn.event_shape, join(values))
                 msg["fn"] = fn.conditional.given(join(values))
+                return
+            ((k, prior),) = fn.priors.items()
+            inputs = self.inducing.get(f"{name}/{k}")
+            if inputs is not None:
+                white = self.values[f"{name}_{k}{INDUCING}{SUFFIX}"]
+                msg["fn"] = sparse_observation(fn, sparse_moments(prior, inputs, white))
         elif not msg["is_observed"]:
-            msg["value"] = self._function_values(name, fn) if isinstance(fn, FunctionPrior) else self.values[name]
+            sampled = isinstance(fn, FunctionPrior)
+            msg["value"] = self._function_values(name, name, fn) if sampled else self.values[name]
 
     def _pyro_post_sample(self, msg: Message) -> None:
         if not is_random(msg) or (isinstance(msg["fn"], FunctionPrior) and not msg["is_observed"]):
@@ -139,7 +150,7 @@ class WhitenedDensity:
                 {name: factor for name, factor in known.factors.items() if self._order[name] <= last},
             )
         try:
-            with torch.no_grad(), _Evaluate(values, reused) as run:
+            with torch.no_grad(), _Evaluate(values, reused, self.model.inducing) as run:
                 self.model.model(*self.args, **self.kwargs)
         except NotPositiveDefiniteError:
             return Evaluation(-math.inf)
@@ -157,7 +168,7 @@ class WhitenedDensity:
         :param params: whitened values, and latent values through the inverses of ``transforms``.
         """
         values = {k: self.transforms[k](v) if k in self.transforms else v for k, v in params.items()}
-        with _Evaluate(values, Evaluation(0.0)) as run:
+        with _Evaluate(values, Evaluation(0.0), self.model.inducing) as run:
             self.model.model(*self.args, **self.kwargs)
         terms = [
             *run.observed,

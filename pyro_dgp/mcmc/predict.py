@@ -12,6 +12,7 @@ from torch import Size, Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.likelihoods import CollapsedObservation, Observation
+from pyro_dgp.mcmc.sparse import INDUCING, Inputs, at_inducing_inputs, sparse_values
 from pyro_dgp.mcmc.whitening import SUFFIX, WhitenedModel
 from pyro_dgp.parameters import evaluating, module_local_parameters
 from pyro_dgp.prediction import Mixture, Prediction, stack_mixtures
@@ -25,9 +26,9 @@ Message = dict[str, Any]
 class _Condition(Messenger):
     """Runs the model at the training inputs with the values of one draw, and keeps a conditioned process for each GP."""
 
-    def __init__(self, draw: Draw) -> None:
+    def __init__(self, draw: Draw, inducing: Inputs) -> None:
         super().__init__()
-        self.draw = draw
+        self.draw, self.inducing = draw, inducing
         self.processes: dict[str, ConditionedProcess] = {}
 
     def _pyro_sample(self, msg: Message) -> None:
@@ -35,6 +36,11 @@ class _Condition(Messenger):
         if isinstance(fn, Observation):
             self._observe(name, fn, msg["value"])
         elif isinstance(fn, FunctionPrior):
+            if name in self.inducing:
+                self.processes[name] = self._sparse(name, name, fn)
+                white, noise = self.draw[name + INDUCING + SUFFIX], self.draw[name + SUFFIX]
+                msg["value"] = sparse_values(fn, self.inducing[name], white, noise)
+                return
             if not msg["is_observed"]:
                 msg["value"] = self._function_values(name, fn)
             self.processes[name] = ConditionedProcess(fn, msg["value"], None)
@@ -42,6 +48,13 @@ class _Condition(Messenger):
             msg["value"] = self.draw[name].reshape(fn.batch_shape + fn.event_shape)
         elif not msg["is_observed"] and not site_is_subsample(msg):
             raise ValueError(f"the draws hold no value for the latent site {name!r}: they have {list(self.draw)}")
+
+    def _sparse(self, name: str, key: str, prior: FunctionPrior) -> ConditionedProcess:
+        site = name + INDUCING + SUFFIX
+        if site not in self.draw:
+            raise ValueError(f"the draws do not hold {site!r}, the inducing variables: they have {list(self.draw)}")
+        known = at_inducing_inputs(prior, self.inducing[key])
+        return ConditionedProcess(known, known.unwhiten(self.draw[site]), None)
 
     def _function_values(self, name: str, prior: FunctionPrior) -> Tensor:
         if name in self.draw:
@@ -56,7 +69,9 @@ class _Condition(Messenger):
         noise = observation.conditional.noise_variance()
         for key, prior in observation.priors.items():
             site = f"{name}_{key}"
-            if site in self.draw or site + SUFFIX in self.draw:
+            if f"{name}/{key}" in self.inducing:
+                self.processes[f"{name}/{key}"] = self._sparse(site, f"{name}/{key}", prior)
+            elif site in self.draw or site + SUFFIX in self.draw:
                 self.processes[f"{name}/{key}"] = ConditionedProcess(prior, self._function_values(site, prior), None)
             elif noise is not None and y is not None:
                 values = y.unsqueeze(-1) if observation.outputs == 1 else y
@@ -104,13 +119,14 @@ def predict_mcmc(
     For each draw, each GP is conditioned on its sampled values at the training inputs, and the last one, under Gaussian
     noise, on ``y_train`` in closed form.
 
-    :param model: the model itself (or ``whitened(model)``), called as ``model(x, y)`` and ``model(x)``.
+    :param model: the model itself, or ``whitened(model)``, which it has to be if that has inducing inputs; called as ``model(x, y)`` and ``model(x)``.
     :param draws: ``mcmc.get_samples()``: by site ``(K, ...)``. Empty for a model without latent sites: exact regression.
     :param num_draws: at most this many draws, equally spaced, are used: as many of each chain if it is a multiple of their number.
     :param site: the observation to predict, if the model has several.
     """
     if x.dim() != 2 or len(x) == 0:
         raise ValueError(f"test inputs have shape (N, D) with N at least 1, got {tuple(x.shape)}")
+    inducing = model.inducing if isinstance(model, WhitenedModel) else {}
     model = model.model if isinstance(model, WhitenedModel) else model
     total = len(next(iter(draws.values()))) if draws else 1
     count = min(total, num_draws)
@@ -121,7 +137,7 @@ def predict_mcmc(
     with torch.no_grad(), module_local_parameters(*scope), evaluating(*scope):
         local = row_dependence(model, (x_train, y_train), {}).sites
         for draw in chosen:
-            with _Condition(draw) as condition:
+            with _Condition(draw, inducing) as condition:
                 model(x_train, y_train)
             conditioned.append(condition.processes)
 

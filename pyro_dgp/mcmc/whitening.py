@@ -17,12 +17,25 @@ from torch import Tensor
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.likelihoods.base import check_target, join
+from pyro_dgp.mcmc.sparse import INDUCING, Inputs, sparse_moments, sparse_observation, sparse_values
 from pyro_dgp.parameters import require_own_parameters
 
 logger = logging.getLogger("pyro_dgp")
 
 #: Ending of the auxiliary sites: site ``h`` becomes ``h_whitened``.
 SUFFIX = "_whitened"
+
+
+def standard_normal(name: str, prior: FunctionPrior, rows: int) -> Tensor:
+    """A whitened site of so many rows and the outputs of a GP."""
+    zero = prior.x.new_zeros((*prior.batch_shape, rows, prior.num_outputs))
+    return sample(name + SUFFIX, dist.Normal(zero, 1.0).to_event(2))
+
+
+def draw_sparse(name: str, prior: FunctionPrior, inputs: Tensor) -> Tensor:
+    """Sample inducing variables and the rest of the function values, whitened, and return the function values."""
+    white = standard_normal(name + INDUCING, prior, len(inputs))
+    return sparse_values(prior, inputs, white, standard_normal(name, prior, prior.event_shape[0]))
 
 
 def draw_whitened(name: str, prior: FunctionPrior, value: Tensor | None = None) -> Tensor:
@@ -40,21 +53,44 @@ def draw_whitened(name: str, prior: FunctionPrior, value: Tensor | None = None) 
 class Whiten(Reparam):
     """A GP site becomes its whitened values and a deterministic function of them."""
 
+    def __init__(self, inducing: Inputs) -> None:
+        self.inducing = inducing
+
     def apply(self, msg: Any) -> Any:
         """See ``pyro.infer.reparam``."""
         if msg["is_observed"]:
             return msg
-        value = draw_whitened(msg["name"], msg["fn"], msg["value"])
+        name = msg["name"]
+        if name in self.inducing:
+            value = draw_sparse(name, msg["fn"], self.inducing[name])
+        else:
+            value = draw_whitened(name, msg["fn"], msg["value"])
         return {"fn": dist.Delta(value, event_dim=2).mask(False), "value": value, "is_observed": True}
 
 
 class ExpandObservation(Reparam):
-    """An observation without closed form becomes whitened function values and a plain p(y | f)."""
+    """An observation without closed form becomes whitened function values and a plain p(y | f); one with inducing inputs becomes
+    whitened inducing variables and p(y | u).
+    """
+
+    def __init__(self, inducing: Inputs) -> None:
+        self.inducing = inducing
 
     def apply(self, msg: Any) -> Any:
         """See ``pyro.infer.reparam``."""
         observation: Observation = msg["fn"]
-        values = {k: draw_whitened(f"{msg['name']}_{k}", prior) for k, prior in observation.priors.items()}
+        keys = {k: f"{msg['name']}/{k}" for k in observation.priors}
+        if not is_expanded(observation):
+            ((k, prior),) = observation.priors.items()
+            inputs = self.inducing[keys[k]]
+            white = standard_normal(f"{msg['name']}_{k}{INDUCING}", prior, len(inputs))
+            return {**msg, "fn": sparse_observation(observation, sparse_moments(prior, inputs, white))}
+        values = {
+            k: draw_sparse(f"{msg['name']}_{k}", prior, self.inducing[keys[k]])
+            if keys[k] in self.inducing
+            else draw_whitened(f"{msg['name']}_{k}", prior)
+            for k, prior in observation.priors.items()
+        }
         if msg["value"] is not None:
             check_target(msg["value"], observation.event_shape, join(values))
         return {**msg, "fn": observation.conditional.given(join(values))}
@@ -71,8 +107,9 @@ class Whitening:
     Draws of the whitened values at 40 training inputs mean nothing at 40 test inputs.
     """
 
-    def __init__(self) -> None:
-        self._whiten, self._expand = Whiten(), ExpandObservation()
+    def __init__(self, inducing: Inputs) -> None:
+        self.inducing = inducing
+        self._whiten, self._expand = Whiten(inducing), ExpandObservation(inducing)
         self._inputs: Tensor | None = None
 
     def __call__(self, msg: Any) -> Reparam | None:
@@ -80,7 +117,9 @@ class Whitening:
         fn = msg["fn"]
         if isinstance(fn, FunctionPrior):
             return self._whiten
-        if isinstance(fn, Observation) and is_expanded(fn):
+        if isinstance(fn, Observation) and (
+            is_expanded(fn) or any(f"{msg['name']}/{key}" in self.inducing for key in fn.priors)
+        ):
             return self._expand
         return None
 
@@ -98,8 +137,9 @@ class Whitening:
 class WhitenedModel:
     """The model that ``NUTS`` samples; see :func:`whitened`. It pickles, as parallel chains need."""
 
-    def __init__(self, model: Callable[..., Any]) -> None:
-        self.model, self.strategy = model, Whitening()
+    def __init__(self, model: Callable[..., Any], inducing: Inputs | None = None) -> None:
+        self.model, self.inducing = model, dict(inducing or {})
+        self.strategy = Whitening(self.inducing)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model with whitened GP sites."""
@@ -111,7 +151,7 @@ class WhitenedModel:
         return ReparamMessenger(self.strategy)(self.model)(*args, **kwargs)
 
 
-def whitened(model: Callable[..., Any]) -> WhitenedModel:
+def whitened(model: Callable[..., Any], inducing: Inputs | None = None) -> WhitenedModel:
     """The model with its GP sites whitened, for ``pyro.infer.MCMC(NUTS(whitened(model)))``.
 
     The model itself is not changed. With a Gaussian likelihood the top layer stays integrated out; any other likelihood's
@@ -127,4 +167,4 @@ def whitened(model: Callable[..., Any]) -> WhitenedModel:
         ]
         if fixed:
             logger.warning("MCMC keeps these point estimates at their present values: %s", ", ".join(fixed))
-    return WhitenedModel(model)
+    return WhitenedModel(model, inducing)

@@ -1,0 +1,73 @@
+"""The sparse strategy: inducing variables are sampled, and function values given them row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.guide import Variational
+from pyro_dgp.likelihoods import Observation
+from pyro_dgp.likelihoods.base import RowObservation
+from pyro_dgp.moments import Moments
+from pyro_dgp.processes import InducingPoints
+from pyro_dgp.processes.conditional import conditional_moments
+from pyro_dgp.propagation import MonteCarlo
+
+#: Name of the inducing variables of a GP, before the ending of whitened sites.
+INDUCING = "_inducing"
+
+Inputs = Mapping[str, Tensor]
+
+
+def inducing_inputs(model: Any, x: Tensor, y: Tensor, num_inducing: int) -> dict[str, Tensor]:
+    """Inducing inputs ``(M, D)`` of every GP of a model: k-means of the training inputs, carried through the layers' means.
+
+    :returns: by the name of the site, ``h``, or of the observation and the GP in it, ``y/f``.
+    """
+    guide = Variational(model, InducingPoints(num_inducing), MonteCarlo(1))
+    guide.initialize(x, y)
+    return {key: process.inducing_points.detach().clone() for key, process in guide.processes.named_children()}
+
+
+def at_inducing_inputs(prior: FunctionPrior, inputs: Tensor) -> FunctionPrior:
+    """The same GP at its inducing inputs."""
+    _check(prior, inputs)
+    return FunctionPrior(inputs, prior.covariance, prior.mean_function, prior.num_outputs, prior.jitter, prior.name)
+
+
+def sparse_moments(prior: FunctionPrior, inputs: Tensor, white: Tensor) -> Moments:
+    """``p(f(x_n) | u)``, row by row, with ``u = m(Z) + L_z v`` and ``v`` ``(M, D_out)``: both ``(N, D_out)``."""
+    _check(prior, inputs)
+    z, x = inputs.unsqueeze(0), prior.x.unsqueeze(-3)
+    covariance = prior.covariance
+    loc, change = conditional_moments(
+        covariance.matrix(z), covariance.matrix(z, x), white.mT, None, prior.jitter, prior.name
+    )
+    variance = (covariance.diagonal(x) + change).clamp_min(_SMALLEST).mT
+    mean = prior.mean + loc.mT
+    return Moments(mean, variance.expand(mean.shape))
+
+
+def _check(prior: FunctionPrior, inputs: Tensor) -> None:
+    if inputs.dim() != 2 or inputs.shape[-1] != prior.x.shape[-1]:
+        raise ValueError(
+            f"inducing inputs of {prior.name!r} have shape (M, {prior.x.shape[-1]}), got {tuple(inputs.shape)}"
+        )
+
+
+def sparse_values(prior: FunctionPrior, inputs: Tensor, white: Tensor, noise: Tensor) -> Tensor:
+    """Function values ``mean + sd * noise`` of rows that are independent given the inducing variables; noise is standard normal."""
+    mean, variance = sparse_moments(prior, inputs, white)
+    return mean + variance.sqrt() * noise
+
+
+def sparse_observation(observation: Observation, moments: Moments) -> RowObservation:
+    """p(y | u) with the function values integrated out row by row, for Gaussian noise."""
+    return RowObservation(observation.conditional.components(moments), 1 if observation.outputs == 1 else 2)
+
+
+#: Not 0, whose root has no derivative.
+_SMALLEST = 1e-12

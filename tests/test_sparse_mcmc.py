@@ -1,0 +1,105 @@
+import pytest
+import torch
+from pyro import poutine
+
+from pyro_dgp import (
+    Bernoulli,
+    EllipticalSlice,
+    Gaussian,
+    WhitenedNUTS,
+    inducing_inputs,
+    predict_mcmc,
+    run_chains,
+    whitened,
+)
+from pyro_dgp.mcmc.density import WhitenedDensity
+from tests.examples import OneLayer, TwoLayers, TwoSites, posterior, regression
+
+pytestmark = pytest.mark.usefixtures("local")
+
+
+def test_inducing_inputs_are_those_of_a_guide():
+    x, y = regression(20)
+    inputs = inducing_inputs(TwoLayers(x), x, y, 6)
+    assert {name: tuple(z.shape) for name, z in inputs.items()} == {"h": (6, 1), "y/f": (6, 2)}
+    assert not any(z.requires_grad for z in inputs.values())
+
+
+@pytest.mark.parametrize("make", [lambda: None, Bernoulli])
+def test_the_density_without_traces_is_that_of_the_reparameterised_model(make):
+    x, y = regression(9)
+    likelihood = make()
+    y = y if likelihood is None else (y > 0).to(y)
+    model = TwoLayers(x, likelihood=likelihood).requires_grad_(False)
+    sparse = whitened(model, inducing_inputs(model, x, y, 4))
+    density = WhitenedDensity(sparse, (x, y), {})
+    names = {"h_inducing_whitened": (4, 2), "h_whitened": (9, 2), "y_f_inducing_whitened": (4, 1)}
+    assert {k: tuple(v.shape) for k, v in density.start.items()} == names | (
+        {} if likelihood is None else {"y_f_whitened": (9, 1)}
+    )
+    start = density.unconstrained_start()
+    trace = poutine.trace(poutine.condition(sparse, start)).get_trace(x, y)
+    trace.compute_log_prob()
+    expected = float(trace.nodes["y"]["log_prob_sum"])
+    assert density.evaluate(start).log_likelihood == pytest.approx(expected)
+    half_squares = sum(0.5 * float(v.square().sum()) for v in start.values())
+    assert float(density.potential(start)) == pytest.approx(half_squares - expected)
+
+
+def test_with_inducing_inputs_at_the_data_it_is_the_exact_density():
+    """The rest of the function values has no variance then, and whitened inducing variables are whitened values."""
+    x, y = regression(9)
+    model = TwoLayers(x).requires_grad_(False)
+    exact = WhitenedDensity(whitened(model), (x, y), {})
+    h = model.hidden(x).unwhiten(exact.start["h_whitened"])
+    sparse = WhitenedDensity(whitened(model, {"h": x}), (x, y), {})
+    values = {"h_inducing_whitened": exact.start["h_whitened"], "h_whitened": torch.zeros(9, 2)}
+    assert sparse.evaluate(values).log_likelihood == pytest.approx(exact.evaluate(exact.start).log_likelihood, rel=1e-4)
+    predictions = [  # at the data, where the hidden values of a draw are what they are
+        predict_mcmc(whitened(model, {"h": x}), {k: v[None] for k, v in values.items()}, x, y, x),
+        predict_mcmc(model, {"h": h[None]}, x, y, x),
+    ]
+    torch.testing.assert_close(predictions[0].mean, predictions[1].mean, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("kernel", [lambda model: WhitenedNUTS(model, 5), EllipticalSlice])
+def test_one_layer_with_inducing_inputs_at_the_data_has_the_closed_form_posterior(kernel):
+    x = torch.linspace(-1, 1, 6)[:, None]
+    y = torch.sin(3 * x[:, 0])
+    model = OneLayer(likelihood=Gaussian(variance=0.1)).requires_grad_(False)
+    sparse = whitened(model, {"y/f": x})
+    result = run_chains(kernel(sparse), (x, y), 500, 50, 1)
+    assert list(result.draws) == ["y_f_inducing_whitened"]
+    prior = model.gp(x)
+    f = prior.unwhiten(result.flat["y_f_inducing_whitened"])[..., 0]
+    mean, sd = posterior(prior, y, 0.1)
+    assert ((f.mean(0) - mean).abs() / sd).max() < 0.25
+    torch.testing.assert_close(f.std(0), sd, rtol=0.15, atol=0)
+    new = torch.linspace(-1.5, 1.5, 9)[:, None]
+    sampled = predict_mcmc(sparse, result.flat, x, y, new, num_draws=250)
+    exact = predict_mcmc(model, {}, x, y, new)
+    torch.testing.assert_close(sampled.mean, exact.mean, atol=0.2, rtol=0)
+    torch.testing.assert_close(sampled.variance, exact.variance, atol=0.05, rtol=0.2)
+
+
+def test_two_layers_predict_and_say_what_is_missing():
+    x, y = regression(12)
+    model = TwoLayers(x).requires_grad_(False)
+    sparse = whitened(model, inducing_inputs(model, x, y, 4))
+    result = run_chains(EllipticalSlice(sparse), (x, y), 8, 2, 1)
+    prediction = predict_mcmc(sparse, result.flat, x, y, x[:4])
+    assert torch.isfinite(prediction.log_prob(y[:4])).all()
+    with pytest.raises(ValueError, match="do not hold 'h_inducing_whitened'"):
+        predict_mcmc(sparse, {"h": torch.zeros(1, 12, 2)}, x, y, x)
+    with pytest.raises(ValueError, match=r"inducing inputs of 'hidden' have shape \(M, 1\), got \(4, 3\)"):
+        run_chains(EllipticalSlice(whitened(model, {"h": torch.zeros(4, 3)})), (x, y), 1, 0, 1)
+
+
+def test_two_sites_are_sparse_too():
+    x, y = regression(8)
+    model = TwoSites().requires_grad_(False)
+    result = run_chains(EllipticalSlice(whitened(model, {"f": x[:3]})), (x, y), 4, 2, 1)
+    assert {k: tuple(v.shape) for k, v in result.draws.items()} == {
+        "f_inducing_whitened": (1, 4, 3, 1),
+        "f_whitened": (1, 4, 8, 1),
+    }
