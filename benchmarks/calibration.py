@@ -113,11 +113,11 @@ def ranks(
     kept = {name: sampled[thin - 1 :: thin] for name, sampled in result.flat.items()}
     density = WhitenedDensity(whitened(model), (x, y), {})
     torch.manual_seed(seed + 1)
-    at_first = predict_mcmc(model, kept, x, y, x[:1], num_draws=draws).functions()
+    at_first = predict_mcmc(model, kept, x, y, x[:1], num_draws=draws).functions().components
     at_new = predict_mcmc(model, kept, x, y, new, num_draws=draws)
     sampled = {name: kept[name] for name in truth if name in kept}
-    sampled["f"] = dist.Normal(at_first.mean, at_first.variance.sqrt()).sample()[:, 0, 0]
-    sampled["new y"] = at_new._mixture(0).components.sample()[:, 0]
+    sampled["f"] = at_first.sample()[:, 0, 0]
+    sampled["new y"] = at_new.mixture().components.sample()[:, 0]
     truth["log likelihood"] = density.evaluate(values).log_likelihood
     each = [{name: value[i] for name, value in kept.items()} for i in range(draws)]
     sampled["log likelihood"] = torch.tensor([density.evaluate(draw).log_likelihood for draw in each])

@@ -2,6 +2,7 @@
 
 from pyro_dgp.extractors import DeepKernel, FeatureExtractor
 from pyro_dgp.fit import fit
+from pyro_dgp.gap import InferenceGap, draw_gap, inference_gap
 from pyro_dgp.gp import FunctionPrior, GaussianProcess
 from pyro_dgp.guide import Variational
 from pyro_dgp.kernels import (
@@ -57,6 +58,7 @@ __all__ = [
     "Gaussian",
     "GaussianProcess",
     "InducingPoints",
+    "InferenceGap",
     "Linear",
     "LinearCoregionalization",
     "LinearMean",
@@ -84,9 +86,11 @@ __all__ = [
     "WithMean",
     "Zero",
     "concatenate_inputs",
+    "draw_gap",
     "fit",
     "fit_validated",
     "inducing_inputs",
+    "inference_gap",
     "module_local_parameters",
     "predict",
     "predict_draws",

@@ -87,15 +87,15 @@ class Mixture:
         log_prob: Tensor = self.components.log_prob(value)
         return log_prob.sum(-1) if log_prob.dim() == 3 else log_prob
 
-    def functions(self) -> Moments:
-        """Moments of the functions under the likelihood in each component, ``(S, N, F)``."""
+    def functions(self) -> Mixture:
+        """The functions under the likelihood, noise not included: normal components ``(S, N, F)`` of the same weights."""
         if not self.observations:
             raise ValueError(
                 "this prediction has no moments of functions: its likelihood stands on sampled values, likelihood.given(f), "
                 "not on a Gaussian process, likelihood(gp(x))"
             )
         mean, variance = zip(*(_with_components(each.moments) for each in self.observations), strict=True)
-        return Moments(torch.cat(mean), torch.cat(variance))
+        return Mixture(dist.Normal(torch.cat(mean), torch.cat(variance).sqrt(), validate_args=False), self.log_weights)
 
     def likelihood_draws(self, value: Tensor, least: int) -> LikelihoodDraws:
         """One for each component if their weights are equal, else ``R >= least`` by systematic resampling."""
@@ -216,6 +216,15 @@ class Prediction(TorchDistribution):
             self._kept[start] = mixture
         return mixture
 
+    def mixture(self) -> Mixture:
+        """The mixture of all rows at once, held in memory."""
+        parts = [self._mixture(start) for start in self._starts()]
+        return (
+            parts[0]
+            if len(parts) == 1
+            else Mixture(_concatenate([p.components for p in parts], 1), parts[0].log_weights)
+        )
+
     def _starts(self) -> range:
         return range(0, self.batch_shape[0], self._batch_size)
 
@@ -260,10 +269,17 @@ class Prediction(TorchDistribution):
         """Log density under each component, ``(S, N)``."""
         return self._rows(lambda mixture, part: mixture.component_log_prob(part), value, 1)
 
-    def functions(self) -> Moments:
-        """Mean and variance of the functions that the likelihood stands on, in each component: ``(S, N, F)``, noise not included."""
-        parts = [self._mixture(start).functions() for start in self._starts()]
-        return Moments(torch.cat([part.mean for part in parts], 1), torch.cat([part.variance for part in parts], 1))
+    def functions(self) -> Mixture:
+        """The functions that the likelihood stands on, noise not included: normal components ``(S, N, F)``."""
+        with torch.no_grad():
+            parts = [self._mixture(start).functions() for start in self._starts()]
+        components: list[Any] = [part.components for part in parts]
+        normal = dist.Normal(
+            torch.cat([each.loc for each in components], 1),
+            torch.cat([each.scale for each in components], 1),
+            validate_args=False,
+        )
+        return Mixture(normal, parts[0].log_weights)
 
     def likelihood_draws(self, value: Tensor, least: int = 1000) -> LikelihoodDraws:
         """What PSIS-LOO, WAIC and posterior predictive checks take: draws of the functions, independent over rows, log p(y_n | f_n) at
@@ -327,13 +343,13 @@ def _with_components(moments: Moments) -> Moments:
     return moments if moments.mean.dim() == 3 else Moments(moments.mean.unsqueeze(0), moments.variance.unsqueeze(0))
 
 
-def _concatenate(parts: Sequence[Distribution]) -> Distribution:
+def _concatenate(parts: Sequence[Distribution], axis: int = 0) -> Distribution:
     kind: Any = type(parts[0])
     names = [name for name in kind.arg_constraints if name in parts[0].__dict__]
     # Some parameters are kept once they were asked for, beside those that the distribution was made of.
     for made_of, kept in (("scale_tril", ("covariance_matrix", "precision_matrix")), ("logits", ("probs",))):
         names = [name for name in names if made_of not in names or name not in kept]
-    arguments = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
+    arguments = {name: torch.cat([getattr(part, name) for part in parts], axis) for name in names}
     try:
         joined: Distribution = kind(**arguments, validate_args=False)
     except TypeError as error:

@@ -26,7 +26,7 @@ ROWS = [
     {"losses", "predict", "mcmc"},
     {"fit"},
     {"sghmc", "validation"},
-    {"data", "memory", "plots", "to_arviz"},
+    {"data", "gap", "memory", "plots", "to_arviz"},
     {"inference"},
     {"recipes"},
     {"methods"},

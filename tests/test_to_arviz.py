@@ -83,7 +83,7 @@ def test_a_guide_s_functions_have_the_moments_of_its_components(likelihood):
     guide = Variational(TwoLayers(x, likelihood=likelihood), InducingPoints(4), MonteCarlo(2))
     guide.initialize(x, y)
     p = predict(guide, x, num_samples=3000)
-    moments = p.functions()
+    moments = p.functions().components
     assert moments.mean.shape == (3000, 8, 1)
     data = to_arviz.to_arviz(p, x, y)
     f = torch.as_tensor(data.posterior["f"].values)[0]
