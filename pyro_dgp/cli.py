@@ -77,6 +77,11 @@ def _add_compare(commands: Any) -> None:
     add("--mcmc-samples", type=int, metavar="K", default=defaults.mcmc_samples, help="draws of a chain")
     add("--warmup", type=int, metavar="K", default=defaults.warmup, help="warm-up iterations of a chain")
     add("--chains", type=int, metavar="C", default=defaults.chains, help="MCMC chains, one after another")
+    add(
+        "--gap",
+        metavar="NAME",
+        help="also measure the distance of deep methods from this sampler (ess, nuts) on one model; none: do not",
+    )
     add("--output", type=Path, metavar="DIR", default=Path("comparison"), help="folder for the results")
     add("--resume", action="store_true", help="go on in DIR: what has finished is not run again")
     command.set_defaults(run=_compare)
@@ -89,7 +94,7 @@ def _compare(parsed: argparse.Namespace) -> int:
     settings = Settings(**{f.name: getattr(parsed, f.name) for f in fields(Settings)})
     names = tuple(name.strip() for name in parsed.methods.split(",") if name.strip())
     comparison = Comparison(
-        parsed.output, None, names, settings, parsed.dtype, parsed.device, parsed.threads, parsed.resume
+        parsed.output, None, names, settings, parsed.dtype, parsed.device, parsed.threads, parsed.resume, parsed.gap
     )
     check(comparison)
     if parsed.target is not None and parsed.data is None:
@@ -110,6 +115,8 @@ def _compare(parsed: argparse.Namespace) -> int:
     bars.close()
     print(table(rows))
     print(f"scores on the standardised target, lower is better; files in {parsed.output}")
+    if parsed.gap is not None:
+        print(gap_table(json.loads((parsed.output / "gap.json").read_text())))
     return 0
 
 
@@ -165,9 +172,26 @@ _COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
 )
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
+_GAP_COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("method", "method", str),
+    ("hyperparameters", "hyperparameters", str),
+    ("gap_mean", "mean of f", "{:.3f}".format),
+    ("gap_sd", "log sd of f", "{:.3f}".format),
+    ("gap_wasserstein", "Wasserstein", "{:.3f}".format),
+    ("gap_kl", "KL of y", "{:.4f}".format),
+    ("approximates_posterior", "approximates", lambda value: "yes" if value else "no"),
+)
+
+
+def gap_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Distances from the sampler as aligned text."""
+    title = f"distance from {rows[0]['reference']}, averages over test inputs, in its standard deviations and nats:"
+    return f"{title}\n{table(rows, _GAP_COLUMNS)}"
+
+
+def table(rows: Sequence[dict[str, Any]], columns: Sequence[tuple[str, str, Callable[[Any], str]]] = _COLUMNS) -> str:
     """The results as aligned text."""
-    shown = [column for column in _COLUMNS if any(column[0] in row for row in rows)]
+    shown = [column for column in columns if any(column[0] in row for row in rows)]
     cells = [[title for _, title, _ in shown]]
     for row in rows:
         cells.append([_cell(row.get(key), form) for key, _, form in shown])

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pyro_dgp.data import Dataset, Split, load_default, split
 from pyro_dgp.data import check as check_data
+from pyro_dgp.gap_study import GapStudy, report
 from pyro_dgp.inference import Fitted, Progress, Settings
 from pyro_dgp.likelihoods import NOISE_FLOOR
 from pyro_dgp.memory import peak_memory_mb, reset_peak_memory
@@ -27,6 +28,7 @@ from pyro_dgp.metrics import coverage, scores
 from pyro_dgp.models import KERNELS
 from pyro_dgp.plots import LEVELS, plot_comparison
 from pyro_dgp.prediction import Prediction
+from pyro_dgp.recipes import deep, deep_with_priors
 from pyro_dgp.to_arviz import to_arviz
 
 #: Training rows in an ArviZ file at most, equally spaced.
@@ -49,6 +51,8 @@ class Comparison:
     :ivar dataset: the data; scikit-learn's diabetes if not given.
     :ivar methods: names of ``METHODS``.
     :ivar resume: methods that the folder has results for are not run again.
+    :ivar gap: a sampler, ``ess`` or ``nuts``: the deep methods are fitted once more to one and the same model and data, and their
+        distances from it written to ``gap.json``; see :class:`~pyro_dgp.gap_study.GapStudy`.
     """
 
     output: Path
@@ -59,6 +63,13 @@ class Comparison:
     device: str = "auto"
     threads: int | None = None
     resume: bool = False
+    gap: str | None = None
+
+    def study(self) -> GapStudy | None:
+        """The gap that was asked for, of those methods that fit the deep model."""
+        if self.gap is None:
+            return None
+        return GapStudy([name for name in self.methods if METHODS[name].model in (deep, deep_with_priors)], self.gap)
 
 
 def no_progress(name: str) -> Progress:
@@ -113,6 +124,12 @@ def compare(
                 rows.append(head | row | {"config": config})
                 _write(comparison.output, rows, part, fitted, given, prediction)
                 shutil.rmtree(chains, ignore_errors=True)
+            study = comparison.study()
+            if study is not None and not (comparison.output / "gap.json").exists():
+                given = _subset(METHODS[study.reference], part, settings, say)
+                x, y = part.x_train[given], part.y_train[given]
+                gaps = study.run(x, y, part.x_test, settings, progress, say)
+                report(gaps, study, part.x_test, comparison.output)
         finally:
             if rows:
                 _draw(comparison.output, rows, dataset.name)
@@ -145,6 +162,9 @@ def check(comparison: Comparison) -> None:
         raise ValueError(f"learning-rate must be a positive number, got {settings.learning_rate}")
     for name in comparison.methods:
         METHODS[name].inference.check(settings)
+    study = comparison.study()
+    if study is not None:
+        study.check()
     if comparison.threads is not None and comparison.threads < 1:
         raise ValueError(f"threads must be at least 1, got {comparison.threads}")
     if comparison.dtype not in ("float32", "float64"):

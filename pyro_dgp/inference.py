@@ -108,6 +108,10 @@ class Inference(ABC):
         """Sentences to be said before it starts."""
         return []
 
+    def approximates_posterior(self, settings: Settings) -> bool:
+        """Whether what it makes is meant to be close to the posterior; predictive losses do not aim at it."""
+        return True
+
     def saving_to(self, folder: Path) -> Inference:
         """The same, with its state kept in a folder where it can go on from there."""
         return self
@@ -154,6 +158,10 @@ class ByGuide(Inference):
     def guide(self, model: nn.Module, settings: Settings) -> Variational:
         """The guide before it is initialised."""
         return Variational(model, self.processes(settings), self.propagation(settings))
+
+    def approximates_posterior(self, settings: Settings) -> bool:
+        """By the loss."""
+        return self.loss(settings, 1).approximates_posterior
 
     def check(self, settings: Settings) -> None:
         """Whether the propagation can be built."""

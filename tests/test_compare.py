@@ -362,6 +362,46 @@ def test_an_interrupted_chain_goes_on_with_resume(tmp_path, monkeypatch):
     }
 
 
+def test_the_gap_is_measured_on_one_model(tmp_path, capsys):
+    """Six methods on 10 rows, a few iterations each: what is written, and for whom."""
+    options = [
+        "--mcmc-points",
+        "10",
+        "--mcmc-samples",
+        "8",
+        "--warmup",
+        "2",
+        "--inducing",
+        "6",
+        "--samples",
+        "2",
+        "--width",
+        "2",
+    ]
+    command = ["compare", *options, "--methods", "exact-gp,dsvi,dspp", "--epochs", "2", "--gap", "ess"]
+    assert main([*command, "--output", str(tmp_path / "out")]) == 0
+    rows = json.loads((tmp_path / "out" / "gap.json").read_text())
+    expected = [(name, c) for c in ("fixed", "priors") for name in ("ess again", "dsvi", "dspp")]
+    assert [(row["method"], row["hyperparameters"]) for row in rows] == expected
+    assert [row["approximates_posterior"] for row in rows[:3]] == [True, True, False]
+    assert all(row["gap_wasserstein"] > 0 and row["gap_kl"] > 0 and row["reference"] == "ess" for row in rows)
+    assert (tmp_path / "out" / "gap-fixed.png").stat().st_size > 10_000
+    assert (tmp_path / "out" / "gap-priors.png").stat().st_size > 10_000
+    output = capsys.readouterr().out
+    assert (
+        "distance from ess" in output
+        and "hyperparameters" in output
+        and output.rstrip().splitlines()[-1].endswith("no")
+    )
+    for bad, message in (
+        ("dspp", "dspp is no approximation of the posterior"),
+        ("svgp", "svgp fits another"),
+        ("x", "no method 'x'"),
+    ):
+        assert main([*command[:-1], bad, "--output", str(tmp_path / "other")]) == 2
+        assert message in capsys.readouterr().err
+
+
 def test_python_raises_value_errors(tmp_path):
     with pytest.raises(ValueError, match="there is no method 'magic'"):
         compare(Comparison(tmp_path / "out", methods=("magic",)), quiet)

@@ -30,6 +30,7 @@ ROWS = [
     {"inference"},
     {"recipes"},
     {"methods"},
+    {"gap_study"},
     {"compare", "letters"},
     {"cli"},
     {"__main__", "__init__"},

@@ -33,6 +33,9 @@ class Loss(PyroELBO):  # type: ignore[misc]
         ``num_data / plate size`` on top of the plate's own scale.
     """
 
+    #: Whether its optimum over all q is the posterior.
+    approximates_posterior = False
+
     def __init__(self, num_data: int | None = None) -> None:
         super().__init__()
         if num_data is not None and num_data < 1:

@@ -20,6 +20,8 @@ class ELBO(Loss):
         ``N / N_batch``, so that its balance with the KL stays that of all data. ``None`` if all data are passed each time.
     """
 
+    approximates_posterior = True
+
     def observed(self, site: Site, components: Components) -> Tensor:
         """``sum_n sum_s w_s E log p(y_n | f_n)``."""
         terms, log_weights = row_terms(site, components, CollapsedObservation.expected_log_prob, log_prob)

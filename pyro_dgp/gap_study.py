@@ -1,0 +1,123 @@
+"""The inference gap of named methods on one model and one data set: at the same fixed hyperparameters, and with priors on them."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pyro_dgp.gap import InferenceGap, draw_gap, inference_gap
+from pyro_dgp.inference import Inference, Progress, Settings
+from pyro_dgp.methods import METHODS
+from pyro_dgp.prediction import Prediction
+from pyro_dgp.priors import with_priors
+from pyro_dgp.recipes import deep, deep_with_priors
+
+Row = dict[str, Any]
+
+#: Added to the reference's name: a second run of it, whose distance from the first is what chance makes.
+AGAIN = " again"
+
+
+@dataclass(frozen=True)
+class GapStudy:
+    """What is compared with what.
+
+    :ivar methods: names of methods that fit the deep model.
+    :ivar reference: the sampler that the others are judged by.
+    """
+
+    methods: Sequence[str]
+    reference: str = "ess"
+
+    def check(self) -> None:
+        """Raise for methods whose model is another."""
+        if self.reference not in METHODS:
+            raise ValueError(
+                f"there is no method {self.reference!r} to take as reference: choose from {', '.join(METHODS)}"
+            )
+        for name in (self.reference, *self.methods):
+            if METHODS[name].model not in (deep, deep_with_priors):
+                raise ValueError(
+                    f"the gap is measured on one deep model and {name} fits another: leave it out, or run the gap by itself"
+                )
+        if not METHODS[self.reference].inference.approximates_posterior(Settings()):
+            raise ValueError(
+                f"{self.reference} is no approximation of the posterior: take ess or nuts as the reference"
+            )
+
+    def run(
+        self,
+        x: Tensor,
+        y: Tensor,
+        new: Tensor,
+        settings: Settings,
+        progress: Callable[[str], Progress],
+        say: Callable[[str], None],
+    ) -> dict[str, dict[str, InferenceGap]]:
+        """Gaps at ``new`` by method, under ``fixed`` hyperparameters and under ``priors``.
+
+        Fixed ones are those that dsvi learns on the same rows. Every method sees all rows, but those that hold some out for validation.
+        """
+        self.check()
+        gaps = {}
+        for condition, model in (("fixed", self._learned(x, y, settings)), ("priors", with_priors(deep(x, settings)))):
+            reference = self._fit(self.reference, model, x, y, settings, progress).predict(new)
+            again = replace(settings, seed=settings.seed + 1)
+            others = {self.reference + AGAIN: self._fit(self.reference, model, x, y, again, progress).predict(new)}
+            for name in self.methods:
+                if name != self.reference:
+                    others[name] = self._fit(name, model, x, y, settings, progress).predict(new)
+            gaps[condition] = {name: _gap(prediction, reference) for name, prediction in others.items()}
+            say(
+                f"gap at {condition} hyperparameters: "
+                + "; ".join(f"{name} {gap.figures()['gap_wasserstein']:.2f}" for name, gap in gaps[condition].items())
+            )
+        return gaps
+
+    def _learned(self, x: Tensor, y: Tensor, settings: Settings) -> nn.Module:
+        """The model with the hyperparameters that dsvi learns."""
+        torch.manual_seed(settings.seed)
+        model = deep(x, settings)
+        METHODS["dsvi"].inference.run(model, x, y, settings, _silent)
+        return model.requires_grad_(False)
+
+    def _fit(
+        self, name: str, model: nn.Module, x: Tensor, y: Tensor, settings: Settings, progress: Callable[[str], Progress]
+    ) -> Any:
+        torch.manual_seed(settings.seed)
+        inference: Inference = METHODS[name].inference
+        return inference.run(copy.deepcopy(model), x, y, settings, progress(name))
+
+
+def _gap(prediction: Prediction, reference: Prediction) -> InferenceGap:
+    with torch.no_grad():
+        return inference_gap(prediction, reference)
+
+
+def _silent(step: int, total: int, figures: dict[str, float]) -> None:
+    """No progress."""
+
+
+def report(gaps: dict[str, dict[str, InferenceGap]], study: GapStudy, new: Tensor, folder: Path) -> list[Row]:
+    """Write ``gap.json`` and ``gap-CONDITION.png``; a row for each method and condition.
+
+    ``approximates_posterior`` is false for methods trained by a predictive loss: their distance says how different they are, not how wrong.
+    """
+    rows = []
+    for condition, by_method in gaps.items():
+        for name, gap in by_method.items():
+            method = METHODS[name.removesuffix(AGAIN)]
+            rows.append({
+                "method": name, "hyperparameters": condition, "reference": study.reference, **gap.figures(),
+                "approximates_posterior": method.inference.approximates_posterior(Settings()),
+            })  # fmt: skip
+        draw_gap(by_method, new, folder / f"gap-{condition}.png", f"{study.reference}, {condition} hyperparameters")
+    (folder / "gap.json").write_text(json.dumps(rows, indent=2) + "\n")
+    return rows
