@@ -27,6 +27,7 @@ def test_draws_do_not_depend_on_the_number_of_processes():
     assert one.draws["f_whitened"].shape == (3, 4, 8, 1) and one.flat["f_whitened"].shape == (12, 8, 1)
     assert torch.equal(one.draws["f_whitened"], several.draws["f_whitened"])
     assert not torch.equal(one.draws["f_whitened"][0], one.draws["f_whitened"][1])
+    assert 0 < one.sampling_seconds < one.seconds
     assert len(one.diagnostics) == 3 and all(known["runs_per_sweep"] >= 1 for known in several.diagnostics)
 
 

@@ -36,12 +36,14 @@ class Chains:
     :ivar stats: figures of each draw that the kernel has, by name, ``(chains, draws)``.
     :ivar diagnostics: of each chain, as its kernel has them.
     :ivar seconds: wall-clock time in all, of this call.
+    :ivar sampling_seconds: time spent in iterations, warm-up included, summed over chains, also in calls that were interrupted.
     """
 
     draws: dict[str, Tensor]
     stats: dict[str, np.ndarray] = field(default_factory=dict)
     diagnostics: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
+    sampling_seconds: float = 0.0
 
     @property
     def flat(self) -> dict[str, Tensor]:
@@ -106,7 +108,8 @@ def run_chains(
         name: torch.stack([torch.stack(r.draws[name][:num_samples]) for r in results]) for name in results[0].draws
     }
     stats = {name: np.array([r.stats[name][:num_samples] for r in results]) for name in results[0].stats}
-    return Chains(draws, stats, [result.diagnostics for result in results], time.perf_counter() - start)
+    spent = sum(result.seconds for result in results)
+    return Chains(draws, stats, [result.diagnostics for result in results], time.perf_counter() - start, spent)
 
 
 @dataclass
@@ -121,6 +124,7 @@ class _Chain:
     draws: dict[str, list[Tensor]] = field(default_factory=dict)
     stats: dict[str, list[float | int | bool]] = field(default_factory=dict)
     diagnostics: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
 
     def keep(self) -> None:
         """Add the present values, in their own space, and the kernel's figures of them."""
@@ -169,7 +173,9 @@ class _Plan:
         while chain.done < total:
             if chain.done == self.warmup_steps:
                 kernel.end_warmup()
+            start = time.perf_counter()
             chain.params = kernel.sample(chain.params)
+            chain.seconds += time.perf_counter() - start
             if chain.done >= self.warmup_steps:
                 chain.keep()
             chain.done += 1
