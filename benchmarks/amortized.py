@@ -63,7 +63,7 @@ def with_layers(name: str) -> dict[str, Settings]:
 
 EXPERIMENTS = {
     "meng": Experiment(
-        dict.fromkeys(RULES, PAPER), {"kin8nm": 3, "protein": 1, "bike": 3, "wine_red": 3}, recipes=MENG
+        dict.fromkeys(RULES, PAPER), {"kin8nm": 3, "protein": 1, "power": 1, "bike": 1, "wine_red": 1}, recipes=MENG
     ),
     "ard": Experiment(
         with_layers("dsvi") | with_layers("avdgp-ar2p") | with_layers("avdgp-ar2pp"),

@@ -130,9 +130,12 @@ def draw(rows: pd.DataFrame, path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def report(name: str, experiment: Experiment, path: Path, figures: Path | None) -> None:
-    """Print the tables of one experiment, and draw it."""
-    rows = pd.DataFrame([row for row in read(path) if row["experiment"] == name])
+def report(
+    name: str, experiment: Experiment, path: Path, figures: Path | None, methods: list[str] | None = None
+) -> None:
+    """Print the tables of one experiment, of some of its methods or all, and draw it."""
+    found = [row for row in read(path) if row["experiment"] == name]
+    rows = pd.DataFrame([row for row in found if methods is None or row["method"] in methods])
     if rows.empty:
         return
     print(means(rows).to_string(), ranks(rows).to_string(), sep="\n\n")
@@ -152,7 +155,7 @@ def main(experiments: Mapping[str, Experiment], description: str) -> None:
     parser.add_argument("--out", type=Path, default=Path("results/runs.jsonl"))
     parser.add_argument("--figures", type=Path)
     parser.add_argument("--only", help="data sets to run, with commas between; all if not given")
-    parser.add_argument("--methods", help="methods to run, with commas between; all if not given")
+    parser.add_argument("--methods", help="methods to run and report, with commas between; all if not given")
     parser.add_argument("--splits", type=int, default=10**6, help="splits of each data set at most")
     parser.add_argument("--steps", type=int, help="training steps about; the zoo's default if not given")
     parser.add_argument("--table", action="store_true", help="run nothing, report what there is")
@@ -166,7 +169,8 @@ def main(experiments: Mapping[str, Experiment], description: str) -> None:
             sys.exit("say where the data sets are: --data FOLDER or PYRO_DGP_DATA")
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         go(experiments[arguments.experiment], arguments)
-    report(arguments.experiment, experiments[arguments.experiment], arguments.out, arguments.figures)
+    chosen = arguments.methods.split(",") if arguments.methods else None
+    report(arguments.experiment, experiments[arguments.experiment], arguments.out, arguments.figures, chosen)
 
 
 def go(experiment: Experiment, arguments: argparse.Namespace) -> None:

@@ -8,7 +8,7 @@ from pyro import poutine
 from pyro.infer import MCMC
 from pyro.nn import PyroModule, PyroSample
 
-from pyro_dgp import Bernoulli, EllipticalSlice, Gaussian, predict_mcmc, whitened
+from pyro_dgp import Bernoulli, EllipticalSlice, Gaussian, predict_mcmc, run_chains, whitened
 from pyro_dgp.mcmc.density import WhitenedDensity
 from pyro_dgp.mcmc.slices import elliptical_slice, slice_sample
 from tests.examples import OneLayer, TwoLayers, TwoSites, posterior, regression
@@ -129,6 +129,19 @@ def test_every_site_of_two_layers_moves_and_predictions_follow():
         assert ("y_f_whitened" in draws) == (likelihood is not None)
         prediction = predict_mcmc(model, draws, x, target, torch.linspace(-2, 2, 5)[:, None])
         assert torch.isfinite(prediction.log_prob(torch.zeros(5))).all()
+
+
+def test_figures_of_a_draw_belong_to_it():
+    x, y = regression(8)
+    model = sampled_hyperparameters(x)
+    result = run_chains(EllipticalSlice(model), (x, y), 4, 2, 1)
+    density = WhitenedDensity(whitened(model), (x, y), {})
+    for index in range(4):
+        own = {name: values[0, index] for name, values in result.draws.items()}
+        params = {k: density.transforms[k].inv(v) if k in density.transforms else v for k, v in own.items()}
+        assert result.stats["lp"][0, index] == pytest.approx(-float(density.potential(params)), rel=1e-9)
+    runs = result.stats["runs"][0]
+    assert (runs >= 6).all() and result.diagnostics[0]["runs_per_sweep"] * 6 >= runs.sum()
 
 
 def test_what_it_cannot_sample_is_named():

@@ -3,9 +3,11 @@ import torch
 from pyro import poutine
 
 from pyro_dgp import (
+    RBF,
     Bernoulli,
     EllipticalSlice,
     Gaussian,
+    GaussianProcess,
     WhitenedNUTS,
     inducing_inputs,
     predict_mcmc,
@@ -13,6 +15,7 @@ from pyro_dgp import (
     whitened,
 )
 from pyro_dgp.mcmc.density import WhitenedDensity
+from pyro_dgp.mcmc.sparse import sparse_values
 from tests.examples import OneLayer, TwoLayers, TwoSites, posterior, regression
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -60,6 +63,18 @@ def test_with_inducing_inputs_at_the_data_it_is_the_exact_density():
         predict_mcmc(model, {"h": h[None]}, x, y, x),
     ]
     torch.testing.assert_close(predictions[0].mean, predictions[1].mean, rtol=1e-3, atol=1e-3)
+
+
+def test_function_values_given_inducing_variables_have_the_prior_s_variance():
+    """Over 20,000 outputs, far from the inducing inputs and near them; close ones are nearly told by them."""
+    gp = GaussianProcess(RBF(lengthscale=0.7, variance=2.0), num_outputs=20_000)
+    x = torch.tensor([[0.0], [0.5], [5.0]])
+    inputs = torch.tensor([[-0.1], [0.4]])
+    with torch.no_grad():
+        values = sparse_values(gp(x), inputs, torch.randn(2, 20_000), torch.randn(3, 20_000))
+        told = sparse_values(gp(x), inputs, torch.randn(2, 20_000), torch.zeros(3, 20_000))
+    torch.testing.assert_close(values.var(-1), torch.full((3,), 2.0), rtol=0.05, atol=0)
+    assert told[:2].var(-1).min() > 1.8 and told[2].var() < 1e-3
 
 
 @pytest.mark.parametrize("kernel", [lambda model: WhitenedNUTS(model, 5), EllipticalSlice])
