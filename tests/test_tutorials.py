@@ -18,6 +18,7 @@ def test_tutorials_were_found():
         "01_a_deep_gp_is_a_pyro_model.py",
         "02_predictions_that_can_be_trusted.py",
         "03_amortized_guides.py",
+        "04_sampling_a_deep_gp.py",
     ]
 
 
