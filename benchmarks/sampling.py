@@ -49,14 +49,18 @@ def yacht(folder: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return part.x_train[rows], part.y_train[rows], part.x_test, part.y_test
 
 
-def judged(model: Any, chains: Any, data: tuple[Tensor, Tensor, Tensor, Tensor]) -> np.ndarray:
-    """Mean log density of the test rows, and predictive means, of each draw: ``(chains, draws, 1 + N)``."""
+def judged(model: Any, chains: Any, data: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[np.ndarray, list[float]]:
+    """Mean log density of the test rows, and predictive means, of each draw: ``(chains, draws, 1 + N)``; and the NLL of each chain's
+    mixture, nats per row.
+    """
     x, y, new, target = data
     count, draws = next(iter(chains.draws.values())).shape[:2]
     torch.manual_seed(0)
     mixture = predict_mcmc(model, chains.flat, x, y, new, num_draws=count * draws).mixture()
-    density = mixture.component_log_prob(target).mean(-1, keepdim=True)
-    return torch.cat([density, mixture.components.mean], 1).reshape(count, draws, -1).numpy()
+    density = mixture.component_log_prob(target)
+    by_chain = density.reshape(count, draws, -1).logsumexp(1) - np.log(draws)
+    values = torch.cat([density.mean(-1, keepdim=True), mixture.components.mean], 1).reshape(count, draws, -1)
+    return values.numpy(), (-by_chain.mean(-1)).tolist()
 
 
 def figures(values: np.ndarray, seconds: float) -> dict[str, Any]:
@@ -72,7 +76,6 @@ def figures(values: np.ndarray, seconds: float) -> dict[str, Any]:
         "ess_min": float(effective.min()),
         "ess_min_per_second": float(effective.min() / seconds),
         "ess_density_per_second": float(effective[0] / seconds),
-        "nll_by_chain": [float(-np.log(np.exp(chain).mean())) for chain in values[:, :, 0]],
     }
 
 
@@ -120,12 +123,14 @@ def main() -> None:
             SAMPLERS[name](model), data[:2], arguments.draws, arguments.warmup, arguments.chains, 0,
             arguments.processes, folder=folder,
         )  # fmt: skip
-        traces[name] = values = judged(model, chains, data)
+        values, nll = judged(model, chains, data)
+        traces[name] = values
         key = {"problem": arguments.problem, "sampler": name, "draws": arguments.draws, "warmup": arguments.warmup}
         row = key | {
             "chains": arguments.chains,
             "seconds": chains.sampling_seconds,
             **figures(values, chains.sampling_seconds),
+            "nll_by_chain": nll,
         }
         if "diverging" in chains.stats:
             row["diverging_share"] = float(chains.stats["diverging"].mean())
