@@ -76,7 +76,13 @@ def _add_compare(commands: Any) -> None:
     add("--mcmc-points", type=int, metavar="P", default=defaults.mcmc_points, help="training rows of MCMC at most")
     add("--mcmc-samples", type=int, metavar="K", default=defaults.mcmc_samples, help="draws of a chain")
     add("--warmup", type=int, metavar="K", default=defaults.warmup, help="warm-up iterations of a chain")
-    add("--chains", type=int, metavar="C", default=defaults.chains, help="MCMC chains, as many at a time as there are cores")
+    add(
+        "--chains",
+        type=int,
+        metavar="C",
+        default=defaults.chains,
+        help="MCMC chains, as many at a time as there are cores",
+    )
     add(
         "--gap",
         metavar="NAME",

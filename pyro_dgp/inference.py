@@ -19,6 +19,8 @@ from pyro_dgp.fit import OptimizerRecipe, adam, fit, steps_for
 from pyro_dgp.guide import Variational
 from pyro_dgp.losses import Loss, MarginalLikelihood
 from pyro_dgp.mcmc import predict_mcmc, run_chains
+from pyro_dgp.mcmc.sparse import INDUCING
+from pyro_dgp.mcmc.whitening import SUFFIX
 from pyro_dgp.predict import predict
 from pyro_dgp.prediction import Prediction
 from pyro_dgp.priors import describe
@@ -308,7 +310,7 @@ class BySGHMC(Inference):
             guide, x, y, settings.mcmc_samples, settings.batch_size, settings.seed,
             lambda step, total, figures: progress(step, total, figures),
         )  # fmt: skip
-        draws = {name.removeprefix("processes."): values.unsqueeze(0) for name, values in result.draws.items()}
+        draws = {_site(name): values.mT.unsqueeze(0) for name, values in result.draws.items()}
         figures = {"inducing": family.num_inducing} | {
             name: figure for name, figure in convergence(draws, None).items() if name != "divergences"
         }
@@ -316,6 +318,12 @@ class BySGHMC(Inference):
             partial(predict_draws, guide, result.draws), len(x), steps + settings.mcmc_samples * sampler.thin, result.seconds,
             draws, {"potential": result.potential.numpy()[None]}, figures,
         )  # fmt: skip
+
+
+def _site(parameter: str) -> str:
+    """The name that sparse MCMC gives the inducing variables of a guide's parameter: ``y_f_inducing_whitened``."""
+    process = parameter.removeprefix("processes.").rsplit(".", 1)[0]
+    return process.replace("/", "_") + INDUCING + SUFFIX
 
 
 def convergence(draws: dict[str, Tensor], divergences: np.ndarray | None) -> dict[str, Figure]:

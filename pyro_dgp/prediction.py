@@ -98,9 +98,12 @@ class Mixture:
         return Mixture(dist.Normal(torch.cat(mean), torch.cat(variance).sqrt(), validate_args=False), self.log_weights)
 
     def likelihood_draws(self, value: Tensor, least: int) -> LikelihoodDraws:
-        """One for each component if their weights are equal, else ``R >= least`` by systematic resampling."""
+        """One for each component if their weights are equal, else ``R >= least`` by systematic resampling; as many too where there are
+        functions to draw and fewer components.
+        """
         index, weights = torch.arange(len(self.log_weights)), self.log_weights.exp()
-        if not bool(torch.isclose(weights, weights[0]).all()):
+        few = bool(self.observations) and len(weights) < least
+        if few or not bool(torch.isclose(weights, weights[0]).all()):
             count = max(least, len(weights))
             levels = (torch.arange(count).to(weights) + 0.5) / count
             index = torch.searchsorted(weights.cumsum(0), levels).clamp_max(len(weights) - 1)
@@ -281,11 +284,11 @@ class Prediction(TorchDistribution):
         )
         return Mixture(normal, parts[0].log_weights)
 
-    def likelihood_draws(self, value: Tensor, least: int = 1000) -> LikelihoodDraws:
+    def likelihood_draws(self, value: Tensor, least: int = 1) -> LikelihoodDraws:
         """What PSIS-LOO, WAIC and posterior predictive checks take: draws of the functions, independent over rows, log p(y_n | f_n) at
         them, and replicates of y, all of the same weight.
 
-        There is one for each component, or ``least`` or more by systematic resampling where components differ in weight. No
+        There is one for each component, or ``least`` or more by systematic resampling where components differ in weight or are fewer. No
         functions (``None``) where the likelihood stands on sampled values: the rest is then that of the components.
         """
         self._check(value)

@@ -38,7 +38,8 @@ def to_arviz(
 
     Functions that a method integrates out (those under a collapsed Gaussian likelihood) are drawn here, from their distribution in
     each component of the mixture, so that ``f`` and ``log_likelihood`` are draws of one posterior, as PSIS-LOO and WAIC need
-    it. A variational method has one chain of as many draws as its mixture has components, resampled if their weights differ. Where
+    it. A variational method has one chain of as many draws as its mixture has components, but ``num_samples`` at least; components are resampled
+    if their weights differ. Where
     draws are thinned for prediction, ``f`` and ``log_likelihood`` have the draws that were kept, the same number of each chain.
     A model whose likelihood stands on a site of its own (``likelihood.given(f)``) has no ``f`` here, its draws have it.
 
@@ -50,7 +51,7 @@ def to_arviz(
     :param new: prediction at new inputs, the inputs, and the targets or nothing.
     :param rows: numbers of the training rows, as labels; counted if not given.
     """
-    functions, log_likelihood, replicates = prediction.likelihood_draws(y)
+    functions, log_likelihood, replicates = prediction.likelihood_draws(y, 1 if draws else num_samples)
     chains = len(next(iter(draws.values()))) if draws else 1
     chains = chains if len(log_likelihood) % chains == 0 else 1
     posterior = {name: _numpy(values) for name, values in (draws or {}).items()}

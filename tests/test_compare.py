@@ -68,6 +68,14 @@ def test_every_method_of_the_table_runs_and_writes_what_is_promised(tmp_path):
         assert all(math.isfinite(row[key]) for key in KEYS if isinstance(row[key], float))
         scale = split(dataset(), 0).target_scale
         assert row["nll_original"] == pytest.approx(row["nll"] + math.log(scale))
+    az = import_arviz()
+    posterior = az.from_netcdf(str(tmp_path / "out" / "sghmc.nc")).posterior
+    assert posterior["h1_inducing_whitened"].shape == (1, 8, 10, 5) and posterior["y_f_inducing_whitened"].shape == (
+        1,
+        8,
+        10,
+        1,
+    )
     nuts = rows[list(METHODS).index("nuts")]
     assert nuts["n_train"] == 12 and {"divergences", "r_hat_max", "ess_min"} <= set(nuts)
     assert (tmp_path / "out" / "comparison.png").stat().st_size > 20_000
@@ -79,10 +87,10 @@ def test_arviz_files_hold_what_was_trained_on_and_the_test_set(tmp_path):
     az = import_arviz()
     compare(Comparison(tmp_path / "out", dataset(), ("svgp", "nuts"), replace(FAST, chains=2)), quiet)
     part = split(dataset(), 0)
-    for name, rows, chains, draws in (("svgp", 54, 1, 100), ("nuts", 12, 2, 8)):
+    for name, rows, chains, draws in (("svgp", 54, 1, 200), ("nuts", 12, 2, 8)):
         data = az.from_netcdf(str(tmp_path / "out" / f"{name}.nc"))
-        numbers = data.observed_data["row"].values
-        assert len(set(numbers)) == rows
+        numbers = torch.tensor(data.observed_data["row"].values.tolist())
+        assert len(numbers.unique()) == rows
         np.testing.assert_allclose(data.observed_data["y"].values, part.y_train[numbers])
         np.testing.assert_allclose(data.constant_data["x"].values, part.x_train[numbers])
         assert data.posterior_predictive["y"].shape[2:] == (rows,)
@@ -288,7 +296,9 @@ def test_methods_are_listed_with_their_papers(capsys):
     assert main(["methods", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert [entry["name"] for entry in listed] == list(METHODS)
-    promised = "exact-gp svgp ppgpr dsvi dspp dspp-qr1 dspp-qr2 dspp-gh mc-predictive gamma-dgp nuts ess"
+    promised = (
+        "exact-gp svgp ppgpr dsvi dspp dspp-qr1 dspp-qr2 dspp-gh mc-predictive gamma-dgp nuts ess sparse-nuts sghmc"
+    )
     promised += " dkl-svgp dkl-ppgpr dkl-dsvi dkl-dspp idsgp sgp-avi avdgp-ar1 avdgp-ar2 avdgp-ar2p avdgp-ar2pp"
     assert set(promised.split()) == set(METHODS)
 
