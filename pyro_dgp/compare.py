@@ -128,8 +128,12 @@ def compare(
             if study is not None and not (comparison.output / "gap.json").exists():
                 given = _subset(METHODS[study.reference], part, settings, say)
                 x, y = part.x_train[given], part.y_train[given]
-                gaps = study.run(x, y, part.x_test, settings, progress, say)
-                report(gaps, study, part.x_test, comparison.output)
+                try:
+                    gaps = study.run(x, y, part.x_test, settings, progress, say)
+                    report(gaps, study, part.x_test, comparison.output)
+                except (RuntimeError, ValueError) as error:
+                    say(f"the gap failed: {error}")
+                    failures["the gap"] = error
         finally:
             if rows:
                 _draw(comparison.output, rows, dataset.name)

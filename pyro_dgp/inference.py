@@ -308,7 +308,7 @@ class BySGHMC(Inference):
         sampler = replace(self.sampler, burn_in=steps, learning_rate=settings.learning_rate)
         result = sampler.run(
             guide, x, y, settings.mcmc_samples, settings.batch_size, settings.seed,
-            lambda step, total, figures: progress(step, total, figures),
+            progress,
         )  # fmt: skip
         draws = {_site(name): values.mT.unsqueeze(0) for name, values in result.draws.items()}
         figures = {"inducing": family.num_inducing} | {

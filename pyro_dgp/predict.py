@@ -58,18 +58,17 @@ def predict(
     with torch.no_grad(), _own_parameters(guide):
         first = guide.components(x[:1], new_rows=True, propagation=MonteCarlo(1), **kwargs)
         draws = _global_draws(guide, x, len(states) or num_hyperparameter_draws, kwargs)
-    at = list(states) or [{}]
-    draws = draws * (len(at) // len(draws)) if len(at) > len(draws) else draws
-    at = at * (len(draws) // len(at))
+    count = max(len(states), len(draws))  # one draw serves all states, or there is one for each
+    at = [(states[i] if states else {}, draws[i % len(draws)]) for i in range(count)]
     name = _response(guide, first, site)
     one = _mixture_of(first, name).components
     event_shape = (one.batch_shape + one.event_shape)[2:]
-    propagation = guide.propagation.for_prediction(max(1, num_samples // len(draws)))
+    propagation = guide.propagation.for_prediction(max(1, num_samples // count))
 
     def evaluate(rows: slice) -> Mixture:
         parts = []
         with _own_parameters(guide):
-            for state, fixed in zip(at, draws, strict=True):
+            for state, fixed in at:
                 with _values(parameters, state):
                     passed = guide.components(x[rows], new_rows=True, propagation=propagation, fixed=fixed, **kwargs)
                     parts.append(_mixture_of(passed, name))

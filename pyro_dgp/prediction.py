@@ -221,12 +221,7 @@ class Prediction(TorchDistribution):
 
     def mixture(self) -> Mixture:
         """The mixture of all rows at once, held in memory."""
-        parts = [self._mixture(start) for start in self._starts()]
-        return (
-            parts[0]
-            if len(parts) == 1
-            else Mixture(_concatenate([p.components for p in parts], 1), parts[0].log_weights)
-        )
+        return _join_rows([self._mixture(start) for start in self._starts()])
 
     def _starts(self) -> range:
         return range(0, self.batch_shape[0], self._batch_size)
@@ -275,14 +270,7 @@ class Prediction(TorchDistribution):
     def functions(self) -> Mixture:
         """The functions that the likelihood stands on, noise not included: normal components ``(S, N, F)``."""
         with torch.no_grad():
-            parts = [self._mixture(start).functions() for start in self._starts()]
-        components: list[Any] = [part.components for part in parts]
-        normal = dist.Normal(
-            torch.cat([each.loc for each in components], 1),
-            torch.cat([each.scale for each in components], 1),
-            validate_args=False,
-        )
-        return Mixture(normal, parts[0].log_weights)
+            return _join_rows([self._mixture(start).functions() for start in self._starts()])
 
     def likelihood_draws(self, value: Tensor, least: int = 1) -> LikelihoodDraws:
         """What PSIS-LOO, WAIC and posterior predictive checks take: draws of the functions, independent over rows, log p(y_n | f_n) at
@@ -330,6 +318,17 @@ def _join_draws(parts: Sequence[LikelihoodDraws], axis: int) -> LikelihoodDraws:
         torch.cat([part.log_prob for part in parts], axis),
         torch.cat([part.replicates for part in parts], axis),
     )
+
+
+def _join_rows(parts: Sequence[Mixture]) -> Mixture:
+    """One mixture of the rows of several that have the same weights."""
+    return Mixture(_concatenate([part.components for part in parts], 1), parts[0].log_weights)
+
+
+def equally_spaced(total: int, most: int) -> list[int]:
+    """At most so many numbers below ``total``; as many in each of several equal parts of it if they divide ``most``."""
+    count = min(total, most)
+    return [number * total // count for number in range(count)]
 
 
 def stack_mixtures(parts: Sequence[Mixture]) -> Mixture:

@@ -17,7 +17,7 @@ from pyro_dgp.guide import Variational
 from pyro_dgp.losses import ELBO
 from pyro_dgp.parameters import module_local_parameters
 from pyro_dgp.predict import predict
-from pyro_dgp.prediction import Prediction
+from pyro_dgp.prediction import Prediction, equally_spaced
 
 #: What a sampler calls: ``report(step, total, figures)``.
 Report = Callable[[int, int, dict[str, float]], object]
@@ -207,6 +207,5 @@ def predict_draws(
     :param num_draws: at most this many draws, equally spaced, are used.
     """
     total = len(next(iter(draws.values())))
-    count = min(total, num_draws)
-    states = [{name: values[number * total // count] for name, values in draws.items()} for number in range(count)]
-    return predict(guide, x, count, batch_size=batch_size, states=states)
+    states = [{name: values[i] for name, values in draws.items()} for i in equally_spaced(total, num_draws)]
+    return predict(guide, x, len(states), batch_size=batch_size, states=states)

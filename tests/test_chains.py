@@ -87,3 +87,19 @@ def test_a_chain_is_saved_every_few_seconds_and_at_its_end(tmp_path, monkeypatch
     x, y = regression(6)
     run_chains(EllipticalSlice(TwoSites().requires_grad_(False)), (x, y), 5, 2, 1, folder=tmp_path)
     assert saved == [7]
+
+
+def test_other_inducing_inputs_or_options_are_another_chain(tmp_path):
+    x, y = regression(6)
+    model = TwoSites().requires_grad_(False)
+    kernels = [
+        EllipticalSlice(whitened(model, {"f": x[:3]})),
+        EllipticalSlice(whitened(model, {"f": x[1:4]})),
+        WhitenedNUTS(model, 2, target_accept_prob=0.8),
+        WhitenedNUTS(model, 2, target_accept_prob=0.9),
+    ]
+    for first, second in (kernels[:2], kernels[2:]):
+        folder = tmp_path / type(first).__name__
+        run_chains(first, (x, y), 2, 1, 1, folder=folder)
+        with pytest.raises(ValueError, match="holds a chain of other data"):
+            run_chains(second, (x, y), 2, 1, 1, folder=folder)

@@ -208,10 +208,13 @@ def _identity(kernel: MCMCKernel, args: tuple[Any, ...], warmup_steps: int) -> s
     """Equal for equal data, parameters, options and warm-up, in whatever process."""
     model = getattr(kernel.model, "model", kernel.model)
     state = model.state_dict() if isinstance(model, torch.nn.Module) else {}
-    tensors = [value.detach().cpu().numpy() for value in (*args, *state.values()) if isinstance(value, Tensor)]
-    plain = {name: value for name, value in vars(kernel).items() if isinstance(value, int | float | str | None)}
+    inducing: dict[str, Tensor] = getattr(kernel.model, "inducing", {})
+    values = (*args, *state.values(), *inducing.values())
+    tensors = [value.detach().cpu().numpy() for value in values if isinstance(value, Tensor)]
+    options = [*vars(kernel).items(), *vars(getattr(kernel, "_adapter", object)).items()]
+    plain = {name: value for name, value in options if isinstance(value, int | float | str | None)}
     kinds = [getattr(kind, "__qualname__", type(kind).__qualname__) for kind in (type(kernel), model)]
-    return str(joblib.hash((kinds, plain, list(state), tensors, warmup_steps)))
+    return str(joblib.hash((kinds, plain, list(state), list(inducing), tensors, warmup_steps)))
 
 
 def _run_elsewhere(plan: _Plan, kernel: MCMCKernel, args: tuple[Any, ...], dtype: torch.dtype, local: bool) -> _Chain:

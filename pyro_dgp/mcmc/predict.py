@@ -15,7 +15,7 @@ from pyro_dgp.likelihoods import CollapsedObservation, Observation
 from pyro_dgp.mcmc.sparse import INDUCING, Inputs, at_inducing_inputs, sparse_values
 from pyro_dgp.mcmc.whitening import SUFFIX, WhitenedModel
 from pyro_dgp.parameters import evaluating, module_local_parameters
-from pyro_dgp.prediction import Mixture, Prediction, stack_mixtures
+from pyro_dgp.prediction import Mixture, Prediction, equally_spaced, stack_mixtures
 from pyro_dgp.processes import ConditionedProcess
 from pyro_dgp.rows import row_dependence
 
@@ -129,9 +129,7 @@ def predict_mcmc(
     inducing = model.inducing if isinstance(model, WhitenedModel) else {}
     model = model.model if isinstance(model, WhitenedModel) else model
     total = len(next(iter(draws.values()))) if draws else 1
-    count = min(total, num_draws)
-    index = [number * total // count for number in range(count)]
-    chosen = [{name: values[i] for name, values in draws.items()} for i in index]
+    chosen = [{name: values[i] for name, values in draws.items()} for i in equally_spaced(total, num_draws)]
     scope = [model] if isinstance(model, torch.nn.Module) else []
     conditioned = []
     with torch.no_grad(), module_local_parameters(*scope), evaluating(*scope):

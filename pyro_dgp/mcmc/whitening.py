@@ -157,6 +157,11 @@ def whitened(model: Callable[..., Any], inducing: Inputs | None = None) -> White
     The model itself is not changed. With a Gaussian likelihood the top layer stays integrated out; any other likelihood's
     function values become a whitened site ``y_f_whitened``. Hyperparameters that are ``PyroSample`` are sampled; those that
     are ``PyroParam`` stay at their present values, and the log names them.
+
+    :param inducing: inputs ``(M, D)`` of inducing variables by the name of the GP, ``h`` or ``y/f``, as :func:`inducing_inputs` makes them.
+        Such a GP is sparse: its inducing variables are sampled (``h_inducing_whitened``), and its function values given them
+        are independent over rows (``h_whitened``, their standardised rest; under Gaussian noise those of the last GP are integrated
+        out). The cost is linear in the rows; inducing inputs at the data make it exact.
     """
     if isinstance(model, torch.nn.Module):
         fixed = [
