@@ -51,8 +51,8 @@ KERNELS: dict[str, Callable[[PyroModule], MCMCKernel]] = {
     "nuts": lambda model: WhitenedNUTS(model, max_tree_depth=5),
 }
 #: Sweeps between kept draws, and in the warm-up.
-THIN = {"ess": 4, "nuts": 1}
-WARMUP = {"ess": 100, "nuts": 100}
+THIN = {"ess": 3, "nuts": 1}
+WARMUP = {"ess": 60, "nuts": 100}
 
 
 class TwoLayers(PyroModule):

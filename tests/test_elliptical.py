@@ -80,11 +80,38 @@ def test_the_density_is_that_of_the_trace_and_reuse_changes_nothing():
         assert abs(fresh.log_density - at.log_density) > 1e-3
 
 
+def test_reuse_sees_a_prior_that_depends_on_another_site():
+    x, y = regression(7)
+    model = TwoLayers(x, width=1)
+    model.top.kernel.lengthscale = PyroSample(dist.Normal(1.0, 0.1).expand([1]).to_event(1))
+    model.top.kernel.variance = PyroSample(lambda kernel: dist.LogNormal(kernel.lengthscale.sum(), 0.5))
+    density = WhitenedDensity(whitened(model.requires_grad_(False)), (x, y), {})
+    at = density.evaluate(density.start)
+    assert set(at.log_priors) == {"top.kernel.variance", "top.kernel.lengthscale"}
+    changed = density.start | {"top.kernel.lengthscale": density.start["top.kernel.lengthscale"] + 0.2}
+    reused, fresh = density.evaluate(changed, at, "top.kernel.lengthscale"), density.evaluate(changed)
+    assert reused.log_priors == pytest.approx(fresh.log_priors, rel=1e-12)
+    assert all(abs(fresh.log_priors[name] - at.log_priors[name]) > 1e-3 for name in at.log_priors)
+
+
+def test_function_values_are_updated_as_often_as_asked():
+    """Of one hidden output and no hyperparameter: so many slices, and the distance moved grows with them."""
+    x, y = regression(10)
+    model = TwoSites().requires_grad_(False)
+    runs = {}
+    for updates in (1, 6):
+        result = run_chains(EllipticalSlice(model, updates), (x, y), 40, 0, 1)
+        runs[updates] = float(result.stats["runs"].mean())
+    assert 4 < runs[6] / runs[1] < 8
+    with pytest.raises(ValueError, match="function_updates must be at least 1"):
+        EllipticalSlice(model, 0)
+
+
 def test_one_layer_has_the_closed_form_posterior():
     x = torch.linspace(-1, 1, 8)[:, None]
     y = torch.sin(3 * x[:, 0])
     model = TwoSites(Gaussian(variance=0.1)).requires_grad_(False)
-    draws = run(model, x, y, 2000)
+    draws = run(model, x, y, 1000)
     prior = model.gp(x)
     f = prior.unwhiten(draws["f_whitened"])[..., 0]
     mean, sd = posterior(prior, y, 0.1)

@@ -35,11 +35,13 @@ class Evaluation:
     :ivar log_likelihood: log p of all that is observed, nats, given whitened values and hyperparameters.
     :ivar log_priors: log density of each latent site that is no GP, in its own (constrained) space.
     :ivar factors: Cholesky factor of each GP whose values are sampled, by name.
+    :ivar priors: the distribution object of each entry of ``log_priors``.
     """
 
     log_likelihood: float
     log_priors: dict[str, float] = field(default_factory=dict)
     factors: Factors = field(default_factory=dict)
+    priors: dict[str, Any] = field(default_factory=dict)
 
     @property
     def log_density(self) -> float:
@@ -56,6 +58,7 @@ class _Evaluate(Messenger):
         self.factors: Factors = {}
         self.observed: list[Tensor] = []
         self.log_priors: dict[str, Tensor | float] = {}
+        self.priors: dict[str, Any] = {}
 
     def _function_values(self, name: str, key: str, prior: FunctionPrior) -> Tensor:
         if key in self.inducing:
@@ -86,15 +89,15 @@ class _Evaluate(Messenger):
     def _pyro_post_sample(self, msg: Message) -> None:
         if not is_random(msg) or (isinstance(msg["fn"], FunctionPrior) and not msg["is_observed"]):
             return
-        name = msg["name"]
-        if name in self.known.log_priors:
-            self.log_priors[name] = self.known.log_priors[name]
+        name, fn = msg["name"], msg["fn"]
+        if self.known.priors.get(name) is fn:
+            self.log_priors[name], self.priors[name] = self.known.log_priors[name], fn
             return
-        log_prob = scale_and_mask(msg["fn"].log_prob(msg["value"]), msg["scale"], msg["mask"]).sum()
+        log_prob = scale_and_mask(fn.log_prob(msg["value"]), msg["scale"], msg["mask"]).sum()
         if msg["is_observed"]:
             self.observed.append(log_prob)
         else:
-            self.log_priors[name] = log_prob
+            self.log_priors[name], self.priors[name] = log_prob, fn
 
 
 class WhitenedDensity:
@@ -137,8 +140,8 @@ class WhitenedDensity:
         """One run of the model; a matrix that cannot be factorised has log likelihood minus infinity.
 
         :param values: whitened values and latent values in their own space, by site.
-        :param known: a run whose values differ in ``changed`` alone: what of it belongs to sites that the model meets before that one, and the
-            factor of that one if it is a GP, is used again.
+        :param known: a run whose values differ in ``changed`` alone. Used again: log densities of other sites whose distribution is the same
+            object (a ``PyroSample`` of fixed parameters), and factors of GPs that the model meets no later than ``changed``.
         :param changed: name of the site.
         """
         reused = Evaluation(0.0)
@@ -146,8 +149,9 @@ class WhitenedDensity:
             last = self._order[changed.removesuffix(SUFFIX)]
             reused = Evaluation(
                 0.0,
-                {name: value for name, value in known.log_priors.items() if self._order[name] < last},
+                known.log_priors,
                 {name: factor for name, factor in known.factors.items() if self._order[name] <= last},
+                {name: prior for name, prior in known.priors.items() if name != changed},
             )
         try:
             with torch.no_grad(), _Evaluate(values, reused, self.model.inducing) as run:
@@ -155,7 +159,7 @@ class WhitenedDensity:
         except NotPositiveDefiniteError:
             return Evaluation(-math.inf)
         log_priors = {name: float(value) for name, value in run.log_priors.items()}
-        result = Evaluation(float(sum(run.observed)), log_priors, run.factors)
+        result = Evaluation(float(sum(run.observed)), log_priors, run.factors, run.priors)
         return result if math.isfinite(result.log_density) else Evaluation(-math.inf)
 
     def unconstrained_start(self) -> dict[str, Tensor]:

@@ -18,18 +18,25 @@ from pyro_dgp.mcmc.whitening import WhitenedModel, whitened
 class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
     """A Gibbs sweep over the exact prior: whitened function values by elliptical slices, hyperparameters by slices.
 
-    Needs no gradient and no step size: ``MCMC(EllipticalSlice(model), num_samples=1000).run(x, y)``. One iteration updates each output of
-    each GP whose values are sampled (Murray, Adams and MacKay 2010; with a Gaussian likelihood the last GP stays integrated out), and
-    then each number of each other latent site (Neal 2003) in unconstrained space, whose slice widths are learned in the warm-up.
-    A Cholesky factor is computed for the layers above the one that changes; nothing else is.
+    Needs no gradient and no step size: ``MCMC(EllipticalSlice(model), num_samples=1000).run(x, y)``. One iteration updates, some times
+    over, each output of each GP whose values are sampled (Murray, Adams and MacKay 2010; with a Gaussian likelihood the last GP stays
+    integrated out), and then once each number of each other latent site (Neal 2003) in unconstrained space, whose slice widths are
+    learned in the warm-up. A Cholesky factor is computed for the layers above the one that changes; nothing else is.
 
     Draws have the names of :func:`~pyro_dgp.whitened`, so that :func:`~pyro_dgp.predict_mcmc` takes them.
 
     :param model: the model, or ``whitened(model)``.
+    :param function_updates: of every output in one iteration. An update of function values takes fewer runs of the model than one of
+        all the hyperparameters, and the figures that users read hang on it.
     :ivar stats: of the last draw: ``lp`` (log density in unconstrained space up to a constant, nats) and ``runs`` (of the model).
     """
 
-    def __init__(self, model: Callable[..., Any]) -> None:
+    def __init__(self, model: Callable[..., Any], function_updates: int = 4) -> None:
+        if function_updates < 1:
+            raise ValueError(
+                f"function_updates must be at least 1, got {function_updates}: without it the draws would stay where they are"
+            )
+        self.function_updates = function_updates
         self.model = model if isinstance(model, WhitenedModel) else whitened(model)
         self.transforms: dict[str, Any] = {}
         self.stats: dict[str, float | int] = {}
@@ -80,7 +87,7 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
             if not math.isfinite(self._at.log_likelihood):
                 raise ValueError("the posterior density at the initial values is zero or not finite: give others")
         params, before = dict(params), self._evaluations
-        for name, shape in density.whitened.items():
+        for name, shape in list(density.whitened.items()) * self.function_updates:
             for column in range(shape[-1]):
                 self._at = self._update_column(density, values, name, column, self._at)
             params[name] = values[name]
