@@ -33,6 +33,7 @@ from torch import Tensor
 
 from benchmarks.experiments import read
 from pyro_dgp import (
+    CompiledDensity,
     EllipticalSlice,
     Gaussian,
     GaussianProcess,
@@ -47,8 +48,8 @@ from pyro_dgp.likelihoods import Observation
 from pyro_dgp.mcmc.density import WhitenedDensity
 
 KERNELS: dict[str, Callable[[PyroModule], MCMCKernel]] = {
-    "ess": EllipticalSlice,
-    "nuts": lambda model: WhitenedNUTS(model, max_tree_depth=5),
+    "ess": lambda model: EllipticalSlice(model, density=CompiledDensity),
+    "nuts": lambda model: WhitenedNUTS(model, max_tree_depth=5, density=CompiledDensity),
 }
 #: Sweeps between kept draws, and in the warm-up.
 THIN = {"ess": 3, "nuts": 1}

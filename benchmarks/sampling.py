@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +22,21 @@ import numpy as np
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
+from pyro.nn import PyroModule
 from torch import Tensor
 
 from benchmarks.experiments import read
-from pyro_dgp import EllipticalSlice, WhitenedNUTS, predict_mcmc, run_chains
+from pyro_dgp import CompiledDensity, EllipticalSlice, WhitenedNUTS, predict_mcmc, run_chains
 from pyro_dgp.data import load, split
 from pyro_dgp.groups import import_arviz
 from pyro_dgp.inference import Settings
 from pyro_dgp.recipes import deep_with_priors
 
-SAMPLERS = {"ess": EllipticalSlice, "nuts": lambda model: WhitenedNUTS(model, max_tree_depth=6, target_accept_prob=0.9)}
+SAMPLERS: dict[str, Callable[[PyroModule], MCMCKernel]] = {
+    "ess": lambda model: EllipticalSlice(model, density=CompiledDensity),
+    "nuts": lambda model: WhitenedNUTS(model, max_tree_depth=6, target_accept_prob=0.9, density=CompiledDensity),
+}
 
 
 def step_function() -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -25,7 +25,15 @@ from pyro_dgp.kernels import (
 )
 from pyro_dgp.likelihoods import Bernoulli, Gaussian, LinearCoregionalization
 from pyro_dgp.losses import ELBO, GammaDivergence, MarginalLikelihood, PredictiveLogLikelihood
-from pyro_dgp.mcmc import EllipticalSlice, WhitenedNUTS, inducing_inputs, predict_mcmc, run_chains, whitened
+from pyro_dgp.mcmc import (
+    CompiledDensity,
+    EllipticalSlice,
+    WhitenedNUTS,
+    inducing_inputs,
+    predict_mcmc,
+    run_chains,
+    whitened,
+)
 from pyro_dgp.means import ConstantMean, LinearMean, Projection, Zero, concatenate_inputs
 from pyro_dgp.parameters import module_local_parameters
 from pyro_dgp.predict import predict
@@ -45,6 +53,7 @@ __all__ = [
     "AmortizedInducingPoints",
     "ArcCosine",
     "Bernoulli",
+    "CompiledDensity",
     "ConditionedProcess",
     "Constant",
     "ConstantMean",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,6 +19,23 @@ class NotPositiveDefiniteError(RuntimeError):
 
     The words "input is not positive-definite" in it let Pyro's HMC and NUTS reject the proposal instead of stopping.
     """
+
+
+_reports: list[Tensor] | None = None
+
+
+@contextmanager
+def reports() -> Iterator[list[Tensor]]:
+    """Factorise at the first jitter and do not look whether it worked, for a program that is recorded and cannot branch.
+
+    :returns: LAPACK's reports, integers; the factors are right if all of them are zero.
+    """
+    global _reports
+    before, _reports = _reports, []
+    try:
+        yield _reports
+    finally:
+        _reports = before
 
 
 def cholesky(matrix: Tensor, jitter: float | None, name: str) -> Tensor:
@@ -51,6 +69,9 @@ def _with_jitter(
         jittered = matrix.clone()
         jittered.diagonal(dim1=-2, dim2=-1).add_(attempt * level)
         result, info = factorise(jittered)
+        if _reports is not None:
+            _reports.append(info.sum(dtype=torch.int32))
+            return result
         if not bool(info.any()):
             return result
         if attempt * 10 > largest * 1.0001 or not bool(torch.isfinite(matrix).all()):
@@ -89,6 +110,9 @@ def noisy_cholesky(matrix: Tensor, jitter: float | None, name: str) -> Tensor:
     """Factor of a covariance that holds observation noise: without jitter where that succeeds, else as above."""
     if jitter is None:
         factor, info = torch.linalg.cholesky_ex(matrix)
+        if _reports is not None:
+            _reports.append(info.sum(dtype=torch.int32))
+            return factor
         if not bool(info.any()):
             return factor
     return cholesky(matrix, jitter, name)

@@ -1,6 +1,7 @@
 """What MCMC on the exact prior needs: whitening, elliptical slices, and prediction from draws."""
 
 from pyro_dgp.mcmc.chains import Chains, run_chains
+from pyro_dgp.mcmc.compiled import CompiledDensity
 from pyro_dgp.mcmc.elliptical import EllipticalSlice
 from pyro_dgp.mcmc.hamiltonian import WhitenedNUTS
 from pyro_dgp.mcmc.predict import predict_mcmc
@@ -9,6 +10,7 @@ from pyro_dgp.mcmc.whitening import WhitenedModel, Whitening, whitened
 
 __all__ = [
     "Chains",
+    "CompiledDensity",
     "EllipticalSlice",
     "WhitenedModel",
     "WhitenedNUTS",

@@ -154,13 +154,19 @@ class WhitenedDensity:
                 {name: prior for name, prior in known.priors.items() if name != changed},
             )
         try:
-            with torch.no_grad(), _Evaluate(values, reused, self.model.inducing) as run:
-                self.model.model(*self.args, **self.kwargs)
+            with torch.no_grad():
+                run = self.run(values, reused)
         except NotPositiveDefiniteError:
             return Evaluation(-math.inf)
         log_priors = {name: float(value) for name, value in run.log_priors.items()}
         result = Evaluation(float(sum(run.observed)), log_priors, run.factors, run.priors)
         return result if math.isfinite(result.log_density) else Evaluation(-math.inf)
+
+    def run(self, values: Mapping[str, Tensor], known: Evaluation) -> _Evaluate:
+        """Run the model at these values: tensors, with gradients where they are wanted."""
+        with _Evaluate(values, known, self.model.inducing) as run:
+            self.model.model(*self.args, **self.kwargs)
+        return run
 
     def unconstrained_start(self) -> dict[str, Tensor]:
         """The prior draw that it was built with, in unconstrained space."""
@@ -172,8 +178,7 @@ class WhitenedDensity:
         :param params: whitened values, and latent values through the inverses of ``transforms``.
         """
         values = {k: self.transforms[k](v) if k in self.transforms else v for k, v in params.items()}
-        with _Evaluate(values, Evaluation(0.0), self.model.inducing) as run:
-            self.model.model(*self.args, **self.kwargs)
+        run = self.run(values, Evaluation(0.0))
         terms = [
             *run.observed,
             *run.log_priors.values(),

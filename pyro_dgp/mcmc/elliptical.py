@@ -28,15 +28,18 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
     :param model: the model, or ``whitened(model)``.
     :param function_updates: of every output in one iteration. An update of function values takes fewer runs of the model than one of
         all the hyperparameters, and the figures that users read hang on it.
+    :param density: what evaluates it, :class:`~pyro_dgp.CompiledDensity` for long chains.
     :ivar stats: of the last draw: ``lp`` (log density in unconstrained space up to a constant, nats) and ``runs`` (of the model).
     """
 
-    def __init__(self, model: Callable[..., Any], function_updates: int = 4) -> None:
+    def __init__(
+        self, model: Callable[..., Any], function_updates: int = 4, density: type[WhitenedDensity] = WhitenedDensity
+    ) -> None:
         if function_updates < 1:
             raise ValueError(
                 f"function_updates must be at least 1, got {function_updates}: without it the draws would stay where they are"
             )
-        self.function_updates = function_updates
+        self.function_updates, self.density = function_updates, density
         self.model = model if isinstance(model, WhitenedModel) else whitened(model)
         self.transforms: dict[str, Any] = {}
         self.stats: dict[str, float | int] = {}
@@ -54,7 +57,7 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
     def setup(self, warmup_steps: int, *args: Any, **kwargs: Any) -> None:
         """See Pyro's ``MCMCKernel``."""
         self._forget()
-        self._density = WhitenedDensity(self.model, args, kwargs)
+        self._density = self.density(self.model, args, kwargs)
         self.transforms = {name: transform.inv for name, transform in self._density.transforms.items()}
         self._warming = warmup_steps > 0
         for name, value in self.initial_params.items():

@@ -27,14 +27,22 @@ class WhitenedNUTS(NUTS):  # type: ignore[misc]
 
     :param model: the model, or ``whitened(model)``.
     :param max_tree_depth: at most ``2**max_tree_depth - 1`` gradients a draw; each factorises one matrix of all rows for each layer.
+    :param density: what evaluates the potential, :class:`~pyro_dgp.CompiledDensity` for long chains.
     :param options: those of ``pyro.infer.NUTS`` (``target_accept_prob``, ``full_mass``, ``step_size``).
     :ivar stats: of the last draw, names as ArviZ has them: ``lp`` (log density in unconstrained space up to a constant, nats),
         ``energy`` (of the trajectory at its start, nats), ``n_steps`` (gradients), ``tree_depth``, ``acceptance_rate``, ``step_size``,
         ``diverging``.
     """
 
-    def __init__(self, model: Callable[..., Any], max_tree_depth: int = 6, **options: Any) -> None:
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        max_tree_depth: int = 6,
+        density: type[WhitenedDensity] = WhitenedDensity,
+        **options: Any,
+    ) -> None:
         self.stats: dict[str, float | int | bool] = {}
+        self.density = density
         super().__init__(
             model if isinstance(model, WhitenedModel) else whitened(model), max_tree_depth=max_tree_depth, **options
         )
@@ -42,7 +50,7 @@ class WhitenedNUTS(NUTS):  # type: ignore[misc]
     def _initialize_model_properties(self, model_args: tuple[Any, ...], model_kwargs: dict[str, Any]) -> None:
         given = self.initial_params  # type: ignore[has-type]
         for _ in range(_TRIES):
-            density = WhitenedDensity(self.model, model_args, model_kwargs)
+            density = self.density(self.model, model_args, model_kwargs)
             start = density.unconstrained_start() if given is None else given
             if given is not None or _is_finite(density, start):
                 break

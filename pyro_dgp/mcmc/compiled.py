@@ -1,0 +1,151 @@
+"""The posterior density of a whitened model as one compiled program: for chains long enough to pay for the compiler."""
+
+from __future__ import annotations
+
+import logging
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pyro
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from pyro_dgp import linalg
+from pyro_dgp.mcmc.density import Evaluation, WhitenedDensity
+
+logger = logging.getLogger("pyro_dgp")
+
+Program = Callable[..., tuple[Tensor, ...]]
+
+
+class _Known(torch.autograd.Function):
+    """A number whose gradients are known already."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, count: int, *rest: Tensor) -> Tensor:
+        ctx.save_for_backward(*rest[:count])
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        gradients = ctx.saved_tensors
+        return None, None, *(None for _ in gradients), *(grad * gradient for gradient in gradients)
+
+
+class CompiledDensity(WhitenedDensity):
+    """:class:`WhitenedDensity` whose runs of the model are recorded once, with their gradients, and compiled by ``torch.compile``.
+
+    ``WhitenedNUTS(model, density=CompiledDensity)``, ``EllipticalSlice(model, density=CompiledDensity)``. Python, Pyro's handlers and autograd
+    are gone from each step, at the price of 10 to 30 seconds at the start of a chain, once for each process (the compiler keeps what it
+    made on disk). It needs a C++ compiler. The model must do the same tensor operations at whatever values: one that
+    looks at numbers (``if h.mean() > 0``) cannot be recorded. Where there is no program, and for each matrix that has no Cholesky
+    factor at the first jitter, the model runs as it is.
+
+    :cvar backend: of ``torch.compile``.
+    """
+
+    backend = "inductor"
+
+    def __init__(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        super().__init__(model, args, kwargs)
+        self._programs: dict[str, Program | None] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without programs: they belong to a process."""
+        return {**vars(self), "_programs": {}}
+
+    def potential(self, params: Mapping[str, Tensor]) -> Tensor:
+        """See :meth:`WhitenedDensity.potential`."""
+        names, points = list(params), [value.detach() for value in params.values()]
+
+        def with_gradients(*values: Tensor) -> tuple[Tensor, ...]:
+            with torch.enable_grad():
+                leaves = [value.detach().requires_grad_() for value in values]
+                energy = WhitenedDensity.potential(self, dict(zip(names, leaves, strict=True)))
+                return energy.detach(), *torch.autograd.grad(energy, leaves)
+
+        results = self._run("the gradient", with_gradients, points)
+        if results is None:
+            return super().potential(params)
+        energy, *gradients = results
+        known: Tensor = _Known.apply(energy, len(gradients), *gradients, *params.values())  # type: ignore[no-untyped-call]
+        return known
+
+    def evaluate(
+        self, values: Mapping[str, Tensor], known: Evaluation | None = None, changed: str | None = None
+    ) -> Evaluation:
+        """See :meth:`WhitenedDensity.evaluate`; nothing of ``known`` is used."""
+        names, priors = list(values), list(self.transforms)
+
+        def parts(*points: Tensor) -> tuple[Tensor, ...]:
+            with torch.no_grad():
+                run = self.run(dict(zip(names, points, strict=True)), Evaluation(0.0))
+            return (torch.stack(run.observed).sum(), *(torch.as_tensor(run.log_priors[name]) for name in priors))
+
+        results = self._run("the density", parts, list(values.values()))
+        if results is None:
+            return super().evaluate(values)
+        log_likelihood, *log_priors = torch.stack(results).tolist()
+        return Evaluation(log_likelihood, dict(zip(priors, log_priors, strict=True)))
+
+    def _run(self, what: str, function: Program, points: list[Tensor]) -> list[Tensor] | None:
+        """Results of the program, made at its first use; nothing if there is none or a matrix could not be factorised."""
+        if what not in self._programs:
+            self._programs[what] = self._compiled(what, function, points)
+        program = self._programs[what]
+        if program is None:
+            return None
+        with torch.no_grad():
+            *results, failed = program(*points)
+        usable = not int(failed) and math.isfinite(float(results[0]))
+        return results if usable else None
+
+    def _compiled(self, what: str, function: Program, points: list[Tensor]) -> Program | None:
+        def reported(*values: Tensor) -> tuple[Tensor, ...]:
+            with linalg.reports() as failures:
+                results = function(*values)
+            return *results, sum(failures, torch.zeros((), dtype=torch.int32))
+
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of the compiler, about itself
+                with _without_validation():
+                    graph = make_fx(reported)(*points)
+                graph.graph.eliminate_dead_code()
+                graph.recompile()
+                program: Program = torch.compile(graph, backend=self.backend, dynamic=False)
+                with torch.no_grad():
+                    found = program(*points)
+            expected = reported(*points)
+        except Exception as problem:
+            first = str(problem).strip().split("\n")[0]
+            logger.warning("%s is not compiled, the model runs as it is: %s", what, first)
+            return None
+        if any(not _close(a, b) for a, b in zip(found, expected, strict=True)):
+            logger.warning("%s is not compiled, the model runs as it is: the program gives other numbers", what)
+            return None
+        return program
+
+
+@contextmanager
+def _without_validation() -> Iterator[None]:
+    """Distributions do not look at what they are given, not even those that were made to."""
+    before = Distribution._validate_sample
+    Distribution._validate_sample = lambda self, value: None  # type: ignore[method-assign]
+    try:
+        with pyro.validation_enabled(False):
+            yield
+    finally:
+        Distribution._validate_sample = before  # type: ignore[method-assign]
+
+
+def _close(found: Tensor, expected: Tensor) -> bool:
+    """Equal but for rounding, or neither is finite."""
+    tolerance = 1e-3 if expected.dtype == torch.float32 else 1e-5
+    scale = 1 + float(expected.double().abs().max())
+    return not math.isfinite(scale) or float((found - expected).double().abs().max()) <= tolerance * scale
