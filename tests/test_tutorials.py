@@ -19,6 +19,7 @@ def test_tutorials_were_found():
         "02_predictions_that_can_be_trusted.py",
         "03_amortized_guides.py",
         "04_sampling_a_deep_gp.py",
+        "05_one_model_many_algorithms.py",
     ]
 
 

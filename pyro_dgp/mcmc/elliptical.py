@@ -14,6 +14,9 @@ from pyro_dgp.mcmc.density import Evaluation, WhitenedDensity
 from pyro_dgp.mcmc.slices import elliptical_slice, slice_sample
 from pyro_dgp.mcmc.whitening import WhitenedModel, whitened
 
+#: How often a slice is widened at most: while its width is being learned, and after that, when it mostly fits.
+_STEPS_WARMING, _STEPS = 8, 2
+
 
 class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
     """A Gibbs sweep over the exact prior: whitened function values by elliptical slices, hyperparameters by slices.
@@ -160,7 +163,8 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
             return with_volume(last)
 
         width = float(self._widths[name].view(-1)[index])
-        point, evaluations = slice_sample(log_density, start, with_volume(at), width)
+        steps = _STEPS_WARMING if self._warming else _STEPS
+        point, evaluations = slice_sample(log_density, start, with_volume(at), width, steps)
         self._evaluations += evaluations
         if point == start:
             flat[index], last = start, at
