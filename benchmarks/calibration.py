@@ -55,6 +55,9 @@ KERNELS: dict[str, Callable[[PyroModule], MCMCKernel]] = {
 THIN = {"ess": 3, "nuts": 1}
 WARMUP = {"ess": 60, "nuts": 100}
 
+#: Added to the seed of a simulation for its chain, which would start at the truth otherwise: it starts at a draw of the prior, too.
+CHAIN_SEED = 10**6
+
 
 class TwoLayers(PyroModule):
     """Zero-mean GPs of one output each; priors on what is not known."""
@@ -110,7 +113,7 @@ def ranks(
     torch.manual_seed(seed)
     new = x.new_tensor([[1.2]])
     values, y, truth = simulate(data_model, x, new)
-    result = run_chains(kernel, (x, y), draws * thin, warmup, 1, seed)
+    result = run_chains(kernel, (x, y), draws * thin, warmup, 1, seed + CHAIN_SEED)
     kept = {name: sampled[thin - 1 :: thin] for name, sampled in result.flat.items()}
     density = WhitenedDensity(whitened(model), (x, y), {})
     torch.manual_seed(seed + 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ class NotPositiveDefiniteError(RuntimeError):
     """
 
 
-_reports: list[Tensor] | None = None
+_reports: ContextVar[list[Tensor] | None] = ContextVar("reports", default=None)
 
 
 @contextmanager
@@ -30,12 +31,20 @@ def reports() -> Iterator[list[Tensor]]:
 
     :returns: LAPACK's reports, integers; the factors are right if all of them are zero.
     """
-    global _reports
-    before, _reports = _reports, []
+    collected: list[Tensor] = []
+    token = _reports.set(collected)
     try:
-        yield _reports
+        yield collected
     finally:
-        _reports = before
+        _reports.reset(token)
+
+
+def _reported(info: Tensor) -> bool:
+    """Add a report where they are collected."""
+    collected = _reports.get()
+    if collected is not None:
+        collected.append(info.sum(dtype=torch.int32))
+    return collected is not None
 
 
 def cholesky(matrix: Tensor, jitter: float | None, name: str) -> Tensor:
@@ -69,10 +78,7 @@ def _with_jitter(
         jittered = matrix.clone()
         jittered.diagonal(dim1=-2, dim2=-1).add_(attempt * level)
         result, info = factorise(jittered)
-        if _reports is not None:
-            _reports.append(info.sum(dtype=torch.int32))
-            return result
-        if not bool(info.any()):
+        if _reported(info) or not bool(info.any()):
             return result
         if attempt * 10 > largest * 1.0001 or not bool(torch.isfinite(matrix).all()):
             raise NotPositiveDefiniteError(_explain(matrix.detach(), attempt, name))
@@ -110,10 +116,7 @@ def noisy_cholesky(matrix: Tensor, jitter: float | None, name: str) -> Tensor:
     """Factor of a covariance that holds observation noise: without jitter where that succeeds, else as above."""
     if jitter is None:
         factor, info = torch.linalg.cholesky_ex(matrix)
-        if _reports is not None:
-            _reports.append(info.sum(dtype=torch.int32))
-            return factor
-        if not bool(info.any()):
+        if _reported(info) or not bool(info.any()):
             return factor
     return cholesky(matrix, jitter, name)
 

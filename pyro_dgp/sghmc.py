@@ -19,6 +19,9 @@ from pyro_dgp.parameters import module_local_parameters
 from pyro_dgp.predict import predict
 from pyro_dgp.prediction import Prediction, equally_spaced
 
+#: e at the first step of the burn-in at least.
+FIRST_STEP = 0.1
+
 #: What a sampler calls: ``report(step, total, figures)``.
 Report = Callable[[int, int, dict[str, float]], object]
 
@@ -28,7 +31,8 @@ class InducingDraws:
     """What stochastic-gradient HMC leaves behind.
 
     :ivar draws: whitened inducing variables of each GP ``(draws, D_out, M)``, by the name of the guide's parameter.
-    :ivar potential: minus the log joint density of mini-batches at each draw, nats, scaled to all rows, a stochastic estimate.
+    :ivar potential: minus the log joint density of mini-batches just before the move to each draw, nats, scaled to all rows, a stochastic
+        estimate.
     :ivar seconds: wall-clock time.
     """
 
@@ -50,7 +54,8 @@ class StochasticGradientHMC:
     afterwards. In the burn-in all other parameters (inducing points, hyperparameters) take a step of Adam after each move, at a
     draw taken from a window of the last ones: the stochastic EM of [SGHMC] section 4. They stand still while draws are kept.
 
-    :param step_size: e times the root of the number of rows ([SGHMC] takes 0.01 and many more steps).
+    :param step_size: e times the root of the number of rows ([SGHMC] takes 0.01 and many more steps). In the first half of the burn-in e
+        falls from :data:`FIRST_STEP`, if that is larger.
     :param friction: a, in (0, 1).
     :param burn_in: steps before draws are kept.
     :param thin: steps between draws.
@@ -74,6 +79,11 @@ class StochasticGradientHMC:
                 f"step_size, thin and window are above 0, burn_in and learning_rate at least 0, got {self.step_size}, {self.thin}, "
                 f"{self.window}, {self.burn_in}, {self.learning_rate}"
             )
+
+    def _step(self, step: int, rows: int) -> float:
+        """e, larger in the first half of the burn-in: draws of many rows lie far from the start in units of e."""
+        first = FIRST_STEP * (1 - 2 * step / self.burn_in) if step < self.burn_in else 0.0
+        return max(self.step_size / math.sqrt(rows), first)
 
     def run(
         self,
@@ -101,7 +111,7 @@ class StochasticGradientHMC:
         with module_local_parameters(loss), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             sampled = _sampled(guide)
-            chain = _Chain(list(sampled.values()), self.step_size / math.sqrt(len(x)), self.friction)
+            chain = _Chain(list(sampled.values()), self.friction)
             others = [p for p in loss.parameters() if all(p is not v for v in sampled.values())]
             adam = torch.optim.Adam(others, lr=self.learning_rate, fused=True)
             schedule = torch.optim.lr_scheduler.LambdaLR(adam, lambda step: decay(step / max(self.burn_in, 1)))
@@ -111,7 +121,7 @@ class StochasticGradientHMC:
             for step in range(total):
                 index = next(rows)
                 potential = loss(x[index], y[index])
-                chain.move(potential, adapt=step < self.burn_in)
+                chain.move(potential, self._step(step, len(x)), adapt=step < self.burn_in)
                 if step < self.burn_in and self.learning_rate > 0:
                     past.append(chain.copy())
                     with chain.at(past[int(torch.randint(len(past), ()))]):
@@ -133,15 +143,15 @@ class StochasticGradientHMC:
 class _Chain:
     """Positions (the guide's own parameters), momenta, preconditioner."""
 
-    def __init__(self, positions: list[nn.Parameter], step_size: float, friction: float) -> None:
-        self.positions, self.friction, self.scale = positions, friction, step_size**2
+    def __init__(self, positions: list[nn.Parameter], friction: float) -> None:
+        self.positions, self.friction = positions, friction
         self.momenta = [torch.zeros_like(p) for p in positions]
         self.memory = [torch.ones_like(p) for p in positions]
         self.gradients = [torch.ones_like(p) for p in positions]
         self.squares = [torch.ones_like(p) for p in positions]
 
-    def move(self, potential: Tensor, adapt: bool) -> None:
-        """One step of all positions."""
+    def move(self, potential: Tensor, step_size: float, adapt: bool) -> None:
+        """One step e of all positions."""
         value = float(potential.detach())
         if not math.isfinite(value):
             raise ValueError(f"the potential is {value}: lower step_size, or use float64 if this is float32")
@@ -151,7 +161,7 @@ class _Chain:
             for i, (position, gradient) in enumerate(zip(self.positions, gradients, strict=True)):
                 if adapt:
                     self._learn(i, gradient)
-                metric = self.scale / (self.squares[i].sqrt() + 1e-16)
+                metric = step_size**2 / (self.squares[i].sqrt() + 1e-16)
                 momentum = self.momenta[i].mul_(1 - self.friction)
                 momentum.sub_(metric * gradient).add_((noise * metric).sqrt() * torch.randn_like(position))
                 position.add_(momentum)

@@ -28,7 +28,7 @@ def to_arviz(
     | group | variable | dimensions | |
     |---|---|---|---|
     | ``posterior`` | each of ``draws`` | chain, draw, ... | MCMC: as sampled |
-    | | ``f`` | chain, draw, ``row``, ``output`` | values of the functions that the likelihood stands on |
+    | | ``f`` | chain, draw, ``row``, ``function`` | values of the functions that the likelihood stands on |
     | ``log_likelihood`` | ``y`` | chain, draw, ``row`` | log p(y_n \\| f_n) at those values, nats |
     | ``posterior_predictive`` | ``y`` | chain, draw, ``row`` (and ``output``) | replicates of the training targets, given ``f`` |
     | ``observed_data``, ``constant_data`` | ``y``; ``x`` | ``row``; ``row``, ``input`` | the training rows |

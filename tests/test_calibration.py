@@ -6,6 +6,7 @@ import pytest
 import torch
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 
+from benchmarks import calibration
 from benchmarks.calibration import TwoLayers, p_values, ranks
 from pyro_dgp import EllipticalSlice, whitened
 from pyro_dgp.mcmc.density import WhitenedDensity
@@ -27,6 +28,26 @@ def test_ranks_are_uniform_under_elliptical_slices():
     p = calibrate(EllipticalSlice, 16)
     assert len(p) == 6 and "log likelihood" in p and "top.kernel.lengthscale" in p
     assert min(p.values()) > 0.005
+
+
+def test_the_chain_does_not_start_at_the_truth(monkeypatch):
+    """It would have uniform ranks then however badly it mixed."""
+    starts = []
+
+    def recorded(kernel, args, count, warmup, chains, seed):
+        torch.manual_seed(seed)
+        kernel.setup(warmup, *args)
+        starts.append(kernel._values(kernel.initial_params))
+        raise InterruptedError
+
+    monkeypatch.setattr(calibration, "run_chains", recorded)
+    x = torch.linspace(-1, 1, 5)[:, None]
+    model, seed = TwoLayers(), 3
+    with pytest.raises(InterruptedError):
+        ranks(model, model, EllipticalSlice(model), x, 2, 1, 0, seed)
+    torch.manual_seed(seed)
+    truth, _, _ = calibration.simulate(model, x, x[:1])
+    assert all((starts[0][name] - value).abs().min() > 1e-6 for name, value in truth.items())
 
 
 def test_a_shifted_prior_is_found_out():

@@ -131,11 +131,45 @@ def test_what_cannot_be_recorded_runs_as_it_is_and_a_word_is_said(caplog):
     assert record.message.startswith("the density is not compiled, the model runs as it is: ")
 
 
+class Freezes(OneLayer):
+    def forward(self, x, y=None):
+        return super().forward(x * float(self.gp.kernel.lengthscale.detach().numpy()), y)
+
+
+def test_numbers_that_were_frozen_are_noticed_at_the_next_point(caplog):
+    x, y = regression(6)
+    model = Freezes()
+    model.gp.kernel.lengthscale = PyroSample(dist.LogNormal(0.0, 0.5))
+    density = Recorded(whitened(model.requires_grad_(False)), (x, y), {})
+    for value in (0.5, 1.7, 3.0):
+        values = {"gp.kernel.lengthscale": torch.tensor(value)}
+        expected = WhitenedDensity.evaluate(density, values)
+        assert density.evaluate(values).log_likelihood == pytest.approx(expected.log_likelihood)
+    assert "the density is not compiled, the model runs as it is: the program gives other numbers" in caplog.text
+
+
+def test_values_go_by_name_not_by_place():
+    x, y = regression(6)
+    density = Recorded(whitened(with_priors(x)), (x, y), {})
+    params = density.unconstrained_start()
+    turned = dict(reversed(list(params.items())))
+    assert float(density.potential(params)) == float(density.potential(turned))
+    values = dict(reversed(list(density.start.items())))
+    assert density.evaluate(density.start).log_density == density.evaluate(values).log_density
+
+
+def test_nothing_is_compiled_for_starts_that_are_refused(caplog):
+    x, y = regression(6)
+    with pytest.raises(ValueError, match="none of 100 prior draws"):
+        WhitenedNUTS(with_priors(x), density=Recorded).setup(1, x, y * float("inf"))
+    assert "compiled" not in caplog.text
+
+
 def test_a_program_with_other_numbers_is_refused(caplog):
     class Wrong(CompiledDensity):
         @staticmethod
         def backend(graph, inputs):
-            return lambda *values: tuple(result + 1 for result in graph(*values))
+            return lambda *values: tuple(r + 1 if r.is_floating_point() else r for r in graph(*values))
 
     x, y = regression(6)
     model = with_priors(x)

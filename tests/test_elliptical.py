@@ -111,7 +111,7 @@ def test_one_layer_has_the_closed_form_posterior():
     x = torch.linspace(-1, 1, 8)[:, None]
     y = torch.sin(3 * x[:, 0])
     model = TwoSites(Gaussian(variance=0.1)).requires_grad_(False)
-    draws = run(model, x, y, 1000)
+    draws = run(model, x, y, 600)
     prior = model.gp(x)
     f = prior.unwhiten(draws["f_whitened"])[..., 0]
     mean, sd = posterior(prior, y, 0.1)
@@ -158,6 +158,61 @@ def test_every_site_of_two_layers_moves_and_predictions_follow():
         assert torch.isfinite(prediction.log_prob(torch.zeros(5))).all()
 
 
+class NoisyHidden(PyroModule):
+    """A site whose prior stands on function values: ``z ~ N(h, s^2)``."""
+
+    def __init__(self):
+        super().__init__()
+        self.gp = OneLayer().gp
+
+    def forward(self, x, y=None):
+        h = pyro.sample("h", self.gp(x))
+        z = pyro.sample("z", dist.Normal(h[..., 0], 0.3).to_event(1))
+        return pyro.sample("y", dist.Normal(z, 0.4).to_event(1), obs=y)
+
+
+def test_a_prior_that_stands_on_function_values_counts():
+    """With z integrated out the noise is 0.3^2 + 0.4^2: the closed form."""
+    x, y = torch.tensor([[-1.0], [0.0], [1.0]]), torch.tensor([1.5, -1.0, 1.5])
+    model = NoisyHidden().requires_grad_(False)
+    draws = run(model, x, y, 500)
+    prior = model.gp(x)
+    h = prior.unwhiten(draws["h_whitened"])[..., 0]
+    mean, sd = posterior(prior, y, 0.25)
+    assert ((h.mean(0) - mean).abs() / sd).max() < 0.4
+    torch.testing.assert_close(h.std(0), sd, rtol=0.25, atol=0)
+
+
+class Plated(PyroModule):
+    def __init__(self, subsample=None):
+        super().__init__()
+        self.inner, self.subsample = OneLayer(), subsample
+
+    def forward(self, x, y=None):
+        with pyro.plate("p", 3, subsample_size=self.subsample):
+            pyro.sample("offset", dist.Normal(0.0, 1.0))
+        return self.inner(x, y)
+
+
+def test_plates_of_all_their_rows_are_sampled():
+    x, y = regression(6)
+    draws = run(Plated().requires_grad_(False), x, y, 300)
+    assert set(draws) == {"offset"} and draws["offset"].shape == (300, 3)
+    assert abs(float(draws["offset"].mean())) < 0.2 and float(draws["offset"].std()) == pytest.approx(1, abs=0.15)
+
+
+def test_widths_are_learned_in_the_warm_up_alone():
+    """Under Pyro's own ``MCMC``, which does not say when it ends."""
+    x, y = regression(6)
+    kernel = EllipticalSlice(sampled_hyperparameters(x))
+    kernel.setup(15, x, y)
+    params, widths = kernel.initial_params, []
+    for _ in range(25):
+        params = kernel.sample(params)
+        widths.append(float(kernel._widths["likelihood.variance"]))
+    assert len(set(widths[9:15])) > 3 and set(widths[15:]) == {widths[14]}
+
+
 def test_figures_of_a_draw_belong_to_it():
     x, y = regression(8)
     model = sampled_hyperparameters(x)
@@ -183,8 +238,20 @@ def test_what_it_cannot_sample_is_named():
             pyro.sample("k", dist.Poisson(2.0))
             return self.inner(x, y)
 
+    class Nested(PyroModule):
+        def __init__(self):
+            super().__init__()
+            self.inner = TwoSites()
+
+        def forward(self, x, y=None):
+            a = pyro.sample("a", dist.LogNormal(0.0, 1.0))
+            pyro.sample("b", dist.Uniform(0.0, a))
+            return self.inner(x, y)
+
     for model, arguments, message in (
         (Counted(), (x, y), "'k' is discrete"),
+        (Nested(), (x, y), "the support of the latent site 'b' depends on other sites"),
+        (Plated(2), (x, y), "the plate 'p' subsamples"),
         (OneLayer(), (x, y), "nothing to sample"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -31,15 +31,33 @@ def normal_posterior(step_size, steps, noise=0.0):
     covariance = torch.tensor([[0.5, 0.3], [0.3, 0.4]])
     precision = torch.linalg.inv(covariance)
     position = torch.nn.Parameter(torch.zeros(2))
-    chain = _Chain([position], step_size, 0.05)
+    chain = _Chain([position], 0.05)
     kept = []
     for step in range(steps):
         shifted = position - 1.0
         potential = 0.5 * shifted @ precision @ shifted + noise * torch.randn(2) @ position
-        chain.move(potential, adapt=step < 500)
+        chain.move(potential, step_size, adapt=step < 500)
         if step >= 500:
             kept.append(position.detach().clone())
     return torch.stack(kept), covariance
+
+
+def test_the_burn_in_begins_with_large_steps():
+    sampler = StochasticGradientHMC(step_size=0.2, burn_in=100)
+    steps = [sampler._step(step, 10_000) for step in (0, 10, 49, 50, 99, 100, 500)]
+    assert steps == pytest.approx([0.1, 0.08, 0.002, 0.002, 0.002, 0.002, 0.002])
+    assert sampler._step(0, 1) == 0.2
+    assert StochasticGradientHMC(step_size=0.2, burn_in=0)._step(0, 10_000) == 0.002
+
+
+def test_many_rows_are_fitted_within_a_short_burn_in():
+    """At its last step size alone the chain would be nowhere after 300 steps."""
+    x, y = regression(4000)
+    guide = point_guide(OneLayer(likelihood=Gaussian(variance=0.05)), x, y, 12)
+    sampler = StochasticGradientHMC(burn_in=300, thin=5, learning_rate=0.0)
+    draws = sampler.run(guide, x, y, 10, batch_size=200).draws
+    error = predict_draws(guide, draws, x).mean - torch.sin(2 * x[:, 0])
+    assert float(error.square().mean().sqrt()) < 0.15
 
 
 def test_moves_leave_a_normal_posterior_and_their_bias_falls_with_the_step():

@@ -16,10 +16,13 @@ import numpy as np
 import pyro
 import torch
 from joblib import Parallel, delayed
+from pyro import poutine
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 
+from pyro_dgp.linalg import NotPositiveDefiniteError
 from pyro_dgp.parameters import module_local_parameters
+from pyro_dgp.sites import is_random
 
 #: ``report(done, total)``: iterations of all chains, warm-up included.
 Report = Callable[[int, int], object]
@@ -205,7 +208,7 @@ class _Plan:
 
 
 def _identity(kernel: MCMCKernel, args: tuple[Any, ...], warmup_steps: int) -> str:
-    """Equal for equal data, parameters, options and warm-up, in whatever process."""
+    """Equal for equal data, parameters, priors, options and warm-up, in whatever process."""
     model = getattr(kernel.model, "model", kernel.model)
     state = model.state_dict() if isinstance(model, torch.nn.Module) else {}
     inducing: dict[str, Tensor] = getattr(kernel.model, "inducing", {})
@@ -214,7 +217,34 @@ def _identity(kernel: MCMCKernel, args: tuple[Any, ...], warmup_steps: int) -> s
     options = [*vars(kernel).items(), *vars(getattr(kernel, "_adapter", object)).items()]
     plain = {name: value for name, value in options if isinstance(value, int | float | str | None)}
     kinds = [getattr(kind, "__qualname__", type(kind).__qualname__) for kind in (type(kernel), model)]
-    return str(joblib.hash((kinds, plain, list(state), list(inducing), tensors, warmup_steps)))
+    others = [value for value in args if isinstance(value, int | float | str | None)]
+    prior = _prior(kernel.model, args)
+    return str(joblib.hash((kinds, plain, list(state), list(inducing), tensors, others, prior, warmup_steps)))
+
+
+def _prior(model: Any, args: tuple[Any, ...]) -> list[tuple[str, str, str, str]]:
+    """One draw of the prior by a fixed seed and its log density, site by site: what names and parameters do not tell, such as priors."""
+    if model is None:
+        return []
+    inner = getattr(model, "model", model)
+    scope = [inner] if isinstance(inner, torch.nn.Module) else []
+    with module_local_parameters(*scope), torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        try:
+            trace = poutine.trace(model).get_trace(*args)
+            trace.compute_log_prob()
+        except NotPositiveDefiniteError:
+            return []
+    return [
+        (
+            name,
+            type(site["fn"]).__qualname__,
+            f"{float(site['value'].double().sum()):.6g}",
+            f"{float(site['log_prob_sum']):.6g}",
+        )
+        for name, site in trace.nodes.items()
+        if is_random(site)
+    ]
 
 
 def _run_elsewhere(plan: _Plan, kernel: MCMCKernel, args: tuple[Any, ...], dtype: torch.dtype, local: bool) -> _Chain:

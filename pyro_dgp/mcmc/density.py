@@ -82,7 +82,7 @@ class _Evaluate(Messenger):
             if inputs is not None:
                 white = self.values[f"{name}_{k}{INDUCING}{SUFFIX}"]
                 msg["fn"] = sparse_observation(fn, sparse_moments(prior, inputs, white))
-        elif not msg["is_observed"]:
+        elif not msg["is_observed"] and not site_is_subsample(msg):
             sampled = isinstance(fn, FunctionPrior)
             msg["value"] = self._function_values(name, name, fn) if sampled else self.values[name]
 
@@ -100,6 +100,11 @@ class _Evaluate(Messenger):
             self.log_priors[name], self.priors[name] = log_prob, fn
 
 
+def _require_continuous(name: str, fn: Any) -> None:
+    if fn.has_enumerate_support or fn.support.is_discrete:
+        raise ValueError(f"the latent site {name!r} is discrete: sum it out in the model, or sample the rest of it")
+
+
 class WhitenedDensity:
     """The parts of the posterior of a whitened model at fixed data.
 
@@ -111,28 +116,39 @@ class WhitenedDensity:
         self.model, self.args, self.kwargs = model, args, kwargs
         with torch.no_grad():
             trace = poutine.trace(model).get_trace(*args, **kwargs)
-        self.start = {name: trace.nodes[name]["value"].detach() for name in trace.stochastic_nodes}
+        for name, site in trace.nodes.items():
+            if site_is_subsample(site) and (site["fn"].subsample_size or site["fn"].size) < site["fn"].size:
+                raise ValueError(f"the plate {name!r} subsamples: this sampler needs all data at every step")
+        sampled = [name for name in trace.stochastic_nodes if not site_is_subsample(trace.nodes[name])]
+        self.start = {name: trace.nodes[name]["value"].detach() for name in sampled}
         self.whitened: dict[str, torch.Size] = {}
         self.transforms: dict[str, Transform] = {}
         for name, value in self.start.items():
             site = trace.nodes[name]
-            if site_is_subsample(site):
-                raise ValueError(f"the plate {name!r} subsamples: this sampler needs all data at every step")
             if name.endswith(SUFFIX):
                 self.whitened[name] = value.shape
             else:
-                self._require_continuous(name, site["fn"])
+                _require_continuous(name, site["fn"])
                 self.transforms[name] = biject_to(site["fn"].support)
+        if self.transforms:
+            self._require_fixed_supports()
         if not self.start:
             raise ValueError(
                 "the model has nothing to sample: its only GP is integrated out and no hyperparameter has a prior (PyroSample)"
             )
         self._order = {name.removesuffix(SUFFIX): number for number, name in enumerate(self.start)}
 
-    @staticmethod
-    def _require_continuous(name: str, fn: Any) -> None:
-        if fn.has_enumerate_support or not fn.has_rsample:
-            raise ValueError(f"the latent site {name!r} is discrete: sum it out in the model, or sample the rest of it")
+    def _require_fixed_supports(self) -> None:
+        """A second draw of the prior has the same supports."""
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            other = poutine.trace(self.model).get_trace(*self.args, **self.kwargs)
+        for name, transform in self.transforms.items():
+            point = transform.inv(self.start[name])
+            if not torch.equal(transform(point), biject_to(other.nodes[name]["fn"].support)(point)):
+                raise ValueError(
+                    f"the support of the latent site {name!r} depends on other sites: sample it on a fixed one, such as "
+                    "Uniform(0, 1), and scale it in the model"
+                )
 
     def evaluate(
         self, values: Mapping[str, Tensor], known: Evaluation | None = None, changed: str | None = None

@@ -55,17 +55,22 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
         self._params: dict[str, Tensor] = {}
         self._widths: dict[str, Tensor] = {}
         self._moves: dict[str, Tensor] = {}
-        self._warming, self._sweeps, self._evaluations = True, 0, 0
+        self._warmup, self._sweeps, self._evaluations = 0, 0, 0
 
     def setup(self, warmup_steps: int, *args: Any, **kwargs: Any) -> None:
         """See Pyro's ``MCMCKernel``."""
         self._forget()
         self._density = self.density(self.model, args, kwargs)
         self.transforms = {name: transform.inv for name, transform in self._density.transforms.items()}
-        self._warming = warmup_steps > 0
+        self._warmup = warmup_steps
         for name, value in self.initial_params.items():
             if name in self.transforms:
                 self._widths[name], self._moves[name] = torch.ones_like(value), torch.zeros_like(value)
+
+    @property
+    def _warming(self) -> bool:
+        """Whether widths are learned still: Pyro's ``MCMC`` does not say when the warm-up ends."""
+        return self._sweeps < self._warmup
 
     @property
     def initial_params(self) -> dict[str, Tensor]:
@@ -124,15 +129,15 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
         """One output of one GP, given all else."""
         old, last = values[name], at
 
-        def log_likelihood(point: Tensor) -> float:
+        def log_density(point: Tensor) -> float:
             nonlocal last
             values[name] = old.clone()
             values[name][..., column] = point
             last = density.evaluate(values, at, name)
-            return last.log_likelihood
+            return last.log_density  # priors too: that of another site may depend on these function values
 
         start = old[..., column]
-        point, evaluations = elliptical_slice(log_likelihood, start, at.log_likelihood)
+        point, evaluations = elliptical_slice(log_density, start, at.log_density)
         self._evaluations += evaluations
         if point is start:
             values[name], last = old, at
@@ -172,10 +177,6 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
         if self._warming:
             self._moves[name].view(-1)[index] += abs(point - start)
         return last
-
-    def end_warmup(self) -> None:
-        """The widths stay as they are from here on."""
-        self._warming = False
 
     def logging(self) -> dict[str, str]:
         """Runs of the model for each sweep."""

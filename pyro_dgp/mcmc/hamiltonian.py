@@ -85,6 +85,6 @@ class WhitenedNUTS(NUTS):  # type: ignore[misc]
 def _is_finite(density: WhitenedDensity, start: dict[str, Tensor]) -> bool:
     try:
         with torch.no_grad():
-            return math.isfinite(float(density.potential(start)))
+            return math.isfinite(float(WhitenedDensity.potential(density, start)))  # before anything is compiled
     except NotPositiveDefiniteError:
         return False
