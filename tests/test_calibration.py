@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("local")
 DRAWS = 9
 
 
-def calibrate(kernel, simulations, shift=0.0, thin=2, warmup=6):
+def calibrate(kernel, simulations, shift=0.0, thin=1, warmup=8):
     """p values of uniform ranks, by quantity."""
     x = torch.linspace(-1, 1, 5)[:, None]
     model, data_model = TwoLayers(), TwoLayers(shift)
@@ -79,7 +79,7 @@ class FromPrior(MCMCKernel):
 
 
 def test_a_sampler_that_returns_the_prior_is_found_out_by_the_joint_likelihood_alone():
-    p = calibrate(FromPrior, 16, thin=1, warmup=0)
+    p = calibrate(FromPrior, 24, thin=1, warmup=0)
     assert p["log likelihood"] < 1e-4
     assert min(p["hidden.kernel.lengthscale"], p["likelihood.variance"]) > 0.005
 

@@ -1,11 +1,13 @@
 import pytest
 import torch
+from pyro import distributions as dist
 from pyro.infer import NUTS
+from pyro.nn import PyroSample
 
-from pyro_dgp import EllipticalSlice, Gaussian, WhitenedNUTS, run_chains, whitened
+from pyro_dgp import RBF, EllipticalSlice, Gaussian, Matern52, WhitenedNUTS, run_chains, whitened
 from pyro_dgp.models import DeepGP
 from pyro_dgp.priors import with_priors
-from tests.examples import TwoSites, regression
+from tests.examples import OneLayer, TwoSites, regression
 
 pytestmark = pytest.mark.usefixtures("local")
 
@@ -103,3 +105,18 @@ def test_other_inducing_inputs_or_options_are_another_chain(tmp_path):
         run_chains(first, (x, y), 2, 1, 1, folder=folder)
         with pytest.raises(ValueError, match="holds a chain of other data"):
             run_chains(second, (x, y), 2, 1, 1, folder=folder)
+
+
+def test_another_prior_or_kernel_function_is_another_chain(tmp_path):
+    x, y = regression(6)
+
+    def model(kernel, location):
+        result = OneLayer(kernel=kernel)
+        result.gp.kernel.lengthscale = PyroSample(dist.LogNormal(location, 0.1))
+        return EllipticalSlice(result.requires_grad_(False))
+
+    run_chains(model(RBF(), 0.0), (x, y), 2, 1, 1, folder=tmp_path)
+    run_chains(model(RBF(), 0.0), (x, y), 3, 1, 1, folder=tmp_path)
+    for other in (model(RBF(), 0.1), model(Matern52(), 0.0)):
+        with pytest.raises(ValueError, match="another model"):
+            run_chains(other, (x, y), 2, 1, 1, folder=tmp_path)

@@ -54,6 +54,13 @@ def test_distances_of_normals_have_their_closed_forms():
     assert gap.figures()["gap_mean"] == pytest.approx(0.5)
 
 
+def test_a_narrow_reference_is_integrated_where_it_is():
+    """A hundredth of the other's standard deviation, and off the middle."""
+    gap = inference_gap(prediction([[0.0]], [[1.0]], noise=1.1e-4), prediction([[0.0037]], [[0.01]], noise=1.1e-4))
+    p, q = (dist.Normal(mean, math.sqrt(sd**2 + 1.1e-4)) for mean, sd in ((0.0037, 0.01), (0.0, 1.0)))
+    assert float(gap.kl) == pytest.approx(float(torch.distributions.kl_divergence(p, q)), abs=0.02)
+
+
 def test_mixtures_are_compared_as_they_are_not_by_their_moments():
     two = prediction([[-1.0], [1.0]], [[0.1], [0.1]], weights=[0.5, 0.5])
     one = prediction([[0.0]], [[math.sqrt(1.01)]])

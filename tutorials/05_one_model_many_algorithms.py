@@ -185,10 +185,9 @@ def draw(predictions, x, y, grid):
     for axis, name in zip(axes, shown, strict=True):
         prediction = predictions[name]
         low, high = prediction.quantile([0.05, 0.95])
-        function = prediction.functions()
-        mean, width = function.mean()[:, 0], 1.645 * function.variance().sqrt()[:, 0]
+        bottom, top = prediction.functions().quantile(torch.tensor([0.05, 0.95]))[..., 0]
         axis.fill_between(grid[:, 0], low, high, color="C0", alpha=0.15, lw=0, label="y, 90 %")
-        axis.fill_between(grid[:, 0], mean - width, mean + width, color="C0", alpha=0.35, lw=0, label="f, 90 %")
+        axis.fill_between(grid[:, 0], bottom, top, color="C0", alpha=0.35, lw=0, label="f, 90 %")
         axis.plot(grid[:, 0], prediction.mean, color="C0", lw=1)
         axis.plot(x[:, 0], y, "k.", ms=3)
         axis.set_title(name)
@@ -234,7 +233,10 @@ if not SMOKE:
     assert wasserstein["ess again"] < wasserstein["dsvi"] < 1
 
 # %% [markdown]
-# STEPWORDS
+# The samplers agree with each other, `nuts` a little less well than two runs of `ess`: 2 % of its transitions diverged, and there are fewer draws. `dsvi` is near: 0.2 to 0.3 posterior
+# standard deviations away (1-Wasserstein, averaged over inputs), most of it where data end. The amortized guide finds the step, and is far too sure of
+# itself beside the data (at $x = -1$ its $f$ has a twentieth of the standard deviation, for a KL of some 16 nats): its regulariser is that of one row. `dspp` is as far away,
+# for another reason: it was never meant to be the posterior. Both samplers cost some minutes where the others take seconds.
 #
 # ## Real data
 #
@@ -267,7 +269,9 @@ for name, at in iris.items():
     print(f"{name:<12} test NLL {nll:.3f}, RMSE {error:.3f}")
 
 # %% [markdown]
-# IRISWORDS
+# With a hundred rows and this much noise `dsvi` is as good as the samplers, for a fraction of the seconds. `dspp` is 0.8 standard deviations from the posterior *and* has the best
+# test NLL: the spread of the petals grows with their length, which no posterior of this model can say, since its noise is one number. Components that disagree can.
+# Distance from the posterior and quality of prediction are two questions; ask both.
 #
 # ## In the zoo
 #
