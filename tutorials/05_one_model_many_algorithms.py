@@ -233,10 +233,10 @@ if not SMOKE:
     assert wasserstein["ess again"] < wasserstein["dsvi"] < 1
 
 # %% [markdown]
-# The samplers agree with each other, `nuts` a little less well than two runs of `ess`: 2 % of its transitions diverged, and there are fewer draws. `dsvi` is near: 0.2 to 0.3 posterior
+# The samplers agree with each other, `nuts` a little less well than two runs of `ess`: 2 % of its transitions diverged, and there are fewer draws. `dsvi` is near: 0.24 posterior
 # standard deviations away (1-Wasserstein, averaged over inputs), most of it where data end. The amortized guide finds the step, and is far too sure of
 # itself beside the data (at $x = -1$ its $f$ has a twentieth of the standard deviation, for a KL of some 16 nats): its regulariser is that of one row. `dspp` is as far away,
-# for another reason: it was never meant to be the posterior. Both samplers cost some minutes where the others take seconds.
+# for another reason: it was never meant to be the posterior. Either sampler took one to two minutes, the others ten seconds.
 #
 # ## Real data
 #
