@@ -115,6 +115,17 @@ class LooksAtNumbers(OneLayer):
         return super().forward(x, y)
 
 
+def test_values_of_infinite_density_are_impossible():
+    """A Gamma density of shape below 1 is infinite at 0: a slice would never leave it."""
+    x, y = regression(6)
+    model = OneLayer()
+    model.gp.kernel.variance = PyroSample(dist.Gamma(0.5, 1.0))
+    density = Recorded(whitened(model.requires_grad_(False)), (x, y), {})
+    assert density.evaluate(density.start).log_likelihood > -float("inf")
+    for kind in (density, WhitenedDensity(whitened(model), (x, y), {})):
+        assert kind.evaluate({"gp.kernel.variance": torch.zeros(())}).log_density == -float("inf")
+
+
 def test_what_cannot_be_recorded_runs_as_it_is_and_a_word_is_said(caplog):
     x, y = regression(6)
     model = LooksAtNumbers()

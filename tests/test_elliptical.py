@@ -95,7 +95,7 @@ def test_reuse_sees_a_prior_that_depends_on_another_site():
 
 
 def test_function_values_are_updated_as_often_as_asked():
-    """Of one hidden output and no hyperparameter: so many slices, and the distance moved grows with them."""
+    """Of one hidden output and no hyperparameter: six times the updates, about six times the runs."""
     x, y = regression(10)
     model = TwoSites().requires_grad_(False)
     runs = {}

@@ -44,7 +44,7 @@ class CompiledDensity(WhitenedDensity):
     """:class:`WhitenedDensity` whose runs of the model are recorded once, with their gradients, and compiled by ``torch.compile``.
 
     ``WhitenedNUTS(model, density=CompiledDensity)``, ``EllipticalSlice(model, density=CompiledDensity)``. Python, Pyro's handlers and autograd
-    are gone from each step, at the price of 10 to 30 seconds at the start of a chain, once for each process (the compiler keeps what it
+    are gone from each step, at the price of 10 to 40 seconds at the start of a chain, once for each process (the compiler keeps what it
     made on disk). It needs a C++ compiler. The model must do the same tensor operations at whatever values: one that
     looks at numbers (``if h.mean() > 0``, ``h.tolist()``) has no program. The first :data:`CHECKS` results are compared with the model's.
     Where there is no program, and for each matrix that has no Cholesky factor at the first jitter, the model runs as it is.
@@ -67,7 +67,7 @@ class CompiledDensity(WhitenedDensity):
     def potential(self, params: Mapping[str, Tensor]) -> Tensor:
         """See :meth:`WhitenedDensity.potential`."""
         names = list(self.start)
-        leaves_given = [params[name] for name in names]
+        given = [params[name] for name in names]
 
         def with_gradients(*values: Tensor) -> tuple[Tensor, ...]:
             with torch.enable_grad():
@@ -75,17 +75,17 @@ class CompiledDensity(WhitenedDensity):
                 energy = WhitenedDensity.potential(self, dict(zip(names, leaves, strict=True)))
                 return energy.detach(), *torch.autograd.grad(energy, leaves)
 
-        results = self._run("the gradient", with_gradients, [value.detach() for value in leaves_given])
+        results = self._run("the gradient", with_gradients, [value.detach() for value in given])
         if results is None:
             return super().potential(params)
         energy, *gradients = results
-        known: Tensor = _Known.apply(energy, len(gradients), *gradients, *leaves_given)  # type: ignore[no-untyped-call]
+        known: Tensor = _Known.apply(energy, len(gradients), *gradients, *given)  # type: ignore[no-untyped-call]
         return known
 
     def evaluate(
         self, values: Mapping[str, Tensor], known: Evaluation | None = None, changed: str | None = None
     ) -> Evaluation:
-        """See :meth:`WhitenedDensity.evaluate`; nothing of ``known`` is used."""
+        """See :meth:`WhitenedDensity.evaluate`; a program uses nothing of ``known``."""
         names, priors = list(self.start), list(self.transforms)
 
         def parts(*points: Tensor) -> tuple[Tensor, ...]:
@@ -95,9 +95,9 @@ class CompiledDensity(WhitenedDensity):
 
         results = self._run("the density", parts, [values[name] for name in names])
         if results is None:
-            return super().evaluate(values)
+            return super().evaluate(values, known, changed)
         log_likelihood, *log_priors = torch.stack(results).tolist()
-        return Evaluation(log_likelihood, dict(zip(priors, log_priors, strict=True)))
+        return Evaluation(log_likelihood, dict(zip(priors, log_priors, strict=True))).or_impossible()
 
     def _run(self, what: str, function: Program, points: list[Tensor]) -> list[Tensor] | None:
         """Results of the program, made at its first use; nothing if there is none or a matrix could not be factorised."""

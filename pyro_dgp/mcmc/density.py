@@ -48,6 +48,10 @@ class Evaluation:
         """Both together."""
         return self.log_likelihood + sum(self.log_priors.values())
 
+    def or_impossible(self) -> Evaluation:
+        """Itself, or minus infinity where its density is not finite, so that no sampler goes there."""
+        return self if math.isfinite(self.log_density) else Evaluation(-math.inf)
+
 
 class _Evaluate(Messenger):
     """Runs a model at given whitened values and latent values, and sums what it observes."""
@@ -176,7 +180,7 @@ class WhitenedDensity:
             return Evaluation(-math.inf)
         log_priors = {name: float(value) for name, value in run.log_priors.items()}
         result = Evaluation(float(sum(run.observed)), log_priors, run.factors, run.priors)
-        return result if math.isfinite(result.log_density) else Evaluation(-math.inf)
+        return result.or_impossible()
 
     def run(self, values: Mapping[str, Tensor], known: Evaluation) -> _Evaluate:
         """Run the model at these values: tensors, with gradients where they are wanted."""
