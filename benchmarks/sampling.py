@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.sampling step|yacht --samplers ess,nuts [--data FOLDER] [--folder FOLDER] [--out FILE] [--figure FILE]``
 
-Two layers, width 2, priors on every hyperparameter, 100 training rows, 4 chains from draws of the prior. Judged by what a user takes from the
+Two layers, priors on every hyperparameter, 100 training rows, 4 chains: of width 2 from draws of the prior for the step function; for
+yacht, whose noise is small, as wide as there are inputs and after an ascent from draws of the prior. Judged by what a user takes from the
 chains and what permutations of hidden units leave alone: the log density of the test rows and the predictive mean at each of
 them, draw by draw. Chains that stand in different modes are shown with their NLL. Interrupted, the same command goes on (chains are saved
 in the folder); one JSON line a sampler.
@@ -15,6 +16,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +29,43 @@ from pyro.nn import PyroModule
 from torch import Tensor
 
 from benchmarks.experiments import read
-from pyro_dgp import CompiledDensity, EllipticalSlice, WhitenedNUTS, predict_mcmc, run_chains
+from pyro_dgp import (
+    Ascent,
+    CompiledDensity,
+    EllipticalSlice,
+    PriorDraw,
+    SurrogateScale,
+    WhitenedNUTS,
+    predict_mcmc,
+    run_chains,
+)
 from pyro_dgp.data import load, split
 from pyro_dgp.groups import import_arviz
 from pyro_dgp.inference import Settings
+from pyro_dgp.mcmc.starts import Start
 from pyro_dgp.recipes import deep_with_priors
 
-SAMPLERS: dict[str, Callable[[PyroModule], MCMCKernel]] = {
-    "ess": lambda model: EllipticalSlice(model, density=CompiledDensity),
-    "nuts": lambda model: WhitenedNUTS(model, max_tree_depth=6, target_accept_prob=0.9, density=CompiledDensity),
-}
+
+@dataclass(frozen=True)
+class Problem:
+    """How a data set is modelled and sampled."""
+
+    width: int
+    start: Start
+    tree_depth: int
+    surrogate_scale: SurrogateScale | None
+
+    def ess(self, model: PyroModule) -> MCMCKernel:
+        """Elliptical slices."""
+        return EllipticalSlice(model, density=CompiledDensity, start=self.start, surrogate_scale=self.surrogate_scale)
+
+    def nuts(self, model: PyroModule) -> MCMCKernel:
+        """The No-U-Turn sampler."""
+        return WhitenedNUTS(model, self.tree_depth, CompiledDensity, self.start, target_accept_prob=0.9)
+
+
+PROBLEMS = {"step": Problem(2, PriorDraw(), 6, None), "yacht": Problem(6, Ascent(), 7, SurrogateScale())}
+SAMPLERS: dict[str, Callable[[Problem, PyroModule], MCMCKernel]] = {"ess": Problem.ess, "nuts": Problem.nuts}
 
 
 def step_function() -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -103,7 +132,7 @@ def draw(traces: dict[str, np.ndarray], path: Path, title: str) -> None:
 def main() -> None:
     """Sample, or go on, and report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("problem", choices=["step", "yacht"])
+    parser.add_argument("problem", choices=PROBLEMS)
     parser.add_argument("--samplers", default="ess,nuts")
     parser.add_argument("--data", type=Path, default=os.environ.get("PYRO_DGP_DATA"))
     parser.add_argument("--chains", type=int, default=4)
@@ -120,13 +149,13 @@ def main() -> None:
         sys.exit("say where the data sets are: --data FOLDER or PYRO_DGP_DATA")
     data = step_function() if arguments.problem == "step" else yacht(arguments.data)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    traces = {}
+    traces, problem = {}, PROBLEMS[arguments.problem]
     for name in arguments.samplers.split(","):
         torch.manual_seed(0)
-        model = deep_with_priors(data[0], Settings(width=2))
+        model = deep_with_priors(data[0], Settings(width=problem.width))
         folder = arguments.folder / arguments.problem / name
         chains = run_chains(
-            SAMPLERS[name](model), data[:2], arguments.draws, arguments.warmup, arguments.chains, 0,
+            SAMPLERS[name](problem, model), data[:2], arguments.draws, arguments.warmup, arguments.chains, 0,
             arguments.processes, folder=folder,
         )  # fmt: skip
         values, nll = judged(model, chains, data)
@@ -134,6 +163,7 @@ def main() -> None:
         key = {"problem": arguments.problem, "sampler": name, "draws": arguments.draws, "warmup": arguments.warmup}
         row = key | {
             "chains": arguments.chains,
+            "width": problem.width,
             "seconds": chains.sampling_seconds,
             **figures(values, chains.sampling_seconds),
             "nll_by_chain": nll,
@@ -141,7 +171,7 @@ def main() -> None:
         if "diverging" in chains.stats:
             row["diverging_share"] = float(chains.stats["diverging"].mean())
             row["mean_n_steps"] = float(chains.stats["n_steps"].mean())
-            row["share_at_largest_depth"] = float((chains.stats["tree_depth"] >= 6).mean())
+            row["share_at_largest_depth"] = float((chains.stats["tree_depth"] >= problem.tree_depth).mean())
         print(json.dumps(row), flush=True)
         if row not in read(arguments.out):
             with arguments.out.open("a") as file:

@@ -26,8 +26,11 @@ from pyro_dgp.kernels import (
 from pyro_dgp.likelihoods import Bernoulli, Gaussian, LinearCoregionalization
 from pyro_dgp.losses import ELBO, GammaDivergence, MarginalLikelihood, PredictiveLogLikelihood
 from pyro_dgp.mcmc import (
+    Ascent,
     CompiledDensity,
     EllipticalSlice,
+    PriorDraw,
+    SurrogateScale,
     WhitenedNUTS,
     inducing_inputs,
     predict_mcmc,
@@ -52,6 +55,7 @@ __all__ = [
     "AffineMaps",
     "AmortizedInducingPoints",
     "ArcCosine",
+    "Ascent",
     "Bernoulli",
     "CompiledDensity",
     "ConditionedProcess",
@@ -81,6 +85,7 @@ __all__ = [
     "Periodic",
     "Prediction",
     "PredictiveLogLikelihood",
+    "PriorDraw",
     "Product",
     "Projection",
     "RationalQuadratic",
@@ -88,6 +93,7 @@ __all__ = [
     "SigmaPoints",
     "StochasticGradientHMC",
     "Sum",
+    "SurrogateScale",
     "Validation",
     "Variational",
     "White",

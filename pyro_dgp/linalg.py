@@ -172,14 +172,14 @@ def apply_factor(factor: Tensor, values: Tensor) -> Tensor:
     return (factor @ values.mT.unsqueeze(-1)).squeeze(-1).mT
 
 
-def solve_factor(factor: Tensor, values: Tensor) -> Tensor:
-    """``L^-1 v``, the inverse of :func:`apply_factor`; same shapes."""
+def solve_factor(factor: Tensor, values: Tensor, upper: bool = False) -> Tensor:
+    """``L^-1 v``, the inverse of :func:`apply_factor`; same shapes, for factors that are lower triangular or, transposed, upper."""
     if factor.shape[-3] == 1:
         lower = factor.squeeze(-3)
         batch = torch.broadcast_shapes(lower.shape[:-2], values.shape[:-2])
         lower, values = lower.expand(batch + lower.shape[-2:]), values.expand(batch + values.shape[-2:])
-        return torch.linalg.solve_triangular(lower, values, upper=False)
+        return torch.linalg.solve_triangular(lower, values, upper=upper)
     columns = values.mT.unsqueeze(-1)
     batch = torch.broadcast_shapes(factor.shape[:-2], columns.shape[:-2])
     factor, columns = factor.expand(batch + factor.shape[-2:]), columns.expand(batch + columns.shape[-2:])
-    return torch.linalg.solve_triangular(factor, columns, upper=False).squeeze(-1).mT
+    return torch.linalg.solve_triangular(factor, columns, upper=upper).squeeze(-1).mT

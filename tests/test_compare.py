@@ -322,6 +322,9 @@ def test_interrupted_it_stops_without_a_trace_of_the_unfinished(tmp_path):
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # started in the background, a shell's children ignore it
     )
     seen = b""
     while b"loss=" not in seen:

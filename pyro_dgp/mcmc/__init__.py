@@ -6,12 +6,17 @@ from pyro_dgp.mcmc.elliptical import EllipticalSlice
 from pyro_dgp.mcmc.hamiltonian import WhitenedNUTS
 from pyro_dgp.mcmc.predict import predict_mcmc
 from pyro_dgp.mcmc.sparse import inducing_inputs
+from pyro_dgp.mcmc.starts import Ascent, PriorDraw
+from pyro_dgp.mcmc.surrogates import SurrogateScale
 from pyro_dgp.mcmc.whitening import WhitenedModel, Whitening, whitened
 
 __all__ = [
+    "Ascent",
     "Chains",
     "CompiledDensity",
     "EllipticalSlice",
+    "PriorDraw",
+    "SurrogateScale",
     "WhitenedModel",
     "WhitenedNUTS",
     "Whitening",

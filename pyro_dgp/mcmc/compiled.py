@@ -16,7 +16,10 @@ from torch.distributions import Distribution
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pyro_dgp import linalg
-from pyro_dgp.mcmc.density import Evaluation, WhitenedDensity
+from pyro_dgp.mcmc.density import WhitenedDensity
+from pyro_dgp.mcmc.evaluation import Evaluation
+from pyro_dgp.mcmc.surrogates import Conditional, Surrogates
+from pyro_dgp.mcmc.whitening import SUFFIX
 
 logger = logging.getLogger("pyro_dgp")
 
@@ -99,6 +102,35 @@ class CompiledDensity(WhitenedDensity):
         log_likelihood, *log_priors = torch.stack(results).tolist()
         return Evaluation(log_likelihood, dict(zip(priors, log_priors, strict=True))).or_impossible()
 
+    def evaluate_given(
+        self, surrogates: Surrogates, values: Mapping[str, Tensor], known: Evaluation, changed: str
+    ) -> Conditional:
+        """See :meth:`WhitenedDensity.evaluate_given`; a program for each set of GPs."""
+        sites, priors = list(surrogates.data), list(self.transforms)
+        if not sites:
+            return Conditional(self.evaluate(values, known, changed))
+        names = [name for name in self.start if name.removesuffix(SUFFIX) not in sites]
+
+        def parts(scale: Tensor, *points: Tensor) -> tuple[Tensor, ...]:
+            own = dict(zip(names, points, strict=False))
+            data, noise = points[len(names) : len(names) + len(sites)], points[len(names) + len(sites) :]
+            given = Surrogates(scale, dict(zip(sites, data, strict=True)), dict(zip(sites, noise, strict=True)))
+            with torch.no_grad():
+                run = self.run_given(given, own, Evaluation(0.0))
+            numbers = [torch.stack(run.observed).sum(), torch.stack(run.log_surrogates).sum()]
+            numbers += [torch.as_tensor(run.log_priors[name]) for name in priors]
+            return (torch.stack(numbers), *(run.whitened[name + SUFFIX] for name in sites))
+
+        points = [surrogates.scale, *(values[name] for name in names), *surrogates.data.values()]
+        results = self._run(f"the density given {', '.join(sites)}", parts, [*points, *surrogates.noise.values()])
+        if results is None:
+            return super().evaluate_given(surrogates, values, known, changed)
+        numbers, *whitened = results
+        log_likelihood, log_surrogates, *log_priors = numbers.tolist()
+        evaluation = Evaluation(log_likelihood, dict(zip(priors, log_priors, strict=True))).or_impossible()
+        names = [name + SUFFIX for name in sites]
+        return Conditional(evaluation, log_surrogates, dict(zip(names, whitened, strict=True)))
+
     def _run(self, what: str, function: Program, points: list[Tensor]) -> list[Tensor] | None:
         """Results of the program, made at its first use; nothing if there is none or a matrix could not be factorised."""
         if what not in self._programs:
@@ -108,7 +140,7 @@ class CompiledDensity(WhitenedDensity):
             return None
         with torch.no_grad():
             *results, failed = program(*points)
-        if int(failed) or not math.isfinite(float(results[0])):
+        if int(failed) or not bool(torch.isfinite(results[0]).all()):
             return None
         if self._checks[what] > 0:
             self._checks[what] -= 1

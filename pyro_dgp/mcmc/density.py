@@ -1,112 +1,33 @@
-"""log p(y | whitened values, hyperparameters) of a model, without traces: what samplers evaluate."""
+"""log p(y | whitened values, hyperparameters) of a model: what samplers evaluate."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from pyro import poutine
-from pyro.distributions.util import scale_and_mask
-from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import biject_to
 from torch.distributions.transforms import Transform
 
-from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.likelihoods import Observation
-from pyro_dgp.likelihoods.base import check_target, join
 from pyro_dgp.linalg import NotPositiveDefiniteError
-from pyro_dgp.mcmc.sparse import INDUCING, Inputs, sparse_moments, sparse_observation, sparse_values
-from pyro_dgp.mcmc.whitening import SUFFIX, WhitenedModel, is_expanded
-from pyro_dgp.sites import is_random
-
-Message = dict[str, Any]
-Factors = dict[str, Tensor]
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """One run of the model at given values.
-
-    :ivar log_likelihood: log p of all that is observed, nats, given whitened values and hyperparameters.
-    :ivar log_priors: log density of each latent site that is no GP, in its own (constrained) space.
-    :ivar factors: Cholesky factor of each GP whose values are sampled, by name.
-    :ivar priors: the distribution object of each entry of ``log_priors``.
-    """
-
-    log_likelihood: float
-    log_priors: dict[str, float] = field(default_factory=dict)
-    factors: Factors = field(default_factory=dict)
-    priors: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def log_density(self) -> float:
-        """Both together."""
-        return self.log_likelihood + sum(self.log_priors.values())
-
-    def or_impossible(self) -> Evaluation:
-        """Itself, or minus infinity where its density is not finite, so that no sampler goes there."""
-        return self if math.isfinite(self.log_density) else Evaluation(-math.inf)
-
-
-class _Evaluate(Messenger):
-    """Runs a model at given whitened values and latent values, and sums what it observes."""
-
-    def __init__(self, values: Mapping[str, Tensor], known: Evaluation, inducing: Inputs) -> None:
-        super().__init__()
-        self.values, self.known, self.inducing = values, known, inducing
-        self.factors: Factors = {}
-        self.observed: list[Tensor] = []
-        self.log_priors: dict[str, Tensor | float] = {}
-        self.priors: dict[str, Any] = {}
-
-    def _function_values(self, name: str, key: str, prior: FunctionPrior) -> Tensor:
-        if key in self.inducing:
-            white = self.values[name + INDUCING + SUFFIX]
-            return sparse_values(prior, self.inducing[key], white, self.values[name + SUFFIX])
-        prior._factor = self.known.factors.get(name)
-        value = prior.unwhiten(self.values[name + SUFFIX])
-        self.factors[name] = prior.scale_tril
-        return value
-
-    def _pyro_sample(self, msg: Message) -> None:
-        fn, name = msg["fn"], msg["name"]
-        if isinstance(fn, Observation):
-            if is_expanded(fn):
-                values = {k: self._function_values(f"{name}_{k}", f"{name}/{k}", p) for k, p in fn.priors.items()}
-                check_target(msg["value"], fn.event_shape, join(values))
-                msg["fn"] = fn.conditional.given(join(values))
-                return
-            ((k, prior),) = fn.priors.items()
-            inputs = self.inducing.get(f"{name}/{k}")
-            if inputs is not None:
-                white = self.values[f"{name}_{k}{INDUCING}{SUFFIX}"]
-                msg["fn"] = sparse_observation(fn, sparse_moments(prior, inputs, white))
-        elif not msg["is_observed"] and not site_is_subsample(msg):
-            sampled = isinstance(fn, FunctionPrior)
-            msg["value"] = self._function_values(name, name, fn) if sampled else self.values[name]
-
-    def _pyro_post_sample(self, msg: Message) -> None:
-        if not is_random(msg) or (isinstance(msg["fn"], FunctionPrior) and not msg["is_observed"]):
-            return
-        name, fn = msg["name"], msg["fn"]
-        if self.known.priors.get(name) is fn:
-            self.log_priors[name], self.priors[name] = self.known.log_priors[name], fn
-            return
-        log_prob = scale_and_mask(fn.log_prob(msg["value"]), msg["scale"], msg["mask"]).sum()
-        if msg["is_observed"]:
-            self.observed.append(log_prob)
-        else:
-            self.log_priors[name], self.priors[name] = log_prob, fn
+from pyro_dgp.mcmc.evaluation import Evaluate, Evaluation
+from pyro_dgp.mcmc.sparse import INDUCING
+from pyro_dgp.mcmc.surrogates import Conditional, DrawSurrogates, EvaluateGiven, Surrogates
+from pyro_dgp.mcmc.whitening import SUFFIX, WhitenedModel
 
 
 def _require_continuous(name: str, fn: Any) -> None:
     if fn.has_enumerate_support or fn.support.is_discrete:
         raise ValueError(f"the latent site {name!r} is discrete: sum it out in the model, or sample the rest of it")
+
+
+def _summed(run: Evaluate) -> Evaluation:
+    log_priors = {name: float(value) for name, value in run.log_priors.items()}
+    return Evaluation(float(sum(run.observed)), log_priors, run.factors, run.priors).or_impossible()
 
 
 class WhitenedDensity:
@@ -141,6 +62,9 @@ class WhitenedDensity:
                 "the model has nothing to sample: its only GP is integrated out and no hyperparameter has a prior (PyroSample)"
             )
         self._order = {name.removesuffix(SUFFIX): number for number, name in enumerate(self.start)}
+        sparse = {name for name in self.whitened if name.removesuffix(SUFFIX) + INDUCING + SUFFIX in self.whitened}
+        sparse |= {name.removesuffix(SUFFIX) + INDUCING + SUFFIX for name in sparse}
+        self._dense = [name.removesuffix(SUFFIX) for name in self.whitened if name not in sparse]
 
     def _require_fixed_supports(self) -> None:
         """A second draw of the prior has the same supports."""
@@ -164,27 +88,59 @@ class WhitenedDensity:
             object (a ``PyroSample`` of fixed parameters), and factors of GPs that the model meets no later than ``changed``.
         :param changed: name of the site.
         """
-        reused = Evaluation(0.0)
-        if known is not None and changed is not None:
-            last = self._order[changed.removesuffix(SUFFIX)]
-            reused = Evaluation(
-                0.0,
-                known.log_priors,
-                {name: factor for name, factor in known.factors.items() if self._order[name] <= last},
-                {name: prior for name, prior in known.priors.items() if name != changed},
-            )
         try:
             with torch.no_grad():
-                run = self.run(values, reused)
+                run = self.run(values, self._reused(known, changed))
         except NotPositiveDefiniteError:
             return Evaluation(-math.inf)
-        log_priors = {name: float(value) for name, value in run.log_priors.items()}
-        result = Evaluation(float(sum(run.observed)), log_priors, run.factors, run.priors)
-        return result.or_impossible()
+        return _summed(run)
 
-    def run(self, values: Mapping[str, Tensor], known: Evaluation) -> _Evaluate:
+    def _reused(self, known: Evaluation | None, changed: str | None) -> Evaluation:
+        if known is None or changed is None:
+            return Evaluation(0.0)
+        last = self._order[changed.removesuffix(SUFFIX)]
+        factors = {name: factor for name, factor in known.factors.items() if self._order[name] <= last}
+        priors = {name: prior for name, prior in known.priors.items() if name != changed}
+        return Evaluation(0.0, known.log_priors, factors, priors)
+
+    def surrogates(self, values: Mapping[str, Tensor], at: Evaluation, name: str, scale: float) -> Surrogates:
+        """Surrogate data for the GPs whose values are sampled and may depend on a latent site: those that the model meets after it.
+
+        :param at: the evaluation at these values.
+        :param name: of the site.
+        :param scale: of the noise in the data.
+        :raises NotPositiveDefiniteError: if the scale is too small for the precision of the numbers.
+        """
+        names = [own for own in self._dense if self._order[own] > self._order[name]]
+        width = next(iter(values.values())).new_tensor(scale)
+        if not names:
+            return Surrogates(width)
+        with torch.no_grad(), DrawSurrogates(values, self._reused(at, name), self.model.inducing, names, width) as run:
+            self.model.model(*self.args, **self.kwargs)
+        return Surrogates(width, run.data, run.noise, run.log_density)
+
+    def evaluate_given(
+        self, surrogates: Surrogates, values: Mapping[str, Tensor], known: Evaluation, changed: str
+    ) -> Conditional:
+        """As :meth:`evaluate`, given surrogate data, which decide the whitened values of their GPs."""
+        if not surrogates.data:
+            return Conditional(self.evaluate(values, known, changed))
+        try:
+            with torch.no_grad():
+                run = self.run_given(surrogates, values, self._reused(known, changed))
+        except NotPositiveDefiniteError:
+            return Conditional(Evaluation(-math.inf))
+        return Conditional(_summed(run), float(sum(run.log_surrogates)), run.whitened)
+
+    def run_given(self, surrogates: Surrogates, values: Mapping[str, Tensor], known: Evaluation) -> EvaluateGiven:
+        """Run the model at these values, given surrogate data."""
+        with EvaluateGiven(values, known, self.model.inducing, surrogates) as run:
+            self.model.model(*self.args, **self.kwargs)
+        return run
+
+    def run(self, values: Mapping[str, Tensor], known: Evaluation) -> Evaluate:
         """Run the model at these values: tensors, with gradients where they are wanted."""
-        with _Evaluate(values, known, self.model.inducing) as run:
+        with Evaluate(values, known, self.model.inducing) as run:
             self.model.model(*self.args, **self.kwargs)
         return run
 

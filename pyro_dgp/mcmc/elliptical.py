@@ -10,8 +10,11 @@ import torch
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 
-from pyro_dgp.mcmc.density import Evaluation, WhitenedDensity
+from pyro_dgp.mcmc.density import WhitenedDensity
+from pyro_dgp.mcmc.evaluation import Evaluation
 from pyro_dgp.mcmc.slices import elliptical_slice, slice_sample
+from pyro_dgp.mcmc.starts import PriorDraw, Start
+from pyro_dgp.mcmc.surrogates import Conditional, Surrogates, SurrogateScale
 from pyro_dgp.mcmc.whitening import WhitenedModel, whitened
 
 #: How often a slice is widened at most: while its width is being learned, and after that, when it mostly fits.
@@ -32,17 +35,24 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
     :param function_updates: of every output in one iteration. An update of function values takes fewer runs of the model than one of
         all the hyperparameters, and the figures that users read hang on it.
     :param density: what evaluates it, :class:`~pyro_dgp.CompiledDensity` for long chains.
+    :param start: where it starts unless ``initial_params`` says: at a draw of the prior, or after an :class:`~pyro_dgp.Ascent` from one.
     :ivar stats: of the last draw: ``lp`` (log density in unconstrained space up to a constant, nats) and ``runs`` (of the model).
     """
 
     def __init__(
-        self, model: Callable[..., Any], function_updates: int = 4, density: type[WhitenedDensity] = WhitenedDensity
+        self,
+        model: Callable[..., Any],
+        function_updates: int = 4,
+        density: type[WhitenedDensity] = WhitenedDensity,
+        start: Start = PriorDraw(),
+        surrogate_scale: SurrogateScale | None = None,
     ) -> None:
         if function_updates < 1:
             raise ValueError(
                 f"function_updates must be at least 1, got {function_updates}: without it the draws would stay where they are"
             )
-        self.function_updates, self.density = function_updates, density
+        self.function_updates, self.density, self.start = function_updates, density, start
+        self.surrogate_scale = surrogate_scale
         self.model = model if isinstance(model, WhitenedModel) else whitened(model)
         self.transforms: dict[str, Any] = {}
         self.stats: dict[str, float | int] = {}
@@ -51,6 +61,7 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
 
     def _forget(self) -> None:
         self._density: WhitenedDensity | None = None
+        self._started: dict[str, Tensor] | None = None
         self._at: Evaluation | None = None
         self._params: dict[str, Tensor] = {}
         self._widths: dict[str, Tensor] = {}
@@ -74,11 +85,13 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
 
     @property
     def initial_params(self) -> dict[str, Tensor]:
-        """A draw of the prior, in unconstrained space, or what was given."""
+        """In unconstrained space: what was given, or where :attr:`start` leads."""
         if self._given is not None:
             return self._given
-        assert self._density is not None
-        return self._density.unconstrained_start()
+        if self._started is None:
+            assert self._density is not None
+            self._started = self.start(self._density)
+        return self._started
 
     @initial_params.setter
     def initial_params(self, params: dict[str, Tensor]) -> None:
@@ -104,8 +117,7 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
             params[name] = values[name]
         for name in self.transforms:
             params[name] = params[name].clone()
-            for index in range(params[name].numel()):
-                self._at = self._update_number(density, values, params, name, index, self._at)
+            self._at = self._update_site(density, values, params, name, self._at)
         self._sweeps += 1
         if self._warming and self._sweeps >= 10:
             self._widths = {k: (3 * moved / self._sweeps).clamp_min(1e-3) for k, moved in self._moves.items()}
@@ -143,28 +155,50 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
             values[name], last = old, at
         return last
 
-    def _update_number(
+    def _update_site(
         self,
         density: WhitenedDensity,
         values: dict[str, Tensor],
         params: dict[str, Tensor],
         name: str,
-        index: int,
         at: Evaluation,
     ) -> Evaluation:
-        """One number of one hyperparameter in unconstrained space, given all else."""
+        """Every number of one hyperparameter, given all else or, of the function values that may depend on it, surrogate data."""
+        surrogates = None
+        if self.surrogate_scale is not None:
+            surrogates = density.surrogates(values, at, name, self.surrogate_scale.draw())
+        state = Conditional(at) if surrogates is None else Conditional(at, surrogates.log_density)
+        for index in range(params[name].numel()):
+            state = self._update_number(density, surrogates, values, params, name, index, state)
+        params.update(state.whitened)
+        return state.evaluation
+
+    def _update_number(
+        self,
+        density: WhitenedDensity,
+        surrogates: Surrogates | None,
+        values: dict[str, Tensor],
+        params: dict[str, Tensor],
+        name: str,
+        index: int,
+        at: Conditional,
+    ) -> Conditional:
+        """One number of it in unconstrained space."""
         transform, flat, last = density.transforms[name], params[name].view(-1), at
         start = float(flat[index])
 
-        def with_volume(evaluation: Evaluation) -> float:
+        def with_volume(state: Conditional) -> float:
             volume = transform.log_abs_det_jacobian(params[name], values[name]).sum()
-            return evaluation.log_density + float(volume)
+            return state.log_density + float(volume)
 
         def log_density(point: float) -> float:
             nonlocal last
             flat[index] = point
             values[name] = transform(params[name])
-            last = density.evaluate(values, at, name)
+            if surrogates is None:
+                last = Conditional(density.evaluate(values, at.evaluation, name))
+            else:
+                last = density.evaluate_given(surrogates, values, at.evaluation, name)
             return with_volume(last)
 
         width = float(self._widths[name].view(-1)[index])
@@ -174,6 +208,7 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
         if point == start:
             flat[index], last = start, at
             values[name] = transform(params[name])
+        values.update(last.whitened)
         if self._warming:
             self._moves[name].view(-1)[index] += abs(point - start)
         return last

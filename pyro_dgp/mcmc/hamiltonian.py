@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pyro_dgp.linalg import NotPositiveDefiniteError
 from pyro_dgp.mcmc.density import WhitenedDensity
+from pyro_dgp.mcmc.starts import PriorDraw, Start
 from pyro_dgp.mcmc.whitening import WhitenedModel, whitened
 
 #: Prior draws that are tried as a start before giving up.
@@ -28,6 +29,7 @@ class WhitenedNUTS(NUTS):  # type: ignore[misc]
     :param model: the model, or ``whitened(model)``.
     :param max_tree_depth: at most ``2**max_tree_depth - 1`` gradients a draw; each factorises one matrix of all rows for each layer.
     :param density: what evaluates the potential, :class:`~pyro_dgp.CompiledDensity` for long chains.
+    :param start: where it starts unless ``initial_params`` says: at a draw of the prior, or after an :class:`~pyro_dgp.Ascent` from one.
     :param options: those of ``pyro.infer.NUTS`` (``target_accept_prob``, ``full_mass``, ``step_size``).
     :ivar stats: of the last draw, names as ArviZ has them: ``lp`` (log density in unconstrained space up to a constant, nats),
         ``energy`` (of the trajectory at its start, nats), ``n_steps`` (gradients), ``tree_depth``, ``acceptance_rate``, ``step_size``,
@@ -39,10 +41,11 @@ class WhitenedNUTS(NUTS):  # type: ignore[misc]
         model: Callable[..., Any],
         max_tree_depth: int = 6,
         density: type[WhitenedDensity] = WhitenedDensity,
+        start: Start = PriorDraw(),
         **options: Any,
     ) -> None:
         self.stats: dict[str, float | int | bool] = {}
-        self.density = density
+        self.density, self.start = density, start
         super().__init__(
             model if isinstance(model, WhitenedModel) else whitened(model), max_tree_depth=max_tree_depth, **options
         )
@@ -51,8 +54,7 @@ class WhitenedNUTS(NUTS):  # type: ignore[misc]
         given = self.initial_params  # type: ignore[has-type]
         for _ in range(_TRIES):
             density = self.density(self.model, model_args, model_kwargs)
-            start = density.unconstrained_start() if given is None else given
-            if given is not None or _is_finite(density, start):
+            if given is not None or _is_finite(density, density.unconstrained_start()):
                 break
         else:
             raise ValueError(
@@ -60,7 +62,7 @@ class WhitenedNUTS(NUTS):  # type: ignore[misc]
             )
         self.potential_fn = density.potential
         self.transforms = {name: transform.inv for name, transform in density.transforms.items()}
-        self.initial_params = start
+        self.initial_params = self.start(density) if given is None else given
 
     def _build_basetree(self, z: Any, r: Any, z_grads: Any, log_slice: Any, direction: int, energy: Tensor) -> Any:
         tree = super()._build_basetree(z, r, z_grads, log_slice, direction, energy)

@@ -1,0 +1,147 @@
+"""Surrogate data (Murray and Adams 2010): hyperparameters that move while noisy copies of the function values stay.
+
+With whitened values fixed, a new lengthscale changes all function values; under a sharp likelihood it can hardly move. Surrogate data
+``g ~ N(f, s^2)`` are drawn for the present function values, and then hyperparameters are updated given g and the noise ``eta`` in
+
+    v = v^ + C^-T eta,   C C^T = I + L^T L / s^2,   C C^T v^ = L^T (g - m) / s^2,
+
+which is how v given g is drawn, with density ``p(y | f) N(g; m, L L^T + s^2 I)`` times the priors. Function values stay near g
+where g is precise; for large s this is the whitened update.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from pyro_dgp import linalg
+from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.mcmc.evaluation import Evaluate, Evaluation
+from pyro_dgp.mcmc.sparse import Inputs
+from pyro_dgp.mcmc.whitening import SUFFIX
+
+
+@dataclass(frozen=True)
+class SurrogateScale:
+    """What ``s`` is drawn from, anew for each update: log-uniform between two scales, in units of function values."""
+
+    low: float = 0.003
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.low <= self.high:
+            raise ValueError(f"scales of surrogate data are positive, low first, got {self.low} and {self.high}")
+
+    def draw(self) -> float:
+        """One scale."""
+        return self.low * (self.high / self.low) ** float(torch.rand(()))
+
+
+@dataclass(frozen=True)
+class Surrogates:
+    """Surrogate data of some GPs, by name, with the noise that makes the present whitened values of them.
+
+    :ivar data: ``g``, ``(..., N, D_out)``.
+    :ivar noise: ``eta``, the same shape.
+    :ivar scale: ``s``, a number in a tensor.
+    :ivar log_density: of the data at the hyperparameters they were drawn at, nats.
+    """
+
+    scale: Tensor
+    data: dict[str, Tensor] = field(default_factory=dict)
+    noise: dict[str, Tensor] = field(default_factory=dict)
+    log_density: float = 0.0
+
+
+@dataclass(frozen=True)
+class Conditional:
+    """A run of the model given surrogate data.
+
+    :ivar log_surrogates: log density of the data, nats.
+    :ivar whitened: whitened values that the noise became, by site.
+    """
+
+    evaluation: Evaluation
+    log_surrogates: float = 0.0
+    whitened: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def log_density(self) -> float:
+        """Of everything, nats."""
+        return self.evaluation.log_density + self.log_surrogates
+
+
+class _Posterior:
+    """Whitened values of a GP given surrogate data, and the density of these."""
+
+    def __init__(self, prior: FunctionPrior, data: Tensor, scale: Tensor) -> None:
+        factor, residual = prior.scale_tril, (data - prior.mean) / scale
+        scaled = factor / scale
+        precision = scaled.mT @ scaled
+        precision = precision + torch.eye(precision.shape[-1], dtype=precision.dtype, device=precision.device)
+        self._chol = linalg.cholesky(precision, 0.0, prior.name)
+        self._shift = linalg.solve_factor(self._chol, linalg.apply_factor(scaled.mT, residual))  # C^T v^
+        logs = self._chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        outputs = prior.num_outputs if logs.shape[-1] == 1 else 1
+        misfit = residual.square().sum() - self._shift.square().sum()
+        self.log_density = (
+            -0.5 * misfit - outputs * logs.sum() - data.numel() * (scale.log() + 0.5 * math.log(2 * math.pi))
+        )
+
+    def noise(self, whitened: Tensor) -> Tensor:
+        """``eta = C^T (v - v^)``."""
+        return linalg.apply_factor(self._chol.mT, whitened) - self._shift
+
+    def whitened(self, noise: Tensor) -> Tensor:
+        """Its inverse."""
+        return linalg.solve_factor(self._chol.mT, self._shift + noise, upper=True)
+
+
+class DrawSurrogates(Evaluate):
+    """Runs a model at given values and draws surrogate data for some of its GPs."""
+
+    def __init__(
+        self, values: Mapping[str, Tensor], known: Evaluation, inducing: Inputs, names: Iterable[str], scale: Tensor
+    ) -> None:
+        super().__init__(values, known, inducing)
+        self.names, self.scale = set(names), scale
+        self.data: dict[str, Tensor] = {}
+        self.noise: dict[str, Tensor] = {}
+        self.log_density = 0.0
+
+    def function_values(self, name: str, key: str, prior: FunctionPrior) -> Tensor:
+        """As they are, with surrogate data on the side."""
+        value = super().function_values(name, key, prior)
+        if name in self.names:
+            data = value + self.scale * torch.randn_like(value)
+            posterior = _Posterior(prior, data, self.scale)
+            self.data[name], self.noise[name] = data, posterior.noise(self.values[name + SUFFIX])
+            self.log_density += float(posterior.log_density)
+        return value
+
+
+class EvaluateGiven(Evaluate):
+    """Runs a model at given values, but for the GPs that surrogate data stand for."""
+
+    def __init__(
+        self, values: Mapping[str, Tensor], known: Evaluation, inducing: Inputs, surrogates: Surrogates
+    ) -> None:
+        super().__init__(values, known, inducing)
+        self.surrogates = surrogates
+        self.log_surrogates: list[Tensor] = []
+        self.whitened: dict[str, Tensor] = {}
+
+    def function_values(self, name: str, key: str, prior: FunctionPrior) -> Tensor:
+        """From the noise, where there are surrogate data."""
+        if name not in self.surrogates.data:
+            return super().function_values(name, key, prior)
+        posterior = _Posterior(prior, self.surrogates.data[name], self.surrogates.scale)
+        white = posterior.whitened(self.surrogates.noise[name])
+        self.log_surrogates.append(posterior.log_density)
+        self.whitened[name + SUFFIX] = white
+        self.factors[name] = prior.scale_tril
+        return prior.unwhiten(white)
