@@ -164,9 +164,9 @@ def test_under_a_sharp_likelihood_they_have_the_posterior_and_mix():
     weights = torch.softmax(torch.stack(scores), 0)
     mean = float((weights * grid).sum())
     sd = float((weights * (grid - mean).square()).sum().sqrt())
-    (drawn,) = lengthscales(model, x, y, SurrogateScale(0.01, 1.0), 400).values()
-    assert abs(float(drawn.mean()) - mean) < 0.3 * sd
-    assert float(drawn.std()) == pytest.approx(sd, rel=0.25)
+    (drawn,) = lengthscales(model, x, y, SurrogateScale(0.01, 1.0), 600).values()
+    assert abs(float(drawn.mean()) - mean) < 0.4 * sd
+    assert float(drawn.std()) == pytest.approx(sd, rel=0.3)
     (plain,) = lengthscales(model, x, y, None, 100).values()
     assert drawn.diff().abs().mean() > 2 * plain.diff().abs().mean()
 

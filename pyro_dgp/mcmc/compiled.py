@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import warnings
@@ -17,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from pyro_dgp import linalg
 from pyro_dgp.mcmc.density import WhitenedDensity
-from pyro_dgp.mcmc.evaluation import Evaluation
+from pyro_dgp.mcmc.evaluation import Evaluate, Evaluation
 from pyro_dgp.mcmc.surrogates import Conditional, Surrogates
 from pyro_dgp.mcmc.whitening import SUFFIX
 
@@ -69,67 +70,70 @@ class CompiledDensity(WhitenedDensity):
 
     def potential(self, params: Mapping[str, Tensor]) -> Tensor:
         """See :meth:`WhitenedDensity.potential`."""
-        names = list(self.start)
-        given = [params[name] for name in names]
-
-        def with_gradients(*values: Tensor) -> tuple[Tensor, ...]:
-            with torch.enable_grad():
-                leaves = [value.detach().requires_grad_() for value in values]
-                energy = WhitenedDensity.potential(self, dict(zip(names, leaves, strict=True)))
-                return energy.detach(), *torch.autograd.grad(energy, leaves)
-
-        results = self._run("the gradient", with_gradients, [value.detach() for value in given])
+        given = [params[name] for name in self.start]
+        results = self._run("the gradient", self._energy_and_gradients, [value.detach() for value in given])
         if results is None:
             return super().potential(params)
         energy, *gradients = results
         known: Tensor = _Known.apply(energy, len(gradients), *gradients, *given)  # type: ignore[no-untyped-call]
         return known
 
+    def _energy_and_gradients(self, *values: Tensor) -> tuple[Tensor, ...]:
+        with torch.enable_grad():
+            leaves = [value.detach().requires_grad_() for value in values]
+            energy = WhitenedDensity.potential(self, dict(zip(self.start, leaves, strict=True)))
+            return energy.detach(), *torch.autograd.grad(energy, leaves)
+
     def evaluate(
         self, values: Mapping[str, Tensor], known: Evaluation | None = None, changed: str | None = None
     ) -> Evaluation:
         """See :meth:`WhitenedDensity.evaluate`; a program uses nothing of ``known``."""
-        names, priors = list(self.start), list(self.transforms)
-
-        def parts(*points: Tensor) -> tuple[Tensor, ...]:
-            with torch.no_grad():
-                run = self.run(dict(zip(names, points, strict=True)), Evaluation(0.0))
-            return (torch.stack(run.observed).sum(), *(torch.as_tensor(run.log_priors[name]) for name in priors))
-
-        results = self._run("the density", parts, [values[name] for name in names])
+        results = self._run("the density", self._parts, [values[name] for name in self.start])
         if results is None:
             return super().evaluate(values, known, changed)
-        log_likelihood, *log_priors = torch.stack(results).tolist()
-        return Evaluation(log_likelihood, dict(zip(priors, log_priors, strict=True))).or_impossible()
+        log_likelihood, *log_priors = results[0].tolist()
+        return Evaluation(log_likelihood, dict(zip(self.transforms, log_priors, strict=True))).or_impossible()
+
+    def _parts(self, *points: Tensor) -> tuple[Tensor, ...]:
+        with torch.no_grad():
+            run = self.run(dict(zip(self.start, points, strict=True)), Evaluation(0.0))
+        return (self._numbers(run),)
 
     def evaluate_given(
         self, surrogates: Surrogates, values: Mapping[str, Tensor], known: Evaluation, changed: str
     ) -> Conditional:
         """See :meth:`WhitenedDensity.evaluate_given`; a program for each set of GPs."""
-        sites, priors = list(surrogates.data), list(self.transforms)
+        sites = tuple(surrogates.data)
         if not sites:
             return Conditional(self.evaluate(values, known, changed))
-        names = [name for name in self.start if name.removesuffix(SUFFIX) not in sites]
-
-        def parts(scale: Tensor, *points: Tensor) -> tuple[Tensor, ...]:
-            own = dict(zip(names, points, strict=False))
-            data, noise = points[len(names) : len(names) + len(sites)], points[len(names) + len(sites) :]
-            given = Surrogates(scale, dict(zip(sites, data, strict=True)), dict(zip(sites, noise, strict=True)))
-            with torch.no_grad():
-                run = self.run_given(given, own, Evaluation(0.0))
-            numbers = [torch.stack(run.observed).sum(), torch.stack(run.log_surrogates).sum()]
-            numbers += [torch.as_tensor(run.log_priors[name]) for name in priors]
-            return (torch.stack(numbers), *(run.whitened[name + SUFFIX] for name in sites))
-
-        points = [surrogates.scale, *(values[name] for name in names), *surrogates.data.values()]
-        results = self._run(f"the density given {', '.join(sites)}", parts, [*points, *surrogates.noise.values()])
+        points = [surrogates.scale, *(values[name] for name in self._others(sites))]
+        points += [*surrogates.data.values(), *surrogates.noise.values()]
+        what = f"the density given {', '.join(sites)}"
+        results = self._run(what, functools.partial(self._parts_given, sites), points)
         if results is None:
             return super().evaluate_given(surrogates, values, known, changed)
-        numbers, *whitened = results
-        log_likelihood, log_surrogates, *log_priors = numbers.tolist()
-        evaluation = Evaluation(log_likelihood, dict(zip(priors, log_priors, strict=True))).or_impossible()
+        (log_likelihood, log_surrogates, *log_priors), whitened = results[0].tolist(), results[1:]
+        evaluation = Evaluation(log_likelihood, dict(zip(self.transforms, log_priors, strict=True))).or_impossible()
         names = [name + SUFFIX for name in sites]
         return Conditional(evaluation, log_surrogates, dict(zip(names, whitened, strict=True)))
+
+    def _others(self, sites: tuple[str, ...]) -> list[str]:
+        return [name for name in self.start if name.removesuffix(SUFFIX) not in sites]
+
+    def _parts_given(self, sites: tuple[str, ...], scale: Tensor, *points: Tensor) -> tuple[Tensor, ...]:
+        count = len(sites)
+        data, noise = points[-2 * count : -count], points[-count:]
+        values = dict(zip(self._others(sites), points[: -2 * count], strict=True))
+        given = Surrogates(scale, dict(zip(sites, data, strict=True)), dict(zip(sites, noise, strict=True)))
+        with torch.no_grad():
+            run = self.run_given(given, values, Evaluation(0.0))
+        log_surrogates = torch.stack(run.log_surrogates).sum()
+        return self._numbers(run, log_surrogates), *(run.whitened[name + SUFFIX] for name in sites)
+
+    def _numbers(self, run: Evaluate, *others: Tensor) -> Tensor:
+        """Log likelihood, others, and log priors in a row."""
+        priors = (torch.as_tensor(run.log_priors[name]) for name in self.transforms)
+        return torch.stack([torch.stack(run.observed).sum(), *others, *priors])
 
     def _run(self, what: str, function: Program, points: list[Tensor]) -> list[Tensor] | None:
         """Results of the program, made at its first use; nothing if there is none or a matrix could not be factorised."""

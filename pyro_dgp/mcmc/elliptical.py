@@ -139,21 +139,12 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
         self, density: WhitenedDensity, values: dict[str, Tensor], name: str, column: int, at: Evaluation
     ) -> Evaluation:
         """One output of one GP, given all else."""
-        old, last = values[name], at
-
-        def log_density(point: Tensor) -> float:
-            nonlocal last
-            values[name] = old.clone()
-            values[name][..., column] = point
-            last = density.evaluate(values, at, name)
-            return last.log_density  # priors too: that of another site may depend on these function values
-
-        start = old[..., column]
-        point, evaluations = elliptical_slice(log_density, start, at.log_density)
+        line = _Column(density, values, name, column, at)
+        point, evaluations = elliptical_slice(line, line.start, at.log_density)
         self._evaluations += evaluations
-        if point is start:
-            values[name], last = old, at
-        return last
+        if point is line.start:
+            values[name], line.last = line.old, at
+        return line.last
 
     def _update_site(
         self,
@@ -184,34 +175,18 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
         at: Conditional,
     ) -> Conditional:
         """One number of it in unconstrained space."""
-        transform, flat, last = density.transforms[name], params[name].view(-1), at
-        start = float(flat[index])
-
-        def with_volume(state: Conditional) -> float:
-            volume = transform.log_abs_det_jacobian(params[name], values[name]).sum()
-            return state.log_density + float(volume)
-
-        def log_density(point: float) -> float:
-            nonlocal last
-            flat[index] = point
-            values[name] = transform(params[name])
-            if surrogates is None:
-                last = Conditional(density.evaluate(values, at.evaluation, name))
-            else:
-                last = density.evaluate_given(surrogates, values, at.evaluation, name)
-            return with_volume(last)
-
+        line = _Number(density, surrogates, values, params, name, index, at)
         width = float(self._widths[name].view(-1)[index])
         steps = _STEPS_WARMING if self._warming else _STEPS
-        point, evaluations = slice_sample(log_density, start, with_volume(at), width, steps)
+        point, evaluations = slice_sample(line, line.start, line.log_density(), width, steps)
         self._evaluations += evaluations
-        if point == start:
-            flat[index], last = start, at
-            values[name] = transform(params[name])
-        values.update(last.whitened)
+        if point == line.start:
+            line.put(point)
+            line.last = at
+        values.update(line.last.whitened)
         if self._warming:
-            self._moves[name].view(-1)[index] += abs(point - start)
-        return last
+            self._moves[name].view(-1)[index] += abs(point - line.start)
+        return line.last
 
     def logging(self) -> dict[str, str]:
         """Runs of the model for each sweep."""
@@ -224,3 +199,59 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
     def cleanup(self) -> None:
         """Let go of the data."""
         self._forget()
+
+
+class _Column:
+    """The density along one output of one GP; it writes into the values."""
+
+    def __init__(
+        self, density: WhitenedDensity, values: dict[str, Tensor], name: str, column: int, at: Evaluation
+    ) -> None:
+        self.density, self.values, self.name, self.column, self.at = density, values, name, column, at
+        self.old, self.last = values[name], at
+        self.start = self.old[..., column]
+
+    def __call__(self, point: Tensor) -> float:
+        """Nats, priors too: that of another site may depend on these function values."""
+        self.values[self.name] = self.old.clone()
+        self.values[self.name][..., self.column] = point
+        self.last = self.density.evaluate(self.values, self.at, self.name)
+        return self.last.log_density
+
+
+class _Number:
+    """The density along one number of a hyperparameter in unconstrained space; it writes into the values and parameters."""
+
+    def __init__(
+        self,
+        density: WhitenedDensity,
+        surrogates: Surrogates | None,
+        values: dict[str, Tensor],
+        params: dict[str, Tensor],
+        name: str,
+        index: int,
+        at: Conditional,
+    ) -> None:
+        self.density, self.surrogates, self.values, self.params, self.name = density, surrogates, values, params, name
+        self.index, self.at, self.last = index, at, at
+        self.start = float(params[name].view(-1)[index])
+
+    def put(self, point: float) -> None:
+        """The number, there."""
+        self.params[self.name].view(-1)[self.index] = point
+        self.values[self.name] = self.density.transforms[self.name](self.params[self.name])
+
+    def log_density(self) -> float:
+        """At the last point."""
+        transform = self.density.transforms[self.name]
+        volume = transform.log_abs_det_jacobian(self.params[self.name], self.values[self.name]).sum()
+        return self.last.log_density + float(volume)
+
+    def __call__(self, point: float) -> float:
+        """Nats."""
+        self.put(point)
+        if self.surrogates is None:
+            self.last = Conditional(self.density.evaluate(self.values, self.at.evaluation, self.name))
+        else:
+            self.last = self.density.evaluate_given(self.surrogates, self.values, self.at.evaluation, self.name)
+        return self.log_density()

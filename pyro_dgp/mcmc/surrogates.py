@@ -29,8 +29,8 @@ from pyro_dgp.mcmc.whitening import SUFFIX
 class SurrogateScale:
     """What ``s`` is drawn from, anew for each update: log-uniform between two scales, in units of function values."""
 
-    low: float = 0.003
-    high: float = 1.0
+    low: float = 0.05
+    high: float = 2.0
 
     def __post_init__(self) -> None:
         if not 0 < self.low <= self.high:
