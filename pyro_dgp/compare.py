@@ -125,7 +125,7 @@ def compare(
                 _write(comparison.output, rows, part, fitted, given, prediction)
                 shutil.rmtree(chains, ignore_errors=True)
             study = comparison.study()
-            if study is not None and not (comparison.output / "gap.json").exists():
+            if study is not None and not study.finished(comparison.output):
                 given = _subset(METHODS[study.reference], part, settings, say)
                 x, y = part.x_train[given], part.y_train[given]
                 try:

@@ -21,6 +21,9 @@ from pyro_dgp.recipes import deep, deep_with_priors
 
 Row = dict[str, Any]
 
+#: What a study writes.
+FILE = "gap.json"
+
 #: Added to the reference's name: a second run of it, whose distance from the first is what chance makes.
 AGAIN = " again"
 
@@ -51,6 +54,15 @@ class GapStudy:
             raise ValueError(
                 f"{self.reference} is no approximation of the posterior: take ess or nuts as the reference"
             )
+
+    def finished(self, folder: Path) -> bool:
+        """Whether the folder has this study's ``gap.json``: of the same reference, with all of its methods."""
+        path = folder / FILE
+        if not path.exists():
+            return False
+        rows = json.loads(path.read_text())
+        there = {row["method"] for row in rows if row["reference"] == self.reference}
+        return there >= {self.reference + AGAIN, *self.methods} - {self.reference}
 
     def run(
         self,
@@ -119,5 +131,5 @@ def report(gaps: dict[str, dict[str, InferenceGap]], study: GapStudy, new: Tenso
                 "approximates_posterior": method.inference.approximates_posterior(Settings()),
             })  # fmt: skip
         draw_gap(by_method, new, folder / f"gap-{condition}.png", f"{study.reference}, {condition} hyperparameters")
-    (folder / "gap.json").write_text(json.dumps(rows, indent=2) + "\n")
+    (folder / FILE).write_text(json.dumps(rows, indent=2) + "\n")
     return rows

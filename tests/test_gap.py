@@ -1,3 +1,4 @@
+import json
 import math
 
 import pytest
@@ -17,6 +18,7 @@ from pyro_dgp import (
     predict,
     predict_mcmc,
 )
+from pyro_dgp.gap_study import GapStudy
 from pyro_dgp.likelihoods import CollapsedObservation
 from pyro_dgp.losses import ELBO
 from pyro_dgp.moments import Moments
@@ -110,3 +112,16 @@ def test_what_cannot_be_compared_is_one_sentence():
     several = Prediction(lambda rows: Mixture(components, torch.zeros(1)), 2, torch.Size([3]))
     with pytest.raises(ValueError, match="predictions of one output"):
         inference_gap(several, one)
+
+
+def test_a_study_is_finished_when_its_own_rows_are_there(tmp_path):
+    assert not GapStudy(["dsvi"], "ess").finished(tmp_path)
+    rows = [{"method": name, "reference": "ess"} for name in ("ess again", "dsvi", "dspp")]
+    (tmp_path / "gap.json").write_text(json.dumps(rows))
+    for methods, reference, expected in (
+        (["dsvi"], "ess", True),
+        (["ess", "dspp"], "ess", True),
+        (["dsvi", "sghmc"], "ess", False),
+        (["dsvi"], "nuts", False),
+    ):
+        assert GapStudy(methods, reference).finished(tmp_path) == expected
