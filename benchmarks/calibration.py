@@ -172,6 +172,7 @@ def main() -> None:
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     x = torch.linspace(-1, 1, 20)[:, None]
     key = {"sampler": arguments.sampler, "shift": arguments.shift, "draws": arguments.draws}
+    key |= {"thin": THIN[arguments.sampler], "warmup": WARMUP[arguments.sampler]}
     done = {r["seed"]: r["ranks"] for r in read(arguments.out) if all(r[k] == v for k, v in key.items())}
     for seed in range(0 if arguments.table else arguments.simulations):
         if seed in done:
