@@ -175,10 +175,10 @@ def apply_factor(factor: Tensor, values: Tensor) -> Tensor:
 def solve_factor(factor: Tensor, values: Tensor, upper: bool = False) -> Tensor:
     """``L^-1 v``, the inverse of :func:`apply_factor`; same shapes, for factors that are lower triangular or, transposed, upper."""
     if factor.shape[-3] == 1:
-        lower = factor.squeeze(-3)
-        batch = torch.broadcast_shapes(lower.shape[:-2], values.shape[:-2])
-        lower, values = lower.expand(batch + lower.shape[-2:]), values.expand(batch + values.shape[-2:])
-        return torch.linalg.solve_triangular(lower, values, upper=upper)
+        single = factor.squeeze(-3)
+        batch = torch.broadcast_shapes(single.shape[:-2], values.shape[:-2])
+        single, values = single.expand(batch + single.shape[-2:]), values.expand(batch + values.shape[-2:])
+        return torch.linalg.solve_triangular(single, values, upper=upper)
     columns = values.mT.unsqueeze(-1)
     batch = torch.broadcast_shapes(factor.shape[:-2], columns.shape[:-2])
     factor, columns = factor.expand(batch + factor.shape[-2:]), columns.expand(batch + columns.shape[-2:])

@@ -17,15 +17,9 @@ from pyro_dgp import (
 )
 from pyro_dgp.linalg import NotPositiveDefiniteError
 from pyro_dgp.mcmc.density import WhitenedDensity
-from tests.examples import OneLayer, TwoLayers, regression
+from tests.examples import OneLayer, Recorded, TwoLayers, regression
 
 pytestmark = pytest.mark.usefixtures("local")
-
-
-class Recorded(CompiledDensity):
-    """Recorded, and run as it was recorded: nothing to wait for."""
-
-    backend = "eager"
 
 
 def with_priors(x, likelihood=None):

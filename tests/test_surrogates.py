@@ -9,7 +9,6 @@ from torch.distributions import MultivariateNormal
 
 from pyro_dgp import (
     RBF,
-    CompiledDensity,
     EllipticalSlice,
     GaussianProcess,
     SurrogateScale,
@@ -19,7 +18,7 @@ from pyro_dgp import (
 )
 from pyro_dgp.mcmc.density import WhitenedDensity
 from pyro_dgp.mcmc.evaluation import Evaluation
-from tests.examples import TwoLayers, regression
+from tests.examples import Recorded, TwoLayers, regression
 
 pytestmark = pytest.mark.usefixtures("local")
 
@@ -44,12 +43,6 @@ class Chain(PyroModule):
         for number, gp in enumerate(self.gps):
             x = pyro.sample(f"h{number}", gp(x))
         return pyro.sample("y", dist.Normal(x, self.scale).to_event(2), obs=y)
-
-
-class Recorded(CompiledDensity):
-    """Recorded, and run as it was recorded: nothing to wait for."""
-
-    backend = "eager"
 
 
 def joint(density, values, name, scale, change):

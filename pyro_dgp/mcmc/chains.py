@@ -6,7 +6,7 @@ import copy
 import pickle
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -216,7 +216,7 @@ def _identity(kernel: MCMCKernel, args: tuple[Any, ...], warmup_steps: int) -> s
     tensors = [value.detach().cpu().numpy() for value in values if isinstance(value, Tensor)]
     options = [*vars(kernel).items(), *vars(getattr(kernel, "_adapter", object)).items()]
     plain = {name: value for name, value in options if isinstance(value, int | float | str | None)}
-    plain |= {name: repr(getattr(kernel, name, None)) for name in ("start", "surrogate_scale")}
+    plain |= {name: repr(value) for name, value in options if is_dataclass(value)}
     kinds = [getattr(kind, "__qualname__", type(kind).__qualname__) for kind in (type(kernel), model)]
     others = [value for value in args if isinstance(value, int | float | str | None)]
     prior = _prior(kernel.model, args)

@@ -115,7 +115,7 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
         params, before = dict(params), self._evaluations
         for name, shape in list(density.whitened.items()) * self.function_updates:
             for column in range(shape[-1]):
-                self._at = self._update_column(density, values, name, column, self._at)
+                self._at = self._update_column(_Column(density, values, name, column, self._at))
             params[name] = values[name]
         for name in self.transforms:
             params[name] = params[name].clone()
@@ -137,15 +137,12 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
         )
         return self._at.log_density + normal + volume
 
-    def _update_column(
-        self, density: WhitenedDensity, values: dict[str, Tensor], name: str, column: int, at: Evaluation
-    ) -> Evaluation:
+    def _update_column(self, line: _Column) -> Evaluation:
         """One output of one GP, given all else."""
-        line = _Column(density, values, name, column, at)
-        point, evaluations = elliptical_slice(line, line.start, at.log_density)
+        point, evaluations = elliptical_slice(line, line.start, line.at.log_density)
         self._evaluations += evaluations
         if point is line.start:
-            values[name], line.last = line.old, at
+            line.values[line.name], line.last = line.old, line.at
         return line.last
 
     def _update_site(
@@ -157,37 +154,27 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
         at: Evaluation,
     ) -> Evaluation:
         """Every number of one hyperparameter, given all else or, of the function values that may depend on it, surrogate data."""
-        surrogates = None
+        surrogates = Surrogates()
         if self.surrogate_scale is not None:
             surrogates = density.surrogates(values, at, name, self.surrogate_scale.draw())
-        state = Conditional(at) if surrogates is None else Conditional(at, surrogates.log_density)
+        state = Conditional(at, surrogates.log_density)
         for index in range(params[name].numel()):
-            state = self._update_number(density, surrogates, values, params, name, index, state)
+            state = self._update_number(_Number(density, surrogates, values, params, name, index, state))
         params.update(state.whitened)
         return state.evaluation
 
-    def _update_number(
-        self,
-        density: WhitenedDensity,
-        surrogates: Surrogates | None,
-        values: dict[str, Tensor],
-        params: dict[str, Tensor],
-        name: str,
-        index: int,
-        at: Conditional,
-    ) -> Conditional:
+    def _update_number(self, line: _Number) -> Conditional:
         """One number of it in unconstrained space."""
-        line = _Number(density, surrogates, values, params, name, index, at)
-        width = float(self._widths[name].view(-1)[index])
+        width = float(self._widths[line.name].view(-1)[line.index])
         steps = _STEPS_WARMING if self._warming else _STEPS
         point, evaluations = slice_sample(line, line.start, line.log_density(), width, steps)
         self._evaluations += evaluations
         if point == line.start:
             line.put(point)
-            line.last = at
-        values.update(line.last.whitened)
+            line.last = line.at
+        line.values.update(line.last.whitened)
         if self._warming:
-            self._moves[name].view(-1)[index] += abs(point - line.start)
+            self._moves[line.name].view(-1)[line.index] += abs(point - line.start)
         return line.last
 
     def logging(self) -> dict[str, str]:
@@ -227,7 +214,7 @@ class _Number:
     def __init__(
         self,
         density: WhitenedDensity,
-        surrogates: Surrogates | None,
+        surrogates: Surrogates,
         values: dict[str, Tensor],
         params: dict[str, Tensor],
         name: str,
@@ -252,8 +239,5 @@ class _Number:
     def __call__(self, point: float) -> float:
         """Nats."""
         self.put(point)
-        if self.surrogates is None:
-            self.last = Conditional(self.density.evaluate(self.values, self.at.evaluation, self.name))
-        else:
-            self.last = self.density.evaluate_given(self.surrogates, self.values, self.at.evaluation, self.name)
+        self.last = self.density.evaluate_given(self.surrogates, self.values, self.at.evaluation, self.name)
         return self.log_density()

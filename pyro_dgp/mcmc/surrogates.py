@@ -43,7 +43,7 @@ class SurrogateScale:
 
 @dataclass(frozen=True)
 class Surrogates:
-    """Surrogate data of some GPs, by name, with the noise that makes the present whitened values of them.
+    """Surrogate data of some GPs, or of none, by name, with the noise that makes the present whitened values of them.
 
     :ivar data: ``g``, ``(..., N, D_out)``.
     :ivar noise: ``eta``, the same shape.
@@ -51,7 +51,7 @@ class Surrogates:
     :ivar log_density: of the data at the hyperparameters they were drawn at, nats.
     """
 
-    scale: Tensor
+    scale: Tensor = field(default_factory=lambda: torch.ones(()))
     data: dict[str, Tensor] = field(default_factory=dict)
     noise: dict[str, Tensor] = field(default_factory=dict)
     log_density: float = 0.0
