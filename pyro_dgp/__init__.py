@@ -1,7 +1,7 @@
 """Deep Gaussian processes as ordinary Pyro models, and interchangeable ways to fit them."""
 
 from pyro_dgp.extractors import DeepKernel, FeatureExtractor
-from pyro_dgp.fit import fit
+from pyro_dgp.fit import fit, fit_stream
 from pyro_dgp.gap import InferenceGap, draw_gap, inference_gap
 from pyro_dgp.gp import FunctionPrior, GaussianProcess
 from pyro_dgp.guide import Variational
@@ -44,6 +44,7 @@ from pyro_dgp.prediction import Mixture, Prediction
 from pyro_dgp.processes import AffineMaps, AmortizedInducingPoints, ConditionedProcess, InducingPoints, OneNetwork
 from pyro_dgp.propagation import MonteCarlo, SigmaPoints, WithMean
 from pyro_dgp.sghmc import StochasticGradientHMC, predict_draws
+from pyro_dgp.streams import NumpyStream, ParquetStream, Standardized, Stream
 from pyro_dgp.validation import Validation, fit_validated
 
 __version__ = "0.1.0"
@@ -81,7 +82,9 @@ __all__ = [
     "Matern52",
     "Mixture",
     "MonteCarlo",
+    "NumpyStream",
     "OneNetwork",
+    "ParquetStream",
     "Periodic",
     "Prediction",
     "PredictiveLogLikelihood",
@@ -91,7 +94,9 @@ __all__ = [
     "RationalQuadratic",
     "Scaled",
     "SigmaPoints",
+    "Standardized",
     "StochasticGradientHMC",
+    "Stream",
     "Sum",
     "SurrogateScale",
     "Validation",
@@ -103,6 +108,7 @@ __all__ = [
     "concatenate_inputs",
     "draw_gap",
     "fit",
+    "fit_stream",
     "fit_validated",
     "inducing_inputs",
     "inference_gap",

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pyro_dgp.parameters import module_local_parameters
+from pyro_dgp.streams import Stream
 
 #: ``callback(step, loss)`` after each step; the loss is in nats per observation.
 Callback = Callable[[int, float], object]
@@ -89,16 +90,49 @@ def fit(
     :param stop: asked after each step, with the number of steps done, whether that was the last.
     """
     check_data(x, y)
-    _check_num_data(objective, len(x), batch_size)
+    pairs = ((x[index], y[index]) for index in batches(len(x), batch_size, seed))
+    return _minimise(objective, pairs, len(x), steps, batch_size, learning_rate, callback, optimizer, stop)
+
+
+def fit_stream(
+    objective: torch.nn.Module,
+    stream: Stream,
+    steps: int,
+    batch_size: int = 1024,
+    learning_rate: float = 0.02,
+    seed: int = 0,
+    callback: Callback | None = None,
+    optimizer: OptimizerRecipe = adam,
+    stop: Callable[[int], bool] | None = None,
+) -> FitResult:
+    """The same on rows that stay on disk; the guide is initialised before, on ``stream.sample(10_000)``.
+
+    :param objective: of a loss with ``num_data=len(stream)``.
+    :param stream: see :class:`~pyro_dgp.streams.Stream`; the other parameters are those of :func:`fit`.
+    """
+    pairs = stream.batches(batch_size, seed)
+    return _minimise(objective, pairs, len(stream), steps, batch_size, learning_rate, callback, optimizer, stop)
+
+
+def _minimise(
+    objective: torch.nn.Module,
+    pairs: Iterator[tuple[Tensor, Tensor]],
+    rows: int,
+    steps: int,
+    batch_size: int,
+    learning_rate: float,
+    callback: Callback | None,
+    optimizer: OptimizerRecipe,
+    stop: Callable[[int], bool] | None,
+) -> FitResult:
+    _check_num_data(objective, rows, batch_size)
     result, start = FitResult(), time.perf_counter()
     with module_local_parameters(objective):
         stepper = optimizer(objective, learning_rate)
         schedule = torch.optim.lr_scheduler.LambdaLR(stepper, lambda step: decay(step / max(steps, 1)))
-        rows = batches(len(x), batch_size, seed)
         for step in range(steps):
-            index = next(rows)
             stepper.zero_grad()
-            loss = objective(x[index], y[index]) / len(x)
+            loss = objective(*next(pairs)) / rows
             value = float(loss.detach())
             if not math.isfinite(value):
                 raise ValueError(

@@ -1,0 +1,166 @@
+"""Rows that stay on disk: read block by block, shuffled, in batches; memory that does not grow with their number."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.preprocessing import StandardScaler
+from torch import Tensor
+
+Block = tuple[NDArray[Any], NDArray[Any]]
+
+#: Blocks in memory at a time, whose rows are shuffled together.
+POOL = 4
+
+
+class Stream(ABC):
+    """Inputs ``(N, D)`` and targets ``(N,)`` in blocks of rows, of which :data:`POOL` are in memory at a time.
+
+    A stream of your own has ``sizes`` and :meth:`read`.
+
+    :ivar sizes: rows of each block.
+    :param dtype: of the batches.
+    :param device: of the batches.
+    """
+
+    sizes: Sequence[int]
+
+    def __init__(self, dtype: torch.dtype | None = None, device: str = "cpu") -> None:
+        self.dtype = torch.get_default_dtype() if dtype is None else dtype
+        self.device = device
+
+    @abstractmethod
+    def read(self, block: int) -> Block:
+        """Inputs ``(rows, D)`` and targets ``(rows,)`` of a block, in memory."""
+
+    def __len__(self) -> int:
+        return sum(self.sizes)
+
+    def batches(self, batch_size: int, seed: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Batches without end. A pass visits every row once: blocks in random order, the rows of :data:`POOL` of them shuffled
+        together; its last batch may be smaller. Rows that a file has in an order are mixed no further than that.
+
+        :raises ValueError: at a block with NaN or infinity.
+        """
+        generator = np.random.default_rng(seed)
+        while True:
+            order = generator.permutation(len(self.sizes))
+            rest: Block | None = None
+            for start in range(0, len(order), POOL):
+                blocks = [self._checked(int(number)) for number in order[start : start + POOL]]
+                x, y = (np.concatenate(parts) for parts in zip(*([rest] if rest else []), *blocks, strict=True))
+                shuffled = generator.permutation(len(x))
+                full = len(x) - len(x) % batch_size
+                for first in range(0, full, batch_size):
+                    yield self._tensors((x, y), shuffled[first : first + batch_size])
+                rest = x[shuffled[full:]], y[shuffled[full:]]
+            if rest is not None and len(rest[0]):
+                yield self._tensors(rest, np.arange(len(rest[0])))
+
+    def sample(self, rows: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+        """Rows of a few random blocks, for ``guide.initialize``: all of them if there are no more."""
+        return next(self.batches(min(rows, len(self)), seed))
+
+    def _checked(self, block: int) -> Block:
+        x, y = self.read(block)
+        for name, values in (("an input", x), ("the target", y)):
+            bad = ~np.isfinite(values).reshape(len(values), -1).all(1)
+            if bad.any():
+                row = sum(self.sizes[:block]) + int(bad.argmax())
+                raise ValueError(f"{name} of row {row} of the stream is NaN or infinity: drop or fill such rows")
+        return x, y
+
+    def _tensors(self, block: Block, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        x, y = (torch.as_tensor(part[rows], dtype=self.dtype, device=self.device) for part in block)
+        return x, y
+
+
+class NumpyStream(Stream):
+    """Two ``.npy`` files, of which a block at a time is mapped into memory.
+
+    :param x: file of the inputs ``(N, D)``.
+    :param y: file of the targets ``(N,)``.
+    :param block_rows: rows of a block.
+    """
+
+    def __init__(self, x: str | Path, y: str | Path, block_rows: int = 65_536, **batches: Any) -> None:
+        super().__init__(**batches)
+        self.files = Path(x), Path(y)
+        shapes = [np.load(file, mmap_mode="r").shape for file in self.files]
+        if len(shapes[0]) != 2 or shapes[1] != shapes[0][:1]:
+            raise ValueError(f"{x} and {y} have shapes {shapes[0]} and {shapes[1]}: they must be (N, D) and (N,)")
+        if block_rows < 1:
+            raise ValueError(f"block_rows must be at least 1, got {block_rows}")
+        rows = shapes[0][0]
+        self.starts = range(0, rows, block_rows)
+        self.sizes = [min(block_rows, rows - start) for start in self.starts]
+
+    def read(self, block: int) -> Block:
+        """See :class:`Stream`."""
+        rows = slice(self.starts[block], self.starts[block] + self.sizes[block])
+        x, y = (np.array(np.load(file, mmap_mode="r")[rows]) for file in self.files)
+        return x, y
+
+
+class ParquetStream(Stream):
+    """A Parquet file, whose row groups are the blocks: they are of the size that it was written with.
+
+    :param path: the file.
+    :param target: the column of the targets; the others are inputs.
+    """
+
+    def __init__(self, path: str | Path, target: str, **batches: Any) -> None:
+        super().__init__(**batches)
+        try:
+            from pyarrow import parquet
+        except ImportError as error:
+            raise ImportError("reading Parquet needs pyarrow: pip install 'pyro-dgp[parquet]'") from error
+        self.file, self.target = parquet.ParquetFile(path), target
+        schema = self.file.schema_arrow
+        names = schema.names
+        if target not in names:
+            raise ValueError(f"{path} has no column {target!r}: its columns are {', '.join(names[:20])}")
+        for name in names:
+            if not np.issubdtype(schema.field(name).type.to_pandas_dtype(), np.number):
+                raise ValueError(
+                    f"column {name!r} of {path} holds {schema.field(name).type}, not numbers: encode or drop it"
+                )
+        self.inputs = [name for name in names if name != target]
+        self.sizes = [self.file.metadata.row_group(number).num_rows for number in range(self.file.num_row_groups)]
+
+    def read(self, block: int) -> Block:
+        """See :class:`Stream`."""
+        table = self.file.read_row_group(block)
+        return np.column_stack([table[name].to_numpy() for name in self.inputs]), table[self.target].to_numpy()
+
+
+class Standardized(Stream):
+    """Another stream with inputs and targets of zero mean and unit variance, by one pass over all of its rows.
+
+    :ivar target_mean: of the targets, and ``target_scale``, their standard deviation: ``y = mean + scale * standardised``.
+    :raises ValueError: if a column is constant.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__(stream.dtype, stream.device)
+        self.stream, self.sizes = stream, stream.sizes
+        self.inputs, self.targets = StandardScaler(), StandardScaler()
+        for block in range(len(self.sizes)):
+            x, y = stream._checked(block)
+            self.inputs.partial_fit(x.astype(float))
+            self.targets.partial_fit(y.astype(float)[:, None])
+        if not (self.inputs.var_ > 0).all() or not self.targets.var_[0] > 0:
+            constant = "the target" if not self.targets.var_[0] > 0 else f"input {int(self.inputs.var_.argmin())}"
+            raise ValueError(f"{constant} of the stream is constant: drop it")
+        self.target_mean, self.target_scale = float(self.targets.mean_[0]), float(self.targets.scale_[0])
+
+    def read(self, block: int) -> Block:
+        """See :class:`Stream`."""
+        x, y = self.stream.read(block)
+        return (x - self.inputs.mean_) / self.inputs.scale_, (y - self.target_mean) / self.target_scale
