@@ -44,6 +44,7 @@ def test_rows_of_several_blocks_meet_in_a_batch(tmp_path):
     stream, _, _ = on_disk(tmp_path)
     blocks = {int(row) // 16 for row in next(stream.batches(12))[0][:, 1]}
     assert 2 <= len(blocks) <= POOL
+    assert {int(row) // 16 for row in next(stream.batches(12, seed=1))[0][:, 1]} - blocks  # other blocks first
 
 
 def test_no_more_blocks_are_in_memory_than_the_pool(tmp_path):
