@@ -1,122 +1,55 @@
-"""``svgp`` and ``dsvi`` beside GPyTorch on real data: test NLL of the full mixture and RMSE, standardised targets.
+"""Named methods over data sets and splits, beside published numbers: ``python -m benchmarks accuracy``.
 
-``python -m benchmarks.accuracy --data FOLDER --out FILE`` runs what FILE (JSON lines) lacks and prints the table.
-The folder holds ``energy.npz`` and so on, with ``X``, ``y``, ``splits``; environment variable ``PYRO_DGP_DATA`` serves too.
+Resumable: one JSON line a run in ``--json``. Without ``--data`` it runs on the data that a dependency ships (diabetes). Targets are standardised;
+the splits of the papers are others.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import sys
-import time
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
-import torch
 
-from pyro_dgp import ELBO, InducingPoints, MonteCarlo, Variational, predict
-from pyro_dgp.data import load, split
-from pyro_dgp.fit import fit
-from pyro_dgp.models import DeepGP
+from benchmarks import published
+from benchmarks.experiments import Experiment, add_shared, carry_out, read, read_data, report
+from pyro_dgp.inference import Settings
+from pyro_dgp.methods import METHODS
 
-SETTINGS = {"inducing": 128, "width": 5, "samples": 10, "batch_size": 100, "steps": 2000, "learning_rate": 0.02}
-RUNS = [(d, 0, seed) for seed in range(3) for d in ("energy", "yacht", "concrete", "kin8nm")] + [
-    (d, k, seed) for seed in range(3) for k in range(1, 5) for d in ("energy", "yacht")
-]
+SETS = ("energy", "yacht", "concrete", "kin8nm")
+QUICK_STEPS = 100
 
 
-def ours(layers: int, part: object, s: dict[str, float], seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    x, y = part.x_train, part.y_train
-    model = DeepGP(x, layers, s["width"])
-    guide = Variational(model, InducingPoints(min(s["inducing"], len(x))), MonteCarlo(s["samples"]))
-    guide.initialize(x, y)
-    fit(ELBO(num_data=len(x))(model, guide), x, y, s["steps"], s["batch_size"], s["learning_rate"], seed)
-    p = predict(guide, part.x_test)
-    return p.mean, p.log_prob(part.y_test)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the command."""
+    parser.add_argument("--methods", default="svgp,dsvi", help="names of the zoo, with commas between")
+    parser.add_argument("--sets", help=f"files of the folder, with commas between; {','.join(SETS)} if not given")
+    parser.add_argument("--splits", type=int, default=1, help="splits of each data set")
+    parser.add_argument("--published", type=Path, help="folder of the papers' tables as CSV")
+    parser.add_argument("--json", type=Path, dest="out", default=Path("results/accuracy.jsonl"))
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_STEPS} steps: shows that it runs, not a result")
+    add_shared(parser)
 
 
-def theirs(layers: int, part: object, s: dict[str, float], seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    from benchmarks.peers import PeerDeepGP, Trainer, mixture
-
-    x, y = part.x_train, part.y_train
-    model = PeerDeepGP(x, layers, s["width"], s["inducing"])
-    trainer = Trainer(model, x, y, s["steps"], s["batch_size"], s["samples"], s["learning_rate"])
-    for _ in range(s["steps"]):
-        trainer.step()
-    mean, variance = mixture(model, part.x_test)
-    log_prob = torch.distributions.Normal(mean, variance.sqrt()).log_prob(part.y_test)
-    return mean.mean(0), torch.logsumexp(log_prob, 0) - np.log(len(mean))
-
-
-def run(library: str, method: str, dataset: str, number: int, seed: int, folder: Path, s: dict[str, float]) -> dict:
-    part = split(load(folder / f"{dataset}.npz"), number)
-    torch.manual_seed(seed)
-    start = time.perf_counter()
-    layers = 1 if method == "svgp" else 2
-    mean, log_prob = (ours if library == "pyro_dgp" else theirs)(layers, part, s, seed)
-    return {
-        "library": library, "method": method, "dataset": dataset, "split": number, "seed": seed,
-        "nll": -float(log_prob.mean()), "rmse": float((mean - part.y_test).square().mean().sqrt()),
-        "seconds": time.perf_counter() - start, **s,
-    }  # fmt: skip
-
-
-def table(path: Path) -> str:
-    rows = pd.read_json(path, lines=True)
-    wide = rows.pivot_table(index=["dataset", "method"], columns="library", values=["nll", "rmse", "seconds"])
-    both = rows.groupby(["dataset", "method"]).apply(_paired, include_groups=False)
-    return wide.join(both, how="left").round(4).to_string()
-
-
-def _paired(group: pd.DataFrame) -> pd.Series:
-    wide = group.pivot_table(index=["split", "seed"], columns="library", values=["nll", "rmse"]).dropna()
-    if wide.empty or wide.columns.size < 4:
-        return pd.Series({("pairs", ""): 0, ("nll difference", ""): np.nan, ("rmse ratio", ""): np.nan})
-    difference = wide["nll"]["pyro_dgp"] - wide["nll"]["gpytorch"]
-    ratio = wide["rmse"]["pyro_dgp"].mean() / wide["rmse"]["gpytorch"].mean()
-    return pd.Series({("pairs", ""): len(wide), ("nll difference", ""): difference.mean(), ("rmse ratio", ""): ratio})
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, default=os.environ.get("PYRO_DGP_DATA"))
-    parser.add_argument("--out", type=Path, default=Path("results/accuracy.jsonl"))
-    parser.add_argument("--only", help="dataset,method,library to run alone; empty parts mean all", default=",,")
-    parser.add_argument("--quick", action="store_true", help="20 steps on yacht: shows that it runs, not a result")
-    parser.add_argument("--threads", type=int, default=1)
-    arguments = parser.parse_args()
+def run(arguments: argparse.Namespace) -> None:
+    """Run what the file lacks, print the tables."""
+    methods = arguments.methods.split(",")
+    unknown = [name for name in methods if name not in METHODS]
+    if unknown:
+        raise SystemExit(f"there is no method {unknown[0]!r}: 'pyro-dgp methods' lists them")
     if arguments.data is None:
-        sys.exit("say where the data sets are: --data FOLDER or PYRO_DGP_DATA")
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(arguments.threads)
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    settings = SETTINGS | ({"steps": 20} if arguments.quick else {})
-    runs = [("yacht", 0, 0)] if arguments.quick else RUNS
-    want = arguments.only.split(",")
-    for dataset, number, seed in runs:
-        for library in ("pyro_dgp", "gpytorch"):
-            for method in ("svgp", "dsvi"):
-                key = {"library": library, "method": method, "dataset": dataset, "split": number, "seed": seed}
-                if any(w and w != v for w, v in zip(want, (dataset, method, library), strict=True)) or _done(
-                    arguments.out, key
-                ):
-                    continue
-                row = run(library, method, dataset, number, seed, arguments.data, settings)
-                with arguments.out.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
-                print(json.dumps(row), flush=True)
-    print(table(arguments.out))
-
-
-def _done(path: Path, key: dict) -> bool:
-    if not path.exists():
-        return False
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return any(all(row[k] == v for k, v in key.items()) for row in rows)
-
-
-if __name__ == "__main__":
-    main()
+        print("no --data FOLDER and no PYRO_DGP_DATA: running on diabetes, which scikit-learn ships")
+    sets = ["diabetes"] if arguments.data is None else (arguments.sets.split(",") if arguments.sets else list(SETS))
+    if arguments.quick and arguments.steps is None:
+        arguments.steps = QUICK_STEPS
+    experiment = Experiment(dict.fromkeys(methods, Settings()), dict.fromkeys(sets, arguments.splits))
+    arguments.experiment, arguments.only = "accuracy", None
+    carry_out(experiment, arguments)
+    report("accuracy", experiment, arguments.out, arguments.figures, methods)
+    if arguments.published is None:
+        print("\nno --published FOLDER: nothing to set beside it")
+        return
+    rows = pd.DataFrame([row for row in read(arguments.out) if row["dataset"] in sets and row["method"] in methods])
+    scales = {name: float(read_data(name, arguments.data).y.std()) for name in sets}
+    table = published.beside(rows, published.read(arguments.published), scales)
+    print("\n" + ("no published number of these" if table.empty else table.to_string(index=False)))

@@ -16,7 +16,7 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from pyro_dgp.data import load, split
+from pyro_dgp.data import Dataset, load, load_default, split
 from pyro_dgp.inference import Settings
 from pyro_dgp.methods import METHODS, Method
 from pyro_dgp.metrics import scores
@@ -45,7 +45,7 @@ def run(
 ) -> dict:
     """Train and score one method on split ``settings.split``; targets standardised."""
     number = settings.split
-    part = split(load(arguments.data / f"{dataset}.npz"), number, torch.get_default_dtype())
+    part = split(read_data(dataset, arguments.data), number, torch.get_default_dtype())
     torch.manual_seed(settings.seed)
     recipe = experiment.recipes[method]
     model = recipe.model(part.x_train, settings)
@@ -151,26 +151,41 @@ def main(experiments: Mapping[str, Experiment], description: str) -> None:
     """Run what the file lacks, then report."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("experiment", choices=experiments)
-    parser.add_argument("--data", type=Path, default=os.environ.get("PYRO_DGP_DATA"))
-    parser.add_argument("--out", type=Path, default=Path("results/runs.jsonl"))
-    parser.add_argument("--figures", type=Path)
     parser.add_argument("--only", help="data sets to run, with commas between; all if not given")
     parser.add_argument("--methods", help="methods to run and report, with commas between; all if not given")
     parser.add_argument("--splits", type=int, default=10**6, help="splits of each data set at most")
+    parser.add_argument("--out", type=Path, default=Path("results/runs.jsonl"))
+    add_shared(parser)
+    arguments = parser.parse_args()
+    if not arguments.table and arguments.data is None:
+        sys.exit("say where the data sets are: --data FOLDER or PYRO_DGP_DATA")
+    carry_out(experiments[arguments.experiment], arguments)
+    chosen = arguments.methods.split(",") if arguments.methods else None
+    report(arguments.experiment, experiments[arguments.experiment], arguments.out, arguments.figures, chosen)
+
+
+def add_shared(parser: argparse.ArgumentParser) -> None:
+    """Options of every accuracy benchmark."""
+    parser.add_argument("--data", type=Path, default=os.environ.get("PYRO_DGP_DATA"), help="folder of the data sets")
+    parser.add_argument("--figures", type=Path, help="folder for the figures")
     parser.add_argument("--steps", type=int, help="training steps about; the zoo's default if not given")
     parser.add_argument("--table", action="store_true", help="run nothing, report what there is")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--dtype", choices=["float32", "float64"], default="float64", help="of everything")
-    arguments = parser.parse_args()
+
+
+def carry_out(experiment: Experiment, arguments: argparse.Namespace) -> None:
+    """Run what the file lacks, unless only the tables are wanted."""
     torch.set_default_dtype(getattr(torch, arguments.dtype))
     torch.set_num_threads(arguments.threads)
     if not arguments.table:
-        if arguments.data is None:
-            sys.exit("say where the data sets are: --data FOLDER or PYRO_DGP_DATA")
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        go(experiments[arguments.experiment], arguments)
-    chosen = arguments.methods.split(",") if arguments.methods else None
-    report(arguments.experiment, experiments[arguments.experiment], arguments.out, arguments.figures, chosen)
+        go(experiment, arguments)
+
+
+def read_data(name: str, folder: Path | None) -> Dataset:
+    """``NAME.npz`` of the folder; without one the data that an installed dependency ships."""
+    return load_default() if folder is None else load(folder / f"{name}.npz")
 
 
 def go(experiment: Experiment, arguments: argparse.Namespace) -> None:
@@ -185,7 +200,7 @@ def go(experiment: Experiment, arguments: argparse.Namespace) -> None:
             continue
         settings = replace(experiment.methods[method], split=number)
         if arguments.steps is not None:
-            count = len(split(load(arguments.data / f"{dataset}.npz"), number).x_train)
+            count = len(split(read_data(dataset, arguments.data), number).x_train)
             settings = replace(settings, epochs=max(1, round(arguments.steps * settings.batch_size / count)))
         if experiment.keep_beta and number > 0 and settings.beta is None:
             settings = replace(settings, beta=known_beta(rows, name, dataset, method))

@@ -48,6 +48,17 @@ class _Parts:
         return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
 
+class PeerGP(_Parts, gpytorch.models.ApproximateGP):
+    """GPyTorch's sparse variational GP, for ``svgp`` and ``ppgpr``."""
+
+    def __init__(self, x: Tensor, inducing: int) -> None:
+        points = initial_points(x, inducing, "peer")
+        q = CholeskyVariationalDistribution(len(points))
+        super().__init__(VariationalStrategy(self, points, q, learn_inducing_locations=True))
+        self._build(points, torch.Size([]), None, False)
+        self.likelihood = _noise()
+
+
 class Layer(_Parts, DeepGPLayer):
     def __init__(self, points: Tensor, outputs: int | None, mean: Tensor | None, per_output: bool) -> None:
         batch = torch.Size([]) if outputs is None else torch.Size([outputs])

@@ -1,122 +1,147 @@
-"""Seconds per training step of a two-layer deep GP: this library, GPyTorch, and straight-line torch, in one process.
+"""Seconds per training step beside GPyTorch and straight-line torch, in one process: ``python -m benchmarks speed``.
 
-``python -m benchmarks.speed [--quick] [--json FILE]``. Per-output kernels, M 128, batch 100, width 5, float32, the same
-arithmetic in all three. Steps alternate; ratios are medians of the per-step ratios, of wall-clock time (steps per second) and
-of CPU time (``cpu_``, which counts both threads).
+``svgp`` and ``ppgpr`` (one layer) and ``dsvi``, 8 inputs, Matern 5/2 with ARD, float32, the same arithmetic and optimiser in all three. Their
+steps alternate, and with them a fixed piece of linear algebra that shows how the machine drifts. Ratios are of steps next to each
+other, of wall-clock time; ``cpu_`` are processor times, in which both threads count.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import math
-from pathlib import Path
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
 
+from benchmarks.straight_line import StraightLine
 from benchmarks.timing import Step, alternate, library_step, plain_step, toy
-from pyro_dgp import ELBO, InducingPoints, MonteCarlo, Variational
+from pyro_dgp import ELBO, InducingPoints, MonteCarlo, PredictiveLogLikelihood, Variational
+from pyro_dgp.losses import Loss
 from pyro_dgp.models import DeepGP
 
-WIDTH, INDUCING, BATCH, INPUTS, ROWS = 5, 128, 100, 8, 2000
+INPUTS, ROWS, BETA = 8, 2000, 0.05
+DTYPE = torch.float32
 
 
-def library(x: Tensor, y: Tensor, samples: int) -> Step:
-    """This library's."""
-    model = DeepGP(x, 2, WIDTH, per_output=True)
-    guide = Variational(model, InducingPoints(INDUCING), MonteCarlo(samples))
-    return library_step(ELBO(num_data=len(x)), guide, x, y, BATCH)
+@dataclass(frozen=True)
+class Case:
+    """What is timed."""
+
+    method: str
+    layers: int = 1
+    samples: int = 1
+    batch: int = 100
+    per_output: bool = True
+    width: int = 5
+    inducing: int = 128
+
+    @property
+    def beta(self) -> float | None:
+        """Weight of the KL where the loss is predictive."""
+        return BETA if self.method == "ppgpr" else None
 
 
-def gpytorch(x: Tensor, y: Tensor, samples: int) -> Step:
+CASES = (
+    *(Case(method, batch=batch) for method in ("svgp", "ppgpr") for batch in (100, 1000)),
+    *(Case("dsvi", layers, samples) for layers in (2, 3) for samples in (10, 32)),
+    *(Case("dsvi", layers, 10, 1000, per_output) for layers in (2, 3) for per_output in (True, False)),
+)
+QUICK = (Case("svgp"), Case("ppgpr"), Case("dsvi", 2, 10), Case("dsvi", 3, 10))
+
+
+def library(x: Tensor, y: Tensor, case: Case) -> Step:
+    """This library's step."""
+    model = DeepGP(x, case.layers, case.width, per_output=case.per_output)
+    guide = Variational(model, InducingPoints(case.inducing), MonteCarlo(case.samples))
+    loss: Loss = ELBO(len(x)) if case.beta is None else PredictiveLogLikelihood(len(x), case.beta)
+    return library_step(loss, guide, x, y, case.batch)
+
+
+def gpytorch(x: Tensor, y: Tensor, case: Case) -> Step:
     """GPyTorch's."""
-    from benchmarks.peers import PeerDeepGP, Trainer
+    import gpytorch as gp
 
-    trainer = Trainer(PeerDeepGP(x, 2, WIDTH, INDUCING, per_output=True), x, y, 10**6, BATCH, samples)
-    return lambda: trainer.step() and None
+    from benchmarks.peers import PeerDeepGP, PeerGP
 
+    batch, model = slice(case.batch), None
+    if case.layers == 1:
+        model = PeerGP(x, case.inducing)
+        loss = gp.mlls.VariationalELBO if case.beta is None else gp.mlls.PredictiveLogLikelihood
+        objective = loss(model.likelihood, model, len(x), 1.0 if case.beta is None else case.beta)
+    else:
+        model = PeerDeepGP(x, case.layers, case.width, case.inducing, case.per_output)
+        objective = gp.mlls.DeepApproximateMLL(gp.mlls.VariationalELBO(model.likelihood, model, len(x)))
+    model.train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, fused=True)
 
-class StraightLine(torch.nn.Module):
-    """The same objective with no framework around it."""
+    def step() -> None:
+        with gp.settings.num_likelihood_samples(case.samples):
+            optimizer.zero_grad()
+            (-objective(model(x[batch]), y[batch])).backward()
+            optimizer.step()
 
-    def __init__(self, x: Tensor, samples: int) -> None:
-        super().__init__()
-        self.samples = samples
-        new = torch.nn.Parameter
-        outputs = (WIDTH, 1)
-        dims = (INPUTS, WIDTH)
-        self.z = torch.nn.ParameterList([new(torch.randn(INDUCING, d)) for d in dims])
-        self.m = torch.nn.ParameterList([new(torch.zeros(o, INDUCING)) for o in outputs])
-        self.t = torch.nn.ParameterList([new(torch.eye(INDUCING).repeat(o, 1, 1)) for o in outputs])
-        self.log_lengthscale = torch.nn.ParameterList(
-            [new(torch.full((o, 1, d), 0.5 * math.log(d))) for o, d in zip(outputs, dims, strict=True)]
-        )
-        self.log_variance = torch.nn.ParameterList([new(torch.zeros(o, 1, 1)) for o in outputs])
-        self.log_noise = new(torch.tensor(-2.0))
-        _, _, v = torch.linalg.svd(x, full_matrices=False)
-        self.register_buffer("projection", v[:WIDTH].mT.contiguous())
-
-    def kernel(self, i: int, x: Tensor, z: Tensor) -> Tensor:
-        a, b = x / self.log_lengthscale[i].exp(), z / self.log_lengthscale[i].exp()
-        squared = a.square().sum(-1, keepdim=True) + b.square().sum(-1, keepdim=True).mT - 2 * a @ b.mT
-        s = math.sqrt(5.0) * squared.clamp_min(1e-20).sqrt()
-        return self.log_variance[i].exp() * (1 + s + s.square() / 3) * torch.exp(-s)
-
-    def layer(self, i: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        z, t, m = self.z[i], self.t[i].tril(), self.m[i]
-        factor = torch.linalg.cholesky(self.kernel(i, z, z) + 1e-4 * torch.eye(INDUCING))
-        a = torch.linalg.solve_triangular(factor, self.kernel(i, z, x), upper=False)
-        mean = (m.unsqueeze(-2) @ a).squeeze(-2)
-        variance = self.log_variance[i].exp()[..., 0] - a.square().sum(-2) + (t.mT @ a).square().sum(-2)
-        kl = 0.5 * (m.square().sum() + t.square().sum() - m.numel()) - t.diagonal(dim1=-2, dim2=-1).abs().log().sum()
-        return mean, variance.clamp_min(1e-6), kl
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        mean, variance, kl = self.layer(0, x)
-        mean = mean.mT + x @ self.projection
-        h = mean + variance.mT.sqrt() * torch.randn(self.samples, *mean.shape)
-        top, top_variance, top_kl = self.layer(1, h.reshape(-1, WIDTH))
-        top, top_variance = top.reshape(self.samples, -1), top_variance.reshape(self.samples, -1)
-        noise = self.log_noise.exp() + 1e-4
-        expected = -0.5 * (((y - top).square() + top_variance) / noise + noise.log() + math.log(2 * math.pi))
-        return -(expected.mean(0).sum() * ROWS / BATCH - kl - top_kl)
+    return step
 
 
-def measure(samples: int, repeats: int, threads: int) -> dict[str, float | int | str]:
-    torch.set_default_dtype(torch.float32)
+def floor(x: Tensor, y: Tensor, case: Case) -> Step:
+    """Straight-line torch."""
+    sizes = case.layers, case.width, case.inducing, case.samples, case.per_output
+    return plain_step(StraightLine(x, *sizes, case.beta), x, y, case.batch)
+
+
+def calibration() -> Step:
+    """The fixed piece: a product and a factorisation of 256 x 256."""
+    matrix = torch.eye(256) + torch.rand(256, 256) / 256
+
+    def step() -> None:
+        torch.linalg.cholesky(matrix @ matrix.mT)
+
+    return step
+
+
+LIBRARIES: dict[str, Callable[[Tensor, Tensor, Case], Step]] = {"": library, "gpytorch_": gpytorch, "floor_": floor}
+
+
+def measure(case: Case, threads: int, repeats: int) -> dict[str, float | int | str]:
+    """A row of the table: medians of seconds, and minimum, median and maximum of each ratio."""
     torch.set_num_threads(threads)
-    x, y = toy(ROWS, INPUTS)
-    steps = {
-        "": library(x, y, samples),
-        "gpytorch_": gpytorch(x, y, samples),
-        "floor_": plain_step(StraightLine(x, samples), x, y, BATCH),
-    }
-    wall, cpu = alternate(steps, repeats)
-    row: dict[str, float | int | str] = {
-        "method": "dsvi", "layers": 2, "width": WIDTH, "inducing": INDUCING, "samples": samples, "batch": BATCH,
-        "dtype": "float32", "per_output": True, "threads": threads,
-    }  # fmt: skip
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(DTYPE)
+    try:
+        x, y = toy(ROWS, INPUTS)
+        steps = {name: make(x, y, case) for name, make in LIBRARIES.items()} | {"calibration_": calibration()}
+        wall, cpu = alternate(steps, repeats)
+    finally:
+        torch.set_default_dtype(before)
+    row = asdict(case) | {"dtype": str(DTYPE).removeprefix("torch."), "threads": threads, "repeats": repeats}
+    row["calibration_seconds"] = float(wall.pop("calibration_").median())
     for kind, seconds in (("", wall), ("cpu_", cpu)):
-        row |= {f"{kind}{name}seconds_per_step": float(values.median()) for name, values in seconds.items()}
-        row[f"{kind}ratio_to_gpytorch"] = float((seconds["gpytorch_"] / seconds[""]).median())
-        row[f"{kind}ratio_to_floor"] = float((seconds[""] / seconds["floor_"]).median())
+        row |= {f"{kind}{name}seconds_per_step": float(seconds[name].median()) for name in LIBRARIES}
+        ratios = {"gpytorch": seconds["gpytorch_"] / seconds[""], "floor": seconds[""] / seconds["floor_"]}
+        for name, ratio in ratios.items():
+            row[f"{kind}ratio_to_{name}"] = float(ratio.median())
+            if not kind:
+                row |= {f"ratio_to_{name}_min": float(ratio.min()), f"ratio_to_{name}_max": float(ratio.max())}
     return row
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="few repeats: shows that it runs")
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    rows = []
+def measure_all(quick: bool) -> Iterable[dict[str, float | int | str]]:
+    """Every case with one and two threads; in the quick form few cases, few repeats."""
     for threads in (1, 2):
-        for samples in (10, 32):
-            rows.append(measure(samples, 3 if arguments.quick else 60, threads))
-            print(json.dumps(rows[-1]), flush=True)
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(rows, indent=2))
+        for case in QUICK if quick else CASES:
+            yield measure(case, threads, 5 if quick else 40)
 
 
-if __name__ == "__main__":
-    main()
+def described(row: dict) -> str:
+    """One line of the table."""
+    what = f"{row['method']} L{row['layers']} S{row['samples']} B{row['batch']}"
+    kernels = "a kernel per output" if row["per_output"] else "a kernel per layer"
+    times = ", ".join(
+        f"{label} {1000 * row[f'{name}seconds_per_step']:.1f}"
+        for label, name in (("here", ""), ("GPyTorch", "gpytorch_"), ("floor", "floor_"))
+    )
+    ratios = ", ".join(
+        f"{label} {row[f'ratio_to_{name}']:.2f} ({row[f'ratio_to_{name}_min']:.2f} to {row[f'ratio_to_{name}_max']:.2f})"
+        for label, name in (("GPyTorch / here", "gpytorch"), ("here / floor", "floor"))
+    )
+    return f"{what}, {kernels}, {row['threads']} threads: ms a step {times}; {ratios}"

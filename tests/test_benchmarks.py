@@ -13,47 +13,155 @@ import pyro
 import pytest
 import torch
 
-from benchmarks import accuracy, dspp_speed, experiments, predictive, speed, step_function
+from benchmarks import (
+    drawing,
+    dspp_speed,
+    experiments,
+    peer_gpytorch,
+    predictive,
+    published,
+    scaling,
+    speed,
+    step_function,
+)
+from benchmarks.__main__ import main as benchmarks_main
+from benchmarks.straight_line import StraightLine
+from pyro_dgp import ELBO, InducingPoints, MonteCarlo, PredictiveLogLikelihood, Variational
 from pyro_dgp.inference import Settings
+from pyro_dgp.models import DeepGP
 
 ROOT = Path(__file__).parents[1]
 
 
-def test_speed_measures_all_three(monkeypatch):
-    for name, value in {"INDUCING": 8, "BATCH": 10, "ROWS": 50}.items():
-        monkeypatch.setattr(speed, name, value)
-    row = speed.measure(samples=2, repeats=2, threads=1)
-    assert row["ratio_to_gpytorch"] > 0 and row["ratio_to_floor"] > 0
-    assert row["seconds_per_step"] > 0
+def test_speed_measures_all_three(capsys, tmp_path):
+    rows = [speed.measure(replace(case, inducing=8, batch=10), threads=1, repeats=2) for case in speed.QUICK]
+    for row in rows:
+        assert row["ratio_to_gpytorch_min"] <= row["ratio_to_gpytorch"] <= row["ratio_to_gpytorch_max"]
+        assert row["ratio_to_floor_min"] <= row["ratio_to_floor"] <= row["ratio_to_floor_max"]
+        assert min(row[f"{name}seconds_per_step"] for name in ("", "gpytorch_", "floor_", "cpu_")) > 0
+        assert row["calibration_seconds"] > 0 and row["dtype"] == "float32"
+        assert "GPyTorch / here" in speed.described(row)
+    drawing.draw_speed(rows, tmp_path / "new" / "speed.png")
+    assert (tmp_path / "new" / "speed.png").stat().st_size > 10_000
 
 
-def test_the_three_compute_the_same_objective(monkeypatch):
+@pytest.mark.parametrize(
+    "case",
+    [
+        speed.Case("svgp"),
+        speed.Case("ppgpr"),
+        speed.Case("dsvi", 2, 3),
+        speed.Case("dsvi", 3, 3),
+        speed.Case("dsvi", 3, 3, per_output=False),
+    ],
+    ids=str,
+)
+def test_the_floor_computes_the_same_objective(case):
     """The straight-line floor is the same arithmetic: put into it, the library's parameters give the library's loss."""
-    monkeypatch.setattr(speed, "INDUCING", 8)
-    monkeypatch.setattr(speed, "ROWS", 20)
-    from pyro_dgp import ELBO, InducingPoints, MonteCarlo, Variational
-    from pyro_dgp.models import DeepGP
-
     x, y = torch.randn(20, speed.INPUTS), torch.randn(20)
-    model = DeepGP(x, 2, speed.WIDTH, per_output=True)
-    guide = Variational(model, InducingPoints(8), MonteCarlo(3))
+    model = DeepGP(x, case.layers, case.width, per_output=case.per_output)
+    guide = Variational(model, InducingPoints(8), MonteCarlo(case.samples))
     guide.initialize(x, y)
-    line = speed.StraightLine(x, 3)
-    line.projection = model.hidden[0].mean.weight
+    line = StraightLine(x, case.layers, case.width, 8, case.samples, case.per_output, case.beta)
     with torch.no_grad():
-        for i, (gp, key) in enumerate(((model.hidden[0], "h1"), (model.top, "y/f"))):
-            process = guide.processes._modules[key]
+        for i, gp in enumerate([*model.hidden, model.top]):
+            process = guide.processes._modules[f"h{i + 1}" if i < case.layers - 1 else "y/f"]
             line.z[i].copy_(process.inducing_points)
             line.t[i].copy_(process.whitened_scale)
             line.m[i].copy_(process.whitened_mean.normal_())
             line.log_lengthscale[i].copy_(gp.kernel.lengthscale.log().reshape(line.log_lengthscale[i].shape))
             line.log_variance[i].copy_(gp.kernel.variance.log().reshape(line.log_variance[i].shape))
         line.log_noise.copy_((model.likelihood.variance - 1e-4).log())
-    monkeypatch.setattr(speed, "BATCH", 20)
-    ours = torch.tensor([ELBO(num_data=20).loss(model, guide, x, y) for _ in range(300)])
-    floor = torch.tensor([float(line(x, y).detach()) for _ in range(300)])
-    error = (ours.var() / 300 + floor.var() / 300).sqrt()
+    loss = ELBO(num_data=20) if case.beta is None else PredictiveLogLikelihood(20, case.beta)
+    repeats = 1 if case.layers == 1 else 300
+    ours = torch.tensor([loss.loss(model, guide, x, y) for _ in range(repeats)])
+    floor = torch.tensor([float(line(x, y).detach()) for _ in range(repeats)])
+    if case.layers == 1:
+        assert float(ours) == pytest.approx(float(floor), rel=1e-3)  # jitter differs
+        return
+    error = (ours.var() / repeats + floor.var() / repeats).sqrt()
     assert abs(ours.mean() - floor.mean()) < 4 * error + 0.01 * abs(floor.mean())
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_gpytorch_gets_a_model_of_the_same_size(layers):
+    from benchmarks.peers import PeerDeepGP, PeerGP
+
+    x = torch.randn(30, speed.INPUTS)
+    peer = PeerGP(x, 8) if layers == 1 else PeerDeepGP(x, 2, 5, 8, per_output=True)
+    line = StraightLine(x, layers, 5, 8, 1, True)
+    assert sum(p.numel() for p in peer.parameters()) == sum(p.numel() for p in line.parameters())
+
+
+def test_scaling_measures_time_and_memory(tmp_path):
+    rows = [{"parameter": "samples", "value": v, **scaling.step("samples", v, repeats=1)} for v in (2, 4)] + [
+        {"parameter": "rows", "value": v, **scaling.epoch(v, inducing=8)} for v in (300, 600)
+    ]
+    for name, measured in (("test rows", scaling.prediction), ("test rows, GPyTorch", scaling.peer_prediction)):
+        rows += [{"parameter": name, "value": v, **measured(v, inducing=8)} for v in (100, 200)]
+    assert all(row["seconds"] > 0 and row["peak_mb"] > 10 for row in rows)
+    assert set(scaling.exponents(rows)) == {"samples", "rows", "test rows", "test rows, GPyTorch"}
+    drawing.draw_scaling(rows, tmp_path / "scaling.png")
+    assert (tmp_path / "scaling.png").stat().st_size > 10_000
+    assert "rows a second" in scaling.described(rows[-1])
+
+
+def test_exponents_are_slopes_of_logarithms():
+    rows = [{"parameter": "batch", "value": v, "seconds": 3.0 * v**1.5} for v in (1, 10, 100)]
+    assert scaling.exponents(rows)["batch"] == pytest.approx(1.5)
+
+
+def test_every_point_of_scaling_can_be_sent_to_another_process():
+    import pickle
+
+    names = {name for name, _, call in scaling.points(quick=False) if pickle.dumps(call)}
+    assert names == {*scaling.STEPS, "rows", "test rows", "test rows, GPyTorch"}
+
+
+def test_accuracy_runs_by_default_on_data_that_a_dependency_ships(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("PYRO_DGP_DATA", raising=False)
+    out = tmp_path / "runs.jsonl"
+    command = ["benchmarks", "accuracy", "--quick", "--steps", "3", "--methods", "svgp", "--json", str(out)]
+    monkeypatch.setattr(sys, "argv", command)
+    for _ in range(2):
+        benchmarks_main()
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(row["dataset"], row["method"]) for row in rows] == [("diabetes", "svgp")]
+    said = capsys.readouterr().out
+    assert "running on diabetes" in said and "no --published FOLDER" in said
+    monkeypatch.setattr(sys, "argv", [*command, "--methods", "svgb"])
+    with pytest.raises(SystemExit, match="no method 'svgb'"):
+        benchmarks_main()
+
+
+def test_published_numbers_stand_beside_ours_in_the_same_units(tmp_path):
+    cells = pd.DataFrame(
+        [
+            (
+                "ashman2020",
+                "log-likelihood",
+                "energy",
+                "DSVI-2",
+                -0.7,
+                0.1,
+                "log likelihood in the original units of y",
+                "",
+            ),
+            ("ashman2020", "RMSE", "energy", "DSVI-2", 0.5, 0.02, "original units of y", ""),
+            ("meng2024", "NLL", "Energy", "DS-DGP", 0.3, 0.01, "standardised y units", ""),
+            ("meng2024", "RMSE", "Energy", "DS-DGP", 0.2, 0.01, "standardised y units", "doubtful: a misprint"),
+        ],
+        columns=["paper", "metric", "dataset", "method", "mean", "sd", "scale", "note"],
+    )
+    cells.to_csv(tmp_path / "cells.csv")
+    runs = pd.DataFrame({"dataset": "energy", "method": "dsvi", "split": [0, 1], "nll": [0.1, 0.3], "rmse": [0.2, 0.2]})
+    table = published.beside(runs, published.read(tmp_path), {"energy": 10.0})
+    first, second = (table.iloc[i] for i in (0, 1))
+    assert first["published as"].startswith("ashman2020 DSVI-2") and first["nll"] == "0.200 (0.100)"
+    assert first["published nll"] == f"{0.7 - np.log(10):.3f} (0.100)" and first["published rmse"] == "0.050 (0.002)"
+    assert second["published nll"] == "0.300 (0.010)" and second["published rmse"] == ""
+    with pytest.raises(SystemExit, match="no tables"):
+        published.read(tmp_path / "elsewhere")
 
 
 def test_step_function_runs_and_its_figure_is_drawn(tmp_path):
@@ -74,30 +182,30 @@ def test_wasserstein_of_two_shifted_normals_is_the_shift():
     torch.testing.assert_close(step_function.wasserstein(normal(0.0), normal(0.7)), torch.full((3,), 0.7))
 
 
-def test_accuracy_says_where_data_is_wanted():
+def test_the_comparison_with_gpytorch_says_where_data_is_wanted():
     environment = {k: v for k, v in os.environ.items() if k != "PYRO_DGP_DATA"}
-    command = [sys.executable, "-m", "benchmarks.accuracy"]
+    command = [sys.executable, "-m", "benchmarks.peer_gpytorch"]
     run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert run.returncode == 1 and "--data FOLDER or PYRO_DGP_DATA" in run.stderr
 
 
-def test_accuracy_is_resumable(tmp_path, monkeypatch):
+def test_the_comparison_with_gpytorch_is_resumable(tmp_path, monkeypatch):
     import numpy as np
 
     rng = np.random.default_rng(0)
     x = rng.normal(size=(40, 2))
     np.savez(tmp_path / "yacht.npz", X=x, y=x[:, :1], splits=(np.arange(40) < 4)[:, None])
     out = tmp_path / "out.jsonl"
-    arguments = ["accuracy", "--data", str(tmp_path), "--out", str(out), "--quick"]
+    arguments = ["peer_gpytorch", "--data", str(tmp_path), "--out", str(out), "--quick"]
     for name, value in {"inducing": 8, "steps": 2, "samples": 2}.items():
-        monkeypatch.setitem(accuracy.SETTINGS, name, value)
+        monkeypatch.setitem(peer_gpytorch.SETTINGS, name, value)
     monkeypatch.setattr(sys, "argv", arguments)
-    accuracy.main()
+    peer_gpytorch.main()
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert {(row["library"], row["method"]) for row in rows} == {
         (library, method) for library in ("pyro_dgp", "gpytorch") for method in ("svgp", "dsvi")
     }
-    accuracy.main()
+    peer_gpytorch.main()
     assert len(out.read_text().splitlines()) == 4
 
 
@@ -123,8 +231,8 @@ def test_zoo_defaults_on_real_data_where_it_is_at_hand(name):
     folder = os.environ.get("PYRO_DGP_DATA")
     if folder is None:
         pytest.skip("set PYRO_DGP_DATA to a folder with energy.npz and yacht.npz to run this on real data")
-    settings = accuracy.SETTINGS | {"steps": 600}
-    row = accuracy.run("pyro_dgp", "svgp", name, 0, 0, Path(folder), settings)
+    settings = peer_gpytorch.SETTINGS | {"steps": 600}
+    row = peer_gpytorch.run("pyro_dgp", "svgp", name, 0, 0, Path(folder), settings)
     assert row["nll"] < -0.7  # predicting the mean scores 1.4
 
 

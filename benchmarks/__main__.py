@@ -1,0 +1,69 @@
+"""``python -m benchmarks speed|accuracy|scaling [--quick] [--json FILE] [--figures DIR]``: what the README's tables come from.
+
+``speed`` and ``scaling`` need ``pip install 'pyro-dgp[benchmarks]'`` (GPyTorch); the studies of single methods are modules of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from benchmarks import accuracy, scaling, speed
+from benchmarks.drawing import draw_scaling, draw_speed
+
+Row = dict[str, float | int | str]
+
+
+def write(rows: Iterable[Row], described: Callable[[Row], str], path: Path | None) -> list[Row]:
+    """Print a line for each row as it comes; all of them as JSON."""
+    kept = []
+    for row in rows:
+        kept.append(row)
+        print(described(row), flush=True)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(kept, indent=2))
+    return kept
+
+
+def run_speed(arguments: argparse.Namespace) -> None:
+    """Training steps beside GPyTorch's."""
+    rows = write(speed.measure_all(arguments.quick), speed.described, arguments.json)
+    if arguments.figures is not None:
+        draw_speed(rows, arguments.figures / "speed.png")
+
+
+def run_scaling(arguments: argparse.Namespace) -> None:
+    """Growth of time and memory."""
+    rows = write(scaling.measure_all(arguments.quick, arguments.threads), scaling.described, arguments.json)
+    for name, slope in scaling.exponents(rows).items():
+        print(f"time grows as {name} to the power {slope:.2f}")
+    if arguments.figures is not None:
+        draw_scaling(rows, arguments.figures / "scaling.png")
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    commands = parser.add_subparsers(required=True, metavar="speed|accuracy|scaling")
+    for name, run, module in (("speed", run_speed, speed), ("scaling", run_scaling, scaling)):
+        command = commands.add_parser(name, help=(module.__doc__ or "").splitlines()[0])
+        command.add_argument("--quick", action="store_true", help="few cases, few repeats: shows that it runs")
+        command.add_argument("--json", type=Path, metavar="FILE", help="where all rows go")
+        command.add_argument("--figures", type=Path, metavar="DIR", help="folder for the figure")
+        command.set_defaults(run=run)
+        if module is scaling:
+            command.add_argument("--threads", type=int, default=1)
+    command = commands.add_parser("accuracy", help=(accuracy.__doc__ or "").splitlines()[0])
+    accuracy.add_arguments(command)
+    command.set_defaults(run=accuracy.run)
+    arguments = parser.parse_args()
+    arguments.run(arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Figures of the speed and scaling benchmarks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+
+def draw_speed(rows: list[dict], path: Path) -> None:
+    """Steps per second beside GPyTorch and the floor: medians, bars from the smallest to the largest of the ratios."""
+    labels = [
+        f"{r['method']} L{r['layers']} S{r['samples']} B{r['batch']}{'' if r['per_output'] else ' one kernel'}, {r['threads']} thr."
+        for r in rows
+    ]
+    figure = Figure(figsize=(9, 1.2 + 0.28 * len(rows)), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2, sharey=True)
+    titles = "times GPyTorch's steps per second", "times the straight-line step"
+    for axis, name, title in ((left, "gpytorch", titles[0]), (right, "floor", titles[1])):
+        middle = [row[f"ratio_to_{name}"] for row in rows]
+        low = [m - row[f"ratio_to_{name}_min"] for m, row in zip(middle, rows, strict=True)]
+        high = [row[f"ratio_to_{name}_max"] - m for m, row in zip(middle, rows, strict=True)]
+        axis.errorbar(middle, range(len(rows)), xerr=(low, high), fmt="o", ms=4, capsize=2, color="C0")
+        axis.axvline(1, color="0.6", lw=1)
+        axis.set_xscale("log")
+        axis.set_xlabel(title)
+        axis.grid(axis="x", which="both", lw=0.3)
+    left.set_yticks(range(len(rows)), labels, fontsize=7)
+    left.invert_yaxis()
+    save(figure, path)
+
+
+def draw_scaling(rows: list[dict], path: Path) -> None:
+    """Seconds and peak memory by size, one column for each parameter."""
+    names = [name for name in dict.fromkeys(row["parameter"] for row in rows) if "GPyTorch" not in name]
+    figure = Figure(figsize=(2.2 * len(names), 4.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(2, len(names), squeeze=False)
+    for column, name in enumerate(names):
+        for label in (name, f"{name}, GPyTorch"):
+            own = [row for row in rows if row["parameter"] == label]
+            if not own:
+                continue
+            for line, key in enumerate(("seconds", "peak_mb")):
+                color = "C1" if "GPyTorch" in label else "C0"
+                axes[line, column].plot(
+                    [r["value"] for r in own], [r[key] for r in own], "o-", ms=4, label=label, color=color
+                )
+        for axis in axes[:, column]:
+            axis.set_xscale("log")
+            axis.tick_params(labelsize=7)
+            axis.set_ylim(bottom=0) if axis is axes[1, column] else axis.set_yscale("log")
+        axes[1, column].set_xlabel(name, fontsize=8)
+        if len(axes[0, column].lines) > 1:
+            axes[0, column].legend(fontsize=6)
+    axes[0, 0].set_ylabel("seconds")
+    axes[1, 0].set_ylabel("peak memory, MB")
+    save(figure, path)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """In a folder that is made if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)

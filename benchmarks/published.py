@@ -1,0 +1,72 @@
+"""Published results beside ours, from the papers' tables as CSV (a folder that is not part of this project)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+#: By method of the zoo: paper, table's name of it, and in what it differs.
+PEERS = {
+    "svgp": (("ashman2020", "SGP 100", "M 100, RBF"),),
+    "dsvi": (
+        ("ashman2020", "DSVI-2", "M 100, 100 epochs or more"),
+        ("meng2024", "DS-DGP", "3 layers, isotropic, M 256"),
+    ),
+    "dspp": (("meng2024", "DSPP", "3 layers, isotropic, beta 1"),),
+    "idsgp": (("meng2024", "IDSGP", "M 16"),),
+    **{
+        f"avdgp-{rule}": (("meng2024", f"AVDGP-{rule.upper()}", "3 layers, isotropic"),)
+        for rule in ("ar1", "ar2", "ar2p", "ar2pp")
+    },
+}
+
+
+def read(folder: Path) -> pd.DataFrame:
+    """Cells of NLL and RMSE by paper, data set and method, those marked doubtful left out."""
+    files = sorted(folder.glob("*.csv"))
+    if not files:
+        raise SystemExit(
+            f"there are no tables in {folder}: give --published FOLDER with the papers' CSV files, or leave it out"
+        )
+    rows = pd.concat([pd.read_csv(file) for file in files if "check" not in file.name])
+    rows = rows[~rows["note"].fillna("").str.contains("doubtful") & rows["mean"].notna()]
+    rows["dataset"] = rows["dataset"].str.lower().str.replace(" ", "_")
+    return rows[rows["metric"].isin(["NLL", "RMSE", "log-likelihood"])]
+
+
+def standardised(row: pd.Series, scale: float) -> tuple[str, float, float]:
+    """Score, mean and spread on the standardised target, whose standard deviation is ``scale`` in its own units."""
+    if row["metric"] == "log-likelihood":
+        return "nll", -row["mean"] - np.log(scale), row["sd"]
+    own = "original units" in row["scale"]
+    return row["metric"].lower(), row["mean"] / (scale if own else 1.0), row["sd"] / (scale if own else 1.0)
+
+
+def beside(results: pd.DataFrame, published: pd.DataFrame, scales: dict[str, float]) -> pd.DataFrame:
+    """A line for each data set, method and paper: ours and theirs, mean and standard deviation over splits.
+
+    :param results: rows with ``dataset, method, split, nll, rmse``.
+    :param scales: of the targets by data set.
+    """
+    lines = []
+    for (dataset, method), group in results.groupby(["dataset", "method"], sort=False):
+        for paper, name, remark in PEERS.get(method, ()):
+            found = published.query("paper == @paper and dataset == @dataset and method == @name")
+            theirs = {
+                score: (mean, sd)
+                for score, mean, sd in (standardised(row, scales[dataset]) for _, row in found.iterrows())
+            }
+            line = {
+                "data": dataset,
+                "method": method,
+                "splits": group["split"].nunique(),
+                "published as": f"{paper} {name} ({remark})",
+            }
+            for score in ("nll", "rmse"):
+                line[score] = f"{group[score].mean():.3f} ({group[score].std(ddof=0):.3f})"
+                line[f"published {score}"] = "{:.3f} ({:.3f})".format(*theirs[score]) if score in theirs else ""
+            if theirs:
+                lines.append(line)
+    return pd.DataFrame(lines)
