@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -129,8 +130,10 @@ def compare(
                 given = _subset(METHODS[study.reference], part, settings, say)
                 x, y = part.x_train[given], part.y_train[given]
                 try:
-                    gaps = study.run(x, y, part.x_test, settings, progress, say)
+                    chains = comparison.output / ".gap"
+                    gaps = study.run(x, y, part.x_test, settings, progress, say, chains)
                     report(gaps, study, part.x_test, comparison.output)
+                    shutil.rmtree(chains, ignore_errors=True)
                 except (RuntimeError, ValueError) as error:
                     say(f"the gap failed: {error}")
                     failures["the gap"] = error
@@ -224,7 +227,12 @@ def _finished(comparison: Comparison, config: dict[str, Any]) -> list[Row]:
         return []
     try:
         rows: list[Row] = json.loads(path.read_text())
-        different = [row["method"] for row in rows if row["config"] != config]
+        different = [
+            f"{key} {row['config'].get(key)!r} in {row['method']}, now {value!r}"
+            for row in rows
+            for key, value in config.items()
+            if row["config"].get(key) != value
+        ]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{str(path)!r} is not a result of this program ({error}): name another --output") from error
     if different:
@@ -318,7 +326,9 @@ def _write(output: Path, rows: list[Row], part: Split, fitted: Fitted, given: Te
     name = rows[-1]["method"]
     shown = given[:: -(-len(given) // _MOST_ROWS)]
     x, y, new = part.x_train[shown], part.y_train[shown], (prediction, part.x_test, part.y_test)
-    data = to_arviz(fitted.predict(x), x, y, fitted.draws, fitted.sample_stats, new, shown)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "the prediction was made from")  # a remark has said so
+        data = to_arviz(fitted.predict(x), x, y, fitted.draws, fitted.sample_stats, new, shown)
     _atomically(output / f"{name}.nc", lambda path: data.to_netcdf(str(path)))
     curves = _curves(fitted, prediction, part)
     _atomically(output / f"{name}.npz", lambda path: _save_arrays(path, curves))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_dgp.gap import InferenceGap, draw_gap, inference_gap
-from pyro_dgp.inference import Inference, Progress, Settings
+from pyro_dgp.inference import Progress, Settings
 from pyro_dgp.methods import METHODS
 from pyro_dgp.prediction import Prediction
 from pyro_dgp.priors import with_priors
@@ -72,26 +72,43 @@ class GapStudy:
         settings: Settings,
         progress: Callable[[str], Progress],
         say: Callable[[str], None],
+        folder: Path,
     ) -> dict[str, dict[str, InferenceGap]]:
         """Gaps at ``new`` by method, under ``fixed`` hyperparameters and under ``priors``.
 
         Fixed ones are those that dsvi learns on the same rows. Every method sees all rows, but those that hold some out for validation.
+
+        :param folder: where chains are kept, from which an interrupted study goes on; the caller removes it.
         """
         self.check()
         gaps = {}
         for condition, model in (("fixed", self._learned(x, y, settings)), ("priors", with_priors(deep(x, settings)))):
-            reference = self._fit(self.reference, model, x, y, settings, progress).predict(new)
-            again = replace(settings, seed=settings.seed + 1)
-            others = {self.reference + AGAIN: self._fit(self.reference, model, x, y, again, progress).predict(new)}
-            for name in self.methods:
-                if name != self.reference:
-                    others[name] = self._fit(name, model, x, y, settings, progress).predict(new)
-            gaps[condition] = {name: _gap(prediction, reference) for name, prediction in others.items()}
-            say(
-                f"gap at {condition} hyperparameters: "
-                + "; ".join(f"{name} {gap.figures()['gap_wasserstein']:.2f}" for name, gap in gaps[condition].items())
-            )
+            own = gaps[condition] = self._gaps(model, x, y, new, settings, progress, folder / condition)
+            figures = (f"{name} {gap.figures()['gap_wasserstein']:.2f}" for name, gap in own.items())
+            say(f"gap at {condition} hyperparameters: " + "; ".join(figures))
         return gaps
+
+    def _gaps(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        new: Tensor,
+        settings: Settings,
+        progress: Callable[[str], Progress],
+        folder: Path,
+    ) -> dict[str, InferenceGap]:
+        """Distances of all methods from the reference on one model."""
+
+        def fit(name: str, label: str, settings: Settings) -> Prediction:
+            torch.manual_seed(settings.seed)
+            inference = METHODS[name].inference.saving_to(folder / label)
+            return inference.run(copy.deepcopy(model), x, y, settings, progress(label)).predict(new)
+
+        reference, again = fit(self.reference, self.reference, settings), self.reference + AGAIN
+        others = {again: fit(self.reference, again, replace(settings, seed=settings.seed + 1))}
+        others |= {name: fit(name, name, settings) for name in self.methods if name != self.reference}
+        return {name: _gap(prediction, reference) for name, prediction in others.items()}
 
     def _learned(self, x: Tensor, y: Tensor, settings: Settings) -> nn.Module:
         """The model with the hyperparameters that dsvi learns."""
@@ -99,13 +116,6 @@ class GapStudy:
         model = deep(x, settings)
         METHODS["dsvi"].inference.run(model, x, y, settings, _silent)
         return model.requires_grad_(False)
-
-    def _fit(
-        self, name: str, model: nn.Module, x: Tensor, y: Tensor, settings: Settings, progress: Callable[[str], Progress]
-    ) -> Any:
-        torch.manual_seed(settings.seed)
-        inference: Inference = METHODS[name].inference
-        return inference.run(copy.deepcopy(model), x, y, settings, progress(name))
 
 
 def _gap(prediction: Prediction, reference: Prediction) -> InferenceGap:

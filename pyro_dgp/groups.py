@@ -53,9 +53,11 @@ def from_groups(
         return az.from_dict(data, **axes)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "More chains", UserWarning)
-        known = data.pop("predictions_constant_data", None)
-        made = az.from_dict(**data, **axes)
-        if known is not None:  # for this group 0.23 has the dimensions of the training rows in mind
-            named = {"dims": axes["pred_dims"], "coords": axes["pred_coords"], "default_dims": []}
-            made.add_groups(predictions_constant_data=az.dict_to_dataset(known, **named))
+        # For these groups 0.23 has the dimensions and labels of the training rows and draws in mind.
+        new = {name: data.pop(name) for name in ("predictions", "predictions_constant_data") if name in data}
+        made = az.from_dict(**data, dims=axes["dims"], coords=axes["coords"])
+        for name, arrays in new.items():
+            sampled = {} if name == "predictions" else {"default_dims": []}
+            named = {"dims": axes["pred_dims"], "coords": axes["pred_coords"], **sampled}
+            made.add_groups(**{name: az.dict_to_dataset(arrays, **named)})
     return made

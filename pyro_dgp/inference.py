@@ -35,6 +35,9 @@ Progress = Callable[[int, int, dict[str, float]], None]
 #: A figure of the results table; nothing where it cannot be had, several by name.
 Figure = float | int | str | dict[str, float | None] | None
 
+#: Draws of MCMC that a prediction is made from, at most.
+MOST_DRAWS = 1000
+
 #: Steps where the number of epochs is not given.
 DEFAULT_STEPS = 2000
 
@@ -275,7 +278,7 @@ class ByMCMC(Inference):
             report=lambda done, total: progress(done, total, {}), folder=self.folder,
         )  # fmt: skip
         return Fitted(
-            partial(predict_mcmc, kernel.model, result.flat, x, y, num_draws=settings.chains * -(-100 // settings.chains)), len(x),
+            partial(predict_mcmc, kernel.model, result.flat, x, y, num_draws=_predicted_draws(settings)), len(x),
             (settings.warmup + settings.mcmc_samples) * settings.chains, result.seconds, result.draws,
             result.stats, convergence(result.draws, result.stats.get("diverging")),
         )  # fmt: skip
@@ -290,7 +293,18 @@ class ByMCMC(Inference):
 
     def remarks(self, settings: Settings) -> list[str]:
         """The priors."""
-        return [f"priors of the sampled hyperparameters: {describe()}"]
+        remarks = [f"priors of the sampled hyperparameters: {describe()}"]
+        kept, total = _predicted_draws(settings), settings.chains * settings.mcmc_samples
+        if kept < total:
+            remarks.append(
+                f"predictions and the ArviZ file are made from {kept} of its {total} draws, R-hat and ESS from all"
+            )
+        return remarks
+
+
+def _predicted_draws(settings: Settings) -> int:
+    """Draws that predictions are made from: all, or :data:`MOST_DRAWS` at most, as many of each chain."""
+    return settings.chains * min(settings.mcmc_samples, max(1, MOST_DRAWS // settings.chains))
 
 
 @dataclass(frozen=True)
@@ -315,9 +329,15 @@ class BySGHMC(Inference):
             name: figure for name, figure in convergence(draws, None).items() if name != "divergences"
         }
         return Fitted(
-            partial(predict_draws, guide, result.draws), len(x), steps + settings.mcmc_samples * sampler.thin, result.seconds,
+            partial(predict_draws, guide, result.draws, num_draws=settings.mcmc_samples), len(x), steps + settings.mcmc_samples * sampler.thin, result.seconds,
             draws, {"potential": result.potential.numpy()[None]}, figures,
         )  # fmt: skip
+
+    def remarks(self, settings: Settings) -> list[str]:
+        """What it makes of the settings of chains."""
+        return [
+            "one chain, whatever --chains says; its burn-in are the epochs of training, not --warmup; R-hat compares the halves of the chain"
+        ]
 
 
 def _site(parameter: str) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from types import FunctionType, MethodType
+from typing import Any
 
 import pyro
 from pyro.nn import PyroModule
-from torch import nn
+from torch import Tensor, nn
 
 
 def keep_parameters_local(root: nn.Module) -> None:
@@ -17,6 +21,29 @@ def keep_parameters_local(root: nn.Module) -> None:
     for module in root.modules():
         if isinstance(module, PyroModule) and not hasattr(module._pyro_context, "param_state"):
             module._pyro_context.param_state = {"params": {}, "constraints": {}}
+
+
+def require_number(value: object) -> None:
+    """Raise for a tensor where a parameter is to start: one that a model has sampled would be read once and stay."""
+    if isinstance(value, Tensor):
+        raise TypeError(
+            "a parameter starts at a number, not at a tensor: for a prior assign PyroSample(distribution) to the attribute of the "
+            "finished kernel or likelihood, and Pyro samples it"
+        )
+
+
+def modules_of(model: Any) -> list[nn.Module]:
+    """The modules that a model runs: itself; or of a plain function those that it names, in its closure, globals or arguments."""
+    if isinstance(model, nn.Module):
+        return [model]
+    if isinstance(model, partial):
+        return [module for part in (model.func, *model.args, *model.keywords.values()) for module in modules_of(part)]
+    if isinstance(model, MethodType):
+        return modules_of(model.__self__)
+    if not isinstance(model, FunctionType):
+        return []
+    named = inspect.getclosurevars(model)
+    return [value for value in (*named.nonlocals.values(), *named.globals.values()) if isinstance(value, nn.Module)]
 
 
 @contextmanager

@@ -1,10 +1,26 @@
+import subprocess
+import sys
+from functools import partial
+
+import pyro
 import pytest
 import torch
 from pyro import distributions as dist
 from pyro.infer import NUTS
-from pyro.nn import PyroSample
+from pyro.nn import PyroModule, PyroSample
 
-from pyro_dgp import RBF, EllipticalSlice, Gaussian, Matern52, WhitenedNUTS, run_chains, whitened
+from pyro_dgp import (
+    RBF,
+    Ascent,
+    EllipticalSlice,
+    Gaussian,
+    GaussianProcess,
+    Matern52,
+    WhitenedNUTS,
+    predict_mcmc,
+    run_chains,
+    whitened,
+)
 from pyro_dgp.models import DeepGP
 from pyro_dgp.priors import with_priors
 from tests.examples import OneLayer, TwoSites, regression
@@ -120,3 +136,85 @@ def test_another_prior_or_kernel_function_is_another_chain(tmp_path):
     for other in (model(RBF(), 0.1), model(Matern52(), 0.0)):
         with pytest.raises(ValueError, match="another model"):
             run_chains(other, (x, y), 2, 1, 1, folder=tmp_path)
+
+
+def test_a_plain_function_samples_the_modules_that_it_names():
+    """GPs made outside of it, in its closure or an argument: draw for draw what a module that holds them gives."""
+    x, y = regression(8)
+    gp, likelihood = GaussianProcess(RBF()).requires_grad_(False), Gaussian(variance=0.1).requires_grad_(False)
+
+    def by_closure(x, y=None):
+        f = pyro.sample("f", gp(x))
+        return pyro.sample("y", likelihood.given(f), obs=y)
+
+    def by_argument(gp, likelihood, x, y=None):
+        f = pyro.sample("f", gp(x))
+        return pyro.sample("y", likelihood.given(f), obs=y)
+
+    class Whole(PyroModule):
+        def __init__(self):
+            super().__init__()
+            self.gp, self.likelihood = gp, likelihood
+
+        def forward(self, x, y=None):
+            f = pyro.sample("f", self.gp(x))
+            return pyro.sample("y", self.likelihood.given(f), obs=y)
+
+    draws = [
+        run_chains(EllipticalSlice(model), (x, y), 3, 1, 2, processes=processes).draws["f_whitened"]
+        for model, processes in (
+            (by_closure, 1),
+            (partial(by_argument, gp, likelihood), 1),
+            (by_closure, 2),
+            (Whole(), 1),
+        )
+    ]
+    assert all(torch.equal(own, draws[-1]) for own in draws)
+    p = predict_mcmc(by_closure, {"f_whitened": draws[0].flatten(0, 1)}, x, y, x[:3])
+    assert p.mean.shape == (3,)
+
+
+def test_another_kernel_parameter_of_a_plain_function_is_another_chain(tmp_path):
+    x, y = regression(6)
+
+    def model_of(lengthscale):
+        gp = GaussianProcess(RBF(lengthscale=lengthscale)).requires_grad_(False)
+        return lambda x, y=None: pyro.sample(
+            "y", Gaussian().requires_grad_(False).given(pyro.sample("f", gp(x))), obs=y
+        )
+
+    run_chains(EllipticalSlice(model_of(1.0)), (x, y), 2, 1, 1, folder=str(tmp_path))
+    with pytest.raises(ValueError, match="another model"):
+        run_chains(EllipticalSlice(model_of(2.0)), (x, y), 2, 1, 1, folder=tmp_path)
+
+
+def test_a_worker_whose_parent_is_gone_ends(monkeypatch):
+    """Another call may go on in the same files."""
+    from pyro_dgp.mcmc import chains
+
+    codes, parents = [], iter([10, 10, 1])
+    monkeypatch.setattr(chains.os, "getppid", lambda: next(parents))
+    monkeypatch.setattr(chains.os, "_exit", codes.append)
+    check = chains._while_the_parent_lives()
+    check(1)
+    assert codes == []
+    check(2)
+    assert codes == [1]
+
+
+def test_classes_and_numbers_where_objects_are_wanted_are_named():
+    model = TwoSites().requires_grad_(False)
+    for make in (EllipticalSlice, WhitenedNUTS):
+        with pytest.raises(TypeError, match=r"start is an object such as PriorDraw\(\) or Ascent\(\)"):
+            make(model, start=Ascent)
+    for wrong in ("0.1", "SurrogateScale"):
+        program = (
+            f"from pyro_dgp import EllipticalSlice, SurrogateScale; EllipticalSlice(print, surrogate_scale={wrong})"
+        )
+        run = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True
+        )  # without the tests' type checks
+        assert "TypeError: surrogate_scale is an object such as SurrogateScale" in run.stderr
+    x, y = regression(6)
+    with pytest.raises(ValueError, match="check the data for NaN"):
+        run_chains(EllipticalSlice(model), (x, torch.full_like(y, torch.nan)), 1, 1, 1)

@@ -1,6 +1,8 @@
 import logging
 import math
 import pickle
+import subprocess
+import sys
 
 import pyro
 import pytest
@@ -10,7 +12,16 @@ from pyro import poutine
 from pyro.infer import MCMC, NUTS
 from pyro.nn import PyroSample
 
-from pyro_dgp import Bernoulli, Gaussian, Projection, predict_mcmc, whitened
+from pyro_dgp import (
+    Bernoulli,
+    EllipticalSlice,
+    Gaussian,
+    Projection,
+    inducing_inputs,
+    predict_mcmc,
+    run_chains,
+    whitened,
+)
 from tests.examples import OneLayer, TwoLayers, TwoSites, posterior, regression
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -189,3 +200,51 @@ def test_other_inputs_by_keyword_are_refused_too():
     model(x=x, y=y)
     with pytest.raises(ValueError, match="now called with others"):
         model(x=x + 1, y=y)
+
+
+def test_draws_that_do_not_fit_are_one_sentence():
+    x, y = regression(6)
+    model = TwoSites().requires_grad_(False)
+    draws = {"f_whitened": torch.randn(4, 6, 1)}
+    assert predict_mcmc(model, draws, x, y, x).mean.shape == (6,)
+    with pytest.raises(
+        ValueError, match=r"'f_whitened' has shape \(4, 6, 1\) and the model wants \(6, 1\).*chains.flat"
+    ):
+        predict_mcmc(model, {"f_whitened": draws["f_whitened"][None]}, x, y, x)
+    with pytest.raises(ValueError, match=r"'f_whitened' has shape \(6, 1\) and the model wants \(5, 1\)"):
+        predict_mcmc(model, draws, x[:5], y[:5], x)
+    with pytest.raises(ValueError, match=r"shapes \(6, 1\) and \(6, 2\)"):
+        predict_mcmc(model, draws, x, y, torch.cat([x, x], -1))
+    with pytest.raises(ValueError, match=r"as many draws of each site.*'a': 3"):
+        predict_mcmc(model, draws | {"a": torch.zeros(3)}, x, y, x)
+
+
+def test_sparse_draws_want_the_model_with_its_inducing_inputs():
+    x, y = regression(8)
+    model = TwoLayers(x).requires_grad_(False)
+    sparse = whitened(model, inducing_inputs(model, x, y, 4))
+    draws = run_chains(EllipticalSlice(sparse), (x, y), 2, 1, 1).flat
+    assert predict_mcmc(sparse, draws, x, y, x).mean.shape == (8,)
+    with pytest.raises(ValueError, match="h_inducing_whitened.*give the whitened"):
+        predict_mcmc(model, draws, x, y, x)
+
+
+def test_point_estimates_are_named_once_for_a_model(caplog):
+    x, _ = regression(5)
+    model = TwoLayers(x)
+    for _ in range(3):
+        whitened(model)
+    assert caplog.text.count("keeps these point estimates") == 1
+    model.hidden.kernel.lengthscale = PyroSample(dist.LogNormal(0.0, 1.0))
+    whitened(model)
+    assert caplog.text.count("keeps these point estimates") == 2
+
+
+def test_a_sampled_tensor_is_no_starting_value_of_a_kernel():
+    """It would be read once, whatever is sampled later."""
+    for make in ("RBF(lengthscale=tensor)", "Gaussian(variance=tensor)"):
+        program = f"import torch; from pyro_dgp import RBF, Gaussian; tensor = torch.tensor(1.0); {make}"
+        run = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True
+        )  # without the tests' type checks
+        assert "TypeError: a parameter starts at a number, not at a tensor: for a prior assign PyroSample" in run.stderr

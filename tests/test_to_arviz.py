@@ -9,6 +9,7 @@ from pyro.infer import MCMC, NUTS
 
 from pyro_dgp import (
     Bernoulli,
+    EllipticalSlice,
     Gaussian,
     InducingPoints,
     Mixture,
@@ -23,6 +24,8 @@ from pyro_dgp import (
     whitened,
 )
 from pyro_dgp.groups import from_groups, import_arviz
+from pyro_dgp.models import DeepGP
+from pyro_dgp.priors import with_priors
 from tests.examples import OneLayer, TwoLayers, TwoSites, posterior, regression
 
 az = import_arviz()
@@ -129,12 +132,12 @@ def test_what_arviz_offers_works_on_a_sampled_deep_gp(local, tmp_path):
     x, y = regression(12)
     model = TwoLayers(x).requires_grad_(False)
     result = run_chains(WhitenedNUTS(model, 3), (x, y), 60, 30, 2)
-    p = predict_mcmc(model, result.flat, x, y, x, num_draws=60)
+    p = predict_mcmc(model, result.flat, x, y, x, num_draws=120)
     data = to_arviz.to_arviz(p, x, y, result.draws, result.stats, (p, x, y))
     data.to_netcdf(str(tmp_path / "a.nc"))
     loaded = az.from_netcdf(str(tmp_path / "a.nc"))
     assert loaded.posterior["h_whitened"].shape == (2, 60, 12, 2)
-    assert loaded.log_likelihood["y"].shape[:2] == (2, 30)
+    assert loaded.log_likelihood["y"].shape[:2] == (2, 60) and np.isfinite(loaded.posterior["f"].values).all()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert {"mean", "r_hat", "ess_bulk"} <= set(az.summary(loaded, var_names=["h_whitened"]).columns)
@@ -144,6 +147,45 @@ def test_what_arviz_offers_works_on_a_sampled_deep_gp(local, tmp_path):
             if hasattr(az, plot):
                 arguments = {"y": "y"} if plot == "plot_loo_pit" else {}
                 getattr(az, plot)(loaded, **arguments)
+
+
+def test_an_object_of_some_of_the_draws_has_those_in_every_group(local):
+    """Function values are those of the draw with the same label, and nothing is filled up with NaN."""
+    x, y = regression(6)
+    model = with_priors(DeepGP(x, 1, 1))
+    result = run_chains(EllipticalSlice(model), (x, y), 20, 5, 2, processes=1)
+
+    def made(num_draws):
+        p = predict_mcmc(model, result.flat, x, y, x, num_draws=num_draws)
+        torch.manual_seed(0)
+        return to_arviz.to_arviz(p, x, y, result.draws, result.stats, (p, x, y), num_samples=7)
+
+    whole = made(40)
+    with pytest.warns(UserWarning, match=r"made from 10 of the 40 draws.*num_draws=40"):
+        some = made(10)
+    labels = [0, 4, 8, 12, 16]
+    for group in ("posterior", "log_likelihood", "posterior_predictive", "sample_stats"):
+        assert some[group]["draw"].values.tolist() == labels, group
+    assert some.predictions["y"].shape[:2] == (1, 7)
+    for name in ("top.kernel.lengthscale", "f"):
+        assert np.isfinite(some.posterior[name].values).all()
+    np.testing.assert_array_equal(
+        some.posterior["top.kernel.lengthscale"].values,
+        whole.posterior["top.kernel.lengthscale"].sel(draw=labels).values,
+    )
+    np.testing.assert_array_equal(some.sample_stats["lp"].values, whole.sample_stats["lp"].sel(draw=labels).values)
+    for numbers in (7, 15):  # not as many of each chain
+        with pytest.raises(ValueError, match=rf"has {numbers} components and there are 2 chains of 20 draws"):
+            made(numbers)
+
+
+def test_draws_without_their_chains_are_refused(local):
+    p = prediction()
+    x, y = torch.zeros(5, 1), torch.zeros(5)
+    with pytest.raises(ValueError, match="give chains.draws, not chains.flat"):
+        to_arviz.to_arviz(p, x, y, {"a": torch.zeros(6), "b": torch.zeros(6, 5, 1)})
+    with pytest.raises(ValueError, match="same .chains, draws."):
+        to_arviz.to_arviz(p, x, y, {"b": torch.zeros(6, 5, 1)}, {"lp": np.zeros((2, 3))})
 
 
 def test_psis_loo_of_a_gp_is_leaving_out_by_the_closed_form(local):

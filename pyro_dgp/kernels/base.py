@@ -12,6 +12,8 @@ from pyro.distributions import constraints
 from pyro.nn import PyroModule, PyroParam
 from torch import Tensor
 
+from pyro_dgp.parameters import require_number
+
 
 class Covariance(ABC):
     """A covariance function k with fixed parameter values.
@@ -63,7 +65,10 @@ POSITIVE = constraints.softplus_positive
 
 
 def positive(value: float, *shape: int | None) -> PyroParam:
-    """A positive point estimate of the given shape; ``None`` entries are left out."""
+    """A positive point estimate of the given shape; ``None`` entries are left out. A tensor, as a model would sample it, is refused: it
+    would be read once and stay.
+    """
+    require_number(value)
     sizes = [size for size in shape if size is not None]
     return PyroParam(torch.full(sizes, float(value)), constraint=POSITIVE, event_dim=len(sizes))
 

@@ -16,6 +16,7 @@ from pyro_dgp import linalg
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.likelihoods.base import Conditional, Likelihood, RowObservation, one_output
 from pyro_dgp.moments import Moments
+from pyro_dgp.parameters import require_number
 
 #: Smallest noise variance, for a target of unit variance: the same for every method of the zoo.
 NOISE_FLOOR = 1e-4
@@ -91,6 +92,7 @@ class Gaussian(Likelihood):
 
     def __init__(self, outputs: int = 1, variance: float = 0.1, floor: float = NOISE_FLOOR) -> None:
         super().__init__()
+        require_number(variance)
         if not variance > floor:
             raise ValueError(f"the initial noise variance {variance} must exceed its floor {floor}")
         self.outputs = outputs

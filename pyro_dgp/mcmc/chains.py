@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import time
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 
 from pyro_dgp.linalg import NotPositiveDefiniteError
-from pyro_dgp.parameters import module_local_parameters
+from pyro_dgp.parameters import module_local_parameters, modules_of
 from pyro_dgp.sites import is_random
 
 #: ``report(done, total)``: iterations of all chains, warm-up included.
@@ -63,7 +64,7 @@ def run_chains(
     seed: int = 0,
     processes: int | None = None,
     report: Report | None = None,
-    folder: Path | None = None,
+    folder: Path | str | None = None,
 ) -> Chains:
     """Run independent chains and put their draws together.
 
@@ -74,8 +75,8 @@ def run_chains(
     :param args: what the model is called with, ``(x, y)``.
     :param processes: at a time; as many as there are cores if not given. One runs the chains in this process, one after another.
     :param report: called after each iteration in this process, or after each chain in others.
-    :param folder: where each chain is saved every few seconds and when it stops, as ``chain-0.pickle`` and so on (load only your own: a pickle
-        runs code). A call that is repeated goes on where the files end, draw for draw as if it had not been interrupted; one that asks
+    :param folder: where each chain is saved after its last draw and every five seconds until then, as ``chain-0.pickle`` and so on (load only
+        your own: a pickle runs code); what it drew since is lost where it is interrupted. A call that is repeated goes on where the files end, draw for draw as if it had not been interrupted; one that asks
         for more draws adds them.
     :raises ValueError: if the folder holds chains of other data, another model, kernel, seed or warm-up.
     """
@@ -86,6 +87,7 @@ def run_chains(
         )
     start, each, total = time.perf_counter(), warmup_steps + num_samples, num_chains * (warmup_steps + num_samples)
     workers = min(num_chains, processes or torch.multiprocessing.cpu_count())
+    folder = None if folder is None else Path(folder)
     plans = [
         _Plan(
             num_samples, warmup_steps, seed + 1000 * chain, None if folder is None else folder / f"chain-{chain}.pickle"
@@ -156,8 +158,7 @@ class _Plan:
     def run(self, kernel: MCMCKernel, args: tuple[Any, ...], report: Callable[[int], object] | None) -> _Chain:
         """Go on where the file ends, or start."""
         model = getattr(kernel.model, "model", kernel.model)
-        scope = [model] if isinstance(model, torch.nn.Module) else []
-        with module_local_parameters(*scope), torch.random.fork_rng(devices=[]):
+        with module_local_parameters(*modules_of(model)), torch.random.fork_rng(devices=[]):
             chain = self._load() or self._begin(copy.deepcopy(kernel), args)
             torch.set_rng_state(chain.random_state)
             self._draw(chain, report)
@@ -210,7 +211,11 @@ class _Plan:
 def _identity(kernel: MCMCKernel, args: tuple[Any, ...], warmup_steps: int) -> str:
     """Equal for equal data, parameters, priors, options and warm-up, in whatever process."""
     model = getattr(kernel.model, "model", kernel.model)
-    state = model.state_dict() if isinstance(model, torch.nn.Module) else {}
+    state = {
+        f"{i}.{name}": value
+        for i, module in enumerate(modules_of(model))
+        for name, value in module.state_dict().items()
+    }
     inducing: dict[str, Tensor] = getattr(kernel.model, "inducing", {})
     values = (*args, *state.values(), *inducing.values())
     tensors = [value.detach().cpu().numpy() for value in values if isinstance(value, Tensor)]
@@ -228,8 +233,7 @@ def _prior(model: Any, args: tuple[Any, ...]) -> list[tuple[str, str, str, str]]
     if model is None:
         return []
     inner = getattr(model, "model", model)
-    scope = [inner] if isinstance(inner, torch.nn.Module) else []
-    with module_local_parameters(*scope), torch.random.fork_rng(devices=[]), torch.no_grad():
+    with module_local_parameters(*modules_of(inner)), torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         try:
             trace = poutine.trace(model).get_trace(*args)
@@ -253,7 +257,18 @@ def _run_elsewhere(plan: _Plan, kernel: MCMCKernel, args: tuple[Any, ...], dtype
     torch.set_num_threads(1)
     torch.set_default_dtype(dtype)
     with pyro.settings.context(module_local_params=local):
-        return plan.run(kernel, args, None)
+        return plan.run(kernel, args, _while_the_parent_lives())
+
+
+def _while_the_parent_lives() -> Callable[[int], object]:
+    """Ends this process after an iteration at which the one that started it is gone: another may go on in the same files."""
+    parent = os.getppid()
+
+    def check(done: int) -> None:
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return check
 
 
 def _shifted(report: Report, before: int, total: int) -> Callable[[int], object]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from pyro_dgp.mcmc.density import WhitenedDensity
 from pyro_dgp.mcmc.evaluation import Evaluation
 from pyro_dgp.mcmc.slices import elliptical_slice, slice_sample
-from pyro_dgp.mcmc.starts import PriorDraw, Start
+from pyro_dgp.mcmc.starts import PriorDraw, Start, require_start
 from pyro_dgp.mcmc.surrogates import Conditional, Surrogates, SurrogateScale
 from pyro_dgp.mcmc.whitening import WhitenedModel, whitened
 
@@ -53,6 +53,9 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
             raise ValueError(
                 f"function_updates must be at least 1, got {function_updates}: without it the draws would stay where they are"
             )
+        require_start(start)
+        if surrogate_scale is not None and not isinstance(surrogate_scale, SurrogateScale):
+            raise TypeError(f"surrogate_scale is an object such as SurrogateScale(0.05, 2.0), not {surrogate_scale!r}")
         self.function_updates, self.density, self.start = function_updates, density, start
         self.surrogate_scale = surrogate_scale
         self.model = model if isinstance(model, WhitenedModel) else whitened(model)
@@ -111,7 +114,10 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
         if self._at is None or params is not self._params:
             self._at = density.evaluate(values)
             if not math.isfinite(self._at.log_likelihood):
-                raise ValueError("the posterior density at the initial values is zero or not finite: give others")
+                raise ValueError(
+                    "the posterior density is zero or not finite where the chain starts: check the data for NaN, narrow the priors, or "
+                    "give other initial_params"
+                )
         params, before = dict(params), self._evaluations
         for name, shape in list(density.whitened.items()) * self.function_updates:
             for column in range(shape[-1]):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pyro_dgp.linalg import NotPositiveDefiniteError
 from pyro_dgp.mcmc.density import WhitenedDensity
-from pyro_dgp.mcmc.starts import PriorDraw, Start
+from pyro_dgp.mcmc.starts import PriorDraw, Start, require_start
 from pyro_dgp.mcmc.whitening import WhitenedModel, whitened
 
 #: Prior draws that are tried as a start before giving up.
@@ -44,6 +44,7 @@ class WhitenedNUTS(NUTS):  # type: ignore[misc]
         start: Start = PriorDraw(),
         **options: Any,
     ) -> None:
+        require_start(start)
         self.stats: dict[str, float | int | bool] = {}
         self.density, self.start = density, start
         super().__init__(

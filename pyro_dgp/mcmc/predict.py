@@ -14,7 +14,7 @@ from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.likelihoods import CollapsedObservation, Observation
 from pyro_dgp.mcmc.sparse import INDUCING, Inputs, at_inducing_inputs, sparse_values
 from pyro_dgp.mcmc.whitening import SUFFIX, WhitenedModel
-from pyro_dgp.parameters import evaluating, module_local_parameters
+from pyro_dgp.parameters import evaluating, module_local_parameters, modules_of
 from pyro_dgp.prediction import Mixture, Prediction, equally_spaced, stack_mixtures
 from pyro_dgp.processes import ConditionedProcess
 from pyro_dgp.rows import row_dependence
@@ -45,7 +45,7 @@ class _Condition(Messenger):
                 msg["value"] = self._function_values(name, fn)
             self.processes[name] = ConditionedProcess(fn, msg["value"], None)
         elif name in self.draw:
-            msg["value"] = self.draw[name].reshape(fn.batch_shape + fn.event_shape)
+            msg["value"] = _shaped(name, self.draw[name], fn.batch_shape + fn.event_shape)
         elif not msg["is_observed"] and not site_is_subsample(msg):
             raise ValueError(f"the draws hold no value for the latent site {name!r}: they have {list(self.draw)}")
 
@@ -57,10 +57,10 @@ class _Condition(Messenger):
         return ConditionedProcess(known, known.unwhiten(self.draw[site]), None)
 
     def _function_values(self, name: str, prior: FunctionPrior) -> Tensor:
-        if name in self.draw:
-            return self.draw[name]
-        if name + SUFFIX in self.draw:
-            return prior.unwhiten(self.draw[name + SUFFIX])
+        for site in (name, name + SUFFIX):
+            if site in self.draw:
+                values = _shaped(site, self.draw[site], prior.batch_shape + prior.event_shape)
+                return values if site == name else prior.unwhiten(values)
         raise ValueError(
             f"the draws hold neither {name!r} nor {name + SUFFIX!r}, the values of that GP: they have {list(self.draw)}"
         )
@@ -123,14 +123,23 @@ def predict_mcmc(
     :param draws: ``mcmc.get_samples()``: by site ``(K, ...)``. Empty for a model without latent sites: exact regression.
     :param num_draws: at most this many draws, equally spaced, are used: as many of each chain if it is a multiple of their number.
     :param site: the observation to predict, if the model has several.
+    :raises ValueError: for inputs of other shapes, draws of several chains that are not one behind another, or draws of inducing
+        variables without their inputs.
     """
     if x.dim() != 2 or len(x) == 0:
         raise ValueError(f"test inputs have shape (N, D) with N at least 1, got {tuple(x.shape)}")
+    _check_shapes(x_train, x, draws)
     inducing = model.inducing if isinstance(model, WhitenedModel) else {}
     model = model.model if isinstance(model, WhitenedModel) else model
+    sparse = [name for name in draws if name.endswith(INDUCING + SUFFIX)]
+    if sparse and not inducing:
+        raise ValueError(
+            f"the draws hold {sparse[0]!r}, inducing variables: give the whitened(model, inducing_inputs(...)) that was sampled, not the "
+            "model alone"
+        )
     total = len(next(iter(draws.values()))) if draws else 1
     chosen = [{name: values[i] for name, values in draws.items()} for i in equally_spaced(total, num_draws)]
-    scope = [model] if isinstance(model, torch.nn.Module) else []
+    scope = modules_of(model)
     conditioned = []
     with torch.no_grad(), module_local_parameters(*scope), evaluating(*scope):
         local = row_dependence(model, (x_train, y_train), {}).sites
@@ -164,6 +173,27 @@ def predict_mcmc(
         one = _elementwise(observation(slice(0, 1), 0))
         event_shape = (one.batch_shape + one.event_shape)[1:]
     return Prediction(evaluate, len(x), Size(event_shape), batch_size)
+
+
+def _check_shapes(x_train: Tensor, x: Tensor, draws: Mapping[str, Tensor]) -> None:
+    """Raise for shapes that do not belong together."""
+    if x_train.dim() != 2 or x_train.shape[1] != x.shape[1]:
+        raise ValueError(
+            f"training and test inputs have shapes {tuple(x_train.shape)} and {tuple(x.shape)}: both are (N, D)"
+        )
+    if len({len(values) for values in draws.values()}) > 1:
+        sizes = {name: len(values) for name, values in draws.items()}
+        raise ValueError(f"there are as many draws of each site, one behind another, got {sizes}: take chains.flat")
+
+
+def _shaped(name: str, value: Tensor, shape: Size) -> Tensor:
+    """One draw of a site in the shape that the model has it in at the training inputs."""
+    if value.numel() != shape.numel():
+        raise ValueError(
+            f"one draw of {name!r} has shape {tuple(value.shape)} and the model wants {tuple(shape)} at these training inputs: give the "
+            "rows that were sampled with, and draws of several chains one behind another (chains.flat)"
+        )
+    return value.reshape(shape)
 
 
 def _elementwise(fn: Any) -> Any:

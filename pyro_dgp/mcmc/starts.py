@@ -16,6 +16,12 @@ from pyro_dgp.mcmc.density import WhitenedDensity
 Start = Callable[[WhitenedDensity], dict[str, Tensor]]
 
 
+def require_start(start: object) -> None:
+    """Raise for a class where one of its objects is wanted."""
+    if isinstance(start, type) or not callable(start):
+        raise TypeError(f"start is an object such as PriorDraw() or Ascent(), not {start!r}")
+
+
 @dataclass(frozen=True)
 class PriorDraw:
     """At a draw of the prior: as far apart as chains can be, so that R-hat means most."""

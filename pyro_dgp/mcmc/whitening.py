@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from pyro import distributions as dist
@@ -21,6 +22,9 @@ from pyro_dgp.mcmc.sparse import INDUCING, Inputs, sparse_moments, sparse_observ
 from pyro_dgp.parameters import require_own_parameters
 
 logger = logging.getLogger("pyro_dgp")
+
+#: Point estimates of each model that the log has named.
+_told: WeakKeyDictionary[torch.nn.Module, list[str]] = WeakKeyDictionary()
 
 #: Ending of the auxiliary sites: site ``h`` becomes ``h_whitened``.
 SUFFIX = "_whitened"
@@ -170,6 +174,7 @@ def whitened(model: Callable[..., Any], inducing: Inputs | None = None) -> White
             if isinstance(module, PyroModule)
             for name in module._pyro_params
         ]
-        if fixed:
+        if fixed and _told.get(model) != fixed:
+            _told[model] = fixed
             logger.warning("MCMC keeps these point estimates at their present values: %s", ", ".join(fixed))
     return WhitenedModel(model, inducing)
