@@ -81,7 +81,7 @@ def _add_compare(commands: Any) -> None:
         type=int,
         metavar="C",
         default=defaults.chains,
-        help="MCMC chains, as many at a time as there are cores",
+        help="MCMC chains, as many at a time as there are cores; one is judged by its halves",
     )
     add(
         "--gap",

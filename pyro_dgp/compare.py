@@ -121,6 +121,8 @@ def compare(
                     say(f"{name} failed: {error}")
                     failures[name] = error
                     continue
+                for doubt in _doubts(fitted):
+                    say(f"{name}: {doubt}")
                 head = {"method": name, "dataset": dataset.name, "split": settings.split, "seed": settings.seed}
                 rows.append(head | row | {"config": config})
                 _write(comparison.output, rows, part, fitted, given, prediction)
@@ -319,6 +321,20 @@ def _run(
         **fitted.diagnostics,
     }
     return row, fitted, given, prediction
+
+
+def _doubts(fitted: Fitted) -> list[str]:
+    """Sentences on chains that have not converged."""
+    doubts, figures = [], fitted.diagnostics
+    r_hat, divergences = figures.get("r_hat_max"), figures.get("divergences")
+    if isinstance(r_hat, float) and r_hat > 1.05:
+        doubts.append(
+            f"R-hat of its slowest site is {r_hat:.2f}: not converged; more --mcmc-samples, --warmup or --chains"
+        )
+    if isinstance(divergences, int) and divergences:
+        total = next(iter(fitted.sample_stats.values())).size
+        doubts.append(f"{divergences} of its {total} transitions diverged: its draws may miss parts of the posterior")
+    return doubts
 
 
 def _write(output: Path, rows: list[Row], part: Split, fitted: Fitted, given: Tensor, prediction: Prediction) -> None:

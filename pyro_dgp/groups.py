@@ -57,7 +57,7 @@ def from_groups(
         new = {name: data.pop(name) for name in ("predictions", "predictions_constant_data") if name in data}
         made = az.from_dict(**data, dims=axes["dims"], coords=axes["coords"])
         for name, arrays in new.items():
-            sampled = {} if name == "predictions" else {"default_dims": []}
+            sampled: dict[str, Any] = {} if name == "predictions" else {"default_dims": []}
             named = {"dims": axes["pred_dims"], "coords": axes["pred_coords"], **sampled}
             made.add_groups(**{name: az.dict_to_dataset(arrays, **named)})
     return made

@@ -208,6 +208,10 @@ class Prediction(TorchDistribution):
         self._kept: dict[int, Mixture] = {}
         super().__init__(Size((rows,)), event_shape, validate_args=False)
 
+    def __repr__(self) -> str:
+        event = f", event_shape={tuple(self.event_shape)}" if self.event_shape else ""
+        return f"Prediction(rows={self.batch_shape[0]}{event})"
+
     def _mixture(self, start: int) -> Mixture:
         if start in self._kept:
             return self._kept[start]

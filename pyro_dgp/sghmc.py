@@ -30,7 +30,8 @@ Report = Callable[[int, int, dict[str, float]], object]
 class InducingDraws:
     """What stochastic-gradient HMC leaves behind.
 
-    :ivar draws: whitened inducing variables of each GP ``(draws, D_out, M)``, by the name of the guide's parameter.
+    :ivar draws: whitened inducing variables of each GP ``(draws, D_out, M)``, by the name of the guide's parameter: one chain, for ArviZ
+        ``{name: values[None] for name, values in draws.items()}``.
     :ivar potential: minus the log joint density of mini-batches just before the move to each draw, nats, scaled to all rows, a stochastic
         estimate.
     :ivar seconds: wall-clock time.

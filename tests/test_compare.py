@@ -14,10 +14,11 @@ import torch
 
 from pyro_dgp import EllipticalSlice
 from pyro_dgp.cli import main
-from pyro_dgp.compare import Comparison, MethodFailedError, compare
+from pyro_dgp.compare import Comparison, MethodFailedError, _doubts, compare, no_progress
 from pyro_dgp.data import Dataset, load, load_default, split
+from pyro_dgp.gap_study import GapStudy
 from pyro_dgp.groups import import_arviz
-from pyro_dgp.inference import ByMarginalLikelihood, Settings
+from pyro_dgp.inference import ByGuide, ByMarginalLikelihood, Fitted, Settings
 from pyro_dgp.methods import METHODS
 
 FAST = Settings(inducing=10, samples=2, epochs=2, mcmc_points=12, mcmc_samples=8, warmup=6)
@@ -116,7 +117,7 @@ def test_resume_runs_only_what_is_missing(tmp_path):
     again = compare(Comparison(tmp_path / "out", dataset(), ("svgp", "ppgpr"), FAST, resume=True), said.append)
     assert again[0] == first[0] and [row["method"] for row in again] == ["svgp", "ppgpr"]
     assert any("svgp: finished before" in sentence for sentence in said)
-    with pytest.raises(ValueError, match="made with other settings"):
+    with pytest.raises(ValueError, match=r"made with other settings \(seed 0 in svgp, now 5\)"):
         compare(Comparison(tmp_path / "out", dataset(), ("svgp",), replace(FAST, seed=5), resume=True), quiet)
     with pytest.raises(ValueError, match="exists: name another --output, or go on in it with --resume"):
         compare(Comparison(tmp_path / "out", dataset(), ("svgp",), FAST), quiet)
@@ -375,6 +376,45 @@ def test_an_interrupted_chain_goes_on_with_resume(tmp_path, monkeypatch):
     }
 
 
+def test_what_is_doubtful_of_a_chain_is_said():
+    def said(**figures):
+        stats = {"diverging": np.zeros((2, 20))}
+        return _doubts(Fitted(lambda x: None, 1, 1, 1.0, sample_stats=stats, diagnostics=figures))
+
+    assert said(r_hat_max=1.02, divergences=0) == said(r_hat_max=None) == said() == []
+    slow, diverged = said(r_hat_max=3.021, divergences=14)
+    assert slow.startswith("R-hat of its slowest site is 3.02: not converged") and diverged.startswith("14 of its 40")
+
+
+def test_what_becomes_of_the_settings_of_chains_is_said(monkeypatch):
+    assert "one chain, whatever --chains says" in METHODS["sghmc"].inference.remarks(Settings())[0]
+    few, many = (METHODS["ess"].inference.remarks(Settings(mcmc_samples=n, chains=3)) for n in (300, 400))
+    assert len(few) == 1 and "made from 999 of its 1200 draws" in many[1]
+
+
+def test_chains_of_an_interrupted_gap_are_kept(tmp_path, monkeypatch):
+    """The reference is sampled before the interruption and not again."""
+    study = GapStudy(["dsvi"], "ess")
+    x, y = torch.randn(8, 2, dtype=torch.float64), torch.randn(8, dtype=torch.float64)
+    arguments = (x, y, x[:3], replace(FAST, inducing=8), no_progress, quiet, tmp_path / "gap")
+    run = ByGuide.run
+
+    def interrupted(self, model, *rest):
+        if (tmp_path / "gap" / "fixed" / "ess again").exists():
+            raise KeyboardInterrupt
+        return run(self, model, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ByGuide, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            study.run(*arguments)
+    kept = tmp_path / "gap" / "fixed" / "ess" / "chain-0.pickle"
+    before = kept.stat().st_mtime_ns
+    gaps = study.run(*arguments)
+    assert kept.stat().st_mtime_ns == before and set(gaps) == {"fixed", "priors"}
+    assert set(gaps["fixed"]) == {"ess again", "dsvi"}
+
+
 def test_the_gap_is_measured_on_one_model(tmp_path, capsys):
     """Six methods on 10 rows, a few iterations each: what is written, and for whom."""
     options = [
@@ -399,6 +439,7 @@ def test_the_gap_is_measured_on_one_model(tmp_path, capsys):
     assert [row["approximates_posterior"] for row in rows[:3]] == [True, True, False]
     assert all(row["gap_wasserstein"] > 0 and row["gap_kl"] > 0 and row["reference"] == "ess" for row in rows)
     assert (tmp_path / "out" / "gap-fixed.png").stat().st_size > 10_000
+    assert not (tmp_path / "out" / ".gap").exists()
     assert (tmp_path / "out" / "gap-priors.png").stat().st_size > 10_000
     output = capsys.readouterr().out
     assert (

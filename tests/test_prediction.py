@@ -229,3 +229,9 @@ def test_what_a_component_cannot_do_is_said():
     nested = dist.MixtureSameFamily(dist.Categorical(torch.ones(1, 3, 2)), dist.Normal(torch.zeros(1, 3, 2), 1.0))
     with pytest.raises(ValueError, match="mixtures of MixtureSameFamily components .* cannot be joined"):
         stack_mixtures([Mixture(nested, torch.zeros(1))] * 2)
+
+
+def test_a_prediction_says_what_it_is():
+    one = Prediction(lambda rows: None, 5)
+    assert repr(one) == "Prediction(rows=5)"
+    assert repr(Prediction(lambda rows: None, 5, torch.Size((2,)))) == "Prediction(rows=5, event_shape=(2,))"

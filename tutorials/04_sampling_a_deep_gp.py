@@ -123,7 +123,7 @@ print({name: tuple(values.shape) for name, values in slices.draws.items()})
 
 # %%
 def in_arviz(chains):
-    draws = next(iter(chains.draws.values())).shape[:2]
+    draws = next(iter(chains.draws.values())).shape[:2]  # predict_mcmc takes 100 if not told otherwise
     at_data = predict_mcmc(model, chains.flat, x, y, x, num_draws=draws[0] * draws[1])
     return to_arviz(at_data, x, y, chains.draws, chains.stats)
 
@@ -147,7 +147,8 @@ print(f"nuts: divergent transitions {100 * share:.2f} %, mean tree depth {nuts.s
 # %% [markdown]
 # Elliptical slices pass on what matters: R-hat of `f` is at most 1.004 over the 40 rows, with 1,627 effective draws or more. The two lengthscales mix slowly
 # (1.06 both): they trade against each other, and slices move one number at a time. The No-U-Turn sampler fails here, and says so: 3.5 % of its transitions diverged, its
-# trees are as deep as allowed, R-hat is 1.1 for `f` and 1.6 for a lengthscale. Do not use those draws. More warm-up and deeper trees may help; the other sampler is cheaper.
+# trees are as deep as allowed, R-hat is 1.1 for `f` and 1.6 for a lengthscale. Do not use those draws. More warm-up and deeper trees may help,
+# and where there is little noise a start by `Ascent`; the other sampler is cheaper.
 #
 # Traces of the log density, a chain a colour: chains that found different explanations of the data stand apart here.
 

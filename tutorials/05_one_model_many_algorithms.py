@@ -279,4 +279,4 @@ for name, at in iris.items():
 #
 #     pyro-dgp compare --data table.csv --methods dsvi,dspp,ess,nuts --gap ess
 #
-# writes `gap.json` and a figure beside the results.
+# writes `gap.json` and two figures beside the results, at fixed hyperparameters and with priors on them.
