@@ -55,6 +55,9 @@ class _Fused(torch.autograd.Function):
     ``sum_d mean_d' g_d + 2 D_d A diag(v_d)``; call it C. Then that of K_zx is ``L^-T C``, that of S_d is ``P_d = A diag(v_d) A'``,
     and that of K_zz is ``-L^-T phi(C A') L^-1``, phi the lower triangle with half the diagonal, made symmetric (the Cholesky
     derivative, of which the solve's cancels the inner factor).
+
+    For few columns products with T_d cost less than those with S_d: with B_d = T_d' A the change is ``B' B - A' A`` column by column, C has
+    ``2 (T_d B_d - A) diag(v_d)``, and the cotangent of T_d is ``2 A diag(v_d) B_d'``.
     """
 
     @staticmethod
@@ -66,15 +69,19 @@ class _Fused(torch.autograd.Function):
         loc = _stacked(mean.unsqueeze(-2), a).squeeze(-2)
         if scale is None:
             d, b = None, -a
-        elif scale.dim() == 3:
+        elif scale.dim() == 2:
+            d = scale.square() - 1
+            b = d.unsqueeze(-1) * a
+        elif a.shape[-1] > _FEW * a.shape[-2]:
             identity = torch.eye(scale.shape[-1], dtype=scale.dtype, device=scale.device)
             d = torch.baddbmm(identity, scale, scale.mT, beta=-1)
             b = _stacked(d, a)
         else:
-            d = scale.square() - 1
-            b = d.unsqueeze(-1) * a
+            d, b = None, _stacked(scale.mT, a)
         ctx.rest = jitter, name
         ctx.save_for_backward(k_zz, k_zx, mean, scale, inverse, a, b, d)
+        if scale is not None and d is None:
+            return loc, torch.linalg.vecdot(b, b, dim=-2) - torch.linalg.vecdot(a, a, dim=-2)
         return loc, torch.linalg.vecdot(a.expand_as(b), b, dim=-2)
 
     @staticmethod
@@ -86,12 +93,17 @@ class _Fused(torch.autograd.Function):
         shared = a.shape[0] == 1
         v = by_change.unsqueeze(-2)
         by_mean = _stacked(by_loc.unsqueeze(-2), a.mT).squeeze(-2)
-        by_a = b * (2 * v)
+        few = scale is not None and d is None  # b is T' a there and D a elsewhere
+        by_b = b * (2 * v)
+        by_a = scale @ by_b - a * (2 * v) if few else by_b
         if shared:
             by_a = torch.addmm(by_a.sum(0), mean.mT, by_loc).unsqueeze(0)
         else:
             by_a = torch.baddbmm(by_a, mean.unsqueeze(-1), by_loc.unsqueeze(-2))
-        if scale is not None and scale.dim() == 3:
+        if few:
+            by_scale = a @ by_b.mT
+            inner = by_a @ a.mT
+        elif scale is not None and scale.dim() == 3:
             p = (a * v) @ a.mT
             by_scale = (p @ scale).mul_(2)
             inner = d @ p
@@ -105,6 +117,10 @@ class _Fused(torch.autograd.Function):
         symmetric = torch.where(below, inner, inner.mT)
         by_zz = (inverse.mT @ symmetric @ inverse).mul_(-0.5)
         return by_zz, inverse.mT @ by_a, by_mean, by_scale, None, None
+
+
+#: Columns for each inducing point up to which products with T, of M x M x n, cost less than those with S, of M x M x M.
+_FEW = 1.5
 
 
 def _stacked(matrix: Float[Tensor, "k r m"], columns: Tensor) -> Tensor:
