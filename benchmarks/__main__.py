@@ -1,4 +1,4 @@
-"""``python -m benchmarks speed|accuracy|scaling [--quick] [--json FILE] [--figures DIR]``: what the README's tables come from.
+"""``python -m benchmarks speed|profile|accuracy|scaling [--quick] [--json FILE] [--figures DIR]``: what the README's tables come from.
 
 ``speed`` and ``scaling`` need ``pip install 'pyro-dgp[benchmarks]'`` (GPyTorch); the studies of single methods are modules of their own.
 """
@@ -10,8 +10,8 @@ import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from benchmarks import accuracy, scaling, speed
-from benchmarks.drawing import draw_scaling, draw_speed
+from benchmarks import accuracy, profiling, scaling, speed
+from benchmarks.drawing import draw_profile, draw_scaling, draw_speed
 
 Row = dict[str, float | int | str]
 
@@ -35,6 +35,13 @@ def run_speed(arguments: argparse.Namespace) -> None:
         draw_speed(rows, arguments.figures / "speed.png")
 
 
+def run_profile(arguments: argparse.Namespace) -> None:
+    """Where a step's time goes."""
+    rows = write(profiling.measure_all(arguments.quick), profiling.described, arguments.json)
+    if arguments.figures is not None:
+        draw_profile(rows, (*profiling.KINDS, profiling.REST, profiling.PYTHON), arguments.figures / "profile.png")
+
+
 def run_scaling(arguments: argparse.Namespace) -> None:
     """Growth of time and memory."""
     rows = write(scaling.measure_all(arguments.quick, arguments.threads), scaling.described, arguments.json)
@@ -49,8 +56,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    commands = parser.add_subparsers(required=True, metavar="speed|accuracy|scaling")
-    for name, run, module in (("speed", run_speed, speed), ("scaling", run_scaling, scaling)):
+    commands = parser.add_subparsers(required=True, metavar="speed|profile|accuracy|scaling")
+    for name, run, module in (
+        ("speed", run_speed, speed),
+        ("profile", run_profile, profiling),
+        ("scaling", run_scaling, scaling),
+    ):
         command = commands.add_parser(name, help=(module.__doc__ or "").splitlines()[0])
         command.add_argument("--quick", action="store_true", help="few cases, few repeats: shows that it runs")
         command.add_argument("--json", type=Path, metavar="FILE", help="where all rows go")

@@ -32,6 +32,26 @@ def draw_speed(rows: list[dict], path: Path) -> None:
     save(figure, path)
 
 
+def draw_profile(rows: list[dict], kinds: tuple[str, ...], path: Path) -> None:
+    """Shares of a step, a bar for each method."""
+    figure = Figure(figsize=(8, 1.0 + 0.5 * len(rows)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axis = figure.subplots()
+    left = [0.0] * len(rows)
+    for name in kinds:
+        parts = [100 * row[name] for row in rows]
+        axis.barh(range(len(rows)), parts, left=left, label=name)
+        left = [a + b for a, b in zip(left, parts, strict=True)]
+    axis.set_yticks(
+        range(len(rows)), [f"{r['method']}\n{1000 * r['seconds_per_step']:.1f} ms" for r in rows], fontsize=8
+    )
+    axis.invert_yaxis()
+    axis.set_xlim(0, 100)
+    axis.set_xlabel("% of a training step")
+    figure.legend(loc="outside upper center", ncols=len(kinds), fontsize=7)
+    save(figure, path)
+
+
 def draw_scaling(rows: list[dict], path: Path) -> None:
     """Seconds and peak memory by size, one column for each parameter."""
     names = [name for name in dict.fromkeys(row["parameter"] for row in rows) if "GPyTorch" not in name]

@@ -19,6 +19,7 @@ from benchmarks import (
     experiments,
     peer_gpytorch,
     predictive,
+    profiling,
     published,
     scaling,
     speed,
@@ -91,6 +92,23 @@ def test_gpytorch_gets_a_model_of_the_same_size(layers):
     peer = PeerGP(x, 8) if layers == 1 else PeerDeepGP(x, 2, 5, 8, per_output=True)
     line = StraightLine(x, layers, 5, 8, 1, True)
     assert sum(p.numel() for p in peer.parameters()) == sum(p.numel() for p in line.parameters())
+
+
+def test_the_profile_divides_a_step_among_kinds(tmp_path):
+    names = (*profiling.KINDS, profiling.REST, profiling.PYTHON)
+    rows = []
+    for name in ("svgp", "avdgp-ar2pp"):
+        row = {
+            "method": name,
+            **profiling.shares(profiling.training_step(name, profiling.SETTINGS[name], 8), repeats=2),
+        }
+        assert sum(row[kind] for kind in names) == pytest.approx(1) and all(row[kind] >= 0 for kind in names)
+        assert row["matrix products"] > 0 and row["factors and triangular solves"] > 0 and row["optimiser"] > 0
+        assert profiling.described(row).startswith(name)
+        rows.append(row)
+    drawing.draw_profile(rows, names, tmp_path / "profile.png")
+    assert (tmp_path / "profile.png").stat().st_size > 10_000
+    assert profiling.kind("aten::bmm") == "matrix products" and profiling.kind("aten::exp") == profiling.REST
 
 
 def test_scaling_measures_time_and_memory(tmp_path):
