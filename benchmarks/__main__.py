@@ -39,7 +39,7 @@ def run_profile(arguments: argparse.Namespace) -> None:
     """Where a step's time goes."""
     rows = write(profiling.measure_all(arguments.quick), profiling.described, arguments.json)
     if arguments.figures is not None:
-        draw_profile(rows, (*profiling.KINDS, profiling.REST, profiling.PYTHON), arguments.figures / "profile.png")
+        draw_profile(rows, profiling.KINDS, arguments.figures / "profile.png")
 
 
 def run_scaling(arguments: argparse.Namespace) -> None:

@@ -1,20 +1,29 @@
 """Where the time of a training step goes, in percent: ``python -m benchmarks profile``.
 
-The zoo's own methods at batch 100, 8 inputs, float32, one thread. Operations are timed by torch's profiler and divided among kinds; what a step takes
-without the profiler beyond their sum is Python's: Pyro's sites, autograd's bookkeeping, calls of small operations.
+The zoo's own methods at batch 100, 8 inputs, float32, one thread. A stopwatch stands around the parts of a step, each without the parts inside it; the
+rest of the forward pass is Pyro's sites, the guide, the propagation, likelihood and loss, that of the backward pass is autograd.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.timing import Step, alternate, library_step, toy
+from benchmarks.timing import Step, library_step, toy
 from pyro_dgp.inference import ByGuide, Settings
+from pyro_dgp.kernels.base import _SquaredDistance
+from pyro_dgp.kernels.radial import _WithSlope
+from pyro_dgp.kernels.stationary import StationaryCovariance
 from pyro_dgp.methods import METHODS
+from pyro_dgp.processes import amortized, inducing
+from pyro_dgp.processes.amortization import Perceptron
+from pyro_dgp.processes.conditional import _Fused
+from pyro_dgp.processes.row_conditional import _FusedRows
 
 INPUTS, ROWS, BATCH = 8, 2000, 100
 SETTINGS = {
@@ -23,17 +32,77 @@ SETTINGS = {
     "dspp": Settings(beta=0.05),
     "avdgp-ar2pp": Settings(layers=3, width=8, samples=32, beta=1.0),
 }
-KINDS = {
-    "matrix products": ("mm", "addmm", "bmm", "baddbmm", "linear", "linalg_vecdot", "dot", "mv"),
-    "factors and triangular solves": ("linalg_cholesky_ex", "linalg_solve_triangular", "cholesky"),
-    "optimiser": ("_fused_adam_", "Optimizer.step#Adam.step", "Optimizer.zero_grad#Adam.zero_grad"),
-}
-REST, PYTHON = "elementwise, sums and copies", "Python"
+FORWARD = "forward, the rest"
+#: What is timed: the owner of a function, its name, and the part of a step that it is.
+PARTS: tuple[tuple[Any, str, str], ...] = (
+    (StationaryCovariance, "matrix", "kernel matrices"),
+    (inducing, "conditional_moments", "moments"),
+    (amortized, "row_moments", "moments"),
+    (Perceptron, "forward", "networks"),
+    (_SquaredDistance, "backward", "kernel matrices, backward"),
+    (_WithSlope, "backward", "kernel matrices, backward"),
+    (_Fused, "backward", "moments, backward"),
+    (_FusedRows, "backward", "moments, backward"),
+    (torch.Tensor, "backward", "backward, the rest"),
+    (torch.optim.Adam, "step", "optimiser"),
+)
+KINDS = tuple(dict.fromkeys([label for _, _, label in PARTS] + [FORWARD]))
 
 
-def training_step(name: str, settings: Settings, inducing: int | None = None) -> Step:
+@dataclass
+class Stopwatch:
+    """Seconds of each part, without those of the parts that ran inside it."""
+
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))
+    running: list[str] = field(default_factory=list)
+    since: float = 0.0
+
+    def switch(self) -> None:
+        """Book what has passed on the part that is running."""
+        now = time.perf_counter()
+        if self.running:
+            self.seconds[self.running[-1]] += now - self.since
+        self.since = now
+
+    @contextmanager
+    def on(self, label: str) -> Iterator[None]:
+        """A part."""
+        self.switch()
+        self.running.append(label)
+        try:
+            yield
+        finally:
+            self.switch()
+            self.running.pop()
+
+    def around(self, function: Callable[..., Any], label: str) -> Callable[..., Any]:
+        """The function as this part."""
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            with self.on(label):
+                return function(*args, **kwargs)
+
+        return timed
+
+
+@contextmanager
+def timed_parts(watch: Stopwatch) -> Iterator[None]:
+    """The stopwatch stands around all of :data:`PARTS` for a while."""
+    before = [(owner, name, vars(owner)[name]) for owner, name, _ in PARTS]
+    try:
+        for owner, name, label in PARTS:
+            wrapped = watch.around(getattr(owner, name), label)
+            static = isinstance(vars(owner)[name], staticmethod)
+            setattr(owner, name, staticmethod(wrapped) if static else wrapped)
+        yield
+    finally:
+        for owner, name, own in before:
+            setattr(owner, name, own)
+
+
+def training_step(name: str, settings: Settings, inducing_points: int | None = None) -> Step:
     """A step of a named method."""
-    settings = settings if inducing is None else replace(settings, inducing=inducing)
+    settings = settings if inducing_points is None else replace(settings, inducing=inducing_points)
     x, y = toy(ROWS, INPUTS)
     method = METHODS[name]
     assert isinstance(method.inference, ByGuide)
@@ -41,26 +110,21 @@ def training_step(name: str, settings: Settings, inducing: int | None = None) ->
     return library_step(method.inference.loss(settings, len(x)), guide, x, y, BATCH)
 
 
-def kind(event: str) -> str:
-    """Of an operation, by its name."""
-    name = event.removeprefix("aten::")
-    return next((kind for kind, names in KINDS.items() if name in names), REST)
-
-
 def shares(step: Step, repeats: int) -> dict[str, float]:
-    """Seconds of a step, and the share of each kind in it."""
-    _, cpu = alternate({"": step}, repeats)
-    seconds = float(cpu[""].median())
-    with profile(activities=[ProfilerActivity.CPU]) as recorded:
-        for _ in range(repeats):
+    """Median seconds of a step, and the share of each part in the steps whose time is near it."""
+    for _ in range(3):
+        step()
+    runs = []
+    for _ in range(repeats):
+        watch = Stopwatch()
+        with timed_parts(watch), watch.on(FORWARD):
             step()
-    spent = dict.fromkeys((*KINDS, REST), 0.0)
-    for event in recorded.key_averages():
-        if event.key.startswith("aten::") or kind(event.key) != REST:
-            spent[kind(event.key)] += 1e-6 * event.self_cpu_time_total / repeats
-    whole = max(seconds, sum(spent.values()))
-    parts = {name: value / whole for name, value in spent.items()}
-    return {"seconds_per_step": seconds, **parts, PYTHON: 1 - sum(parts.values())}
+        runs.append(watch.seconds)
+    runs = sorted(runs, key=lambda seconds: sum(seconds.values()))
+    middle = runs[len(runs) // 4 : len(runs) // 4 + max(1, len(runs) // 2)]
+    whole = sum(sum(seconds.values()) for seconds in middle)
+    parts = {label: sum(seconds[label] for seconds in middle) / whole for label in KINDS}
+    return {"seconds_per_step": whole / len(middle), **parts}
 
 
 def measure_all(quick: bool) -> Iterable[dict[str, float | str]]:
@@ -70,12 +134,12 @@ def measure_all(quick: bool) -> Iterable[dict[str, float | str]]:
     torch.set_default_dtype(torch.float32)
     try:
         for name, settings in SETTINGS.items():
-            yield {"method": name, **shares(training_step(name, settings), 5 if quick else 50)}
+            yield {"method": name, **shares(training_step(name, settings), 5 if quick else 60)}
     finally:
         torch.set_default_dtype(before)
 
 
 def described(row: dict) -> str:
     """One line of the table."""
-    parts = (f"{name} {100 * row[name]:.0f} %" for name in (*KINDS, REST, PYTHON))
+    parts = (f"{label} {100 * row[label]:.0f} %" for label in KINDS if row[label] > 0)
     return f"{row['method']}, {1000 * row['seconds_per_step']:.1f} ms a step: {', '.join(parts)}"
