@@ -132,7 +132,7 @@ def ranks(
 def p_values(rows: list[dict[str, int]], draws: int, bins: int = 10) -> dict[str, float]:
     """Chi-squared test of uniform ranks ``0..draws``, by quantity."""
     edges = np.linspace(-0.5, draws + 0.5, bins + 1)
-    expected = np.diff(np.floor(edges + 0.5)) / (draws + 1) * len(rows)
+    expected = np.histogram(np.arange(draws + 1), edges)[0] / (draws + 1) * len(rows)
     return {
         name: float(stats.chisquare(np.histogram([row[name] for row in rows], edges)[0], expected).pvalue)
         for name in rows[0]

@@ -331,6 +331,8 @@ def _doubts(fitted: Fitted) -> list[str]:
         doubts.append(
             f"R-hat of its slowest site is {r_hat:.2f}: not converged; more --mcmc-samples, --warmup or --chains"
         )
+    if "r_hat_max" in figures and r_hat is None:
+        doubts.append("it has no R-hat: too few draws, or some quantity never moved")
     if isinstance(divergences, int) and divergences:
         total = next(iter(fitted.sample_stats.values())).size
         doubts.append(f"{divergences} of its {total} transitions diverged: its draws may miss parts of the posterior")

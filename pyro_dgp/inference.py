@@ -349,7 +349,7 @@ def _site(parameter: str) -> str:
 def convergence(draws: dict[str, Tensor], divergences: np.ndarray | None) -> dict[str, Figure]:
     """Number of divergent transitions, largest rank-normalised split R-hat and smallest bulk ESS over all quantities.
 
-    Nothing for divergences where the sampler has none. One chain counts as two halves. Nothing where a figure cannot be had: fewer than 8 draws, or draws that never moved.
+    Nothing for divergences where the sampler has none. One chain counts as two halves. Nothing where a figure cannot be had: fewer than 8 draws, or a quantity of which all draws are equal.
     """
     from pyro_dgp.groups import from_groups, import_arviz
 
@@ -363,6 +363,7 @@ def convergence(draws: dict[str, Tensor], divergences: np.ndarray | None) -> dic
     if min(array.shape[1] for array in arrays.values()) < 4:
         return figures
     summary = import_arviz().summary(from_groups({"posterior": arrays}), kind="diagnostics", round_to="none")
+    moved = all(np.ptp(array, axis=(0, 1)).all() for array in arrays.values())
     for key, value in (("r_hat_max", float(summary["r_hat"].max())), ("ess_min", float(summary["ess_bulk"].min()))):
-        figures[key] = value if np.isfinite(value) else None
+        figures[key] = value if moved and np.isfinite(value) else None
     return figures

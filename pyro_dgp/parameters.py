@@ -33,17 +33,42 @@ def require_number(value: object) -> None:
 
 
 def modules_of(model: Any) -> list[nn.Module]:
-    """The modules that a model runs: itself; or of a plain function those that it names, in its closure, globals or arguments."""
-    if isinstance(model, nn.Module):
-        return [model]
-    if isinstance(model, partial):
-        return [module for part in (model.func, *model.args, *model.keywords.values()) for module in modules_of(part)]
-    if isinstance(model, MethodType):
-        return modules_of(model.__self__)
-    if not isinstance(model, FunctionType):
-        return []
-    named = inspect.getclosurevars(model)
-    return [value for value in (*named.nonlocals.values(), *named.globals.values()) if isinstance(value, nn.Module)]
+    """The modules that a model runs: itself; or of a plain function or object those that it names, in its closure, globals, arguments,
+    attributes, containers of these, and in other functions that it names.
+    """
+    found: dict[int, nn.Module] = {}
+    seen: set[int] = set()
+    owners = [model] if hasattr(model, "__dict__") else []
+
+    def look(value: Any) -> None:
+        if isinstance(value, nn.Module):
+            found[id(value)] = value
+            return
+        if id(value) in seen:
+            return
+        seen.add(id(value))
+        if isinstance(value, partial):
+            parts = [value.func, value.args, value.keywords]
+        elif isinstance(value, MethodType):
+            owners.append(value.__self__)
+            parts = [value.__self__]
+        elif isinstance(value, FunctionType) and value.__module__.split(".")[0] not in _NOT_THE_USER_S:
+            named = inspect.getclosurevars(value)
+            parts = [*named.nonlocals.values(), *named.globals.values()]
+        elif isinstance(value, list | tuple):
+            parts = list(value)
+        elif isinstance(value, dict):
+            parts = list(value.values())
+        else:
+            parts = list(vars(value).values()) if any(value is owner for owner in owners) else []
+        for part in parts:
+            look(part)
+
+    look(model)
+    return list(found.values())
+
+
+_NOT_THE_USER_S = ("pyro", "torch", "numpy", "pyro_dgp")
 
 
 @contextmanager

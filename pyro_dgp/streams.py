@@ -15,12 +15,12 @@ from torch import Tensor
 
 Block = tuple[NDArray[Any], NDArray[Any]]
 
-#: Blocks in memory at a time, whose rows are shuffled together.
+#: Blocks whose rows are shuffled together, in memory twice while they are put into one.
 POOL = 4
 
 
 class Stream(ABC):
-    """Inputs ``(N, D)`` and targets ``(N,)`` in blocks of rows, of which :data:`POOL` are in memory at a time.
+    """Inputs ``(N, D)`` and targets ``(N,)`` in blocks of rows, of which :data:`POOL` are shuffled together; memory is that of twice as many.
 
     A stream of your own has ``sizes`` and :meth:`read`.
 
@@ -48,24 +48,32 @@ class Stream(ABC):
 
         :raises ValueError: at a block with NaN or infinity.
         """
-        generator = np.random.default_rng(seed)
+        if len(self) == 0:
+            raise ValueError("the stream has no rows: look at its files")
+        generator, filled = np.random.default_rng(seed), [block for block, size in enumerate(self.sizes) if size]
         while True:
-            order = generator.permutation(len(self.sizes))
+            order = generator.permutation(filled)
             rest: Block | None = None
             for start in range(0, len(order), POOL):
-                blocks = [self._checked(int(number)) for number in order[start : start + POOL]]
-                x, y = (np.concatenate(parts) for parts in zip(*([rest] if rest else []), *blocks, strict=True))
+                x, y = self._joined([int(block) for block in order[start : start + POOL]], rest)
                 shuffled = generator.permutation(len(x))
                 full = len(x) - len(x) % batch_size
                 for first in range(0, full, batch_size):
                     yield self._tensors((x, y), shuffled[first : first + batch_size])
                 rest = x[shuffled[full:]], y[shuffled[full:]]
+                del x, y  # before the next ones are read
             if rest is not None and len(rest[0]):
                 yield self._tensors(rest, np.arange(len(rest[0])))
 
     def sample(self, rows: int, seed: int = 0) -> tuple[Tensor, Tensor]:
         """Rows of a few random blocks, for ``guide.initialize``: all of them if there are no more."""
         return next(self.batches(min(rows, len(self)), seed))
+
+    def _joined(self, numbers: list[int], rest: Block | None) -> Block:
+        """Several blocks as one, behind the rows that are left of those before."""
+        blocks = [*([rest] if rest else []), *map(self._checked, numbers)]
+        x, y = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+        return x, y
 
     def _checked(self, block: int) -> Block:
         x, y = self.read(block)
@@ -151,7 +159,7 @@ class Standardized(Stream):
         super().__init__(stream.dtype, stream.device)
         self.stream, self.sizes = stream, stream.sizes
         self.inputs, self.targets = StandardScaler(), StandardScaler()
-        for block in range(len(self.sizes)):
+        for block in [block for block, size in enumerate(self.sizes) if size]:
             x, y = stream._checked(block)
             self.inputs.partial_fit(x.astype(float))
             self.targets.partial_fit(y.astype(float)[:, None])

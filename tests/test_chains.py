@@ -22,6 +22,7 @@ from pyro_dgp import (
     whitened,
 )
 from pyro_dgp.models import DeepGP
+from pyro_dgp.parameters import modules_of
 from pyro_dgp.priors import with_priors
 from tests.examples import OneLayer, TwoSites, regression
 
@@ -218,3 +219,53 @@ def test_classes_and_numbers_where_objects_are_wanted_are_named():
     x, y = regression(6)
     with pytest.raises(ValueError, match="check the data for NaN"):
         run_chains(EllipticalSlice(model), (x, torch.full_like(y, torch.nan)), 1, 1, 1)
+
+
+def test_another_start_is_another_chain(tmp_path):
+    x, y = regression(6)
+    model = TwoSites().requires_grad_(False)
+
+    def started(value, folder=tmp_path):
+        kernel = EllipticalSlice(model)
+        kernel.initial_params = {"f_whitened": torch.full((6, 1), value)}
+        return run_chains(kernel, (x, y), 2, 0, 1, folder=folder).draws["f_whitened"]
+
+    first = started(0.0)
+    assert torch.equal(started(0.0), first)
+    with pytest.raises(ValueError, match="holds a chain of other data"):
+        started(3.0)
+    assert not torch.equal(started(3.0, tmp_path / "other"), first)
+
+
+def test_one_kernel_serves_several_data_sets_in_folders_of_their_own(tmp_path):
+    kernel = EllipticalSlice(TwoSites().requires_grad_(False))
+    for rows in (6, 8):
+        x, y = regression(rows)
+        draws = run_chains(kernel, (x, y), 2, 1, 1, folder=tmp_path / str(rows)).draws
+        assert draws["f_whitened"].shape == (1, 2, rows, 1)
+
+
+def test_modules_are_found_where_functions_and_objects_hold_them():
+    gp = GaussianProcess(RBF())
+
+    def inner(x):
+        return gp(x)
+
+    class Holder:
+        def __init__(self):
+            self.parts = [gp]
+
+        def __call__(self, x):
+            return self.parts[0](x)
+
+    held = {"gp": [gp]}
+    for model in (
+        gp,
+        lambda x: inner(x),
+        Holder(),
+        Holder().__call__,
+        partial(lambda gp, x: gp(x), gp),
+        lambda x: held["gp"][0](x),
+    ):
+        assert modules_of(model) == [gp]
+    assert modules_of(lambda x: x) == modules_of(print) == []

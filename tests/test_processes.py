@@ -240,3 +240,9 @@ def test_inverse_factor_by_blocks_is_that_of_the_whole_matrix(size):
     )
     with pytest.raises(linalg.NotPositiveDefiniteError, match="'g'"):
         linalg.inverse_cholesky(-matrix, None, "g")
+
+
+@pytest.mark.parametrize("jitter", [0.0, 1e-3])
+def test_a_jitter_that_is_given_is_tried_once(jitter):
+    with pytest.raises(linalg.NotPositiveDefiniteError, match="'g'"):
+        linalg.cholesky(torch.eye(3) - 2, jitter, "g")

@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
@@ -63,6 +65,38 @@ def test_no_more_blocks_are_in_memory_than_the_pool(tmp_path):
         ahead = 1000 * stream.asked - 100 * seen
         stream.largest = max(stream.largest, ahead)
     assert stream.largest == 1000 * POOL - 100
+
+
+def test_memory_is_that_of_twice_the_pool(tmp_path):
+    class Wide(Stream):
+        sizes = (1000,) * 24
+
+        def read(self, block):
+            return np.full((1000, 100), float(block)), np.zeros(1000)
+
+    batches = Wide().batches(100)
+    tracemalloc.start()
+    for _ in range(240):
+        next(batches)
+    peak = tracemalloc.get_traced_memory()[1] / (1000 * 101 * 8)
+    tracemalloc.stop()
+    assert peak < 2 * POOL + 1
+
+
+def test_streams_without_rows_and_empty_blocks():
+    class Sized(Stream):
+        def __init__(self, *sizes):
+            super().__init__()
+            self.sizes = sizes
+
+        def read(self, block):
+            return np.random.RandomState(block).randn(self.sizes[block], 2), np.arange(float(self.sizes[block]))
+
+    with pytest.raises(ValueError, match="the stream has no rows"):
+        next(Sized().batches(3))
+    gaps = Sized(0, 3, 0, 4)
+    assert sum(len(batch[0]) for batch in one_pass(gaps, 3)[0]) == 7
+    assert Standardized(gaps).target_mean == pytest.approx(9 / 7)
 
 
 def test_parquet_gives_the_rows_that_numpy_gives(tmp_path):

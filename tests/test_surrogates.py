@@ -85,6 +85,28 @@ def test_densities_of_data_and_noise_are_the_joint_density(scale, shared):
         assert (found.log_surrogates == pytest.approx(surrogates.log_density, rel=1e-9)) == (change == 1.0)
 
 
+@pytest.mark.parametrize("change", [1.0, 1.4])
+def test_a_moved_chain_of_two_layers_has_the_density_of_what_it_became(change):
+    """The upper layer's whitened values follow from its data and its factor at what the lower one has become."""
+    x, y = regression(6)
+    density = WhitenedDensity(whitened(Chain(0.2, layers=2)), (x, y[:, None]), {})
+    surrogates, moved, found = joint(density, density.start, "gps.0.kernel.lengthscale", 0.3, change)
+    values = moved | found.whitened
+    assert found.evaluation.log_density == pytest.approx(density.evaluate(values).log_density, rel=1e-8)
+    run = density.run(values, Evaluation(0.0))
+    total = 0.0
+    for name in ("h0", "h1"):
+        covariance = (run.factors[name] @ run.factors[name].mT)[0]
+        g = surrogates.data[name][:, 0]
+        total += float(MultivariateNormal(torch.zeros(6), covariance + 0.09 * torch.eye(6)).log_prob(g))
+        factor, eta, v = run.factors[name][0], surrogates.noise[name][:, 0], values[name + "_whitened"][:, 0]
+        precision = torch.eye(6) + factor.T @ factor / 0.09
+        root = torch.linalg.cholesky(precision)
+        mean = torch.linalg.solve(precision, factor.T @ g / 0.09)
+        torch.testing.assert_close(root.T @ (v - mean), eta, rtol=1e-5, atol=1e-6)
+    assert found.log_surrogates == pytest.approx(total, rel=1e-6)
+
+
 def test_data_are_drawn_about_the_function_values():
     x, _ = regression(40)
     density = WhitenedDensity(whitened(Chain(0.2)), (x, torch.zeros(40, 1)), {})

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import cloudpickle
@@ -22,6 +23,7 @@ from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 
 from pyro_dgp.linalg import NotPositiveDefiniteError
+from pyro_dgp.mcmc.whitening import WhitenedModel
 from pyro_dgp.parameters import module_local_parameters, modules_of
 from pyro_dgp.sites import is_random
 
@@ -75,7 +77,7 @@ def run_chains(
     :param args: what the model is called with, ``(x, y)``.
     :param processes: at a time; as many as there are cores if not given. One runs the chains in this process, one after another.
     :param report: called after each iteration in this process, or after each chain in others.
-    :param folder: where each chain is saved after its last draw and every five seconds until then, as ``chain-0.pickle`` and so on (load only
+    :param folder: (on the CPU) where each chain is saved after its last draw and every five seconds until then, as ``chain-0.pickle`` and so on (load only
         your own: a pickle runs code); what it drew since is lost where it is interrupted. A call that is repeated goes on where the files end, draw for draw as if it had not been interrupted; one that asks
         for more draws adds them.
     :raises ValueError: if the folder holds chains of other data, another model, kernel, seed or warm-up.
@@ -157,7 +159,7 @@ class _Plan:
 
     def run(self, kernel: MCMCKernel, args: tuple[Any, ...], report: Callable[[int], object] | None) -> _Chain:
         """Go on where the file ends, or start."""
-        model = getattr(kernel.model, "model", kernel.model)
+        model = _inner(kernel.model)
         with module_local_parameters(*modules_of(model)), torch.random.fork_rng(devices=[]):
             chain = self._load() or self._begin(copy.deepcopy(kernel), args)
             torch.set_rng_state(chain.random_state)
@@ -210,18 +212,22 @@ class _Plan:
 
 def _identity(kernel: MCMCKernel, args: tuple[Any, ...], warmup_steps: int) -> str:
     """Equal for equal data, parameters, priors, options and warm-up, in whatever process."""
-    model = getattr(kernel.model, "model", kernel.model)
+    model = _inner(kernel.model)
     state = {
         f"{i}.{name}": value
         for i, module in enumerate(modules_of(model))
         for name, value in module.state_dict().items()
     }
     inducing: dict[str, Tensor] = getattr(kernel.model, "inducing", {})
-    values = (*args, *state.values(), *inducing.values())
+    given = [
+        value for held in vars(kernel).values() if isinstance(held, dict) for value in held.values()
+    ]  # where it starts
+    values = (*args, *state.values(), *inducing.values(), *given)
     tensors = [value.detach().cpu().numpy() for value in values if isinstance(value, Tensor)]
     options = [*vars(kernel).items(), *vars(getattr(kernel, "_adapter", object)).items()]
     plain = {name: value for name, value in options if isinstance(value, int | float | str | None)}
     plain |= {name: repr(value) for name, value in options if is_dataclass(value)}
+    plain |= {name: value.__qualname__ for name, value in options if isinstance(value, FunctionType)}
     kinds = [getattr(kind, "__qualname__", type(kind).__qualname__) for kind in (type(kernel), model)]
     others = [value for value in args if isinstance(value, int | float | str | None)]
     prior = _prior(kernel.model, args)
@@ -232,7 +238,8 @@ def _prior(model: Any, args: tuple[Any, ...]) -> list[tuple[str, str, str, str]]
     """One draw of the prior by a fixed seed and its log density, site by site: what names and parameters do not tell, such as priors."""
     if model is None:
         return []
-    inner = getattr(model, "model", model)
+    model = copy.deepcopy(model)  # a whitened one remembers the inputs that it was run at
+    inner = _inner(model)
     with module_local_parameters(*modules_of(inner)), torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         try:
@@ -240,16 +247,23 @@ def _prior(model: Any, args: tuple[Any, ...]) -> list[tuple[str, str, str, str]]
             trace.compute_log_prob()
         except NotPositiveDefiniteError:
             return []
+    sites = [(name, site) for name, site in trace.nodes.items() if is_random(site)]
+    # In float32 the last digits hang on the number of threads.
+    digits = [6 if site["value"].dtype == torch.float64 else 2 for _, site in sites]
     return [
         (
             name,
             type(site["fn"]).__qualname__,
-            f"{float(site['value'].double().sum()):.6g}",
-            f"{float(site['log_prob_sum']):.6g}",
+            f"{float(site['value'].double().sum()):.{count}g}",
+            f"{float(site['log_prob_sum']):.{count}g}",
         )
-        for name, site in trace.nodes.items()
-        if is_random(site)
+        for (name, site), count in zip(sites, digits, strict=True)
     ]
+
+
+def _inner(model: Any) -> Any:
+    """What a whitened model runs; any other itself."""
+    return model.model if isinstance(model, WhitenedModel) else model
 
 
 def _run_elsewhere(plan: _Plan, kernel: MCMCKernel, args: tuple[Any, ...], dtype: torch.dtype, local: bool) -> _Chain:
