@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 SHORTER = {
     "range(1000)": "range(5)",
     "steps=1000": "steps=5",
-    "steps=200": "steps=5",
+    "stream, steps=200": "stream, steps=5",
     "num_samples=200, warmup_steps=200": "num_samples=5, warmup_steps=5",
     "num_samples=200, warmup_steps=100": "num_samples=4, warmup_steps=2",
     "num_samples=100, warmup_steps=100": "num_samples=4, warmup_steps=2",
