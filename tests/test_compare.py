@@ -18,7 +18,7 @@ from pyro_dgp.compare import Comparison, MethodFailedError, _doubts, compare, no
 from pyro_dgp.data import Dataset, load, load_default, split
 from pyro_dgp.gap_study import GapStudy
 from pyro_dgp.groups import import_arviz
-from pyro_dgp.inference import ByGuide, ByMarginalLikelihood, Fitted, Settings
+from pyro_dgp.inference import ByGuide, ByMarginalLikelihood, Fitted, Settings, convergence
 from pyro_dgp.methods import METHODS
 
 FAST = Settings(inducing=10, samples=2, epochs=2, mcmc_points=12, mcmc_samples=8, warmup=6)
@@ -385,6 +385,17 @@ def test_what_is_doubtful_of_a_chain_is_said():
     assert said(r_hat_max=None) == ["it has no R-hat: too few draws, or some quantity never moved"]
     slow, diverged = said(r_hat_max=3.021, divergences=14)
     assert slow.startswith("R-hat of its slowest site is 3.02: not converged") and diverged.startswith("14 of its 40")
+
+
+@pytest.mark.parametrize("chains", [1, 4])
+def test_a_quantity_that_never_moves_leaves_no_r_hat(chains):
+    moving = torch.randn(chains, 100, 2, dtype=torch.float64)
+    known = convergence({"a": moving}, None)
+    assert 0.9 < known["r_hat_max"] < 1.2 and known["ess_min"] > 20
+    stuck = moving.clone()
+    stuck[..., 1] = 0.3
+    unknown = convergence({"a": moving, "b": stuck}, None)
+    assert unknown["r_hat_max"] is None and unknown["ess_min"] is None
 
 
 def test_what_becomes_of_the_settings_of_chains_is_said(monkeypatch):
