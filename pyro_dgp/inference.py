@@ -360,10 +360,10 @@ def convergence(draws: dict[str, Tensor], divergences: np.ndarray | None) -> dic
     diverged = None if divergences is None else int(divergences.sum())
     figures: dict[str, Figure] = {"divergences": diverged, "r_hat_max": None, "ess_min": None}
     arrays = {name: halves(values).cpu().numpy() for name, values in draws.items()}
-    if min(array.shape[1] for array in arrays.values()) < 4:
+    moved = all(np.ptp(array, axis=(0, 1)).all() for array in arrays.values())
+    if not moved or min(array.shape[1] for array in arrays.values()) < 4:
         return figures
     summary = import_arviz().summary(from_groups({"posterior": arrays}), kind="diagnostics", round_to="none")
-    moved = all(np.ptp(array, axis=(0, 1)).all() for array in arrays.values())
     for key, value in (("r_hat_max", float(summary["r_hat"].max())), ("ess_min", float(summary["ess_bulk"].min()))):
-        figures[key] = value if moved and np.isfinite(value) else None
+        figures[key] = value if np.isfinite(value) else None
     return figures
