@@ -4,6 +4,7 @@ import pytest
 import torch
 from pyro import distributions as dist
 
+from benchmarks.sghmc import bias
 from pyro_dgp import (
     ELBO,
     Gaussian,
@@ -168,3 +169,9 @@ def test_bad_requests_are_one_sentence():
         StochasticGradientHMC(step_size=1e100, burn_in=50, learning_rate=0.0).run(
             point_guide(OneLayer(), x, y), x, y, 1
         )
+
+
+def test_one_layer_comes_close_to_the_closed_form():
+    """The benchmark's full run at toy length, where chance makes most of the distance."""
+    row = bias(0.5, draws=60, burn_in=200)
+    assert row["step_size"] == 0.5 and row["mean"] < 0.6 and row["sd"] < 0.4
