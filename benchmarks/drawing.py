@@ -6,6 +6,7 @@ from pathlib import Path
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 
 def draw_speed(rows: list[dict], path: Path) -> None:
@@ -25,6 +26,9 @@ def draw_speed(rows: list[dict], path: Path) -> None:
         axis.errorbar(middle, range(len(rows)), xerr=(low, high), fmt="o", ms=4, capsize=2, color="C0")
         axis.axvline(1, color="0.6", lw=1)
         axis.set_xscale("log")
+        for part in (axis.xaxis.set_major_formatter, axis.xaxis.set_minor_formatter):
+            part(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "1235" else ""))
+        axis.tick_params(axis="x", which="both", labelsize=8)
         axis.set_xlabel(title)
         axis.grid(axis="x", which="both", lw=0.3)
     left.set_yticks(range(len(rows)), labels, fontsize=7)
@@ -34,7 +38,7 @@ def draw_speed(rows: list[dict], path: Path) -> None:
 
 def draw_profile(rows: list[dict], kinds: tuple[str, ...], path: Path) -> None:
     """Shares of a step, a bar for each method."""
-    figure = Figure(figsize=(8, 1.0 + 0.5 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(8, 1.3 + 0.5 * len(rows)), layout="constrained")
     FigureCanvasAgg(figure)
     axis = figure.subplots()
     left = [0.0] * len(rows)
@@ -48,7 +52,7 @@ def draw_profile(rows: list[dict], kinds: tuple[str, ...], path: Path) -> None:
     axis.invert_yaxis()
     axis.set_xlim(0, 100)
     axis.set_xlabel("% of a training step")
-    figure.legend(loc="outside upper center", ncols=len(kinds), fontsize=7)
+    figure.legend(loc="outside upper center", ncols=4, fontsize=7)
     save(figure, path)
 
 
