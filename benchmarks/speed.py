@@ -63,7 +63,7 @@ def gpytorch(x: Tensor, y: Tensor, case: Case) -> Step:
 
     from benchmarks.peers import PeerDeepGP, PeerGP
 
-    batch, model = slice(case.batch), None
+    batch = slice(case.batch)
     if case.layers == 1:
         model = PeerGP(x, case.inducing)
         loss = gp.mlls.VariationalELBO if case.beta is None else gp.mlls.PredictiveLogLikelihood

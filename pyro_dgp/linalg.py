@@ -80,7 +80,7 @@ def _with_jitter(
         result, info = factorise(jittered)
         if _reported(info) or not bool(info.any()):
             return result
-        if jitter is not None or attempt * 10 > largest * 1.0001 or not bool(torch.isfinite(matrix).all()):
+        if attempt * 10 >= largest * 1.0001 or not bool(torch.isfinite(matrix).all()):
             raise NotPositiveDefiniteError(_explain(matrix.detach(), attempt, name))
         attempt *= 10
 
