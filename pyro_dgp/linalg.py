@@ -61,8 +61,8 @@ def cholesky(matrix: Tensor, jitter: float | None, name: str) -> Tensor:
 
 
 def inverse_cholesky(matrix: Tensor, jitter: float | None, name: str) -> Tensor:
-    """Inverse of the factor that :func:`cholesky` gives, without gradients, from blocks that LAPACK is quick at."""
-    return _with_jitter(matrix.detach(), jitter, name, _inverse_by_blocks)
+    """Inverse of the factor that :func:`cholesky` gives, without gradients."""
+    return _with_jitter(matrix.detach(), jitter, name, _inverse_factor)
 
 
 def _with_jitter(
@@ -85,31 +85,12 @@ def _with_jitter(
         attempt *= 10
 
 
-#: Largest matrix that is factorised whole: LAPACK's Cholesky of 128 points takes seven times that of 64.
-_BLOCK = 64
-
-
-def _inverse_by_blocks(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    inverse, _, info = _factor_by_blocks(matrix)
+def _inverse_factor(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    inverse = torch.zeros_like(matrix)
+    inverse.diagonal(dim1=-2, dim2=-1).fill_(1.0)
+    torch.linalg.solve_triangular(factor, inverse, upper=False, out=inverse)  # in place: a copy costs as much as the solve
     return inverse, info
-
-
-def _factor_by_blocks(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Inverse factor, factor, and LAPACK's report, by halves; the off-diagonal block is solved for, as LAPACK does."""
-    size = matrix.shape[-1]
-    if size <= _BLOCK:
-        factor, info = torch.linalg.cholesky_ex(matrix)
-        identity = torch.eye(size, dtype=matrix.dtype, device=matrix.device)
-        return torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False), factor, info
-    half = size // 2
-    first, upper_left, info = _factor_by_blocks(matrix[..., :half, :half])
-    below = torch.linalg.solve_triangular(upper_left, matrix[..., :half, half:], upper=False).mT
-    last, lower_right, report = _factor_by_blocks(matrix[..., half:, half:] - below @ below.mT)
-    factor, inverse = torch.zeros_like(matrix), torch.zeros_like(matrix)
-    factor[..., :half, :half], factor[..., half:, :half], factor[..., half:, half:] = upper_left, below, lower_right
-    inverse[..., :half, :half], inverse[..., half:, half:] = first, last
-    inverse[..., half:, :half] = -(last @ (below @ first))
-    return inverse, factor, info + report
 
 
 def noisy_cholesky(matrix: Tensor, jitter: float | None, name: str) -> Tensor:
@@ -145,6 +126,18 @@ def solve_columns(factor: Tensor, columns: Tensor) -> Tensor:
         identity = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
         return torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False) @ columns
     return torch.linalg.solve_triangular(factor, columns, upper=False)
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """``a @ b``; where both have the same single batch axis, without matmul's search for a common shape."""
+    return torch.bmm(a, b) if a.dim() == b.dim() == 3 and len(a) == len(b) else a @ b
+
+
+def add_product(c: Tensor, a: Tensor, b: Tensor, factor: float) -> Tensor:
+    """``c + factor * a @ b``, in one pass where :func:`product` is one call."""
+    if a.dim() == b.dim() == 3 and len(a) == len(b):
+        return torch.baddbmm(c, a, b, alpha=factor)
+    return torch.add(c, a @ b, alpha=factor)
 
 
 class _ColumnSquares(torch.autograd.Function):

@@ -12,6 +12,7 @@ from pyro.distributions import constraints
 from pyro.nn import PyroModule, PyroParam
 from torch import Tensor
 
+from pyro_dgp import linalg
 from pyro_dgp.parameters import require_number
 
 
@@ -134,12 +135,12 @@ class _SquaredDistance(torch.autograd.Function):
         a_norm = torch.linalg.vecdot(a, a).unsqueeze(-1)
         if z is None:
             ctx.save_for_backward(x, None, a, a)
-            squared = torch.add(a_norm + a_norm.mT, a @ a.mT, alpha=-2)
+            squared = linalg.add_product(a_norm + a_norm.mT, a, a.mT, -2.0)
             squared.diagonal(dim1=-2, dim2=-1).zero_()
             return squared
         b = z - centre
         ctx.save_for_backward(x, z, a, b)
-        return torch.add(a_norm + torch.linalg.vecdot(b, b).unsqueeze(-2), a @ b.mT, alpha=-2)
+        return linalg.add_product(a_norm + torch.linalg.vecdot(b, b).unsqueeze(-2), a, b.mT, -2.0)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:  # type: ignore[override]
@@ -158,7 +159,7 @@ class _SquaredDistance(torch.autograd.Function):
 
 
 def _pulled(grad: Tensor, x: Tensor, z: Tensor, shape: torch.Size) -> Tensor:
-    result = torch.sub(grad.sum(-1, keepdim=True) * x, grad @ z).mul_(2)
+    result = torch.sub(grad.sum(-1, keepdim=True) * x, linalg.product(grad, z)).mul_(2)
     return result if result.shape == shape else result.sum_to_size(shape)
 
 

@@ -53,14 +53,14 @@ class StationaryCovariance(ConstantDiagonal, Covariance):
 
 @dataclass(frozen=True)
 class Scaling:
-    """``x / lengthscale`` as an object (closures do not pickle)."""
+    """``x / lengthscale`` as an object (closures do not pickle), by the reciprocal: one for all inputs, and cheaper to differentiate."""
 
-    lengthscale: Tensor
+    reciprocal: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
         """Scaled inputs, same shape."""
-        require_dimensions(x, self.lengthscale)
-        return x * self.lengthscale.reciprocal()  # whose derivative is cheaper than that of a quotient
+        require_dimensions(x, self.reciprocal)
+        return x * self.reciprocal
 
 
 class Stationary(Kernel):
@@ -86,7 +86,7 @@ class Stationary(Kernel):
 
     def warp(self) -> Callable[[Tensor], Tensor]:
         """The map of the inputs before distances are taken."""
-        return Scaling(per_dimension(self.lengthscale, self.outputs, self.ard))
+        return Scaling(per_dimension(self.lengthscale, self.outputs, self.ard).reciprocal())
 
     def forward(self) -> Covariance:
         """Read every parameter."""

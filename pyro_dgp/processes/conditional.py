@@ -65,7 +65,7 @@ class _Fused(torch.autograd.Function):
         ctx: Any, k_zz: Tensor, k_zx: Tensor, mean: Tensor, scale: Tensor | None, jitter: float | None, name: str
     ) -> tuple[Tensor, Tensor]:
         inverse = linalg.inverse_cholesky(k_zz, jitter, name)
-        a = inverse @ k_zx
+        a = linalg.product(inverse, k_zx)
         loc = _stacked(mean.unsqueeze(-2), a).squeeze(-2)
         if scale is None:
             d, b = None, -a
@@ -95,28 +95,28 @@ class _Fused(torch.autograd.Function):
         by_mean = _stacked(by_loc.unsqueeze(-2), a.mT).squeeze(-2)
         few = scale is not None and d is None  # b is T' a there and D a elsewhere
         by_b = b * (2 * v)
-        by_a = scale @ by_b - a * (2 * v) if few else by_b
+        by_a = torch.baddbmm(a * (2 * v), scale, by_b, beta=-1) if few else by_b
         if shared:
-            by_a = torch.addmm(by_a.sum(0), mean.mT, by_loc).unsqueeze(0)
+            total = by_a.squeeze(0) if len(by_a) == 1 else by_a.sum(0)
+            by_a = torch.addmm(total, mean.mT, by_loc).unsqueeze(0)
         else:
             by_a = torch.baddbmm(by_a, mean.unsqueeze(-1), by_loc.unsqueeze(-2))
         if few:
-            by_scale = a @ by_b.mT
-            inner = by_a @ a.mT
+            by_scale = linalg.product(a, by_b.mT)
+            inner = linalg.product(by_a, a.mT)
         elif scale is not None and scale.dim() == 3:
-            p = (a * v) @ a.mT
-            by_scale = (p @ scale).mul_(2)
-            inner = d @ p
+            p = linalg.product(a * v, a.mT)
+            by_scale = linalg.product(p, scale).mul_(2)
+            inner = linalg.product(d, p)
             inner = 2 * (inner.sum(0, keepdim=True) if shared else inner)
             outer = mean.unsqueeze(-1) * by_mean.unsqueeze(-2)
             inner = inner + (outer.sum(0, keepdim=True) if shared else outer)
         else:
             by_scale = None if scale is None else 2 * scale * (a.square() @ by_change.unsqueeze(-1)).squeeze(-1)
-            inner = by_a @ a.mT
-        below = torch.ones(inner.shape[-2:], dtype=torch.bool, device=inner.device).tril()
-        symmetric = torch.where(below, inner, inner.mT)
-        by_zz = (inverse.mT @ symmetric @ inverse).mul_(-0.5)
-        return by_zz, inverse.mT @ by_a, by_mean, by_scale, None, None
+            inner = linalg.product(by_a, a.mT)
+        symmetric = inner.tril().add_(inner.tril(-1).mT)
+        by_zz = linalg.product(linalg.product(inverse.mT, symmetric), inverse).mul_(-0.5)
+        return by_zz, linalg.product(inverse.mT, by_a), by_mean, by_scale, None, None
 
 
 #: Columns for each inducing point up to which products with T, of M x M x n, cost less than those with S, of M x M x M.
@@ -127,7 +127,7 @@ def _stacked(matrix: Float[Tensor, "k r m"], columns: Tensor) -> Tensor:
     """``matrix_d @ columns_d``; where all outputs share the columns, one product of stacked matrices."""
     if columns.shape[0] == 1:
         return (matrix.reshape(-1, matrix.shape[-1]) @ columns[0]).reshape(*matrix.shape[:-1], columns.shape[-1])
-    return matrix @ columns
+    return linalg.product(matrix, columns)
 
 
 def differentiated(
