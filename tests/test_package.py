@@ -15,7 +15,7 @@ ROOT = Path(pyro_dgp.__file__).parent
 MODULES = [name for _, name, _ in pkgutil.walk_packages([str(ROOT)], "pyro_dgp.")]
 # From generative to inferential: a module imports from its own row and those above it.
 ROWS = [
-    {"groups", "linalg", "kernels", "means", "moments", "parameters", "quadrature", "streams"},
+    {"groups", "linalg", "kernels", "means", "moments", "parameters", "programs", "quadrature", "streams"},
     {"gp"},
     {"likelihoods"},
     {"models", "extractors"},

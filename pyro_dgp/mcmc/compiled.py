@@ -3,45 +3,17 @@
 from __future__ import annotations
 
 import functools
-import logging
-import math
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
-import pyro
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
-from torch.fx.experimental.proxy_tensor import make_fx
 
-from pyro_dgp import linalg
 from pyro_dgp.mcmc.density import WhitenedDensity
 from pyro_dgp.mcmc.evaluation import Evaluate, Evaluation
 from pyro_dgp.mcmc.surrogates import Conditional, Surrogates
 from pyro_dgp.mcmc.whitening import SUFFIX
-
-logger = logging.getLogger("pyro_dgp")
-
-#: Results of a new program that are compared with the model's.
-CHECKS = 3
-
-Program = Callable[..., tuple[Tensor, ...]]
-
-
-class _Known(torch.autograd.Function):
-    """A number whose gradients are known already."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, count: int, *rest: Tensor) -> Tensor:
-        ctx.save_for_backward(*rest[:count])
-        return value
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        gradients = ctx.saved_tensors
-        return None, None, *(None for _ in gradients), *(grad * gradient for gradient in gradients)
+from pyro_dgp.programs import Function, Program, with_gradients
 
 
 class CompiledDensity(WhitenedDensity):
@@ -50,7 +22,7 @@ class CompiledDensity(WhitenedDensity):
     ``WhitenedNUTS(model, density=CompiledDensity)``, ``EllipticalSlice(model, density=CompiledDensity)``. Python, Pyro's handlers and autograd
     are gone from each step, at the price of 10 to 40 seconds at the start of a chain, once for each process (the compiler keeps what it
     made on disk). It needs a C++ compiler. The model must do the same tensor operations at whatever values: one that
-    looks at numbers (``if h.mean() > 0``, ``h.tolist()``) has no program. The first :data:`CHECKS` results are compared with the model's.
+    looks at numbers (``if h.mean() > 0``, ``h.tolist()``) has no program. The first :data:`~pyro_dgp.programs.CHECKS` results are compared with the model's.
     Where there is no program, and for each matrix that has no Cholesky factor at the first jitter, the model runs as it is.
     While it records, distributions of the whole process are not validated.
 
@@ -61,8 +33,7 @@ class CompiledDensity(WhitenedDensity):
 
     def __init__(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         super().__init__(model, args, kwargs)
-        self._programs: dict[str, Program | None] = {}
-        self._checks: dict[str, int] = {}
+        self._programs: dict[str, Program] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Without programs: they belong to a process."""
@@ -75,8 +46,7 @@ class CompiledDensity(WhitenedDensity):
         if results is None:
             return super().potential(params)
         energy, *gradients = results
-        known: Tensor = _Known.apply(energy, len(gradients), *gradients, *given)  # type: ignore[no-untyped-call]
-        return known
+        return with_gradients(energy, gradients, given)
 
     def _energy_and_gradients(self, *values: Tensor) -> tuple[Tensor, ...]:
         with torch.enable_grad():
@@ -135,62 +105,8 @@ class CompiledDensity(WhitenedDensity):
         priors = (torch.as_tensor(run.log_priors[name]) for name in self.transforms)
         return torch.stack([torch.stack(run.observed).sum(), *others, *priors])
 
-    def _run(self, what: str, function: Program, points: list[Tensor]) -> list[Tensor] | None:
+    def _run(self, what: str, function: Function, points: list[Tensor]) -> list[Tensor] | None:
         """Results of the program, made at its first use; nothing if there is none or a matrix could not be factorised."""
         if what not in self._programs:
-            self._programs[what], self._checks[what] = self._compiled(what, function, points), CHECKS
-        program = self._programs[what]
-        if program is None:
-            return None
-        with torch.no_grad():
-            *results, failed = program(*points)
-        if int(failed) or not bool(torch.isfinite(results[0]).all()):
-            return None
-        if self._checks[what] > 0:
-            self._checks[what] -= 1
-            if any(not _close(a, b) for a, b in zip(results, function(*points), strict=True)):
-                logger.warning("%s is not compiled, the model runs as it is: the program gives other numbers", what)
-                self._programs[what] = None
-                return None
-        return results
-
-    def _compiled(self, what: str, function: Program, points: list[Tensor]) -> Program | None:
-        def reported(*values: Tensor) -> tuple[Tensor, ...]:
-            with linalg.reports() as failures:
-                results = function(*values)
-            return *results, sum(failures, torch.zeros((), dtype=torch.int32))
-
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of the compiler, about itself
-                with _without_validation():
-                    graph = make_fx(reported)(*points)
-                graph.graph.eliminate_dead_code()
-                graph.recompile()
-                program: Program = torch.compile(graph, backend=self.backend, dynamic=False)
-                with torch.no_grad():
-                    program(*points)
-        except Exception as problem:
-            first = str(problem).strip().split("\n")[0]
-            logger.warning("%s is not compiled, the model runs as it is: %s", what, first)
-            return None
-        return program
-
-
-@contextmanager
-def _without_validation() -> Iterator[None]:
-    """Distributions do not look at what they are given, not even those that were made to."""
-    before = Distribution._validate_sample
-    Distribution._validate_sample = lambda self, value: None  # type: ignore[method-assign]
-    try:
-        with pyro.validation_enabled(False):
-            yield
-    finally:
-        Distribution._validate_sample = before  # type: ignore[method-assign]
-
-
-def _close(found: Tensor, expected: Tensor) -> bool:
-    """Equal but for rounding, or neither is finite."""
-    tolerance = 1e-3 if expected.dtype == torch.float32 else 1e-5
-    scale = 1 + float(expected.double().abs().max())
-    return not math.isfinite(scale) or float((found - expected).double().abs().max()) <= tolerance * scale
+            self._programs[what] = Program(what, function, self.backend)
+        return self._programs[what](*points)
