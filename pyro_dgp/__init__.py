@@ -1,5 +1,6 @@
 """Deep Gaussian processes as ordinary Pyro models, and interchangeable ways to fit them."""
 
+from pyro_dgp.compiled import CompiledObjective
 from pyro_dgp.extractors import DeepKernel, FeatureExtractor
 from pyro_dgp.fit import fit, fit_stream
 from pyro_dgp.gap import InferenceGap, draw_gap, inference_gap
@@ -59,6 +60,7 @@ __all__ = [
     "Ascent",
     "Bernoulli",
     "CompiledDensity",
+    "CompiledObjective",
     "ConditionedProcess",
     "Constant",
     "ConstantMean",

@@ -27,9 +27,9 @@ _reports: ContextVar[list[Tensor] | None] = ContextVar("reports", default=None)
 
 @contextmanager
 def reports() -> Iterator[list[Tensor]]:
-    """Factorise at the first jitter and do not look whether it worked, for a program that is recorded and cannot branch.
+    """Go on as if nothing failed, for a program that is recorded and cannot branch: factorise at the first jitter, accept all targets.
 
-    :returns: LAPACK's reports, integers; the factors are right if all of them are zero.
+    :returns: integers, LAPACK's reports and counts of what was to be refused; results are right if all of them are zero.
     """
     collected: list[Tensor] = []
     token = _reports.set(collected)
@@ -39,12 +39,13 @@ def reports() -> Iterator[list[Tensor]]:
         _reports.reset(token)
 
 
-def _reported(info: Tensor) -> bool:
-    """Add a report where they are collected."""
+def failed(report: Tensor) -> bool:
+    """Whether any of the numbers is not zero; where reports are collected it is added to them, and nothing failed."""
     collected = _reports.get()
-    if collected is not None:
-        collected.append(info.sum(dtype=torch.int32))
-    return collected is not None
+    if collected is None:
+        return bool(report.any())
+    collected.append(report.sum(dtype=torch.int32))
+    return False
 
 
 def cholesky(matrix: Tensor, jitter: float | None, name: str) -> Tensor:
@@ -78,7 +79,7 @@ def _with_jitter(
         jittered = matrix.clone()
         jittered.diagonal(dim1=-2, dim2=-1).add_(attempt * level)
         result, info = factorise(jittered)
-        if _reported(info) or not bool(info.any()):
+        if not failed(info):
             return result
         if attempt * 10 >= largest * 1.0001 or not bool(torch.isfinite(matrix).all()):
             raise NotPositiveDefiniteError(_explain(matrix.detach(), attempt, name))
@@ -97,7 +98,7 @@ def noisy_cholesky(matrix: Tensor, jitter: float | None, name: str) -> Tensor:
     """Factor of a covariance that holds observation noise: without jitter where that succeeds, else as above."""
     if jitter is None:
         factor, info = torch.linalg.cholesky_ex(matrix)
-        if _reported(info) or not bool(info.any()):
+        if not failed(info):
             return factor
     return cholesky(matrix, jitter, name)
 

@@ -25,6 +25,9 @@ from pyro_dgp.predict import predict
 #: ``callback(step, total, figures)``: steps of the search counted too; the validation NLL is there once it is known.
 Report = Callable[[int, int, dict[str, float]], None]
 
+#: ``loss(beta, rows)(model, guide)``, an objective: a :class:`~pyro_dgp.losses.Loss` for each beta, or a function of model and guide.
+LossRecipe = Callable[[float, int], Callable[[Any, Any], torch.nn.Module]]
+
 
 @dataclass(frozen=True)
 class Validation:
@@ -153,7 +156,7 @@ class _Training:
     """Runs of one guide from one start, on the rows that are not held out."""
 
     guide: Variational
-    loss: Callable[[float, int], Loss]
+    loss: LossRecipe
     rows: tuple[Tensor, Tensor]
     held_out: tuple[Tensor, Tensor]
     seed: int
@@ -199,7 +202,7 @@ class _Training:
 
 def fit_validated(
     guide: Variational,
-    loss: Callable[[float, int], Loss],
+    loss: LossRecipe,
     x: Tensor,
     y: Tensor,
     steps: int,
@@ -216,7 +219,8 @@ def fit_validated(
 
     :param guide: initialised here, on the rows trained on, if it has not been; its state is the start of every run.
     :param loss: from beta and the number of training rows to the loss. For one that has no beta, as the ELBO, give
-        ``Validation(betas=(1.0,))``: each beta is a run.
+        ``Validation(betas=(1.0,))``: each beta is a run. A function of model and guide does in the place of a loss, as in
+        ``lambda beta, rows: lambda *pair: CompiledObjective(PredictiveLogLikelihood(rows, beta)(*pair))`` (a program for each run).
     :param x: training inputs ``(N, D)``, validation rows among them.
     :param y: targets ``(N,)`` or ``(N, D_out)``.
     :param seed: of the order of the batches, and of the draws in training and in the checks.

@@ -24,7 +24,7 @@ ROWS = [
     {"passes"},
     {"guide"},
     {"losses", "predict", "mcmc"},
-    {"fit"},
+    {"compiled", "fit"},
     {"sghmc", "validation"},
     {"data", "gap", "memory", "plots", "to_arviz"},
     {"inference"},

@@ -9,6 +9,7 @@ import torch
 from pyro import distributions as dist
 from torch import Tensor
 
+from pyro_dgp import linalg
 from pyro_dgp.likelihoods.base import Conditional, GaussHermite, Likelihood, RowObservation, one_output
 from pyro_dgp.moments import Moments
 
@@ -33,7 +34,7 @@ class _BernoulliConditional(GaussHermite):
 
     def check(self, y: Tensor) -> None:
         """Targets are 0 or 1."""
-        if not bool(((y == 0) | (y == 1)).all()):
+        if linalg.failed((y != 0) & (y != 1)):
             raise ValueError("y of a Bernoulli likelihood holds values other than 0 and 1: encode the classes so")
 
     def given(self, f: Tensor) -> RowObservation:
