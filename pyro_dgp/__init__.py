@@ -42,7 +42,15 @@ from pyro_dgp.means import ConstantMean, LinearMean, Projection, Zero, concatena
 from pyro_dgp.parameters import module_local_parameters
 from pyro_dgp.predict import predict
 from pyro_dgp.prediction import Mixture, Prediction
-from pyro_dgp.processes import AffineMaps, AmortizedInducingPoints, ConditionedProcess, InducingPoints, OneNetwork
+from pyro_dgp.processes import (
+    AffineMaps,
+    AmortizationRecipe,
+    AmortizedInducingPoints,
+    ConditionedProcess,
+    InducingPoints,
+    InferenceFunctions,
+    OneNetwork,
+)
 from pyro_dgp.propagation import MonteCarlo, SigmaPoints, WithMean
 from pyro_dgp.sghmc import StochasticGradientHMC, predict_draws
 from pyro_dgp.streams import NumpyStream, ParquetStream, Standardized, Stream
@@ -55,6 +63,7 @@ __all__ = [
     "RBF",
     "ActiveDims",
     "AffineMaps",
+    "AmortizationRecipe",
     "AmortizedInducingPoints",
     "ArcCosine",
     "Ascent",
@@ -74,6 +83,7 @@ __all__ = [
     "Gaussian",
     "GaussianProcess",
     "InducingPoints",
+    "InferenceFunctions",
     "InferenceGap",
     "Linear",
     "LinearCoregionalization",

@@ -19,7 +19,8 @@ from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.likelihoods import CollapsedObservation, Observation
 from pyro_dgp.parameters import keep_parameters_local, module_local_parameters, require_own_parameters
 from pyro_dgp.passes import Components, Run
-from pyro_dgp.processes import Process, ProcessFamily
+from pyro_dgp.processes import Process
+from pyro_dgp.processes.base import Families, family_of, require_families, require_used
 from pyro_dgp.propagation import Propagation
 from pyro_dgp.rows import RowDependence, row_dependence
 from pyro_dgp.sites import (
@@ -32,6 +33,7 @@ from pyro_dgp.sites import (
     is_shared,
     pyro_networks,
     require_finite,
+    try_network,
 )
 
 
@@ -51,8 +53,9 @@ class Variational(AutoMessenger):
         for each row of the data (the default's mean-field normal) leaves new rows to the prior; any other serves them.
     :param networks: amortised guides of other latent sites, by name: a module that is called with the arguments of the model and
         returns the site's posterior: a distribution of the prior's shape, a tensor (a point estimate), or nothing for the prior
-        (where ``y`` is not there to look at, as in predictions: give ``y`` a default). For sites with values for each row; it
-        serves new rows too. It is made a Pyro module in place, so that stock ``SVI`` trains it, and serves one guide.
+        (where ``y`` is not there to look at, as in predictions: give ``y`` a default). It serves new rows too; that of a site with one
+        value for all rows is called with whatever rows are at hand, and keeps in itself what else it needs. It is made a Pyro
+        module in place, so that stock ``SVI`` trains it, and serves one guide.
 
     Call :meth:`initialize` once on training data before anything else.
     """
@@ -60,12 +63,13 @@ class Variational(AutoMessenger):
     def __init__(
         self,
         model: Any,
-        processes: ProcessFamily | Mapping[str, ProcessFamily],
+        processes: Families,
         propagation: Propagation,
         latents: AutoMessenger | None = None,
         networks: Mapping[str, nn.Module] | None = None,
     ) -> None:
         super().__init__(model)
+        require_families(processes)
         self._families = processes
         self.processes = PyroModule()
         if not isinstance(propagation, Propagation):
@@ -98,6 +102,7 @@ class Variational(AutoMessenger):
             dependence = row_dependence(self.model, args, kwargs)
             self._pass(run, args, kwargs)
             self._create(run, dependence)
+            self._sort_sites(dependence, args, kwargs)
 
     def _create(self, run: Run, dependence: RowDependence) -> None:
         if not run.gps:
@@ -106,34 +111,25 @@ class Variational(AutoMessenger):
         for key, prior in run.gps:
             if "." in key or hasattr(nn.Module, key.split("/")[0]):
                 raise ValueError(f"the site {key!r} cannot name a module of torch: rename it, without a dot")
-            family = self._family(key)
+            family = family_of(self._families, key)
             setattr(self.processes, key, family.create(prior, hidden=key not in top))
             self._axes[key] = prior.x.dim()
         self.propagation.initialize({key: prior for key, prior in run.gps if "/" not in key})
+        require_used(self._families, self._axes)
         self._data_plates = dependence.plates
-        self._sort_sites(dependence)
 
     def _top(self, run: Run) -> set[str]:
         observed = {key for key, _ in run.gps if "/" in key}
         return observed or {run.gps[-1][0]}
 
-    def _family(self, key: str) -> ProcessFamily:
-        if isinstance(self._families, ProcessFamily):
-            return self._families
-        for name in (key, key.split("/")[0]):
-            if name in self._families:
-                return self._families[name]
-        raise ValueError(
-            f"no process family for the GP {key!r}: add it to the mapping, which has {list(self._families)}"
-        )
-
-    def _sort_sites(self, dependence: RowDependence) -> None:
+    def _sort_sites(self, dependence: RowDependence, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Which foreign sites are responses, and which are local to data."""
         sites = [site for site in self.trace.nodes.values() if is_random(site)]
         foreign = [s for s in sites if not isinstance(s["infer"].get("prior"), FunctionPrior)]
         self._response = {s["name"] for s in foreign if s["is_observed"] or is_observation(s)}
         if not self._response and foreign and foreign[-1] is sites[-1]:
             self._response = {sites[-1]["name"]}
+        latent: list[str] = []
         for site in foreign:
             self._axes[site["name"]] = len(site["fn"].batch_shape)
             if site["name"] in self._response:
@@ -141,17 +137,18 @@ class Variational(AutoMessenger):
             prior = site["infer"]["prior"]
             if site["name"] in dependence.sites:
                 self._local[site["name"]] = tuple(prior.shape())
+            latent.append(site["name"])
             if site["name"] in self.networks._modules:
-                continue
-            self.latents._outer_plates = ()
-            self.latents.get_posterior(site["name"], prior)
+                network = cast(nn.Module, self.networks._modules[site["name"]])
+                try_network(site["name"], network, self.model, prior, args, kwargs)
+            else:
+                self._from_latents(site["name"], prior, (), (args, kwargs))
         for parameter in self.latents.parameters():  # a start taken from an expanded prior has one number for all rows
             parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
         for name in self.networks._modules:
-            if name not in self._local:
+            if name not in latent:
                 raise ValueError(
-                    f"networks= names {name!r}, which is no latent site with values for each row of the data (those are "
-                    f"{sorted(self._local)}): give the guide of another site, or of one in a subsampled plate, through latents="
+                    f"networks= names {name!r}, which is no latent site besides the Gaussian processes: those are {latent}"
                 )
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
@@ -170,7 +167,7 @@ class Variational(AutoMessenger):
                 deep_setattr(self, name.removesuffix("_unconstrained"), parameter)
         for key, tensors in groups.items():
             if key not in self.processes._modules:
-                setattr(self.processes, key, self._family(key).restore(tensors))
+                setattr(self.processes, key, family_of(self._families, key).restore(tensors))
 
     def get_extra_state(self) -> dict[str, Any]:
         """What ``initialize`` learned about the sites, saved with the state dict."""
@@ -357,10 +354,15 @@ class Variational(AutoMessenger):
         """The posterior of a latent site that is no GP; nothing for its prior."""
         if name in self.networks._modules:
             return from_network(name, cast(nn.Module, self.networks._modules[name]), prior, *self.args_kwargs)
-        self.latents._outer_plates = self._outer_plates
-        self.latents.args_kwargs = self.args_kwargs
-        self.latents.trace = self.trace
-        return self.latents.get_posterior(name, prior)
+        return self._from_latents(name, prior, self._outer_plates, self.args_kwargs)
+
+    def _from_latents(self, name: str, prior: Any, plates: tuple[Any, ...], args_kwargs: tuple[Any, Any]) -> Any:
+        """What ``latents`` gives: it may look at plates, arguments and upstream values, as any messenger guide of Pyro."""
+        self.latents._outer_plates, self.latents.trace, self.latents.args_kwargs = plates, self.trace, args_kwargs
+        try:
+            return self.latents.get_posterior(name, prior)
+        finally:
+            del self.latents.args_kwargs
 
     @property
     def data_plates(self) -> set[str]:

@@ -90,7 +90,8 @@ def _inverse_factor(matrix: Tensor) -> tuple[Tensor, Tensor]:
     factor, info = torch.linalg.cholesky_ex(matrix)
     inverse = torch.zeros_like(matrix)
     inverse.diagonal(dim1=-2, dim2=-1).fill_(1.0)
-    torch.linalg.solve_triangular(factor, inverse, upper=False, out=inverse)  # in place: a copy costs as much as the solve
+    # In place: elsewhere a copy of the identity costs as much as the solve.
+    torch.linalg.solve_triangular(factor, inverse, upper=False, out=inverse)
     return inverse, info
 
 

@@ -18,5 +18,10 @@ class Moments(NamedTuple):
 class Marginal(Protocol):
     """What an observation needs to know of a q(f): its moments."""
 
-    mean: Tensor
-    variance: Tensor
+    @property
+    def mean(self) -> Tensor:
+        """``(..., N, D_out)``."""
+
+    @property
+    def variance(self) -> Tensor:
+        """``(..., N, D_out)``."""

@@ -13,7 +13,7 @@ from pyro_dgp.guide import Variational
 from pyro_dgp.likelihoods import CollapsedObservation, Observation
 from pyro_dgp.parameters import evaluating, module_local_parameters
 from pyro_dgp.passes import Components
-from pyro_dgp.prediction import Mixture, Prediction, stack_mixtures
+from pyro_dgp.prediction import Mixture, Prediction, chosen, stack_mixtures
 from pyro_dgp.propagation import MonteCarlo
 from pyro_dgp.sites import is_random
 
@@ -22,7 +22,7 @@ def predict(
     guide: Variational,
     x: Tensor,
     num_samples: int = 100,
-    num_hyperparameter_draws: int = 20,
+    num_hyperparameter_draws: int | None = None,
     batch_size: int = 1000,
     site: str | None = None,
     states: Sequence[Mapping[str, Tensor]] = (),
@@ -35,7 +35,8 @@ def predict(
     :param num_samples: mixture components in all under Monte Carlo propagation: more than in training, since the NLL of
         few is biased upwards. Sigma points predict by their own.
     :param num_hyperparameter_draws: R, draws of the latent sites besides GPs if the model has any; under Monte Carlo each gets
-        ``num_samples / R`` components. The same draws of global ones serve every batch.
+        ``num_samples / R`` components. The same draws of global ones serve every batch. If not given, 20, or ``num_samples`` where
+        a site has values for each row: there each row is a mixture of its own draws, whose NLL falls as R grows.
     :param batch_size: test rows evaluated at a time.
     :param site: the observation to predict, if the model has several.
     :param states: values of the guide's parameters, by their names in ``named_parameters()``; each state has the same share of the
@@ -43,6 +44,10 @@ def predict(
     """
     if not isinstance(x, Tensor):
         raise TypeError(f"test inputs are a tensor, not {type(x).__name__}: use torch.as_tensor(x)")
+    if isinstance(num_samples, Tensor):
+        raise TypeError("predict takes test inputs and no targets: predict(guide, x).log_prob(y) scores y")
+    if num_hyperparameter_draws is None:
+        num_hyperparameter_draws = num_samples if guide.local_latents else 20
     if num_hyperparameter_draws < 1 or num_samples < 1:
         raise ValueError(
             f"num_samples and num_hyperparameter_draws are 1 or more, got {num_samples} and {num_hyperparameter_draws}"
@@ -125,17 +130,21 @@ def _response(guide: Variational, components: Components, wanted: str | None) ->
 
 
 def _mixture_of(components: Components, name: str) -> Mixture:
-    """The components of a site, ``(S, N, ...)``, with their log weights."""
-    site = components.trace.nodes[name]
+    """The components of a site, ``(S, N, ...)``, with their log weights; without those that only carry a mean along."""
+    site, log_weights = components.trace.nodes[name], components.log_weights
     fn, observations = site["fn"], []
+    carried, counts = bool(site["infer"].get("carried")), log_weights > -torch.inf
     if isinstance(fn, CollapsedObservation):
+        fn = fn.of_components(counts) if carried and not bool(counts.all()) else fn
         elementwise: Any = fn.components()
         observations = [fn]
     else:
         elementwise = fn
         while isinstance(elementwise, torch.distributions.Independent):
             elementwise = elementwise.base_dist
-    if not site["infer"].get("carried"):
+    if not carried:
         one = elementwise.expand((1, *elementwise.batch_shape))
-        return Mixture(one, components.log_weights.new_zeros(1), observations)
-    return Mixture(elementwise, components.log_weights, observations)
+        return Mixture(one, log_weights.new_zeros(1), observations)
+    if not observations:
+        elementwise = chosen(elementwise, counts)
+    return Mixture(elementwise, log_weights[counts], observations)

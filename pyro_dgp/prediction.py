@@ -349,18 +349,40 @@ def _with_components(moments: Moments) -> Moments:
     return moments if moments.mean.dim() == 3 else Moments(moments.mean.unsqueeze(0), moments.variance.unsqueeze(0))
 
 
+def chosen(components: Distribution, mask: Tensor) -> Distribution:
+    """Some of the components of an elementwise distribution: a mask of its first axis."""
+    if bool(mask.all()):
+        return components
+    arguments = {
+        name: value[mask] if value.dim() >= len(components.batch_shape) and len(value) == len(mask) else value
+        for name, value in _arguments(components).items()
+    }
+    return _made_of(components, arguments)
+
+
 def _concatenate(parts: Sequence[Distribution], axis: int = 0) -> Distribution:
-    kind: Any = type(parts[0])
-    names = [name for name in kind.arg_constraints if name in parts[0].__dict__]
+    of_each = [_arguments(part) for part in parts]
+    return _made_of(parts[0], {name: torch.cat([values[name] for values in of_each], axis) for name in of_each[0]})
+
+
+def _arguments(components: Distribution) -> dict[str, Tensor]:
+    """What a distribution was made of."""
+    kind: Any = type(components)
+    names = [name for name in kind.arg_constraints if name in components.__dict__]
     # Some parameters are kept once they were asked for, beside those that the distribution was made of.
     for made_of, kept in (("scale_tril", ("covariance_matrix", "precision_matrix")), ("logits", ("probs",))):
         names = [name for name in names if made_of not in names or name not in kept]
-    arguments = {name: torch.cat([getattr(part, name) for part in parts], axis) for name in names}
+    return {name: getattr(components, name) for name in names}
+
+
+def _made_of(components: Distribution, arguments: dict[str, Tensor]) -> Distribution:
+    """Another distribution of the same kind."""
+    kind: Any = type(components)
     try:
-        joined: Distribution = kind(**arguments, validate_args=False)
+        made: Distribution = kind(**arguments, validate_args=False)
     except TypeError as error:
         raise ValueError(
-            f"mixtures of {kind.__name__} components over draws of hyperparameters cannot be joined: its constructor does not take "
-            f"{names}; let the likelihood's components() be a plain distribution"
+            f"mixtures of {kind.__name__} components cannot be taken apart or joined: its constructor does not take "
+            f"{list(arguments)}; let the likelihood's components() be a plain distribution"
         ) from error
-    return joined
+    return made

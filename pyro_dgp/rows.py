@@ -49,11 +49,11 @@ class _Shapes(Messenger):
 def row_dependence(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> RowDependence:
     """Compare the model on its arguments with the model on their first N - 1 rows.
 
-    Rows are those of the first tensor argument, ``(N, D)``; every tensor of N rows is shortened. Nothing is found for
+    Rows are those of the first tensor argument, ``(N, D)`` or ``(N,)``; every tensor of N rows is shortened. Nothing is found for
     batched inputs, a single row, or a model that cannot be run on fewer rows.
     """
     first = next((a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)), None)
-    if first is None or first.dim() != 2 or len(first) < 2:
+    if first is None or first.dim() not in (1, 2) or len(first) < 2:
         return RowDependence()
     rows = len(first)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.likelihoods import Observation, RowObservation
+from pyro_dgp.parameters import evaluating
 
 Message = dict[str, Any]
 
@@ -52,6 +54,8 @@ def pyro_networks(networks: Mapping[str, nn.Module]) -> PyroModule:
     """Networks by site, made Pyro modules in place."""
     result = PyroModule()
     for name, network in networks.items():
+        if not isinstance(network, nn.Module):
+            raise TypeError(f"networks[{name!r}] is a torch.nn.Module, whose weights are trained, not {network!r}")
         if not isinstance(network, PyroModule):
             to_pyro_module_(network)
         if cast(Any, network)._pyro_context.used:
@@ -65,7 +69,12 @@ def pyro_networks(networks: Mapping[str, nn.Module]) -> PyroModule:
 
 def from_network(name: str, network: nn.Module, prior: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The posterior that the network of a latent site gives: a distribution, or nothing for the prior."""
-    posterior = network(*args, **kwargs)
+    try:
+        posterior = network(*args, **kwargs)
+    except RecursionError as error:
+        raise ValueError(
+            f"the network of {name!r} calls pyro.sample({name!r}, ...) itself: let it return the distribution"
+        ) from error
     if isinstance(posterior, Tensor):
         posterior = Delta(posterior, event_dim=prior.event_dim)
     if posterior is None:
@@ -81,6 +90,33 @@ def from_network(name: str, network: nn.Module, prior: Any, args: tuple[Any, ...
             f"{tuple(prior.event_shape)}: use .to_event() as the model does"
         )
     return posterior
+
+
+def try_network(
+    name: str, network: nn.Module, model: Any, prior: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Raise unless a network gives a posterior of the prior's shape on training inputs, and anything where ``y`` is not given."""
+    with evaluating(network):
+        posterior = from_network(name, network, prior, args, kwargs)
+        if posterior is not None and posterior.batch_shape != prior.batch_shape:
+            raise ValueError(
+                f"the network of {name!r} gave a posterior of batch shape {tuple(posterior.batch_shape)} and the prior has "
+                f"{tuple(prior.batch_shape)}: return one of the prior's shape (a network gets the model's arguments, not a "
+                "plate's subsample)"
+            )
+        parameters = inspect.signature(model.forward if isinstance(model, nn.Module) else model).parameters.values()
+        given = [value for value, p in zip(args, parameters, strict=False) if p.default is p.empty]
+        required = {p.name for p in parameters if p.default is p.empty}
+        named = {key: value for key, value in kwargs.items() if key in required}
+        if len(given) == len(args) and len(named) == len(kwargs):
+            return  # the model itself asks for all of them
+        try:
+            from_network(name, network, prior, tuple(given), named)
+        except Exception as error:
+            raise ValueError(
+                f"the network of {name!r} fails where it is called as predictions call the model, without y: give y a default of "
+                f"None, and return None (the prior) for it or a posterior without y ({error})"
+            ) from error
 
 
 def require_finite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -194,6 +194,11 @@ class CollapsedObservation(TorchDistribution):
 
     support = constraints.real
 
+    def of_components(self, chosen: Tensor) -> CollapsedObservation:
+        """Some of the components, which lead the moments: a mask ``(S,)``."""
+        marginals = {name: Moments(q.mean[chosen], q.variance[chosen]) for name, q in self.marginals.items()}
+        return CollapsedObservation(self.conditional, marginals, self.event_shape)
+
     def expected_log_prob(self, y: Any) -> Tensor:
         """``E_q log p(y_n | f_n)``, ``(..., N)``."""
         check_target(y, self.event_shape, self.moments.mean)

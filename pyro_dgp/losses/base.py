@@ -26,7 +26,7 @@ class Loss(PyroELBO):  # type: ignore[misc]
     """Base of the losses: a stock ``SVI`` loss, and as ``loss(model, guide)`` a ``torch.nn.Module``.
 
     ``loss(model, guide)(x, y)`` is minus the objective, nats in total over ``num_data`` observations, one stochastic
-    estimate. One pass of the guide serves it; no prior's ``log_prob`` is asked for at a GP.
+    estimate. One pass of the guide serves it; no prior's ``log_prob`` is asked for at a GP. What ``pyro.poutine.mask`` hides does not count.
 
     :param num_data: size of the whole training set when batches are passed; ``None`` if all data are passed. It weights
         an observation of this library by ``num_data / N_batch``, and a site in a data plate by
@@ -71,8 +71,10 @@ class Loss(PyroELBO):  # type: ignore[misc]
         for site in components.trace.nodes.values():
             if not is_random(site):
                 continue
+            seen = seen or site["is_observed"]
+            if _is_masked_out(site):
+                continue
             if site["is_observed"]:
-                seen = True
                 weight = self._weight(site, guide.data_plates)
                 objective = objective + weight * self.observed(site, components)
             objective = objective - self.regularizer_weight() * self._regularizer(site, components, guide)
@@ -134,11 +136,31 @@ class Loss(PyroELBO):  # type: ignore[misc]
             raise ValueError(
                 f"the latent site {site['name']!r} has no reparameterised guide: give one through latents="
             )
-        difference = fn.log_prob(site["value"]) - prior.log_prob(site["value"])
+        difference = unmasked(fn.log_prob(site["value"]) - prior.log_prob(site["value"]), site)
         plates = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
         total = _average(difference, components.log_weights) if site["infer"]["carried"] else difference.sum()
         by_rows = site["name"] in guide.local_latents or any(frame.name in guide.data_plates for frame in plates)
         return (self._weight(site, guide.data_plates) if by_rows else site["scale"]) * total
+
+
+def _is_masked_out(site: Site) -> bool:
+    """Whether ``poutine.mask`` hides the whole site; raises for a mask over rows that have no term of their own."""
+    mask = site["mask"]
+    if not isinstance(mask, Tensor) or mask.dim() == 0:
+        return mask is not None and not bool(mask)
+    is_function = isinstance(site["infer"].get("prior"), FunctionPrior)
+    if is_function or isinstance(site["fn"], CollapsedObservation | torch.distributions.Independent):
+        raise ValueError(
+            f"a mask of shape {tuple(mask.shape)} stands around the site {site['name']!r}, whose rows are one event: leave the rows out "
+            "that are not to count, or write pyro.plate over the data and one normal (or other) distribution for each row"
+        )
+    return False
+
+
+def unmasked(terms: Tensor, site: Site) -> Tensor:
+    """Terms with zero for what ``poutine.mask`` hides."""
+    mask = site["mask"]
+    return torch.where(mask, terms, 0.0) if isinstance(mask, Tensor) else terms
 
 
 def _average(terms: Tensor, log_weights: Tensor) -> Tensor:
@@ -169,7 +191,7 @@ def row_terms(
             terms = plain(fn.base_dist, value)
             terms = terms.sum(tuple(range(-fn.reinterpreted_batch_ndims + 1, 0))) if len(fn.event_shape) > 1 else terms
         else:
-            terms = plain(fn, value)
+            terms = unmasked(plain(fn, value), site)
         carried = site["infer"]["carried"]
     if not carried:
         return terms.reshape(1, -1), terms.new_zeros(1)

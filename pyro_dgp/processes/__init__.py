@@ -1,6 +1,6 @@
 """Variational processes q(f), interchangeable at each GP of a model."""
 
-from pyro_dgp.processes.amortization import AffineMaps, AmortizationRecipe, OneNetwork
+from pyro_dgp.processes.amortization import AffineMaps, AmortizationRecipe, InferenceFunctions, OneNetwork, Sizes
 from pyro_dgp.processes.amortized import AmortizedInducingPoints, AmortizedProcess
 from pyro_dgp.processes.base import FunctionMarginal, Process, ProcessFamily
 from pyro_dgp.processes.conditioned import ConditionedProcess
@@ -15,7 +15,9 @@ __all__ = [
     "FunctionMarginal",
     "InducingPointProcess",
     "InducingPoints",
+    "InferenceFunctions",
     "OneNetwork",
     "Process",
     "ProcessFamily",
+    "Sizes",
 ]

@@ -15,6 +15,9 @@ from torch.nn.functional import leaky_relu, linear, softplus
 
 SLOPE = 0.2
 
+#: Smallest standard deviation: far from the data networks run off, and the logarithm of what rounds to zero is infinite.
+SMALLEST_SCALE = 1e-6
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -69,7 +72,8 @@ class Perceptron(PyroModule):
 
 
 class InferenceFunctions(PyroModule):
-    """The variational parameters of each row: called on inputs ``(..., N, D)``.
+    """The variational parameters of each row: called on inputs ``(..., N, D)``. Derive from it for networks of your own, and let an
+    :class:`AmortizationRecipe` make them.
 
     | value | shape |
     |---|---|
@@ -92,10 +96,10 @@ class InferenceFunctions(PyroModule):
     def _scales(self, raw: Tensor) -> Tensor:
         raw = raw.unflatten(-1, (self.sizes.num_outputs, self.sizes.num_scales))
         if not self.sizes.is_full:
-            return softplus(raw)
+            return softplus(raw) + SMALLEST_SCALE
         size = self.sizes.num_inducing
         below = torch.ones(size, size, dtype=torch.bool, device=raw.device).tril(-1)
-        diagonal = softplus(raw[..., :size])
+        diagonal = softplus(raw[..., :size]) + SMALLEST_SCALE
         return torch.diag_embed(diagonal).masked_scatter(below.expand(*raw.shape[:-1], size, size), raw[..., size:])
 
 
@@ -104,7 +108,11 @@ class AmortizationRecipe(ABC):
 
     @abstractmethod
     def create(self, sizes: Sizes, x: Float[Tensor, "n d"], scale: float) -> InferenceFunctions:
-        """Functions whose initial scales are ``scale`` times the identity, at inputs like ``x``."""
+        """Functions whose initial scales are ``scale`` times the identity, at inputs like ``x``.
+
+        A saved guide is made anew with the same sizes and scale but without the inputs: whatever is taken from ``x`` must be a
+        parameter or a buffer, which the state dict holds.
+        """
 
 
 @dataclass(frozen=True)
@@ -220,4 +228,4 @@ def _constant_scales(weight: Tensor, bias: Tensor, sizes: Sizes, scale: float) -
     weight.zero_()
     rows = bias.view(sizes.num_outputs, sizes.num_scales)
     rows.zero_()
-    rows[:, : sizes.num_inducing] = math.log(math.expm1(scale))
+    rows[:, : sizes.num_inducing] = math.log(math.expm1(scale - SMALLEST_SCALE))

@@ -10,7 +10,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.processes.amortization import AffineMaps, AmortizationRecipe, InferenceFunctions, Sizes
+from pyro_dgp.processes.amortization import (
+    SMALLEST_SCALE,
+    AffineMaps,
+    AmortizationRecipe,
+    InferenceFunctions,
+    Sizes,
+)
 from pyro_dgp.processes.base import FunctionMarginal, Process, ProcessFamily, require_scales, saved
 from pyro_dgp.processes.inducing import SMALLEST_VARIANCE
 from pyro_dgp.processes.row_conditional import row_moments
@@ -29,16 +35,24 @@ class AmortizedProcess(Process):
     the same reason q has no joint covariance over rows.
 
     :ivar functions: from inputs to the variational parameters of each row.
+    :ivar sizes: M, D, D_out, and whether scales are full, as ``initial_scale`` what the functions were made with.
     """
 
     sizes: Tensor
+    initial_scale: Tensor
 
-    def __init__(self, functions: InferenceFunctions) -> None:
+    def __init__(self, functions: InferenceFunctions, initial_scale: float) -> None:
         super().__init__()
+        if not isinstance(functions, InferenceFunctions):
+            raise TypeError(
+                f"a recipe's create returns InferenceFunctions, not {type(functions).__name__}: derive your network from "
+                "pyro_dgp.InferenceFunctions and call super().__init__(sizes)"
+            )
         self.functions = functions
         sizes = functions.sizes
         described = [sizes.num_inducing, sizes.num_inputs, sizes.num_outputs, int(sizes.is_full)]
         self.register_buffer("sizes", torch.tensor(described))
+        self.register_buffer("initial_scale", torch.tensor(initial_scale, dtype=torch.float64))
 
     def forward(self, prior: FunctionPrior, at: Tensor | None = None) -> FunctionMarginal:
         """The marginal at ``prior.x``; the functions look at ``at``, which is of the same shape or one for all components."""
@@ -46,14 +60,14 @@ class AmortizedProcess(Process):
         if at.shape[-1] != self.functions.sizes.num_inputs:
             raise ValueError(
                 f"the inference functions of {prior.name!r} take {self.functions.sizes.num_inputs} dimensions and its "
-                f"inputs have {at.shape[-1]}"
+                f"inputs have {at.shape[-1]}: pass inputs of as many columns as guide.initialize got"
             )
         if prior.num_outputs != self.functions.sizes.num_outputs:
             raise ValueError(
                 f"the inference functions of {prior.name!r} serve {self.functions.sizes.num_outputs} outputs and the GP has "
                 f"{prior.num_outputs}: initialise the guide on this model"
             )
-        z, mean, scale = self.functions(at)
+        z, mean, scale = self._parameters_of(at, prior.name)
         shared = at.shape != prior.x.shape
         if shared:  # one set of inducing points for all components, which become its columns
             if at.dim() != prior.x.dim() or len(at) != 1:
@@ -69,6 +83,24 @@ class AmortizedProcess(Process):
         else:
             loc, variance = loc.squeeze(-1), variance.squeeze(-1)
         return FunctionMarginal(prior.mean + loc, variance, _regularizer(mean, scale).mean(-1), _no_joint)
+
+    def _parameters_of(self, at: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
+        """Points, means and scales of each row, of the shapes that :class:`InferenceFunctions` promises."""
+        sizes, found = self.functions.sizes, self.functions(at)
+        points, outputs = sizes.num_inducing, sizes.num_outputs
+        triangle = (points, points) if sizes.is_full else (points,)
+        ends = {"points": (points, at.shape[-1]), "means": (outputs, points), "scales": (outputs, *triangle)}
+        if not isinstance(found, tuple) or len(found) != len(ends):
+            raise ValueError(
+                f"the inference functions of {name!r} return points, means and scales, three tensors, not {type(found).__name__}"
+            )
+        for (what, end), value in zip(ends.items(), found, strict=True):
+            if value.shape != at.shape[:-1] + end:
+                raise ValueError(
+                    f"the inference functions of {name!r} gave {what} of shape {tuple(value.shape)} at inputs of shape "
+                    f"{tuple(at.shape)}: return {(*at.shape[:-1], *end)}, as InferenceFunctions says"
+                )
+        return found
 
 
 def _moments(
@@ -115,11 +147,16 @@ def _no_joint() -> NoReturn:
 class AmortizedInducingPoints(ProcessFamily):
     """Inducing points that inference functions make for each row ([AVDGP]; Jafrasteh et al. 2022).
 
-    Few are enough, since they need to be good for one row only. What the functions look at is the propagation's to say: the
+    **What is trained is no lower bound on log p(y)**: see :class:`~pyro_dgp.processes.AmortizedProcess`. **Nor does q return to the
+    prior far from the data**, as ordinary inducing points do: the points of a row travel with it, and the networks go on
+    linearly, so that far predictions run off with a small variance.
+
+    Few points are enough, since they need to be good for one row only. What the functions look at is the propagation's to say: the
     inputs of each component ([AVDGP] rule AR1), or with :class:`~pyro_dgp.WithMean` the mean of the layer below (AR2, AR2P).
 
     :param num_inducing: M, points of a row.
-    :param recipe: how the functions are made, :class:`AffineMaps` or :class:`OneNetwork`.
+    :param recipe: how the functions are made: :class:`AffineMaps`, :class:`OneNetwork`, or an
+        :class:`~pyro_dgp.AmortizationRecipe` of your own.
     :param covariance: of q(v) for each row and output: ``diagonal``, or ``full``.
     :param hidden_scale: initial standard deviation of v in layers below the top.
     :param scale: initial standard deviation of v in the top layer.
@@ -136,19 +173,27 @@ class AmortizedInducingPoints(ProcessFamily):
             raise ValueError(
                 f"covariance of amortised inducing points is 'full' or 'diagonal', not {self.covariance!r}"
             )
-        if self.num_inducing < 1:
-            raise ValueError(f"num_inducing must be at least 1, got {self.num_inducing}")
+        if not isinstance(self.num_inducing, int) or self.num_inducing < 1:
+            raise ValueError(f"num_inducing must be a whole number, at least 1, got {self.num_inducing!r}")
+        if not isinstance(self.recipe, AmortizationRecipe):
+            raise TypeError(f"recipe is an object such as AffineMaps(), not {self.recipe!r}")
         require_scales(self.scale, self.hidden_scale)
+        if min(self.scale, self.hidden_scale) <= SMALLEST_SCALE:
+            raise ValueError(
+                f"initial scales are above {SMALLEST_SCALE:.0e}, got scale={self.scale} and hidden_scale={self.hidden_scale}"
+            )
 
     def create(self, prior: FunctionPrior, hidden: bool) -> AmortizedProcess:
         """Functions of the prior's inputs."""
         x = prior.x.detach().reshape(-1, prior.x.shape[-1])
         sizes = Sizes(self.num_inducing, x.shape[-1], prior.num_outputs, self.covariance == "full")
-        return AmortizedProcess(self.recipe.create(sizes, x, self.hidden_scale if hidden else self.scale))
+        scale = self.hidden_scale if hidden else self.scale
+        return AmortizedProcess(self.recipe.create(sizes, x, scale), scale)
 
     def restore(self, state: dict[str, Tensor]) -> AmortizedProcess:
-        """Shapes from ``sizes`` of the state."""
-        points, inputs, outputs, full = saved(state, "sizes")[0].tolist()
-        like = next(value for value in state.values() if value.is_floating_point())
-        sizes = Sizes(points, inputs, outputs, bool(full))
-        return AmortizedProcess(self.recipe.create(sizes, like.new_zeros(1, inputs), 1.0))
+        """Made as the saved one was, by its ``sizes`` and ``initial_scale``, but at inputs of zero."""
+        described, initial_scale = saved(state, "sizes", "initial_scale")
+        points, inputs, outputs, full = described.tolist()
+        like = next(v for k, v in state.items() if v.is_floating_point() and k != "initial_scale")
+        sizes, scale = Sizes(points, inputs, outputs, bool(full)), float(initial_scale)
+        return AmortizedProcess(self.recipe.create(sizes, like.new_zeros(1, inputs), scale), scale)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -120,6 +120,42 @@ class ProcessFamily(ABC):
     @abstractmethod
     def restore(self, state: dict[str, Tensor]) -> Process:
         """A process of the shapes of a state dict, to be loaded into."""
+
+
+Families = ProcessFamily | Mapping[str, ProcessFamily]
+
+
+def require_families(families: object) -> None:
+    """Raise unless it is a family, or a mapping to families."""
+    parts = families.items() if isinstance(families, Mapping) else [("", families)]
+    for name, family in parts:
+        if not isinstance(family, ProcessFamily):
+            where = f"processes[{name!r}]" if name else "processes"
+            raise TypeError(f"{where} is an object such as InducingPoints(64), not {family!r}")
+
+
+def family_of(families: Families, key: str) -> ProcessFamily:
+    """The family of a GP: of its own name (``"y/f"``), or of its site (``"y"``)."""
+    return families if isinstance(families, ProcessFamily) else families[_name(families, key)]
+
+
+def _name(families: Mapping[str, ProcessFamily], key: str) -> str:
+    for name in (key, key.split("/")[0]):
+        if name in families:
+            return name
+    raise ValueError(f"no process family for the GP {key!r}: add it to the mapping, which has {list(families)}")
+
+
+def require_used(families: Families, keys: Collection[str]) -> None:
+    """Raise if a mapping has a name that serves none of the GPs."""
+    if isinstance(families, ProcessFamily):
+        return
+    unused = set(families) - {_name(families, key) for key in keys}
+    if unused:
+        raise ValueError(
+            f"processes= names {min(unused)!r}, which serves no Gaussian process: the model has {list(keys)} (other latent "
+            "sites are served by latents= and networks=)"
+        )
 
 
 def require_scales(scale: float, hidden_scale: float) -> None:

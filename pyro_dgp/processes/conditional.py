@@ -93,6 +93,7 @@ class _Fused(torch.autograd.Function):
         shared = a.shape[0] == 1
         v = by_change.unsqueeze(-2)
         by_mean = _stacked(by_loc.unsqueeze(-2), a.mT).squeeze(-2)
+        by_scale: Tensor | None
         few = scale is not None and d is None  # b is T' a there and D a elsewhere
         by_b = b * (2 * v)
         by_a = torch.baddbmm(a * (2 * v), scale, by_b, beta=-1) if few else by_b

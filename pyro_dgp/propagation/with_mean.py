@@ -74,6 +74,8 @@ class WithMean(Propagation):
 
     def __init__(self, propagation: Propagation) -> None:
         super().__init__()
+        if not isinstance(propagation, Propagation) or isinstance(propagation, WithMean):
+            raise TypeError(f"WithMean stands around another propagation, such as MonteCarlo(10), not {propagation!r}")
         own = copy.deepcopy(propagation)
         keep_parameters_local(own)
         self.propagation = own
