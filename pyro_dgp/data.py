@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Array = NDArray[np.float64]
+logger = logging.getLogger("pyro_dgp")
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,11 @@ def check(dataset: Dataset) -> None:
             )
     if len(x) < 10:
         raise ValueError(f"{name!r} has {len(x)} rows: at least 10 are needed to train and test")
+    if len(np.unique(y)) == 2:
+        logger.warning(
+            "the target of %r has two values and is treated as a number: for classes write a model with Bernoulli()",
+            name,
+        )
 
 
 def split(dataset: Dataset, number: int, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Split:

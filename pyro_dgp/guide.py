@@ -20,7 +20,7 @@ from pyro_dgp.likelihoods import CollapsedObservation, Observation
 from pyro_dgp.parameters import keep_parameters_local, module_local_parameters, require_own_parameters
 from pyro_dgp.passes import Components, Run
 from pyro_dgp.processes import Process
-from pyro_dgp.processes.base import Families, family_of, require_families, require_used
+from pyro_dgp.processes.base import Families, family_of, require_families, require_kernel_fits, require_used
 from pyro_dgp.propagation import Propagation
 from pyro_dgp.rows import RowDependence, row_dependence
 from pyro_dgp.sites import (
@@ -111,8 +111,8 @@ class Variational(AutoMessenger):
         for key, prior in run.gps:
             if "." in key or hasattr(nn.Module, key.split("/")[0]):
                 raise ValueError(f"the site {key!r} cannot name a module of torch: rename it, without a dot")
-            family = family_of(self._families, key)
-            setattr(self.processes, key, family.create(prior, hidden=key not in top))
+            require_kernel_fits(key, prior)
+            setattr(self.processes, key, family_of(self._families, key).create(prior, hidden=key not in top))
             self._axes[key] = prior.x.dim()
         self.propagation.initialize({key: prior for key, prior in run.gps if "/" not in key})
         require_used(self._families, self._axes)

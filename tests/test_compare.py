@@ -15,7 +15,7 @@ import torch
 from pyro_dgp import EllipticalSlice
 from pyro_dgp.cli import main
 from pyro_dgp.compare import Comparison, MethodFailedError, _doubts, compare, no_progress
-from pyro_dgp.data import Dataset, load, load_default, split
+from pyro_dgp.data import Dataset, check, load, load_default, split
 from pyro_dgp.gap_study import GapStudy
 from pyro_dgp.groups import import_arviz
 from pyro_dgp.inference import ByGuide, ByMarginalLikelihood, Fitted, Settings, convergence
@@ -523,3 +523,11 @@ def test_what_ran_before_a_method_does_not_change_its_figures(tmp_path):
         rows = compare(Comparison(tmp_path / folder, methods=names, settings=settings), quiet)
         figures.append([rows[-1][key] for key in ("nll", "rmse", "validation_nll")])
     assert figures[0] == figures[1]
+
+
+def test_a_target_of_two_values_is_warned_of(caplog):
+    x = np.random.default_rng(0).normal(size=(12, 2))
+    check(Dataset("numbers", x, x[:, 0]))
+    assert not caplog.records
+    check(Dataset("classes", x, (x[:, 0] > 0).astype(float)))
+    assert "the target of 'classes' has two values and is treated as a number" in caplog.text

@@ -21,6 +21,7 @@ from pyro_dgp import (
     SigmaPoints,
     Variational,
     WithMean,
+    Zero,
     predict,
 )
 from pyro_dgp.inference import Settings
@@ -200,6 +201,10 @@ def test_bad_arguments_are_named():
         guide = Variational(OneLayer(), {"y/f": InducingPoints(3), extra: InducingPoints(4)}, MonteCarlo(1))
         with pytest.raises(ValueError, match=rf"processes= names '{extra}', which serves no Gaussian process: .*'y/f'"):
             guide.initialize(x, y)
+    guide = Variational(TwoLayers(torch.randn(10, 3)), InducingPoints(3), MonteCarlo(1))
+    guide.model.hidden.mean = Zero()
+    with pytest.raises(ValueError, match="at the Gaussian process 'h', a kernel with ard=3 got inputs of 2 dimensions"):
+        guide.initialize(torch.randn(10, 2), y)
 
 
 MISTAKES = {

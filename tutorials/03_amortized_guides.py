@@ -283,7 +283,33 @@ plt.show()
 print(f"new rows: {curves['new rows'][-1]:.2f} after all steps, {kept:.2f} with validation (step {result.best_step})")
 
 # %% [markdown]
-# ## 6. Networks for other latent sites
+# ## 6. Far from the data
+#
+# Ordinary inducing points stay where the data are, and far from them the posterior returns to the prior. Those of an amortized guide travel with
+# the row, and the networks go on as their last linear pieces do: far predictions run off, by more than their variance says.
+
+# %%
+pyro.set_rng_seed(4)
+ordinary = Variational(OneLayer(), InducingPoints(20), MonteCarlo(1))
+ordinary.initialize(few_x, few_y)
+fit(ELBO(80)(ordinary.model, ordinary), few_x, few_y, steps(500), 80, 0.02)
+far = torch.linspace(-8, 8, 200)[:, None]
+figure, axes = plt.subplots(1, 2, figsize=(7, 2.8), sharey=True)
+for axis, (name, trained) in zip(axes, {"ordinary": ordinary, "amortized": checked}.items(), strict=True):
+    with torch.no_grad():
+        prediction = predict(trained, far)
+        mean, deviation = prediction.mean, prediction.stddev
+    axis.fill_between(far[:, 0], mean - 2 * deviation, mean + 2 * deviation, alpha=0.2)
+    axis.plot(far[:, 0], mean)
+    axis.plot(few_x[:, 0], few_y, "k.", ms=3)
+    axis.set(title=f"{name} inducing points", xlabel="x")
+plt.show()
+with torch.no_grad():
+    widths = [float(predict(trained, torch.tensor([[8.0]])).stddev) for trained in (ordinary, checked)]
+print(f"standard deviation at x = 8: ordinary {widths[0]:.2f}, amortized {widths[1]:.2f}")
+
+# %% [markdown]
+# ## 7. Networks for other latent sites
 #
 # Inducing values are not the only thing that can be amortized. `networks=` takes, for any latent site, a module that is called with the
 # model's arguments and returns the site's posterior: Pyro's own distributions, any torch module. Here each row has an unseen
@@ -336,5 +362,5 @@ if not SMOKE:
 # %% [markdown]
 # ## Where to go on
 #
-# `pyro-dgp compare --methods svgp,dsvi,dspp,avdgp-ar2p,avdgp-ar2pp` puts these methods beside each other on your data;
+# `pyro-dgp compare --methods svgp,dsvi,dspp,avdgp-ar2p,avdgp-ar2pp` puts these methods beside each other on your regression data;
 # `--row-inducing` is the number of points of a row. Longer runs of the letters are in `benchmarks/letters.py`.

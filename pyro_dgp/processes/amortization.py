@@ -73,7 +73,7 @@ class Perceptron(PyroModule):
 
 class InferenceFunctions(PyroModule):
     """The variational parameters of each row: called on inputs ``(..., N, D)``. Derive from it for networks of your own, and let an
-    :class:`AmortizationRecipe` make them.
+    :class:`AmortizationRecipe` make them; ``sizes`` has M, D and D_out.
 
     | value | shape |
     |---|---|

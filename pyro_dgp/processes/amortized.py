@@ -149,7 +149,7 @@ class AmortizedInducingPoints(ProcessFamily):
 
     **What is trained is no lower bound on log p(y)**: see :class:`~pyro_dgp.processes.AmortizedProcess`. **Nor does q return to the
     prior far from the data**, as ordinary inducing points do: the points of a row travel with it, and the networks go on
-    linearly, so that far predictions run off with a small variance.
+    linearly, so that far predictions run off by more than their variance says.
 
     Few points are enough, since they need to be good for one row only. What the functions look at is the propagation's to say: the
     inputs of each component ([AVDGP] rule AR1), or with :class:`~pyro_dgp.WithMean` the mean of the layer below (AR2, AR2P).

@@ -158,6 +158,14 @@ def require_used(families: Families, keys: Collection[str]) -> None:
         )
 
 
+def require_kernel_fits(key: str, prior: FunctionPrior) -> None:
+    """Raise, with the name of the GP, if its kernel does not take inputs of that many dimensions."""
+    try:
+        prior.covariance.matrix(prior.x[..., :1, :].unsqueeze(-3))
+    except ValueError as error:
+        raise ValueError(f"at the Gaussian process {key!r}, {error}") from error
+
+
 def require_scales(scale: float, hidden_scale: float) -> None:
     """Raise unless the initial scales of a family are positive."""
     if min(scale, hidden_scale) <= 0:
