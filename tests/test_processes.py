@@ -246,3 +246,18 @@ def test_inverse_factor_by_blocks_is_that_of_the_whole_matrix(size):
 def test_a_jitter_that_is_given_is_tried_once(jitter):
     with pytest.raises(linalg.NotPositiveDefiniteError, match="'g'"):
         linalg.cholesky(torch.eye(3) - 2, jitter, "g")
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.05])
+@pytest.mark.parametrize(("kernel", "lengthscale"), [(RBF, 1.0), (RBF, 8**0.5), (Matern52, 8**0.5), (Matern52, 6.0)])
+def test_variances_in_single_precision_are_those_in_double_and_positive(kernel, lengthscale, spread):
+    torch.manual_seed(0)
+    gp = GaussianProcess(kernel(8, lengthscale=lengthscale), num_outputs=3)
+    process = InducingPoints(128).create(gp(torch.randn(2000, 8)), hidden=False)
+    process.whitened_scale.data.copy_(0.1 * torch.eye(128) + spread * torch.randn(3, 128, 128).tril())
+    x = torch.randn(10_000, 8)
+    exact = process(gp(x)).variance.detach()
+    found = process.float()(gp.float()(x.float())).variance.detach()
+    assert found.dtype == torch.float32 and found.min() > 0
+    torch.testing.assert_close(found.double(), exact, rtol=0, atol=1e-4)
+    assert exact.max() - exact.min() > 0.05  # neither the prior's everywhere nor nothing
