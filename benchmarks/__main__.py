@@ -30,7 +30,7 @@ def write(rows: Iterable[Row], described: Callable[[Row], str], path: Path | Non
 
 def run_speed(arguments: argparse.Namespace) -> None:
     """Training steps beside GPyTorch's."""
-    rows = write(speed.measure_all(arguments.quick), speed.described, arguments.json)
+    rows = write(speed.measure_all(arguments.quick, arguments.compiled), speed.described, arguments.json)
     if arguments.figures is not None:
         draw_speed(rows, arguments.figures / "speed.png")
 
@@ -67,6 +67,8 @@ def main() -> None:
         command.add_argument("--json", type=Path, metavar="FILE", help="where all rows go")
         command.add_argument("--figures", type=Path, metavar="DIR", help="folder for the figure")
         command.set_defaults(run=run)
+        if module is speed:
+            command.add_argument("--compiled", action="store_true", help="time CompiledObjective too")
         if module is scaling:
             command.add_argument("--threads", type=int, default=1)
     command = commands.add_parser("accuracy", help=(accuracy.__doc__ or "").splitlines()[0])

@@ -10,7 +10,7 @@ from matplotlib.ticker import FuncFormatter
 
 
 def draw_speed(rows: list[dict], path: Path) -> None:
-    """Steps per second beside GPyTorch and the floor: medians, bars from the smallest to the largest of the ratios."""
+    """Steps per second beside GPyTorch and the floor: medians, bars from the smallest to the largest of the ratios; compiled in another colour."""
     labels = [
         f"{r['method']} L{r['layers']} S{r['samples']} B{r['batch']}{'' if r['per_output'] else ' one kernel'}, {r['threads']} thr."
         for r in rows
@@ -24,6 +24,8 @@ def draw_speed(rows: list[dict], path: Path) -> None:
         low = [m - row[f"ratio_to_{name}_min"] for m, row in zip(middle, rows, strict=True)]
         high = [row[f"ratio_to_{name}_max"] - m for m, row in zip(middle, rows, strict=True)]
         axis.errorbar(middle, range(len(rows)), xerr=(low, high), fmt="o", ms=4, capsize=2, color="C0")
+        compiled = [row.get(f"compiled_ratio_to_{name}", float("nan")) for row in rows]
+        axis.plot(compiled, range(len(rows)), "D", ms=4, color="C1")
         axis.axvline(1, color="0.6", lw=1)
         axis.set_xscale("log")
         for part in (axis.xaxis.set_major_formatter, axis.xaxis.set_minor_formatter):
@@ -33,6 +35,9 @@ def draw_speed(rows: list[dict], path: Path) -> None:
         axis.grid(axis="x", which="both", lw=0.3)
     left.set_yticks(range(len(rows)), labels, fontsize=7)
     left.invert_yaxis()
+    if any("compiled_ratio_to_floor" in row for row in rows):
+        names = (left.errorbar([], [], fmt="o", ms=4, color="C0"), left.plot([], [], "D", ms=4, color="C1")[0])
+        figure.legend(names, ("as it is", "compiled"), loc="outside upper center", ncols=2, fontsize=8)
     save(figure, path)
 
 

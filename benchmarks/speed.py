@@ -2,7 +2,8 @@
 
 ``svgp`` and ``ppgpr`` (one layer) and ``dsvi``, 8 inputs, Matern 5/2 with ARD, float32, the same arithmetic and optimiser in all three. Their
 steps alternate, and with them a fixed piece of linear algebra that shows how the machine drifts. Ratios are of steps next to each
-other, of wall-clock time; ``cpu_`` are processor times, in which both threads count.
+other, of wall-clock time; ``cpu_`` are processor times, in which both threads count. ``--compiled`` times the same steps of
+``CompiledObjective`` too (20 to 60 seconds a case for the compiler): ``compiled_`` are theirs.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ CASES = (
 QUICK = (Case("svgp"), Case("ppgpr"), Case("dsvi", 2, 10), Case("dsvi", 3, 10))
 
 
-def library(x: Tensor, y: Tensor, case: Case) -> Step:
+def library(x: Tensor, y: Tensor, case: Case, compiled: bool = False) -> Step:
     """This library's step."""
     model = DeepGP(x, case.layers, case.width, per_output=case.per_output)
     guide = Variational(model, InducingPoints(case.inducing), MonteCarlo(case.samples))
     loss: Loss = ELBO(len(x)) if case.beta is None else PredictiveLogLikelihood(len(x), case.beta)
-    return library_step(loss, guide, x, y, case.batch)
+    return library_step(loss, guide, x, y, case.batch, compiled)
 
 
 def gpytorch(x: Tensor, y: Tensor, case: Case) -> Step:
@@ -102,7 +103,7 @@ def calibration() -> Step:
 LIBRARIES: dict[str, Callable[[Tensor, Tensor, Case], Step]] = {"": library, "gpytorch_": gpytorch, "floor_": floor}
 
 
-def measure(case: Case, threads: int, repeats: int) -> dict[str, float | int | str]:
+def measure(case: Case, threads: int, repeats: int, compiled: bool = False) -> dict[str, float | int | str]:
     """A row of the table: medians of seconds, and minimum, median and maximum of each ratio."""
     torch.set_num_threads(threads)
     before = torch.get_default_dtype()
@@ -110,26 +111,30 @@ def measure(case: Case, threads: int, repeats: int) -> dict[str, float | int | s
     try:
         x, y = toy(ROWS, INPUTS)
         steps = {name: make(x, y, case) for name, make in LIBRARIES.items()} | {"calibration_": calibration()}
+        if compiled:
+            steps["compiled_"] = library(x, y, case, compiled=True)
         wall, cpu = alternate(steps, repeats)
     finally:
         torch.set_default_dtype(before)
     row = asdict(case) | {"dtype": str(DTYPE).removeprefix("torch."), "threads": threads, "repeats": repeats}
     row["calibration_seconds"] = float(wall.pop("calibration_").median())
     for kind, seconds in (("", wall), ("cpu_", cpu)):
-        row |= {f"{kind}{name}seconds_per_step": float(seconds[name].median()) for name in LIBRARIES}
-        ratios = {"gpytorch": seconds["gpytorch_"] / seconds[""], "floor": seconds[""] / seconds["floor_"]}
-        for name, ratio in ratios.items():
-            row[f"{kind}ratio_to_{name}"] = float(ratio.median())
-            if not kind:
-                row |= {f"ratio_to_{name}_min": float(ratio.min()), f"ratio_to_{name}_max": float(ratio.max())}
+        row |= {f"{kind}{name}seconds_per_step": float(value.median()) for name, value in seconds.items()}
+        for own in ("compiled_", "") if compiled else ("",):
+            ratios = {"gpytorch": seconds["gpytorch_"] / seconds[own], "floor": seconds[own] / seconds["floor_"]}
+            for name, ratio in ratios.items():
+                label = f"{kind}{own}ratio_to_{name}"
+                row[label] = float(ratio.median())
+                row |= {} if kind else {f"{label}_min": float(ratio.min()), f"{label}_max": float(ratio.max())}
     return row
 
 
-def measure_all(quick: bool) -> Iterable[dict[str, float | int | str]]:
-    """Every case with one and two threads; in the quick form few cases, few repeats."""
+def measure_all(quick: bool, compiled: bool = False) -> Iterable[dict[str, float | int | str]]:
+    """Every case with one and two threads; in the quick form few cases, few repeats. Large steps, which vary less, are repeated less."""
     for threads in (1, 2):
         for case in QUICK if quick else CASES:
-            yield measure(case, threads, 5 if quick else 40)
+            repeats = 5 if quick else 40 if case.batch * case.samples < 5000 else 12
+            yield measure(case, threads, repeats, compiled)
 
 
 def described(row: dict) -> str:
@@ -144,4 +149,10 @@ def described(row: dict) -> str:
         f"{label} {row[f'ratio_to_{name}']:.2f} ({row[f'ratio_to_{name}_min']:.2f} to {row[f'ratio_to_{name}_max']:.2f})"
         for label, name in (("GPyTorch / here", "gpytorch"), ("here / floor", "floor"))
     )
-    return f"{what}, {kernels}, {row['threads']} threads: ms a step {times}; {ratios}"
+    compiled = ""
+    if "compiled_seconds_per_step" in row:
+        compiled = (
+            f"; compiled {1000 * row['compiled_seconds_per_step']:.1f} ms, GPyTorch / compiled "
+            f"{row['compiled_ratio_to_gpytorch']:.2f}, compiled / floor {row['compiled_ratio_to_floor']:.2f}"
+        )
+    return f"{what}, {kernels}, {row['threads']} threads: ms a step {times}; {ratios}{compiled}"

@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from pyro_dgp import Variational, module_local_parameters
+from pyro_dgp import CompiledObjective, Variational, module_local_parameters
 from pyro_dgp.losses import Loss
 
 Step = Callable[[], None]
 
 
-def library_step(loss: Loss, guide: Variational, x: Tensor, y: Tensor, batch: int) -> Step:
-    """One step of Adam on the first ``batch`` rows; the guide is initialised here."""
+def library_step(loss: Loss, guide: Variational, x: Tensor, y: Tensor, batch: int, compiled: bool = False) -> Step:
+    """One step of Adam on the first ``batch`` rows; the guide is initialised here. A compiled one is compiled at its second call."""
     guide.initialize(x, y)
-    objective = loss(guide.model, guide)
+    objective = CompiledObjective(loss(guide.model, guide)) if compiled else loss(guide.model, guide)
     with module_local_parameters(objective):
         optimizer = torch.optim.Adam(objective.parameters(), lr=0.01, fused=True)
 

@@ -54,8 +54,8 @@ class Variational(AutoMessenger):
     :param networks: amortised guides of other latent sites, by name: a module that is called with the arguments of the model and
         returns the site's posterior: a distribution of the prior's shape, a tensor (a point estimate), or nothing for the prior
         (where ``y`` is not there to look at, as in predictions: give ``y`` a default). It serves new rows too; that of a site with one
-        value for all rows is called with whatever rows are at hand, and keeps in itself what else it needs. It is made a Pyro
-        module in place, so that stock ``SVI`` trains it, and serves one guide.
+        value for all rows is called with the rows of the batch in training and with all test rows in a prediction. It is made a
+        Pyro module in place, so that stock ``SVI`` trains it, and serves one guide.
 
     Call :meth:`initialize` once on training data before anything else.
     """
@@ -85,8 +85,6 @@ class Variational(AutoMessenger):
         self._data_plates: set[str] = set()
         self._run = Run()
 
-    # -- creating and loading parameters ---------------------------------------------------------------------------
-
     @torch.no_grad()
     def initialize(self, *args: Any, **kwargs: Any) -> None:
         """Run the model once on training inputs (all, or a stated subset) and create every process.
@@ -101,8 +99,12 @@ class Variational(AutoMessenger):
         with module_local_parameters(*[m for m in (self, self.model) if isinstance(m, nn.Module)]):
             dependence = row_dependence(self.model, args, kwargs)
             self._pass(run, args, kwargs)
-            self._create(run, dependence)
-            self._sort_sites(dependence, args, kwargs)
+            try:
+                self._create(run, dependence)
+                self._sort_sites(dependence, args, kwargs)
+            except BaseException:
+                self._axes = {}  # not initialised
+                raise
 
     def _create(self, run: Run, dependence: RowDependence) -> None:
         if not run.gps:
@@ -140,7 +142,7 @@ class Variational(AutoMessenger):
             latent.append(site["name"])
             if site["name"] in self.networks._modules:
                 network = cast(nn.Module, self.networks._modules[site["name"]])
-                try_network(site["name"], network, self.model, prior, args, kwargs)
+                try_network(site["name"], network, prior, args, kwargs, [s["value"] for s in sites if s["is_observed"]])
             else:
                 self._from_latents(site["name"], prior, (), (args, kwargs))
         for parameter in self.latents.parameters():  # a start taken from an expanded prior has one number for all rows
@@ -178,8 +180,6 @@ class Variational(AutoMessenger):
         """The inverse of :meth:`get_extra_state`."""
         self._axes, self._local, self._response = state["axes"], state["local"], set(state["response"])
         self._data_plates = set(state["plates"])
-
-    # -- running the model -----------------------------------------------------------------------------------------
 
     @pyro_method
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:

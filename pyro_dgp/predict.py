@@ -107,9 +107,10 @@ def _global_draws(guide: Variational, x: Tensor, count: int, kwargs: dict[str, A
     names = guide.global_latents
     if not names:
         return [{}] * (count if guide.local_latents else 1)
-    draws = []
+    # Networks of global sites look at the rows.
+    draws, rows = [], x if any(name in guide.networks._modules for name in names) else x[:1]
     for _ in range(count):
-        trace = guide.components(x[:1], new_rows=True, propagation=MonteCarlo(1), **kwargs).trace
+        trace = guide.components(rows, new_rows=True, propagation=MonteCarlo(1), **kwargs).trace
         draws.append({name: trace.nodes[name]["value"].detach() for name in names})
     return draws
 
@@ -145,6 +146,7 @@ def _mixture_of(components: Components, name: str) -> Mixture:
     if not carried:
         one = elementwise.expand((1, *elementwise.batch_shape))
         return Mixture(one, log_weights.new_zeros(1), observations)
-    if not observations:
-        elementwise = chosen(elementwise, counts)
-    return Mixture(elementwise, log_weights[counts], observations)
+    some = elementwise if observations else chosen(elementwise, counts)
+    if some is None:  # they stay, with no weight
+        return Mixture(elementwise, log_weights, observations)
+    return Mixture(some, log_weights[counts], observations)

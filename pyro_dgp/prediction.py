@@ -349,15 +349,24 @@ def _with_components(moments: Moments) -> Moments:
     return moments if moments.mean.dim() == 3 else Moments(moments.mean.unsqueeze(0), moments.variance.unsqueeze(0))
 
 
-def chosen(components: Distribution, mask: Tensor) -> Distribution:
-    """Some of the components of an elementwise distribution: a mask of its first axis."""
+def chosen(components: Distribution, mask: Tensor) -> Distribution | None:
+    """Some of the components of an elementwise distribution, a mask of its first axis; nothing for a kind that cannot be made anew."""
     if bool(mask.all()):
         return components
+    axes = len(components.batch_shape)
     arguments = {
-        name: value[mask] if value.dim() >= len(components.batch_shape) and len(value) == len(mask) else value
+        name: value[mask] if value.dim() >= axes and len(value) == len(mask) else value
         for name, value in _arguments(components).items()
     }
-    return _made_of(components, arguments)
+    try:
+        made = _made_of(components, arguments)
+    except ValueError:
+        return None
+    same = (
+        made.batch_shape == (int(mask.sum()), *components.batch_shape[1:])
+        and made.event_shape == components.event_shape
+    )
+    return made if same else None
 
 
 def _concatenate(parts: Sequence[Distribution], axis: int = 0) -> Distribution:
@@ -367,8 +376,7 @@ def _concatenate(parts: Sequence[Distribution], axis: int = 0) -> Distribution:
 
 def _arguments(components: Distribution) -> dict[str, Tensor]:
     """What a distribution was made of."""
-    kind: Any = type(components)
-    names = [name for name in kind.arg_constraints if name in components.__dict__]
+    names = [name for name in components.arg_constraints if name in components.__dict__]
     # Some parameters are kept once they were asked for, beside those that the distribution was made of.
     for made_of, kept in (("scale_tril", ("covariance_matrix", "precision_matrix")), ("logits", ("probs",))):
         names = [name for name in names if made_of not in names or name not in kept]
@@ -380,9 +388,9 @@ def _made_of(components: Distribution, arguments: dict[str, Tensor]) -> Distribu
     kind: Any = type(components)
     try:
         made: Distribution = kind(**arguments, validate_args=False)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise ValueError(
-            f"mixtures of {kind.__name__} components cannot be taken apart or joined: its constructor does not take "
+            f"mixtures of {kind.__name__} components cannot be joined: its constructor does not take "
             f"{list(arguments)}; let the likelihood's components() be a plain distribution"
         ) from error
     return made

@@ -45,15 +45,24 @@ class _Shapes(Messenger):
             self.sites[msg["name"]] = tuple(msg["fn"].shape())
 
 
+def _rows_of(tensors: list[Tensor]) -> Tensor | None:
+    if tensors and tensors[0].dim() == 2:
+        return tensors[0]
+    if any(tensor.dim() != 1 for tensor in tensors):
+        return None
+    lengths = [len(tensor) for tensor in tensors]
+    return next((tensor for tensor in tensors if lengths.count(len(tensor)) > 1), None)
+
+
 @torch.no_grad()
 def row_dependence(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> RowDependence:
     """Compare the model on its arguments with the model on their first N - 1 rows.
 
-    Rows are those of the first tensor argument, ``(N, D)`` or ``(N,)``; every tensor of N rows is shortened. Nothing is found for
+    Rows are those of the first tensor argument, ``(N, D)``, or of the first ``(N,)`` that another tensor has too; every tensor of N rows is shortened. Nothing is found for
     batched inputs, a single row, or a model that cannot be run on fewer rows.
     """
-    first = next((a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)), None)
-    if first is None or first.dim() not in (1, 2) or len(first) < 2:
+    first = _rows_of([value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)])
+    if first is None or len(first) < 2:
         return RowDependence()
     rows = len(first)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 import torch
@@ -24,6 +23,16 @@ Message = dict[str, Any]
 def is_observation(site: Message) -> bool:
     """Whether the model has an observation of this library there."""
     return isinstance(site["infer"].get("prior", site["fn"]), Observation | RowObservation)
+
+
+def require_rows_unmasked(site: Message) -> None:
+    """Raise for a mask over the rows of a site whose rows are one event: it would multiply the one term that they have."""
+    mask = site["mask"]
+    if isinstance(mask, Tensor) and mask.dim():
+        raise ValueError(
+            f"a mask of shape {tuple(mask.shape)} stands around the site {site['name']!r}, whose rows are one event: leave the rows out "
+            "that are not to count, or write pyro.plate over the data and one normal (or other) distribution for each row"
+        )
 
 
 def is_random(site: Message) -> bool:
@@ -93,10 +102,19 @@ def from_network(name: str, network: nn.Module, prior: Any, args: tuple[Any, ...
 
 
 def try_network(
-    name: str, network: nn.Module, model: Any, prior: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    name: str,
+    network: nn.Module,
+    prior: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    observed: Collection[Tensor],
 ) -> None:
-    """Raise unless a network gives a posterior of the prior's shape on training inputs, and anything where ``y`` is not given."""
-    with evaluating(network):
+    """Raise unless a network gives a posterior of the prior's shape on training inputs, and anything without the observed values."""
+
+    def is_seen(value: Any) -> bool:
+        return any(value is other for other in observed)
+
+    with evaluating(network), torch.random.fork_rng():
         posterior = from_network(name, network, prior, args, kwargs)
         if posterior is not None and posterior.batch_shape != prior.batch_shape:
             raise ValueError(
@@ -104,14 +122,11 @@ def try_network(
                 f"{tuple(prior.batch_shape)}: return one of the prior's shape (a network gets the model's arguments, not a "
                 "plate's subsample)"
             )
-        parameters = inspect.signature(model.forward if isinstance(model, nn.Module) else model).parameters.values()
-        given = [value for value, p in zip(args, parameters, strict=False) if p.default is p.empty]
-        required = {p.name for p in parameters if p.default is p.empty}
-        named = {key: value for key, value in kwargs.items() if key in required}
-        if len(given) == len(args) and len(named) == len(kwargs):
-            return  # the model itself asks for all of them
+        given = [None if is_seen(value) else value for value in args]
+        while given and given[-1] is None:
+            given.pop()
         try:
-            from_network(name, network, prior, tuple(given), named)
+            from_network(name, network, prior, tuple(given), {key: v for key, v in kwargs.items() if not is_seen(v)})
         except Exception as error:
             raise ValueError(
                 f"the network of {name!r} fails where it is called as predictions call the model, without y: give y a default of "

@@ -27,14 +27,14 @@ from benchmarks import (
 )
 from benchmarks.__main__ import main as benchmarks_main
 from benchmarks.straight_line import StraightLine
-from pyro_dgp import ELBO, InducingPoints, MonteCarlo, PredictiveLogLikelihood, Variational
+from pyro_dgp import ELBO, CompiledObjective, InducingPoints, MonteCarlo, PredictiveLogLikelihood, Variational
 from pyro_dgp.inference import Settings
 from pyro_dgp.models import DeepGP
 
 ROOT = Path(__file__).parents[1]
 
 
-def test_speed_measures_all_three(capsys, tmp_path):
+def test_speed_measures_all_three(capsys, tmp_path, monkeypatch):
     rows = [speed.measure(replace(case, inducing=8, batch=10), threads=1, repeats=2) for case in speed.QUICK]
     for row in rows:
         assert row["ratio_to_gpytorch_min"] <= row["ratio_to_gpytorch"] <= row["ratio_to_gpytorch_max"]
@@ -42,6 +42,10 @@ def test_speed_measures_all_three(capsys, tmp_path):
         assert min(row[f"{name}seconds_per_step"] for name in ("", "gpytorch_", "floor_", "cpu_")) > 0
         assert row["calibration_seconds"] > 0 and row["dtype"] == "float32"
         assert "GPyTorch / here" in speed.described(row)
+    monkeypatch.setattr(CompiledObjective, "backend", "eager")
+    rows.append(speed.measure(speed.Case("svgp", inducing=8, batch=10), threads=1, repeats=2, compiled=True))
+    assert rows[-1]["compiled_ratio_to_floor_min"] <= rows[-1]["compiled_ratio_to_floor"]
+    assert "GPyTorch / compiled" in speed.described(rows[-1]) and "compiled" not in speed.described(rows[0])
     drawing.draw_speed(rows, tmp_path / "new" / "speed.png")
     assert (tmp_path / "new" / "speed.png").stat().st_size > 10_000
 

@@ -3,11 +3,15 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
+import pyro
 import pytest
 import torch
+from pyro import distributions as dist
+from pyro.nn import PyroModule
 
 from pyro_dgp import (
     ELBO,
+    RBF,
     AffineMaps,
     AmortizationRecipe,
     AmortizedInducingPoints,
@@ -159,6 +163,32 @@ def test_the_mean_is_no_component_of_a_prediction(inner):
     torch.testing.assert_close(
         torch.logsumexp(prediction.component_log_prob(y) + functions.log_weights[:, None], 0), prediction.log_prob(y)
     )
+
+
+@pytest.mark.parametrize("response", ["LogNormal", "Uniform", "OneHotCategorical"])
+def test_responses_that_cannot_be_made_anew_keep_the_mean_with_no_weight(response):
+    class Own(PyroModule):
+        def __init__(self):
+            super().__init__()
+            self.hidden, self.top = GaussianProcess(RBF()), GaussianProcess(RBF())
+
+        def forward(self, x, y=None):
+            f = pyro.sample("f", self.top(pyro.sample("h", self.hidden(x))))[..., 0]
+            made = {
+                "LogNormal": lambda: dist.LogNormal(f, 0.3),
+                "Uniform": lambda: dist.Uniform(f - 9, f + 9),
+                "OneHotCategorical": lambda: dist.OneHotCategorical(logits=torch.stack([f, -f], -1)),
+            }[response]()
+            with pyro.plate("rows", len(x)):
+                return pyro.sample("y", made, obs=y)
+
+    x, y = regression(7)
+    y = {"LogNormal": y.exp(), "Uniform": y, "OneHotCategorical": torch.eye(2)[(y > 0).long()]}[response]
+    guide = Variational(Own(), AmortizedInducingPoints(3), WithMean(MonteCarlo(4)))
+    guide.initialize(x, y)
+    prediction = predict(guide, x, num_samples=6)
+    expected = torch.logsumexp(prediction.component_log_prob(y)[:6], 0) - math.log(6)
+    torch.testing.assert_close(prediction.log_prob(y), expected)
 
 
 AMORTIZED = {

@@ -14,11 +14,13 @@ from pyro_dgp import (
     Gaussian,
     GaussianProcess,
     InducingPoints,
+    MarginalLikelihood,
     MonteCarlo,
     PredictiveLogLikelihood,
     Variational,
+    whitened,
 )
-from tests.examples import regression
+from tests.examples import OneLayer, regression
 
 pytestmark = pytest.mark.usefixtures("local")
 LOSSES = {"ELBO": ELBO(), "predictive": PredictiveLogLikelihood(None, 1.0), "gamma": GammaDivergence(None, 1.1)}
@@ -116,3 +118,55 @@ def test_a_masked_latent_row_is_charged_nothing():
     trace = guide.components(x, y).trace.nodes["w"]
     kl = (trace["fn"].log_prob(trace["value"]) - dist.Normal(0.0, 1.0).log_prob(trace["value"])).detach()
     assert terms[0] - terms[1] == pytest.approx(float(kl[~mask].sum()))
+
+
+@pytest.mark.parametrize("path", ["marginal", "whitened"])
+def test_rows_of_one_event_cannot_be_masked_for_other_algorithms_either(path):
+    class Masked(OneLayer):
+        def forward(self, x, y=None):
+            with poutine.mask(mask=torch.arange(len(x)) < 4):
+                return super().forward(x, y)
+
+    x, y = regression(9)
+    with pytest.raises(
+        ValueError, match=r"a mask of shape \(9,\) stands around the site 'y', whose rows are one event"
+    ):
+        MarginalLikelihood(Masked())(x, y) if path == "marginal" else whitened(Masked())(x, y)
+
+
+def test_a_mask_wider_than_the_terms_is_refused_and_outputs_of_a_row_are_masked_together():
+    x, y = regression(9)
+
+    class Wide(Rows):
+        def forward(self, x, y=None):
+            f = pyro.sample("f", self.gp(x))
+            with poutine.mask(mask=self.mask):
+                deviation = pyro.sample("deviation", dist.LogNormal(0.0, 1.0))
+            with pyro.plate("rows", len(x)):
+                return pyro.sample("y", dist.Normal(f[..., 0], deviation), obs=y)
+
+    model = Wide()
+    guide = Variational(model, InducingPoints(4), MonteCarlo(2))
+    guide.initialize(x, y)
+    with pytest.raises(
+        ValueError, match=r"mask of shape \(9,\) stands around the site 'deviation', whose terms have shape \(\)"
+    ):
+        value(ELBO(), model, guide, x, y, torch.ones(9, dtype=torch.bool))
+
+    class Outputs(Rows):
+        def __init__(self):
+            super().__init__()
+            self.gp = GaussianProcess(RBF(), num_outputs=2)
+
+        def forward(self, x, y=None):
+            f = pyro.sample("f", self.gp(x))
+            with poutine.mask(mask=self.mask), pyro.plate("rows", len(x)):
+                return pyro.sample("y", dist.Normal(f, 0.3).to_event(1), obs=y)
+
+    model, both = Outputs(), torch.stack([y, -y], -1)
+    guide = Variational(model, InducingPoints(4), MonteCarlo(2))
+    guide.initialize(x, both)
+    mask = torch.arange(9) < 4
+    parts = [value(ELBO(), model, guide, x, both, m) for m in (mask, ~mask, True, False)]
+    assert parts[0] + parts[1] == pytest.approx(parts[2] + parts[3])
+    assert abs(parts[0] - parts[2]) > 1

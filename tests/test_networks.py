@@ -2,6 +2,7 @@ import pyro
 import pytest
 import torch
 from pyro import distributions as dist
+from pyro import poutine
 from pyro.infer.autoguide.effect import AutoNormalMessenger
 from pyro.nn import PyroModule
 
@@ -46,9 +47,21 @@ def test_a_model_s_own_arguments_are_not_taken_for_targets():
             return super().forward(x + t, y)
 
     x, y = regression(6)
-    guide = a_guide(OfTime(), Timed())
-    guide.initialize(x, torch.zeros(6, 1), y)
-    assert guide.local_latents == {"w"}
+    for arguments in ({"t": torch.zeros(6, 1), "y": y}, {"y": y, "t": torch.zeros(6, 1)}):
+        guide = a_guide(OfTime(), Timed())
+        guide.initialize(x, **arguments)
+        assert guide.local_latents == {"w"}
+    guide = a_guide(OfTime(), poutine.scale(Timed(), scale=1.0))
+    guide.initialize(x=x, t=torch.zeros(6, 1), y=y)
+    assert guide.local_latents == {"w"} and guide.is_initialized
+
+
+def test_a_guide_that_was_not_initialised_does_not_say_so():
+    x, y = regression(6)
+    guide = Variational(LatentInputs(), InducingPoints(3), MonteCarlo(1), networks={"v": Encoder()})
+    with pytest.raises(ValueError, match="networks= names 'v'"):
+        guide.initialize(x, y)
+    assert not guide.is_initialized
 
 
 def test_a_network_that_samples_its_own_site_is_told_to_return_the_distribution():
@@ -115,6 +128,19 @@ def test_a_site_with_one_value_for_all_rows_may_have_a_network_and_is_charged_on
     assert losses[1] - losses[0] == pytest.approx(-float(data.detach()))
 
 
+def test_predictions_with_a_network_of_all_rows_do_not_depend_on_their_order():
+    x, y = regression(12)
+    model = Shift()
+    guide = Variational(model, InducingPoints(4), MonteCarlo(1), networks={"b": OfAll()})
+    guide.initialize(x, y)
+    getattr(guide.processes, "y/f").whitened_mean.data.normal_()
+    torch.manual_seed(0)
+    forwards = predict(guide, x, num_hyperparameter_draws=200).mean
+    torch.manual_seed(0)
+    backwards = predict(guide, x.flip(0), num_hyperparameter_draws=200).mean.flip(0)
+    torch.testing.assert_close(forwards, backwards)
+
+
 class LooksAround(AutoNormalMessenger):
     """As Pyro documents it: a guide that looks at the arguments and at values upstream."""
 
@@ -149,6 +175,20 @@ def test_rows_of_inputs_without_columns_are_rows():
     guide = a_guide(OfFlat(), Flat())
     guide.initialize(x[:, 0], y)
     assert guide.local_latents == {"w"}
+
+
+def test_a_vector_of_another_length_is_no_row_of_data():
+    class Weighted(Shift):
+        def forward(self, x, w, y=None):
+            with pyro.plate("weights", len(w)):
+                c = pyro.sample("c", dist.Normal(0.0, 1.0))
+            return pyro.sample("y", self.likelihood(self.gp(x + (c * w).sum(-1))), obs=y)
+
+    x, y = regression(8)
+    for arguments in ({"x": x, "w": torch.ones(3), "y": y}, {"w": torch.ones(3), "x": x, "y": y}):
+        guide = Variational(Weighted(), InducingPoints(4), MonteCarlo(1))
+        guide.initialize(**arguments)
+        assert guide.local_latents == set()
 
 
 def test_a_prediction_draws_the_latents_of_a_row_for_each_component():

@@ -17,7 +17,7 @@ from pyro_dgp.guide import Variational
 from pyro_dgp.likelihoods import CollapsedObservation, check_target
 from pyro_dgp.parameters import require_own_parameters
 from pyro_dgp.passes import Components
-from pyro_dgp.sites import is_random
+from pyro_dgp.sites import is_random, require_rows_unmasked
 
 Site = dict[str, Any]
 
@@ -148,19 +148,27 @@ def _is_masked_out(site: Site) -> bool:
     mask = site["mask"]
     if not isinstance(mask, Tensor) or mask.dim() == 0:
         return mask is not None and not bool(mask)
-    is_function = isinstance(site["infer"].get("prior"), FunctionPrior)
-    if is_function or isinstance(site["fn"], CollapsedObservation | torch.distributions.Independent):
-        raise ValueError(
-            f"a mask of shape {tuple(mask.shape)} stands around the site {site['name']!r}, whose rows are one event: leave the rows out "
-            "that are not to count, or write pyro.plate over the data and one normal (or other) distribution for each row"
-        )
+    is_function = isinstance(site["infer"].get("prior"), FunctionPrior) or isinstance(site["fn"], CollapsedObservation)
+    by_rows = any(frame.vectorized for frame in site["cond_indep_stack"])
+    if is_function or (isinstance(site["fn"], torch.distributions.Independent) and not by_rows):
+        require_rows_unmasked(site)
     return False
 
 
 def unmasked(terms: Tensor, site: Site) -> Tensor:
     """Terms with zero for what ``poutine.mask`` hides."""
     mask = site["mask"]
-    return torch.where(mask, terms, 0.0) if isinstance(mask, Tensor) else terms
+    if not isinstance(mask, Tensor):
+        return terms
+    fits = mask.dim() <= terms.dim() and all(
+        m in (1, t) for m, t in zip(reversed(mask.shape), reversed(terms.shape), strict=False)
+    )
+    if not fits:
+        raise ValueError(
+            f"a mask of shape {tuple(mask.shape)} stands around the site {site['name']!r}, whose terms have shape {tuple(terms.shape)}: "
+            "give a mask of the site's own shape"
+        )
+    return torch.where(mask, terms, 0.0)
 
 
 def _average(terms: Tensor, log_weights: Tensor) -> Tensor:

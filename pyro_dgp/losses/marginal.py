@@ -9,6 +9,7 @@ from pyro import poutine
 from torch import Tensor
 
 from pyro_dgp.parameters import require_own_parameters
+from pyro_dgp.sites import is_observation, require_rows_unmasked
 
 
 class MarginalLikelihood(torch.nn.Module):
@@ -25,6 +26,9 @@ class MarginalLikelihood(torch.nn.Module):
         """Minus the log marginal likelihood."""
         require_own_parameters(self.model)
         trace = poutine.trace(self.model).get_trace(*args, **kwargs)
+        for site in trace.nodes.values():
+            if site["type"] == "sample" and is_observation(site):
+                require_rows_unmasked(site)
         latent = trace.stochastic_nodes
         if latent:
             raise ValueError(

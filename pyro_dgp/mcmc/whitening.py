@@ -20,6 +20,7 @@ from pyro_dgp.likelihoods import Observation
 from pyro_dgp.likelihoods.base import check_target, join
 from pyro_dgp.mcmc.sparse import INDUCING, Inputs, sparse_moments, sparse_observation, sparse_values
 from pyro_dgp.parameters import require_own_parameters
+from pyro_dgp.sites import is_observation, require_rows_unmasked
 
 logger = logging.getLogger("pyro_dgp")
 
@@ -119,6 +120,8 @@ class Whitening:
     def __call__(self, msg: Any) -> Reparam | None:
         """The strategy for one site, or nothing for sites that are no GP."""
         fn = msg["fn"]
+        if isinstance(fn, FunctionPrior) or is_observation(msg):
+            require_rows_unmasked(msg)
         if isinstance(fn, FunctionPrior):
             return self._whiten
         if isinstance(fn, Observation) and (

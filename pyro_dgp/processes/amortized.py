@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import NoReturn
 
 import torch
@@ -173,12 +174,12 @@ class AmortizedInducingPoints(ProcessFamily):
             raise ValueError(
                 f"covariance of amortised inducing points is 'full' or 'diagonal', not {self.covariance!r}"
             )
-        if not isinstance(self.num_inducing, int) or self.num_inducing < 1:
+        if not isinstance(self.num_inducing, Integral) or self.num_inducing < 1:
             raise ValueError(f"num_inducing must be a whole number, at least 1, got {self.num_inducing!r}")
         if not isinstance(self.recipe, AmortizationRecipe):
             raise TypeError(f"recipe is an object such as AffineMaps(), not {self.recipe!r}")
         require_scales(self.scale, self.hidden_scale)
-        if min(self.scale, self.hidden_scale) <= SMALLEST_SCALE:
+        if not min(self.scale, self.hidden_scale) > SMALLEST_SCALE:
             raise ValueError(
                 f"initial scales are above {SMALLEST_SCALE:.0e}, got scale={self.scale} and hidden_scale={self.hidden_scale}"
             )
