@@ -1,8 +1,8 @@
 """Seconds per training step of amortised deep GPs beside straight-line torch, and an epoch beside ``dspp``, in one process.
 
-``python -m benchmarks.amortized_speed [--quick] [--json FILE]``. Rule AR2P, three layers of widths 8 and 8, 8 inputs, M 8, 4, 4,
+``python -m benchmarks.amortized_speed [--quick] [--compiled] [--json FILE]``. Rule AR2P, three layers of widths 8 and 8, 8 inputs, M 8, 4, 4,
 S 32, isotropic Matern 5/2, diagonal q, one thread. Steps alternate; ratios are medians of the per-step ratios of wall-clock time. ``dspp`` has
-the same model and S, with M 128 in every layer (batch 100 alone).
+the same model and S, with M 128 in every layer (batch 100 alone). ``--compiled`` times ``CompiledObjective`` too, float32 at batch 100.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def families() -> dict[str, AmortizedInducingPoints]:
     return {site: AmortizedInducingPoints(size, narrow) for site, size in zip(SITES, INDUCING, strict=True)}
 
 
-def amortized(x: Tensor, y: Tensor, per_output: bool, batch: int) -> Step:
+def amortized(x: Tensor, y: Tensor, per_output: bool, batch: int, compiled: bool = False) -> Step:
     """This library's, with a network for the points of each row."""
     guide = Variational(model(per_output), families(), WithMean(SigmaPoints("qr3", SAMPLES)))
-    return library_step(ELBO(len(x)), guide, x, y, batch)
+    return library_step(ELBO(len(x)), guide, x, y, batch, compiled)
 
 
 def dspp(x: Tensor, y: Tensor, per_output: bool, batch: int) -> Step:
@@ -131,8 +131,10 @@ class StraightLine(torch.nn.Module):
         return -((weights @ expected).sum() * ROWS / len(x) - regularizer)
 
 
-def measure(per_output: bool, batch: int, dtype: str, repeats: int) -> dict[str, float | int | str]:
-    """Medians of the three, and of the ratios."""
+def measure(
+    per_output: bool, batch: int, dtype: str, repeats: int, compiled: bool = False
+) -> dict[str, float | int | str]:
+    """Medians of all, and of the ratios."""
     torch.set_default_dtype(getattr(torch, dtype))
     torch.set_num_threads(1)
     x, y = toy(ROWS, SIZES[0])
@@ -142,12 +144,14 @@ def measure(per_output: bool, batch: int, dtype: str, repeats: int) -> dict[str,
     }
     if batch == 100:
         steps["dspp_"] = dspp(x, y, per_output, batch)
+    if compiled:
+        steps["compiled_"] = amortized(x, y, per_output, batch, compiled=True)
     wall, _ = alternate(steps, repeats)
     return {
         "method": "avdgp-ar2p", "layers": 3, "width": SIZES[1], "samples": SAMPLES, "batch": batch, "dtype": dtype,
         "per_output": per_output, "threads": 1,
         **{f"{name}seconds_per_step": float(values.median()) for name, values in wall.items()},
-        **{f"ratio_to_{name}": float((wall[""] / wall[f"{name}_"]).median()) for name in ("floor", "dspp") if f"{name}_" in wall},
+        **{f"ratio_to_{name}": float((wall[""] / wall[f"{name}_"]).median()) for name in ("floor", "dspp", "compiled") if f"{name}_" in wall},
     }  # fmt: skip
 
 
@@ -155,11 +159,15 @@ def main() -> None:
     """All cases, as JSON lines."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few repeats: shows that it runs")
+    parser.add_argument(
+        "--compiled", action="store_true", help="time CompiledObjective too, which takes minutes to make"
+    )
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     rows = []
     for per_output, batch, dtype in itertools.product((False, True), (100, 1000), ("float32", "float64")):
-        rows.append(measure(per_output, batch, dtype, 2 if arguments.quick else 30))
+        compiled = arguments.compiled and (batch, dtype) == (100, "float32")
+        rows.append(measure(per_output, batch, dtype, 2 if arguments.quick else 30, compiled))
         print(json.dumps(rows[-1]), flush=True)
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(rows, indent=2))
