@@ -6,7 +6,7 @@ from pathlib import Path
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, NullLocator
 
 
 def draw_speed(rows: list[dict], path: Path) -> None:
@@ -78,9 +78,18 @@ def draw_scaling(rows: list[dict], path: Path) -> None:
                     [r["value"] for r in own], [r[key] for r in own], "o-", ms=4, label=label, color=color
                 )
         for axis in axes[:, column]:
+            sizes = [row["value"] for row in rows if row["parameter"] == name]
             axis.set_xscale("log")
             axis.tick_params(labelsize=7)
-            axis.set_ylim(bottom=0) if axis is axes[1, column] else axis.set_yscale("log")
+            axis.set_xticks(
+                sizes, [f"{size:,}" if size < 10_000 else f"{size:.0e}".replace("e+0", "e") for size in sizes]
+            )
+            axis.xaxis.set_minor_locator(NullLocator())
+            top = 1.1 * max(row["peak_mb"] for row in rows if row["parameter"].startswith(name))
+            axis.set_ylim(0, top) if axis is axes[1, column] else axis.set_yscale("log")
+        for part in (axes[0, column].yaxis.set_major_formatter, axes[0, column].yaxis.set_minor_formatter):
+            part(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "125" else ""))
+        axes[0, column].tick_params(axis="y", which="minor", labelsize=7)
         axes[1, column].set_xlabel(name, fontsize=8)
         if len(axes[0, column].lines) > 1:
             axes[0, column].legend(fontsize=6)
