@@ -1,5 +1,7 @@
 """``python -m benchmarks speed|profile|accuracy|scaling [--quick] [--json FILE] [--figures DIR]``: what the README's tables come from.
 
+``--json`` gets a list of rows; that of ``accuracy`` is one line of JSON for each run, to which a resumed run adds.
+
 ``speed`` and ``scaling`` need ``pip install 'pyro-dgp[benchmarks]'`` (GPyTorch); the studies of single methods are modules of their own.
 """
 
@@ -17,19 +19,29 @@ Row = dict[str, float | int | str]
 
 
 def write(rows: Iterable[Row], described: Callable[[Row], str], path: Path | None) -> list[Row]:
-    """Print a line for each row as it comes; all of them as JSON."""
+    """Print a line for each row as it comes; all so far as JSON, so that a run that is interrupted leaves what it had."""
     kept = []
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
     for row in rows:
         kept.append(row)
         print(described(row), flush=True)
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(kept, indent=2))
+        if path is not None:
+            path.write_text(json.dumps(kept, indent=2))
     return kept
+
+
+def require_gpytorch() -> None:
+    """End with a word where it is missing, before anything is timed."""
+    try:
+        import gpytorch  # noqa: F401
+    except ImportError:
+        raise SystemExit("GPyTorch is not installed: pip install 'pyro-dgp[benchmarks]'") from None
 
 
 def run_speed(arguments: argparse.Namespace) -> None:
     """Training steps beside GPyTorch's."""
+    require_gpytorch()
     rows = write(speed.measure_all(arguments.quick, arguments.compiled), speed.described, arguments.json)
     if arguments.figures is not None:
         draw_speed(rows, arguments.figures / "speed.png")
@@ -44,6 +56,7 @@ def run_profile(arguments: argparse.Namespace) -> None:
 
 def run_scaling(arguments: argparse.Namespace) -> None:
     """Growth of time and memory."""
+    require_gpytorch()
     rows = write(scaling.measure_all(arguments.quick, arguments.threads), scaling.described, arguments.json)
     for name, slope in scaling.exponents(rows).items():
         print(f"time grows as {name} to the power {slope:.2f}")

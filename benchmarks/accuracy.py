@@ -26,7 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sets", help=f"files of the folder, with commas between; {','.join(SETS)} if not given")
     parser.add_argument("--splits", type=int, default=1, help="splits of each data set")
     parser.add_argument("--published", type=Path, help="folder of the papers' tables as CSV")
-    parser.add_argument("--json", type=Path, dest="out", default=Path("results/accuracy.jsonl"))
+    parser.add_argument(
+        "--json", type=Path, dest="out", default=Path("results/accuracy.jsonl"), help="a line of JSON for each run"
+    )
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_STEPS} steps: shows that it runs, not a result")
     add_shared(parser)
 

@@ -126,7 +126,7 @@ def draw(rows: pd.DataFrame, path: Path) -> None:
                 axis.set_title(f"{dataset}\n{count} split{'s' * (count > 1)}", fontsize=9)
             if column == 0:
                 axis.set_ylabel(f"test {score.upper()}")
-    figure.suptitle("standardised targets, lower is better; bars are standard errors over splits", fontsize=10)
+    figure.suptitle("standardised targets, lower is better;\nbars are standard errors over splits", fontsize=8)
     figure.savefig(path, dpi=120)
 
 

@@ -90,8 +90,9 @@ def fit(
     :param stop: asked after each step, with the number of steps done, whether that was the last.
     """
     check_data(x, y)
+    _check_objective(objective, len(x), batch_size)
     pairs = ((x[index], y[index]) for index in batches(len(x), batch_size, seed))
-    return _minimise(objective, pairs, len(x), steps, batch_size, learning_rate, callback, optimizer, stop)
+    return _minimise(objective, pairs, len(x), steps, learning_rate, callback, optimizer, stop)
 
 
 def fit_stream(
@@ -110,8 +111,9 @@ def fit_stream(
     :param objective: of a loss with ``num_data=len(stream)``.
     :param stream: see :class:`~pyro_dgp.streams.Stream`; the other parameters are those of :func:`fit`.
     """
+    _check_objective(objective, len(stream), batch_size)
     pairs = stream.batches(batch_size, seed)
-    return _minimise(objective, pairs, len(stream), steps, batch_size, learning_rate, callback, optimizer, stop)
+    return _minimise(objective, pairs, len(stream), steps, learning_rate, callback, optimizer, stop)
 
 
 def _minimise(
@@ -119,13 +121,11 @@ def _minimise(
     pairs: Iterator[tuple[Tensor, Tensor]],
     rows: int,
     steps: int,
-    batch_size: int,
     learning_rate: float,
     callback: Callback | None,
     optimizer: OptimizerRecipe,
     stop: Callable[[int], bool] | None,
 ) -> FitResult:
-    _check_num_data(objective, rows, batch_size)
     result, start = FitResult(), time.perf_counter()
     with module_local_parameters(objective):
         stepper = optimizer(objective, learning_rate)
@@ -159,8 +159,14 @@ def check_data(x: Tensor, y: Tensor) -> None:
         raise ValueError(f"x has {len(x)} rows and y has {len(y)}: they must be equal")
 
 
-def _check_num_data(objective: torch.nn.Module, rows: int, batch_size: int) -> None:
-    """Raise for a loss that weights batches as parts of another number of rows."""
+def _check_objective(objective: torch.nn.Module, rows: int, batch_size: int) -> None:
+    """Raise for what is no objective, and for a loss that weights batches as parts of another number of rows."""
+    if not isinstance(objective, torch.nn.Module):
+        raise TypeError(
+            f"the objective is loss(model, guide), a torch.nn.Module, not {type(objective).__name__}: call the loss on both"
+        )
+    if batch_size < 1:
+        raise ValueError(f"batch_size is at least 1, got {batch_size}")
     loss: Any = getattr(objective, "elbo", None)
     if not hasattr(loss, "num_data"):
         return

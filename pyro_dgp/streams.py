@@ -100,7 +100,7 @@ class NumpyStream(Stream):
     def __init__(self, x: str | Path, y: str | Path, block_rows: int = 65_536, **batches: Any) -> None:
         super().__init__(**batches)
         self.files = Path(x), Path(y)
-        shapes = [np.load(file, mmap_mode="r").shape for file in self.files]
+        shapes = [_described(file) for file in self.files]
         if len(shapes[0]) != 2 or shapes[1] != shapes[0][:1]:
             raise ValueError(f"{x} and {y} have shapes {shapes[0]} and {shapes[1]}: they must be (N, D) and (N,)")
         if block_rows < 1:
@@ -114,6 +114,17 @@ class NumpyStream(Stream):
         rows = slice(self.starts[block], self.starts[block] + self.sizes[block])
         x, y = (np.array(np.load(file, mmap_mode="r")[rows]) for file in self.files)
         return x, y
+
+
+def _described(file: Path) -> tuple[int, ...]:
+    """Shape of an array of numbers on disk."""
+    try:
+        values = np.load(file, mmap_mode="r")
+    except ValueError as error:
+        raise ValueError(f"{file} is no .npy file of numbers ({error}): write it by np.save") from error
+    if not isinstance(values, np.ndarray) or not np.issubdtype(values.dtype, np.number):
+        raise ValueError(f"{file} is no .npy file of numbers but holds {getattr(values, 'dtype', 'several arrays')}")
+    return values.shape
 
 
 class ParquetStream(Stream):

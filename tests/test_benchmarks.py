@@ -26,6 +26,7 @@ from benchmarks import (
     step_function,
 )
 from benchmarks.__main__ import main as benchmarks_main
+from benchmarks.__main__ import write
 from benchmarks.straight_line import StraightLine
 from pyro_dgp import ELBO, CompiledObjective, InducingPoints, MonteCarlo, PredictiveLogLikelihood, Variational
 from pyro_dgp.inference import Settings
@@ -342,3 +343,21 @@ def test_the_settings_of_the_amortised_paper_are_those_it_states():
     assert guide.propagation.positions("h2", x).shape == (4, 4)
     trace = pyro.poutine.trace(model).get_trace(x[:5])
     assert trace.nodes["h1"]["value"].shape == (5, 16) and trace.nodes["y"]["value"].shape == (5,)
+
+
+def test_rows_are_on_disk_before_the_last_one_is_there(tmp_path):
+    def interrupted():
+        yield {"a": 1}
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write(interrupted(), str, tmp_path / "new" / "rows.json")
+    assert json.loads((tmp_path / "new" / "rows.json").read_text()) == [{"a": 1}]
+
+
+@pytest.mark.parametrize("command", ["speed", "scaling"])
+def test_a_missing_gpytorch_is_a_word_at_the_start(command, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gpytorch", None)
+    monkeypatch.setattr(sys, "argv", ["benchmarks", command, "--quick"])
+    with pytest.raises(SystemExit, match="GPyTorch is not installed: pip install"):
+        benchmarks_main()

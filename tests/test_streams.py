@@ -168,3 +168,18 @@ def test_errors_name_the_row_and_the_files(tmp_path):
     np.save(tmp_path / "x.npy", np.ones((100, 2)))
     with pytest.raises(ValueError, match="input 0 of the stream is constant"):
         Standardized(NumpyStream(tmp_path / "x.npy", tmp_path / "y.npy"))
+
+
+def test_files_of_no_numbers_are_named(tmp_path):
+    x, words, several = tmp_path / "x.npy", tmp_path / "words.npy", tmp_path / "several.npz"
+    np.save(x, np.zeros((4, 2)))
+    np.save(words, np.array(["a", "b", "c", "d"]))
+    np.savez(several, y=np.zeros(4))
+    (tmp_path / "text.npy").write_text("a,b")
+    for file, found in (
+        (words, "holds <U1"),
+        (several, "holds several arrays"),
+        (tmp_path / "text.npy", "write it by np.save"),
+    ):
+        with pytest.raises(ValueError, match=rf"{file.name} is no .npy file of numbers.*{found}"):
+            NumpyStream(x, file)
