@@ -1,6 +1,7 @@
 """Seconds per training step beside GPyTorch and straight-line torch, in one process: ``python -m benchmarks speed``.
 
-``svgp`` and ``ppgpr`` (one layer) and ``dsvi``, 8 inputs, Matern 5/2 with ARD, float32, the same arithmetic and optimiser in all three. Their
+``svgp`` and ``ppgpr`` (one layer) and ``dsvi``, 8 inputs, Matern 5/2 with ARD, float32, the same objective and optimiser in all three; GPyTorch
+as it comes, with factors and solves in double precision. Their
 steps alternate, and with them a fixed piece of linear algebra that shows how the machine drifts. Ratios are of steps next to each
 other, of wall-clock time; ``cpu_`` are processor times, in which both threads count. ``--compiled`` times the same steps of
 ``CompiledObjective`` too (20 to 60 seconds a case for the compiler): ``compiled_`` are theirs.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -24,10 +24,11 @@ class CompiledObjective(nn.Module):
     several layers (the compiler keeps what it made on disk). It needs a C++ compiler.
 
     A program serves one signature: shapes, dtypes and devices of the arguments, parameters and buffers, which parameters want gradients,
-    other arguments by value, the modules and whether each is training, the numbers that the loss holds (beta, ``num_data``). It is made when
+    other arguments by value, the modules, the numbers and words that each has as attributes (whether it trains, a jitter) and those that the loss
+    holds (beta, ``num_data``): one that changes at every step is never compiled. It is made when
     its signature comes for the second time in a row, so that a call to try, or the smaller batch that ends an epoch, pays nothing: such calls run as
     they are, and with two batches to an epoch, one smaller, all do. Parameters and buffers may change in any way between calls.
-    All else is recorded as it is: a Python number in a kernel, a tensor that is neither parameter nor buffer.
+    All else is recorded as it is: numbers inside other objects, a tensor that is neither parameter nor buffer.
 
     The model must do the same tensor operations at whatever values: one that looks at numbers (``if h.mean() > 0``, ``h.tolist()``) has no program.
     The first :data:`~pyro_dgp.programs.CHECKS` results of each are compared with the objective's. Where there is no program the log says why.
@@ -84,7 +85,8 @@ class CompiledObjective(nn.Module):
             if before != signature:
                 return None
             step = _Step(self.objective, call)
-            self._programs[signature] = Program("the loss", step, self.backend, closed=True), step
+            program = Program("the loss", step, self.backend, closed=True, prepare=step.look_at_buffers)
+            self._programs[signature] = program, step
         self._last = signature
         program, step = self._programs[signature]
         with module_local_parameters(*(() if program.is_checked else (self.objective,))):
@@ -124,7 +126,9 @@ class _Call(NamedTuple):
             raise ValueError("an argument wants gradients")
         return (
             self.modules,
-            tuple([module.training for module in self.modules]),
+            tuple(
+                [tuple([item for item in vars(module).items() if type(item[1]) in _PLAIN]) for module in self.modules]
+            ),
             tuple([(t.shape, t.stride(), t.dtype, t.device, t.requires_grad) for t in self.tensors]),
             _values("the call", self.others),
             str(self.structure),
@@ -133,6 +137,9 @@ class _Call(NamedTuple):
             torch.get_default_dtype(),
         )
 
+
+#: Attributes of modules that a program holds as they were: whether it trains, a jitter, a number of samples, a probability.
+_PLAIN = (bool, int, float, str, type(None))
 
 #: These have no insides that could change.
 _CONSTANTS = (type(None), type, FunctionType, torch.dtype, torch.device)
@@ -162,6 +169,25 @@ class _Step:
         self.changed: list[int] = []  # buffers that the objective changes
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        loss, gradients, _, after = self._evaluate(tensors)
+        self.used = [number for number, gradient in zip(self.trained, gradients, strict=True) if gradient is not None]
+        present = [gradient for gradient in gradients if gradient is not None]
+        return loss.detach(), *present, *(after[number].detach() for number in self.changed)
+
+    def look_at_buffers(self, tensors: Sequence[Tensor]) -> None:
+        """Evaluate once to see which buffers the objective changes: by their values, since batch statistics leave their version alone."""
+        with torch.random.fork_rng():
+            _, _, before, after = self._evaluate(tensors)
+        for name, old, new in zip(self.buffers, before, after, strict=True):
+            if new.shape != old.shape or new.dtype != old.dtype:
+                raise ValueError(f"the buffer {name!r} changes its shape or dtype")
+        pairs = enumerate(zip(before, after, strict=True))
+        self.changed = [number for number, (old, new) in pairs if not torch.equal(old, new)]
+
+    def _evaluate(
+        self, tensors: Sequence[Tensor]
+    ) -> tuple[Tensor, tuple[Tensor | None, ...], list[Tensor], list[Tensor]]:
+        """Loss, gradients, and the buffers before and after."""
         count, end = len(self.parameters), len(self.parameters) + len(self.buffers)
         parameters = [value.detach() for value in tensors[:count]]
         buffers = [value.clone() for value in tensors[count:end]]
@@ -171,22 +197,10 @@ class _Step:
         for place, value in self.others:
             leaves.insert(place, value)
         args, kwargs = tree_unflatten(leaves, self.structure)
-        versions = [buffer._version for buffer in buffers]
         with torch.enable_grad():
             loss = functional_call(self.objective, given, args, kwargs)
             gradients = torch.autograd.grad(loss, trained, allow_unused=True)
-        self.used = [number for number, gradient in zip(self.trained, gradients, strict=True) if gradient is not None]
-        after = [given[name] for name in self.buffers]
-        self.changed = [
-            number
-            for number, (buffer, version, new) in enumerate(zip(buffers, versions, after, strict=True))
-            if new is not buffer or buffer._version != version
-        ]
-        for name, old, new in zip(self.buffers, buffers, after, strict=True):
-            if new.shape != old.shape or new.dtype != old.dtype:
-                raise ValueError(f"the buffer {name!r} changes its shape or dtype")
-        present = [gradient for gradient in gradients if gradient is not None]
-        return loss.detach(), *present, *(after[number].detach() for number in self.changed)
+        return loss, gradients, list(tensors[count:end]), [given[name] for name in self.buffers]
 
     def outcome(self, results: list[Tensor], call: _Call) -> Tensor:
         """The loss with its gradients, the changed buffers written."""

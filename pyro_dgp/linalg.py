@@ -48,6 +48,12 @@ def failed(report: Tensor) -> bool:
     return False
 
 
+def report(failures: Callable[[], Tensor]) -> None:
+    """Where reports are collected, add one that something else looks at elsewhere: targets outside of a support."""
+    if _reports.get() is not None:
+        failed(failures())
+
+
 def cholesky(matrix: Tensor, jitter: float | None, name: str) -> Tensor:
     """Lower Cholesky factor of ``matrix + jitter * mean(diag(matrix)) * I``.
 

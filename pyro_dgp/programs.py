@@ -38,10 +38,18 @@ class Program:
     :param function: what it stands for.
     :param backend: of ``torch.compile``.
     :param closed: whether a function that uses tensors with gradients besides its arguments is refused.
+    :param prepare: called with the first arguments before the function is recorded.
     """
 
-    def __init__(self, what: str, function: Function, backend: Any, closed: bool = False) -> None:
-        self.what, self.function, self.backend, self.closed = what, function, backend, closed
+    def __init__(
+        self,
+        what: str,
+        function: Function,
+        backend: Any,
+        closed: bool = False,
+        prepare: Callable[[Sequence[Tensor]], None] | None = None,
+    ) -> None:
+        self.what, self.function, self.backend, self.closed, self.prepare = what, function, backend, closed, prepare
         self._checks = CHECKS
         self._is_made = False
         self._compiled: Callable[..., Any] | None = None
@@ -56,8 +64,14 @@ class Program:
             _set_generators(before)
         if self._compiled is None:
             return None
-        with torch.no_grad():
-            *results, failed = self._compiled(*points)
+        try:
+            with torch.no_grad():
+                *results, failed = self._compiled(*points)
+        except (RuntimeError, ValueError, TypeError) as problem:  # recorded sizes that follow values, say
+            self._compiled = None
+            _set_generators(before)
+            self._say(_first_words(problem))
+            return None
         serves = not int(failed) and bool(torch.isfinite(results[0]).all())
         if serves and self._checks > 0:
             self._checks -= 1
@@ -89,6 +103,8 @@ class Program:
             return *results, sum(failures, torch.zeros((), dtype=torch.int32))
 
         try:
+            if self.prepare is not None:
+                self.prepare(points)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of the compiler, about itself
                 with _without_validation():

@@ -8,16 +8,20 @@ import numpy as np
 import pyro
 import pytest
 import torch
+from pyro import distributions as dist
 from pyro import poutine
+from pyro.nn import PyroModule
 
 from pyro_dgp import (
     ELBO,
+    RBF,
     AmortizedInducingPoints,
     Bernoulli,
     CompiledObjective,
     DeepKernel,
     FeatureExtractor,
     GammaDivergence,
+    GaussianProcess,
     InducingPoints,
     MarginalLikelihood,
     MonteCarlo,
@@ -583,3 +587,80 @@ def test_validated_training_takes_a_compiled_objective():
     assert results[0].beta == results[1].beta
     assert results[0].validation_nll == pytest.approx(results[1].validation_nll, rel=1e-8)
     assert len(made) == 3 and all(len(programs(one)) == 1 for one in made)
+
+
+class Normalised(OneLayer):
+    """Batch statistics are buffers that change without a word."""
+
+    def __init__(self):
+        super().__init__()
+        self.normalise = PyroModule[torch.nn.BatchNorm1d](1)
+
+    def forward(self, x, y=None):
+        return super().forward(self.normalise(x), y)
+
+
+def test_batch_statistics_are_kept():
+    x, y = regression(40)
+    x = 3 + 5 * x
+    kept = []
+    for wrap in (lambda objective: objective, Recorded):
+        torch.manual_seed(0)
+        objective = wrap(objective_of(Normalised(), x, y))
+        fit(objective, x, y, 30, 10)
+        model = (objective.objective if wrap is Recorded else objective).model
+        kept.append((model.normalise.running_mean, model.normalise.running_var, model.normalise.num_batches_tracked))
+    torch.testing.assert_close(kept[0], kept[1])
+    assert abs(float(kept[0][0]) - float(x.mean())) < 1
+
+
+class Counts(PyroModule):
+    def __init__(self):
+        super().__init__()
+        self.gp = GaussianProcess(RBF())
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))
+        with pyro.plate("rows", len(x)):
+            return pyro.sample("y", dist.Poisson(f[..., 0].exp()), obs=y)
+
+
+def test_targets_outside_the_support_of_the_user_s_own_distribution_are_refused_by_a_program_too():
+    x, y = regression(20)
+    y = y.abs().round()
+    compiled = Recorded(objective_of(Counts(), x, y))
+    for _ in range(3 + CHECKS):
+        compiled(x, y)
+    assert len(programs(compiled)) == 1
+    with pytest.raises(ValueError, match="support"):
+        compiled(x, y - 3.5)
+
+
+def test_numbers_of_modules_are_part_of_the_signature():
+    x, y = regression(20)
+    compiled = Recorded(objective_of(OneLayer(), x, y))
+    for jitter in (None, 1e-2, None):
+        compiled.objective.model.gp.jitter = jitter
+        for step in range(3):
+            compare(compiled, x, y, step)
+    assert len(programs(compiled)) == 2
+
+
+class Seen(OneLayer):
+    """As many rows as are finite: sizes that follow values."""
+
+    def forward(self, x, y=None):
+        keep = torch.isfinite(x[:, 0] / (x[:, 0] > -3))
+        return super().forward(x[keep], None if y is None else y[keep])
+
+
+def test_sizes_that_follow_values_set_the_program_aside(caplog):
+    x, y = regression(20)
+    compiled = Recorded(objective_of(Seen(), x, y))
+    for step in range(3 + CHECKS):
+        compare(compiled, x, y, step)
+    other = x.clone()
+    other[:5] = -9.0
+    compare(compiled, other, y)
+    compare(compiled, x, y)
+    assert "is not compiled" in caplog.text

@@ -12,6 +12,7 @@ from pyro.infer.elbo import ELBOModule
 from pyro.infer.util import torch_item
 from torch import Tensor
 
+from pyro_dgp import linalg
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guide import Variational
 from pyro_dgp.likelihoods import CollapsedObservation, check_target
@@ -194,6 +195,7 @@ def row_terms(
         terms, carried = collapsed(fn, value), site["infer"]["carried"]
     else:
         plates = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
+        linalg.report(lambda: ~fn.support.check(value))
         if isinstance(fn, torch.distributions.Independent) and not plates:
             check_target(value, fn.event_shape, value)
             terms = plain(fn.base_dist, value)
