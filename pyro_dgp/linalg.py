@@ -136,6 +136,13 @@ def solve_columns(factor: Tensor, columns: Tensor) -> Tensor:
     return torch.linalg.solve_triangular(factor, columns, upper=False)
 
 
+def fits(small: Tensor, large: Tensor) -> bool:
+    """Whether ``small`` broadcasts to the shape of ``large``: ``large * small`` can be had in place, and nothing is repeated."""
+    if small.dim() > large.dim():
+        return False
+    return all(a in (1, b) for a, b in zip(reversed(small.shape), reversed(large.shape), strict=False))
+
+
 def product(a: Tensor, b: Tensor) -> Tensor:
     """``a @ b``; where both have the same single batch axis, without matmul's search for a common shape."""
     return torch.bmm(a, b) if a.dim() == b.dim() == 3 and len(a) == len(b) else a @ b

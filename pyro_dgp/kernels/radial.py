@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_dgp import linalg
+
 Formula = Callable[[Tensor], Tensor]
 SlopeFormula = Callable[[Tensor, bool], tuple[Tensor, Tensor | None]]
 
@@ -83,9 +85,9 @@ class _WithSlope(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, squared: Tensor, variance: Tensor, plain: Formula, formula: SlopeFormula) -> Tensor:
         value, slope = formula(squared, ctx.needs_input_grad[0])
-        value = value.mul_(variance) if _fits(variance, value) else value * variance
+        value = value.mul_(variance) if linalg.fits(variance, value) else value * variance
         if slope is not None:
-            slope = slope.mul_(variance) if _fits(variance, slope) else slope * variance
+            slope = slope.mul_(variance) if linalg.fits(variance, slope) else slope * variance
         ctx.plain = plain
         ctx.save_for_backward(squared, variance, value, slope)
         return value
@@ -101,14 +103,6 @@ class _WithSlope(torch.autograd.Function):
             totals = torch.linalg.vecdot(grad.flatten(-2), value.flatten(-2))[..., None, None]
             by_variance = _unbroadcast(totals, variance.shape) / variance
         return by_squared, by_variance, None, None
-
-
-def _fits(small: Tensor, large: Tensor) -> bool:
-    """Whether ``large * small`` has the shape of ``large``, so that it can be had in place."""
-    if small.dim() > large.dim():
-        return False
-    pairs = zip(reversed(small.shape), reversed(large.shape), strict=False)
-    return all(a in (1, b) for a, b in pairs)
 
 
 def _unbroadcast(grad: Tensor, shape: torch.Size) -> Tensor:

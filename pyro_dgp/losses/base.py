@@ -161,10 +161,7 @@ def unmasked(terms: Tensor, site: Site) -> Tensor:
     mask = site["mask"]
     if not isinstance(mask, Tensor):
         return terms
-    fits = mask.dim() <= terms.dim() and all(
-        m in (1, t) for m, t in zip(reversed(mask.shape), reversed(terms.shape), strict=False)
-    )
-    if not fits:
+    if not linalg.fits(mask, terms):
         raise ValueError(
             f"a mask of shape {tuple(mask.shape)} stands around the site {site['name']!r}, whose terms have shape {tuple(terms.shape)}: "
             "give a mask of the site's own shape"

@@ -136,10 +136,11 @@ def require_families(families: object) -> None:
 
 def family_of(families: Families, key: str) -> ProcessFamily:
     """The family of a GP: of its own name (``"y/f"``), or of its site (``"y"``)."""
-    return families if isinstance(families, ProcessFamily) else families[_name(families, key)]
+    return families if isinstance(families, ProcessFamily) else families[_serving(families, key)]
 
 
-def _name(families: Mapping[str, ProcessFamily], key: str) -> str:
+def _serving(families: Mapping[str, ProcessFamily], key: str) -> str:
+    """The name in the mapping that serves a GP."""
     for name in (key, key.split("/")[0]):
         if name in families:
             return name
@@ -150,7 +151,7 @@ def require_used(families: Families, keys: Collection[str]) -> None:
     """Raise if a mapping has a name that serves none of the GPs."""
     if isinstance(families, ProcessFamily):
         return
-    unused = set(families) - {_name(families, key) for key in keys}
+    unused = set(families) - {_serving(families, key) for key in keys}
     if unused:
         raise ValueError(
             f"processes= names {min(unused)!r}, which serves no Gaussian process: the model has {list(keys)} (other latent "
