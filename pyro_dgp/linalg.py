@@ -39,6 +39,11 @@ def reports() -> Iterator[list[Tensor]]:
         _reports.reset(token)
 
 
+def recording() -> bool:
+    """Whether reports are collected: a program is being recorded."""
+    return _reports.get() is not None
+
+
 def failed(report: Tensor) -> bool:
     """Whether any of the numbers is not zero; where reports are collected it is added to them, and nothing failed."""
     collected = _reports.get()
@@ -50,7 +55,7 @@ def failed(report: Tensor) -> bool:
 
 def report(failures: Callable[[], Tensor]) -> None:
     """Where reports are collected, add one that something else looks at elsewhere: targets outside of a support."""
-    if _reports.get() is not None:
+    if recording():
         failed(failures())
 
 

@@ -215,14 +215,17 @@ def _moments_case(kernels: int, outputs: int, kind: str, columns: int):
 
         return run
 
-    return tensors, call(conditional_moments), call(plain_moments)
+    def in_blocks(k_zz, k_zx, *rest):
+        return conditional_moments(k_zz, k_zx.split(6, -1), *rest)
+
+    return tensors, call(in_blocks), call(plain_moments)
 
 
 @pytest.mark.parametrize(("kernels", "outputs"), [(1, 1), (1, 3), (3, 3)])
 @pytest.mark.parametrize("kind", ["full", "diagonal", "delta"])
-@pytest.mark.parametrize("columns", [4, 9])
+@pytest.mark.parametrize("columns", [4, 7, 9])
 def test_fused_moments_and_their_derivatives_are_those_of_the_plain_formula(kernels, outputs, kind, columns):
-    """Few columns and many go different ways."""
+    """Few columns and many go different ways, and more than six in two blocks."""
     tensors, fused, plain = _moments_case(kernels, outputs, kind, columns)
     for a, b in zip(fused(*tensors), plain(*tensors), strict=True):
         torch.testing.assert_close(a, b.expand_as(a), rtol=1e-10, atol=1e-10)

@@ -159,7 +159,9 @@ class _SquaredDistance(torch.autograd.Function):
 
 
 def _pulled(grad: Tensor, x: Tensor, z: Tensor, shape: torch.Size) -> Tensor:
-    result = torch.sub(grad.sum(-1, keepdim=True) * x, linalg.product(grad, z)).mul_(2)
+    # Transposed: the library of linear algebra takes a fifth of the time for few rows that it takes for few columns.
+    products = linalg.product(z.mT, grad.mT).mT
+    result = torch.sub(grad.sum(-1, keepdim=True) * x, products).mul_(2)
     return result if result.shape == shape else result.sum_to_size(shape)
 
 

@@ -43,9 +43,8 @@ def sparse_moments(prior: FunctionPrior, inputs: Tensor, white: Tensor) -> Momen
     _check(prior, inputs)
     z, x = inputs.unsqueeze(0), prior.x.unsqueeze(-3)
     covariance = prior.covariance
-    loc, change = conditional_moments(
-        covariance.matrix(z), covariance.matrix(z, x), white.mT, None, prior.jitter, prior.name
-    )
+    k_zx = [covariance.matrix(z, x)]
+    loc, change = conditional_moments(covariance.matrix(z), k_zx, white.mT, None, prior.jitter, prior.name)
     variance = (covariance.diagonal(x) + change).clamp_min(_SMALLEST).mT
     mean = prior.mean + loc.mT
     return Moments(mean, variance.expand(mean.shape))

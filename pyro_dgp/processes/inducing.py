@@ -16,7 +16,7 @@ from torch import Tensor
 from pyro_dgp import linalg
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.processes.base import FunctionMarginal, Process, ProcessFamily, require_scales, saved
-from pyro_dgp.processes.conditional import conditional_moments
+from pyro_dgp.processes.conditional import column_blocks, conditional_moments
 
 SMALLEST_VARIANCE = 1e-12
 
@@ -66,7 +66,9 @@ class InducingPointProcess(Process):
         # Without batched hyperparameters all rows of all particles are columns of one product.
         folded = k_zz.dim() == 3
         x = prior.x.reshape(1, -1, prior.x.shape[-1]) if folded else prior.x.unsqueeze(-3)
-        loc, change = conditional_moments(k_zz, prior.covariance.matrix(z, x), mean, scale, prior.jitter, prior.name)
+        blocks = column_blocks(x, mean.numel()) if folded else (x,)
+        k_zx = [prior.covariance.matrix(z, block) for block in blocks]
+        loc, change = conditional_moments(k_zz, k_zx, mean, scale, prior.jitter, prior.name)
         variance = prior.covariance.diagonal(x) + change
         loc, variance = torch.broadcast_tensors(loc, variance.clamp_min(SMALLEST_VARIANCE))
         if folded:

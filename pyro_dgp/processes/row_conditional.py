@@ -68,7 +68,7 @@ class _FusedRows(torch.autograd.Function):
         k_zz, k_zx, mean, scale, inverse, a, squares, d = ctx.saved_tensors
         if torch.is_grad_enabled():  # a second derivative is wanted: differentiate the plain formula
             inputs, grads = (k_zz, k_zx, mean, scale), (by_loc, by_change)
-            return (*differentiated(plain_row_moments, inputs, ctx.rest, grads), None, None)
+            return (*differentiated(lambda *values: plain_row_moments(*values, *ctx.rest), inputs, grads), None, None)
         if a.shape[-3] == 1:
             columns, squared = a.squeeze(-3), squares.squeeze(-3)
             by_mean, by_d = by_loc @ columns.mT, by_change @ squared.mT
