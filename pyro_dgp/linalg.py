@@ -153,11 +153,11 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     return torch.bmm(a, b) if a.dim() == b.dim() == 3 and len(a) == len(b) else a @ b
 
 
-def add_product(c: Tensor, a: Tensor, b: Tensor, factor: float) -> Tensor:
-    """``c + factor * a @ b``, in one pass where :func:`product` is one call."""
+def add_product_(c: Tensor, a: Tensor, b: Tensor, factor: float) -> Tensor:
+    """``c + factor * a @ b``, in place and, where :func:`product` is one call, in one pass."""
     if a.dim() == b.dim() == 3 and len(a) == len(b):
-        return torch.baddbmm(c, a, b, alpha=factor)
-    return torch.add(c, a @ b, alpha=factor)
+        return c.baddbmm_(a, b, alpha=factor)
+    return c.add_(a @ b, alpha=factor)
 
 
 class _ColumnSquares(torch.autograd.Function):

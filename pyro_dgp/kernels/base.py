@@ -135,12 +135,12 @@ class _SquaredDistance(torch.autograd.Function):
         a_norm = torch.linalg.vecdot(a, a).unsqueeze(-1)
         if z is None:
             ctx.save_for_backward(x, None, a, a)
-            squared = linalg.add_product(a_norm + a_norm.mT, a, a.mT, -2.0)
+            squared = linalg.add_product_(a_norm + a_norm.mT, a, a.mT, -2.0)
             squared.diagonal(dim1=-2, dim2=-1).zero_()
             return squared
         b = z - centre
         ctx.save_for_backward(x, z, a, b)
-        return linalg.add_product(a_norm + torch.linalg.vecdot(b, b).unsqueeze(-2), a, b.mT, -2.0)
+        return linalg.add_product_(a_norm + torch.linalg.vecdot(b, b).unsqueeze(-2), a, b.mT, -2.0)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:  # type: ignore[override]

@@ -57,25 +57,25 @@ def rbf_slope(squared: Tensor, need: bool) -> tuple[Tensor, Tensor | None]:
 def matern12_slope(squared: Tensor, need: bool) -> tuple[Tensor, Tensor | None]:
     """Value and ``-c / (2 r)``; zero at r = 0, where there is none."""
     s = squared.clamp_min(_FLOOR).sqrt_()
-    value = torch.exp(-s)
+    value = s.neg().exp_()
     if not need:
         return value, None
-    return value, (value / s).mul_(-0.5).masked_fill_(squared <= _FLOOR, 0.0)
+    return value, s.reciprocal_().mul_(value).mul_(-0.5).masked_fill_(squared <= _FLOOR, 0.0)
 
 
 def matern32_slope(squared: Tensor, need: bool) -> tuple[Tensor, Tensor | None]:
     """Value and ``-3/2 exp(-s)``."""
     s = squared.clamp_min(_FLOOR).mul_(3.0).sqrt_()
-    decay = torch.exp(-s)
+    decay = s.neg().exp_()
     return s.add_(1.0).mul_(decay), decay.mul_(-1.5) if need else None
 
 
 def matern52_slope(squared: Tensor, need: bool) -> tuple[Tensor, Tensor | None]:
     """Value and ``-5/6 (1 + s) exp(-s)``."""
     s = squared.clamp_min(_FLOOR).mul_(5.0).sqrt_()
-    decay = torch.exp(-s)
+    decay = s.neg().exp_()
     slope = torch.addcmul(decay, s, decay)  # (1 + s) exp(-s)
-    value = torch.addcmul(slope, s.square_(), decay, value=1 / 3)
+    value = s.square_().mul_(decay).mul_(1 / 3).add_(slope)
     return value, slope.mul_(-5 / 6) if need else None
 
 

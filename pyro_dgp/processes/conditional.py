@@ -37,7 +37,7 @@ def conditional_moments(
 
 
 #: Numbers in a block of columns: a few megabytes, which the passes over a kernel matrix find in the processor's cache.
-_BLOCK = 2**20
+_BLOCK = 2**19
 
 
 def column_blocks(x: Float[Tensor, "e n d"], height: int) -> tuple[Tensor, ...]:
@@ -82,11 +82,10 @@ class _Fused(torch.autograd.Function):
             few = sum(block.shape[-1] for block in k_zx) <= _FEW * mean.shape[-1]
             ctx.form = _Narrow if few else _Wide
         form = ctx.form(linalg.inverse_cholesky(k_zz, jitter, name), mean, scale)
-        a = [linalg.product(form.inverse, block) for block in k_zx]
-        b = [form.changed(block) for block in a]
+        parts = [form.moments(block) for block in k_zx]
+        loc, change, a, b = zip(*parts, strict=True)
         ctx.save_for_backward(k_zz, form.inverse, mean, scale, *k_zx, *a, *b)
-        loc = [_stacked(mean.unsqueeze(-2), block).squeeze(-2) for block in a]
-        return _joined(loc), _joined([form.change(*parts) for parts in zip(k_zx, a, b, strict=True)])
+        return _joined(loc), _joined(change)
 
     @staticmethod
     def backward(ctx: Any, by_loc: Tensor, by_change: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
@@ -125,6 +124,12 @@ class _Form:
     inverse: Tensor
     mean: Tensor
     scale: Tensor | None
+
+    def moments(self, k: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """``a' mean_d``, ``a' (S_d - I) a``, A and B of one block."""
+        a = linalg.product(self.inverse, k)
+        b = self.changed(a)
+        return _stacked(self.mean.unsqueeze(-2), a).squeeze(-2), self.change(k, a, b), a, b
 
     def changed(self, a: Tensor) -> Tensor:
         """B, the columns that the change is made of."""
