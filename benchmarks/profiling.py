@@ -16,8 +16,7 @@ import torch
 
 from benchmarks.timing import Step, library_step, toy
 from pyro_dgp.inference import ByGuide, Settings
-from pyro_dgp.kernels.base import _SquaredDistance
-from pyro_dgp.kernels.radial import _WithSlope
+from pyro_dgp.kernels.radial import _RadialMatrix
 from pyro_dgp.kernels.stationary import StationaryCovariance
 from pyro_dgp.methods import METHODS
 from pyro_dgp.processes import amortized, inducing
@@ -39,8 +38,7 @@ PARTS: tuple[tuple[Any, str, str], ...] = (
     (inducing, "conditional_moments", "moments"),
     (amortized, "row_moments", "moments"),
     (Perceptron, "forward", "networks"),
-    (_SquaredDistance, "backward", "kernel matrices, backward"),
-    (_WithSlope, "backward", "kernel matrices, backward"),
+    (_RadialMatrix, "backward", "kernel matrices, backward"),
     (_Fused, "backward", "moments, backward"),
     (_FusedRows, "backward", "moments, backward"),
     (torch.Tensor, "backward", "backward, the rest"),

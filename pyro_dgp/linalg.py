@@ -196,3 +196,15 @@ def solve_factor(factor: Tensor, values: Tensor, upper: bool = False) -> Tensor:
     batch = torch.broadcast_shapes(factor.shape[:-2], columns.shape[:-2])
     factor, columns = factor.expand(batch + factor.shape[-2:]), columns.expand(batch + columns.shape[-2:])
     return torch.linalg.solve_triangular(factor, columns, upper=upper).squeeze(-1).mT
+
+
+def differentiated(
+    formula: Callable[..., Tensor | tuple[Tensor, ...]], inputs: tuple[Tensor | None, ...], *grads: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Gradients of a formula that can be differentiated again, for the backward pass of a Function; nothing for inputs that need none."""
+    outputs = formula(*inputs)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    wanted = [tensor for tensor in inputs if tensor is not None and tensor.requires_grad]
+    pairs = [(o, grad.expand_as(o)) for grad, o in zip(grads, outputs, strict=True) if o.requires_grad]
+    results = iter(torch.autograd.grad([o for o, _ in pairs], wanted, [g for _, g in pairs], create_graph=True))
+    return tuple(next(results) if tensor is not None and tensor.requires_grad else None for tensor in inputs)

@@ -12,7 +12,8 @@ from pyro.nn import PyroSample
 
 from pyro_dgp import kernels, module_local_parameters
 from pyro_dgp.kernels import radial
-from pyro_dgp.kernels.base import Kernel, plain_squared_distance, squared_distance
+from pyro_dgp.kernels.base import Kernel
+from pyro_dgp.kernels.distance import plain_squared_distance, squared_distance
 from pyro_dgp.kernels.dot_product import angular
 
 D = 3
@@ -184,24 +185,23 @@ def test_gradcheck(name):
 
 
 @pytest.mark.parametrize("name", ["rbf", "matern12", "matern32", "matern52"])
-def test_written_out_slopes_equal_autograd_of_the_plain_formula(name):
+@pytest.mark.parametrize("outputs", [(), (2,)], ids=["one variance", "a variance per output"])
+@pytest.mark.parametrize("between", [True, False])
+def test_written_out_slopes_equal_autograd_of_the_plain_formula(name, outputs, between):
+    """Values, gradients and gradients of gradients, where the variance has an axis that the points lack and where not."""
     plain, formula = getattr(radial, name), getattr(radial, f"{name}_slope")
-    squared = (torch.rand(4, 5) * 9 + 1e-3).requires_grad_()
-    variance = torch.rand(4, 1).unsqueeze(-1).requires_grad_()
-    fast = radial.Radial(plain, formula)(squared, variance)
-    slow = variance * plain(squared)
-    torch.testing.assert_close(fast, slow)
-    weights = torch.randn_like(slow)
-    for a, b in zip(
-        torch.autograd.grad((fast * weights).sum(), (squared, variance), create_graph=True),
-        torch.autograd.grad((slow * weights).sum(), (squared, variance), create_graph=True),
-        strict=True,
-    ):
-        torch.testing.assert_close(a, b)
-    (first,) = torch.autograd.grad((fast * weights).sum(), squared, retain_graph=True)
-    (second,) = torch.autograd.grad((slow * weights).sum(), squared, retain_graph=True)
-    torch.testing.assert_close(first, second)
-    assert torch.autograd.gradgradcheck(lambda s, v: radial.Radial(plain, formula)(s, v), (squared, variance))
+    points = [torch.randn(1, 4, 3), *([torch.randn(1, 5, 3)] if between else [])]
+    inputs = [tensor.requires_grad_() for tensor in (torch.rand(*outputs, 1, 1) + 0.1, *points)]
+
+    def fast(variance, x, z=None):
+        return radial.Radial(plain, formula)(x, z, variance)
+
+    def slow(variance, x, z=None):
+        return variance * plain(plain_squared_distance(x, z))
+
+    torch.testing.assert_close(fast(*inputs), slow(*inputs))
+    assert torch.autograd.gradcheck(fast, inputs)
+    assert torch.autograd.gradgradcheck(fast, inputs)
 
 
 def test_coinciding_points_have_finite_gradients():

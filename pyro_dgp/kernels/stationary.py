@@ -18,8 +18,8 @@ from pyro_dgp.kernels.base import (
     per_output,
     positive,
     require_dimensions,
-    squared_distance,
 )
+from pyro_dgp.kernels.distance import squared_distance
 from pyro_dgp.kernels.radial import (
     Radial,
     matern12,
@@ -32,8 +32,8 @@ from pyro_dgp.kernels.radial import (
     rbf_slope,
 )
 
-#: ``correlation(r^2, variance) -> variance * c(r^2)``.
-Correlation = Callable[[Tensor, Tensor], Tensor]
+#: ``correlation(x, z, variance) -> variance * c(r^2)``, with r the distances within ``x`` or between ``x`` and ``z``.
+Correlation = Callable[[Tensor, Tensor | None, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,7 @@ class StationaryCovariance(ConstantDiagonal, Covariance):
         self, x: Float[Tensor, "*b e n d"], z: Float[Tensor, "*c o m d"] | None = None
     ) -> Float[Tensor, "*r p n k"]:
         """See :class:`Covariance`."""
-        squared = squared_distance(self.warp(x), None if z is None else self.warp(z))
-        return self.correlation(squared, self.variance[..., None, None])
+        return self.correlation(self.warp(x), None if z is None else self.warp(z), self.variance[..., None, None])
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ class Stationary(Kernel):
         self.variance = positive(variance, outputs)
 
     def correlation(self) -> Correlation:
-        """``variance * c`` as a function of r squared (which rounding may leave below zero); c(0) = 1."""
+        """``variance * c(r^2)`` as a function of the points, mapped by :meth:`warp`; c(0) = 1."""
         raise NotImplementedError
 
     def warp(self) -> Callable[[Tensor], Tensor]:
@@ -129,9 +128,9 @@ class Matern52(Stationary):
 class _RationalQuadraticCorrelation:
     alpha: Tensor
 
-    def __call__(self, squared: Tensor, variance: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, z: Tensor | None, variance: Tensor) -> Tensor:
         alpha = self.alpha[..., None, None]
-        return variance * torch.exp(-alpha * torch.log1p(squared.clamp_min(0.0) / (2 * alpha)))
+        return variance * torch.exp(-alpha * torch.log1p(squared_distance(x, z).clamp_min(0.0) / (2 * alpha)))
 
 
 class RationalQuadratic(Stationary):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -97,20 +97,22 @@ class _Fused(torch.autograd.Function):
             def formula(k_zz: Tensor, mean: Tensor, scale: Tensor | None, *k_zx: Tensor) -> tuple[Tensor, Tensor]:
                 return plain_moments(k_zz, _joined(k_zx), mean, scale, *ctx.rest)
 
-            by_zz, by_mean, by_scale, *by_zx = differentiated(formula, (k_zz, mean, scale, *k_zx), (by_loc, by_change))
+            by_zz, by_mean, by_scale, *by_zx = linalg.differentiated(
+                formula, (k_zz, mean, scale, *k_zx), by_loc, by_change
+            )
             return (by_zz, by_mean, by_scale, None, None, *by_zx)
         form = ctx.form(inverse, mean, scale)
         sizes = [block.shape[-1] for block in k_zx]
-        by_zx, totals = [], []
+        by_blocks: list[Tensor] = []
+        totals: list[Tensor] = []
         for *parts, g, v in zip(a, b, by_loc.split(sizes, -1), by_change.split(sizes, -1), strict=True):
             by_block, terms = form.pulled(*parts, g, v.unsqueeze(-2))
-            by_zx.append(by_block)
-            totals = [sum_.add_(term) for sum_, term in zip(totals, terms, strict=True)] if totals else terms
-        by_mean, *rest = totals
-        by_scale, inner = form.finished(by_mean, *rest)
+            by_blocks.append(by_block)
+            totals = [total.add_(term) for total, term in zip(totals, terms, strict=True)] if totals else terms
+        by_scale, inner = form.finished(*totals)
         symmetric = inner.tril().add_(inner.tril(-1).mT)
         by_zz = linalg.product(linalg.product(inverse.mT, symmetric), inverse).mul_(-0.5)
-        return (by_zz, by_mean, by_scale, None, None, *by_zx)
+        return (by_zz, totals[0], by_scale, None, None, *by_blocks)
 
 
 #: Columns for each inducing point up to which products with T, of M x M x n, cost less than those with S, of M x M x M.
@@ -243,16 +245,3 @@ def _stacked(matrix: Float[Tensor, "k r m"], columns: Tensor) -> Tensor:
     if columns.shape[0] == 1:
         return (matrix.reshape(-1, matrix.shape[-1]) @ columns[0]).reshape(*matrix.shape[:-1], columns.shape[-1])
     return linalg.product(matrix, columns)
-
-
-def differentiated(
-    formula: Callable[..., tuple[Tensor, Tensor]],
-    inputs: tuple[Tensor | None, ...],
-    grads: tuple[Tensor, Tensor],
-) -> list[Tensor | None]:
-    """Gradients of a plain formula that can be differentiated again: nothing for inputs that need none."""
-    outputs = formula(*inputs)
-    wanted = [tensor for tensor in inputs if tensor is not None and tensor.requires_grad]
-    pairs = [(o, grad.expand_as(o)) for grad, o in zip(grads, outputs, strict=True) if o.requires_grad]
-    results = iter(torch.autograd.grad([o for o, _ in pairs], wanted, [g for _, g in pairs], create_graph=True))
-    return [next(results) if tensor is not None and tensor.requires_grad else None for tensor in inputs]

@@ -9,7 +9,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pyro_dgp import linalg
-from pyro_dgp.processes.conditional import differentiated
 
 
 def row_moments(
@@ -67,8 +66,11 @@ class _FusedRows(torch.autograd.Function):
     def backward(ctx: Any, by_loc: Tensor, by_change: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         k_zz, k_zx, mean, scale, inverse, a, squares, d = ctx.saved_tensors
         if torch.is_grad_enabled():  # a second derivative is wanted: differentiate the plain formula
-            inputs, grads = (k_zz, k_zx, mean, scale), (by_loc, by_change)
-            return (*differentiated(lambda *values: plain_row_moments(*values, *ctx.rest), inputs, grads), None, None)
+
+            def formula(k_zz: Tensor, k_zx: Tensor, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+                return plain_row_moments(k_zz, k_zx, mean, scale, *ctx.rest)
+
+            return (*linalg.differentiated(formula, (k_zz, k_zx, mean, scale), by_loc, by_change), None, None)
         if a.shape[-3] == 1:
             columns, squared = a.squeeze(-3), squares.squeeze(-3)
             by_mean, by_d = by_loc @ columns.mT, by_change @ squared.mT
