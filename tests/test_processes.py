@@ -12,8 +12,9 @@ from pyro_dgp.processes import (
     FunctionMarginal,
     InducingPoints,
     ProcessFamily,
+    conditional,
 )
-from pyro_dgp.processes.conditional import conditional_moments, plain_moments
+from pyro_dgp.processes.conditional import column_blocks, conditional_moments, plain_moments
 from pyro_dgp.processes.inducing import initial_points
 
 FORMS = [
@@ -231,6 +232,29 @@ def test_fused_moments_and_their_derivatives_are_those_of_the_plain_formula(kern
         torch.testing.assert_close(a, b.expand_as(a), rtol=1e-10, atol=1e-10)
     assert torch.autograd.gradcheck(fused, tensors)
     assert torch.autograd.gradgradcheck(fused, tensors)
+
+
+@pytest.mark.parametrize("covariance", ["full", "diagonal", "delta"])
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_rows_in_blocks_have_the_moments_and_derivatives_of_all_rows_at_once(covariance, outputs, monkeypatch):
+    """Thirteen rows for each of two particles, in blocks of seven."""
+    gp = GaussianProcess(Matern52(2, outputs=outputs), num_outputs=outputs)
+    x = torch.randn(2, 13, 2, requires_grad=True)
+    process = randomised(InducingPoints(5, covariance=covariance), gp(x))
+    inputs = [x, *process.parameters(), *gp.parameters()]
+
+    def computed():
+        q = process(gp(x))
+        return q.mean, q.variance, *torch.autograd.grad(q.mean.sum() + q.variance.square().sum(), inputs)
+
+    whole = computed()
+    monkeypatch.setattr(conditional, "_BLOCK", 7 * 5 * outputs)
+    rows = torch.zeros(1, 26, 2)
+    assert [part.shape[-2] for part in column_blocks(rows, 5 * outputs)] == [7, 7, 7, 5]
+    for a, b in zip(computed(), whole, strict=True):
+        torch.testing.assert_close(a, b)
+    with linalg.reports():
+        assert len(column_blocks(rows, 5 * outputs)) == 1
 
 
 @pytest.mark.parametrize("size", [3, 65, 128, 257])

@@ -42,9 +42,10 @@ _BLOCK = 2**19
 
 def column_blocks(x: Float[Tensor, "e n d"], height: int) -> tuple[Tensor, ...]:
     """Inputs in blocks for which matrices with ``height`` numbers for each input fit the processor's cache; one block off the CPU."""
-    if x.device.type != "cpu" or linalg.recording():
+    size = max(_BLOCK // height, 1)
+    if x.shape[-2] <= size or x.device.type != "cpu" or linalg.recording():
         return (x,)
-    return x.split(max(_BLOCK // height, 1), -2)
+    return x.split(size, -2)
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
