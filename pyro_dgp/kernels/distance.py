@@ -46,9 +46,7 @@ def pulled(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Cotangents of ``x`` and ``z``, ``2 (sum_m g_nm) x_n - 2 sum_m g_nm z_m``, where they are needed."""
     if z is None:
-        both = grad + grad.mT
-        both.diagonal(dim1=-2, dim2=-1).zero_()
-        return _pulled(both, a, a, x.shape), None
+        return _pulled(grad + grad.mT, a, a, x.shape), None
     by_x = _pulled(grad, a, b, x.shape) if need[0] else None
     return by_x, _pulled(grad.mT, b, a, z.shape) if need[1] else None
 

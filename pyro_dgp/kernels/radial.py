@@ -88,7 +88,7 @@ class _RadialMatrix(torch.autograd.Function):
         ctx: Any, x: Tensor, z: Tensor | None, variance: Tensor, plain: Formula, formula: SlopeFormula
     ) -> Tensor:
         squared, a, b = centred_distance(x, z)
-        ctx.plain, ctx.shape = plain, squared.shape
+        ctx.plain = plain
         value, slope = formula(squared, any(ctx.needs_input_grad[:2]))
         value = value.mul_(variance) if linalg.fits(variance, value) else value * variance
         if slope is not None:
@@ -108,15 +108,11 @@ class _RadialMatrix(torch.autograd.Function):
             return (*linalg.differentiated(formula, (x, z, variance), grad), None, None)
         by_x, by_z, by_variance = None, None, None
         if slope is not None:
-            by_x, by_z = pulled(_unbroadcast(grad * slope, ctx.shape), x, z, a, b, ctx.needs_input_grad)
+            by_x, by_z = pulled(grad * slope, x, z, a, b, ctx.needs_input_grad)
         if ctx.needs_input_grad[2]:
             totals = torch.linalg.vecdot(grad.flatten(-2), value.flatten(-2))[..., None, None]
-            by_variance = _unbroadcast(totals, variance.shape) / variance
+            by_variance = totals.sum_to_size(variance.shape) / variance
         return by_x, by_z, by_variance, None, None
-
-
-def _unbroadcast(grad: Tensor, shape: torch.Size) -> Tensor:
-    return grad if grad.shape == shape else grad.sum_to_size(shape)
 
 
 @dataclass(frozen=True)
