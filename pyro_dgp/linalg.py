@@ -202,6 +202,8 @@ def differentiated(
     formula: Callable[..., Tensor | tuple[Tensor, ...]], inputs: tuple[Tensor | None, ...], *grads: Tensor
 ) -> tuple[Tensor | None, ...]:
     """Gradients of a formula that can be differentiated again, for the backward pass of a Function; nothing for inputs that need none."""
+    # Views: an input that another one was computed from is differentiated in its own place alone.
+    inputs = tuple(None if tensor is None else tensor.view_as(tensor) for tensor in inputs)
     outputs = formula(*inputs)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     wanted = [tensor for tensor in inputs if tensor is not None and tensor.requires_grad]

@@ -216,6 +216,27 @@ def test_coinciding_points_do_not_pull_at_each_other(make):
     torch.testing.assert_close(found, torch.cat([expected[:1], expected[:1], 2 * expected[1:]]))
 
 
+def test_gradients_of_the_second_points_alone_are_found():
+    x, z = torch.randn(1, 4, D), torch.randn(1, 5, D, requires_grad=True)
+    covariance = kernels.Matern52(D)()
+    weights = torch.randn(4, 5)
+    (alone,) = torch.autograd.grad((covariance.matrix(x, z) * weights).sum(), z)
+    (beside, _) = torch.autograd.grad((covariance.matrix(x.requires_grad_(), z) * weights).sum(), (z, x))
+    torch.testing.assert_close(alone, beside)
+    fixed = radial.Radial(radial.matern52, radial.matern52_slope)
+    (found,) = torch.autograd.grad((fixed(x.detach(), z, torch.ones(1, 1)) * weights).sum(), z)
+    expected = torch.ones(1, 1) * radial.matern52(plain_squared_distance(x.detach(), z))
+    torch.testing.assert_close(found, *torch.autograd.grad((expected * weights).sum(), z))
+
+
+def test_a_large_cotangent_of_the_diagonal_costs_no_digits():
+    x = torch.randn(5, D, requires_grad=True)
+    weights = torch.randn(5, 5)
+    (expected,) = torch.autograd.grad((squared_distance(x, None) * weights).sum(), x)
+    (found,) = torch.autograd.grad((squared_distance(x, None) * (weights + 1e12 * torch.eye(5))).sum(), x)
+    torch.testing.assert_close(found, expected)
+
+
 def test_squared_distance_is_accurate_far_from_the_origin():
     x = 1e4 + torch.randn(5, 2)
     z = 1e4 + torch.randn(6, 2)

@@ -15,6 +15,7 @@ from pyro_dgp.processes import (
     conditional,
 )
 from pyro_dgp.processes.conditional import column_blocks, conditional_moments, plain_moments
+from pyro_dgp.processes.forms import Middle, Narrow, Wide, form_of
 from pyro_dgp.processes.inducing import initial_points
 
 FORMS = [
@@ -224,9 +225,9 @@ def _moments_case(kernels: int, outputs: int, kind: str, columns: int):
 
 @pytest.mark.parametrize(("kernels", "outputs"), [(1, 1), (1, 3), (3, 3)])
 @pytest.mark.parametrize("kind", ["full", "diagonal", "delta"])
-@pytest.mark.parametrize("columns", [4, 7, 9])
+@pytest.mark.parametrize("columns", [4, 7, 13, 17])
 def test_fused_moments_and_their_derivatives_are_those_of_the_plain_formula(kernels, outputs, kind, columns):
-    """Few columns and many go different ways, and more than six in two blocks."""
+    """Few columns and many go different ways, and more than six are in several blocks."""
     tensors, fused, plain = _moments_case(kernels, outputs, kind, columns)
     for a, b in zip(fused(*tensors), plain(*tensors), strict=True):
         torch.testing.assert_close(a, b.expand_as(a), rtol=1e-10, atol=1e-10)
@@ -249,12 +250,50 @@ def test_rows_in_blocks_have_the_moments_and_derivatives_of_all_rows_at_once(cov
 
     whole = computed()
     monkeypatch.setattr(conditional, "_BLOCK", 7 * 5 * outputs)
+    monkeypatch.setattr(conditional, "_LEAST", 1)
     rows = torch.zeros(1, 26, 2)
-    assert [part.shape[-2] for part in column_blocks(rows, 5 * outputs)] == [7, 7, 7, 5]
+    assert [part.shape[-2] for part in column_blocks(rows, outputs, 5)] == [7, 7, 7, 5]
     for a, b in zip(computed(), whole, strict=True):
         torch.testing.assert_close(a, b)
     with linalg.reports():
-        assert len(column_blocks(rows, 5 * outputs)) == 1
+        assert len(column_blocks(rows, outputs, 5)) == 1
+
+
+def test_blocks_are_no_narrower_than_what_is_summed_over_them_is_worth():
+    """Of 100 outputs and 256 inducing points 20 columns would fit the cache."""
+    assert [part.shape[-2] for part in column_blocks(torch.zeros(1, 2000, 2), 100, 256)] == [1024, 976]
+
+
+@pytest.mark.parametrize("covariance", ["full", "diagonal", "delta"])
+def test_no_rows_have_no_moments_and_pull_at_nothing(covariance):
+    gp = GaussianProcess(Matern52(2), num_outputs=2)
+    process = InducingPoints(5, covariance=covariance).create(gp(torch.randn(9, 2)), hidden=False)
+    q = process(gp(torch.zeros(0, 2)))
+    assert q.mean.shape == q.variance.shape == (0, 2)
+    (q.mean.sum() + q.variance.sum()).backward()
+    for tensor in (process.inducing_points_unconstrained, process.whitened_mean_unconstrained):
+        assert (tensor.grad == 0).all()
+
+
+@pytest.mark.parametrize("covariance", ["full", "diagonal"])
+def test_a_process_over_its_own_values_has_one_gradient_with_and_without_a_graph_of_it(covariance):
+    """Of two uses of the same parameters the first stands above the second: each is to be counted once."""
+    gp = GaussianProcess(Matern52(2), num_outputs=2)
+    process = randomised(InducingPoints(5, covariance=covariance), gp(torch.randn(9, 2)))
+    x = torch.randn(4, 2)
+    q = process(gp(process(gp(x)).mean))
+    total, inputs = q.mean.sum() + q.variance.sum(), list(process.parameters())
+    plain = torch.autograd.grad(total, inputs, retain_graph=True)
+    for a, b in zip(torch.autograd.grad(total, inputs, create_graph=True), plain, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_forms_are_chosen_by_their_products():
+    """One kernel and output: up to 4/3 M columns without products of M x M x M. Ten outputs that share a kernel save one product of 21."""
+    scale = torch.zeros(1, 30, 30)
+    assert [form_of(scale, 1, columns) for columns in (39, 41)] == [Narrow, Wide]
+    shared = torch.zeros(10, 30, 30)
+    assert [form_of(shared, 1, columns) for columns in (80, 90, 290, 310)] == [Narrow, Middle, Middle, Wide]
 
 
 @pytest.mark.parametrize("size", [3, 65, 128, 257])

@@ -29,8 +29,8 @@ def plain_squared_distance(x: Tensor, z: Tensor | None) -> Tensor:
 
 
 def centred_distance(x: Tensor, z: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Squared distances, and the points from their common centre, which :func:`pulled` needs; not to be differentiated."""
-    centre = (x if z is None else z).mean(-2, keepdim=True)
+    """Squared distances, and the points from the centre of ``x``, which :func:`cotangents` needs; not to be differentiated."""
+    centre = x.mean(-2, keepdim=True)
     a = x - centre
     a_norm = torch.linalg.vecdot(a, a).unsqueeze(-1)
     if z is None:
@@ -41,17 +41,19 @@ def centred_distance(x: Tensor, z: Tensor | None) -> tuple[Tensor, Tensor, Tenso
     return linalg.add_product_(a_norm + torch.linalg.vecdot(b, b).unsqueeze(-2), a, b.mT, -2.0), a, b
 
 
-def pulled(
+def cotangents(
     grad: Tensor, x: Tensor, z: Tensor | None, a: Tensor, b: Tensor, need: tuple[bool, ...]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Cotangents of ``x`` and ``z``, ``2 (sum_m g_nm) x_n - 2 sum_m g_nm z_m``, where they are needed."""
+    """Those of ``x`` and ``z``, ``2 (sum_m g_nm) x_n - 2 sum_m g_nm z_m``, where they are needed."""
     if z is None:
-        return _pulled(grad + grad.mT, a, a, x.shape), None
-    by_x = _pulled(grad, a, b, x.shape) if need[0] else None
-    return by_x, _pulled(grad.mT, b, a, z.shape) if need[1] else None
+        both = grad + grad.mT
+        both.diagonal(dim1=-2, dim2=-1).zero_()  # may be large, and would cancel up to rounding only
+        return _cotangent(both, a, a, x.shape), None
+    by_x = _cotangent(grad, a, b, x.shape) if need[0] else None
+    return by_x, _cotangent(grad.mT, b, a, z.shape) if need[1] else None
 
 
-def _pulled(grad: Tensor, x: Tensor, z: Tensor, shape: torch.Size) -> Tensor:
+def _cotangent(grad: Tensor, x: Tensor, z: Tensor, shape: torch.Size) -> Tensor:
     # Transposed: the library of linear algebra takes a fifth of the time for few rows that it takes for few columns.
     products = linalg.product(z.mT, grad.mT).mT
     result = torch.sub(grad.sum(-1, keepdim=True) * x, products).mul_(2)
@@ -70,4 +72,4 @@ class _SquaredDistance(torch.autograd.Function):
         x, z, a, b = ctx.saved_tensors
         if torch.is_grad_enabled():  # a second derivative is wanted: differentiate the plain formula
             return linalg.differentiated(plain_squared_distance, (x, z), grad)
-        return pulled(grad, x, z, a, b, ctx.needs_input_grad)
+        return cotangents(grad, x, z, a, b, ctx.needs_input_grad)

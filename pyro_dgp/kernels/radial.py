@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pyro_dgp import linalg
-from pyro_dgp.kernels.distance import centred_distance, plain_squared_distance, pulled
+from pyro_dgp.kernels.distance import centred_distance, cotangents, plain_squared_distance
 
 Formula = Callable[[Tensor], Tensor]
 SlopeFormula = Callable[[Tensor, bool], tuple[Tensor, Tensor | None]]
@@ -108,7 +108,7 @@ class _RadialMatrix(torch.autograd.Function):
             return (*linalg.differentiated(formula, (x, z, variance), grad), None, None)
         by_x, by_z, by_variance = None, None, None
         if slope is not None:
-            by_x, by_z = pulled(grad * slope, x, z, a, b, ctx.needs_input_grad)
+            by_x, by_z = cotangents(grad * slope, x, z, a, b, ctx.needs_input_grad)
         if ctx.needs_input_grad[2]:
             totals = torch.linalg.vecdot(grad.flatten(-2), value.flatten(-2))[..., None, None]
             by_variance = totals.sum_to_size(variance.shape) / variance

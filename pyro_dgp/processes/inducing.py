@@ -66,7 +66,7 @@ class InducingPointProcess(Process):
         # Without batched hyperparameters all rows of all particles are columns of one product.
         folded = k_zz.dim() == 3
         x = prior.x.reshape(1, -1, prior.x.shape[-1]) if folded else prior.x.unsqueeze(-3)
-        blocks = column_blocks(x, mean.numel()) if folded else (x,)
+        blocks = column_blocks(x, *mean.shape) if folded else (x,)
         k_zx = [prior.covariance.matrix(z, block) for block in blocks]
         loc, change = conditional_moments(k_zz, k_zx, mean, scale, prior.jitter, prior.name)
         variance = prior.covariance.diagonal(x) + change
