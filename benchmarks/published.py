@@ -45,7 +45,7 @@ def standardised(row: pd.Series, scale: float) -> tuple[str, float, float]:
 
 
 def beside(results: pd.DataFrame, published: pd.DataFrame, scales: dict[str, float]) -> pd.DataFrame:
-    """A line for each data set, method and paper: ours and theirs, mean and standard deviation over splits.
+    """A line for each data set, method and paper: ours and theirs, mean and (over several splits) standard deviation.
 
     :param results: rows with ``dataset, method, split, nll, rmse``.
     :param scales: of the targets by data set.
@@ -65,7 +65,8 @@ def beside(results: pd.DataFrame, published: pd.DataFrame, scales: dict[str, flo
                 "published as": f"{paper} {name} ({remark})",
             }
             for score in ("nll", "rmse"):
-                line[score] = f"{group[score].mean():.3f} ({group[score].std(ddof=0):.3f})"
+                spread = f" ({group[score].std():.3f})" if len(group) > 1 else ""
+                line[score] = f"{group[score].mean():.3f}{spread}"
                 line[f"published {score}"] = "{:.3f} ({:.3f})".format(*theirs[score]) if score in theirs else ""
             if theirs:
                 lines.append(line)

@@ -190,7 +190,7 @@ def test_published_numbers_stand_beside_ours_in_the_same_units(tmp_path):
     runs = pd.DataFrame({"dataset": "energy", "method": "dsvi", "split": [0, 1], "nll": [0.1, 0.3], "rmse": [0.2, 0.2]})
     table = published.beside(runs, published.read(tmp_path), {"energy": 10.0})
     first, second = (table.iloc[i] for i in (0, 1))
-    assert first["published as"].startswith("ashman2020 DSVI-2") and first["nll"] == "0.200 (0.100)"
+    assert first["published as"].startswith("ashman2020 DSVI-2") and first["nll"] == "0.200 (0.141)"
     assert first["published nll"] == f"{0.7 - np.log(10):.3f} (0.100)" and first["published rmse"] == "0.050 (0.002)"
     assert second["published nll"] == "0.300 (0.010)" and second["published rmse"] == ""
     with pytest.raises(SystemExit, match="no tables"):
