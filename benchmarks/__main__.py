@@ -31,6 +31,19 @@ def write(rows: Iterable[Row], described: Callable[[Row], str], path: Path | Non
     return kept
 
 
+def require_places(arguments: argparse.Namespace) -> None:
+    """Make the folders of results, and end with a word where that cannot be done, before anything is timed."""
+    file = getattr(arguments, "json", None) or getattr(arguments, "out", None)
+    try:
+        if arguments.figures is not None:
+            arguments.figures.mkdir(parents=True, exist_ok=True)
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.open("a").close()
+    except OSError as error:
+        raise SystemExit(f"nothing can be written to {error.filename}: {error.strerror}") from None
+
+
 def require_gpytorch() -> None:
     """End with a word where it is missing, before anything is timed."""
     try:
@@ -88,6 +101,7 @@ def main() -> None:
     accuracy.add_arguments(command)
     command.set_defaults(run=accuracy.run)
     arguments = parser.parse_args()
+    require_places(arguments)
     arguments.run(arguments)
 
 

@@ -18,6 +18,7 @@ from pyro_dgp.methods import METHODS
 
 SETS = ("energy", "yacht", "concrete", "kin8nm")
 QUICK_STEPS = 100
+FILE, QUICK_FILE = Path("results/accuracy.jsonl"), Path("results/accuracy-quick.jsonl")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--splits", type=int, default=1, help="splits of each data set")
     parser.add_argument("--published", type=Path, help="folder of the papers' tables as CSV")
     parser.add_argument(
-        "--json", type=Path, dest="out", default=Path("results/accuracy.jsonl"), help="a line of JSON for each run"
+        "--json", type=Path, dest="out", help=f"a line of JSON for each run; {FILE}, with --quick {QUICK_FILE}"
     )
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_STEPS} steps: shows that it runs, not a result")
     add_shared(parser)
@@ -35,23 +36,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run what the file lacks, print the tables."""
-    methods = arguments.methods.split(",")
+    methods = _names(arguments.methods)
     unknown = [name for name in methods if name not in METHODS]
     if unknown:
         raise SystemExit(f"there is no method {unknown[0]!r}: 'pyro-dgp methods' lists them")
+    if arguments.splits < 1:
+        raise SystemExit(f"--splits is 1 at least, not {arguments.splits}")
+    if arguments.data is None and arguments.sets:
+        raise SystemExit("--sets names files of a folder: say which by --data FOLDER or PYRO_DGP_DATA")
     if arguments.data is None:
         print("no --data FOLDER and no PYRO_DGP_DATA: running on diabetes, which scikit-learn ships")
-    sets = ["diabetes"] if arguments.data is None else (arguments.sets.split(",") if arguments.sets else list(SETS))
+    sets = ["diabetes"] if arguments.data is None else _names(arguments.sets) if arguments.sets else list(SETS)
+    try:  # before anything is trained
+        scales = {name: float(read_data(name, arguments.data).y.std()) for name in sets}
+    except ValueError as error:
+        raise SystemExit(str(error)) from None
+    tables = None if arguments.published is None else published.read(arguments.published)
+    arguments.out = arguments.out or (QUICK_FILE if arguments.quick else FILE)
+    print(f"{len(read(arguments.out))} runs in {arguments.out}")
     if arguments.quick and arguments.steps is None:
         arguments.steps = QUICK_STEPS
     experiment = Experiment(dict.fromkeys(methods, Settings()), dict.fromkeys(sets, arguments.splits))
-    arguments.experiment, arguments.only = "accuracy", None
+    arguments.experiment, arguments.only, arguments.methods = "accuracy", None, ",".join(methods)
     carry_out(experiment, arguments)
     report("accuracy", experiment, arguments.out, arguments.figures, methods)
-    if arguments.published is None:
+    if tables is None:
         print("\nno --published FOLDER: nothing to set beside it")
         return
     rows = pd.DataFrame([row for row in read(arguments.out) if row["dataset"] in sets and row["method"] in methods])
-    scales = {name: float(read_data(name, arguments.data).y.std()) for name in sets}
-    table = published.beside(rows, published.read(arguments.published), scales)
-    print("\n" + ("no published number of these" if table.empty else table.to_string(index=False)))
+    table = published.beside(rows, tables, scales)
+    print("\nmeans (standard deviations over splits)\n")
+    print("no published number of these" if table.empty else table.to_string(index=False))
+
+
+def _names(listed: str) -> list[str]:
+    return [name.strip() for name in listed.split(",")]

@@ -12,13 +12,13 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 def draw_speed(rows: list[dict], path: Path) -> None:
     """Steps per second beside GPyTorch and the floor: medians, bars from the smallest to the largest of the ratios; compiled in another colour."""
     labels = [
-        f"{r['method']} L{r['layers']} S{r['samples']} B{r['batch']}{'' if r['per_output'] else ' one kernel'}, {r['threads']} thr."
+        f"{r['method']} L{r['layers']} S{r['samples']} B{r['batch']}{'' if r['per_output'] else ' a kernel a layer'}, {r['threads']} thr."
         for r in rows
     ]
     figure = Figure(figsize=(9, 1.2 + 0.28 * len(rows)), layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, sharey=True)
-    titles = "times GPyTorch's steps per second", "times the straight-line step"
+    titles = "times GPyTorch's steps per second\n(right is faster)", "times the straight-line step\n(left is faster)"
     for axis, name, title in ((left, "gpytorch", titles[0]), (right, "floor", titles[1])):
         middle = [row[f"ratio_to_{name}"] for row in rows]
         low = [m - row[f"ratio_to_{name}_min"] for m, row in zip(middle, rows, strict=True)]
@@ -37,7 +37,13 @@ def draw_speed(rows: list[dict], path: Path) -> None:
     left.invert_yaxis()
     if any("compiled_ratio_to_floor" in row for row in rows):
         names = (left.errorbar([], [], fmt="o", ms=4, color="C0"), left.plot([], [], "D", ms=4, color="C1")[0])
-        figure.legend(names, ("as it is", "compiled"), loc="outside upper center", ncols=2, fontsize=8)
+        figure.legend(
+            names,
+            ("as it is, median with smallest and largest", "compiled, median"),
+            loc="outside upper center",
+            ncols=2,
+            fontsize=8,
+        )
     save(figure, path)
 
 

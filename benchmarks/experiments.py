@@ -69,12 +69,19 @@ def known_beta(rows: list[dict], experiment: str, dataset: str, method: str) -> 
 
 
 def read(path: Path) -> list[dict]:
-    """The runs so far; a last line that was cut off does not count."""
+    """The runs so far; a last line that was cut off is taken away. A file of anything else is refused, and left as it is."""
     lines = path.read_text().splitlines() if path.exists() else []
-    if lines and not lines[-1].endswith("}"):
-        lines.pop()
-        path.write_text("".join(line + "\n" for line in lines))
-    return [json.loads(line) for line in lines]
+    cut = bool(lines) and lines[-1].startswith("{") and not lines[-1].endswith("}")
+    whole = lines[:-1] if cut else lines
+    try:
+        rows = [json.loads(line) for line in whole]
+    except json.JSONDecodeError:
+        rows = [None]
+    if not all(isinstance(row, dict) and "experiment" in row for row in rows):
+        sys.exit(f"{path} holds something else than runs, one JSON object a line: name another file")
+    if cut:
+        path.write_text("".join(line + "\n" for line in whole))
+    return rows
 
 
 def paired(rows: pd.DataFrame, first: str, second: str) -> pd.DataFrame:
@@ -138,7 +145,7 @@ def report(
     rows = pd.DataFrame([row for row in found if methods is None or row["method"] in methods])
     if rows.empty:
         return
-    print(means(rows).to_string(), ranks(rows).to_string(), sep="\n\n")
+    print("means (standard errors over splits)", means(rows).to_string(), ranks(rows).to_string(), sep="\n\n")
     for first, second in experiment.differences:
         if {first, second} <= set(rows["method"]):
             print(f"\nNLL, {first} minus {second}\n" + paired(rows, first, second).to_string())
@@ -206,7 +213,7 @@ def go(experiment: Experiment, arguments: argparse.Namespace) -> None:
             settings = replace(settings, beta=known_beta(rows, name, dataset, method))
         done = [row for row in rows if all(row[k] == v for k, v in key.items())]
         if done and (done[0]["settings"], done[0].get("dtype", "float64")) != (asdict(settings), arguments.dtype):
-            sys.exit(f"{arguments.out} holds {key} with other settings: name another --out")
+            sys.exit(f"{arguments.out} holds {key} with other settings: name another file, or remove this one")
         if done:
             continue
         row = run(name, experiment, dataset, method, settings, arguments)

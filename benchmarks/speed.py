@@ -156,4 +156,5 @@ def described(row: dict) -> str:
             f"; compiled {1000 * row['compiled_seconds_per_step']:.1f} ms, GPyTorch / compiled "
             f"{row['compiled_ratio_to_gpytorch']:.2f}, compiled / floor {row['compiled_ratio_to_floor']:.2f}"
         )
-    return f"{what}, {kernels}, {row['threads']} threads: ms a step {times}; {ratios}{compiled}"
+    threads = f"{row['threads']} thread{'s' * (row['threads'] > 1)}"
+    return f"{what}, {kernels}, {threads}: ms a step {times}; {ratios}{compiled}"

@@ -167,6 +167,42 @@ def test_accuracy_runs_by_default_on_data_that_a_dependency_ships(tmp_path, monk
         benchmarks_main()
 
 
+@pytest.mark.parametrize(
+    "text", ['[\n  {"method": "svgp"}\n]', "# What was measured\n\nends here.", '{"method": "svgp"}\n']
+)
+def test_a_file_of_something_else_is_refused_and_left_alone(text, tmp_path):
+    path = tmp_path / "other"
+    path.write_text(text)
+    with pytest.raises(SystemExit, match="holds something else than runs"):
+        experiments.read(path)
+    assert path.read_text() == text
+
+
+def test_a_run_whose_line_was_cut_off_is_made_again(tmp_path):
+    path = tmp_path / "runs.jsonl"
+    path.write_text('{"experiment": "accuracy"}\n{"experim')
+    assert experiments.read(path) == [{"experiment": "accuracy"}]
+    assert path.read_text() == '{"experiment": "accuracy"}\n'
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--data", "/nowhere"], "there is no file '/nowhere/energy.npz'"),
+        (["--sets", "energy"], "--sets names files of a folder"),
+        (["--methods", "svgp, nosuch"], "there is no method 'nosuch'"),
+        (["--splits", "0"], "--splits is 1 at least"),
+        (["--json", "/proc/nowhere/runs.jsonl"], "nothing can be written to /proc/nowhere"),
+    ],
+)
+def test_mistakes_at_the_accuracy_command_are_one_sentence_before_anything_is_trained(options, words, monkeypatch):
+    monkeypatch.delenv("PYRO_DGP_DATA", raising=False)
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "accuracy", "--quick", *options])
+    monkeypatch.setattr(experiments, "run", None)
+    with pytest.raises(SystemExit, match=words):
+        benchmarks_main()
+
+
 def test_published_numbers_stand_beside_ours_in_the_same_units(tmp_path):
     cells = pd.DataFrame(
         [
