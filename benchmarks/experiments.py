@@ -173,7 +173,9 @@ def main(experiments: Mapping[str, Experiment], description: str) -> None:
 
 def add_shared(parser: argparse.ArgumentParser) -> None:
     """Options of every accuracy benchmark."""
-    parser.add_argument("--data", type=Path, default=os.environ.get("PYRO_DGP_DATA"), help="folder of the data sets")
+    parser.add_argument(
+        "--data", type=Path, default=os.environ.get("PYRO_DGP_DATA") or None, help="folder of the data sets"
+    )
     parser.add_argument("--figures", type=Path, help="folder for the figures")
     parser.add_argument("--steps", type=int, help="training steps about; the zoo's default if not given")
     parser.add_argument("--table", action="store_true", help="run nothing, report what there is")

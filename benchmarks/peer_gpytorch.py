@@ -82,7 +82,7 @@ def _paired(group: pd.DataFrame) -> pd.Series:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, default=os.environ.get("PYRO_DGP_DATA"))
+    parser.add_argument("--data", type=Path, default=os.environ.get("PYRO_DGP_DATA") or None)
     parser.add_argument("--out", type=Path, default=Path("results/peer_gpytorch.jsonl"))
     parser.add_argument("--only", help="dataset,method,library to run alone; empty parts mean all", default=",,")
     parser.add_argument("--quick", action="store_true", help="20 steps on yacht: shows that it runs, not a result")

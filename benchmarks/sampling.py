@@ -134,7 +134,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("problem", choices=PROBLEMS)
     parser.add_argument("--samplers", default="ess,nuts")
-    parser.add_argument("--data", type=Path, default=os.environ.get("PYRO_DGP_DATA"))
+    parser.add_argument("--data", type=Path, default=os.environ.get("PYRO_DGP_DATA") or None)
     parser.add_argument("--chains", type=int, default=4)
     parser.add_argument("--draws", type=int, default=2000)
     parser.add_argument("--warmup", type=int, default=500)
