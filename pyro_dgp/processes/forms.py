@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,16 +14,19 @@ from pyro_dgp import linalg
 
 
 def form_of(scale: Tensor | None, kernels: int, columns: int) -> type[Form]:
-    """The form with the fewest products for a scale of q(v), so many kernels and so many columns."""
+    """The form whose products cost least for a scale of q(v), so many kernels and so many columns.
+
+    ``products`` counts them, forward and backward, in units of M x M x M, with columns in units of M.
+    """
     if scale is None or scale.dim() == 2:
         return Diagonal
     outputs, size = scale.shape[:2]
-    forms: tuple[type[Form], ...] = (Narrow, Middle, Wide)
+    forms: tuple[type[Narrow | Middle], ...] = (Narrow, Middle, Wide)
     return min(forms, key=lambda form: form.products(kernels, outputs, columns / size))
 
 
 @dataclass(frozen=True)
-class Form:
+class Form(ABC):
     """What is computed of the columns, and how cotangents come back: g of the means, v of the changes.
 
     :ivar inverse: ``L^-1``, ``(E, M, M)``.
@@ -34,32 +38,27 @@ class Form:
     mean: Tensor
     scale: Tensor | None
 
-    @staticmethod
-    def products(kernels: int, outputs: int, columns: float) -> float:
-        """What the products cost, forward and backward, in those of M x M x M; ``columns`` in units of M."""
-        raise NotImplementedError
-
     def moments(self, k: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """``a' mean_d``, ``a' (S_d - I) a``, A and B of one block."""
         a = linalg.product(self.inverse, k)
         b = self.changed(a)
         return _stacked(self.mean.unsqueeze(-2), a).squeeze(-2), self.change(k, a, b), a, b
 
+    @abstractmethod
     def changed(self, a: Tensor) -> Tensor:
         """B, the columns that the change is made of."""
-        raise NotImplementedError
 
     def change(self, k: Tensor, a: Tensor, b: Tensor) -> Tensor:
         """``a' (S_d - I) a`` column by column."""
         return torch.linalg.vecdot(a.expand_as(b), b, dim=-2)
 
+    @abstractmethod
     def cotangent(self, a: Tensor, b: Tensor, g: Tensor, v: Tensor) -> tuple[Tensor, list[Tensor]]:
         """That of K_zx, and what is summed over the blocks: that of the mean first."""
-        raise NotImplementedError
 
+    @abstractmethod
     def finished(self, by_mean: Tensor, *totals: Tensor) -> tuple[Tensor | None, Tensor]:
         """The cotangent of the scale, and ``C A'``."""
-        raise NotImplementedError
 
 
 class Diagonal(Form):
@@ -73,8 +72,7 @@ class Diagonal(Form):
         """Sums that of the mean, ``C A'`` and, with a scale, that of S."""
         by_a = _with_means(b * (2 * v), self.mean, g, a.shape[0])
         by_variance = [] if self.scale is None else [(a.square() @ v.mT).squeeze(-1)]
-        by_mean = _stacked(g.unsqueeze(-2), a.mT).squeeze(-2)
-        return linalg.product(self.inverse.mT, by_a), [by_mean, linalg.product(by_a, a.mT), *by_variance]
+        return linalg.product(self.inverse.mT, by_a), [_by_mean(a, g), linalg.product(by_a, a.mT), *by_variance]
 
     def finished(self, by_mean: Tensor, *totals: Tensor) -> tuple[Tensor | None, Tensor]:
         """``2 s v``, and the sum."""
@@ -107,8 +105,11 @@ class Narrow(Form):
         by_b = b * (2 * v)
         by_a = torch.baddbmm(a * (2 * v), self.scale, by_b, beta=-1)
         by_a = _with_means(by_a, self.mean, g, a.shape[0])
-        by_mean = _stacked(g.unsqueeze(-2), a.mT).squeeze(-2)
-        return linalg.product(self.inverse.mT, by_a), [by_mean, linalg.product(by_a, a.mT), linalg.product(a, by_b.mT)]
+        return linalg.product(self.inverse.mT, by_a), [
+            _by_mean(a, g),
+            linalg.product(by_a, a.mT),
+            linalg.product(a, by_b.mT),
+        ]
 
     def finished(self, by_mean: Tensor, *totals: Tensor) -> tuple[Tensor | None, Tensor]:
         """The sums."""
@@ -140,10 +141,9 @@ class Middle(Form):
 
     def cotangent(self, a: Tensor, b: Tensor, g: Tensor, v: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Sums that of the mean and P."""
-        by_mean = _stacked(g.unsqueeze(-2), a.mT).squeeze(-2)
         weighted = a * v
         by_covariance = _stacked(weighted, a.mT)
-        return self.pulled(torch.mul(b, 2 * v, out=weighted), g, a.shape[0]), [by_mean, by_covariance]
+        return self.pulled(torch.mul(b, 2 * v, out=weighted), g, a.shape[0]), [_by_mean(a, g), by_covariance]
 
     def pulled(self, weighted: Tensor, g: Tensor, kernels: int) -> Tensor:
         """The cotangent of K_zx, from ``2 B diag(v)``."""
@@ -187,8 +187,13 @@ class Wide(Middle):
         return torch.linalg.vecdot(k.expand_as(b), b, dim=-2)
 
     def pulled(self, weighted: Tensor, g: Tensor, kernels: int) -> Tensor:
-        """It and the means."""
+        """``2 B diag(v)`` is all of it but the means."""
         return _with_means(weighted, self.weights, g, kernels)
+
+
+def _by_mean(a: Tensor, g: Tensor) -> Tensor:
+    """``A g_d``, the cotangent of the mean."""
+    return _stacked(g.unsqueeze(-2), a.mT).squeeze(-2)
 
 
 def _with_means(columns: Tensor, weights: Tensor, g: Tensor, kernels: int) -> Tensor:
