@@ -13,8 +13,8 @@ import pandas as pd
 
 from benchmarks import published
 from benchmarks.experiments import Experiment, add_shared, carry_out, read, read_data, report
-from pyro_dgp.inference import Settings
-from pyro_dgp.methods import METHODS
+from pyro_dgp.zoo.methods import METHODS
+from pyro_dgp.zoo.settings import Settings
 
 SETS = ("energy", "yacht", "concrete", "kin8nm")
 QUICK_STEPS = 100

@@ -21,9 +21,10 @@ from torch import Tensor
 from benchmarks.experiments import Experiment, main
 from benchmarks.models import Stack
 from pyro_dgp import AffineMaps, AmortizedInducingPoints, Gaussian, GaussianProcess, Matern52
-from pyro_dgp.inference import ByGuide, Settings
-from pyro_dgp.methods import METHODS, Method
-from pyro_dgp.recipes import row_points
+from pyro_dgp.zoo.inference import ByGuide
+from pyro_dgp.zoo.methods import METHODS, Method
+from pyro_dgp.zoo.recipes import row_points
+from pyro_dgp.zoo.settings import Settings
 
 RULES = ("avdgp-ar1", "avdgp-ar2", "avdgp-ar2p", "avdgp-ar2pp")
 SMALL = ("boston", "concrete", "energy", "yacht")

@@ -23,7 +23,7 @@ from pyro.nn import PyroModule
 from torch import Tensor
 
 from pyro_dgp import AffineMaps, AmortizedInducingPoints, GaussianProcess, Matern52, MonteCarlo, Variational
-from pyro_dgp.parameters import module_local_parameters
+from pyro_dgp.internal.parameters import module_local_parameters
 
 DEPTHS = tuple(range(1, 11))
 INDUCING = 4

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from benchmarks.timing import Step, alternate, library_step, toy
 from pyro_dgp import InducingPoints, PredictiveLogLikelihood, SigmaPoints, Variational
-from pyro_dgp.models import DeepGP
+from pyro_dgp.models.deep_gp import DeepGP
 
 INDUCING, BATCH, INPUTS, ROWS = 128, 100, 8, 2000
 CASES = [

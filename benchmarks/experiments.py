@@ -16,10 +16,10 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from pyro_dgp.data import Dataset, load, load_default, split
-from pyro_dgp.inference import Settings
-from pyro_dgp.methods import METHODS, Method
-from pyro_dgp.metrics import scores
+from pyro_dgp.data.dataset import Dataset, load, load_default, split
+from pyro_dgp.prediction.scores import scores
+from pyro_dgp.zoo.methods import METHODS, Method
+from pyro_dgp.zoo.settings import Settings
 
 SCORES = ("nll", "rmse", "crps")
 

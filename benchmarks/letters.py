@@ -40,7 +40,7 @@ from pyro_dgp import (
     module_local_parameters,
     predict,
 )
-from pyro_dgp.letters import describe_letters, letters
+from pyro_dgp.data.letters import describe_letters, letters
 
 PROPORTIONS = {1: (1,), 2: (1, 1), 3: (2, 1, 1), 4: (4, 2, 1, 1)}
 SIZES = (16, 32, 64)

@@ -16,10 +16,12 @@ from pyro import distributions as dist
 from torch import Tensor, nn
 
 from benchmarks.experiments import Experiment, main
-from pyro_dgp.inference import Fitted, Inference, Progress, Settings
-from pyro_dgp.methods import METHODS, Method
-from pyro_dgp.prediction import Mixture, Prediction
-from pyro_dgp.recipes import deep
+from pyro_dgp.prediction.mixture import Mixture
+from pyro_dgp.prediction.prediction import Prediction
+from pyro_dgp.zoo.inference import Fitted, Inference
+from pyro_dgp.zoo.methods import METHODS, Method
+from pyro_dgp.zoo.recipes import deep
+from pyro_dgp.zoo.settings import Progress, Settings
 
 ITERATIONS, IMPUTATIONS = 100, 10
 

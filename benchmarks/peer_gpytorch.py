@@ -18,9 +18,9 @@ import pandas as pd
 import torch
 
 from pyro_dgp import ELBO, InducingPoints, MonteCarlo, Variational, predict
-from pyro_dgp.data import load, split
-from pyro_dgp.fit import fit
-from pyro_dgp.models import DeepGP
+from pyro_dgp.data.dataset import load, split
+from pyro_dgp.models.deep_gp import DeepGP
+from pyro_dgp.training.loop import fit
 
 SETTINGS = {"inducing": 128, "width": 5, "samples": 10, "batch_size": 100, "steps": 2000, "learning_rate": 0.02}
 RUNS = [(d, 0, seed) for seed in range(3) for d in ("energy", "yacht", "concrete", "kin8nm")] + [

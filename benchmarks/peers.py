@@ -13,9 +13,9 @@ from gpytorch.variational import CholeskyVariationalDistribution, MeanFieldVaria
 from torch import Tensor
 
 from pyro_dgp import Projection
-from pyro_dgp.fit import batches, decay
 from pyro_dgp.likelihoods import NOISE_FLOOR
-from pyro_dgp.processes.inducing import initial_points
+from pyro_dgp.processes.initial_points import initial_points
+from pyro_dgp.training.loop import batches, decay
 
 
 class _FixedMean(gpytorch.means.Mean):

@@ -28,13 +28,14 @@ from torch import Tensor
 from benchmarks.experiments import Experiment, main
 from benchmarks.models import Stack
 from pyro_dgp import Gaussian, GaussianProcess, InducingPoints, LinearMean, Matern52, Projection
-from pyro_dgp.inference import ByValidatedGuide, Settings
 from pyro_dgp.losses import Loss
-from pyro_dgp.methods import CHECKED, METHODS, Method
 from pyro_dgp.propagation import Propagation
-from pyro_dgp.recipes import elbo, monte_carlo, sigma_points
-from pyro_dgp.recipes import predictive as predictive_loss
-from pyro_dgp.validation import Validation
+from pyro_dgp.training.validation import Validation
+from pyro_dgp.zoo.inference import ByValidatedGuide
+from pyro_dgp.zoo.methods import CHECKED, METHODS, Method
+from pyro_dgp.zoo.recipes import elbo, monte_carlo, sigma_points
+from pyro_dgp.zoo.recipes import predictive as predictive_loss
+from pyro_dgp.zoo.settings import Settings
 
 DSPP_PPGPR = (("dspp", "ppgpr"),)
 SMALL = ("boston", "concrete", "energy", "yacht", "wine_red")

@@ -15,14 +15,15 @@ from typing import Any
 import torch
 
 from benchmarks.timing import Step, library_step, toy
-from pyro_dgp.inference import ByGuide, Settings
-from pyro_dgp.kernels.radial import _RadialMatrix
+from pyro_dgp.kernels.radial import RadialMatrix
 from pyro_dgp.kernels.stationary import StationaryCovariance
-from pyro_dgp.methods import METHODS
 from pyro_dgp.processes import amortized, inducing
-from pyro_dgp.processes.amortization import Perceptron
-from pyro_dgp.processes.conditional import _Fused
-from pyro_dgp.processes.row_conditional import _FusedRows
+from pyro_dgp.processes.fused_moments import FusedMoments
+from pyro_dgp.processes.fused_row_moments import FusedRowMoments
+from pyro_dgp.processes.inference_functions import Perceptron
+from pyro_dgp.zoo.inference import ByGuide
+from pyro_dgp.zoo.methods import METHODS
+from pyro_dgp.zoo.settings import Settings
 
 INPUTS, ROWS, BATCH = 8, 2000, 100
 SETTINGS = {
@@ -38,9 +39,9 @@ PARTS: tuple[tuple[Any, str, str], ...] = (
     (inducing, "conditional_moments", "moments"),
     (amortized, "row_moments", "moments"),
     (Perceptron, "forward", "networks"),
-    (_RadialMatrix, "backward", "kernel matrices, backward"),
-    (_Fused, "backward", "moments, backward"),
-    (_FusedRows, "backward", "moments, backward"),
+    (RadialMatrix, "backward", "kernel matrices, backward"),
+    (FusedMoments, "backward", "moments, backward"),
+    (FusedRowMoments, "backward", "moments, backward"),
     (torch.Tensor, "backward", "backward, the rest"),
     (torch.optim.Adam, "step", "optimiser"),
 )

@@ -39,11 +39,11 @@ from pyro_dgp import (
     predict_mcmc,
     run_chains,
 )
-from pyro_dgp.data import load, split
-from pyro_dgp.groups import import_arviz
-from pyro_dgp.inference import Settings
-from pyro_dgp.mcmc.starts import Start
-from pyro_dgp.recipes import deep_with_priors
+from pyro_dgp.data.dataset import load, split
+from pyro_dgp.export.arviz_groups import import_arviz
+from pyro_dgp.mcmc.initial_points import Start
+from pyro_dgp.zoo.recipes import deep_with_priors
+from pyro_dgp.zoo.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from benchmarks.timing import Step, alternate
 from pyro_dgp import CompiledDensity, module_local_parameters, whitened
-from pyro_dgp.inference import Settings
 from pyro_dgp.mcmc.density import WhitenedDensity
-from pyro_dgp.recipes import deep_with_priors
+from pyro_dgp.zoo.recipes import deep_with_priors
+from pyro_dgp.zoo.settings import Settings
 
 KINDS = {"as it is": WhitenedDensity, "compiled": CompiledDensity}
 

@@ -22,8 +22,8 @@ import torch
 from benchmarks.speed import INPUTS, Case, library
 from benchmarks.timing import alternate, toy
 from pyro_dgp import ELBO, InducingPoints, MonteCarlo, NumpyStream, Variational, fit_stream, predict
-from pyro_dgp.memory import peak_memory_mb, reset_peak_memory
-from pyro_dgp.models import DeepGP
+from pyro_dgp.internal.peak_memory import peak_memory_mb, reset_peak_memory
+from pyro_dgp.models.deep_gp import DeepGP
 
 BASE = Case("dsvi", layers=2, samples=10)
 STEPS = {

@@ -18,8 +18,8 @@ import torch
 
 from benchmarks.experiments import Experiment, main
 from pyro_dgp import RBF, Gaussian, InducingPoints, MonteCarlo, StochasticGradientHMC, Variational, predict_draws
-from pyro_dgp.inference import Settings
-from pyro_dgp.models import DeepGP
+from pyro_dgp.models.deep_gp import DeepGP
+from pyro_dgp.zoo.settings import Settings
 
 EXPERIMENTS = {
     "same": Experiment(

@@ -19,7 +19,7 @@ from benchmarks.straight_line import StraightLine
 from benchmarks.timing import Step, alternate, library_step, plain_step, toy
 from pyro_dgp import ELBO, InducingPoints, MonteCarlo, PredictiveLogLikelihood, Variational
 from pyro_dgp.losses import Loss
-from pyro_dgp.models import DeepGP
+from pyro_dgp.models.deep_gp import DeepGP
 
 INPUTS, ROWS, BETA = 8, 2000, 0.05
 DTYPE = torch.float32

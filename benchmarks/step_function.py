@@ -26,11 +26,11 @@ from pyro_dgp import (
     predict_mcmc,
     whitened,
 )
-from pyro_dgp.fit import fit
-from pyro_dgp.inference import convergence
-from pyro_dgp.models import DeepGP
-from pyro_dgp.prediction import Prediction
-from pyro_dgp.priors import with_priors
+from pyro_dgp.mcmc.diagnostics import convergence
+from pyro_dgp.models.deep_gp import DeepGP
+from pyro_dgp.models.priors import with_priors
+from pyro_dgp.prediction.prediction import Prediction
+from pyro_dgp.training.loop import fit
 
 NOISE = 0.1
 

@@ -1,11 +1,10 @@
 """Deep Gaussian processes as ordinary Pyro models, and interchangeable ways to fit them."""
 
-from pyro_dgp.compiled import CompiledObjective
-from pyro_dgp.extractors import DeepKernel, FeatureExtractor
-from pyro_dgp.fit import fit, fit_stream
-from pyro_dgp.gap import InferenceGap, draw_gap, inference_gap
+from pyro_dgp.comparison.gap_figure import draw_gap
+from pyro_dgp.data.streams import NumpyStream, ParquetStream, Standardized, Stream
 from pyro_dgp.gp import FunctionPrior, GaussianProcess
-from pyro_dgp.guide import Variational
+from pyro_dgp.guides.variational import Variational
+from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.kernels import (
     RBF,
     ActiveDims,
@@ -38,10 +37,13 @@ from pyro_dgp.mcmc import (
     run_chains,
     whitened,
 )
+from pyro_dgp.mcmc.sghmc import StochasticGradientHMC, predict_draws
 from pyro_dgp.means import ConstantMean, LinearMean, Projection, Zero, concatenate_inputs
-from pyro_dgp.parameters import module_local_parameters
-from pyro_dgp.predict import predict
-from pyro_dgp.prediction import Mixture, Prediction
+from pyro_dgp.models.deep_kernel import DeepKernel, FeatureExtractor
+from pyro_dgp.prediction.from_guide import predict
+from pyro_dgp.prediction.gap import InferenceGap, inference_gap
+from pyro_dgp.prediction.mixture import Mixture
+from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.processes import (
     AffineMaps,
     AmortizationRecipe,
@@ -52,9 +54,9 @@ from pyro_dgp.processes import (
     OneNetwork,
 )
 from pyro_dgp.propagation import MonteCarlo, SigmaPoints, WithMean
-from pyro_dgp.sghmc import StochasticGradientHMC, predict_draws
-from pyro_dgp.streams import NumpyStream, ParquetStream, Standardized, Stream
-from pyro_dgp.validation import Validation, fit_validated
+from pyro_dgp.training.compiled_objective import CompiledObjective
+from pyro_dgp.training.loop import fit, fit_stream
+from pyro_dgp.training.validation import Validation, fit_validated
 
 __version__ = "0.1.0"
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from pyro_dgp.cli import main
+from pyro_dgp.comparison.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

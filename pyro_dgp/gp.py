@@ -14,7 +14,7 @@ from torch import Size, Tensor
 from torch.distributions import biject_to, transform_to
 from torch.distributions.transforms import Transform
 
-from pyro_dgp import linalg
+from pyro_dgp.internal import linalg
 from pyro_dgp.kernels import Covariance, Kernel
 from pyro_dgp.means import Mean, MeanFunction, Zero
 

@@ -2,9 +2,10 @@
 
 import pyro
 import torch
+from pyro import distributions as dist
 from pyro.nn import PyroModule
 
-from pyro_dgp import RBF, CompiledDensity, Gaussian, GaussianProcess, Matern52, Projection
+from pyro_dgp import RBF, CompiledDensity, Gaussian, GaussianProcess, Matern52, Projection, concatenate_inputs
 
 
 class OneLayer(PyroModule):
@@ -38,6 +39,31 @@ class TwoLayers(PyroModule):
     def forward(self, x, y=None):
         h = pyro.sample("h", self.hidden(x))
         return pyro.sample("y", self.likelihood(self.top(h)), obs=y)
+
+
+class LatentInputs(PyroModule):
+    """Latent-variable regression: each row has an unseen input w beside x."""
+
+    def __init__(self, variance=0.04):
+        super().__init__()
+        self.gp, self.likelihood = GaussianProcess(RBF(2)), Gaussian(variance=variance)
+
+    def forward(self, x, y=None):
+        with pyro.plate("rows", len(x)):
+            w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        return pyro.sample("y", self.likelihood(self.gp(concatenate_inputs(w[:, None], x))), obs=y)
+
+
+class Encoder(torch.nn.Module):
+    """q(w given x, y); without y the prior."""
+
+    def __init__(self, spread=0.1):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+        self.spread = spread
+
+    def forward(self, x, y=None):
+        return None if y is None else dist.Normal(self.layers(torch.stack([x[:, 0], y], -1))[:, 0], self.spread)
 
 
 class Recorded(CompiledDensity):

@@ -46,9 +46,9 @@ from pyro_dgp import (
     predict,
     predict_mcmc,
 )
-from pyro_dgp.data import load_default, split
-from pyro_dgp.metrics import coverage, scores
-from pyro_dgp.models import DeepGP
+from pyro_dgp.data.dataset import load_default, split
+from pyro_dgp.models.deep_gp import DeepGP
+from pyro_dgp.prediction.scores import coverage, scores
 
 SMOKE = os.environ.get("PYRO_DGP_SMOKE") == "1"
 

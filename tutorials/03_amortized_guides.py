@@ -51,7 +51,7 @@ from pyro_dgp import (
     module_local_parameters,
     predict,
 )
-from pyro_dgp.letters import describe_letters, inside_letters, letters
+from pyro_dgp.data.letters import describe_letters, inside_letters, letters
 
 SMOKE = os.environ.get("PYRO_DGP_SMOKE") == "1"
 

@@ -50,8 +50,8 @@ from pyro_dgp import (
     predict_mcmc,
     run_chains,
 )
-from pyro_dgp.groups import import_arviz
-from pyro_dgp.to_arviz import to_arviz
+from pyro_dgp.export.arviz_groups import import_arviz
+from pyro_dgp.export.inference_data import to_arviz
 
 az = import_arviz()
 SMOKE = os.environ.get("PYRO_DGP_SMOKE") == "1"

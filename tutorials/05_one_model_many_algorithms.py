@@ -63,7 +63,7 @@ from pyro_dgp import (
     predict_mcmc,
     run_chains,
 )
-from pyro_dgp.groups import import_arviz
+from pyro_dgp.export.arviz_groups import import_arviz
 
 SMOKE = os.environ.get("PYRO_DGP_SMOKE") == "1"
 torch.set_default_dtype(torch.float64)

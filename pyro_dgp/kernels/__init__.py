@@ -1,11 +1,15 @@
 """Kernels: one family a file, formulas only."""
 
 from pyro_dgp.kernels.adapters import FromGPyTorch, FromPyroContrib
-from pyro_dgp.kernels.base import Covariance, Kernel
-from pyro_dgp.kernels.combine import ActiveDims, Product, Scaled, Sum
+from pyro_dgp.kernels.base import Covariance, Kernel, Product, Sum
 from pyro_dgp.kernels.constant import Constant, White
 from pyro_dgp.kernels.dot_product import ArcCosine, Linear
-from pyro_dgp.kernels.stationary import RBF, Matern12, Matern32, Matern52, Periodic, RationalQuadratic, Stationary
+from pyro_dgp.kernels.matern import Matern12, Matern32, Matern52
+from pyro_dgp.kernels.periodic import Periodic
+from pyro_dgp.kernels.rational_quadratic import RationalQuadratic
+from pyro_dgp.kernels.rbf import RBF
+from pyro_dgp.kernels.stationary import Stationary
+from pyro_dgp.kernels.wrapping import ActiveDims, Scaled
 
 __all__ = [
     "RBF",

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import reduce
+from operator import add, mul
 
 import torch
 from jaxtyping import Float
 from pyro.distributions import constraints
 from pyro.nn import PyroModule, PyroParam
-from torch import Tensor
+from torch import Tensor, nn
 
-from pyro_dgp.parameters import require_number
+from pyro_dgp.internal.parameters import require_number
 
 
 class Covariance(ABC):
@@ -49,12 +51,10 @@ class Kernel(PyroModule):
         raise NotImplementedError
 
     def __add__(self, other: Kernel) -> Kernel:
-        from pyro_dgp.kernels.combine import Sum
 
         return Sum(self, other)
 
     def __mul__(self, other: Kernel) -> Kernel:
-        from pyro_dgp.kernels.combine import Product
 
         return Product(self, other)
 
@@ -115,3 +115,64 @@ class ConstantDiagonal:
         """``variance``, repeated: ``(..., E, N)``."""
         ones = x.new_ones(()).expand(x.shape[:-1])  # broadcasts at no cost; torch.broadcast_shapes is slow
         return self.variance.unsqueeze(-1) * ones
+
+
+@dataclass(frozen=True)
+class SumCovariance(Covariance):
+    """``k_1 + k_2 + ...``"""
+
+    parts: tuple[Covariance, ...]
+
+    def matrix(
+        self, x: Float[Tensor, "*b e n d"], z: Float[Tensor, "*c o m d"] | None = None
+    ) -> Float[Tensor, "*r p n k"]:
+        """See :class:`Covariance`."""
+        return reduce(add, [part.matrix(x, z) for part in self.parts])
+
+    def diagonal(self, x: Float[Tensor, "*b e n d"]) -> Float[Tensor, "*r p n"]:
+        """See :class:`Covariance`."""
+        return reduce(add, [part.diagonal(x) for part in self.parts])
+
+
+@dataclass(frozen=True)
+class ProductCovariance(Covariance):
+    """``k_1 * k_2 * ...``"""
+
+    parts: tuple[Covariance, ...]
+
+    def matrix(
+        self, x: Float[Tensor, "*b e n d"], z: Float[Tensor, "*c o m d"] | None = None
+    ) -> Float[Tensor, "*r p n k"]:
+        """See :class:`Covariance`."""
+        return reduce(mul, [part.matrix(x, z) for part in self.parts])
+
+    def diagonal(self, x: Float[Tensor, "*b e n d"]) -> Float[Tensor, "*r p n"]:
+        """See :class:`Covariance`."""
+        return reduce(mul, [part.diagonal(x) for part in self.parts])
+
+
+class _Combination(Kernel):
+    def __init__(self, *parts: Kernel) -> None:
+        super().__init__()
+        if len(parts) < 2:
+            raise ValueError(f"{type(self).__name__} needs two kernels or more, not {len(parts)}")
+        self.parts = PyroModule[nn.ModuleList](parts)
+
+    def _read(self) -> tuple[Covariance, ...]:
+        return tuple(part() for part in self.parts)
+
+
+class Sum(_Combination):
+    """Sum of kernels, also written ``k1 + k2``."""
+
+    def forward(self) -> Covariance:
+        """Read every part."""
+        return SumCovariance(self._read())
+
+
+class Product(_Combination):
+    """Product of kernels, also written ``k1 * k2``."""
+
+    def forward(self) -> Covariance:
+        """Read every part."""
+        return ProductCovariance(self._read())

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_dgp import linalg
+from pyro_dgp.internal import linalg
+from pyro_dgp.internal.differentiation import Cotangents, FusedFunction
 
 
 def squared_distance(x: Tensor, z: Tensor | None) -> Tensor:
@@ -60,7 +61,7 @@ def _cotangent(grad: Tensor, x: Tensor, z: Tensor, shape: torch.Size) -> Tensor:
     return result if result.shape == shape else result.sum_to_size(shape)
 
 
-class _SquaredDistance(torch.autograd.Function):
+class _SquaredDistance(FusedFunction):
     @staticmethod
     def forward(ctx: Any, x: Tensor, z: Tensor | None) -> Tensor:
         squared, a, b = centred_distance(x, z)
@@ -68,8 +69,14 @@ class _SquaredDistance(torch.autograd.Function):
         return squared
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def inputs(ctx: Any) -> tuple[Tensor | None, ...]:
+        return tuple(ctx.saved_tensors[:2])
+
+    @staticmethod
+    def plain(ctx: Any, x: Tensor, z: Tensor | None) -> Tensor:
+        return plain_squared_distance(x, z)
+
+    @staticmethod
+    def cotangents(ctx: Any, grad: Tensor) -> Cotangents:
         x, z, a, b = ctx.saved_tensors
-        if torch.is_grad_enabled():  # a second derivative is wanted: differentiate the plain formula
-            return linalg.differentiated(plain_squared_distance, (x, z), grad)
         return cotangents(grad, x, z, a, b, ctx.needs_input_grad)

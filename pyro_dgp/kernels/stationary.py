@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -18,18 +16,6 @@ from pyro_dgp.kernels.base import (
     per_output,
     positive,
     require_dimensions,
-)
-from pyro_dgp.kernels.distance import squared_distance
-from pyro_dgp.kernels.radial import (
-    Radial,
-    matern12,
-    matern12_slope,
-    matern32,
-    matern32_slope,
-    matern52,
-    matern52_slope,
-    rbf,
-    rbf_slope,
 )
 
 #: ``correlation(x, z, variance) -> variance * c(r^2)``, with r the distances within ``x`` or between ``x`` and ``z``.
@@ -79,8 +65,9 @@ class Stationary(Kernel):
         self.lengthscale = positive(lengthscale, outputs, ard)
         self.variance = positive(variance, outputs)
 
+    @property
     def correlation(self) -> Correlation:
-        """``variance * c(r^2)`` as a function of the points, mapped by :meth:`warp`; c(0) = 1."""
+        """c, as a function of points that :meth:`warp` has mapped and of the variance in front; c(0) = 1. A class attribute will do."""
         raise NotImplementedError
 
     def warp(self) -> Callable[[Tensor], Tensor]:
@@ -89,109 +76,4 @@ class Stationary(Kernel):
 
     def forward(self) -> Covariance:
         """Read every parameter."""
-        return StationaryCovariance(per_output(self.variance, self.outputs), self.correlation(), self.warp())
-
-
-class RBF(Stationary):
-    """Radial basis function (squared exponential) kernel, ``c = exp(-r^2 / 2)``."""
-
-    def correlation(self) -> Correlation:
-        """``exp(-r^2 / 2)``."""
-        return Radial(rbf, rbf_slope)
-
-
-class Matern12(Stationary):
-    """Matern kernel of smoothness 1/2, ``c = exp(-r)``."""
-
-    def correlation(self) -> Correlation:
-        """``exp(-r)``."""
-        return Radial(matern12, matern12_slope)
-
-
-class Matern32(Stationary):
-    """Matern kernel of smoothness 3/2, ``c = (1 + sqrt(3) r) exp(-sqrt(3) r)``."""
-
-    def correlation(self) -> Correlation:
-        """``(1 + s) exp(-s)`` with ``s = sqrt(3) r``."""
-        return Radial(matern32, matern32_slope)
-
-
-class Matern52(Stationary):
-    """Matern kernel of smoothness 5/2, ``c = (1 + sqrt(5) r + 5 r^2 / 3) exp(-sqrt(5) r)``."""
-
-    def correlation(self) -> Correlation:
-        """``(1 + s + s^2 / 3) exp(-s)`` with ``s = sqrt(5) r``."""
-        return Radial(matern52, matern52_slope)
-
-
-@dataclass(frozen=True)
-class _RationalQuadraticCorrelation:
-    alpha: Tensor
-
-    def __call__(self, x: Tensor, z: Tensor | None, variance: Tensor) -> Tensor:
-        alpha = self.alpha[..., None, None]
-        return variance * torch.exp(-alpha * torch.log1p(squared_distance(x, z).clamp_min(0.0) / (2 * alpha)))
-
-
-class RationalQuadratic(Stationary):
-    """Rational quadratic kernel, ``c = (1 + r^2 / (2 alpha))^-alpha``; ``alpha`` to infinity gives :class:`RBF`.
-
-    :param alpha: initial shape parameter, shape ``(outputs?,)``; the others as in :class:`Stationary`.
-    """
-
-    def __init__(
-        self,
-        ard: int | None = None,
-        outputs: int | None = None,
-        lengthscale: float = 1.0,
-        variance: float = 1.0,
-        alpha: float = 1.0,
-    ) -> None:
-        super().__init__(ard, outputs, lengthscale, variance)
-        self.alpha = positive(alpha, outputs)
-
-    def correlation(self) -> Correlation:
-        """``(1 + r^2 / (2 alpha))^-alpha``; reads ``alpha``."""
-        return _RationalQuadraticCorrelation(per_output(self.alpha, self.outputs))
-
-
-@dataclass(frozen=True)
-class _Circle:
-    """Inputs as points on a circle for each dimension, whose chord is ``2 sin(pi |x - z| / period)``."""
-
-    lengthscale: Tensor
-    period: Tensor
-
-    def __call__(self, x: Tensor) -> Tensor:
-        require_dimensions(x, self.lengthscale)
-        angle = 2 * math.pi * x / self.period
-        return torch.cat([torch.cos(angle) / self.lengthscale, torch.sin(angle) / self.lengthscale], -1)
-
-
-class Periodic(Stationary):
-    """Periodic kernel, ``k = variance * exp(-2 sum_d sin^2(pi (x_d - z_d) / period_d) / lengthscale_d^2)``.
-
-    :param period: initial period, in units of the inputs, shape ``(outputs?, ard?)``; the others as in
-        :class:`Stationary`.
-    """
-
-    def __init__(
-        self,
-        ard: int | None = None,
-        outputs: int | None = None,
-        lengthscale: float = 1.0,
-        variance: float = 1.0,
-        period: float = 1.0,
-    ) -> None:
-        super().__init__(ard, outputs, lengthscale, variance)
-        self.period = positive(period, outputs, ard)
-
-    def correlation(self) -> Correlation:
-        """``exp(-chord^2 / 2)``."""
-        return Radial(rbf, rbf_slope)
-
-    def warp(self) -> Callable[[Tensor], Tensor]:
-        """Onto circles; reads ``lengthscale`` and ``period``."""
-        return _Circle(
-            per_dimension(self.lengthscale, self.outputs, self.ard), per_dimension(self.period, self.outputs, self.ard)
-        )
+        return StationaryCovariance(per_output(self.variance, self.outputs), self.correlation, self.warp())

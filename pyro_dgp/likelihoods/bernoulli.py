@@ -9,9 +9,11 @@ import torch
 from pyro import distributions as dist
 from torch import Tensor
 
-from pyro_dgp import linalg
-from pyro_dgp.likelihoods.base import Conditional, GaussHermite, Likelihood, RowObservation, one_output
-from pyro_dgp.moments import Moments
+from pyro_dgp.internal.recording import require_all
+from pyro_dgp.likelihoods.base import Likelihood
+from pyro_dgp.likelihoods.conditional import Conditional, RowObservation, one_output
+from pyro_dgp.likelihoods.moments import Moments
+from pyro_dgp.likelihoods.quadrature import GaussHermite
 
 
 class Binary(dist.Bernoulli):  # type: ignore[misc]
@@ -34,8 +36,9 @@ class _BernoulliConditional(GaussHermite):
 
     def check(self, y: Tensor) -> None:
         """Targets are 0 or 1."""
-        if linalg.failed((y != 0) & (y != 1)):
-            raise ValueError("y of a Bernoulli likelihood holds values other than 0 and 1: encode the classes so")
+        require_all(
+            (y == 0) | (y == 1), "y of a Bernoulli likelihood holds values other than 0 and 1: encode the classes so"
+        )
 
     def given(self, f: Tensor) -> RowObservation:
         """Bernoulli with these log odds."""

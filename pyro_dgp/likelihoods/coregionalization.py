@@ -12,11 +12,12 @@ from pyro.nn import PyroParam
 from torch import Tensor
 from torch.distributions import Distribution, LowRankMultivariateNormal
 
-from pyro_dgp import linalg
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.likelihoods.base import Conditional, Likelihood, RowObservation
+from pyro_dgp.internal import linalg
+from pyro_dgp.likelihoods.base import Likelihood
+from pyro_dgp.likelihoods.conditional import Conditional, RowObservation
 from pyro_dgp.likelihoods.gaussian import NOISE_FLOOR
-from pyro_dgp.moments import Moments
+from pyro_dgp.likelihoods.moments import Moments
 
 
 @dataclass(frozen=True)

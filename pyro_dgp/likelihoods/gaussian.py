@@ -12,11 +12,12 @@ from pyro.nn import PyroParam
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_dgp import linalg
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.likelihoods.base import Conditional, Likelihood, RowObservation, one_output
-from pyro_dgp.moments import Moments
-from pyro_dgp.parameters import require_number
+from pyro_dgp.internal import linalg
+from pyro_dgp.internal.parameters import require_number
+from pyro_dgp.likelihoods.base import Likelihood
+from pyro_dgp.likelihoods.conditional import Conditional, RowObservation, one_output
+from pyro_dgp.likelihoods.moments import Moments
 
 #: Smallest noise variance, for a target of unit variance: the same for every method of the zoo.
 NOISE_FLOOR = 1e-4

@@ -12,13 +12,14 @@ from pyro.infer.elbo import ELBOModule
 from pyro.infer.util import torch_item
 from torch import Tensor
 
-from pyro_dgp import linalg
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.guide import Variational
+from pyro_dgp.guides.guide_pass import Components
+from pyro_dgp.guides.sites import is_random, require_rows_unmasked
+from pyro_dgp.guides.variational import Variational
+from pyro_dgp.internal import linalg
+from pyro_dgp.internal.parameters import require_own_parameters
+from pyro_dgp.internal.recording import report_invalid
 from pyro_dgp.likelihoods import CollapsedObservation, check_target
-from pyro_dgp.parameters import require_own_parameters
-from pyro_dgp.passes import Components
-from pyro_dgp.sites import is_random, require_rows_unmasked
 
 Site = dict[str, Any]
 
@@ -192,7 +193,7 @@ def row_terms(
         terms, carried = collapsed(fn, value), site["infer"]["carried"]
     else:
         plates = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
-        linalg.report(lambda: ~fn.support.check(value))
+        report_invalid(lambda: fn.support.check(value))
         if isinstance(fn, torch.distributions.Independent) and not plates:
             check_target(value, fn.event_shape, value)
             terms = plain(fn.base_dist, value)

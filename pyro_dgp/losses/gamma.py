@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyro_dgp.guide import Components
+from pyro_dgp.guides.guide_pass import Components
 from pyro_dgp.likelihoods import log_gamma_score
 from pyro_dgp.losses.base import Loss, Site, row_terms
 

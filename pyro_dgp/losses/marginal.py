@@ -8,8 +8,8 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
-from pyro_dgp.parameters import require_own_parameters
-from pyro_dgp.sites import is_observation, require_rows_unmasked
+from pyro_dgp.guides.sites import is_observation, require_rows_unmasked
+from pyro_dgp.internal.parameters import require_own_parameters
 
 
 class MarginalLikelihood(torch.nn.Module):

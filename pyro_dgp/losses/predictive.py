@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyro_dgp.guide import Components
+from pyro_dgp.guides.guide_pass import Components
 from pyro_dgp.likelihoods import CollapsedObservation
 from pyro_dgp.losses.base import Loss, Site, log_prob, row_terms
 

@@ -1,12 +1,12 @@
 """What MCMC on the exact prior needs: whitening, elliptical slices, and prediction from draws."""
 
 from pyro_dgp.mcmc.chains import Chains, run_chains
-from pyro_dgp.mcmc.compiled import CompiledDensity
+from pyro_dgp.mcmc.compiled_density import CompiledDensity
 from pyro_dgp.mcmc.elliptical import EllipticalSlice
-from pyro_dgp.mcmc.hamiltonian import WhitenedNUTS
-from pyro_dgp.mcmc.predict import predict_mcmc
+from pyro_dgp.mcmc.from_draws import predict_mcmc
+from pyro_dgp.mcmc.initial_points import Ascent, PriorDraw
+from pyro_dgp.mcmc.nuts import WhitenedNUTS
 from pyro_dgp.mcmc.sparse import inducing_inputs
-from pyro_dgp.mcmc.starts import Ascent, PriorDraw
 from pyro_dgp.mcmc.surrogates import SurrogateScale
 from pyro_dgp.mcmc.whitening import WhitenedModel, Whitening, whitened
 

@@ -22,10 +22,10 @@ from pyro import poutine
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 
-from pyro_dgp.linalg import NotPositiveDefiniteError
+from pyro_dgp.guides.sites import is_random
+from pyro_dgp.internal.linalg import NotPositiveDefiniteError
+from pyro_dgp.internal.parameters import module_local_parameters, modules_of
 from pyro_dgp.mcmc.whitening import WhitenedModel
-from pyro_dgp.parameters import module_local_parameters, modules_of
-from pyro_dgp.sites import is_random
 
 #: ``report(done, total)``: iterations of all chains, warm-up included.
 Report = Callable[[int, int], object]

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.distributions import biject_to
 from torch.distributions.transforms import Transform
 
-from pyro_dgp.linalg import NotPositiveDefiniteError
+from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.mcmc.evaluation import Evaluate, Evaluation
 from pyro_dgp.mcmc.sparse import INDUCING
-from pyro_dgp.mcmc.surrogates import Conditional, DrawSurrogates, EvaluateGiven, Surrogates
+from pyro_dgp.mcmc.surrogates import DrawSurrogates, EvaluateGiven, SurrogateEvaluation, Surrogates
 from pyro_dgp.mcmc.whitening import SUFFIX, WhitenedModel
 
 
@@ -121,16 +121,16 @@ class WhitenedDensity:
 
     def evaluate_given(
         self, surrogates: Surrogates, values: Mapping[str, Tensor], known: Evaluation, changed: str
-    ) -> Conditional:
+    ) -> SurrogateEvaluation:
         """As :meth:`evaluate`, given surrogate data, which decide the whitened values of their GPs."""
         if not surrogates.data:
-            return Conditional(self.evaluate(values, known, changed))
+            return SurrogateEvaluation(self.evaluate(values, known, changed))
         try:
             with torch.no_grad():
                 run = self.run_given(surrogates, values, self._reused(known, changed))
         except NotPositiveDefiniteError:
-            return Conditional(Evaluation(-math.inf))
-        return Conditional(_summed(run), float(sum(run.log_surrogates)), run.whitened)
+            return SurrogateEvaluation(Evaluation(-math.inf))
+        return SurrogateEvaluation(_summed(run), float(sum(run.log_surrogates)), run.whitened)
 
     def run_given(self, surrogates: Surrogates, values: Mapping[str, Tensor], known: Evaluation) -> EvaluateGiven:
         """Run the model at these values, given surrogate data."""

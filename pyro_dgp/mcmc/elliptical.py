@@ -12,9 +12,9 @@ from torch import Tensor
 
 from pyro_dgp.mcmc.density import WhitenedDensity
 from pyro_dgp.mcmc.evaluation import Evaluation
+from pyro_dgp.mcmc.initial_points import PriorDraw, Start, require_start
 from pyro_dgp.mcmc.slices import elliptical_slice, slice_sample
-from pyro_dgp.mcmc.starts import PriorDraw, Start, require_start
-from pyro_dgp.mcmc.surrogates import Conditional, Surrogates, SurrogateScale
+from pyro_dgp.mcmc.surrogates import SurrogateEvaluation, Surrogates, SurrogateScale
 from pyro_dgp.mcmc.whitening import WhitenedModel, whitened
 
 #: How often a slice is widened at most: while its width is being learned, and after that, when it mostly fits.
@@ -163,13 +163,13 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
         surrogates = Surrogates()
         if self.surrogate_scale is not None:
             surrogates = density.surrogates(values, at, name, self.surrogate_scale.draw())
-        state = Conditional(at, surrogates.log_density)
+        state = SurrogateEvaluation(at, surrogates.log_density)
         for index in range(params[name].numel()):
             state = self._update_number(_Number(density, surrogates, values, params, name, index, state))
         params.update(state.whitened)
         return state.evaluation
 
-    def _update_number(self, line: _Number) -> Conditional:
+    def _update_number(self, line: _Number) -> SurrogateEvaluation:
         """One number of it in unconstrained space."""
         width = float(self._widths[line.name].view(-1)[line.index])
         steps = _STEPS_WARMING if self._warming else _STEPS
@@ -225,7 +225,7 @@ class _Number:
         params: dict[str, Tensor],
         name: str,
         index: int,
-        at: Conditional,
+        at: SurrogateEvaluation,
     ) -> None:
         self.density, self.surrogates, self.values, self.params, self.name = density, surrogates, values, params, name
         self.index, self.at, self.last = index, at, at

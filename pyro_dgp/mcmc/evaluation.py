@@ -13,11 +13,12 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.guides.sites import is_random
 from pyro_dgp.likelihoods import Observation
-from pyro_dgp.likelihoods.base import check_target, join
+from pyro_dgp.likelihoods.observation import join
+from pyro_dgp.likelihoods.targets import check_target
 from pyro_dgp.mcmc.sparse import INDUCING, Inputs, sparse_moments, sparse_observation, sparse_values
 from pyro_dgp.mcmc.whitening import SUFFIX, is_expanded
-from pyro_dgp.sites import is_random
 
 Message = dict[str, Any]
 Factors = dict[str, Tensor]

@@ -8,12 +8,12 @@ from typing import Any
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.guide import Variational
+from pyro_dgp.guides.variational import Variational
 from pyro_dgp.likelihoods import Observation
-from pyro_dgp.likelihoods.base import RowObservation
-from pyro_dgp.moments import Moments
+from pyro_dgp.likelihoods.conditional import RowObservation
+from pyro_dgp.likelihoods.moments import Moments
 from pyro_dgp.processes import InducingPoints
-from pyro_dgp.processes.conditional import conditional_moments
+from pyro_dgp.processes.conditional_moments import conditional_moments
 from pyro_dgp.propagation import MonteCarlo
 
 #: Name of the inducing variables of a GP, before the ending of whitened sites.

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from pyro_dgp import linalg
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.internal import linalg
 from pyro_dgp.mcmc.evaluation import Evaluate, Evaluation
 from pyro_dgp.mcmc.sparse import Inputs
 from pyro_dgp.mcmc.whitening import SUFFIX
@@ -58,7 +58,7 @@ class Surrogates:
 
 
 @dataclass(frozen=True)
-class Conditional:
+class SurrogateEvaluation:
     """A run of the model given surrogate data.
 
     :ivar log_surrogates: log density of the data, nats.

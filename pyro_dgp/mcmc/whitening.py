@@ -16,11 +16,12 @@ from pyro.poutine.reparam_messenger import ReparamMessenger
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.guides.sites import is_observation, require_rows_unmasked
+from pyro_dgp.internal.parameters import require_own_parameters
 from pyro_dgp.likelihoods import Observation
-from pyro_dgp.likelihoods.base import check_target, join
+from pyro_dgp.likelihoods.observation import join
+from pyro_dgp.likelihoods.targets import check_target
 from pyro_dgp.mcmc.sparse import INDUCING, Inputs, sparse_moments, sparse_observation, sparse_values
-from pyro_dgp.parameters import require_own_parameters
-from pyro_dgp.sites import is_observation, require_rows_unmasked
 
 logger = logging.getLogger("pyro_dgp")
 

@@ -1,10 +1,12 @@
 """Variational processes q(f), interchangeable at each GP of a model."""
 
-from pyro_dgp.processes.amortization import AffineMaps, AmortizationRecipe, InferenceFunctions, OneNetwork, Sizes
 from pyro_dgp.processes.amortized import AmortizedInducingPoints, AmortizedProcess
-from pyro_dgp.processes.base import FunctionMarginal, Process, ProcessFamily
+from pyro_dgp.processes.base import Process
 from pyro_dgp.processes.conditioned import ConditionedProcess
+from pyro_dgp.processes.families import ProcessFamily
 from pyro_dgp.processes.inducing import InducingPointProcess, InducingPoints
+from pyro_dgp.processes.inference_functions import AffineMaps, AmortizationRecipe, InferenceFunctions, OneNetwork, Sizes
+from pyro_dgp.processes.marginal import FunctionMarginal
 
 __all__ = [
     "AffineMaps",

@@ -11,16 +11,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.processes.amortization import (
+from pyro_dgp.processes.base import Process
+from pyro_dgp.processes.families import ProcessFamily, require_scales, saved
+from pyro_dgp.processes.inducing import SMALLEST_VARIANCE
+from pyro_dgp.processes.inference_functions import (
     SMALLEST_SCALE,
     AffineMaps,
     AmortizationRecipe,
     InferenceFunctions,
     Sizes,
 )
-from pyro_dgp.processes.base import FunctionMarginal, Process, ProcessFamily, require_scales, saved
-from pyro_dgp.processes.inducing import SMALLEST_VARIANCE
-from pyro_dgp.processes.row_conditional import row_moments
+from pyro_dgp.processes.marginal import FunctionMarginal
+from pyro_dgp.processes.row_moments import row_moments
 
 
 class AmortizedProcess(Process):

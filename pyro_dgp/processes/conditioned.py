@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyro_dgp import linalg
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.processes.base import FunctionMarginal, Process
+from pyro_dgp.internal import linalg
+from pyro_dgp.processes.base import Process
+from pyro_dgp.processes.marginal import FunctionMarginal
 
 
 class ConditionedProcess(Process):

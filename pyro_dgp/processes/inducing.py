@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
 from pyro.distributions import constraints
 from pyro.nn import PyroParam
-from sklearn.cluster import KMeans, MiniBatchKMeans
 from torch import Tensor
 
-from pyro_dgp import linalg
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.processes.base import FunctionMarginal, Process, ProcessFamily, require_scales, saved
-from pyro_dgp.processes.conditional import column_blocks, conditional_moments
+from pyro_dgp.internal import linalg
+from pyro_dgp.internal.blocks import column_blocks
+from pyro_dgp.processes.base import Process
+from pyro_dgp.processes.conditional_moments import conditional_moments
+from pyro_dgp.processes.families import ProcessFamily, require_scales, saved
+from pyro_dgp.processes.initial_points import initial_points
+from pyro_dgp.processes.marginal import FunctionMarginal
 
 SMALLEST_VARIANCE = 1e-12
 
@@ -140,23 +141,3 @@ class InducingPoints(ProcessFamily):
         """Shapes from ``inducing_points`` and ``whitened_mean`` of the state."""
         points, mean = saved(state, "inducing_points", "whitened_mean")
         return InducingPointProcess(torch.zeros_like(points), mean.shape[0], self.covariance, 1.0)
-
-
-def initial_points(x: Float[Tensor, "n d"], size: int, name: str) -> Float[Tensor, "m d"]:
-    """At most ``size`` k-means centres of the rows of ``x``; seeded by torch's generator."""
-    distinct = torch.unique(x, dim=0)
-    if len(distinct) == 1 and len(x) > 1:
-        # A zero mean below carries every input to one point: start from standard normal points around it.
-        return distinct + torch.randn(min(size, len(x)), x.shape[-1], dtype=x.dtype, device=x.device)
-    if size >= len(distinct):
-        if size > len(distinct):
-            warnings.warn(
-                f"{size} inducing points asked for at {name!r}, which has {len(distinct)} distinct training inputs: "
-                f"reduced to {len(distinct)}",
-                stacklevel=2,
-            )
-        return distinct
-    seed = int(torch.randint(2**31 - 1, ()))
-    estimator = MiniBatchKMeans if len(x) > 20_000 else KMeans
-    centres = estimator(size, n_init=1, max_iter=50, random_state=seed).fit(x.cpu().double().numpy()).cluster_centers_
-    return torch.as_tensor(centres, dtype=x.dtype, device=x.device)

@@ -11,9 +11,9 @@ from pyro.nn import PyroModule, PyroParam
 from torch import Size, Tensor
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.internal.quadrature import gauss_hermite
 from pyro_dgp.processes import FunctionMarginal
 from pyro_dgp.propagation.base import Propagation
-from pyro_dgp.quadrature import gauss_hermite
 
 RULES = ("gauss-hermite", "qr1", "qr2", "qr3")
 #: Gauss-Hermite weights of more nodes underflow.

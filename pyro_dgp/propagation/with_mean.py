@@ -12,7 +12,7 @@ from pyro.distributions import TorchDistribution
 from torch import Size, Tensor
 
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.parameters import keep_parameters_local
+from pyro_dgp.internal.parameters import keep_parameters_local
 from pyro_dgp.processes import FunctionMarginal
 from pyro_dgp.propagation.base import Propagation
 

@@ -1,0 +1,1 @@
+"""Fits as ArviZ objects."""

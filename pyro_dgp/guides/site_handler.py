@@ -1,0 +1,39 @@
+"""The one place where handlers tell apart what stands at a site: an observation, function values, or anything else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyro.poutine.util import site_is_subsample
+
+from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.likelihoods import Observation
+
+Message = dict[str, Any]
+
+
+class SiteHandler:
+    """Mixin of Pyro messengers: calls the method for the kind of site that a message comes from. Each does nothing unless overridden."""
+
+    def _pyro_sample(self, msg: Message) -> None:
+        fn = msg["fn"]
+        if site_is_subsample(msg):
+            self.at_subsample(msg)
+        elif isinstance(fn, Observation):
+            self.at_observation(msg, fn)
+        elif isinstance(fn, FunctionPrior):
+            self.at_function(msg, fn)
+        else:
+            self.at_other(msg)
+
+    def at_subsample(self, msg: Message) -> None:
+        """The rows that a plate takes of the data."""
+
+    def at_observation(self, msg: Message, observation: Observation) -> None:
+        """A likelihood around Gaussian processes, ``pyro.sample("y", likelihood(gp(x)))``."""
+
+    def at_function(self, msg: Message, prior: FunctionPrior) -> None:
+        """Function values of a Gaussian process, ``pyro.sample("f", gp(x))``, observed or latent."""
+
+    def at_other(self, msg: Message) -> None:
+        """Any other sample site, observed or latent."""

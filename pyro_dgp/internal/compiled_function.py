@@ -1,0 +1,194 @@
+"""Functions of tensors as compiled programs: recorded once, compared with what they stand for, set aside where they do not serve."""
+
+from __future__ import annotations
+
+import logging
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyro
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.distributions import Distribution
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from pyro_dgp.internal.recording import reports
+
+logger = logging.getLogger("pyro_dgp")
+
+#: Results of a new program that are compared with those of its function.
+CHECKS = 3
+
+#: Tensors to tensors, the first of them a number or numbers that are finite where all is well.
+Function = Callable[..., tuple[Tensor, ...]]
+
+
+class Program:
+    """A function of tensors, recorded by ``make_fx`` and compiled by ``torch.compile`` at its first call.
+
+    The function must do the same operations at whatever values. What it draws at random is drawn as torch draws it: results are those of the
+    function from the same state of the generators. While it is recorded, distributions of the whole process are not validated.
+
+    :param what: its name in the log, which says why where there is no program.
+    :param function: what it stands for.
+    :param backend: of ``torch.compile``.
+    :param closed: whether a function that uses tensors with gradients besides its arguments is refused.
+    :param prepare: called with the first arguments before the function is recorded.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        function: Function,
+        backend: Any,
+        closed: bool = False,
+        prepare: Callable[[Sequence[Tensor]], None] | None = None,
+    ) -> None:
+        self.what, self.function, self.backend, self.closed, self.prepare = what, function, backend, closed, prepare
+        self._checks = CHECKS
+        self._is_made = False
+        self._compiled: Callable[..., Any] | None = None
+
+    def __call__(self, *points: Tensor) -> list[Tensor] | None:
+        """The function's results without gradients; nothing where there is no program, where something that it reports
+        (:func:`pyro_dgp.internal.recording.reports`) failed, or where the first result is not finite: then the generators are as they were.
+        """
+        before = _generators(points)
+        if not self._is_made:
+            self._is_made, self._compiled = True, self._make(points)
+            _set_generators(before)
+        if self._compiled is None:
+            return None
+        try:
+            with torch.no_grad():
+                *results, failed = self._compiled(*points)
+        except (RuntimeError, ValueError, TypeError) as problem:  # recorded sizes that follow values, say
+            self._compiled = None
+            _set_generators(before)
+            self._say(_first_words(problem))
+            return None
+        serves = not int(failed) and bool(torch.isfinite(results[0]).all())
+        if serves and self._checks > 0:
+            self._checks -= 1
+            serves = self._is_right(results, points, before)
+        if not serves:
+            _set_generators(before)
+        return results if serves else None
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether the function itself is not called any more."""
+        return self._is_made and (self._compiled is None or not self._checks)
+
+    def _is_right(self, results: list[Tensor], points: Sequence[Tensor], before: list[Tensor]) -> bool:
+        after = _generators(points)
+        _set_generators(before)
+        expected = self.function(*points)
+        same_draws = all(torch.equal(a, b) for a, b in zip(after, _generators(points), strict=True))
+        right = same_draws and all(_close(a, b) for a, b in zip(results, expected, strict=True))
+        if not right:
+            self._compiled = None
+            self._say("the program gives other numbers")
+        return right
+
+    def _make(self, points: Sequence[Tensor]) -> Callable[..., Any] | None:
+        def reported(*values: Tensor) -> tuple[Tensor, ...]:
+            with reports() as failures:
+                results = self.function(*values)
+            return *results, sum(failures, torch.zeros((), dtype=torch.int32))
+
+        try:
+            if self.prepare is not None:
+                self.prepare(points)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of the compiler, about itself
+                with _without_validation():
+                    graph = make_fx(reported)(*points)
+                if self.closed:
+                    _require_no_gradients(graph)
+                graph.graph.eliminate_dead_code()
+                graph.recompile()
+                options: Any = {"fallback_random": True} if self.backend == "inductor" else None
+                program = torch.compile(graph, backend=self.backend, dynamic=False, options=options)
+                with torch.no_grad():
+                    program(*points)
+        except Exception as problem:
+            self._say(_first_words(problem))
+            return None
+        return program
+
+    def _say(self, why: str) -> None:
+        say_not_compiled(self.what, why)
+
+
+def _first_words(problem: Exception) -> str:
+    """The first line of a message, and the second where the first announces it."""
+    lines = [line.strip() for line in str(problem).splitlines() if line.strip()] or [type(problem).__name__]
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+
+
+def say_not_compiled(what: str, why: str) -> None:
+    """A word in the log."""
+    logger.warning("%s is not compiled, the model runs as it is: %s", what, why)
+
+
+def with_gradients(value: Tensor, gradients: Sequence[Tensor], points: Sequence[Tensor]) -> Tensor:
+    """A number whose gradients at ``points`` are known already; ``backward`` hands them out."""
+    result: Tensor = _Known.apply(value, len(gradients), *gradients, *points)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Known(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, count: int, *rest: Tensor) -> Tensor:
+        ctx.save_for_backward(*rest[:count])
+        return value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        gradients = ctx.saved_tensors
+        return None, None, *(None for _ in gradients), *(grad * gradient for gradient in gradients)
+
+
+def _require_no_gradients(graph: GraphModule) -> None:
+    """Raise for constants of a graph that want gradients."""
+    if any(value.requires_grad for value in (*graph.parameters(), *graph.buffers())):
+        raise ValueError("it uses parameters that are none of its own modules'")
+
+
+@contextmanager
+def _without_validation() -> Iterator[None]:
+    """Distributions do not look at what they are given, not even those that were made to."""
+    before = Distribution._validate_sample
+    Distribution._validate_sample = lambda self, value: None  # type: ignore[method-assign]
+    try:
+        with pyro.validation_enabled(False):
+            yield
+    finally:
+        Distribution._validate_sample = before  # type: ignore[method-assign]
+
+
+def _close(found: Tensor, expected: Tensor) -> bool:
+    """Equal but for rounding, or neither is finite."""
+    if found.shape != expected.shape or not expected.numel():
+        return found.shape == expected.shape
+    tolerance = 1e-3 if expected.dtype == torch.float32 else 1e-5
+    scale = 1 + float(expected.double().abs().max())
+    return not math.isfinite(scale) or float((found.double() - expected.double()).abs().max()) <= tolerance * scale
+
+
+def _generators(points: Sequence[Tensor]) -> list[Tensor]:
+    """States of the processor's generator and, where the first tensor is elsewhere, of that device's."""
+    state = [torch.get_rng_state()]
+    return [*state, torch.cuda.get_rng_state(points[0].device)] if points[0].is_cuda else state
+
+
+def _set_generators(states: Sequence[Tensor]) -> None:
+    for set_state, state in zip((torch.set_rng_state, torch.cuda.set_rng_state), states, strict=False):
+        set_state(state)

@@ -1,0 +1,62 @@
+"""Functions whose first derivatives are written out, and whose second ones come from their plain formula."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+#: Gradients of the arguments of ``forward``; nothing for an argument that has none.
+Cotangents = tuple[Tensor | None, ...]
+
+
+class FusedFunction(torch.autograd.Function):
+    """Base of such functions. A subclass writes ``forward``, :meth:`cotangents` and :meth:`plain`.
+
+    Where a gradient is asked for that can be differentiated again (``create_graph=True``), the plain formula is differentiated in
+    the place of the written derivatives.
+    """
+
+    @staticmethod
+    @abstractmethod
+    def cotangents(ctx: Any, *args: Any, **kwargs: Any) -> Cotangents:
+        """The first derivatives: what ``backward`` of a ``torch.autograd.Function`` gives."""
+
+    @staticmethod
+    @abstractmethod
+    def plain(ctx: Any, *args: Any, **kwargs: Any) -> Tensor | tuple[Tensor, ...]:
+        """The formula, of the same tensors as ``forward``; arguments of other kinds come as ``None`` and are read from ``ctx``."""
+
+    @staticmethod
+    @abstractmethod
+    def inputs(ctx: Any) -> tuple[Tensor | None, ...]:
+        """The arguments of ``forward``, with ``None`` for those that are no tensors."""
+
+    @classmethod
+    def backward(cls, ctx: Any, *grads: Tensor) -> Cotangents:
+        """See ``torch.autograd.Function``."""
+        if torch.is_grad_enabled():
+            return differentiated(partial(cls.plain, ctx), cls.inputs(ctx), *grads)
+        return cls.cotangents(ctx, *grads)
+
+
+def differentiated(
+    formula: Callable[..., Tensor | tuple[Tensor, ...]], inputs: tuple[Tensor | None, ...], *grads: Tensor
+) -> Cotangents:
+    """Gradients of a formula that can be differentiated again; nothing for inputs that need none.
+
+    :param formula: from the inputs to one tensor or several.
+    :param grads: cotangents of its results.
+    """
+    # Views: an input that another one was computed from is differentiated in its own place alone.
+    inputs = tuple(None if tensor is None else tensor.view_as(tensor) for tensor in inputs)
+    outputs = formula(*inputs)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    wanted = [tensor for tensor in inputs if tensor is not None and tensor.requires_grad]
+    pairs = [(o, grad.expand_as(o)) for grad, o in zip(grads, outputs, strict=True) if o.requires_grad]
+    results = iter(torch.autograd.grad([o for o, _ in pairs], wanted, [g for _, g in pairs], create_graph=True))
+    return tuple(next(results) if tensor is not None and tensor.requires_grad else None for tensor in inputs)

@@ -1,0 +1,161 @@
+"""Dense linear algebra shared by priors and processes: Cholesky factors with a stated jitter, triangular products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_dgp.internal.recording import failed
+
+# Jitter is relative to the mean of the diagonal. A factorisation that fails is tried again with ten times the jitter.
+DEFAULT_JITTER = {torch.float64: 1e-8, torch.float32: 1e-6}
+LARGEST_JITTER = {torch.float64: 1e-4, torch.float32: 1e-3}
+
+
+class NotPositiveDefiniteError(RuntimeError):
+    """A covariance matrix has no Cholesky factor; the message names the site, the jitter and the condition number.
+
+    The words "input is not positive-definite" in it let Pyro's HMC and NUTS reject the proposal instead of stopping.
+    """
+
+
+def cholesky(matrix: Tensor, jitter: float | None, name: str) -> Tensor:
+    """Lower Cholesky factor of ``matrix + jitter * mean(diag(matrix)) * I``.
+
+    :param matrix: covariance matrices ``(..., N, N)``.
+    :param jitter: relative jitter; ``None`` takes :data:`DEFAULT_JITTER` of the matrix's dtype and, where that is not
+        enough, ten times more, up to :data:`LARGEST_JITTER`. A number given is used as it is.
+    :param name: the site, for the error message.
+    :returns: factors ``(..., N, N)``.
+    :raises NotPositiveDefiniteError: if there is no factor at the largest jitter, or the matrix holds NaN or infinity.
+    """
+    return _with_jitter(matrix, jitter, name, torch.linalg.cholesky_ex)
+
+
+def inverse_cholesky(matrix: Tensor, jitter: float | None, name: str) -> Tensor:
+    """Inverse of the factor that :func:`cholesky` gives, without gradients."""
+    return _with_jitter(matrix.detach(), jitter, name, _inverse_factor)
+
+
+def _with_jitter(
+    matrix: Tensor, jitter: float | None, name: str, factorise: Callable[[Tensor], tuple[Tensor, Tensor]]
+) -> Tensor:
+    if jitter is None:
+        attempt, largest = DEFAULT_JITTER[matrix.dtype], LARGEST_JITTER[matrix.dtype]
+    else:
+        attempt = largest = jitter
+    diagonal = matrix.diagonal(dim1=-2, dim2=-1)
+    level = diagonal.detach().mean(-1, keepdim=True)
+    while True:
+        jittered = matrix.clone()
+        jittered.diagonal(dim1=-2, dim2=-1).add_(attempt * level)
+        result, info = factorise(jittered)
+        if not failed(info):
+            return result
+        if attempt * 10 >= largest * 1.0001 or not bool(torch.isfinite(matrix).all()):
+            raise NotPositiveDefiniteError(_explain(matrix.detach(), attempt, name))
+        attempt *= 10
+
+
+def _inverse_factor(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    inverse = torch.zeros_like(matrix)
+    inverse.diagonal(dim1=-2, dim2=-1).fill_(1.0)
+    # In place: elsewhere a copy of the identity costs as much as the solve.
+    torch.linalg.solve_triangular(factor, inverse, upper=False, out=inverse)
+    return inverse, info
+
+
+def noisy_cholesky(matrix: Tensor, jitter: float | None, name: str) -> Tensor:
+    """Factor of a covariance that holds observation noise: without jitter where that succeeds, else as above."""
+    if jitter is None:
+        factor, info = torch.linalg.cholesky_ex(matrix)
+        if not failed(info):
+            return factor
+    return cholesky(matrix, jitter, name)
+
+
+def _explain(matrix: Tensor, jitter: float, name: str) -> str:
+    if not bool(torch.isfinite(matrix).all()):
+        return (
+            f"the covariance of {name!r} holds NaN or infinity (input is not positive-definite): "
+            "lower the learning rate or look for non-finite inputs"
+        )
+    values = torch.linalg.eigvalsh(matrix.double())
+    condition = float((values[..., -1].abs() / values[..., 0].abs().clamp_min(1e-300)).max())
+    return (
+        f"the covariance of {name!r}, {matrix.shape[-1]} points in {str(matrix.dtype).removeprefix('torch.')}, has no "
+        f"Cholesky factor at relative jitter {jitter:.0e}, condition number {condition:.1e} (input is not "
+        "positive-definite): use float64, or GaussianProcess(..., jitter=...) with a larger number"
+    )
+
+
+def solve_columns(factor: Tensor, columns: Tensor) -> Tensor:
+    """``L^-1 C`` for factors ``(..., M, M)`` and columns ``(..., M, N)``, batch axes broadcast.
+
+    Many columns are multiplied by the inverse: a product runs faster than a solve, forward and backward.
+    """
+    if columns.shape[-1] > 2 * factor.shape[-1]:
+        identity = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+        return torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False) @ columns
+    return torch.linalg.solve_triangular(factor, columns, upper=False)
+
+
+def fits(small: Tensor, large: Tensor) -> bool:
+    """Whether ``small`` broadcasts to the shape of ``large``: ``large * small`` can be had in place, and nothing is repeated."""
+    if small.dim() > large.dim():
+        return False
+    return all(a in (1, b) for a, b in zip(reversed(small.shape), reversed(large.shape), strict=False))
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """``a @ b``; where both have the same single batch axis, without matmul's search for a common shape."""
+    return torch.bmm(a, b) if a.dim() == b.dim() == 3 and len(a) == len(b) else a @ b
+
+
+def add_product_(c: Tensor, a: Tensor, b: Tensor, factor: float) -> Tensor:
+    """``c + factor * a @ b``, in place and, where :func:`product` is one call, in one pass."""
+    if a.dim() == b.dim() == 3 and len(a) == len(b):
+        return c.baddbmm_(a, b, alpha=factor)
+    return c.add_(a @ b, alpha=factor)
+
+
+class _ColumnSquares(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor) -> Tensor:
+        ctx.save_for_backward(matrix)
+        return torch.linalg.vecdot(matrix, matrix, dim=-2)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        (matrix,) = ctx.saved_tensors
+        return matrix * (2 * grad).unsqueeze(-2)
+
+
+def column_squares(matrix: Tensor) -> Tensor:
+    """Sums of squares of the columns, ``(..., M, N) -> (..., N)``, in one pass forward and one backward."""
+    result: Tensor = _ColumnSquares.apply(matrix)  # type: ignore[no-untyped-call]
+    return result
+
+
+def apply_factor(factor: Tensor, values: Tensor) -> Tensor:
+    """``L v`` for factors ``(..., E, N, N)`` (E kernels, 1 if the outputs share it) and values ``(..., N, D_out)``."""
+    if factor.shape[-3] == 1:
+        return factor.squeeze(-3) @ values
+    return (factor @ values.mT.unsqueeze(-1)).squeeze(-1).mT
+
+
+def solve_factor(factor: Tensor, values: Tensor, upper: bool = False) -> Tensor:
+    """``L^-1 v``, the inverse of :func:`apply_factor`; same shapes, for factors that are lower triangular or, transposed, upper."""
+    if factor.shape[-3] == 1:
+        single = factor.squeeze(-3)
+        batch = torch.broadcast_shapes(single.shape[:-2], values.shape[:-2])
+        single, values = single.expand(batch + single.shape[-2:]), values.expand(batch + values.shape[-2:])
+        return torch.linalg.solve_triangular(single, values, upper=upper)
+    columns = values.mT.unsqueeze(-1)
+    batch = torch.broadcast_shapes(factor.shape[:-2], columns.shape[:-2])
+    factor, columns = factor.expand(batch + factor.shape[-2:]), columns.expand(batch + columns.shape[-2:])
+    return torch.linalg.solve_triangular(factor, columns, upper=upper).squeeze(-1).mT

@@ -1,0 +1,52 @@
+"""Checks of values in functions that are recorded, where no branch can be taken: they are reported in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+from torch import Tensor
+
+_reports: ContextVar[list[Tensor] | None] = ContextVar("reports", default=None)
+
+
+@contextmanager
+def reports() -> Iterator[list[Tensor]]:
+    """Go on as if nothing failed while a function is recorded: factorise at the first jitter, accept all targets.
+
+    :returns: counts of failures; the results of the recorded function are right if all of them are zero.
+    """
+    collected: list[Tensor] = []
+    token = _reports.set(collected)
+    try:
+        yield collected
+    finally:
+        _reports.reset(token)
+
+
+def recording() -> bool:
+    """Whether a function is being recorded."""
+    return _reports.get() is not None
+
+
+def failed(report: Tensor) -> bool:
+    """Whether any of the numbers is not zero. While a function is recorded they are added to its reports, and nothing failed."""
+    collected = _reports.get()
+    if collected is None:
+        return bool(report.any())
+    collected.append(report.sum(dtype=torch.int32))
+    return False
+
+
+def require_all(valid: Tensor, message: str) -> None:
+    """Raise ``ValueError`` unless all entries are true; in a recorded function, report those that are not."""
+    if failed(~valid):
+        raise ValueError(message)
+
+
+def report_invalid(valid: Callable[[], Tensor]) -> None:
+    """In a recorded function, report the entries that are not valid. Elsewhere another check raises for them, and nothing is computed."""
+    if recording():
+        failed(~valid())

@@ -1,0 +1,76 @@
+"""Matern kernels of smoothness 1/2, 3/2 and 5/2."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pyro_dgp.kernels.radial import Radial
+from pyro_dgp.kernels.stationary import Stationary
+
+#: Keeps the slope of the square root finite at r = 0, where that of exp(-r) is infinite.
+_FLOOR = 1e-30
+
+
+def _root(squared: Tensor, factor: float) -> Tensor:
+    return (squared.clamp_min(_FLOOR) * factor).sqrt()
+
+
+def matern12(squared: Tensor) -> Tensor:
+    """``exp(-r)``."""
+    return torch.exp(-_root(squared, 1.0))
+
+
+def matern12_slope(squared: Tensor, need: bool) -> tuple[Tensor, Tensor | None]:
+    """Value and ``-c / (2 r)``; zero at r = 0, where there is none."""
+    s = squared.clamp_min_(_FLOOR).sqrt_()
+    value = s.neg().exp_()
+    if not need:
+        return value, None
+    return value, (value / s).mul_(-0.5).masked_fill_(s <= _FLOOR**0.5, 0.0)
+
+
+class Matern12(Stationary):
+    """Matern kernel of smoothness 1/2, ``c = exp(-r)``."""
+
+    correlation = Radial(matern12, matern12_slope)
+
+
+def matern32(squared: Tensor) -> Tensor:
+    """``(1 + s) exp(-s)``, ``s = sqrt(3) r``."""
+    s = _root(squared, 3.0)
+    return (1 + s) * torch.exp(-s)
+
+
+def matern32_slope(squared: Tensor, need: bool) -> tuple[Tensor, Tensor | None]:
+    """Value and ``-3/2 exp(-s)``."""
+    s = squared.clamp_min_(_FLOOR).mul_(3.0).sqrt_()
+    decay = s.neg().exp_()
+    return s.add_(1.0).mul_(decay), decay.mul_(-1.5) if need else None
+
+
+class Matern32(Stationary):
+    """Matern kernel of smoothness 3/2, ``c = (1 + sqrt(3) r) exp(-sqrt(3) r)``."""
+
+    correlation = Radial(matern32, matern32_slope)
+
+
+def matern52(squared: Tensor) -> Tensor:
+    """``(1 + s + s^2 / 3) exp(-s)``, ``s = sqrt(5) r``."""
+    s = _root(squared, 5.0)
+    return (1 + s + s.square() / 3) * torch.exp(-s)
+
+
+def matern52_slope(squared: Tensor, need: bool) -> tuple[Tensor, Tensor | None]:
+    """Value and ``-5/6 (1 + s) exp(-s)``."""
+    s = squared.clamp_min_(_FLOOR).mul_(5.0).sqrt_()
+    decay = s.neg().exp_()
+    slope = torch.addcmul(decay, s, decay)  # (1 + s) exp(-s)
+    value = s.square_().mul_(decay).mul_(1 / 3).add_(slope)
+    return value, slope.mul_(-5 / 6) if need else None
+
+
+class Matern52(Stationary):
+    """Matern kernel of smoothness 5/2, ``c = (1 + sqrt(5) r + 5 r^2 / 3) exp(-sqrt(5) r)``."""
+
+    correlation = Radial(matern52, matern52_slope)

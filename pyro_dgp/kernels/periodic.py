@@ -1,0 +1,54 @@
+"""The periodic kernel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pyro_dgp.kernels.base import per_dimension, positive, require_dimensions
+from pyro_dgp.kernels.rbf import RBF
+from pyro_dgp.kernels.stationary import Stationary
+
+
+@dataclass(frozen=True)
+class _Circle:
+    """Inputs as points on a circle for each dimension, whose chord is ``2 sin(pi |x - z| / period)``."""
+
+    lengthscale: Tensor
+    period: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        require_dimensions(x, self.lengthscale)
+        angle = 2 * math.pi * x / self.period
+        return torch.cat([torch.cos(angle) / self.lengthscale, torch.sin(angle) / self.lengthscale], -1)
+
+
+class Periodic(Stationary):
+    """Periodic kernel, ``k = variance * exp(-2 sum_d sin^2(pi (x_d - z_d) / period_d) / lengthscale_d^2)``.
+
+    :param period: initial period, in units of the inputs, shape ``(outputs?, ard?)``; the others as in
+        :class:`Stationary`.
+    """
+
+    def __init__(
+        self,
+        ard: int | None = None,
+        outputs: int | None = None,
+        lengthscale: float = 1.0,
+        variance: float = 1.0,
+        period: float = 1.0,
+    ) -> None:
+        super().__init__(ard, outputs, lengthscale, variance)
+        self.period = positive(period, outputs, ard)
+
+    correlation = RBF.correlation
+
+    def warp(self) -> Callable[[Tensor], Tensor]:
+        """Onto circles; reads ``lengthscale`` and ``period``."""
+        return _Circle(
+            per_dimension(self.lengthscale, self.outputs, self.ard), per_dimension(self.period, self.outputs, self.ard)
+        )

@@ -1,0 +1,47 @@
+"""The rational quadratic kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pyro_dgp.kernels.base import (
+    per_output,
+    positive,
+)
+from pyro_dgp.kernels.distance import squared_distance
+from pyro_dgp.kernels.stationary import Correlation, Stationary
+
+
+@dataclass(frozen=True)
+class _RationalQuadraticCorrelation:
+    alpha: Tensor
+
+    def __call__(self, x: Tensor, z: Tensor | None, variance: Tensor) -> Tensor:
+        alpha = self.alpha[..., None, None]
+        return variance * torch.exp(-alpha * torch.log1p(squared_distance(x, z).clamp_min(0.0) / (2 * alpha)))
+
+
+class RationalQuadratic(Stationary):
+    """Rational quadratic kernel, ``c = (1 + r^2 / (2 alpha))^-alpha``; ``alpha`` to infinity gives :class:`RBF`.
+
+    :param alpha: initial shape parameter, shape ``(outputs?,)``; the others as in :class:`Stationary`.
+    """
+
+    def __init__(
+        self,
+        ard: int | None = None,
+        outputs: int | None = None,
+        lengthscale: float = 1.0,
+        variance: float = 1.0,
+        alpha: float = 1.0,
+    ) -> None:
+        super().__init__(ard, outputs, lengthscale, variance)
+        self.alpha = positive(alpha, outputs)
+
+    @property
+    def correlation(self) -> Correlation:
+        """``(1 + r^2 / (2 alpha))^-alpha``; reads ``alpha``."""
+        return _RationalQuadraticCorrelation(per_output(self.alpha, self.outputs))

@@ -1,0 +1,72 @@
+"""Kernels around a kernel: a variance in front, and a choice of input dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from pyro_dgp.kernels.base import Covariance, Kernel, per_output, positive
+
+
+@dataclass(frozen=True)
+class ScaledCovariance(Covariance):
+    """``variance * k``."""
+
+    part: Covariance
+    variance: Tensor
+
+    def matrix(
+        self, x: Float[Tensor, "*b e n d"], z: Float[Tensor, "*c o m d"] | None = None
+    ) -> Float[Tensor, "*r p n k"]:
+        """See :class:`Covariance`."""
+        return self.variance[..., None, None] * self.part.matrix(x, z)
+
+    def diagonal(self, x: Float[Tensor, "*b e n d"]) -> Float[Tensor, "*r p n"]:
+        """See :class:`Covariance`."""
+        return self.variance[..., None] * self.part.diagonal(x)
+
+
+@dataclass(frozen=True)
+class ActiveDimsCovariance(Covariance):
+    """``k`` on some of the input dimensions."""
+
+    part: Covariance
+    dims: tuple[int, ...]
+
+    def matrix(
+        self, x: Float[Tensor, "*b e n d"], z: Float[Tensor, "*c o m d"] | None = None
+    ) -> Float[Tensor, "*r p n k"]:
+        """See :class:`Covariance`."""
+        return self.part.matrix(x[..., self.dims], None if z is None else z[..., self.dims])
+
+    def diagonal(self, x: Float[Tensor, "*b e n d"]) -> Float[Tensor, "*r p n"]:
+        """See :class:`Covariance`."""
+        return self.part.diagonal(x[..., self.dims])
+
+
+class Scaled(Kernel):
+    """``variance * k`` with a variance of its own, shape ``(outputs?,)``."""
+
+    def __init__(self, part: Kernel, outputs: int | None = None, variance: float = 1.0) -> None:
+        super().__init__()
+        self.part, self.outputs = part, outputs
+        self.variance = positive(variance, outputs)
+
+    def forward(self) -> Covariance:
+        """Read the variance and the part."""
+        return ScaledCovariance(self.part(), per_output(self.variance, self.outputs))
+
+
+class ActiveDims(Kernel):
+    """A kernel on the input dimensions ``dims`` alone; ``ard`` of the part counts these."""
+
+    def __init__(self, part: Kernel, dims: Sequence[int]) -> None:
+        super().__init__()
+        self.part, self.dims = part, tuple(dims)
+
+    def forward(self) -> Covariance:
+        """Read the part."""
+        return ActiveDimsCovariance(self.part(), self.dims)

@@ -1,0 +1,131 @@
+"""The two distributions of y that a model and a guide hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from pyro.distributions import TorchDistribution, constraints
+from torch import Size, Tensor
+from torch.distributions import Distribution
+
+from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.likelihoods.conditional import Conditional
+from pyro_dgp.likelihoods.moments import Marginal, Moments
+from pyro_dgp.likelihoods.targets import check_target, refuse_data_plate
+
+
+class Observation(TorchDistribution):
+    """The prior of y, ``int p(y | f) p(f) df`` with p(f) a Gaussian process: a likelihood wrapped around GPs.
+
+    :ivar conditional: the likelihood with its parameter values.
+    :ivar priors: the GPs it wraps, by name; a guide keys its processes by (site, name).
+    """
+
+    arg_constraints: dict[str, constraints.Constraint] = {}
+    has_rsample = False
+
+    def __init__(self, conditional: Conditional, priors: Mapping[str, FunctionPrior], outputs: int) -> None:
+        self.conditional, self.priors, self.outputs = conditional, dict(priors), outputs
+        first = next(iter(self.priors.values()))
+        event = first.event_shape[:1] if outputs == 1 else Size((first.event_shape[0], outputs))
+        super().__init__(first.batch_shape, event, validate_args=False)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """That of y given f."""
+        f = {name: prior.mean for name, prior in self.priors.items()}
+        return self.conditional.given(join(f)).support
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Observation:
+        """More batches."""
+        shape = Size(batch_shape)
+        refuse_data_plate(self.event_shape[0])
+        return Observation(self.conditional, {k: p.expand(shape) for k, p in self.priors.items()}, self.outputs)
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Function values from the prior, then y given them."""
+        with torch.no_grad():
+            f = {name: prior.rsample(Size(sample_shape)) for name, prior in self.priors.items()}
+            draw: Tensor = self.conditional.given(join(f)).sample()
+        return draw
+
+    def log_prob(self, value: Any) -> Tensor:
+        """``log p(y)`` under the exact prior, nats in total; shape of the batch. Raises without a closed form."""
+        check_target(value, self.event_shape, next(iter(self.priors.values())).x)
+        if len(self.priors) > 1:
+            raise ValueError(
+                "log p(y) has no closed form for a likelihood of several GPs: use pyro_dgp.whitened(model)"
+            )
+        return self.conditional.joint_log_prob(value, next(iter(self.priors.values())))
+
+    def collapse(self, marginals: Mapping[str, Marginal]) -> CollapsedObservation:
+        """y under marginals q(f) in the place of the priors."""
+        return CollapsedObservation(self.conditional, marginals, self.event_shape)
+
+
+def join(values: Mapping[str, Tensor]) -> Tensor:
+    """Values of the GPs of one observation side by side: ``(..., N, sum of outputs)``."""
+    parts = list(values.values())
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+
+class CollapsedObservation(TorchDistribution):
+    """The guide's y, ``int p(y | f) q(f) df``, with f integrated out row by row. This library's losses read it.
+
+    ``log_prob`` raises: stock losses would add it to a KL that their trace has dropped.
+    """
+
+    arg_constraints: dict[str, constraints.Constraint] = {}
+    has_rsample = False
+
+    def __init__(self, conditional: Conditional, marginals: Mapping[str, Marginal], event: Size) -> None:
+        self.conditional, self.marginals = conditional, dict(marginals)
+        self.moments = Moments(
+            join({k: q.mean for k, q in self.marginals.items()}),
+            join({k: q.variance for k, q in self.marginals.items()}),
+        )
+        super().__init__(self.moments.mean.shape[:-2], event, validate_args=False)
+
+    support = constraints.real
+
+    def of_components(self, chosen: Tensor) -> CollapsedObservation:
+        """Some of the components, which lead the moments: a mask ``(S,)``."""
+        marginals = {name: Moments(q.mean[chosen], q.variance[chosen]) for name, q in self.marginals.items()}
+        return CollapsedObservation(self.conditional, marginals, self.event_shape)
+
+    def expected_log_prob(self, y: Any) -> Tensor:
+        """``E_q log p(y_n | f_n)``, ``(..., N)``."""
+        check_target(y, self.event_shape, self.moments.mean)
+        self.conditional.check(y)
+        return self.conditional.expected_log_prob(y, self.moments)
+
+    def predictive_log_prob(self, y: Any) -> Tensor:
+        """``log E_q p(y_n | f_n)``, ``(..., N)``."""
+        check_target(y, self.event_shape, self.moments.mean)
+        self.conditional.check(y)
+        return self.conditional.predictive_log_prob(y, self.moments)
+
+    def log_expected_gamma_score(self, y: Any, gamma: float) -> Tensor:
+        """See :class:`Conditional`, ``(..., N)``."""
+        check_target(y, self.event_shape, self.moments.mean)
+        self.conditional.check(y)
+        return self.conditional.log_expected_gamma_score(y, self.moments, gamma)
+
+    def components(self) -> Distribution:
+        """The predictive distribution of each row, see :class:`Conditional`."""
+        return self.conditional.components(self.moments)
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draws of y, independent over rows."""
+        draw: Tensor = self.components().sample(Size(sample_shape))
+        return draw
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Raises: this site belongs to the losses of this library."""
+        raise ValueError(
+            "a stock loss asked for the log_prob of an observation whose Gaussian process the guide has integrated out; "
+            "its KL would be lost: use pyro_dgp.ELBO or another loss of this library, or write the two sites "
+            "f = pyro.sample('f', gp(x)) and pyro.sample('y', likelihood.given(f), obs=y)"
+        )

@@ -1,0 +1,112 @@
+"""The posterior density of a whitened model as one compiled program: for chains long enough to pay for the compiler."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_dgp.internal.compiled_function import Function, Program, with_gradients
+from pyro_dgp.mcmc.density import WhitenedDensity
+from pyro_dgp.mcmc.evaluation import Evaluate, Evaluation
+from pyro_dgp.mcmc.surrogates import SurrogateEvaluation, Surrogates
+from pyro_dgp.mcmc.whitening import SUFFIX
+
+
+class CompiledDensity(WhitenedDensity):
+    """:class:`WhitenedDensity` whose runs of the model are recorded once, with their gradients, and compiled by ``torch.compile``.
+
+    ``WhitenedNUTS(model, density=CompiledDensity)``, ``EllipticalSlice(model, density=CompiledDensity)``. Python, Pyro's handlers and autograd
+    are gone from each step, at the price of 10 to 40 seconds at the start of a chain, once for each process (the compiler keeps what it
+    made on disk). It needs a C++ compiler. The model must do the same tensor operations at whatever values: one that
+    looks at numbers (``if h.mean() > 0``, ``h.tolist()``) has no program. The first :data:`~pyro_dgp.programs.CHECKS` results are compared with the model's.
+    Where there is no program, and for each matrix that has no Cholesky factor at the first jitter, the model runs as it is.
+    While it records, distributions of the whole process are not validated.
+
+    :cvar backend: of ``torch.compile``.
+    """
+
+    backend = "inductor"
+
+    def __init__(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        super().__init__(model, args, kwargs)
+        self._programs: dict[str, Program] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without programs: they belong to a process."""
+        return {**vars(self), "_programs": {}}
+
+    def potential(self, params: Mapping[str, Tensor]) -> Tensor:
+        """See :meth:`WhitenedDensity.potential`."""
+        given = [params[name] for name in self.start]
+        results = self._run("the gradient", self._energy_and_gradients, [value.detach() for value in given])
+        if results is None:
+            return super().potential(params)
+        energy, *gradients = results
+        return with_gradients(energy, gradients, given)
+
+    def _energy_and_gradients(self, *values: Tensor) -> tuple[Tensor, ...]:
+        with torch.enable_grad():
+            leaves = [value.detach().requires_grad_() for value in values]
+            energy = WhitenedDensity.potential(self, dict(zip(self.start, leaves, strict=True)))
+            return energy.detach(), *torch.autograd.grad(energy, leaves)
+
+    def evaluate(
+        self, values: Mapping[str, Tensor], known: Evaluation | None = None, changed: str | None = None
+    ) -> Evaluation:
+        """See :meth:`WhitenedDensity.evaluate`; a program uses nothing of ``known``."""
+        results = self._run("the density", self._parts, [values[name] for name in self.start])
+        if results is None:
+            return super().evaluate(values, known, changed)
+        log_likelihood, *log_priors = results[0].tolist()
+        return Evaluation(log_likelihood, dict(zip(self.transforms, log_priors, strict=True))).or_impossible()
+
+    def _parts(self, *points: Tensor) -> tuple[Tensor, ...]:
+        with torch.no_grad():
+            run = self.run(dict(zip(self.start, points, strict=True)), Evaluation(0.0))
+        return (self._numbers(run),)
+
+    def evaluate_given(
+        self, surrogates: Surrogates, values: Mapping[str, Tensor], known: Evaluation, changed: str
+    ) -> SurrogateEvaluation:
+        """See :meth:`WhitenedDensity.evaluate_given`; a program for each set of GPs."""
+        sites = tuple(surrogates.data)
+        if not sites:
+            return SurrogateEvaluation(self.evaluate(values, known, changed))
+        points = [surrogates.scale, *(values[name] for name in self._others(sites))]
+        points += [*surrogates.data.values(), *surrogates.noise.values()]
+        what = f"the density given {', '.join(sites)}"
+        results = self._run(what, functools.partial(self._parts_given, sites), points)
+        if results is None:
+            return super().evaluate_given(surrogates, values, known, changed)
+        (log_likelihood, log_surrogates, *log_priors), whitened = results[0].tolist(), results[1:]
+        evaluation = Evaluation(log_likelihood, dict(zip(self.transforms, log_priors, strict=True))).or_impossible()
+        names = [name + SUFFIX for name in sites]
+        return SurrogateEvaluation(evaluation, log_surrogates, dict(zip(names, whitened, strict=True)))
+
+    def _others(self, sites: tuple[str, ...]) -> list[str]:
+        return [name for name in self.start if name.removesuffix(SUFFIX) not in sites]
+
+    def _parts_given(self, sites: tuple[str, ...], scale: Tensor, *points: Tensor) -> tuple[Tensor, ...]:
+        count = len(sites)
+        data, noise = points[-2 * count : -count], points[-count:]
+        values = dict(zip(self._others(sites), points[: -2 * count], strict=True))
+        given = Surrogates(scale, dict(zip(sites, data, strict=True)), dict(zip(sites, noise, strict=True)))
+        with torch.no_grad():
+            run = self.run_given(given, values, Evaluation(0.0))
+        log_surrogates = torch.stack(run.log_surrogates).sum()
+        return self._numbers(run, log_surrogates), *(run.whitened[name + SUFFIX] for name in sites)
+
+    def _numbers(self, run: Evaluate, *others: Tensor) -> Tensor:
+        """Log likelihood, others, and log priors in a row."""
+        priors = (torch.as_tensor(run.log_priors[name]) for name in self.transforms)
+        return torch.stack([torch.stack(run.observed).sum(), *others, *priors])
+
+    def _run(self, what: str, function: Function, points: list[Tensor]) -> list[Tensor] | None:
+        """Results of the program, made at its first use; nothing if there is none or a matrix could not be factorised."""
+        if what not in self._programs:
+            self._programs[what] = Program(what, function, self.backend)
+        return self._programs[what](*points)

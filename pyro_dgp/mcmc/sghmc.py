@@ -1,0 +1,223 @@
+"""Stochastic-gradient HMC over inducing variables, with moving-window updates of all else ([SGHMC]: Havasi et al. 2018)."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from pyro_dgp.guides.variational import Variational
+from pyro_dgp.internal.parameters import module_local_parameters
+from pyro_dgp.losses import ELBO
+from pyro_dgp.prediction.from_guide import predict
+from pyro_dgp.prediction.prediction import Prediction
+from pyro_dgp.prediction.thinning import equally_spaced
+from pyro_dgp.training.loop import batches, check_data, decay
+
+#: e at the first step of the burn-in at least.
+FIRST_STEP = 0.1
+
+#: What a sampler calls: ``report(step, total, figures)``.
+Report = Callable[[int, int, dict[str, float]], object]
+
+
+@dataclass
+class InducingDraws:
+    """What stochastic-gradient HMC leaves behind.
+
+    :ivar draws: whitened inducing variables of each GP ``(draws, D_out, M)``, by the name of the guide's parameter: one chain, for ArviZ
+        ``{name: values[None] for name, values in draws.items()}``.
+    :ivar potential: minus the log joint density of mini-batches just before the move to each draw, nats, scaled to all rows, a stochastic
+        estimate.
+    :ivar seconds: wall-clock time.
+    """
+
+    draws: dict[str, Tensor] = field(default_factory=dict)
+    potential: Tensor = field(default_factory=lambda: torch.zeros(0))
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class StochasticGradientHMC:
+    """Samples ``v`` of every GP from ``p(v | y)`` by mini-batches (Chen, Fox and Guestrin 2014; [SGHMC] section 3).
+
+    With momentum r, friction a, step size e, gradient g of the potential ``U = -log p(y, v)`` and a diagonal preconditioner P:
+
+        r <- (1 - a) r - e^2 P g + N(0, (2 a - a^2) e^2 P),    v <- v + r.
+
+    There is no accept step: draws have a bias that falls with the square of e for exact gradients; noise of the gradients adds one that falls with e.
+    P is one over the root of the running second moment of g, learned in the burn-in (Springenberg et al. 2016) and fixed
+    afterwards. In the burn-in all other parameters (inducing points, hyperparameters) take a step of Adam after each move, at a
+    draw taken from a window of the last ones: the stochastic EM of [SGHMC] section 4. They stand still while draws are kept.
+
+    :param step_size: e times the root of the number of rows ([SGHMC] takes 0.01 and many more steps). In the first half of the burn-in e
+        falls from :data:`FIRST_STEP`, if that is larger.
+    :param friction: a, in (0, 1).
+    :param burn_in: steps before draws are kept.
+    :param thin: steps between draws.
+    :param window: past values of v that hyperparameters are trained at.
+    :param learning_rate: of Adam for all that is not sampled, falling at the end of the burn-in as in :func:`~pyro_dgp.fit`; 0 leaves it
+        as it is.
+    """
+
+    step_size: float = 0.2
+    friction: float = 0.05
+    burn_in: int = 2000
+    thin: int = 20
+    window: int = 300
+    learning_rate: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 0 < self.friction < 1:
+            raise ValueError(f"friction lies between 0 and 1, got {self.friction}")
+        if min(self.step_size, self.thin, self.window) <= 0 or self.burn_in < 0 or self.learning_rate < 0:
+            raise ValueError(
+                f"step_size, thin and window are above 0, burn_in and learning_rate at least 0, got {self.step_size}, {self.thin}, "
+                f"{self.window}, {self.burn_in}, {self.learning_rate}"
+            )
+
+    def _step(self, step: int, rows: int) -> float:
+        """e, larger in the first half of the burn-in: draws of many rows lie far from the start in units of e."""
+        first = FIRST_STEP * (1 - 2 * step / self.burn_in) if step < self.burn_in else 0.0
+        return max(self.step_size / math.sqrt(rows), first)
+
+    def run(
+        self,
+        guide: Variational,
+        x: Tensor,
+        y: Tensor,
+        num_samples: int,
+        batch_size: int = 1000,
+        seed: int = 0,
+        report: Report | None = None,
+    ) -> InducingDraws:
+        """Sample; the guide is left at the last draw, its other parameters trained.
+
+        :param guide: initialised, with ``InducingPoints(M, covariance="delta")`` for every GP: its points are what is sampled. Its
+            propagation's samples estimate ``log p(y | v)`` from below, one of them as in [SGHMC].
+        :param x: training inputs ``(N, D)``.
+        :param y: targets.
+        :param num_samples: draws kept.
+        :param batch_size: rows of a gradient.
+        """
+        check_data(x, y)
+        guide.require_initialized()
+        start, total = time.perf_counter(), self.burn_in + num_samples * self.thin
+        loss, rows, result = ELBO(len(x))(guide.model, guide), batches(len(x), batch_size, seed), InducingDraws()
+        with module_local_parameters(loss), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            sampled = _sampled(guide)
+            chain = _HamiltonianState(list(sampled.values()), self.friction)
+            others = [p for p in loss.parameters() if all(p is not v for v in sampled.values())]
+            adam = torch.optim.Adam(others, lr=self.learning_rate, fused=True)
+            schedule = torch.optim.lr_scheduler.LambdaLR(adam, lambda step: decay(step / max(self.burn_in, 1)))
+            past: deque[list[Tensor]] = deque(maxlen=self.window)
+            kept: list[list[Tensor]] = []
+            potentials = []
+            for step in range(total):
+                index = next(rows)
+                potential = loss(x[index], y[index])
+                chain.move(potential, self._step(step, len(x)), adapt=step < self.burn_in)
+                if step < self.burn_in and self.learning_rate > 0:
+                    past.append(chain.copy())
+                    with chain.at(past[int(torch.randint(len(past), ()))]):
+                        adam.zero_grad()
+                        index = next(rows)
+                        (loss(x[index], y[index]) / len(x)).backward()
+                        adam.step()
+                        schedule.step()
+                elif step >= self.burn_in and (step - self.burn_in + 1) % self.thin == 0:
+                    kept.append(chain.copy())
+                    potentials.append(float(potential.detach()))
+                if report is not None:
+                    report(step + 1, total, {"potential": float(potential.detach()) / len(x)})
+        result.draws = {name: torch.stack([draw[i] for draw in kept]) for i, name in enumerate(sampled)}
+        result.potential, result.seconds = torch.tensor(potentials), time.perf_counter() - start
+        return result
+
+
+class _HamiltonianState:
+    """Positions (the guide's own parameters), momenta, preconditioner."""
+
+    def __init__(self, positions: list[nn.Parameter], friction: float) -> None:
+        self.positions, self.friction = positions, friction
+        self.momenta = [torch.zeros_like(p) for p in positions]
+        self.memory = [torch.ones_like(p) for p in positions]
+        self.gradients = [torch.ones_like(p) for p in positions]
+        self.squares = [torch.ones_like(p) for p in positions]
+
+    def move(self, potential: Tensor, step_size: float, adapt: bool) -> None:
+        """One step e of all positions."""
+        value = float(potential.detach())
+        if not math.isfinite(value):
+            raise ValueError(f"the potential is {value}: lower step_size, or use float64 if this is float32")
+        gradients = torch.autograd.grad(potential, self.positions)
+        noise = self.friction * (2 - self.friction)
+        with torch.no_grad():
+            for i, (position, gradient) in enumerate(zip(self.positions, gradients, strict=True)):
+                if adapt:
+                    self._learn(i, gradient)
+                metric = step_size**2 / (self.squares[i].sqrt() + 1e-16)
+                momentum = self.momenta[i].mul_(1 - self.friction)
+                momentum.sub_(metric * gradient).add_((noise * metric).sqrt() * torch.randn_like(position))
+                position.add_(momentum)
+
+    def _learn(self, i: int, gradient: Tensor) -> None:
+        """Running moments whose window grows where the gradient is mostly noise (Springenberg et al. 2016, Eq. 9)."""
+        rate = 1 / (self.memory[i] + 1)
+        self.memory[i] = 1 + self.memory[i] * (1 - self.gradients[i].square() / (self.squares[i] + 1e-16))
+        self.gradients[i].lerp_(gradient, rate)
+        self.squares[i].lerp_(gradient.square(), rate)
+
+    def copy(self) -> list[Tensor]:
+        """The positions."""
+        return [p.detach().clone() for p in self.positions]
+
+    @contextmanager
+    def at(self, values: list[Tensor]) -> Iterator[None]:
+        """Other positions for a while."""
+        own = self.copy()
+        self._set(values)
+        try:
+            yield
+        finally:
+            self._set(own)
+
+    def _set(self, values: list[Tensor]) -> None:
+        for position, value in zip(self.positions, values, strict=True):
+            position.data.copy_(value)
+
+
+def _sampled(guide: Variational) -> dict[str, nn.Parameter]:
+    """The inducing variables, by name."""
+    wrong = [
+        key for key, process in guide.processes.named_children() if getattr(process, "covariance", None) != "delta"
+    ]
+    if wrong:
+        raise ValueError(
+            f"the process of {wrong[0]!r} is no set of inducing variables to be sampled: give the guide "
+            'InducingPoints(M, covariance="delta")'
+        )
+    named = guide.named_parameters()
+    return {n: p for n, p in named if n.startswith("processes.") and n.split(".")[-1].startswith("whitened_mean")}
+
+
+def predict_draws(
+    guide: Variational, draws: dict[str, Tensor], x: Tensor, num_draws: int = 100, batch_size: int = 1000
+) -> Prediction:
+    """The predictive distribution at new inputs from draws of inducing variables: one mixture component for each.
+
+    :param guide: the one that was sampled.
+    :param draws: ``InducingDraws.draws``.
+    :param x: test inputs ``(N, D)``.
+    :param num_draws: at most this many draws, equally spaced, are used.
+    """
+    total = len(next(iter(draws.values())))
+    states = [{name: values[i] for name, values in draws.items()} for i in equally_spaced(total, num_draws)]
+    return predict(guide, x, len(states), batch_size=batch_size, states=states)

@@ -1,0 +1,102 @@
+"""Deep kernel learning: a neural feature extractor in front of any model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from pyro.nn import PyroModule
+from pyro.nn.module import to_pyro_module_
+from torch import Tensor, nn
+
+#: Widths of the hidden layers; the features come after them.
+HIDDEN = (50, 20)
+#: The features stay within so many of their initial standard deviations.
+REACH = 3.0
+
+
+class FeatureExtractor(nn.Module):
+    """A network of linear layers with ReLU between them, ``(..., N, D) -> (..., N, features)`` (after Wilson et al. 2016).
+
+    Inputs and features are standardised, the features by the untrained network's statistics on ``x``. Both stay fixed: the
+    kernels on top start at the right scale, and no row's features depend on the other rows of a batch, as batch normalisation
+    would have it. Three things together keep the features within reach of the inducing points at learning rates that suit
+    kernels; without them the mean becomes constant and stays so:
+
+    - A standardised feature z becomes ``3 tanh(z / 3)``: z to first order, and never beyond 3.
+    - The weights start at the variance that keeps the scale of the values from layer to layer (He et al. 2015), so that
+      the standardisation does not magnify the steps of the optimiser.
+    - Two narrow hidden layers: a step of Adam moves the values of a layer in proportion to its width. Wider or deeper networks,
+      such as the (100, 100, 50, 20) of earlier versions, want ``fit(..., optimizer=adam_for_networks)``.
+
+    :param x: training inputs ``(N, D)``.
+    :param features: number of features.
+    :param hidden: widths of the hidden layers.
+    """
+
+    input_shift: Tensor
+    input_scale: Tensor
+    shift: Tensor
+    scale: Tensor
+
+    def __init__(self, x: Tensor, features: int = 5, hidden: Sequence[int] = HIDDEN) -> None:
+        super().__init__()
+        if x.dim() != 2:
+            raise ValueError(
+                f"FeatureExtractor takes inputs (N, D), got {tuple(x.shape)}: use x[:, None] for one input"
+            )
+        layers: list[nn.Module] = []
+        width = x.shape[-1]
+        for size in hidden:
+            layers += [_linear(width, size, "relu"), nn.ReLU()]
+            width = size
+        self.network = nn.Sequential(*layers, _linear(width, features, "linear")).to(x)
+        with torch.no_grad():
+            self._keep_statistics("input_", x)
+            self._keep_statistics("", self._raw(x))
+
+    def _keep_statistics(self, prefix: str, values: Tensor) -> None:
+        """Mean and scale of each column; a constant column is only shifted."""
+        spread = values.std(0, correction=0)
+        self.register_buffer(f"{prefix}shift", values.mean(0))
+        rounding = 10 * torch.finfo(values.dtype).eps * values.abs().amax(0)
+        self.register_buffer(f"{prefix}scale", torch.where(spread > rounding, spread, 1.0))
+
+    def _raw(self, x: Tensor) -> Tensor:
+        raw: Tensor = self.network((x - self.input_shift) / self.input_scale)
+        return raw
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The features."""
+        return REACH * torch.tanh((self._raw(x) - self.shift) / (REACH * self.scale))
+
+
+def _linear(inputs: int, outputs: int, nonlinearity: Literal["relu", "linear"]) -> nn.Linear:
+    layer = nn.Linear(inputs, outputs)
+    nn.init.kaiming_normal_(layer.weight, nonlinearity=nonlinearity)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class DeepKernel(PyroModule):
+    """``model`` on the features of the inputs: ``model(extractor(x), y)``, trained as one ([DSPP] 5.5; Wilson et al. 2016).
+
+    :param extractor: any module ``(N, D) -> (N, features)``; see :class:`FeatureExtractor`. It is made a Pyro module in
+        place, so that stock ``SVI`` trains its parameters too.
+    :param model: any model called as ``model(x, y)``, of inputs ``(N, features)``: build it on ``extractor(x).detach()``.
+
+    ``fit`` trains it as it trains any model. Other networks than :class:`FeatureExtractor` may need
+    ``fit(..., optimizer=adam_for_networks)``, after ``from pyro_dgp.training.loop import adam_for_networks``: at the learning rate that suits kernels they can carry the
+    features out of reach of the inducing points, and the mean stays constant from there on.
+    """
+
+    def __init__(self, extractor: nn.Module, model: nn.Module) -> None:
+        super().__init__()
+        if not isinstance(extractor, PyroModule):
+            to_pyro_module_(extractor)
+        self.extractor, self.model = extractor, model
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """The model at the features."""
+        return self.model(self.extractor(x), *args, **kwargs)

@@ -1,0 +1,1 @@
+"""Predictive distributions, their scores, and the distance between two of them."""

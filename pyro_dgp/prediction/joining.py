@@ -1,0 +1,57 @@
+"""Distributions made of the parameters of others of their kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+
+def chosen(components: Distribution, mask: Tensor) -> Distribution | None:
+    """Some of the components of an elementwise distribution, a mask of its first axis; nothing for a kind that cannot be made anew."""
+    if bool(mask.all()):
+        return components
+    axes = len(components.batch_shape)
+    arguments = {
+        name: value[mask] if value.dim() >= axes and len(value) == len(mask) else value
+        for name, value in _arguments(components).items()
+    }
+    try:
+        made = _made_of(components, arguments)
+    except ValueError:
+        return None
+    same = (
+        made.batch_shape == (int(mask.sum()), *components.batch_shape[1:])
+        and made.event_shape == components.event_shape
+    )
+    return made if same else None
+
+
+def _concatenate(parts: Sequence[Distribution], axis: int = 0) -> Distribution:
+    of_each = [_arguments(part) for part in parts]
+    return _made_of(parts[0], {name: torch.cat([values[name] for values in of_each], axis) for name in of_each[0]})
+
+
+def _arguments(components: Distribution) -> dict[str, Tensor]:
+    """What a distribution was made of."""
+    names = [name for name in components.arg_constraints if name in components.__dict__]
+    # Some parameters are kept once they were asked for, beside those that the distribution was made of.
+    for made_of, kept in (("scale_tril", ("covariance_matrix", "precision_matrix")), ("logits", ("probs",))):
+        names = [name for name in names if made_of not in names or name not in kept]
+    return {name: getattr(components, name) for name in names}
+
+
+def _made_of(components: Distribution, arguments: dict[str, Tensor]) -> Distribution:
+    """Another distribution of the same kind."""
+    kind: Any = type(components)
+    try:
+        made: Distribution = kind(**arguments, validate_args=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"mixtures of {kind.__name__} components cannot be joined: its constructor does not take "
+            f"{list(arguments)}; let the likelihood's components() be a plain distribution"
+        ) from error
+    return made

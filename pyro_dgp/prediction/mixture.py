@@ -1,0 +1,204 @@
+"""Weighted mixtures over the rows of a batch, held in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import scoringrules
+import torch
+from pyro import distributions as dist
+from torch import Tensor
+from torch.distributions import Distribution, LowRankMultivariateNormal
+
+from pyro_dgp.likelihoods import CollapsedObservation
+from pyro_dgp.likelihoods.moments import Moments
+from pyro_dgp.prediction.joining import _concatenate
+
+
+class LikelihoodDraws(NamedTuple):
+    """Draws of equal weight: functions ``(R, N, F)``, nothing where none were integrated out; log p(y_n | f_n) at them ``(R, N)``, nats;
+    and replicates of y given them, ``(R, N, ...)``.
+    """
+
+    functions: Tensor | None
+    log_prob: Tensor
+    replicates: Tensor
+
+
+class Mixture:
+    """A weighted mixture for each row (and output), held in memory.
+
+    :param components: elementwise, of batch shape ``(S, N)`` or ``(S, N, D_out)``; or correlated over the outputs of a row, of
+        batch shape ``(S, N)`` and event shape ``(D_out,)``.
+    :param log_weights: ``(S,)``, summing to one.
+    :param observations: what the components come from where functions were integrated out: each makes the next of them.
+    """
+
+    def __init__(
+        self, components: Distribution, log_weights: Tensor, observations: Sequence[CollapsedObservation] = ()
+    ) -> None:
+        self.components, self.log_weights, self.observations = components, log_weights, tuple(observations)
+
+    @property
+    def _weights(self) -> Tensor:
+        extra = len(self.components.batch_shape) + len(self.components.event_shape) - 1
+        return self.log_weights.exp().reshape(-1, *[1] * extra)
+
+    @property
+    def _marginals(self) -> Distribution:
+        """The components one output at a time."""
+        if not self.components.event_shape:
+            return self.components
+        return dist.Normal(self.components.mean, self.components.variance.sqrt(), validate_args=False)
+
+    def mean(self) -> Tensor:
+        """``sum_s w_s mean_s``."""
+        return (self._weights * self.components.mean).sum(0)
+
+    def variance(self) -> Tensor:
+        """Total variance: mean of the variances plus variance of the means."""
+        deviation = self.components.mean - self.mean()
+        return (self._weights * (self.components.variance + deviation.square())).sum(0)
+
+    def covariance(self) -> Tensor:
+        """Total covariance over the outputs of a row, mean of the covariances plus covariance of the means: ``(N, D, D)``."""
+        weights, components = self.log_weights.exp(), self.components
+        deviation = (components.mean - self.mean()).reshape(len(weights), components.batch_shape[1], -1)
+        between = torch.einsum("s,sni,snj->nij", weights, deviation, deviation)
+        if isinstance(components, LowRankMultivariateNormal):  # without its (S, N, D, D)
+            root = components.cov_factor
+            independent = (self._weights * components.cov_diag).sum(0)
+            return between + torch.einsum("s,snik,snjk->nij", weights, root, root) + torch.diag_embed(independent)
+        if components.event_shape:
+            within: Any = components
+            return between + torch.einsum("s,snij->nij", weights, within.covariance_matrix)
+        return between + torch.diag_embed((self._weights * components.variance).sum(0).reshape(deviation.shape[1:]))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log of the mixture density for each row, joint over outputs: ``(N,)``."""
+        log_prob = self.components.log_prob(value)
+        if log_prob.dim() == 3:
+            log_prob = log_prob.sum(-1)
+        return torch.logsumexp(self.log_weights.unsqueeze(-1) + log_prob, 0)
+
+    def component_log_prob(self, value: Tensor) -> Tensor:
+        """Log density under each component, ``(S, N)``."""
+        log_prob: Tensor = self.components.log_prob(value)
+        return log_prob.sum(-1) if log_prob.dim() == 3 else log_prob
+
+    def functions(self) -> Mixture:
+        """The functions under the likelihood, noise not included: normal components ``(S, N, F)`` of the same weights."""
+        if not self.observations:
+            raise ValueError(
+                "this prediction has no moments of functions: its likelihood stands on sampled values, likelihood.given(f), "
+                "not on a Gaussian process, likelihood(gp(x))"
+            )
+        mean, variance = zip(*(_with_components(each.moments) for each in self.observations), strict=True)
+        return Mixture(dist.Normal(torch.cat(mean), torch.cat(variance).sqrt(), validate_args=False), self.log_weights)
+
+    def likelihood_draws(self, value: Tensor, least: int) -> LikelihoodDraws:
+        """One for each component if their weights are equal, else ``R >= least`` by systematic resampling; as many too where there are
+        functions to draw and fewer components.
+        """
+        index, weights = torch.arange(len(self.log_weights)), self.log_weights.exp()
+        few = bool(self.observations) and len(weights) < least
+        if few or not bool(torch.isclose(weights, weights[0]).all()):
+            count = max(least, len(weights))
+            levels = (torch.arange(count).to(weights) + 0.5) / count
+            index = torch.searchsorted(weights.cumsum(0), levels).clamp_max(len(weights) - 1)
+        if not self.observations:
+            return LikelihoodDraws(None, self.component_log_prob(value)[index], self.components.sample()[index])
+        parts, start = [], 0
+        for each in self.observations:
+            mean, variance = _with_components(each.moments)
+            chosen = index[(index >= start) & (index < start + len(mean))] - start
+            f = mean[chosen] + variance[chosen].sqrt() * torch.randn_like(mean[chosen])
+            given = each.conditional.given(f).base_dist
+            log_prob = given.log_prob(value)
+            parts.append(LikelihoodDraws(f, log_prob.sum(-1) if log_prob.dim() == 3 else log_prob, given.sample()))
+            start += len(mean)
+        return _join_draws(parts, 0)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """``p(y <= value)`` elementwise."""
+        try:
+            probability = self._marginals.cdf(value)
+        except NotImplementedError as error:
+            raise NotImplementedError(
+                f"{type(self._marginals).__name__} has no cdf, which quantiles, intervals and the PIT (and the CRPS of counts) "
+                "need: give the likelihood a distribution with one, or stay with log_prob, mean and sample"
+            ) from error
+        return (self._weights * probability).sum(0)
+
+    def quantile(self, level: Tensor) -> Tensor:
+        """The smallest value with cdf at least ``level``, by bisection; levels ``(Q,)`` lead the result."""
+        mean, scale = self.components.mean, self.components.variance.sqrt()
+        low = (mean - 10 * scale).amin(0).expand(*level.shape, *mean.shape[1:]).clone() - 1e-3
+        high = (mean + 10 * scale).amax(0).expand(low.shape).clone() + 1e-3
+        target = level.reshape(-1, *[1] * (mean.dim() - 1))
+        for _ in range(60):
+            middle = 0.5 * (low + high)
+            below = torch.stack([self.cdf(m) for m in middle]) < target
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return high.ceil() - (high.ceil() - high > 1 - 1e-6).to(high) if self._discrete else high
+
+    @property
+    def _discrete(self) -> bool:
+        support: Any = self.components.support
+        return bool(support.is_discrete)
+
+    def sample(self, count: int) -> Tensor:
+        """``(count, N, ...)`` draws, independent over rows; outputs of a row share the component."""
+        rows = self.components.batch_shape[1]
+        index = dist.Categorical(logits=self.log_weights).sample((count, rows))
+        draws = self.components.sample((count,))
+        pick = index.reshape(count, 1, rows, *[1] * (draws.dim() - 3)).expand(count, 1, *draws.shape[2:])
+        return draws.gather(1, pick).squeeze(1)
+
+    def crps(self, value: Tensor) -> Tensor:
+        """Continuous ranked probability score, elementwise, units of y: lower is better."""
+        if isinstance(marginals := self._marginals, dist.Normal):
+            return _normal_crps(marginals, self._weights, value)
+        if self._discrete:
+            top = int(max(float(self.quantile(self.log_weights.new_tensor([1 - 1e-9])).max()), float(value.max())))
+            steps = torch.arange(0, top + 1, dtype=value.dtype, device=value.device)
+            return torch.stack([(self.cdf(k.expand_as(value)) - (value <= k).to(value)).square() for k in steps]).sum(0)
+        draws = self.sample(1000)
+        score = scoringrules.crps_ensemble(value.cpu().numpy(), draws.movedim(0, -1).cpu().numpy())
+        return torch.as_tensor(score, dtype=value.dtype, device=value.device)
+
+
+def _normal_crps(components: dist.Normal, weights: Tensor, value: Tensor) -> Tensor:
+    mean, scale = components.loc.movedim(0, -1), components.scale.movedim(0, -1)
+    weight = weights.expand(components.loc.shape).movedim(0, -1)
+    score: Tensor = scoringrules.crps_mixnorm(value, mean, scale, weight, backend="torch")
+    return score
+
+
+def _join_draws(parts: Sequence[LikelihoodDraws], axis: int) -> LikelihoodDraws:
+    functions = [part.functions for part in parts if part.functions is not None]
+    return LikelihoodDraws(
+        torch.cat(functions, axis) if functions else None,
+        torch.cat([part.log_prob for part in parts], axis),
+        torch.cat([part.replicates for part in parts], axis),
+    )
+
+
+def _join_rows(parts: Sequence[Mixture]) -> Mixture:
+    """One mixture of the rows of several that have the same weights."""
+    return Mixture(_concatenate([part.components for part in parts], 1), parts[0].log_weights)
+
+
+def stack_mixtures(parts: Sequence[Mixture]) -> Mixture:
+    """One mixture of several, equally weighted (one for each draw of hyperparameters or of a chain)."""
+    if len(parts) == 1:
+        return parts[0]
+    log_weights = torch.cat([part.log_weights for part in parts]) - torch.log(torch.tensor(float(len(parts))))
+    observations = [observation for part in parts for observation in part.observations]
+    return Mixture(_concatenate([part.components for part in parts]), log_weights, observations)
+
+
+def _with_components(moments: Moments) -> Moments:
+    """With the axis of components in front, of size 1 if there was none."""
+    return moments if moments.mean.dim() == 3 else Moments(moments.mean.unsqueeze(0), moments.variance.unsqueeze(0))

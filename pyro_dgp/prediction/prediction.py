@@ -1,0 +1,151 @@
+"""Predictive distributions: mixtures, evaluated in batches of test rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from pyro.distributions import TorchDistribution, constraints
+from torch import Size, Tensor
+
+from pyro_dgp.prediction.mixture import LikelihoodDraws, Mixture, _join_draws, _join_rows
+
+
+class Prediction(TorchDistribution):
+    """The predictive distribution at N test rows: for each row the full mixture over components and posterior draws.
+
+    A distribution with batch shape ``(N,)`` and event shape ``()`` or ``(D_out,)``. Moments and scores are computed in
+    batches of rows, so that memory does not grow with N; the same seed makes every method see the same mixture. Units are
+    those of the targets that the model was trained on. Rows are evaluated when they are asked for, by the parameters of that
+    time: take what you need before you train on.
+
+    :param evaluate: gives the mixture for rows ``start:stop``.
+    :param rows: N.
+    :param event_shape: ``()`` or ``(D_out,)``.
+    :param batch_size: rows evaluated at a time.
+    :param keep: mixtures are kept after their first use up to this many numbers.
+    """
+
+    arg_constraints: dict[str, constraints.Constraint] = {}
+    support = constraints.real
+    has_rsample = False
+
+    def __init__(
+        self,
+        evaluate: Callable[[slice], Mixture],
+        rows: int,
+        event_shape: Size = Size(),
+        batch_size: int = 1000,
+        keep: int = 20_000_000,
+    ) -> None:
+        self._evaluate, self._batch_size, self._keep = evaluate, batch_size, keep
+        self._seed = int(torch.randint(2**31 - 1, ()))
+        self._kept: dict[int, Mixture] = {}
+        super().__init__(Size((rows,)), event_shape, validate_args=False)
+
+    def __repr__(self) -> str:
+        event = f", event_shape={tuple(self.event_shape)}" if self.event_shape else ""
+        return f"Prediction(rows={self.batch_shape[0]}{event})"
+
+    def _mixture(self, start: int) -> Mixture:
+        if start in self._kept:
+            return self._kept[start]
+        with torch.random.fork_rng(), torch.no_grad():
+            torch.manual_seed(self._seed + start)
+            mixture = self._evaluate(slice(start, min(start + self._batch_size, self.batch_shape[0])))
+        size = (mixture.components.batch_shape + mixture.components.event_shape).numel()
+        if size * self.batch_shape[0] // min(self._batch_size, self.batch_shape[0]) <= self._keep:
+            self._kept[start] = mixture
+        return mixture
+
+    def mixture(self) -> Mixture:
+        """The mixture of all rows at once, held in memory."""
+        return _join_rows([self._mixture(start) for start in self._starts()])
+
+    def _starts(self) -> range:
+        return range(0, self.batch_shape[0], self._batch_size)
+
+    def _rows(self, method: Callable[[Mixture, Any], Tensor], value: Tensor | None = None, axis: int = 0) -> Tensor:
+        if value is not None:
+            self._check(value)
+        parts = []
+        for start in self._starts():
+            part = None if value is None else value[start : start + self._batch_size]
+            parts.append(method(self._mixture(start), part))
+        return torch.cat(parts, axis)
+
+    def _check(self, value: Tensor) -> None:
+        shape = self.batch_shape + self.event_shape
+        if value.shape != shape:
+            raise ValueError(f"targets have shape {tuple(value.shape)}, the prediction {tuple(shape)}")
+
+    @property
+    def mean(self) -> Tensor:
+        """Predictive mean, ``(N,)`` or ``(N, D_out)``."""
+        return self._rows(lambda mixture, _: mixture.mean())
+
+    @property
+    def variance(self) -> Tensor:
+        """Total predictive variance, noise included (not a standard deviation)."""
+        return self._rows(lambda mixture, _: mixture.variance())
+
+    @property
+    def covariance(self) -> Tensor:
+        """Total predictive covariance over the outputs of each row, ``(N, D_out, D_out)``, noise included.
+
+        By the law of total covariance over the components of the mixture; its diagonal is the variance. One output makes it
+        ``(N, 1, 1)``.
+        """
+        return self._rows(lambda mixture, _: mixture.covariance())
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log density of the mixture for each row, nats: ``(N,)``; joint over the outputs of a row."""
+        return self._rows(lambda mixture, part: mixture.log_prob(part), value)
+
+    def component_log_prob(self, value: Tensor) -> Tensor:
+        """Log density under each component, ``(S, N)``."""
+        return self._rows(lambda mixture, part: mixture.component_log_prob(part), value, 1)
+
+    def functions(self) -> Mixture:
+        """The functions that the likelihood stands on, noise not included: normal components ``(S, N, F)``."""
+        with torch.no_grad():
+            return _join_rows([self._mixture(start).functions() for start in self._starts()])
+
+    def likelihood_draws(self, value: Tensor, least: int = 1) -> LikelihoodDraws:
+        """What PSIS-LOO, WAIC and posterior predictive checks take: draws of the functions, independent over rows, log p(y_n | f_n) at
+        them, and replicates of y, all of the same weight.
+
+        There is one for each component, or ``least`` or more by systematic resampling where components differ in weight or are fewer. No
+        functions (``None``) where the likelihood stands on sampled values: the rest is then that of the components.
+        """
+        self._check(value)
+        with torch.random.fork_rng(), torch.no_grad():
+            torch.manual_seed(self._seed)
+            parts = [
+                self._mixture(start).likelihood_draws(value[start : start + self._batch_size], least)
+                for start in self._starts()
+            ]
+        return _join_draws(parts, 1)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """``p(y <= value)``, elementwise."""
+        return self._rows(lambda mixture, part: mixture.cdf(part), value)
+
+    def quantile(self, level: float | Sequence[float] | Tensor) -> Tensor:
+        """Quantiles, elementwise: ``(N, ...)`` for one level, ``(Q, N, ...)`` for several."""
+        levels = torch.as_tensor(level, dtype=torch.get_default_dtype())
+        if bool(((levels <= 0) | (levels >= 1)).any()):
+            raise ValueError("quantile levels lie strictly between 0 and 1")
+        result = self._rows(lambda mixture, _: mixture.quantile(levels.reshape(-1).to(mixture.log_weights)), axis=1)
+        return result[0] if levels.dim() == 0 else result
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draws ``(*sample_shape, N, ...)`` from each row's mixture, independent over rows."""
+        shape = Size(sample_shape)
+        draws = self._rows(lambda mixture, _: mixture.sample(shape.numel()), axis=1)
+        return draws.reshape(shape + draws.shape[1:])
+
+    def crps(self, value: Tensor) -> Tensor:
+        """Continuous ranked probability score of the mixture, elementwise, units of y."""
+        return self._rows(lambda mixture, part: mixture.crps(part), value)

@@ -1,0 +1,69 @@
+"""The moments of inducing points with derivatives written out: the fused form of the plain formula."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from pyro_dgp.internal import linalg
+from pyro_dgp.internal.blocks import joined
+from pyro_dgp.internal.differentiation import Cotangents, FusedFunction
+from pyro_dgp.processes.moment_products import products_for
+from pyro_dgp.processes.plain_moments import plain_moments
+
+
+class FusedMoments(FusedFunction):
+    """:func:`~pyro_dgp.processes.plain_moments.plain_moments` with derivatives written out.
+
+    There are three products of M x M x n for forward and backward where autograd takes six (one kernel and one output, many columns),
+    one inverse factor for all of them, and no solve in the backward pass. With A = L^-1 K_zx and C its cotangent, that of K_zx is
+    ``L^-T C`` and that of K_zz is ``-L^-T phi(C A') L^-1``, phi the lower triangle with half the diagonal, made symmetric (the Cholesky
+    derivative, of which the solve's cancels the inner factor). The class of products (:mod:`~pyro_dgp.processes.moment_products`)
+    is chosen by the number of columns.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, k_zz: Tensor, mean: Tensor, scale: Tensor | None, jitter: float | None, name: str, *k_zx: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Both moments; the columns come in one block or more."""
+        ctx.products = products_for(scale, len(k_zz), sum(block.shape[-1] for block in k_zx))
+        ctx.rest = jitter, name
+        products = ctx.products(linalg.inverse_cholesky(k_zz, jitter, name), mean, scale)
+        parts = [products.moments(block) for block in k_zx]
+        loc, change, a, b = zip(*parts, strict=True)
+        ctx.save_for_backward(k_zz, products.inverse, mean, scale, *k_zx, *a, *b)
+        return joined(loc), joined(change)
+
+    @staticmethod
+    def inputs(ctx: Any) -> tuple[Tensor | None, ...]:
+        """See :class:`FusedFunction`."""
+        k_zz, _, mean, scale, *columns = ctx.saved_tensors
+        return (k_zz, mean, scale, None, None, *columns[: len(columns) // 3])
+
+    @staticmethod
+    def plain(
+        ctx: Any, k_zz: Tensor, mean: Tensor, scale: Tensor | None, _: None, __: None, *k_zx: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """See :class:`FusedFunction`."""
+        return plain_moments(k_zz, joined(k_zx), mean, scale, *ctx.rest)
+
+    @staticmethod
+    def cotangents(ctx: Any, by_loc: Tensor, by_change: Tensor) -> Cotangents:
+        """See :class:`FusedFunction`."""
+        _, inverse, mean, scale, *columns = ctx.saved_tensors
+        count = len(columns) // 3
+        k_zx, a, b = columns[:count], columns[count : 2 * count], columns[2 * count :]
+        products = ctx.products(inverse, mean, scale)
+        sizes = [block.shape[-1] for block in k_zx]
+        by_blocks: list[Tensor] = []
+        totals: list[Tensor] = []
+        for *parts, g, v in zip(a, b, by_loc.split(sizes, -1), by_change.split(sizes, -1), strict=True):
+            by_block, terms = products.cotangent(*parts, g, v.unsqueeze(-2))
+            by_blocks.append(by_block)
+            totals = [total.add_(term) for total, term in zip(totals, terms, strict=True)] if totals else terms
+        by_scale, inner = products.finished(*totals)
+        symmetric = inner.tril().add_(inner.tril(-1).mT)
+        by_zz = linalg.product(linalg.product(inverse.mT, symmetric), inverse).mul_(-0.5)
+        return (by_zz, totals[0], by_scale, None, None, *by_blocks)

@@ -1,0 +1,1 @@
+"""Training: the loop, validation on held-out rows, compiled steps."""

@@ -1,0 +1,1 @@
+"""The named methods: what each is made of, and the one table that lists them."""

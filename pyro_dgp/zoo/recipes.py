@@ -1,0 +1,178 @@
+"""What named methods are made of: models, variational families, propagations, losses and samplers, each from the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from pyro_dgp.losses import ELBO, GammaDivergence, PredictiveLogLikelihood
+from pyro_dgp.mcmc import EllipticalSlice, WhitenedNUTS, inducing_inputs, whitened
+from pyro_dgp.models.deep_gp import DeepGP
+from pyro_dgp.models.deep_kernel import DeepKernel, FeatureExtractor
+from pyro_dgp.models.priors import with_priors
+from pyro_dgp.processes import AmortizedInducingPoints, InducingPoints, OneNetwork
+from pyro_dgp.propagation import MonteCarlo, SigmaPoints, WithMean
+from pyro_dgp.zoo.settings import Settings
+
+
+def shallow(x: Tensor, settings: Settings) -> DeepGP:
+    """One GP."""
+    return DeepGP(x, 1, settings.width, settings.kernel).to(x)
+
+
+def deep(x: Tensor, settings: Settings) -> DeepGP:
+    """``settings.layers`` GPs."""
+    return DeepGP(x, settings.layers, settings.width, settings.kernel).to(x)
+
+
+def deep_with_priors(x: Tensor, settings: Settings) -> DeepGP:
+    """``settings.layers`` GPs with priors on every hyperparameter."""
+    return with_priors(deep(x, settings))
+
+
+def nuts(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> WhitenedNUTS:
+    """The No-U-Turn sampler of the whitened model, trees of at most 31 steps."""
+    return WhitenedNUTS(model, max_tree_depth=5, target_accept_prob=0.9)
+
+
+def sparse_nuts(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> WhitenedNUTS:
+    """The same with inducing inputs by k-means in every layer."""
+    inputs = inducing_inputs(model, x, y, min(settings.inducing, len(x)))
+    return WhitenedNUTS(whitened(model, inputs), max_tree_depth=5, target_accept_prob=0.9)
+
+
+def slices(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> EllipticalSlice:
+    """Elliptical slices, and slices of hyperparameters."""
+    return EllipticalSlice(model)
+
+
+def all_rows(settings: Settings) -> None:
+    """No limit."""
+
+
+@dataclass(frozen=True)
+class WithFeatures:
+    """A model on the features of a network: ``settings.width`` of them."""
+
+    build: Callable[[Tensor, Settings], DeepGP]
+
+    def __call__(self, x: Tensor, settings: Settings) -> DeepKernel:
+        """The network, and the model built on what it makes of ``x`` untrained."""
+        extractor = FeatureExtractor(x, settings.width)
+        with torch.no_grad():
+            features = extractor(x)
+        return DeepKernel(extractor, self.build(features, settings))
+
+
+def inducing_points(settings: Settings) -> InducingPoints:
+    """M whitened inducing points with full covariance."""
+    return InducingPoints(settings.inducing)
+
+
+def sampled_points(settings: Settings) -> InducingPoints:
+    """M inducing points whose values are a point, to be sampled."""
+    return InducingPoints(settings.inducing, covariance="delta")
+
+
+def mean_field(settings: Settings) -> InducingPoints:
+    """M whitened inducing points with diagonal covariance, v standard normal at the start in every layer: sigma points that start
+    apart overfit less than those that start merged.
+    """
+    return InducingPoints(settings.inducing, covariance="diagonal", hidden_scale=1.0)
+
+
+def row_points(settings: Settings) -> dict[str, AmortizedInducingPoints]:
+    """Amortised inducing points: M in the first layer, half of that in the others ([AVDGP] C.1)."""
+    above = AmortizedInducingPoints(max(1, settings.row_inducing // 2))
+    sites = [f"h{number}" for number in range(1, settings.layers)] + ["y"]
+    return dict.fromkeys(sites, above) | {sites[0]: AmortizedInducingPoints(settings.row_inducing)}
+
+
+def full_row_points(settings: Settings) -> AmortizedInducingPoints:
+    """The same for one layer, with full covariance."""
+    return AmortizedInducingPoints(settings.row_inducing, covariance="full")
+
+
+def one_network(settings: Settings) -> AmortizedInducingPoints:
+    """One layer, one network for points, means and full covariance."""
+    return AmortizedInducingPoints(settings.row_inducing, OneNetwork(), "full")
+
+
+def one_sample(settings: Settings) -> MonteCarlo:
+    """One sample in training, whatever S is: each sample costs as much as a row ([AVDGP] Appendix B)."""
+    return MonteCarlo(1)
+
+
+def monte_carlo_with_mean(settings: Settings) -> WithMean:
+    """S samples, and the mean for inference functions to look at."""
+    return WithMean(monte_carlo(settings))
+
+
+def sigma_points_with_mean(settings: Settings) -> WithMean:
+    """S sigma points of rule QR3, and the mean for inference functions to look at."""
+    return WithMean(sigma_points(settings))
+
+
+def monte_carlo(settings: Settings) -> MonteCarlo:
+    """S samples."""
+    return MonteCarlo(settings.samples)
+
+
+def sigma_points(settings: Settings) -> SigmaPoints:
+    """S sigma points of rule QR3."""
+    return SigmaPoints("qr3", settings.samples)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A grid of sigma points: S of them in each dimension, or as many as ``largest`` components in all allow."""
+
+    rule: str
+    largest: int = 256
+
+    def __call__(self, settings: Settings) -> SigmaPoints:
+        """The propagation."""
+        if settings.layers > 2:
+            raise ValueError(
+                f"rule {self.rule!r} is a grid over one hidden layer and layers is {settings.layers}: take 2, or method dspp"
+            )
+        points = self.points(settings)
+        if points < min(2, settings.samples):
+            raise ValueError(
+                f"rule {self.rule!r} with 2 points in each of {settings.width} dimensions has more than {self.largest} "
+                "components: lower the width, or take method dspp"
+            )
+        return SigmaPoints(self.rule, points, self.largest)
+
+    def points(self, settings: Settings) -> int:
+        """Points in each dimension."""
+        if settings.layers == 1:
+            return settings.samples
+        return max(s for s in range(1, settings.samples + 1) if s**settings.width <= self.largest)
+
+    def remarks(self, settings: Settings) -> list[str]:
+        """What S became."""
+        points = self.points(settings)
+        if points == settings.samples:
+            return []
+        return [
+            f"{points} points in each of {settings.width} dimensions, {points**settings.width} components, not {settings.samples}"
+        ]
+
+
+def elbo(settings: Settings, rows: int) -> ELBO:
+    """The evidence lower bound."""
+    return ELBO(rows)
+
+
+def predictive(settings: Settings, rows: int) -> PredictiveLogLikelihood:
+    """The predictive log-likelihood with ``settings.beta``."""
+    return PredictiveLogLikelihood(rows) if settings.beta is None else PredictiveLogLikelihood(rows, settings.beta)
+
+
+def gamma_divergence(settings: Settings, rows: int) -> GammaDivergence:
+    """The gamma divergence, gamma 1.03."""
+    return GammaDivergence(rows)

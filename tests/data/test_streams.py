@@ -1,0 +1,185 @@
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+
+from pyro_dgp import ELBO, InducingPoints, MonteCarlo, Variational
+from pyro_dgp.data.streams import POOL, NumpyStream, ParquetStream, Standardized, Stream
+from pyro_dgp.training.loop import fit, fit_stream
+from tests.examples import OneLayer, regression
+
+
+def on_disk(folder, rows=100, block_rows=16, **batches):
+    x = np.random.RandomState(0).randn(rows, 2)
+    x[:, 1] = np.arange(rows)
+    y = 3 * x[:, 0] + 7
+    np.save(folder / "x.npy", x)
+    np.save(folder / "y.npy", y)
+    return NumpyStream(folder / "x.npy", folder / "y.npy", block_rows, **batches), x, y
+
+
+def one_pass(stream, batch_size, seed=0):
+    batches = stream.batches(batch_size, seed)
+    count = -(-len(stream) // batch_size)
+    return [next(batches) for _ in range(count)], [next(batches) for _ in range(count)]
+
+
+def test_a_pass_visits_every_row_once_and_the_next_in_another_order(tmp_path):
+    stream, x, y = on_disk(tmp_path)
+    first, second = one_pass(stream, 12)
+    assert [len(batch[0]) for batch in first] == [12] * 8 + [4]
+    orders = []
+    for batches in (first, second):
+        inputs, targets = (torch.cat(parts) for parts in zip(*batches, strict=True))
+        order = inputs[:, 1].long()
+        assert sorted(order.tolist()) == list(range(100))
+        assert torch.equal(inputs, torch.as_tensor(x)[order]) and torch.equal(targets, torch.as_tensor(y)[order])
+        orders.append(order.tolist())
+    assert orders[0] != orders[1]
+    again = torch.cat([batch[0] for batch in one_pass(stream, 12)[0]])[:, 1]
+    other = torch.cat([batch[0] for batch in one_pass(stream, 12, seed=1)[0]])[:, 1]
+    assert again.tolist() == orders[0] != other.tolist()
+
+
+def test_rows_of_several_blocks_meet_in_a_batch(tmp_path):
+    stream, _, _ = on_disk(tmp_path)
+    blocks = {int(row) // 16 for row in next(stream.batches(12))[0][:, 1]}
+    assert 2 <= len(blocks) <= POOL
+    assert {int(row) // 16 for row in next(stream.batches(12, seed=1))[0][:, 1]} - blocks  # other blocks first
+
+
+def test_no_more_blocks_are_in_memory_than_the_pool(tmp_path):
+    class Counted(Stream):
+        sizes = (1000,) * 50
+        largest = asked = 0
+
+        def read(self, block):
+            self.asked += 1
+            return np.full((1000, 1), float(block)), np.zeros(1000)
+
+    stream = Counted()
+    batches = stream.batches(100)
+    for seen in range(1, 481):
+        next(batches)
+        ahead = 1000 * stream.asked - 100 * seen
+        stream.largest = max(stream.largest, ahead)
+    assert stream.largest == 1000 * POOL - 100
+
+
+def test_memory_is_that_of_twice_the_pool(tmp_path):
+    class Wide(Stream):
+        sizes = (1000,) * 24
+
+        def read(self, block):
+            return np.full((1000, 100), float(block)), np.zeros(1000)
+
+    batches = Wide().batches(100)
+    tracemalloc.start()
+    for _ in range(240):
+        next(batches)
+    peak = tracemalloc.get_traced_memory()[1] / (1000 * 101 * 8)
+    tracemalloc.stop()
+    assert peak < 2 * POOL + 1
+
+
+def test_streams_without_rows_and_empty_blocks():
+    class Sized(Stream):
+        def __init__(self, *sizes):
+            super().__init__()
+            self.sizes = sizes
+
+        def read(self, block):
+            return np.random.RandomState(block).randn(self.sizes[block], 2), np.arange(float(self.sizes[block]))
+
+    with pytest.raises(ValueError, match="the stream has no rows"):
+        next(Sized().batches(3))
+    gaps = Sized(0, 3, 0, 4)
+    assert sum(len(batch[0]) for batch in one_pass(gaps, 3)[0]) == 7
+    assert Standardized(gaps).target_mean == pytest.approx(9 / 7)
+
+
+def test_parquet_gives_the_rows_that_numpy_gives(tmp_path):
+    pandas, _ = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    stream, x, y = on_disk(tmp_path)
+    table = pandas.DataFrame({"a": x[:, 0], "target": y, "b": x[:, 1]})
+    table.to_parquet(tmp_path / "t.parquet", row_group_size=16)
+    other = ParquetStream(tmp_path / "t.parquet", "target")
+    assert list(other.sizes) == list(stream.sizes) and len(other) == 100
+    for ours, theirs in zip(one_pass(stream, 12)[0], one_pass(other, 12)[0], strict=True):
+        assert torch.equal(ours[0], theirs[0]) and torch.equal(ours[1], theirs[1])
+    with pytest.raises(ValueError, match="no column 'y': its columns are a, target, b"):
+        ParquetStream(tmp_path / "t.parquet", "y")
+    table["b"] = "word"
+    table.to_parquet(tmp_path / "words.parquet")
+    with pytest.raises(ValueError, match="column 'b' of .* holds .*string, not numbers"):
+        ParquetStream(tmp_path / "words.parquet", "target")
+
+
+def test_standardised_by_all_rows(tmp_path):
+    stream, x, y = on_disk(tmp_path)
+    standard = Standardized(stream)
+    inputs, targets = (torch.cat(parts).numpy() for parts in zip(*one_pass(standard, 7)[0], strict=True))
+    assert np.allclose(inputs.mean(0), 0) and np.allclose(inputs.std(0), 1)
+    assert np.allclose(targets.std(), 1)
+    assert standard.target_scale == pytest.approx(y.std()) and standard.target_mean == pytest.approx(y.mean())
+    order = np.argsort(inputs[:, 1])
+    assert np.allclose(standard.target_mean + standard.target_scale * targets[order], y)
+
+
+def test_training_from_disk_is_training_in_memory(tmp_path):
+    x, y = regression(40)
+    np.save(tmp_path / "x.npy", x.numpy())
+    np.save(tmp_path / "y.npy", y.numpy())
+
+    def objective():
+        torch.manual_seed(0)
+        guide = Variational(OneLayer(), InducingPoints(8), MonteCarlo(1))
+        guide.initialize(x, y)
+        return ELBO(num_data=40)(guide.model, guide)
+
+    stream = NumpyStream(tmp_path / "x.npy", tmp_path / "y.npy")
+    whole = fit(objective(), x, y, 5, batch_size=40).losses  # all rows in one batch: their order makes no difference
+    assert fit_stream(objective(), stream, 5, batch_size=40).losses == pytest.approx(whole, rel=1e-10)
+    losses = fit_stream(objective(), stream, 300, batch_size=10, learning_rate=0.05).losses
+    assert np.mean(losses[-20:]) < np.mean(losses[:20]) - 0.3
+    with pytest.raises(ValueError, match="num_data=40 and there are 100 rows"):
+        fit_stream(objective(), on_disk(tmp_path)[0], 1, batch_size=10)
+
+
+def test_samples_and_dtypes(tmp_path):
+    stream, _, _ = on_disk(tmp_path, dtype=torch.float32)
+    x, y = stream.sample(20)
+    assert x.shape == (20, 2) and y.shape == (20,) and x.dtype == y.dtype == torch.float32
+    assert len(stream.sample(1000)[0]) == 100
+
+
+def test_errors_name_the_row_and_the_files(tmp_path):
+    stream, x, y = on_disk(tmp_path)
+    x[37, 0] = np.nan
+    np.save(tmp_path / "x.npy", x)
+    with pytest.raises(ValueError, match="an input of row 37 of the stream is NaN or infinity"):
+        one_pass(stream, 10)
+    np.save(tmp_path / "x.npy", x[:50])
+    with pytest.raises(ValueError, match=r"shapes \(50, 2\) and \(100,\): they must be"):
+        NumpyStream(tmp_path / "x.npy", tmp_path / "y.npy")
+    with pytest.raises(ValueError, match="block_rows must be at least 1"):
+        on_disk(tmp_path, block_rows=0)
+    np.save(tmp_path / "x.npy", np.ones((100, 2)))
+    with pytest.raises(ValueError, match="input 0 of the stream is constant"):
+        Standardized(NumpyStream(tmp_path / "x.npy", tmp_path / "y.npy"))
+
+
+def test_files_of_no_numbers_are_named(tmp_path):
+    x, words, several = tmp_path / "x.npy", tmp_path / "words.npy", tmp_path / "several.npz"
+    np.save(x, np.zeros((4, 2)))
+    np.save(words, np.array(["a", "b", "c", "d"]))
+    np.savez(several, y=np.zeros(4))
+    (tmp_path / "text.npy").write_text("a,b")
+    for file, found in (
+        (words, "holds <U1"),
+        (several, "holds several arrays"),
+        (tmp_path / "text.npy", "write it by np.save"),
+    ):
+        with pytest.raises(ValueError, match=rf"{file.name} is no .npy file of numbers.*{found}"):
+            NumpyStream(x, file)

@@ -1,0 +1,271 @@
+import subprocess
+import sys
+from functools import partial
+
+import pyro
+import pytest
+import torch
+from pyro import distributions as dist
+from pyro.infer import NUTS
+from pyro.nn import PyroModule, PyroSample
+
+from pyro_dgp import (
+    RBF,
+    Ascent,
+    EllipticalSlice,
+    Gaussian,
+    GaussianProcess,
+    Matern52,
+    WhitenedNUTS,
+    predict_mcmc,
+    run_chains,
+    whitened,
+)
+from pyro_dgp.internal.parameters import modules_of
+from pyro_dgp.models.deep_gp import DeepGP
+from pyro_dgp.models.priors import with_priors
+from tests.examples import OneLayer, TwoSites, regression
+
+pytestmark = pytest.mark.usefixtures("local")
+
+
+def test_draws_do_not_depend_on_the_number_of_processes():
+    """Also for a model whose class other processes cannot import."""
+
+    class Own(TwoSites):
+        pass
+
+    x, y = regression(8)
+    kernel = EllipticalSlice(Own(Gaussian(variance=0.1)).requires_grad_(False))
+    reports, state = [], torch.get_rng_state()
+    one = run_chains(kernel, (x, y), 4, 2, 3, seed=5, processes=1, report=lambda *report: reports.append(report))
+    assert reports == [(done, 18) for done in range(1, 19)]
+    assert torch.equal(torch.get_rng_state(), state)
+    several = run_chains(kernel, (x, y), 4, 2, 3, seed=5, processes=2, report=lambda *report: reports.append(report))
+    assert reports[18:] == [(6, 18), (12, 18), (18, 18)]
+    assert one.draws["f_whitened"].shape == (3, 4, 8, 1) and one.flat["f_whitened"].shape == (12, 8, 1)
+    assert torch.equal(one.draws["f_whitened"], several.draws["f_whitened"])
+    assert not torch.equal(one.draws["f_whitened"][0], one.draws["f_whitened"][1])
+    assert 0 < one.sampling_seconds < one.seconds
+    assert len(one.diagnostics) == 3 and all(known["runs_per_sweep"] >= 1 for known in several.diagnostics)
+
+
+def test_other_kernels_run_too_and_errors_of_a_chain_arrive():
+    x, y = regression(6)
+    model = TwoSites().requires_grad_(False)
+    result = run_chains(NUTS(whitened(model), max_tree_depth=2), (x, y), 2, 1, 2, processes=2)
+    assert result.draws["f_whitened"].shape == (2, 2, 6, 1) and "divergences" in result.diagnostics[1]
+    with pytest.raises(ValueError, match="at least one chain and one draw, got num_chains=0"):
+        run_chains(EllipticalSlice(model), (x, y), 2, 1, 0)
+    with pytest.raises(ValueError, match="y has shape"):
+        run_chains(EllipticalSlice(model), (x, y[:3]), 2, 1, 2, processes=2)
+
+
+@pytest.mark.parametrize("make", [EllipticalSlice, lambda model: WhitenedNUTS(model, 3)])
+@pytest.mark.parametrize("stop", [3, 9])
+def test_an_interrupted_chain_goes_on_as_if_nothing_had_been(make, stop, tmp_path, monkeypatch):
+    """Stopped in the warm-up and behind it; the file is written after every iteration here."""
+    monkeypatch.setattr("pyro_dgp.mcmc.chains.SAVE_EVERY", 0.0)
+    x, y = regression(8)
+    model = with_priors(DeepGP(x, 2, 2))
+    whole = run_chains(make(model), (x, y), 8, 5, 2, processes=1)
+
+    class StoppedError(Exception):
+        pass
+
+    done = []
+
+    def report(iterations, total):
+        done.append(iterations)
+        if iterations == stop:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        run_chains(make(model), (x, y), 8, 5, 2, processes=1, report=report, folder=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["chain-0.pickle"]
+    done.clear()
+    resumed = run_chains(make(model), (x, y), 8, 5, 2, processes=1, report=lambda n, _: done.append(n), folder=tmp_path)
+    assert done == list(range(stop + 1, 27))
+    assert resumed.draws.keys() == whole.draws.keys() and resumed.stats.keys() == whole.stats.keys()
+    assert all(torch.equal(values, whole.draws[name]) for name, values in resumed.draws.items())
+    assert all((values == whole.stats[name]).all() for name, values in resumed.stats.items())
+    longer = run_chains(make(model), (x, y), 10, 5, 2, processes=2, folder=tmp_path)
+    assert torch.equal(longer.draws["h1_whitened"][:, :8], whole.draws["h1_whitened"]) and longer.stats["lp"].shape == (
+        2,
+        10,
+    )
+    for changed in ({"seed": 1}, {"warmup_steps": 6}, {"args": (x, y + 1)}):
+        wanted = {"args": (x, y), "num_samples": 8, "warmup_steps": 5, "num_chains": 2, "processes": 1} | changed
+        with pytest.raises(ValueError, match="holds a chain of other data"):
+            run_chains(make(model), **wanted, folder=tmp_path)
+
+
+def test_a_chain_is_saved_every_few_seconds_and_at_its_end(tmp_path, monkeypatch):
+    saved = []
+    monkeypatch.setattr("pyro_dgp.mcmc.chains._Plan._save", lambda plan, chain: saved.append(chain.done))
+    x, y = regression(6)
+    run_chains(EllipticalSlice(TwoSites().requires_grad_(False)), (x, y), 5, 2, 1, folder=tmp_path)
+    assert saved == [7]
+
+
+def test_other_inducing_inputs_or_options_are_another_chain(tmp_path):
+    x, y = regression(6)
+    model = TwoSites().requires_grad_(False)
+    kernels = [
+        EllipticalSlice(whitened(model, {"f": x[:3]})),
+        EllipticalSlice(whitened(model, {"f": x[1:4]})),
+        WhitenedNUTS(model, 2, target_accept_prob=0.8),
+        WhitenedNUTS(model, 2, target_accept_prob=0.9),
+    ]
+    for first, second in (kernels[:2], kernels[2:]):
+        folder = tmp_path / type(first).__name__
+        run_chains(first, (x, y), 2, 1, 1, folder=folder)
+        with pytest.raises(ValueError, match="holds a chain of other data"):
+            run_chains(second, (x, y), 2, 1, 1, folder=folder)
+
+
+def test_another_prior_or_kernel_function_is_another_chain(tmp_path):
+    x, y = regression(6)
+
+    def model(kernel, location):
+        result = OneLayer(kernel=kernel)
+        result.gp.kernel.lengthscale = PyroSample(dist.LogNormal(location, 0.1))
+        return EllipticalSlice(result.requires_grad_(False))
+
+    run_chains(model(RBF(), 0.0), (x, y), 2, 1, 1, folder=tmp_path)
+    run_chains(model(RBF(), 0.0), (x, y), 3, 1, 1, folder=tmp_path)
+    for other in (model(RBF(), 0.1), model(Matern52(), 0.0)):
+        with pytest.raises(ValueError, match="another model"):
+            run_chains(other, (x, y), 2, 1, 1, folder=tmp_path)
+
+
+def test_a_plain_function_samples_the_modules_that_it_names():
+    """GPs made outside of it, in its closure or an argument: draw for draw what a module that holds them gives."""
+    x, y = regression(8)
+    gp, likelihood = GaussianProcess(RBF()).requires_grad_(False), Gaussian(variance=0.1).requires_grad_(False)
+
+    def by_closure(x, y=None):
+        f = pyro.sample("f", gp(x))
+        return pyro.sample("y", likelihood.given(f), obs=y)
+
+    def by_argument(gp, likelihood, x, y=None):
+        f = pyro.sample("f", gp(x))
+        return pyro.sample("y", likelihood.given(f), obs=y)
+
+    class Whole(PyroModule):
+        def __init__(self):
+            super().__init__()
+            self.gp, self.likelihood = gp, likelihood
+
+        def forward(self, x, y=None):
+            f = pyro.sample("f", self.gp(x))
+            return pyro.sample("y", self.likelihood.given(f), obs=y)
+
+    draws = [
+        run_chains(EllipticalSlice(model), (x, y), 3, 1, 2, processes=processes).draws["f_whitened"]
+        for model, processes in (
+            (by_closure, 1),
+            (partial(by_argument, gp, likelihood), 1),
+            (by_closure, 2),
+            (Whole(), 1),
+        )
+    ]
+    assert all(torch.equal(own, draws[-1]) for own in draws)
+    p = predict_mcmc(by_closure, {"f_whitened": draws[0].flatten(0, 1)}, x, y, x[:3])
+    assert p.mean.shape == (3,)
+
+
+def test_another_kernel_parameter_of_a_plain_function_is_another_chain(tmp_path):
+    x, y = regression(6)
+
+    def model_of(lengthscale):
+        gp = GaussianProcess(RBF(lengthscale=lengthscale)).requires_grad_(False)
+        return lambda x, y=None: pyro.sample(
+            "y", Gaussian().requires_grad_(False).given(pyro.sample("f", gp(x))), obs=y
+        )
+
+    run_chains(EllipticalSlice(model_of(1.0)), (x, y), 2, 1, 1, folder=str(tmp_path))
+    with pytest.raises(ValueError, match="another model"):
+        run_chains(EllipticalSlice(model_of(2.0)), (x, y), 2, 1, 1, folder=tmp_path)
+
+
+def test_a_worker_whose_parent_is_gone_ends(monkeypatch):
+    """Another call may go on in the same files."""
+    from pyro_dgp.mcmc import chains
+
+    codes, parents = [], iter([10, 10, 1])
+    monkeypatch.setattr(chains.os, "getppid", lambda: next(parents))
+    monkeypatch.setattr(chains.os, "_exit", codes.append)
+    check = chains._while_the_parent_lives()
+    check(1)
+    assert codes == []
+    check(2)
+    assert codes == [1]
+
+
+def test_classes_and_numbers_where_objects_are_wanted_are_named():
+    model = TwoSites().requires_grad_(False)
+    for make in (EllipticalSlice, WhitenedNUTS):
+        with pytest.raises(TypeError, match=r"start is an object such as PriorDraw\(\) or Ascent\(\)"):
+            make(model, start=Ascent)
+    for wrong in ("0.1", "SurrogateScale"):
+        program = (
+            f"from pyro_dgp import EllipticalSlice, SurrogateScale; EllipticalSlice(print, surrogate_scale={wrong})"
+        )
+        run = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True
+        )  # without the tests' type checks
+        assert "TypeError: surrogate_scale is an object such as SurrogateScale" in run.stderr
+    x, y = regression(6)
+    with pytest.raises(ValueError, match="check the data for NaN"):
+        run_chains(EllipticalSlice(model), (x, torch.full_like(y, torch.nan)), 1, 1, 1)
+
+
+def test_another_start_is_another_chain(tmp_path):
+    x, y = regression(6)
+    model = TwoSites().requires_grad_(False)
+
+    def started(value, folder=tmp_path):
+        kernel = EllipticalSlice(model)
+        kernel.initial_params = {"f_whitened": torch.full((6, 1), value)}
+        return run_chains(kernel, (x, y), 2, 0, 1, folder=folder).draws["f_whitened"]
+
+    first = started(0.0)
+    assert torch.equal(started(0.0), first)
+    with pytest.raises(ValueError, match="holds a chain of other data"):
+        started(3.0)
+    assert not torch.equal(started(3.0, tmp_path / "other"), first)
+
+
+def test_one_kernel_serves_several_data_sets_in_folders_of_their_own(tmp_path):
+    kernel = EllipticalSlice(TwoSites().requires_grad_(False))
+    for rows in (6, 8):
+        x, y = regression(rows)
+        draws = run_chains(kernel, (x, y), 2, 1, 1, folder=tmp_path / str(rows)).draws
+        assert draws["f_whitened"].shape == (1, 2, rows, 1)
+
+
+def test_modules_are_found_where_functions_and_objects_hold_them():
+    gp = GaussianProcess(RBF())
+
+    def inner(x):
+        return gp(x)
+
+    class Holder:
+        def __init__(self):
+            self.parts = [gp]
+
+        def __call__(self, x):
+            return self.parts[0](x)
+
+    held = {"gp": [gp]}
+    for model in (
+        gp,
+        lambda x: inner(x),
+        Holder(),
+        Holder().__call__,
+        partial(lambda gp, x: gp(x), gp),
+        lambda x: held["gp"][0](x),
+    ):
+        assert modules_of(model) == [gp]
+    assert modules_of(lambda x: x) == modules_of(print) == []

@@ -1,0 +1,68 @@
+import pytest
+import torch
+
+from pyro_dgp import ELBO, InducingPoints, MonteCarlo, Variational, predict
+from pyro_dgp.training.loop import batches, decay, fit, steps_for
+from tests.examples import OneLayer, TwoLayers, regression
+
+
+def trained(seed, steps=5):
+    torch.manual_seed(seed)
+    x, y = regression(30)
+    model = TwoLayers(x)
+    guide = Variational(model, InducingPoints(6), MonteCarlo(3))
+    guide.initialize(x, y)
+    result = fit(ELBO(num_data=30)(model, guide), x, y, steps, batch_size=8, seed=seed)
+    return result, model, guide
+
+
+def test_the_same_seed_gives_the_same_result():
+    a, b, c = (trained(seed)[0].losses for seed in (0, 0, 1))
+    assert a == b != c
+
+
+def test_training_improves_and_touches_no_global_store():
+    import pyro
+
+    x, y = regression(60)
+    model = OneLayer()
+    guide = Variational(model, InducingPoints(15), MonteCarlo(1))
+    guide.initialize(x, y)
+    before = -predict(guide, x).log_prob(y).mean()
+    result = fit(ELBO(num_data=60)(model, guide), x, y, 300, batch_size=20, learning_rate=0.05)
+    assert -predict(guide, x).log_prob(y).mean() < before - 0.5
+    assert len(result.losses) == 300 and result.seconds > 0
+    assert len(pyro.get_param_store()) == 0
+
+
+def test_batches_visit_every_row_once_a_pass():
+    rows = batches(10, 4, seed=0)
+    one_pass = torch.cat([next(rows) for _ in range(3)])
+    assert sorted(one_pass.tolist()) == list(range(10))
+    assert torch.equal(next(batches(5, 8, 0)), torch.arange(5))
+    assert steps_for(2, 10, 4) == 6 and steps_for(3, 5, 100) == 3
+
+
+def test_learning_rate_is_constant_then_falls():
+    assert decay(0.0) == decay(0.6) == 1.0
+    assert decay(0.8) == pytest.approx(0.505)
+    assert decay(1.0) == pytest.approx(0.01)
+
+
+def test_a_loss_that_is_not_finite_stops_it_with_the_remedy():
+    x, y = regression(10)
+    model = OneLayer()
+    guide = Variational(model, InducingPoints(3), MonteCarlo(1))
+    guide.initialize(x, y)
+    y[0] = torch.nan
+    with pytest.raises(ValueError, match="y holds NaN or infinity"):
+        fit(ELBO()(model, guide), x, y, 1)
+
+
+@pytest.mark.parametrize("num_data", [None, 5, 20])
+def test_a_loss_for_another_number_of_rows_is_refused(num_data):
+    x, y = regression(10)
+    guide = Variational(OneLayer(), InducingPoints(3), MonteCarlo(1))
+    guide.initialize(x, y)
+    with pytest.raises(ValueError, match=rf"num_data={num_data} and there are 10 rows, .*ELBO\(num_data=10\)"):
+        fit(ELBO(num_data)(guide.model, guide), x, y, 1, batch_size=4)

@@ -1,0 +1,297 @@
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from pyro.nn import PyroModule
+from torch import nn
+
+from pyro_dgp import (
+    ELBO,
+    DeepKernel,
+    InducingPoints,
+    MonteCarlo,
+    PredictiveLogLikelihood,
+    Validation,
+    Variational,
+    fit,
+    predict,
+)
+from pyro_dgp.training.loop import fit as plain_fit
+from pyro_dgp.training.validation import Trial, fit_validated, largest_within_error
+from pyro_dgp.zoo.methods import METHODS
+from pyro_dgp.zoo.settings import Settings
+from tests.examples import OneLayer, TwoLayers, regression
+
+pytestmark = pytest.mark.usefixtures("local")
+
+
+def predictive(beta, rows):
+    return PredictiveLogLikelihood(rows, beta)
+
+
+def guided(x, y, points=10):
+    torch.manual_seed(0)
+    guide = Variational(OneLayer(), InducingPoints(points, covariance="diagonal"), MonteCarlo(1))
+    guide.initialize(x, y)
+    return guide
+
+
+def state(guide):
+    return copy.deepcopy({**guide.state_dict(prefix="guide."), **guide.model.state_dict(prefix="model.")})
+
+
+def same(a, b):
+    return all(torch.equal(a[name], b[name]) for name in a if isinstance(a[name], torch.Tensor))
+
+
+def test_validation_rows_are_a_ninth_drawn_with_the_number_of_the_split():
+    mask = Validation().held_out(90, 3)
+    assert int(mask.sum()) == 10
+    assert set(torch.nonzero(mask).squeeze(1).tolist()) == set(np.random.RandomState(3).permutation(90)[:10].tolist())
+    assert not torch.equal(mask, Validation().held_out(90, 4))
+    with pytest.raises(ValueError, match="leave none"):
+        Validation().held_out(1, 0)
+
+
+def test_held_out_rows_are_not_trained_on_nor_seen_at_the_start():
+    x, y = regression(45)
+    mask = Validation().held_out(45, 2)
+    spoiled_x, spoiled = x.clone(), y.clone()
+    spoiled[mask], spoiled_x[mask] = 1e3, 1e3
+    other = guided(x[~mask], y[~mask])
+    torch.manual_seed(0)
+    guide = Variational(OneLayer(), InducingPoints(10, covariance="diagonal"), MonteCarlo(1))
+    validation = Validation(checks=1)
+    fit_validated(guide, predictive, spoiled_x, spoiled, 40, 10, validation=validation, split=2, beta=0.3)
+    plain_fit(PredictiveLogLikelihood(40, 0.3)(other.model, other), x[~mask], y[~mask], 40, 10)
+    assert same(state(guide), state(other))
+
+
+def test_the_best_checkpoint_is_kept_and_training_stops():
+    x, y = regression(45)
+    guide = guided(x, y)
+    seen = []
+
+    def report(step, total, figures):
+        assert ("validation NLL" in figures) == (step > 10)  # the callback comes before the check of its step
+        seen.append((step, total, figures.get("validation NLL", math.inf)))
+
+    result = fit_validated(
+        guide, predictive, x, y, 400, 45, 0.3, validation=Validation(checks=40, patience=3), beta=0.0, report=report
+    )
+    mask = Validation().held_out(45, 0)
+    assert -float(predict(guide, x[mask]).log_prob(y[mask]).mean()) == pytest.approx(result.validation_nll, abs=1e-12)
+    assert result.validation_nll == min(value for *_, value in seen)
+    assert result.steps == len(seen) == result.best_step + 30 < 400  # three checks of ten steps without a better one
+    assert seen[-1][:2] == (result.steps, 400)
+
+
+def test_beta_is_searched_from_one_start_and_the_run_is_that_of_the_one_chosen():
+    torch.manual_seed(3)
+    x = torch.rand(72, 3) * 4 - 2
+    y = 0.3 * torch.randn(72)  # noise alone: the KL must hold the function down
+    guide, other = guided(x, y, 60), guided(x, y, 60)
+    validation = Validation(betas=(1e-4, 10.0), search=0.5, patience=100)
+    result = fit_validated(guide, predictive, x, y, 300, 72, 0.05, validation=validation)
+    assert result.beta == 10.0 and set(result.searched) == {1e-4, 10.0}
+    assert result.searched[1e-4] > result.searched[10.0]
+    alone = fit_validated(other, predictive, x, y, 300, 72, 0.05, validation=validation, beta=10.0)
+    assert same(state(guide), state(other))
+    assert (alone.search_steps, alone.searched) == (0, {})
+    assert alone.best_step == result.best_step
+    assert result.search_steps == 300 and 0 < result.extra_seconds < result.seconds
+
+
+def test_a_shorter_run_stands_beside_the_full_one_and_is_not_made_twice():
+    x, y = regression(45)
+    mask = Validation().held_out(45, 0)
+
+    def run(**choices):
+        guide, totals = guided(x, y), []
+        result = fit_validated(
+            guide, predictive, x, y, 80, 45, 0.3, report=lambda step, total, _: totals.append((step, total)), **choices
+        )
+        nll = -float(predict(guide, x[mask]).log_prob(y[mask]).mean())
+        assert nll == pytest.approx(result.validation_nll, abs=1e-12) and totals[-1] == (result.steps, totals[0][1])
+        return result, state(guide), totals[0][1]
+
+    never = {"checks": 4, "patience": 100}
+    (short, short_state, _), (long, long_state, _) = (
+        run(validation=Validation(runs=(share,), **never), beta=0.0) for share in (0.25, 1.0)
+    )
+    both, both_state, total = run(validation=Validation(runs=(0.25, 1.0), **never), beta=0.0)
+    assert (short.steps, long.steps, both.steps, total) == (20, 80, 100, 100)
+    better, better_state = min(((short, short_state), (long, long_state)), key=lambda pair: pair[0].validation_nll)
+    assert (both.validation_nll, both.run_steps) == (better.validation_nll, better.run_steps)
+    assert short.validation_nll != long.validation_nll and same(both_state, better_state)
+    searched, *_ = run(validation=Validation(betas=(0.0, 0.1), search=0.25, runs=(0.25, 1.0), **never))
+    assert (searched.search_steps, searched.steps) == (40, 120)
+
+
+def test_it_overfits_less_than_training_on_everything():
+    torch.manual_seed(5)
+    x, x_test = torch.rand(135, 3) * 2 - 1, torch.rand(300, 3) * 2 - 1
+    y, y_test = (0.5 * v[:, 0] + 0.5 * torch.randn(len(v)) for v in (x, x_test))
+    guide, other = guided(x, y, 60), guided(x, y, 60)
+    validation = Validation(betas=(0.01, 1.0), checks=10)
+    fit_validated(guide, predictive, x, y, 300, 135, 0.05, validation=validation)
+    plain_fit(PredictiveLogLikelihood(135, 0.01)(other.model, other), x, y, 300, 135, 0.05)
+    ours, theirs = (-float(predict(g, x_test).log_prob(y_test).mean()) for g in (guide, other))
+    truth = 0.5 * math.log(2 * math.pi * 0.25) + 0.5
+    assert truth < ours < truth + 0.5
+    assert theirs > ours + 1.5
+
+
+def test_any_loss_can_be_validated():
+    x, y = regression(30)
+    guide = guided(x, y)
+    result = fit_validated(guide, lambda beta, rows: ELBO(rows), x, y, 50, 30, beta=1.0)
+    assert math.isfinite(result.validation_nll)
+
+
+def test_bad_arguments_are_one_sentence():
+    for arguments, word in (
+        ({"share": 1.0}, "share"),
+        ({"betas": ()}, "beta"),
+        ({"search": 0.0}, "search"),
+        ({"runs": (0.0,)}, "runs lists"),
+    ):
+        with pytest.raises(ValueError, match=word):
+            Validation(**arguments)
+    for betas in (0.1, "0.1"):
+        validation = Validation()
+        object.__setattr__(validation, "betas", betas)  # the type checker of the tests would raise before
+        with pytest.raises(TypeError, match=r"betas is a tuple of numbers, got .*0.1.*: for a single one write betas"):
+            validation.__post_init__()
+    validation = Validation()
+    object.__setattr__(validation, "runs", 0.5)
+    with pytest.raises(TypeError, match=r"runs is a tuple of shares, got 0.5"):
+        validation.__post_init__()
+    for beta in (-0.1, math.nan, math.inf):
+        with pytest.raises(ValueError, match=f"a beta is a finite number, 0 or more, got {beta}"):
+            Validation(betas=(0.05, beta))
+    assert Validation(betas=(0.0,)).betas == (0.0,)
+
+
+def test_training_ends_when_it_is_told_to_and_not_by_what_a_progress_bar_returns():
+    x, y = regression(30)
+    guide = guided(x, y)
+    objective = ELBO(30)(guide.model, guide)
+    assert len(fit(objective, x, y, 50, stop=lambda steps: steps == 7).losses) == 7
+    assert len(fit(objective, x, y, 5, callback=lambda step, loss: True).losses) == 5
+    fitted = METHODS["svgp"].inference.run(OneLayer(), x, y, Settings(epochs=4, inducing=5), lambda *_: True)
+    assert fitted.steps == 4
+
+
+def test_a_beta_that_breaks_down_loses_the_search_and_no_state_is_left_broken():
+    x, y = regression(45)
+    guide = guided(x, y)
+    before = state(guide)
+
+    def loss(beta, rows):
+        return PredictiveLogLikelihood(rows, math.inf if beta == 0.01 else beta)
+
+    result = fit_validated(guide, loss, x, y, 40, validation=Validation(betas=(0.01, 0.05), search=0.5))
+    assert result.beta == 0.05 and result.searched[0.01] == math.inf
+    other = guided(x, y)
+    with pytest.raises(ValueError, match="the loss is"):
+        fit_validated(other, loss, x, y, 40, beta=0.01)
+    assert same(state(other), before)
+
+
+def test_a_long_run_that_breaks_down_after_the_search_is_said():
+    x, y = regression(45)
+    made = []
+
+    def loss(beta, rows):
+        made.append(beta)
+        return PredictiveLogLikelihood(rows, beta if len(made) < 3 else math.inf)
+
+    result = fit_validated(guided(x, y), loss, x, y, 40, validation=Validation(betas=(0.01, 0.05), search=0.5))
+    assert len(made) == 3 and result.run_steps == 20 and "the loss is" in result.failure
+    assert fit_validated(guided(x, y), predictive, x, y, 4, beta=0.1).failure is None
+
+
+def test_the_checks_do_not_touch_the_noise_of_training_and_the_same_seed_gives_the_same_run():
+    x, y = regression(45)
+    states = []
+    for checks in (1, 8):
+        torch.manual_seed(0)
+        guide = Variational(TwoLayers(x), InducingPoints(6), MonteCarlo(3))
+        torch.manual_seed(checks)  # whatever the state of the generator
+        guide.initialize(x, y)
+        with torch.no_grad():
+            for parameter in guide.parameters():
+                parameter.copy_(torch.linspace(0.1, 1.0, parameter.numel()).reshape(parameter.shape))
+        generator = torch.get_rng_state()
+        validation = Validation(checks=checks, patience=100)
+        result = fit_validated(guide, predictive, x, y, 16, validation=validation, beta=0.05, seed=4)
+        assert torch.equal(generator, torch.get_rng_state())
+        states.append((result, state(guide)))
+    if states[1][0].best_step == 16:
+        assert same(states[0][1], states[1][1])
+    assert states[1][0].validation_nll <= states[0][0].validation_nll
+
+
+class Dropout(PyroModule):
+    """A model on features of a network with dropout and batch normalisation."""
+
+    def __init__(self, x):
+        super().__init__()
+        network = nn.Sequential(nn.Linear(x.shape[-1], 20), nn.BatchNorm1d(20), nn.Dropout(0.5), nn.Linear(20, 2))
+        self.inner = DeepKernel(network, OneLayer())
+
+    def forward(self, x, y=None):
+        return self.inner(x, y)
+
+
+def test_predictions_are_made_in_evaluation_mode():
+    x, y = regression(45, inputs=3)
+    model = Dropout(x)
+    guide = Variational(model, InducingPoints(6), MonteCarlo(1))
+    result = fit_validated(guide, predictive, x, y, 20, 45, beta=0.05)
+    prediction = predict(guide, x)
+    torch.testing.assert_close(prediction.mean, predict(guide, x, batch_size=7).mean)
+    torch.testing.assert_close(prediction.mean[:1], predict(guide, x[:1]).mean)
+    mask = Validation().held_out(45, 0)
+    assert -float(predict(guide, x[mask]).log_prob(y[mask]).mean()) == pytest.approx(result.validation_nll)
+    assert all(module.training for module in model.modules())
+
+
+def test_the_largest_beta_within_one_standard_error_is_taken():
+    def trial(beta, best, error):
+        run = Trial(nn.Module(), lambda: torch.zeros(1), beta, 10, Validation())
+        run.best, run.standard_error = best, error
+        return run
+
+    assert largest_within_error([trial(0.01, 1.0, 0.2), trial(0.1, 1.15, 5.0), trial(1.0, 1.25, 0.0)]) == 0.1
+    assert largest_within_error([trial(0.1, math.inf, 0.0), trial(0.2, 3.0, 0.0)]) == 0.2
+
+
+def test_the_standard_error_and_the_run_of_the_best_checkpoint_are_said():
+    """With a long run that diverges from good to bad, the checkpoint of the short search wins."""
+    torch.manual_seed(3)
+    x = torch.rand(72, 3) * 4 - 2
+    y = 0.3 * torch.randn(72)
+    guide = guided(x, y, 60)
+    validation = Validation(betas=(0.001, 0.01), search=0.1, checks=2, patience=100)
+    result = fit_validated(guide, predictive, x, y, 400, 72, 0.1, validation=validation)
+    assert result.run_steps == 40 >= result.best_step and result.steps == 480
+    assert result.validation_nll == result.searched[result.beta]
+    mask = validation.held_out(72, 0)
+    nll = -predict(guide, x[mask]).log_prob(y[mask])
+    assert float(nll.mean()) == pytest.approx(result.validation_nll, abs=1e-12)
+    assert float(nll.std(correction=0)) / len(nll) ** 0.5 == pytest.approx(result.validation_error, abs=1e-12)
+
+
+def test_data_are_looked_at_before_training():
+    x, y = regression(18)
+    held_out = int(torch.nonzero(Validation().held_out(18, 0))[0])
+    y[held_out] = torch.nan
+    guide = Variational(OneLayer(), InducingPoints(3), MonteCarlo(1))
+    with pytest.raises(ValueError, match="y holds NaN or infinity"):
+        fit_validated(guide, predictive, x, y, 2)
+    with pytest.raises(ValueError, match="x has 18 rows and y has 17"):
+        fit_validated(guide, predictive, x, y[:-1].nan_to_num(), 2)
