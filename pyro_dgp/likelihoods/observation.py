@@ -90,9 +90,11 @@ class CollapsedObservation(TorchDistribution):
 
     support = constraints.real
 
-    def of_components(self, chosen: Tensor) -> CollapsedObservation:
-        """Some of the components, which lead the moments: a mask ``(S,)``."""
-        marginals = {name: Moments(q.mean[chosen], q.variance[chosen]) for name, q in self.marginals.items()}
+    def first_components(self, count: int) -> CollapsedObservation:
+        """The first ``count`` of the components that lead the moments."""
+        if self.batch_shape[0] == count:
+            return self
+        marginals = {name: Moments(q.mean[:count], q.variance[:count]) for name, q in self.marginals.items()}
         return CollapsedObservation(self.conditional, marginals, self.event_shape)
 
     def expected_log_prob(self, y: Any) -> Tensor:

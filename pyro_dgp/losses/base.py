@@ -13,13 +13,14 @@ from pyro.infer.util import torch_item
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.guides.guide_pass import Components
+from pyro_dgp.guides.guide_pass import SiteRecord, WeightedTrace
 from pyro_dgp.guides.sites import is_random, require_rows_unmasked
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal import linalg
 from pyro_dgp.internal.parameters import require_own_parameters
 from pyro_dgp.internal.recording import report_invalid
 from pyro_dgp.likelihoods import CollapsedObservation, check_target
+from pyro_dgp.likelihoods.observation import Observation
 
 Site = dict[str, Any]
 
@@ -51,7 +52,7 @@ class Loss(PyroELBO):  # type: ignore[misc]
         return super().__call__(model, guide)
 
     @abstractmethod
-    def observed(self, site: Site, components: Components) -> Tensor:
+    def observed(self, site: Site, weighted: WeightedTrace) -> Tensor:
         """The term of one observed site, before weighting: nats, a scalar."""
 
     def regularizer_weight(self) -> float:
@@ -65,23 +66,16 @@ class Loss(PyroELBO):  # type: ignore[misc]
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Minus the objective, with gradients."""
         self._check(model, guide)
-        components = guide.components(*args, **kwargs)
-        objective, seen = (
-            torch.zeros((), dtype=components.log_weights.dtype, device=components.log_weights.device),
-            False,
-        )
-        for site in components.trace.nodes.values():
-            if not is_random(site):
-                continue
-            seen = seen or site["is_observed"]
-            if _is_masked_out(site):
-                continue
-            if site["is_observed"]:
-                weight = self._weight(site, guide.data_plates)
-                objective = objective + weight * self.observed(site, components)
-            objective = objective - self.regularizer_weight() * self._regularizer(site, components, guide)
-        if not seen:
+        weighted = guide.components(*args, **kwargs)
+        sites = [site for site in weighted.trace.nodes.values() if is_random(site)]
+        if not any(site["is_observed"] for site in sites):
             raise ValueError("nothing is observed: pass y to the loss, as in svi.step(x, y)")
+        objective = weighted.log_weights.new_zeros(())
+        for site in [site for site in sites if not _is_masked_out(site)]:
+            if site["is_observed"]:
+                weight = self._weight(site, guide.structure.data_plates)
+                objective = objective + weight * self.observed(site, weighted)
+            objective = objective - self.regularizer_weight() * self._regularizer(site, weighted, guide)
         return -objective
 
     def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
@@ -113,7 +107,7 @@ class Loss(PyroELBO):  # type: ignore[misc]
             require_own_parameters(model)
         require_own_parameters(guide)
 
-    def _weight(self, site: Site, data_plates: set[str]) -> float | Tensor:
+    def _weight(self, site: Site, data_plates: frozenset[str]) -> float | Tensor:
         """num_data over the rows that the site stands for, times the scale of its plates."""
         if self.num_data is None:
             return site["scale"]
@@ -127,22 +121,24 @@ class Loss(PyroELBO):  # type: ignore[misc]
             )
         return site["scale"] * self.num_data / sizes[0] if sizes else site["scale"]
 
-    def _regularizer(self, site: Site, components: Components, guide: Variational) -> Tensor | float:
-        fn, prior = site["fn"], site["infer"].get("prior")
-        if isinstance(fn, CollapsedObservation) or isinstance(prior, FunctionPrior):
-            terms = site["infer"]["regularizer"]
-            return site["scale"] * (_average(terms, components.log_weights) if terms.dim() else terms)
-        if site["is_observed"] or prior is None:
+    def _regularizer(self, site: Site, weighted: WeightedTrace, guide: Variational) -> Tensor | float:
+        fn, record = site["fn"], weighted.record(site)
+        if record.regularizer is not None:
+            terms = record.regularizer
+            return site["scale"] * (weighted.average(terms) if terms.dim() else terms)
+        if site["is_observed"]:
             return 0.0
         if not fn.has_rsample:
             raise ValueError(
                 f"the latent site {site['name']!r} has no reparameterised guide: give one through latents="
             )
-        difference = unmasked(fn.log_prob(site["value"]) - prior.log_prob(site["value"]), site)
+        difference = unmasked(fn.log_prob(site["value"]) - record.prior.log_prob(site["value"]), site)
         plates = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
-        total = _average(difference, components.log_weights) if site["infer"]["carried"] else difference.sum()
-        by_rows = site["name"] in guide.local_latents or any(frame.name in guide.data_plates for frame in plates)
-        return (self._weight(site, guide.data_plates) if by_rows else site["scale"]) * total
+        total = weighted.average(difference) if record.carried else difference.sum()
+        by_rows = site["name"] in guide.structure.local or any(
+            frame.name in guide.structure.data_plates for frame in plates
+        )
+        return (self._weight(site, guide.structure.data_plates) if by_rows else site["scale"]) * total
 
 
 def _is_masked_out(site: Site) -> bool:
@@ -150,7 +146,8 @@ def _is_masked_out(site: Site) -> bool:
     mask = site["mask"]
     if not isinstance(mask, Tensor) or mask.dim() == 0:
         return mask is not None and not bool(mask)
-    is_function = isinstance(site["infer"].get("prior"), FunctionPrior) or isinstance(site["fn"], CollapsedObservation)
+    record = SiteRecord.of(site)
+    is_function = record is not None and isinstance(record.prior, FunctionPrior | Observation)
     by_rows = any(frame.vectorized for frame in site["cond_indep_stack"])
     if is_function or (isinstance(site["fn"], torch.distributions.Independent) and not by_rows):
         require_rows_unmasked(site)
@@ -170,16 +167,9 @@ def unmasked(terms: Tensor, site: Site) -> Tensor:
     return torch.where(mask, terms, 0.0)
 
 
-def _average(terms: Tensor, log_weights: Tensor) -> Tensor:
-    """The weighted mean over components of terms that lead with their axis; one for all of them counts once."""
-    if len(terms) == 1:
-        return terms.sum()
-    return (log_weights.exp() @ terms.reshape(len(log_weights), -1)).sum()
-
-
 def row_terms(
     site: Site,
-    components: Components,
+    weighted: WeightedTrace,
     collapsed: Callable[[CollapsedObservation, Tensor], Tensor],
     plain: Callable[[Any, Tensor], Tensor],
 ) -> tuple[Tensor, Tensor]:
@@ -190,7 +180,7 @@ def row_terms(
     """
     fn, value = site["fn"], site["value"]
     if isinstance(fn, CollapsedObservation):
-        terms, carried = collapsed(fn, value), site["infer"]["carried"]
+        terms = collapsed(fn, value)
     else:
         plates = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
         report_invalid(lambda: fn.support.check(value))
@@ -200,10 +190,9 @@ def row_terms(
             terms = terms.sum(tuple(range(-fn.reinterpreted_batch_ndims + 1, 0))) if len(fn.event_shape) > 1 else terms
         else:
             terms = unmasked(plain(fn, value), site)
-        carried = site["infer"]["carried"]
-    if not carried:
+    if not weighted.record(site).carried:
         return terms.reshape(1, -1), terms.new_zeros(1)
-    return terms.reshape(len(components.log_weights), -1), components.log_weights
+    return weighted.counted(terms).reshape(len(weighted.log_weights), -1), weighted.log_weights
 
 
 def log_prob(distribution: Any, value: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from pyro_dgp.guides.guide_pass import Components
+from pyro_dgp.guides.guide_pass import WeightedTrace
 from pyro_dgp.likelihoods import CollapsedObservation
 from pyro_dgp.losses.base import Loss, Site, log_prob, row_terms
 
@@ -22,7 +22,7 @@ class ELBO(Loss):
 
     approximates_posterior = True
 
-    def observed(self, site: Site, components: Components) -> Tensor:
+    def observed(self, site: Site, weighted: WeightedTrace) -> Tensor:
         """``sum_n sum_s w_s E log p(y_n | f_n)``."""
-        terms, log_weights = row_terms(site, components, CollapsedObservation.expected_log_prob, log_prob)
+        terms, log_weights = row_terms(site, weighted, CollapsedObservation.expected_log_prob, log_prob)
         return (log_weights.exp() @ terms).sum()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyro_dgp.guides.guide_pass import Components
+from pyro_dgp.guides.guide_pass import WeightedTrace
 from pyro_dgp.likelihoods import log_gamma_score
 from pyro_dgp.losses.base import Loss, Site, row_terms
 
@@ -36,11 +36,11 @@ class GammaDivergence(Loss):
         """gamma."""
         return {"gamma": self.gamma}
 
-    def observed(self, site: Site, components: Components) -> Tensor:
+    def observed(self, site: Site, weighted: WeightedTrace) -> Tensor:
         """``sum_n sum_s w_s`` of the term above."""
         terms, log_weights = row_terms(
             site,
-            components,
+            weighted,
             lambda fn, y: fn.log_expected_gamma_score(y, self.gamma),
             lambda fn, y: log_gamma_score(fn, y, self.gamma),
         )

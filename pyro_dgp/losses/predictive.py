@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyro_dgp.guides.guide_pass import Components
+from pyro_dgp.guides.guide_pass import WeightedTrace
 from pyro_dgp.likelihoods import CollapsedObservation
 from pyro_dgp.losses.base import Loss, Site, log_prob, row_terms
 
@@ -36,7 +36,7 @@ class PredictiveLogLikelihood(Loss):
         """beta."""
         return {"beta": self.beta}
 
-    def observed(self, site: Site, components: Components) -> Tensor:
+    def observed(self, site: Site, weighted: WeightedTrace) -> Tensor:
         """``sum_n log sum_s w_s p_s(y_n)``."""
-        terms, log_weights = row_terms(site, components, CollapsedObservation.predictive_log_prob, log_prob)
+        terms, log_weights = row_terms(site, weighted, CollapsedObservation.predictive_log_prob, log_prob)
         return torch.logsumexp(log_weights.unsqueeze(-1) + terms, 0).sum()

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Size, Tensor
 
-from pyro_dgp.guides.guide_pass import Components
-from pyro_dgp.guides.sites import is_random
+from pyro_dgp.guides.guide_pass import WeightedTrace
+from pyro_dgp.guides.sites import is_observation, is_random
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.parameters import evaluating, module_local_parameters
-from pyro_dgp.likelihoods import CollapsedObservation, Observation
-from pyro_dgp.prediction.joining import chosen
+from pyro_dgp.likelihoods import CollapsedObservation
+from pyro_dgp.prediction.joining import counted_components, elementwise
 from pyro_dgp.prediction.mixture import Mixture, stack_mixtures
 from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.propagation import MonteCarlo
@@ -49,7 +49,7 @@ def predict(
     if isinstance(num_samples, Tensor):
         raise TypeError("predict takes test inputs and no targets: predict(guide, x).log_prob(y) scores y")
     if num_hyperparameter_draws is None:
-        num_hyperparameter_draws = num_samples if guide.local_latents else 20
+        num_hyperparameter_draws = num_samples if guide.structure.local else 20
     if num_hyperparameter_draws < 1 or num_samples < 1:
         raise ValueError(
             f"num_samples and num_hyperparameter_draws are 1 or more, got {num_samples} and {num_hyperparameter_draws}"
@@ -108,7 +108,7 @@ def _values(parameters: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> It
 def _global_draws(guide: Variational, x: Tensor, count: int, kwargs: dict[str, Any]) -> list[dict[str, Tensor]]:
     names = guide.global_latents
     if not names:
-        return [{}] * (count if guide.local_latents else 1)
+        return [{}] * (count if guide.structure.local else 1)
     # Networks of global sites look at the rows.
     draws, rows = [], x if any(name in guide.networks._modules for name in names) else x[:1]
     for _ in range(count):
@@ -117,11 +117,12 @@ def _global_draws(guide: Variational, x: Tensor, count: int, kwargs: dict[str, A
     return draws
 
 
-def _response(guide: Variational, components: Components, wanted: str | None) -> str:
+def _response(guide: Variational, weighted: WeightedTrace, wanted: str | None) -> str:
+    """The name of the observation site to predict."""
     names = [
         name
-        for name, site in components.trace.nodes.items()
-        if is_random(site) and (isinstance(site["infer"].get("prior"), Observation) or name in guide.responses)
+        for name, site in weighted.trace.nodes.items()
+        if is_random(site) and (is_observation(site) or name in guide.structure.responses)
     ]
     if wanted is not None and wanted not in names:
         raise ValueError(f"there is no observation site {wanted!r}: the model has {names}")
@@ -132,23 +133,18 @@ def _response(guide: Variational, components: Components, wanted: str | None) ->
     return names[0]
 
 
-def _mixture_of(components: Components, name: str) -> Mixture:
-    """The components of a site, ``(S, N, ...)``, with their log weights; without those that only carry a mean along."""
-    site, log_weights = components.trace.nodes[name], components.log_weights
-    fn, observations = site["fn"], []
-    carried, counts = bool(site["infer"].get("carried")), log_weights > -torch.inf
+def _mixture_of(weighted: WeightedTrace, name: str) -> Mixture:
+    """The S components of a site, ``(S, N, ...)``, with their log weights."""
+    site, log_weights = weighted.trace.nodes[name], weighted.log_weights
+    carried, fn = weighted.record(site).carried, site["fn"]
     if isinstance(fn, CollapsedObservation):
-        fn = fn.of_components(counts) if carried and not bool(counts.all()) else fn
-        elementwise: Any = fn.components()
-        observations = [fn]
+        fn = fn.first_components(len(log_weights)) if carried else fn
+        components, observations = fn.components(), [fn]
     else:
-        elementwise = fn
-        while isinstance(elementwise, torch.distributions.Independent):
-            elementwise = elementwise.base_dist
+        components, observations = elementwise(fn), []
+        if carried:
+            components, log_weights = counted_components(components, log_weights)
     if not carried:
-        one = elementwise.expand((1, *elementwise.batch_shape))
-        return Mixture(one, log_weights.new_zeros(1), observations)
-    some = elementwise if observations else chosen(elementwise, counts)
-    if some is None:  # they stay, with no weight
-        return Mixture(elementwise, log_weights, observations)
-    return Mixture(some, log_weights[counts], observations)
+        components = components.expand((1, *components.batch_shape))
+        return Mixture(components, log_weights.new_zeros(1), observations)
+    return Mixture(components, log_weights, observations)

@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Distribution, Independent
 
 
-def chosen(components: Distribution, mask: Tensor) -> Distribution | None:
-    """Some of the components of an elementwise distribution, a mask of its first axis; nothing for a kind that cannot be made anew."""
-    if bool(mask.all()):
-        return components
-    axes = len(components.batch_shape)
+def elementwise(distribution: Distribution) -> Distribution:
+    """A distribution without the event axes that ``Independent`` makes of batch axes."""
+    while isinstance(distribution, Independent):
+        distribution = distribution.base_dist
+    return distribution
+
+
+def counted_components(components: Distribution, log_weights: Tensor) -> tuple[Distribution, Tensor]:
+    """The first S components of an elementwise distribution, and their log weights ``(S,)``.
+
+    A distribution that its constructor cannot make again keeps the others, at no weight.
+    """
+    count, carried = len(log_weights), components.batch_shape[0]
+    if carried == count:
+        return components, log_weights
+    axes, shape = len(components.batch_shape), (count, *components.batch_shape[1:])
     arguments = {
-        name: value[mask] if value.dim() >= axes and len(value) == len(mask) else value
+        name: value[:count] if value.dim() >= axes and len(value) == carried else value
         for name, value in _arguments(components).items()
     }
     try:
         made = _made_of(components, arguments)
     except ValueError:
-        return None
-    same = (
-        made.batch_shape == (int(mask.sum()), *components.batch_shape[1:])
-        and made.event_shape == components.event_shape
-    )
-    return made if same else None
+        made = components
+    if made.batch_shape == shape and made.event_shape == components.event_shape:
+        return made, log_weights
+    return components, torch.cat([log_weights, log_weights.new_full((carried - count,), -math.inf)])
 
 
-def _concatenate(parts: Sequence[Distribution], axis: int = 0) -> Distribution:
+def concatenate(parts: Sequence[Distribution], axis: int = 0) -> Distribution:
+    """One distribution of the parameters of several, along an axis."""
     of_each = [_arguments(part) for part in parts]
     return _made_of(parts[0], {name: torch.cat([values[name] for values in of_each], axis) for name in of_each[0]})
 

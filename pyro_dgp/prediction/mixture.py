@@ -13,7 +13,7 @@ from torch.distributions import Distribution, LowRankMultivariateNormal
 
 from pyro_dgp.likelihoods import CollapsedObservation
 from pyro_dgp.likelihoods.moments import Moments
-from pyro_dgp.prediction.joining import _concatenate
+from pyro_dgp.prediction.joining import concatenate
 
 
 class LikelihoodDraws(NamedTuple):
@@ -187,7 +187,7 @@ def _join_draws(parts: Sequence[LikelihoodDraws], axis: int) -> LikelihoodDraws:
 
 def _join_rows(parts: Sequence[Mixture]) -> Mixture:
     """One mixture of the rows of several that have the same weights."""
-    return Mixture(_concatenate([part.components for part in parts], 1), parts[0].log_weights)
+    return Mixture(concatenate([part.components for part in parts], 1), parts[0].log_weights)
 
 
 def stack_mixtures(parts: Sequence[Mixture]) -> Mixture:
@@ -196,7 +196,7 @@ def stack_mixtures(parts: Sequence[Mixture]) -> Mixture:
         return parts[0]
     log_weights = torch.cat([part.log_weights for part in parts]) - torch.log(torch.tensor(float(len(parts))))
     observations = [observation for part in parts for observation in part.observations]
-    return Mixture(_concatenate([part.components for part in parts]), log_weights, observations)
+    return Mixture(concatenate([part.components for part in parts]), log_weights, observations)
 
 
 def _with_components(moments: Moments) -> Moments:

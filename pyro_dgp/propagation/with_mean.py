@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -59,7 +58,7 @@ class WithMean(Propagation):
     After a layer the last component is set to the weighted mean of the components' means, not of their draws ([AVDGP] 4.9),
     and goes on through whatever the model does to hidden values (scales, selects, joins with the inputs). Amortised
     processes look at it alone: rule AR2 over Monte Carlo samples, AR2P over sigma points. Without this every component is
-    looked at by itself, rule AR1. Its log weight is minus infinity. Processes that do not amortise are carried unchanged.
+    looked at by itself, rule AR1. Processes that do not amortise are carried unchanged.
 
     A latent site of another kind between the layers is drawn in the last component as in the others: what stands above it looks
     at a draw.
@@ -82,7 +81,7 @@ class WithMean(Propagation):
 
     @property
     def num_components(self) -> int:  # type: ignore[override]
-        """Those that count."""
+        """S, without the mean."""
         return self.propagation.num_components
 
     def initialize(self, latent: Mapping[str, FunctionPrior]) -> None:
@@ -95,9 +94,8 @@ class WithMean(Propagation):
         return self if inner is self.propagation else WithMean(inner)
 
     def log_weights(self, like: Tensor) -> Tensor:
-        """Those of the components, and minus infinity, ``(S + 1,)``."""
-        inner = self.propagation.log_weights(like)
-        return torch.cat([inner, inner.new_full((1,), -math.inf)])
+        """Log weights of the components, ``(S,)``; the mean has none."""
+        return self.propagation.log_weights(like)
 
     def reference(self, x: Tensor, carried: bool) -> Tensor:
         """The last component, ``(1, ..., N, D)``."""

@@ -49,10 +49,10 @@ def test_a_model_s_own_arguments_are_not_taken_for_targets():
     for arguments in ({"t": torch.zeros(6, 1), "y": y}, {"y": y, "t": torch.zeros(6, 1)}):
         guide = a_guide(OfTime(), Timed())
         guide.initialize(x, **arguments)
-        assert guide.local_latents == {"w"}
+        assert set(guide.structure.local) == {"w"}
     guide = a_guide(OfTime(), poutine.scale(Timed(), scale=1.0))
     guide.initialize(x=x, t=torch.zeros(6, 1), y=y)
-    assert guide.local_latents == {"w"} and guide.is_initialized
+    assert set(guide.structure.local) == {"w"} and guide.is_initialized
 
 
 def test_a_guide_that_was_not_initialised_does_not_say_so():
@@ -173,7 +173,7 @@ def test_rows_of_inputs_without_columns_are_rows():
     x, y = regression(8)
     guide = a_guide(OfFlat(), Flat())
     guide.initialize(x[:, 0], y)
-    assert guide.local_latents == {"w"}
+    assert set(guide.structure.local) == {"w"}
 
 
 def test_a_vector_of_another_length_is_no_row_of_data():
@@ -187,7 +187,7 @@ def test_a_vector_of_another_length_is_no_row_of_data():
     for arguments in ({"x": x, "w": torch.ones(3), "y": y}, {"w": torch.ones(3), "x": x, "y": y}):
         guide = Variational(Weighted(), InducingPoints(4), MonteCarlo(1))
         guide.initialize(**arguments)
-        assert guide.local_latents == set()
+        assert not guide.structure.local
 
 
 def test_a_prediction_draws_the_latents_of_a_row_for_each_component():

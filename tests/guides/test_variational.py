@@ -314,7 +314,7 @@ def test_deterministic_sites_are_left_alone(propagation, local):
     guide.initialize(x, y)
     for loss in (ELBO(40), ELBO(), PredictiveLogLikelihood(40)):
         loss(guide.model, guide)(x, y).backward()
-    assert guide.responses == {"y"} and predict(guide, x).mean.shape == (20,)
+    assert guide.structure.responses == {"y"} and predict(guide, x).mean.shape == (20,)
     trace = guide.components(x, y).trace
     torch.testing.assert_close(trace.nodes["scaled"]["value"], 2 * trace.nodes["h"]["value"])
 

@@ -20,6 +20,7 @@ from pyro_dgp import (
     Variational,
     predict,
 )
+from pyro_dgp.guides.guide_pass import SiteRecord
 from pyro_dgp.models.deep_gp import DeepGP
 
 ROWS, INPUTS, WIDTH, M, S = 30, 3, 2, 8, 5
@@ -61,7 +62,7 @@ def pair(request):
 def regularizers(guide, x, y):
     trace = guide.components(x, y).trace
     sites = [s for s in trace.nodes.values() if s["type"] == "sample"]
-    return sum(s["infer"].get("regularizer", 0.0) for s in sites)
+    return sum(r.regularizer for r in map(SiteRecord.of, sites) if r is not None and r.regularizer is not None)
 
 
 def test_kl(pair):

@@ -28,6 +28,7 @@ from pyro_dgp import (
     predict,
     predict_mcmc,
 )
+from pyro_dgp.guides.guide_pass import SiteRecord
 from pyro_dgp.likelihoods import GaussHermite
 from tests.examples import OneLayer, TwoLayers, TwoSites, regression
 
@@ -209,7 +210,7 @@ def test_predictive_loss_is_the_log_of_the_mixture_and_beta_weighs_the_kl():
         trace = guide.components(x, y).trace
     fn = trace.nodes["y"]["fn"]
     density = fn.components().log_prob(y).exp().mean(0).log().sum()
-    kl = sum(trace.nodes[site]["infer"]["regularizer"] for site in ("h", "y"))
+    kl = sum(SiteRecord.of(trace.nodes[site]).regularizer for site in ("h", "y"))
     assert value(0.0) == pytest.approx(float(density))
     assert value(0.3) == pytest.approx(float(density - 0.3 * kl))
     with pytest.raises(ValueError, match="beta must not be negative"):
@@ -352,7 +353,7 @@ def test_only_data_plates_are_weighted_by_num_data():
     x, y = regression(12)
     model = Hierarchical()
     guide = guided(model, x, y)
-    assert guide.data_plates == set()
+    assert guide.structure.data_plates == set()
     plain = OneLayer()
     plain.load_state_dict(model.state_dict())
     other = guided(plain, x, y)

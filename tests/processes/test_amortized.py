@@ -31,6 +31,7 @@ from pyro_dgp import (
     predict,
 )
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.guides.guide_pass import SiteRecord
 from pyro_dgp.models.deep_gp import DeepGP
 from pyro_dgp.processes import AmortizedProcess, FunctionMarginal
 from pyro_dgp.processes.inference_functions import SMALLEST_SCALE
@@ -278,9 +279,7 @@ def test_rules_agree_where_the_paper_says_so():
         looked_at(p, x, y, model) for p in (MonteCarlo(4), WithMean(MonteCarlo(4)), WithMean(SigmaPoints("qr3", 4)))
     )
     for trace in (second, third):  # one marginal of the first layer
-        torch.testing.assert_close(
-            trace.nodes["h1"]["infer"]["marginal"].mean, first.nodes["h1"]["infer"]["marginal"].mean
-        )
+        torch.testing.assert_close(trace.nodes["h1"]["fn"].mean[0], first.nodes["h1"]["fn"].mean[0])
     for key in ("h1", "h2"):
         torch.testing.assert_close(ar2[key], ar2p[key])
     assert ar1["h2"].shape == (4, 10, 2) and ar2["h2"].shape == (1, 10, 2)
@@ -306,7 +305,7 @@ def test_rule_ar1_evaluates_each_component_by_itself():
         torch.manual_seed(3)
         trace = guide.components(x, y).trace
         fitted = trace.nodes["y"]["fn"].expected_log_prob(y).mean(0).sum()
-        h, top = trace.nodes["h"]["infer"]["marginal"], trace.nodes["y"]["fn"].marginals["f"]
+        h, top = SiteRecord.of(trace.nodes["h"]), trace.nodes["y"]["fn"].marginals["f"]
         kl = h.regularizer + top.regularizer.mean()
     assert h.regularizer.shape == () and top.regularizer.shape == (3,)
     torch.testing.assert_close(loss, kl - fitted)

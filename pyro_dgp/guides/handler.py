@@ -1,0 +1,158 @@
+"""The handler of one pass: what the guide does at each site of the model."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from pyro.infer.autoguide.effect import AutoMessenger
+from pyro.nn import PyroModule
+from torch import Tensor
+
+from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.guides.guide_pass import GuidePass, SiteRecord
+from pyro_dgp.guides.latents import LatentGuides, shaped_posterior
+from pyro_dgp.guides.site_handler import SiteHandler
+from pyro_dgp.guides.sites import Message, is_random, total_regularizer
+from pyro_dgp.guides.structure import ModelStructure
+from pyro_dgp.likelihoods import Observation
+from pyro_dgp.processes import Process
+from pyro_dgp.propagation import Propagation
+
+
+class PassHandler(SiteHandler, AutoMessenger):
+    """Runs the model with processes in the place of its GPs; the base of :class:`~pyro_dgp.Variational`.
+
+    :ivar processes: by process name, ``h`` or ``y/f``.
+    :ivar propagation: how hidden layers are carried.
+    """
+
+    processes: PyroModule
+    propagation: Propagation
+    _latent_guides: LatentGuides
+    _structure: ModelStructure | None
+    _pass: GuidePass
+
+    def _run_model(self, run: GuidePass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._pass, self._outer_plates, self.args_kwargs = run, (), (args, kwargs)
+        try:
+            with self:
+                self.model(*args, **kwargs)
+        finally:
+            self._pass = GuidePass()
+            del self._outer_plates, self.args_kwargs
+
+    def require_initialized(self) -> None:
+        """Raise before :meth:`initialize`."""
+        if not self.is_initialized:
+            raise ValueError("the guide has no parameters yet: call guide.initialize(x, y) on training data first")
+
+    @property
+    def structure(self) -> ModelStructure:
+        """The sites of the model, as ``initialize`` met them."""
+        self.require_initialized()
+        assert self._structure is not None
+        return self._structure
+
+    def at_subsample(self, msg: Message) -> None:
+        """Rows that an earlier pass drew are taken again."""
+        msg["value"] = self._pass.fixed.get(msg["name"], msg["value"])
+
+    def at_observation(self, msg: Message, observation: Observation) -> None:
+        """The last layer is integrated out."""
+        gps = {name: (f"{msg['name']}/{name}", prior) for name, prior in observation.priors.items()}
+        if self._pass.initializing:
+            self._pass.gps.extend(gps.values())
+            if msg["value"] is None:
+                msg["value"] = next(iter(observation.priors.values())).mean.new_zeros(observation.event_shape)
+            SiteRecord(observation).write(msg)
+            return
+        marginals, regularizers, carried = {}, [], False
+        for name, (key, prior) in gps.items():
+            carried = self._pass.inputs_are_carried(prior, self._axes_of_gp(key))
+            marginals[name] = q = self._process(key)(prior, self._reference(key, prior, carried))
+            regularizers.append(total_regularizer(q.regularizer, prior, carried))
+        total = torch.stack(torch.broadcast_tensors(*regularizers)).sum(0)
+        SiteRecord(observation, carried, total).write(msg)
+        msg["fn"] = observation.collapse(marginals)
+
+    def at_function(self, msg: Message, prior: FunctionPrior) -> None:
+        """Function values come from the process, carried by the propagation."""
+        if msg["is_observed"]:
+            self.at_other(msg)
+            return
+        key, run = msg["name"], self._pass
+        if run.initializing:
+            run.gps.append((key, prior))
+            msg["value"] = prior.mean
+            SiteRecord(prior).write(msg)
+            return
+        carried = run.inputs_are_carried(prior, self._axes_of_gp(key))
+        marginal = self._process(key)(prior, self._reference(key, prior, carried))
+        if marginal.batch_shape != prior.batch_shape:
+            marginal = marginal.expand(prior.batch_shape)
+        if run.propagation is None:
+            SiteRecord(prior).write(msg)
+            msg["fn"] = self.propagation.draw(key, marginal, run.memory)
+            return
+        SiteRecord(prior, True, total_regularizer(marginal.regularizer, prior, carried)).write(msg)
+        msg["fn"] = run.propagation.propagate(key, marginal, carried)
+        run.components = msg["fn"].batch_shape[0]
+
+    def at_other(self, msg: Message) -> None:
+        """A plain observation is noted; a latent site that is no GP gets its posterior."""
+        fn, run = msg["fn"], self._pass
+        if run.initializing:
+            if not msg["is_observed"]:
+                SiteRecord(fn).write(msg)
+        elif not msg["is_observed"]:
+            self._draw_latent(msg)
+        elif is_random(msg):
+            axes = self.structure.axes_of(msg["name"])
+            SiteRecord(fn, run.leads_with_components(fn.batch_shape, axes)).write(msg)
+
+    def _axes_of_gp(self, key: str) -> int:
+        self._process(key)  # raises with a word about GPs for one that initialize did not meet
+        return self.structure.axes[key]
+
+    def _reference(self, key: str, prior: FunctionPrior, carried: bool) -> Tensor:
+        """Inputs of the inference functions: those of the propagation, or of the weighted pass made before an ancestral draw."""
+        if self._pass.propagation is None:
+            reference = self._pass.references.get(key, prior.x)
+            return reference.reshape(*[1] * (prior.x.dim() - reference.dim()), *reference.shape)
+        reference = self._pass.propagation.reference(prior.x, carried)
+        self._pass.references[key] = reference.squeeze(0) if carried and len(reference) == 1 else reference
+        return reference
+
+    def _draw_latent(self, msg: Message) -> None:
+        name, prior, run = msg["name"], msg["fn"], self._pass
+        structure = self.structure
+        SiteRecord(prior, run.leads_with_components(prior.batch_shape, structure.axes_of(name))).write(msg)
+        per_row = name in structure.local and self._latent_guides.holds_rows(name)
+        if name in structure.responses or (per_row and run.new_rows):
+            return
+        subsampled = any(frame.full_size not in (None, frame.size) for frame in msg["cond_indep_stack"])
+        if per_row and not subsampled and prior.shape() != structure.local[name]:
+            raise ValueError(
+                f"the latent site {name!r} is local to data: the guide holds {structure.local[name]} and this call asks for "
+                f"{tuple(prior.shape())}: pass the training rows; if the site depends on a hidden layer, or for new rows, "
+                "give an amortised guide through latents="
+            )
+        if name in run.fixed:
+            msg["value"] = run.fixed[name]
+        posterior = self.get_posterior(name, prior)
+        if posterior is not None:
+            msg["fn"] = shaped_posterior(name, posterior, prior)
+
+    def _process(self, key: str) -> Process:
+        if key not in self.processes._modules:
+            raise ValueError(
+                f"the guide has no process for the GP {key!r}: initialize did not meet it, but {list(self.processes._modules)}"
+            )
+        return cast(Process, self.processes._modules[key])
+
+    def get_posterior(self, name: str, prior: Any) -> Any:
+        """The posterior of a latent site that is no GP; nothing for its prior."""
+        return self._latent_guides.posterior(
+            name, prior, plates=self._outer_plates, call=self.args_kwargs, trace=self.trace
+        )

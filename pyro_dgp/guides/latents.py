@@ -1,0 +1,70 @@
+"""Posteriors of latent sites that are no Gaussian process: hyperparameters with priors, latent inputs."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from pyro.distributions import Delta
+from pyro.infer.autoguide.effect import AutoMessenger, AutoNormalMessenger
+from pyro.nn import PyroModule
+from pyro.poutine.trace_struct import Trace
+from torch import Tensor, nn
+
+from pyro_dgp.guides.networks import from_network
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class LatentGuides:
+    """Chooses the posterior of a latent site: that of its network, or what a messenger guide of Pyro gives it.
+
+    :ivar messenger: the messenger guide, whose ``get_posterior`` serves the sites without a network.
+    :ivar networks: by site name.
+    """
+
+    def __init__(self, messenger: AutoMessenger, networks: PyroModule) -> None:
+        self.messenger, self.networks = messenger, networks
+
+    def network(self, name: str) -> nn.Module | None:
+        """The network of a site, if it has one."""
+        return cast("nn.Module | None", self.networks._modules.get(name))
+
+    def holds_rows(self, name: str) -> bool:
+        """Whether the guide would hold a value for each training row of a site that is local to data."""
+        return self.network(name) is None and isinstance(self.messenger, AutoNormalMessenger)
+
+    def posterior(self, name: str, prior: Any, *, plates: tuple[Any, ...], call: Call, trace: Trace) -> Any:
+        """The posterior of a site; nothing for its prior.
+
+        :param plates: those around the guide's call.
+        :param call: arguments of the model.
+        :param trace: the sites above, which a messenger guide may look at.
+        """
+        network = self.network(name)
+        if network is not None:
+            return from_network(name, network, prior, *call)
+        return self.from_messenger(name, prior, plates=plates, call=call, trace=trace)
+
+    def from_messenger(self, name: str, prior: Any, *, plates: tuple[Any, ...], call: Call, trace: Trace) -> Any:
+        """The posterior that the messenger guide gives; it may look at plates, arguments and upstream values, as any of Pyro's."""
+        guide = self.messenger
+        guide._outer_plates, guide.trace, guide.args_kwargs = plates, trace, call
+        try:
+            return guide.get_posterior(name, prior)
+        finally:
+            del guide.args_kwargs
+
+
+def shaped_posterior(name: str, posterior: Any, prior: Any) -> Any:
+    """A posterior as a distribution of the prior's batch shape; a tensor becomes a point mass."""
+    if isinstance(posterior, Tensor):
+        posterior = Delta(posterior, event_dim=prior.event_dim)
+    if posterior.batch_shape == prior.batch_shape:
+        return posterior
+    try:
+        return posterior.expand(prior.batch_shape)
+    except RuntimeError as error:
+        raise ValueError(
+            f"the posterior of the latent site {name!r} has batch shape {tuple(posterior.batch_shape)}, which does not expand "
+            f"to the prior's {tuple(prior.batch_shape)} (a network gets the model's arguments, not a plate's subsample)"
+        ) from error

@@ -1,0 +1,39 @@
+"""Parameters of a guide that a state dict holds and the guide lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from pyro.nn import PyroParam
+from torch import Tensor
+from torch.distributions import constraints
+
+from pyro_dgp.processes.base import Process
+from pyro_dgp.processes.families import Families, family_of
+
+_UNCONSTRAINED = "_unconstrained"
+
+
+def missing_processes(
+    state: Mapping[str, Any], families: Families, present: Mapping[str, Any]
+) -> Iterator[tuple[str, Process]]:
+    """Processes in the shapes of a guide's state, by name, for those that are not there yet."""
+    groups: dict[str, dict[str, Tensor]] = {}
+    for name, value in state.items():
+        owner, _, rest = name.partition(".")
+        if owner == "processes":
+            key, _, attribute = rest.partition(".")
+            groups.setdefault(key, {})[attribute.removesuffix(_UNCONSTRAINED)] = value
+    for key, tensors in groups.items():
+        if key not in present:
+            yield key, family_of(families, key).restore(tensors)
+
+
+def missing_latents(state: Mapping[str, Any], present: Mapping[str, Any]) -> Iterator[tuple[str, PyroParam]]:
+    """Parameters of the mean-field normals of other latent sites, by name, for those that are not there yet."""
+    for name, value in state.items():
+        if name.startswith(("latents.locs", "latents.scales")) and name not in present:
+            constraint = constraints.positive if "scales" in name else constraints.real
+            yield name.removesuffix(_UNCONSTRAINED), PyroParam(torch.ones_like(value), constraint=constraint)

@@ -1,0 +1,87 @@
+"""What initialisation learns of a model's sites."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyro.poutine.trace_struct import Trace
+
+from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.guides.guide_pass import Site, SiteRecord
+from pyro_dgp.guides.row_dependence import RowDependence
+from pyro_dgp.guides.sites import is_observation, is_random
+
+
+@dataclass(frozen=True)
+class ModelStructure:
+    """The sites of a model, as ``initialize`` met them.
+
+    :ivar axes: by process name, the number of axes of a GP's inputs; by name of any other site, the number of its batch axes.
+    :ivar local: shapes of the latent sites, besides GPs, that have a value for each row of the data.
+    :ivar responses: names of the observation sites.
+    :ivar data_plates: names of the plates that hold the rows of the data.
+    """
+
+    axes: Mapping[str, int]
+    local: Mapping[str, tuple[int, ...]]
+    responses: frozenset[str]
+    data_plates: frozenset[str]
+
+    @classmethod
+    def of(cls, trace: Trace, gps: Sequence[tuple[str, FunctionPrior]], dependence: RowDependence) -> ModelStructure:
+        """The structure that the trace of an initialising pass shows."""
+        foreign, responses = _foreign(trace)
+        axes = {key: prior.x.dim() for key, prior in gps}
+        local = {}
+        for site in foreign:
+            axes[site["name"]] = len(site["fn"].batch_shape)
+            if site["name"] in dependence.sites and site["name"] not in responses:
+                local[site["name"]] = tuple(site["fn"].shape())
+        return cls(axes, local, frozenset(responses), frozenset(dependence.plates))
+
+    def axes_of(self, name: str) -> int:
+        """Batch axes of a site that is no GP; raises for one that ``initialize`` did not meet."""
+        if name not in self.axes:
+            raise ValueError(
+                f"the site {name!r} was not met by guide.initialize: call it with what a training step passes, initialize(x, y)"
+            )
+        return self.axes[name]
+
+    def to_state(self) -> dict[str, Any]:
+        """Plain values, for a state dict."""
+        return {
+            "axes": dict(self.axes),
+            "local": dict(self.local),
+            "plates": sorted(self.data_plates),
+            "response": sorted(self.responses),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> ModelStructure:
+        """The structure that :meth:`to_state` wrote."""
+        local = {name: tuple(shape) for name, shape in state["local"].items()}
+        return cls(dict(state["axes"]), local, frozenset(state["response"]), frozenset(state["plates"]))
+
+
+def latent_sites(trace: Trace) -> list[Site]:
+    """The latent sites of an initialising pass that are neither GPs nor observations."""
+    foreign, responses = _foreign(trace)
+    return [site for site in foreign if site["name"] not in responses]
+
+
+def _foreign(trace: Trace) -> tuple[list[Site], set[str]]:
+    """The sites that are no function values, and the names of the observations among them."""
+    sites = [site for site in trace.nodes.values() if is_random(site)]
+    foreign = [site for site in sites if not _is_function(site)]
+    responses = {site["name"] for site in foreign if site["is_observed"] or is_observation(site)}
+    if not responses and foreign and foreign[-1] is sites[-1]:
+        responses = {sites[-1]["name"]}  # a model that is initialised without y
+    return foreign, responses
+
+
+def _is_function(site: Site) -> bool:
+    """Whether the guide gave function values there; those that the model observes are an observation."""
+    record = SiteRecord.of(site)
+    return record is not None and isinstance(record.prior, FunctionPrior)
