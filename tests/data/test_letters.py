@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+import pyro_dgp.data.letters as module
 from pyro_dgp.data.letters import describe_letters, inside_letters, letters
-from pyro_dgp.data.letters import letters as module
 
 
 def test_points_known_to_lie_inside_and_outside():

@@ -43,7 +43,7 @@ def test_groups_and_dimensions(outputs):
     y = torch.randn(5) if outputs is None else torch.randn(5, outputs)
     p = prediction(outputs)
     x, rows = torch.randn(5, 2), torch.tensor([3, 5, 7, 9, 11])
-    data = to_arviz.to_arviz(p, x, y, rows=rows, new=(prediction(outputs), x + 1, y + 1), num_samples=11)
+    data = to_arviz(p, x, y, rows=rows, new=(prediction(outputs), x + 1, y + 1), num_samples=11)
     assert data.log_likelihood["y"].shape == (1, 3, 5)
     np.testing.assert_allclose(data.log_likelihood["y"].values[0], p.component_log_prob(y))
     outputs = [] if outputs is None else ["output"]
@@ -67,7 +67,7 @@ def test_log_likelihoods_are_those_of_the_functions_beside_them_and_those_have_t
     model = OneLayer(likelihood=Gaussian(variance=0.2))
     model.requires_grad_(False)
     p = predict_mcmc(model, {"unused": torch.zeros(4000)}, x, y, x, num_draws=4000)
-    data = to_arviz.to_arviz(p, x, y)
+    data = to_arviz(p, x, y)
     f = torch.as_tensor(data.posterior["f"].values)[0, ..., 0]
     assert f.shape == (4000, 6)
     mean, sd = posterior(model.gp(x), y, 0.2)
@@ -88,7 +88,7 @@ def test_a_guide_s_functions_have_the_moments_of_its_components(likelihood):
     p = predict(guide, x, num_samples=3000)
     moments = p.functions().components
     assert moments.mean.shape == (3000, 8, 1)
-    data = to_arviz.to_arviz(p, x, y)
+    data = to_arviz(p, x, y)
     f = torch.as_tensor(data.posterior["f"].values)[0]
     error = (f - moments.mean) / moments.variance.sqrt()
     assert float(error.mean()) == pytest.approx(0.0, abs=0.03) and float(error.std()) == pytest.approx(1.0, abs=0.03)
@@ -102,7 +102,7 @@ def test_one_component_is_drawn_from_as_often_as_asked(local):
     guide = Variational(OneLayer(), InducingPoints(4), MonteCarlo(1))
     guide.initialize(x, y)
     p = predict(guide, x)
-    f = torch.as_tensor(to_arviz.to_arviz(p, x, y, num_samples=3000).posterior["f"].values)[0]
+    f = torch.as_tensor(to_arviz(p, x, y, num_samples=3000).posterior["f"].values)[0]
     assert f.shape == (3000, 6, 1)
     moments = p.functions().components
     torch.testing.assert_close(f.mean(0), moments.mean[0], atol=0.08, rtol=0)
@@ -133,7 +133,7 @@ def test_what_arviz_offers_works_on_a_sampled_deep_gp(local, tmp_path):
     model = TwoLayers(x).requires_grad_(False)
     result = run_chains(WhitenedNUTS(model, 3), (x, y), 60, 30, 2)
     p = predict_mcmc(model, result.flat, x, y, x, num_draws=120)
-    data = to_arviz.to_arviz(p, x, y, result.draws, result.stats, (p, x, y))
+    data = to_arviz(p, x, y, result.draws, result.stats, (p, x, y))
     data.to_netcdf(str(tmp_path / "a.nc"))
     loaded = az.from_netcdf(str(tmp_path / "a.nc"))
     assert loaded.posterior["h_whitened"].shape == (2, 60, 12, 2)
@@ -158,7 +158,7 @@ def test_an_object_of_some_of_the_draws_has_those_in_every_group(local):
     def made(num_draws):
         p = predict_mcmc(model, result.flat, x, y, x, num_draws=num_draws)
         torch.manual_seed(0)
-        return to_arviz.to_arviz(p, x, y, result.draws, result.stats, (p, x, y), num_samples=7)
+        return to_arviz(p, x, y, result.draws, result.stats, (p, x, y), num_samples=7)
 
     whole = made(40)
     with pytest.warns(UserWarning, match=r"made from 10 of the 40 draws.*num_draws=40"):
@@ -183,9 +183,9 @@ def test_draws_without_their_chains_are_refused(local):
     p = prediction()
     x, y = torch.zeros(5, 1), torch.zeros(5)
     with pytest.raises(ValueError, match="give chains.draws, not chains.flat"):
-        to_arviz.to_arviz(p, x, y, {"a": torch.zeros(6), "b": torch.zeros(6, 5, 1)})
+        to_arviz(p, x, y, {"a": torch.zeros(6), "b": torch.zeros(6, 5, 1)})
     with pytest.raises(ValueError, match="same .chains, draws."):
-        to_arviz.to_arviz(p, x, y, {"b": torch.zeros(6, 5, 1)}, {"lp": np.zeros((2, 3))})
+        to_arviz(p, x, y, {"b": torch.zeros(6, 5, 1)}, {"lp": np.zeros((2, 3))})
 
 
 def test_psis_loo_of_a_gp_is_leaving_out_by_the_closed_form(local):
@@ -195,7 +195,7 @@ def test_psis_loo_of_a_gp_is_leaving_out_by_the_closed_form(local):
     p = predict_mcmc(model, {"unused": torch.zeros(4000)}, x, y, x, num_draws=4000)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a few Pareto shapes above 0.7 at the edges of the data
-        loo = az.loo(to_arviz.to_arviz(p, x, y))
+        loo = az.loo(to_arviz(p, x, y))
     inverse = torch.linalg.inv(model.gp(x).covariance_matrix[0] + 0.1 * torch.eye(30))
     exact = dist.Normal(y - inverse @ y / inverse.diagonal(), inverse.diagonal().rsqrt()).log_prob(y).sum()
     assert float(loo.elpd_loo) == pytest.approx(float(exact), abs=0.7)
@@ -207,7 +207,7 @@ def test_log_likelihoods_stand_for_the_mixture_even_if_its_weights_differ():
     weights = torch.tensor([0.75, 0.0, 0.25])
     p = Prediction(lambda rows: Mixture(components, weights.log()), 5)
     y = torch.randn(5)
-    log_likelihood = to_arviz.to_arviz(p, torch.randn(5, 2), y).log_likelihood["y"].values[0]
+    log_likelihood = to_arviz(p, torch.randn(5, 2), y).log_likelihood["y"].values[0]
     assert len(log_likelihood) == 200
     np.testing.assert_allclose(np.exp(log_likelihood).mean(0), p.log_prob(y).exp(), rtol=1e-6)
     each = p.component_log_prob(y).numpy()
@@ -219,7 +219,7 @@ def test_numpy_alone_makes_the_object():
     import ast
     import inspect
 
-    from pyro_dgp import groups
+    from pyro_dgp.export import arviz_groups as groups
 
     tree = ast.parse(inspect.getsource(groups))
     modules = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}

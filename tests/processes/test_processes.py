@@ -5,15 +5,16 @@ import torch
 from pyro import distributions as dist
 from torch.distributions import kl_divergence
 
-from pyro_dgp import RBF, GaussianProcess, LinearMean, Matern52, linalg, module_local_parameters, processes
+from pyro_dgp import RBF, GaussianProcess, LinearMean, Matern52, module_local_parameters, processes
+from pyro_dgp.internal import blocks, linalg
 from pyro_dgp.internal.blocks import column_blocks
+from pyro_dgp.internal.recording import reports
 from pyro_dgp.processes import (
     AmortizedInducingPoints,
     ConditionedProcess,
     FunctionMarginal,
     InducingPoints,
     ProcessFamily,
-    conditional,
 )
 from pyro_dgp.processes.conditional_moments import conditional_moments
 from pyro_dgp.processes.initial_points import initial_points
@@ -251,13 +252,13 @@ def test_rows_in_blocks_have_the_moments_and_derivatives_of_all_rows_at_once(cov
         return q.mean, q.variance, *torch.autograd.grad(q.mean.sum() + q.variance.square().sum(), inputs)
 
     whole = computed()
-    monkeypatch.setattr(conditional, "_BLOCK", 7 * 5 * outputs)
-    monkeypatch.setattr(conditional, "_LEAST", 1)
+    monkeypatch.setattr(blocks, "_BLOCK", 7 * 5 * outputs)
+    monkeypatch.setattr(blocks, "_LEAST", 1)
     rows = torch.zeros(1, 26, 2)
     assert [part.shape[-2] for part in column_blocks(rows, outputs, 5)] == [7, 7, 7, 5]
     for a, b in zip(computed(), whole, strict=True):
         torch.testing.assert_close(a, b)
-    with linalg.reports():
+    with reports():
         assert len(column_blocks(rows, outputs, 5)) == 1
 
 

@@ -34,8 +34,8 @@ from pyro_dgp import (
     fit,
     fit_stream,
     fit_validated,
-    linalg,
 )
+from pyro_dgp.internal import linalg
 from pyro_dgp.internal.compiled_function import CHECKS
 from pyro_dgp.models.deep_gp import DeepGP
 from pyro_dgp.models.priors import with_priors
