@@ -31,6 +31,7 @@ from pyro_dgp.guides.sites import (
     try_network,
 )
 from pyro_dgp.internal.parameters import keep_parameters_local, module_local_parameters, require_own_parameters
+from pyro_dgp.internal.site_names import is_inside_observation, process_key, process_parameter, site_of
 from pyro_dgp.likelihoods import CollapsedObservation, Observation
 from pyro_dgp.processes import Process
 from pyro_dgp.processes.base import require_kernel_fits
@@ -112,17 +113,17 @@ class Variational(AutoMessenger):
             raise ValueError("the model has no Gaussian process site: nothing to give a variational process to")
         top = self._top(run)
         for key, prior in run.gps:
-            if "." in key or hasattr(nn.Module, key.split("/")[0]):
+            if "." in key or hasattr(nn.Module, site_of(key)):
                 raise ValueError(f"the site {key!r} cannot name a module of torch: rename it, without a dot")
             require_kernel_fits(key, prior)
             setattr(self.processes, key, family_of(self._families, key).create(prior, hidden=key not in top))
             self._axes[key] = prior.x.dim()
-        self.propagation.initialize({key: prior for key, prior in run.gps if "/" not in key})
+        self.propagation.initialize({key: prior for key, prior in run.gps if not is_inside_observation(key)})
         require_used(self._families, self._axes)
         self._data_plates = dependence.plates
 
     def _top(self, run: Run) -> set[str]:
-        observed = {key for key, _ in run.gps if "/" in key}
+        observed = {key for key, _ in run.gps if is_inside_observation(key)}
         return observed or {run.gps[-1][0]}
 
     def _sort_sites(self, dependence: RowDependence, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -160,10 +161,9 @@ class Variational(AutoMessenger):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         groups: dict[str, dict[str, Tensor]] = {}
         for name, value in state.items():
-            owner, _, rest = name.partition(".")
-            if owner == "processes":
-                key, _, attribute = rest.partition(".")
-                groups.setdefault(key, {})[attribute.removesuffix("_unconstrained")] = value
+            if (of_process := process_parameter(name)) is not None:
+                key, attribute = of_process
+                groups.setdefault(key, {})[attribute] = value
             elif name.startswith(("latents.locs", "latents.scales")) and name not in self.state_dict():
                 constraint = torch.distributions.constraints.positive if "scales" in name else None
                 parameter = PyroParam(torch.ones_like(value), constraint=constraint or _REAL)
@@ -260,7 +260,7 @@ class Variational(AutoMessenger):
 
     def _initial(self, msg: Message, fn: Observation) -> Observation:
         for name, prior in fn.priors.items():
-            self._run.gps.append((f"{msg['name']}/{name}", prior))
+            self._run.gps.append((process_key(msg["name"], name), prior))
         if msg["value"] is None:
             msg["value"] = next(iter(fn.priors.values())).mean.new_zeros(fn.event_shape)
         return fn
@@ -268,7 +268,7 @@ class Variational(AutoMessenger):
     def _collapse(self, msg: Message, fn: Observation) -> CollapsedObservation:
         marginals, regularizers = {}, []
         for name, prior in fn.priors.items():
-            key = f"{msg['name']}/{name}"
+            key = process_key(msg["name"], name)
             msg["infer"]["carried"] = carried = self._is_carried(key, prior)
             marginals[name] = q = self._process(key)(prior, self._reference(key, prior, carried))
             regularizers.append(counted(q.regularizer, prior, carried))
@@ -378,7 +378,7 @@ class Variational(AutoMessenger):
     @property
     def hidden(self) -> list[str]:
         """Names of the GP sites that the propagation carries, as ``initialize`` met them."""
-        return [key for key in self.processes._modules if "/" not in key]
+        return [key for key in self.processes._modules if not is_inside_observation(key)]
 
     @property
     def local_latents(self) -> set[str]:

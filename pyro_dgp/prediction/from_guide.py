@@ -12,6 +12,7 @@ from torch import Size, Tensor
 from pyro_dgp.guides.guide_pass import Components
 from pyro_dgp.guides.sites import is_random
 from pyro_dgp.guides.variational import Variational
+from pyro_dgp.internal.distributions import elementwise
 from pyro_dgp.internal.parameters import evaluating, module_local_parameters
 from pyro_dgp.likelihoods import CollapsedObservation, Observation
 from pyro_dgp.prediction.joining import chosen
@@ -139,16 +140,13 @@ def _mixture_of(components: Components, name: str) -> Mixture:
     carried, counts = bool(site["infer"].get("carried")), log_weights > -torch.inf
     if isinstance(fn, CollapsedObservation):
         fn = fn.of_components(counts) if carried and not bool(counts.all()) else fn
-        elementwise: Any = fn.components()
+        rows: Any = fn.components()
         observations = [fn]
     else:
-        elementwise = fn
-        while isinstance(elementwise, torch.distributions.Independent):
-            elementwise = elementwise.base_dist
+        rows = elementwise(fn)
     if not carried:
-        one = elementwise.expand((1, *elementwise.batch_shape))
-        return Mixture(one, log_weights.new_zeros(1), observations)
-    some = elementwise if observations else chosen(elementwise, counts)
+        return Mixture(rows.expand((1, *rows.batch_shape)), log_weights.new_zeros(1), observations)
+    some = rows if observations else chosen(rows, counts)
     if some is None:  # they stay, with no weight
-        return Mixture(elementwise, log_weights, observations)
+        return Mixture(rows, log_weights, observations)
     return Mixture(some, log_weights[counts], observations)
