@@ -198,9 +198,11 @@ class FunctionPrior(TorchDistribution):
 
     def half_log_determinant(self) -> Tensor:
         """``0.5 * sum_d log det K_d``, shape of the batch."""
-        logs = self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        outputs = self.num_outputs if logs.shape[-1] == 1 else 1
-        return logs.sum(-1) * outputs
+        return linalg.half_log_determinant(self.scale_tril, self.num_outputs)
+
+    def noisy_scale_tril(self, variance: Tensor) -> Float[Tensor, "*b e n n"]:
+        """Cholesky factors of ``K_d + variance_d I``, the covariance of noisy values, for noise variances ``(D_out,)``."""
+        return linalg.noisy_cholesky(linalg.add_noise(self.covariance_matrix, variance), self.jitter, self.name)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Exact joint draws ``(*sample_shape, ..., N, D_out)``."""

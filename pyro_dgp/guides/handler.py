@@ -15,6 +15,7 @@ from pyro_dgp.guides.latents import LatentGuides, shaped_posterior
 from pyro_dgp.guides.site_handler import SiteHandler
 from pyro_dgp.guides.sites import Message, is_random, total_regularizer
 from pyro_dgp.guides.structure import ModelStructure
+from pyro_dgp.internal.site_names import process_key
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.processes import Process
 from pyro_dgp.propagation import Propagation
@@ -60,7 +61,7 @@ class PassHandler(SiteHandler, AutoMessenger):
 
     def at_observation(self, msg: Message, observation: Observation) -> None:
         """The last layer is integrated out."""
-        gps = {name: (f"{msg['name']}/{name}", prior) for name, prior in observation.priors.items()}
+        gps = {name: (process_key(msg["name"], name), prior) for name, prior in observation.priors.items()}
         if self._pass.initializing:
             self._pass.gps.extend(gps.values())
             if msg["value"] is None:

@@ -10,6 +10,7 @@ from pyro.nn import PyroParam
 from torch import Tensor
 from torch.distributions import constraints
 
+from pyro_dgp.internal.site_names import process_parameter
 from pyro_dgp.processes.base import Process
 from pyro_dgp.processes.families import Families, family_of
 
@@ -22,10 +23,9 @@ def missing_processes(
     """Processes in the shapes of a guide's state, by name, for those that are not there yet."""
     groups: dict[str, dict[str, Tensor]] = {}
     for name, value in state.items():
-        owner, _, rest = name.partition(".")
-        if owner == "processes":
-            key, _, attribute = rest.partition(".")
-            groups.setdefault(key, {})[attribute.removesuffix(_UNCONSTRAINED)] = value
+        if (of_process := process_parameter(name)) is not None:
+            key, attribute = of_process
+            groups.setdefault(key, {})[attribute] = value
     for key, tensors in groups.items():
         if key not in present:
             yield key, family_of(families, key).restore(tensors)

@@ -12,6 +12,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.guides.site_handler import Message, SiteHandler
 from pyro_dgp.likelihoods import Observation
 
 
@@ -23,7 +24,7 @@ class RowDependence:
     plates: set[str] = field(default_factory=set)
 
 
-class _Shapes(Messenger):
+class _Shapes(SiteHandler, Messenger):
     """Runs a model with GPs at their means and keeps the shapes of all other sites and the sizes of plates."""
 
     def __init__(self) -> None:
@@ -31,14 +32,16 @@ class _Shapes(Messenger):
         self.sites: dict[str, tuple[int, ...]] = {}
         self.plates: dict[str, int] = {}
 
-    def _pyro_sample(self, msg: dict[str, Any]) -> None:
-        fn = msg["fn"]
-        if isinstance(fn, FunctionPrior):
-            msg["value"] = fn.mean if msg["value"] is None else msg["value"]
-        elif isinstance(fn, Observation):
-            msg["value"] = next(iter(fn.priors.values())).mean.new_zeros(fn.batch_shape + fn.event_shape)
+    def at_function(self, msg: Message, prior: FunctionPrior) -> None:
+        """Set the mean where nothing is observed."""
+        msg["value"] = prior.mean if msg["value"] is None else msg["value"]
 
-    def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
+    def at_observation(self, msg: Message, observation: Observation) -> None:
+        """Set zeros: the values do not matter."""
+        first = next(iter(observation.priors.values()))
+        msg["value"] = first.mean.new_zeros(observation.batch_shape + observation.event_shape)
+
+    def _pyro_post_sample(self, msg: Message) -> None:
         for frame in msg["cond_indep_stack"]:
             self.plates[frame.name] = frame.full_size or frame.size
         if not site_is_subsample(msg) and not isinstance(msg["fn"], FunctionPrior | Observation):

@@ -24,6 +24,7 @@ from pyro_dgp.guides.row_dependence import row_dependence
 from pyro_dgp.guides.sites import is_random, require_finite
 from pyro_dgp.guides.structure import ModelStructure, latent_sites
 from pyro_dgp.internal.parameters import keep_parameters_local, module_local_parameters, require_own_parameters
+from pyro_dgp.internal.site_names import is_inside_observation, site_of
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.processes.base import require_kernel_fits
 from pyro_dgp.processes.families import Families, family_of, require_families, require_used
@@ -96,13 +97,13 @@ class Variational(PassHandler):
     def _create_processes(self, gps: Sequence[tuple[str, FunctionPrior]]) -> None:
         if not gps:
             raise ValueError("the model has no Gaussian process site: nothing to give a variational process to")
-        top = {key for key, _ in gps if "/" in key} or {gps[-1][0]}
+        top = {key for key, _ in gps if is_inside_observation(key)} or {gps[-1][0]}
         for key, prior in gps:
-            if "." in key or hasattr(nn.Module, key.split("/")[0]):
+            if "." in key or hasattr(nn.Module, site_of(key)):
                 raise ValueError(f"the site {key!r} cannot name a module of torch: rename it, without a dot")
             require_kernel_fits(key, prior)
             setattr(self.processes, key, family_of(self._families, key).create(prior, hidden=key not in top))
-        self.propagation.initialize({key: prior for key, prior in gps if "/" not in key})
+        self.propagation.initialize({key: prior for key, prior in gps if not is_inside_observation(key)})
         require_used(self._families, [key for key, _ in gps])
 
     def _create_latents(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -187,7 +188,7 @@ class Variational(PassHandler):
     @property
     def hidden(self) -> list[str]:
         """Names of the GP sites that the propagation carries, as ``initialize`` met them."""
-        return [key for key in self.processes._modules if "/" not in key]
+        return [key for key in self.processes._modules if not is_inside_observation(key)]
 
     @property
     def global_latents(self) -> list[str]:

@@ -99,9 +99,34 @@ def solve_columns(factor: Tensor, columns: Tensor) -> Tensor:
     Many columns are multiplied by the inverse: a product runs faster than a solve, forward and backward.
     """
     if columns.shape[-1] > 2 * factor.shape[-1]:
-        identity = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
-        return torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False) @ columns
+        return torch.linalg.solve_triangular(factor, identity(factor).expand_as(factor), upper=False) @ columns
     return torch.linalg.solve_triangular(factor, columns, upper=False)
+
+
+def identity(matrix: Tensor) -> Tensor:
+    """The identity matrix ``(N, N)`` that can be added to square matrices ``(..., N, N)``."""
+    return torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+
+
+def add_noise(covariance: Tensor, variance: Tensor) -> Tensor:
+    """``K_d + variance_d I`` for covariances ``(..., E, N, N)`` (E kernels, 1 if the outputs share it) and variances ``(..., D_out)``."""
+    return covariance + variance[..., None, None] * identity(covariance)
+
+
+def half_log_determinants(factor: Tensor) -> Tensor:
+    """``0.5 * log det(L L')`` of each matrix, for Cholesky factors ``(..., N, N)``."""
+    return factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def half_log_determinant(factor: Tensor, outputs: int) -> Tensor:
+    """``0.5 * sum_d log det(L_d L_d')`` over the outputs of a layer.
+
+    :param factor: Cholesky factors ``(..., E, N, N)``; where E is 1, all outputs share the matrix and it counts once for each.
+    :param outputs: D_out.
+    """
+    each = half_log_determinants(factor)
+    repeats = outputs if each.shape[-1] == 1 else 1
+    return each.sum(-1) * repeats
 
 
 def fits(small: Tensor, large: Tensor) -> bool:
@@ -151,11 +176,12 @@ def apply_factor(factor: Tensor, values: Tensor) -> Tensor:
 def solve_factor(factor: Tensor, values: Tensor, upper: bool = False) -> Tensor:
     """``L^-1 v``, the inverse of :func:`apply_factor`; same shapes, for factors that are lower triangular or, transposed, upper."""
     if factor.shape[-3] == 1:
-        single = factor.squeeze(-3)
-        batch = torch.broadcast_shapes(single.shape[:-2], values.shape[:-2])
-        single, values = single.expand(batch + single.shape[-2:]), values.expand(batch + values.shape[-2:])
-        return torch.linalg.solve_triangular(single, values, upper=upper)
-    columns = values.mT.unsqueeze(-1)
+        return solve_broadcast(factor.squeeze(-3), values, upper)
+    return solve_broadcast(factor, values.mT.unsqueeze(-1), upper).squeeze(-1).mT
+
+
+def solve_broadcast(factor: Tensor, columns: Tensor, upper: bool = False) -> Tensor:
+    """``L^-1 C`` for factors ``(..., N, N)`` and columns ``(..., N, M)``, whose batch axes are expanded to their common shape."""
     batch = torch.broadcast_shapes(factor.shape[:-2], columns.shape[:-2])
     factor, columns = factor.expand(batch + factor.shape[-2:]), columns.expand(batch + columns.shape[-2:])
-    return torch.linalg.solve_triangular(factor, columns, upper=upper).squeeze(-1).mT
+    return torch.linalg.solve_triangular(factor, columns, upper=upper)

@@ -77,8 +77,8 @@ class CoregionalizedConditional(Conditional):
         factor = linalg.noisy_cholesky(covariance, prior.jitter, prior.name)
         difference = (y - self._mean(prior.mean)).flatten(-2).unsqueeze(-1)
         white = torch.linalg.solve_triangular(factor, difference, upper=False).squeeze(-1)
-        logs = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        return -0.5 * white.square().sum(-1) - logs - 0.5 * size * math.log(2 * math.pi)
+        half_log_determinant = linalg.half_log_determinants(factor)
+        return -0.5 * white.square().sum(-1) - half_log_determinant - 0.5 * size * math.log(2 * math.pi)
 
 
 class LinearCoregionalization(Likelihood):

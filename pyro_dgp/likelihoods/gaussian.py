@@ -67,15 +67,11 @@ class GaussianConditional(Conditional):
     def joint_log_prob(self, y: Tensor, prior: FunctionPrior) -> Tensor:
         """``sum_d log N(y_d | m_d, K_d + variance_d I)``."""
         target = y.unsqueeze(-1) if prior.num_outputs == 1 else y
-        covariance = prior.covariance_matrix
-        eye = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
-        noisy = covariance + self.variance[..., None, None] * eye
-        factor = linalg.noisy_cholesky(noisy, prior.jitter, prior.name)
+        factor = prior.noisy_scale_tril(self.variance)
         white = linalg.solve_factor(factor, target - prior.mean)
-        logs = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        repeat = prior.num_outputs if logs.shape[-1] == 1 else 1
+        half_log_determinant = linalg.half_log_determinant(factor, prior.num_outputs)
         count = target.shape[-1] * target.shape[-2]
-        return -0.5 * white.square().sum((-2, -1)) - repeat * logs.sum(-1) - 0.5 * count * math.log(2 * math.pi)
+        return -0.5 * white.square().sum((-2, -1)) - half_log_determinant - 0.5 * count * math.log(2 * math.pi)
 
     def noise_variance(self) -> Tensor:
         """The variance."""

@@ -1,4 +1,4 @@
-"""What MCMC on the exact prior needs: whitening, elliptical slices, and prediction from draws."""
+"""MCMC on the exact prior: whitened models, samplers, chains, and prediction from draws."""
 
 from pyro_dgp.mcmc.chains import Chains, run_chains
 from pyro_dgp.mcmc.compiled_density import CompiledDensity
@@ -7,6 +7,7 @@ from pyro_dgp.mcmc.from_draws import predict_mcmc
 from pyro_dgp.mcmc.initial_points import Ascent, PriorDraw
 from pyro_dgp.mcmc.nuts import WhitenedNUTS
 from pyro_dgp.mcmc.sparse import inducing_inputs
+from pyro_dgp.mcmc.surrogate_slice import SurrogateSlice
 from pyro_dgp.mcmc.surrogates import SurrogateScale
 from pyro_dgp.mcmc.whitening import WhitenedModel, Whitening, whitened
 
@@ -17,6 +18,7 @@ __all__ = [
     "EllipticalSlice",
     "PriorDraw",
     "SurrogateScale",
+    "SurrogateSlice",
     "WhitenedModel",
     "WhitenedNUTS",
     "Whitening",

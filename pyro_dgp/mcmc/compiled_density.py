@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,9 +10,7 @@ from torch import Tensor
 
 from pyro_dgp.internal.compiled_function import Function, Program, with_gradients
 from pyro_dgp.mcmc.density import WhitenedDensity
-from pyro_dgp.mcmc.evaluation import Evaluate, Evaluation
-from pyro_dgp.mcmc.surrogates import SurrogateEvaluation, Surrogates
-from pyro_dgp.mcmc.whitening import SUFFIX
+from pyro_dgp.mcmc.evaluation import Evaluation
 
 
 class CompiledDensity(WhitenedDensity):
@@ -42,7 +39,7 @@ class CompiledDensity(WhitenedDensity):
     def potential(self, params: Mapping[str, Tensor]) -> Tensor:
         """See :meth:`WhitenedDensity.potential`."""
         given = [params[name] for name in self.start]
-        results = self._run("the gradient", self._energy_and_gradients, [value.detach() for value in given])
+        results = self.compiled("the gradient", self._energy_and_gradients, [value.detach() for value in given])
         if results is None:
             return super().potential(params)
         energy, *gradients = results
@@ -58,55 +55,21 @@ class CompiledDensity(WhitenedDensity):
         self, values: Mapping[str, Tensor], known: Evaluation | None = None, changed: str | None = None
     ) -> Evaluation:
         """See :meth:`WhitenedDensity.evaluate`; a program uses nothing of ``known``."""
-        results = self._run("the density", self._parts, [values[name] for name in self.start])
+        results = self.compiled("the density", self._parts, [values[name] for name in self.start])
         if results is None:
             return super().evaluate(values, known, changed)
         log_likelihood, *log_priors = results[0].tolist()
-        return Evaluation(log_likelihood, dict(zip(self.transforms, log_priors, strict=True))).or_impossible()
+        return Evaluation.of_numbers(log_likelihood, self.transforms, log_priors)
 
     def _parts(self, *points: Tensor) -> tuple[Tensor, ...]:
         with torch.no_grad():
             run = self.run(dict(zip(self.start, points, strict=True)), Evaluation(0.0))
-        return (self._numbers(run),)
+        return (run.numbers(self.transforms),)
 
-    def evaluate_given(
-        self, surrogates: Surrogates, values: Mapping[str, Tensor], known: Evaluation, changed: str
-    ) -> SurrogateEvaluation:
-        """See :meth:`WhitenedDensity.evaluate_given`; a program for each set of GPs."""
-        sites = tuple(surrogates.data)
-        if not sites:
-            return SurrogateEvaluation(self.evaluate(values, known, changed))
-        points = [surrogates.scale, *(values[name] for name in self._others(sites))]
-        points += [*surrogates.data.values(), *surrogates.noise.values()]
-        what = f"the density given {', '.join(sites)}"
-        results = self._run(what, functools.partial(self._parts_given, sites), points)
-        if results is None:
-            return super().evaluate_given(surrogates, values, known, changed)
-        (log_likelihood, log_surrogates, *log_priors), whitened = results[0].tolist(), results[1:]
-        evaluation = Evaluation(log_likelihood, dict(zip(self.transforms, log_priors, strict=True))).or_impossible()
-        names = [name + SUFFIX for name in sites]
-        return SurrogateEvaluation(evaluation, log_surrogates, dict(zip(names, whitened, strict=True)))
-
-    def _others(self, sites: tuple[str, ...]) -> list[str]:
-        return [name for name in self.start if name.removesuffix(SUFFIX) not in sites]
-
-    def _parts_given(self, sites: tuple[str, ...], scale: Tensor, *points: Tensor) -> tuple[Tensor, ...]:
-        count = len(sites)
-        data, noise = points[-2 * count : -count], points[-count:]
-        values = dict(zip(self._others(sites), points[: -2 * count], strict=True))
-        given = Surrogates(scale, dict(zip(sites, data, strict=True)), dict(zip(sites, noise, strict=True)))
-        with torch.no_grad():
-            run = self.run_given(given, values, Evaluation(0.0))
-        log_surrogates = torch.stack(run.log_surrogates).sum()
-        return self._numbers(run, log_surrogates), *(run.whitened[name + SUFFIX] for name in sites)
-
-    def _numbers(self, run: Evaluate, *others: Tensor) -> Tensor:
-        """Log likelihood, others, and log priors in a row."""
-        priors = (torch.as_tensor(run.log_priors[name]) for name in self.transforms)
-        return torch.stack([torch.stack(run.observed).sum(), *others, *priors])
-
-    def _run(self, what: str, function: Function, points: list[Tensor]) -> list[Tensor] | None:
-        """Results of the program, made at its first use; nothing if there is none or a matrix could not be factorised."""
+    def compiled(self, what: str, function: Function, points: list[Tensor]) -> list[Tensor] | None:
+        """See :meth:`WhitenedDensity.compiled`. The program is made at its first use; there is no result where a matrix could not be
+        factorised.
+        """
         if what not in self._programs:
             self._programs[what] = Program(what, function, self.backend)
         return self._programs[what](*points)

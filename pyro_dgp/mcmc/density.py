@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from pyro import poutine
@@ -13,11 +13,12 @@ from torch import Tensor
 from torch.distributions import biject_to
 from torch.distributions.transforms import Transform
 
+from pyro_dgp.internal.compiled_function import Function
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
+from pyro_dgp.internal.site_names import is_whitened, without_whitened
 from pyro_dgp.mcmc.evaluation import Evaluate, Evaluation
-from pyro_dgp.mcmc.sparse import INDUCING
-from pyro_dgp.mcmc.surrogates import DrawSurrogates, EvaluateGiven, SurrogateEvaluation, Surrogates
-from pyro_dgp.mcmc.whitening import SUFFIX, WhitenedModel
+from pyro_dgp.mcmc.sparse import Inputs
+from pyro_dgp.mcmc.whitening import WhitenedModel
 
 
 def _require_continuous(name: str, fn: Any) -> None:
@@ -25,9 +26,8 @@ def _require_continuous(name: str, fn: Any) -> None:
         raise ValueError(f"the latent site {name!r} is discrete: sum it out in the model, or sample the rest of it")
 
 
-def _summed(run: Evaluate) -> Evaluation:
-    log_priors = {name: float(value) for name, value in run.log_priors.items()}
-    return Evaluation(float(sum(run.observed)), log_priors, run.factors, run.priors).or_impossible()
+#: A handler that evaluates the model.
+Run = TypeVar("Run", bound=Evaluate)
 
 
 class WhitenedDensity:
@@ -50,7 +50,7 @@ class WhitenedDensity:
         self.transforms: dict[str, Transform] = {}
         for name, value in self.start.items():
             site = trace.nodes[name]
-            if name.endswith(SUFFIX):
+            if is_whitened(name):
                 self.whitened[name] = value.shape
             else:
                 _require_continuous(name, site["fn"])
@@ -61,10 +61,7 @@ class WhitenedDensity:
             raise ValueError(
                 "the model has nothing to sample: its only GP is integrated out and no hyperparameter has a prior (PyroSample)"
             )
-        self._order = {name.removesuffix(SUFFIX): number for number, name in enumerate(self.start)}
-        sparse = {name for name in self.whitened if name.removesuffix(SUFFIX) + INDUCING + SUFFIX in self.whitened}
-        sparse |= {name.removesuffix(SUFFIX) + INDUCING + SUFFIX for name in sparse}
-        self._dense = [name.removesuffix(SUFFIX) for name in self.whitened if name not in sparse]
+        self._order = {without_whitened(name): number for number, name in enumerate(self.start)}
 
     def _require_fixed_supports(self) -> None:
         """A second draw of the prior has the same supports."""
@@ -90,59 +87,45 @@ class WhitenedDensity:
         """
         try:
             with torch.no_grad():
-                run = self.run(values, self._reused(known, changed))
+                run = self.run(values, self.reused(known, changed))
         except NotPositiveDefiniteError:
             return Evaluation(-math.inf)
-        return _summed(run)
+        return run.evaluation()
 
-    def _reused(self, known: Evaluation | None, changed: str | None) -> Evaluation:
+    def reused(self, known: Evaluation | None, changed: str | None) -> Evaluation:
+        """The parts of an evaluation that hold where the value of one site changes; see :meth:`evaluate`."""
         if known is None or changed is None:
             return Evaluation(0.0)
-        last = self._order[changed.removesuffix(SUFFIX)]
+        last = self._order[without_whitened(changed)]
         factors = {name: factor for name, factor in known.factors.items() if self._order[name] <= last}
         priors = {name: prior for name, prior in known.priors.items() if name != changed}
         return Evaluation(0.0, known.log_priors, factors, priors)
 
-    def surrogates(self, values: Mapping[str, Tensor], at: Evaluation, name: str, scale: float) -> Surrogates:
-        """Surrogate data for the GPs whose values are sampled and may depend on a latent site: those that the model meets after it.
+    def is_after(self, function_site: str, site: str) -> bool:
+        """Whether the model meets the values of a GP after another site, so that they may depend on it."""
+        return self._order[function_site] > self._order[site]
 
-        :param at: the evaluation at these values.
-        :param name: of the site.
-        :param scale: of the noise in the data.
-        :raises NotPositiveDefiniteError: if the scale is too small for the precision of the numbers.
+    @property
+    def inducing(self) -> Inputs:
+        """Inducing inputs of the whitened model by process key."""
+        return self.model.inducing
+
+    def compiled(self, what: str, function: Function, points: list[Tensor]) -> list[Tensor] | None:
+        """Results of a function of tensors by a compiled program; nothing where there is none, as here.
+
+        :param what: name of the function in the log; equal names are the same function.
         """
-        names = [own for own in self._dense if self._order[own] > self._order[name]]
-        width = next(iter(values.values())).new_tensor(scale)
-        if not names:
-            return Surrogates(width)
-        with torch.no_grad(), DrawSurrogates(values, self._reused(at, name), self.model.inducing, names, width) as run:
-            self.model.model(*self.args, **self.kwargs)
-        return Surrogates(width, run.data, run.noise, run.log_density)
-
-    def evaluate_given(
-        self, surrogates: Surrogates, values: Mapping[str, Tensor], known: Evaluation, changed: str
-    ) -> SurrogateEvaluation:
-        """As :meth:`evaluate`, given surrogate data, which decide the whitened values of their GPs."""
-        if not surrogates.data:
-            return SurrogateEvaluation(self.evaluate(values, known, changed))
-        try:
-            with torch.no_grad():
-                run = self.run_given(surrogates, values, self._reused(known, changed))
-        except NotPositiveDefiniteError:
-            return SurrogateEvaluation(Evaluation(-math.inf))
-        return SurrogateEvaluation(_summed(run), float(sum(run.log_surrogates)), run.whitened)
-
-    def run_given(self, surrogates: Surrogates, values: Mapping[str, Tensor], known: Evaluation) -> EvaluateGiven:
-        """Run the model at these values, given surrogate data."""
-        with EvaluateGiven(values, known, self.model.inducing, surrogates) as run:
-            self.model.model(*self.args, **self.kwargs)
-        return run
+        return None
 
     def run(self, values: Mapping[str, Tensor], known: Evaluation) -> Evaluate:
         """Run the model at these values: tensors, with gradients where they are wanted."""
-        with Evaluate(values, known, self.model.inducing) as run:
+        return self.run_in(Evaluate(values, known, self.inducing))
+
+    def run_in(self, handler: Run) -> Run:
+        """Run the model in a handler, which is returned."""
+        with handler:
             self.model.model(*self.args, **self.kwargs)
-        return run
+        return handler
 
     def unconstrained_start(self) -> dict[str, Tensor]:
         """The prior draw that it was built with, in unconstrained space."""

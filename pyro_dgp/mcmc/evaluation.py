@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from pyro.distributions.util import scale_and_mask
 from pyro.poutine.messenger import Messenger
-from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.guides.site_handler import Message, SiteHandler
 from pyro_dgp.guides.sites import is_random
+from pyro_dgp.internal.site_names import function_site, inducing_site, process_key, whitened_site
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.likelihoods.observation import join
 from pyro_dgp.likelihoods.targets import check_target
-from pyro_dgp.mcmc.sparse import INDUCING, Inputs, sparse_moments, sparse_observation, sparse_values
-from pyro_dgp.mcmc.whitening import SUFFIX, is_expanded
+from pyro_dgp.mcmc.sparse import Inputs, sparse_moments, sparse_observation, sparse_values
+from pyro_dgp.mcmc.whitening import is_expanded
 
-Message = dict[str, Any]
 Factors = dict[str, Tensor]
 
 
@@ -39,17 +40,22 @@ class Evaluation:
     factors: Factors = field(default_factory=dict)
     priors: dict[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def of_numbers(cls, log_likelihood: float, sites: Iterable[str], log_priors: Iterable[float]) -> Evaluation:
+        """The evaluation that a compiled function gives as numbers, log densities of the priors in the order of their sites."""
+        return cls(log_likelihood, dict(zip(sites, log_priors, strict=True))).or_impossible()
+
     @property
     def log_density(self) -> float:
-        """Both together."""
+        """Log likelihood plus log densities of the priors, nats."""
         return self.log_likelihood + sum(self.log_priors.values())
 
     def or_impossible(self) -> Evaluation:
-        """Itself, or minus infinity where its density is not finite, so that no sampler goes there."""
+        """This evaluation, or minus infinity where its density is not finite, so that no sampler goes there."""
         return self if math.isfinite(self.log_density) else Evaluation(-math.inf)
 
 
-class Evaluate(Messenger):
+class Evaluate(SiteHandler, Messenger):
     """Runs a model at given whitened values and latent values, and sums what it observes."""
 
     def __init__(self, values: Mapping[str, Tensor], known: Evaluation, inducing: Inputs) -> None:
@@ -60,32 +66,56 @@ class Evaluate(Messenger):
         self.log_priors: dict[str, Tensor | float] = {}
         self.priors: dict[str, Any] = {}
 
-    def function_values(self, name: str, key: str, prior: FunctionPrior) -> Tensor:
-        """Of one GP, whose factor is kept; ``key`` is what its inducing inputs are called."""
-        if key in self.inducing:
-            white = self.values[name + INDUCING + SUFFIX]
-            return sparse_values(prior, self.inducing[key], white, self.values[name + SUFFIX])
+    def evaluation(self) -> Evaluation:
+        """The evaluation that the run has made, as numbers."""
+        log_priors = {name: float(value) for name, value in self.log_priors.items()}
+        return Evaluation(float(sum(self.observed)), log_priors, self.factors, self.priors).or_impossible()
+
+    def numbers(self, sites: Iterable[str], *others: Tensor) -> Tensor:
+        """Log likelihood, others, and log densities of the priors of these sites, in one tensor."""
+        priors = (torch.as_tensor(self.log_priors[name]) for name in sites)
+        return torch.stack([torch.stack(self.observed).sum(), *others, *priors])
+
+    def function_values(self, name: str, prior: FunctionPrior, inputs: Tensor | None) -> Tensor:
+        """The values of one GP, whose Cholesky factor is kept.
+
+        :param name: the function site, ``h`` or ``y_f``.
+        :param inputs: the GP's inducing inputs, if it has any.
+        """
+        white = self.values[whitened_site(name)]
+        if inputs is not None:
+            return sparse_values(prior, inputs, self.values[inducing_site(name)], white)
         prior._factor = self.known.factors.get(name)
-        value = prior.unwhiten(self.values[name + SUFFIX])
+        value = prior.unwhiten(white)
         self.factors[name] = prior.scale_tril
         return value
 
-    def _pyro_sample(self, msg: Message) -> None:
-        fn, name = msg["fn"], msg["name"]
-        if isinstance(fn, Observation):
-            if is_expanded(fn):
-                values = {k: self.function_values(f"{name}_{k}", f"{name}/{k}", p) for k, p in fn.priors.items()}
-                check_target(msg["value"], fn.event_shape, join(values))
-                msg["fn"] = fn.conditional.given(join(values))
-                return
-            ((k, prior),) = fn.priors.items()
-            inputs = self.inducing.get(f"{name}/{k}")
-            if inputs is not None:
-                white = self.values[f"{name}_{k}{INDUCING}{SUFFIX}"]
-                msg["fn"] = sparse_observation(fn, sparse_moments(prior, inputs, white))
-        elif not msg["is_observed"] and not site_is_subsample(msg):
-            sampled = isinstance(fn, FunctionPrior)
-            msg["value"] = self.function_values(name, name, fn) if sampled else self.values[name]
+    def at_observation(self, msg: Message, observation: Observation) -> None:
+        """Give the function values to the likelihood where they are sampled, or the inducing variables where the GP has some."""
+        site = msg["name"]
+        inputs = {gp: self.inducing.get(process_key(site, gp)) for gp in observation.priors}
+        if is_expanded(observation):
+            values = {
+                gp: self.function_values(function_site(site, gp), prior, inputs[gp])
+                for gp, prior in observation.priors.items()
+            }
+            check_target(msg["value"], observation.event_shape, join(values))
+            msg["fn"] = observation.conditional.given(join(values))
+            return
+        ((gp, prior),) = observation.priors.items()
+        if (points := inputs[gp]) is not None:
+            white = self.values[inducing_site(function_site(site, gp))]
+            msg["fn"] = sparse_observation(observation, sparse_moments(prior, points, white))
+
+    def at_function(self, msg: Message, prior: FunctionPrior) -> None:
+        """Set latent function values."""
+        if not msg["is_observed"]:
+            msg["value"] = self.function_values(msg["name"], prior, self.inducing.get(msg["name"]))
+
+    def at_other(self, msg: Message) -> None:
+        """Set a latent value."""
+        if not msg["is_observed"]:
+            msg["value"] = self.values[msg["name"]]
 
     def _pyro_post_sample(self, msg: Message) -> None:
         if not is_random(msg) or (isinstance(msg["fn"], FunctionPrior) and not msg["is_observed"]):

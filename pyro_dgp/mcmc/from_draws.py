@@ -7,25 +7,27 @@ from typing import Any
 
 import torch
 from pyro.poutine.messenger import Messenger
-from pyro.poutine.util import site_is_subsample
 from torch import Size, Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.row_dependence import row_dependence
+from pyro_dgp.guides.site_handler import Message, SiteHandler
+from pyro_dgp.internal.distributions import elementwise
 from pyro_dgp.internal.parameters import evaluating, module_local_parameters, modules_of
+from pyro_dgp.internal.site_names import function_site, inducing_site, is_inducing, process_key, whitened_site
 from pyro_dgp.likelihoods import CollapsedObservation, Observation
-from pyro_dgp.mcmc.sparse import INDUCING, Inputs, at_inducing_inputs, sparse_values
-from pyro_dgp.mcmc.whitening import SUFFIX, WhitenedModel
+from pyro_dgp.mcmc.sparse import Inputs, at_inducing_inputs, sparse_values
+from pyro_dgp.mcmc.whitening import WhitenedModel
 from pyro_dgp.prediction.mixture import Mixture, stack_mixtures
 from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.prediction.thinning import equally_spaced
 from pyro_dgp.processes import ConditionedProcess
 
+#: Values by site.
 Draw = Mapping[str, Tensor]
-Message = dict[str, Any]
 
 
-class _Condition(Messenger):
+class _Condition(SiteHandler, Messenger):
     """Runs the model at the training inputs with the values of one draw, and keeps a conditioned process for each GP."""
 
     def __init__(self, draw: Draw, inducing: Inputs) -> None:
@@ -33,58 +35,63 @@ class _Condition(Messenger):
         self.draw, self.inducing = draw, inducing
         self.processes: dict[str, ConditionedProcess] = {}
 
-    def _pyro_sample(self, msg: Message) -> None:
+    def at_observation(self, msg: Message, observation: Observation) -> None:
+        """Condition each GP on its inducing variables, its values, or the targets: the first of these that there are."""
+        noise, y = observation.conditional.noise_variance(), msg["value"]
+        for gp, prior in observation.priors.items():
+            key, site = process_key(msg["name"], gp), function_site(msg["name"], gp)
+            if key in self.inducing:
+                self.processes[key] = self._sparse(site, prior, self.inducing[key])
+            elif site in self.draw or whitened_site(site) in self.draw:
+                self.processes[key] = ConditionedProcess(prior, self._function_values(site, prior), None)
+            elif noise is not None and y is not None:
+                values = y.unsqueeze(-1) if observation.outputs == 1 else y
+                self.processes[key] = ConditionedProcess(prior, values, noise)
+            else:
+                raise ValueError(
+                    f"prediction needs draws of {whitened_site(site)!r}, from MCMC on whitened(model), or, under Gaussian noise, y_train"
+                )
+
+    def at_function(self, msg: Message, prior: FunctionPrior) -> None:
+        """Condition the GP on its inducing variables or its values, and set the values."""
+        name = msg["name"]
+        if name in self.inducing:
+            self.processes[name] = self._sparse(name, prior, self.inducing[name])
+            white, rest = self.draw[inducing_site(name)], self.draw[whitened_site(name)]
+            msg["value"] = sparse_values(prior, self.inducing[name], white, rest)
+            return
+        if not msg["is_observed"]:
+            msg["value"] = self._function_values(name, prior)
+        self.processes[name] = ConditionedProcess(prior, msg["value"], None)
+
+    def at_other(self, msg: Message) -> None:
+        """Set a latent value."""
         name, fn = msg["name"], msg["fn"]
-        if isinstance(fn, Observation):
-            self._observe(name, fn, msg["value"])
-        elif isinstance(fn, FunctionPrior):
-            if name in self.inducing:
-                self.processes[name] = self._sparse(name, name, fn)
-                white, noise = self.draw[name + INDUCING + SUFFIX], self.draw[name + SUFFIX]
-                msg["value"] = sparse_values(fn, self.inducing[name], white, noise)
-                return
-            if not msg["is_observed"]:
-                msg["value"] = self._function_values(name, fn)
-            self.processes[name] = ConditionedProcess(fn, msg["value"], None)
-        elif name in self.draw:
+        if name in self.draw:
             msg["value"] = _shaped(name, self.draw[name], fn.batch_shape + fn.event_shape)
-        elif not msg["is_observed"] and not site_is_subsample(msg):
+        elif not msg["is_observed"]:
             raise ValueError(f"the draws hold no value for the latent site {name!r}: they have {list(self.draw)}")
 
-    def _sparse(self, name: str, key: str, prior: FunctionPrior) -> ConditionedProcess:
-        site = name + INDUCING + SUFFIX
+    def _sparse(self, name: str, prior: FunctionPrior, inputs: Tensor) -> ConditionedProcess:
+        """The GP of the function site ``name``, conditioned on its inducing variables."""
+        site = inducing_site(name)
         if site not in self.draw:
             raise ValueError(f"the draws do not hold {site!r}, the inducing variables: they have {list(self.draw)}")
-        known = at_inducing_inputs(prior, self.inducing[key])
+        known = at_inducing_inputs(prior, inputs)
         return ConditionedProcess(known, known.unwhiten(self.draw[site]), None)
 
     def _function_values(self, name: str, prior: FunctionPrior) -> Tensor:
-        for site in (name, name + SUFFIX):
+        """The values of the function site ``name`` in the draw, plain or whitened."""
+        for site in (name, whitened_site(name)):
             if site in self.draw:
                 values = _shaped(site, self.draw[site], prior.batch_shape + prior.event_shape)
                 return values if site == name else prior.unwhiten(values)
         raise ValueError(
-            f"the draws hold neither {name!r} nor {name + SUFFIX!r}, the values of that GP: they have {list(self.draw)}"
+            f"the draws hold neither {name!r} nor {whitened_site(name)!r}, the values of that GP: they have {list(self.draw)}"
         )
 
-    def _observe(self, name: str, observation: Observation, y: Tensor | None) -> None:
-        noise = observation.conditional.noise_variance()
-        for key, prior in observation.priors.items():
-            site = f"{name}_{key}"
-            if f"{name}/{key}" in self.inducing:
-                self.processes[f"{name}/{key}"] = self._sparse(site, f"{name}/{key}", prior)
-            elif site in self.draw or site + SUFFIX in self.draw:
-                self.processes[f"{name}/{key}"] = ConditionedProcess(prior, self._function_values(site, prior), None)
-            elif noise is not None and y is not None:
-                values = y.unsqueeze(-1) if observation.outputs == 1 else y
-                self.processes[f"{name}/{key}"] = ConditionedProcess(prior, values, noise)
-            else:
-                raise ValueError(
-                    f"prediction needs draws of {site + SUFFIX!r}, from MCMC on whitened(model), or, under Gaussian noise, y_train"
-                )
 
-
-class _Predict(Messenger):
+class _Predict(SiteHandler, Messenger):
     """Runs the model at test inputs: GPs by their conditioned processes, other latent sites by the draw."""
 
     def __init__(self, processes: Mapping[str, ConditionedProcess], draw: Draw, local: set[str]) -> None:
@@ -92,17 +99,23 @@ class _Predict(Messenger):
         self.processes, self.draw, self.local = processes, draw, local
         self.observations: dict[str, Any] = {}
 
-    def _pyro_sample(self, msg: Message) -> None:
+    def at_observation(self, msg: Message, observation: Observation) -> None:
+        """Integrate the conditioned processes out."""
+        name = msg["name"]
+        marginals = {gp: self.processes[process_key(name, gp)](prior) for gp, prior in observation.priors.items()}
+        self.observations[name] = msg["fn"] = observation.collapse(marginals)
+
+    def at_function(self, msg: Message, prior: FunctionPrior) -> None:
+        """Draw from the conditioned process."""
+        msg["fn"] = self.processes[msg["name"]](prior)
+
+    def at_other(self, msg: Message) -> None:
+        """Set a latent value that all rows share; new rows have latent values of their own, from the prior."""
         name, fn = msg["name"], msg["fn"]
-        if isinstance(fn, Observation):
-            marginals = {key: self.processes[f"{name}/{key}"](prior) for key, prior in fn.priors.items()}
-            self.observations[name] = msg["fn"] = fn.collapse(marginals)
-        elif isinstance(fn, FunctionPrior):
-            msg["fn"] = self.processes[name](fn)
-        elif name in self.draw:
-            if name not in self.local:  # new rows have latent values of their own, from the prior
+        if name in self.draw:
+            if name not in self.local:
                 msg["value"] = self.draw[name].reshape(fn.batch_shape + fn.event_shape)
-        elif not msg["is_observed"] and not site_is_subsample(msg):
+        elif not msg["is_observed"]:
             self.observations[name] = fn
 
 
@@ -133,7 +146,7 @@ def predict_mcmc(
     _check_shapes(x_train, x, draws)
     inducing = model.inducing if isinstance(model, WhitenedModel) else {}
     model = model.model if isinstance(model, WhitenedModel) else model
-    sparse = [name for name in draws if name.endswith(INDUCING + SUFFIX)]
+    sparse = [name for name in draws if is_inducing(name)]
     if sparse and not inducing:
         raise ValueError(
             f"the draws hold {sparse[0]!r}, inducing variables: give the whitened(model, inducing_inputs(...)) that was sampled, not the "
@@ -166,13 +179,13 @@ def predict_mcmc(
         parts = []
         for number in range(len(chosen)):
             fn = observation(rows, number)
-            elementwise = _elementwise(fn)
+            elements = _of_elements(fn)
             collapsed = [fn] if isinstance(fn, CollapsedObservation) else []
-            parts.append(Mixture(elementwise.expand((1, *elementwise.batch_shape)), zero, collapsed))
+            parts.append(Mixture(elements.expand((1, *elements.batch_shape)), zero, collapsed))
         return stack_mixtures(parts)
 
     with torch.no_grad():
-        one = _elementwise(observation(slice(0, 1), 0))
+        one = _of_elements(observation(slice(0, 1), 0))
         event_shape = (one.batch_shape + one.event_shape)[1:]
     return Prediction(evaluate, len(x), Size(event_shape), batch_size)
 
@@ -198,9 +211,6 @@ def _shaped(name: str, value: Tensor, shape: Size) -> Tensor:
     return value.reshape(shape)
 
 
-def _elementwise(fn: Any) -> Any:
-    if isinstance(fn, CollapsedObservation):
-        return fn.components()
-    while isinstance(fn, torch.distributions.Independent):
-        fn = fn.base_dist
-    return fn
+def _of_elements(fn: Any) -> Any:
+    """The distribution of each row of an observation, or of each output of a row where outputs are independent."""
+    return fn.components() if isinstance(fn, CollapsedObservation) else elementwise(fn)

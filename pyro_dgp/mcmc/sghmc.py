@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.parameters import module_local_parameters
+from pyro_dgp.internal.site_names import process_parameter
 from pyro_dgp.losses import ELBO
 from pyro_dgp.prediction.from_guide import predict
 from pyro_dgp.prediction.prediction import Prediction
@@ -205,7 +206,7 @@ def _sampled(guide: Variational) -> dict[str, nn.Parameter]:
             'InducingPoints(M, covariance="delta")'
         )
     named = guide.named_parameters()
-    return {n: p for n, p in named if n.startswith("processes.") and n.split(".")[-1].startswith("whitened_mean")}
+    return {n: p for n, p in named if (owner := process_parameter(n)) is not None and owner[1] == "whitened_mean"}
 
 
 def predict_draws(

@@ -14,11 +14,10 @@ from pyro_dgp.likelihoods.conditional import RowObservation
 from pyro_dgp.likelihoods.moments import Moments
 from pyro_dgp.processes import InducingPoints
 from pyro_dgp.processes.conditional_moments import conditional_moments
+from pyro_dgp.processes.inducing import SMALLEST_VARIANCE
 from pyro_dgp.propagation import MonteCarlo
 
-#: Name of the inducing variables of a GP, before the ending of whitened sites.
-INDUCING = "_inducing"
-
+#: Inducing inputs ``(M, D)`` by process key, ``h`` or ``y/f``.
 Inputs = Mapping[str, Tensor]
 
 
@@ -45,7 +44,7 @@ def sparse_moments(prior: FunctionPrior, inputs: Tensor, white: Tensor) -> Momen
     covariance = prior.covariance
     k_zx = [covariance.matrix(z, x)]
     loc, change = conditional_moments(covariance.matrix(z), k_zx, white.mT, None, prior.jitter, prior.name)
-    variance = (covariance.diagonal(x) + change).clamp_min(_SMALLEST).mT
+    variance = (covariance.diagonal(x) + change).clamp_min(SMALLEST_VARIANCE).mT
     mean = prior.mean + loc.mT
     return Moments(mean, variance.expand(mean.shape))
 
@@ -66,7 +65,3 @@ def sparse_values(prior: FunctionPrior, inputs: Tensor, white: Tensor, noise: Te
 def sparse_observation(observation: Observation, moments: Moments) -> RowObservation:
     """p(y | u) with the function values integrated out row by row, for Gaussian noise."""
     return RowObservation(observation.conditional.components(moments), 1 if observation.outputs == 1 else 2)
-
-
-#: Not 0, whose root has no derivative.
-_SMALLEST = 1e-12

@@ -20,14 +20,18 @@ from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.internal import linalg
+from pyro_dgp.internal.site_names import whitened_site
 from pyro_dgp.mcmc.evaluation import Evaluate, Evaluation
 from pyro_dgp.mcmc.sparse import Inputs
-from pyro_dgp.mcmc.whitening import SUFFIX
 
 
 @dataclass(frozen=True)
 class SurrogateScale:
-    """What ``s`` is drawn from, anew for each update: log-uniform between two scales, in units of function values."""
+    """Distribution of the scale ``s`` of surrogate data, log-uniform between two scales in units of function values.
+
+    >>> SurrogateScale(0.1, 1.0)
+    SurrogateScale(low=0.1, high=1.0)
+    """
 
     low: float = 0.05
     high: float = 2.0
@@ -37,17 +41,17 @@ class SurrogateScale:
             raise ValueError(f"scales of surrogate data are positive, low first, got {self.low} and {self.high}")
 
     def draw(self) -> float:
-        """One scale."""
+        """Draw one scale."""
         return self.low * (self.high / self.low) ** float(torch.rand(()))
 
 
 @dataclass(frozen=True)
 class Surrogates:
-    """Surrogate data of some GPs, or of none, by name, with the noise that makes the present whitened values of them.
+    """Surrogate data of some GPs, or of none, with the noise from which the present whitened values follow.
 
-    :ivar data: ``g``, ``(..., N, D_out)``.
-    :ivar noise: ``eta``, the same shape.
     :ivar scale: ``s``, a number in a tensor.
+    :ivar data: ``g`` by function site, ``(..., N, D_out)``.
+    :ivar noise: ``eta`` by function site, the same shape.
     :ivar log_density: of the data at the hyperparameters they were drawn at, nats.
     """
 
@@ -57,24 +61,6 @@ class Surrogates:
     log_density: float = 0.0
 
 
-@dataclass(frozen=True)
-class SurrogateEvaluation:
-    """A run of the model given surrogate data.
-
-    :ivar log_surrogates: log density of the data, nats.
-    :ivar whitened: whitened values that the noise became, by site.
-    """
-
-    evaluation: Evaluation
-    log_surrogates: float = 0.0
-    whitened: dict[str, Tensor] = field(default_factory=dict)
-
-    @property
-    def log_density(self) -> float:
-        """Of everything, nats."""
-        return self.evaluation.log_density + self.log_surrogates
-
-
 class _Posterior:
     """Whitened values of a GP given surrogate data, and the density of these."""
 
@@ -82,14 +68,13 @@ class _Posterior:
         factor, residual = prior.scale_tril, (data - prior.mean) / scale
         scaled = factor / scale
         precision = scaled.mT @ scaled
-        precision = precision + torch.eye(precision.shape[-1], dtype=precision.dtype, device=precision.device)
+        precision = precision + linalg.identity(precision)
         self._chol = linalg.cholesky(precision, 0.0, prior.name)
         self._shift = linalg.solve_factor(self._chol, linalg.apply_factor(scaled.mT, residual))  # C^T v^
-        logs = self._chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        outputs = prior.num_outputs if logs.shape[-1] == 1 else 1
+        half_log_determinant = linalg.half_log_determinant(self._chol, prior.num_outputs).sum()
         misfit = residual.square().sum() - self._shift.square().sum()
         self.log_density = (
-            -0.5 * misfit - outputs * logs.sum() - data.numel() * (scale.log() + 0.5 * math.log(2 * math.pi))
+            -0.5 * misfit - half_log_determinant - data.numel() * (scale.log() + 0.5 * math.log(2 * math.pi))
         )
 
     def noise(self, whitened: Tensor) -> Tensor:
@@ -97,7 +82,7 @@ class _Posterior:
         return linalg.apply_factor(self._chol.mT, whitened) - self._shift
 
     def whitened(self, noise: Tensor) -> Tensor:
-        """Its inverse."""
+        """``v = v^ + C^-T eta``, the inverse of :meth:`noise`."""
         return linalg.solve_factor(self._chol.mT, self._shift + noise, upper=True)
 
 
@@ -105,7 +90,13 @@ class DrawSurrogates(Evaluate):
     """Runs a model at given values and draws surrogate data for some of its GPs."""
 
     def __init__(
-        self, values: Mapping[str, Tensor], known: Evaluation, inducing: Inputs, names: Iterable[str], scale: Tensor
+        self,
+        values: Mapping[str, Tensor],
+        known: Evaluation,
+        inducing: Inputs,
+        *,
+        names: Iterable[str],
+        scale: Tensor,
     ) -> None:
         super().__init__(values, known, inducing)
         self.names, self.scale = set(names), scale
@@ -113,35 +104,35 @@ class DrawSurrogates(Evaluate):
         self.noise: dict[str, Tensor] = {}
         self.log_density = 0.0
 
-    def function_values(self, name: str, key: str, prior: FunctionPrior) -> Tensor:
-        """As they are, with surrogate data on the side."""
-        value = super().function_values(name, key, prior)
+    def function_values(self, name: str, prior: FunctionPrior, inputs: Tensor | None) -> Tensor:
+        """See :class:`Evaluate`; surrogate data are drawn on the side."""
+        value = super().function_values(name, prior, inputs)
         if name in self.names:
             data = value + self.scale * torch.randn_like(value)
             posterior = _Posterior(prior, data, self.scale)
-            self.data[name], self.noise[name] = data, posterior.noise(self.values[name + SUFFIX])
+            self.data[name], self.noise[name] = data, posterior.noise(self.values[whitened_site(name)])
             self.log_density += float(posterior.log_density)
         return value
 
 
 class EvaluateGiven(Evaluate):
-    """Runs a model at given values, but for the GPs that surrogate data stand for."""
+    """Runs a model at given values, except for the GPs that have surrogate data: their whitened values follow from the noise."""
 
     def __init__(
-        self, values: Mapping[str, Tensor], known: Evaluation, inducing: Inputs, surrogates: Surrogates
+        self, values: Mapping[str, Tensor], known: Evaluation, inducing: Inputs, *, surrogates: Surrogates
     ) -> None:
         super().__init__(values, known, inducing)
         self.surrogates = surrogates
         self.log_surrogates: list[Tensor] = []
         self.whitened: dict[str, Tensor] = {}
 
-    def function_values(self, name: str, key: str, prior: FunctionPrior) -> Tensor:
-        """From the noise, where there are surrogate data."""
+    def function_values(self, name: str, prior: FunctionPrior, inputs: Tensor | None) -> Tensor:
+        """See :class:`Evaluate`; they come from the noise where there are surrogate data."""
         if name not in self.surrogates.data:
-            return super().function_values(name, key, prior)
+            return super().function_values(name, prior, inputs)
         posterior = _Posterior(prior, self.surrogates.data[name], self.surrogates.scale)
         white = posterior.whitened(self.surrogates.noise[name])
         self.log_surrogates.append(posterior.log_density)
-        self.whitened[name + SUFFIX] = white
+        self.whitened[whitened_site(name)] = white
         self.factors[name] = prior.scale_tril
         return prior.unwhiten(white)

@@ -18,41 +18,44 @@ from torch import Tensor
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.sites import is_observation, require_rows_unmasked
 from pyro_dgp.internal.parameters import require_own_parameters
+from pyro_dgp.internal.site_names import function_site, inducing_site, process_key, whitened_site
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.likelihoods.observation import join
 from pyro_dgp.likelihoods.targets import check_target
-from pyro_dgp.mcmc.sparse import INDUCING, Inputs, sparse_moments, sparse_observation, sparse_values
+from pyro_dgp.mcmc.sparse import Inputs, sparse_moments, sparse_observation, sparse_values
 
 logger = logging.getLogger("pyro_dgp")
 
 #: Point estimates of each model that the log has named.
 _told: WeakKeyDictionary[torch.nn.Module, list[str]] = WeakKeyDictionary()
 
-#: Ending of the auxiliary sites: site ``h`` becomes ``h_whitened``.
-SUFFIX = "_whitened"
+
+def standard_normal(prior: FunctionPrior, rows: int) -> dist.Independent:
+    """The prior of whitened values: standard normal over ``rows`` rows and the outputs of a GP, ``(..., rows, D_out)``."""
+    return dist.Normal(prior.x.new_zeros((*prior.batch_shape, rows, prior.num_outputs)), 1.0).to_event(2)
 
 
-def standard_normal(name: str, prior: FunctionPrior, rows: int) -> Tensor:
-    """A whitened site of so many rows and the outputs of a GP."""
-    zero = prior.x.new_zeros((*prior.batch_shape, rows, prior.num_outputs))
-    return sample(name + SUFFIX, dist.Normal(zero, 1.0).to_event(2))
+def draw_inducing(name: str, prior: FunctionPrior, inputs: Tensor) -> Tensor:
+    """Sample the whitened inducing variables ``(M, D_out)`` of the function site ``name``."""
+    white: Tensor = sample(inducing_site(name), standard_normal(prior, len(inputs)))
+    return white
 
 
 def draw_sparse(name: str, prior: FunctionPrior, inputs: Tensor) -> Tensor:
-    """Sample inducing variables and the rest of the function values, whitened, and return the function values."""
-    white = standard_normal(name + INDUCING, prior, len(inputs))
-    return sparse_values(prior, inputs, white, standard_normal(name, prior, prior.event_shape[0]))
+    """Sample the whitened inducing variables of the function site ``name`` and the whitened rest, and return the function values."""
+    white = draw_inducing(name, prior, inputs)
+    rest = sample(whitened_site(name), standard_normal(prior, prior.event_shape[0]))
+    return sparse_values(prior, inputs, white, rest)
 
 
 def draw_whitened(name: str, prior: FunctionPrior, value: Tensor | None = None) -> Tensor:
-    """Sample ``eps ~ N(0, I)`` at ``name`` + :data:`SUFFIX` and return ``m + L eps``.
+    """Sample ``eps ~ N(0, I)`` at the whitened site of the function site ``name`` and return ``m + L eps``.
 
-    :param value: function values set from outside (an initialiser); their eps becomes the site's value.
+    :param value: function values that an initialiser has set; their eps becomes the value of the whitened site.
     """
     noise = None if value is None else prior.whiten(value)
-    zero = prior.x.new_zeros(prior.batch_shape + prior.event_shape)
-    standard = dist.Normal(zero, 1.0).to_event(2)
-    eps = sample(name + SUFFIX, standard, obs=noise, infer={"is_observed": False})
+    standard = standard_normal(prior, prior.event_shape[0])
+    eps = sample(whitened_site(name), standard, obs=noise, infer={"is_observed": False})
     return prior.unwhiten(eps)
 
 
@@ -85,21 +88,20 @@ class ExpandObservation(Reparam):
     def apply(self, msg: Any) -> Any:
         """See ``pyro.infer.reparam``."""
         observation: Observation = msg["fn"]
-        keys = {k: f"{msg['name']}/{k}" for k in observation.priors}
         if not is_expanded(observation):
-            ((k, prior),) = observation.priors.items()
-            inputs = self.inducing[keys[k]]
-            white = standard_normal(f"{msg['name']}_{k}{INDUCING}", prior, len(inputs))
+            ((gp, prior),) = observation.priors.items()
+            inputs = self.inducing[process_key(msg["name"], gp)]
+            white = draw_inducing(function_site(msg["name"], gp), prior, inputs)
             return {**msg, "fn": sparse_observation(observation, sparse_moments(prior, inputs, white))}
-        values = {
-            k: draw_sparse(f"{msg['name']}_{k}", prior, self.inducing[keys[k]])
-            if keys[k] in self.inducing
-            else draw_whitened(f"{msg['name']}_{k}", prior)
-            for k, prior in observation.priors.items()
-        }
+        values = {gp: self._draw(msg["name"], gp, prior) for gp, prior in observation.priors.items()}
         if msg["value"] is not None:
             check_target(msg["value"], observation.event_shape, join(values))
         return {**msg, "fn": observation.conditional.given(join(values))}
+
+    def _draw(self, site: str, gp: str, prior: FunctionPrior) -> Tensor:
+        """Function values of one GP of the observation, by its inducing variables where it has inducing inputs."""
+        name, inputs = function_site(site, gp), self.inducing.get(process_key(site, gp))
+        return draw_whitened(name, prior) if inputs is None else draw_sparse(name, prior, inputs)
 
 
 def is_expanded(observation: Observation) -> bool:
@@ -126,7 +128,7 @@ class Whitening:
         if isinstance(fn, FunctionPrior):
             return self._whiten
         if isinstance(fn, Observation) and (
-            is_expanded(fn) or any(f"{msg['name']}/{key}" in self.inducing for key in fn.priors)
+            is_expanded(fn) or any(process_key(msg["name"], gp) in self.inducing for gp in fn.priors)
         ):
             return self._expand
         return None

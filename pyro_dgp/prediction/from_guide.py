@@ -12,9 +12,10 @@ from torch import Size, Tensor
 from pyro_dgp.guides.guide_pass import WeightedTrace
 from pyro_dgp.guides.sites import is_observation, is_random
 from pyro_dgp.guides.variational import Variational
+from pyro_dgp.internal.distributions import elementwise
 from pyro_dgp.internal.parameters import evaluating, module_local_parameters
 from pyro_dgp.likelihoods import CollapsedObservation
-from pyro_dgp.prediction.joining import counted_components, elementwise
+from pyro_dgp.prediction.joining import counted_components
 from pyro_dgp.prediction.mixture import Mixture, stack_mixtures
 from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.propagation import MonteCarlo

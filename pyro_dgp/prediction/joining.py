@@ -8,14 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Independent
-
-
-def elementwise(distribution: Distribution) -> Distribution:
-    """A distribution without the event axes that ``Independent`` makes of batch axes."""
-    while isinstance(distribution, Independent):
-        distribution = distribution.base_dist
-    return distribution
+from torch.distributions import Distribution
 
 
 def counted_components(components: Distribution, log_weights: Tensor) -> tuple[Distribution, Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
@@ -22,22 +21,14 @@ class ConditionedProcess(Process):
     def __init__(self, known: FunctionPrior, values: Tensor, noise_variance: Tensor | None) -> None:
         super().__init__()
         self._x = known.x.unsqueeze(-3)
-        if noise_variance is None:
-            self._factor = known.scale_tril
-        else:
-            covariance = known.covariance_matrix
-            identity = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
-            noisy = covariance + noise_variance[:, None, None] * identity
-            self._factor = linalg.noisy_cholesky(noisy, known.jitter, known.name)
+        self._factor = known.scale_tril if noise_variance is None else known.noisy_scale_tril(noise_variance)
         self._white = linalg.solve_factor(self._factor, values - known.mean)
 
     def forward(self, prior: FunctionPrior, at: Tensor | None = None) -> FunctionMarginal:
         """The conditional at ``prior.x``; nothing is left to regularise."""
         new = prior.x.unsqueeze(-3)
         cross = prior.covariance.matrix(self._x, new)
-        batch = torch.broadcast_shapes(self._factor.shape[:-2], cross.shape[:-2])
-        factor = self._factor.expand(*batch, *self._factor.shape[-2:])
-        projection = torch.linalg.solve_triangular(factor, cross.expand(*batch, *cross.shape[-2:]), upper=False)
+        projection = linalg.solve_broadcast(self._factor, cross)
         loc = (projection.mT @ self._white.mT.unsqueeze(-1)).squeeze(-1).mT
         variance = (prior.covariance.diagonal(new) - projection.square().sum(-2)).clamp_min(0.0).mT
         mean = prior.mean + loc

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.internal.site_names import site_of
 from pyro_dgp.processes.base import Process
 
 
@@ -57,7 +58,7 @@ def family_of(families: Families, key: str) -> ProcessFamily:
 
 def _serving(families: Mapping[str, ProcessFamily], key: str) -> str:
     """The name in the mapping that serves a GP."""
-    for name in (key, key.split("/")[0]):
+    for name in (key, site_of(key)):
         if name in families:
             return name
     raise ValueError(f"no process family for the GP {key!r}: add it to the mapping, which has {list(families)}")

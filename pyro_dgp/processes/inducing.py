@@ -19,6 +19,7 @@ from pyro_dgp.processes.families import ProcessFamily, require_scales, saved
 from pyro_dgp.processes.initial_points import initial_points
 from pyro_dgp.processes.marginal import FunctionMarginal
 
+#: Floor of the variance of function values. The root of 0 has no derivative.
 SMALLEST_VARIANCE = 1e-12
 
 

@@ -16,12 +16,11 @@ from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor, nn
 
 from pyro_dgp.guides.variational import Variational
+from pyro_dgp.internal.site_names import function_site_of, inducing_site, process_parameter
 from pyro_dgp.losses import Loss, MarginalLikelihood
 from pyro_dgp.mcmc import predict_mcmc, run_chains
 from pyro_dgp.mcmc.diagnostics import convergence
 from pyro_dgp.mcmc.sghmc import StochasticGradientHMC, predict_draws
-from pyro_dgp.mcmc.sparse import INDUCING
-from pyro_dgp.mcmc.whitening import SUFFIX
 from pyro_dgp.models.priors import describe
 from pyro_dgp.prediction.from_guide import predict
 from pyro_dgp.prediction.prediction import Prediction
@@ -306,5 +305,6 @@ class BySGHMC(Inference):
 
 def _site(parameter: str) -> str:
     """The name that sparse MCMC gives the inducing variables of a guide's parameter: ``y_f_inducing_whitened``."""
-    process = parameter.removeprefix("processes.").rsplit(".", 1)[0]
-    return process.replace("/", "_") + INDUCING + SUFFIX
+    process = process_parameter(parameter)
+    assert process is not None
+    return inducing_site(function_site_of(process[0]))

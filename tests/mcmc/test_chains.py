@@ -209,13 +209,11 @@ def test_classes_and_numbers_where_objects_are_wanted_are_named():
         with pytest.raises(TypeError, match=r"start is an object such as PriorDraw\(\) or Ascent\(\)"):
             make(model, start=Ascent)
     for wrong in ("0.1", "SurrogateScale"):
-        program = (
-            f"from pyro_dgp import EllipticalSlice, SurrogateScale; EllipticalSlice(print, surrogate_scale={wrong})"
-        )
+        program = f"from pyro_dgp import SurrogateScale, SurrogateSlice; SurrogateSlice(print, scale={wrong})"
         run = subprocess.run(
             [sys.executable, "-c", program], capture_output=True, text=True
         )  # without the tests' type checks
-        assert "TypeError: surrogate_scale is an object such as SurrogateScale" in run.stderr
+        assert "TypeError: scale is an object such as SurrogateScale" in run.stderr
     x, y = regression(6)
     with pytest.raises(ValueError, match="check the data for NaN"):
         run_chains(EllipticalSlice(model), (x, torch.full_like(y, torch.nan)), 1, 1, 1)

@@ -12,12 +12,14 @@ from pyro_dgp import (
     EllipticalSlice,
     GaussianProcess,
     SurrogateScale,
+    SurrogateSlice,
     inducing_inputs,
     run_chains,
     whitened,
 )
 from pyro_dgp.mcmc.density import WhitenedDensity
 from pyro_dgp.mcmc.evaluation import Evaluation
+from pyro_dgp.mcmc.surrogate_density import SurrogateDensity
 from tests.examples import Recorded, TwoLayers, regression
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -48,9 +50,10 @@ class Chain(PyroModule):
 def joint(density, values, name, scale, change):
     """Surrogate data at values, and what they make of another value of a hyperparameter."""
     at = density.evaluate(values)
-    surrogates = density.surrogates(values, at, name, scale)
+    given = SurrogateDensity(density)
+    surrogates = given.draw(values, at, name=name, scale=scale)
     moved = values | {name: values[name] * change}
-    return surrogates, moved, density.evaluate_given(surrogates, moved, at, name)
+    return surrogates, moved, given.evaluate(surrogates, moved, known=at, changed=name)
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -112,7 +115,8 @@ def test_data_are_drawn_about_the_function_values():
     density = WhitenedDensity(whitened(Chain(0.2)), (x, torch.zeros(40, 1)), {})
     at, name = density.evaluate(density.start), "gps.0.kernel.lengthscale"
     values = at.factors["h0"][0] @ density.start["h0_whitened"]
-    residuals = torch.cat([density.surrogates(density.start, at, name, 0.3).data["h0"] - values for _ in range(50)])
+    draws = [SurrogateDensity(density).draw(density.start, at, name=name, scale=0.3).data["h0"] for _ in range(50)]
+    residuals = torch.cat([data - values for data in draws])
     assert abs(float(residuals.mean())) < 0.03
     assert float(residuals.std()) == pytest.approx(0.3, rel=0.06)
 
@@ -122,7 +126,9 @@ def test_they_stand_for_the_gps_behind_a_hyperparameter():
     density = WhitenedDensity(whitened(Chain(0.2, layers=2)), (x, y[:, None]), {})
     at = density.evaluate(density.start)
     names = {
-        number: set(density.surrogates(density.start, at, f"gps.{number}.kernel.lengthscale", 0.1).data)
+        number: set(
+            SurrogateDensity(density).draw(density.start, at, name=f"gps.{number}.kernel.lengthscale", scale=0.1).data
+        )
         for number in (0, 1)
     }
     assert names == {0: {"h0", "h1"}, 1: {"h1"}}
@@ -132,7 +138,8 @@ def test_they_stand_for_the_gps_behind_a_hyperparameter():
     for inducing, expected in ((None, {"h"}), (inducing_inputs(model, x, y, 3), set())):
         density = WhitenedDensity(whitened(model.requires_grad_(False), inducing), (x, y), {})
         at = density.evaluate(density.start)
-        assert set(density.surrogates(density.start, at, "hidden.kernel.variance", 0.1).data) == expected
+        behind = SurrogateDensity(density).draw(density.start, at, name="hidden.kernel.variance", scale=0.1)
+        assert set(behind.data) == expected
         surrogates, moved, found = joint(density, density.start, "top.kernel.variance", 0.1, 1.3)
         assert not surrogates.data and surrogates.log_density == found.log_surrogates == 0 and not found.whitened
         assert found.log_density == pytest.approx(density.evaluate(moved).log_density)
@@ -160,8 +167,7 @@ def test_a_program_gives_the_same(outputs):
         torch.testing.assert_close(found.whitened[name], values, rtol=1e-6, atol=1e-8)
 
 
-def lengthscales(model, x, y, scale, draws, seed=0):
-    kernel = EllipticalSlice(model, 1, Recorded, surrogate_scale=scale)
+def lengthscales(kernel, x, y, draws, seed=0):
     result = run_chains(kernel, (x, y), draws, 50, 1, seed)
     return {name: values.log().flatten() for name, values in result.flat.items() if name.endswith("lengthscale")}
 
@@ -179,16 +185,19 @@ def test_under_a_sharp_likelihood_they_have_the_posterior_and_mix():
     weights = torch.softmax(torch.stack(scores), 0)
     mean = float((weights * grid).sum())
     sd = float((weights * (grid - mean).square()).sum().sqrt())
-    (drawn,) = lengthscales(model, x, y, SurrogateScale(0.01, 1.0), 600).values()
+    (drawn,) = lengthscales(
+        SurrogateSlice(model, 1, scale=SurrogateScale(0.01, 1.0), density=Recorded), x, y, 600
+    ).values()
     assert abs(float(drawn.mean()) - mean) < 0.4 * sd
     assert float(drawn.std()) == pytest.approx(sd, rel=0.3)
-    (plain,) = lengthscales(model, x, y, None, 100).values()
+    (plain,) = lengthscales(EllipticalSlice(model, 1, density=Recorded), x, y, 100).values()
     assert drawn.diff().abs().mean() > 2 * plain.diff().abs().mean()
 
 
 def test_without_information_hyperparameters_of_two_layers_have_their_prior():
     x = torch.linspace(-1, 1, 4)[:, None]
-    drawn = lengthscales(Chain(1e3, 2), x, torch.zeros(4, 1), SurrogateScale(0.1, 1.0), 500)
+    kernel = SurrogateSlice(Chain(1e3, 2), 1, scale=SurrogateScale(0.1, 1.0), density=Recorded)
+    drawn = lengthscales(kernel, x, torch.zeros(4, 1), 500)
     assert len(drawn) == 2
     for values in drawn.values():
         assert float(values.mean()) == pytest.approx(-0.5, abs=0.1)
@@ -208,8 +217,6 @@ def test_scales_are_drawn_between_two_and_checked():
 def test_another_scale_is_another_chain(tmp_path):
     x, y = regression(5)
     model = Chain(0.2)
-    run_chains(EllipticalSlice(model, surrogate_scale=SurrogateScale(0.1)), (x, y[:, None]), 2, 1, 1, folder=tmp_path)
+    run_chains(SurrogateSlice(model, scale=SurrogateScale(0.1)), (x, y[:, None]), 2, 1, 1, folder=tmp_path)
     with pytest.raises(ValueError, match="another model, kernel"):
-        run_chains(
-            EllipticalSlice(model, surrogate_scale=SurrogateScale(0.2)), (x, y[:, None]), 2, 1, 1, folder=tmp_path
-        )
+        run_chains(SurrogateSlice(model, scale=SurrogateScale(0.2)), (x, y[:, None]), 2, 1, 1, folder=tmp_path)
