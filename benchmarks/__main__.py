@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from benchmarks import accuracy, profiling, scaling, speed
-from benchmarks.drawing import draw_profile, draw_scaling, draw_speed
+from benchmarks.common.drawing import draw_profile, draw_scaling, draw_speed
 
 Row = dict[str, float | int | str]
 

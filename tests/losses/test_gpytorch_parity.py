@@ -9,7 +9,7 @@ from gpytorch.mlls import DeepApproximateMLL, DeepPredictiveLogLikelihood, Gamma
 from gpytorch.mlls import PredictiveLogLikelihood as TheirPredictive
 from pyro.distributions import Delta
 
-from benchmarks.peers import PeerDeepGP, PeerDSPP
+from benchmarks.common.gpytorch_models import PeerDeepGP, PeerDSPP
 from pyro_dgp import (
     ELBO,
     GammaDivergence,

@@ -1,4 +1,4 @@
-"""What the speed benchmarks share: training steps as functions, and their times taken in turns."""
+"""Training steps as functions, and their times, measured in turns so that a drifting machine slows all of them alike."""
 
 from __future__ import annotations
 
@@ -12,10 +12,16 @@ from pyro_dgp import CompiledObjective, Variational, module_local_parameters
 from pyro_dgp.losses import Loss
 
 Step = Callable[[], None]
+#: Inputs ``(N, D)`` and targets ``(N,)``.
+Data = tuple[Tensor, Tensor]
 
 
-def library_step(loss: Loss, guide: Variational, x: Tensor, y: Tensor, batch: int, compiled: bool = False) -> Step:
-    """One step of Adam on the first ``batch`` rows; the guide is initialised here. A compiled one is compiled at its second call."""
+def library_step(loss: Loss, guide: Variational, data: Data, *, batch: int, compiled: bool = False) -> Step:
+    """Return one step of Adam on the first ``batch`` rows, and initialise the guide.
+
+    :param compiled: use :class:`CompiledObjective`, which is compiled at the second call of the step.
+    """
+    x, y = data
     guide.initialize(x, y)
     objective = CompiledObjective(loss(guide.model, guide)) if compiled else loss(guide.model, guide)
     with module_local_parameters(objective):
@@ -30,8 +36,9 @@ def library_step(loss: Loss, guide: Variational, x: Tensor, y: Tensor, batch: in
     return step
 
 
-def plain_step(objective: torch.nn.Module, x: Tensor, y: Tensor, batch: int) -> Step:
-    """The same of an ordinary module."""
+def plain_step(objective: torch.nn.Module, data: Data, *, batch: int) -> Step:
+    """Return one step of Adam for an ordinary torch module whose output is the loss in nats of all rows."""
+    x, y = data
     optimizer = torch.optim.Adam(objective.parameters(), lr=0.01, fused=True)
 
     def step() -> None:
@@ -42,8 +49,14 @@ def plain_step(objective: torch.nn.Module, x: Tensor, y: Tensor, batch: int) -> 
     return step
 
 
-def alternate(steps: Mapping[str, Step], repeats: int, warm_up: int = 5) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Seconds of each step, wall-clock and CPU: one after the other, ``repeats`` times."""
+def alternate(
+    steps: Mapping[str, Step], repeats: int, *, warm_up: int = 5
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Run all steps one after the other, ``repeats`` times, and return the seconds of each call.
+
+    :param warm_up: rounds that come first and are not counted.
+    :return: wall-clock times and processor times ``(repeats,)``, by name.
+    """
     wall: dict[str, list[float]] = {name: [] for name in steps}
     cpu: dict[str, list[float]] = {name: [] for name in steps}
     for repeat in range(repeats + warm_up):
@@ -57,8 +70,8 @@ def alternate(steps: Mapping[str, Step], repeats: int, warm_up: int = 5) -> tupl
     return first, second
 
 
-def toy(rows: int, inputs: int) -> tuple[Tensor, Tensor]:
-    """Normal inputs, and a sine of the first with noise."""
+def toy(rows: int, inputs: int) -> Data:
+    """Draw standard normal inputs, and targets that are a sine of the first input with noise."""
     torch.manual_seed(0)
     x = torch.randn(rows, inputs)
     return x, torch.sin(x[:, 0]) + 0.1 * torch.randn(rows)

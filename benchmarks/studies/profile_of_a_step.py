@@ -1,7 +1,9 @@
-"""Where the time of a training step goes, in percent: ``python -m benchmarks profile``.
+"""Where the time of a training step goes, in percent.
 
-The zoo's own methods at batch 100, 8 inputs, float32, one thread. A stopwatch stands around the parts of a step, each without the parts inside it; the
-rest of the forward pass is Pyro's sites, the guide, the propagation, likelihood and loss, that of the backward pass is autograd.
+``python -m benchmarks profile [--quick] [--json FILE] [--figures DIR]``
+
+Methods of the zoo at batch 100, 8 inputs, float32, one thread. A stopwatch measures each part of a step without the parts that run inside it.
+The rest of the forward pass is Pyro's sites, the guide, the propagation, the likelihood and the loss; the rest of the backward pass is autograd.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.timing import Step, library_step, toy
+from benchmarks.common.timing import Step, library_step, toy
 from pyro_dgp.kernels.radial import RadialMatrix
 from pyro_dgp.kernels.stationary import StationaryCovariance
 from pyro_dgp.processes import amortized, inducing
@@ -33,7 +35,7 @@ SETTINGS = {
     "avdgp-ar2pp": Settings(layers=3, width=8, samples=32, beta=1.0),
 }
 FORWARD = "forward, the rest"
-#: What is timed: the owner of a function, its name, and the part of a step that it is.
+#: Timed functions: the owner of the function, its name, and the part of a step to which its time is added.
 PARTS: tuple[tuple[Any, str, str], ...] = (
     (StationaryCovariance, "matrix", "kernel matrices"),
     (inducing, "conditional_moments", "moments"),
@@ -50,14 +52,14 @@ KINDS = tuple(dict.fromkeys([label for _, _, label in PARTS] + [FORWARD]))
 
 @dataclass
 class Stopwatch:
-    """Seconds of each part, without those of the parts that ran inside it."""
+    """Seconds of each part, without the seconds of the parts that ran inside it."""
 
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))
     running: list[str] = field(default_factory=list)
     since: float = 0.0
 
     def switch(self) -> None:
-        """Book what has passed on the part that is running."""
+        """Add the time since the last switch to the part that is running."""
         now = time.perf_counter()
         if self.running:
             self.seconds[self.running[-1]] += now - self.since
@@ -65,7 +67,7 @@ class Stopwatch:
 
     @contextmanager
     def on(self, label: str) -> Iterator[None]:
-        """A part."""
+        """Time what runs inside this context as one part."""
         self.switch()
         self.running.append(label)
         try:
@@ -75,7 +77,7 @@ class Stopwatch:
             self.running.pop()
 
     def around(self, function: Callable[..., Any], label: str) -> Callable[..., Any]:
-        """The function as this part."""
+        """Return the function with its calls timed as this part."""
 
         def timed(*args: Any, **kwargs: Any) -> Any:
             with self.on(label):
@@ -86,7 +88,7 @@ class Stopwatch:
 
 @contextmanager
 def timed_parts(watch: Stopwatch) -> Iterator[None]:
-    """The stopwatch stands around all of :data:`PARTS` for a while."""
+    """Time all functions of :data:`PARTS` inside this context, and restore them after it."""
     before = [(owner, name, vars(owner)[name]) for owner, name, _ in PARTS]
     try:
         for owner, name, label in PARTS:
@@ -100,17 +102,18 @@ def timed_parts(watch: Stopwatch) -> Iterator[None]:
 
 
 def training_step(name: str, settings: Settings, inducing_points: int | None = None) -> Step:
-    """A step of a named method."""
+    """Return a training step of a named method."""
     settings = settings if inducing_points is None else replace(settings, inducing=inducing_points)
-    x, y = toy(ROWS, INPUTS)
+    data = toy(ROWS, INPUTS)
+    x, _ = data
     method = METHODS[name]
     assert isinstance(method.inference, ByGuide)
     guide = method.inference.guide(method.model(x, settings), settings)
-    return library_step(method.inference.loss(settings, len(x)), guide, x, y, BATCH)
+    return library_step(method.inference.loss(settings, len(x)), guide, data, batch=BATCH)
 
 
 def shares(step: Step, repeats: int) -> dict[str, float]:
-    """Median seconds of a step, and the share of each part in the steps whose time is near it."""
+    """Return the seconds of a step and the share of each part: means over the middle half of the repeats."""
     for _ in range(3):
         step()
     runs = []
@@ -127,7 +130,7 @@ def shares(step: Step, repeats: int) -> dict[str, float]:
 
 
 def measure_all(quick: bool) -> Iterable[dict[str, float | str]]:
-    """A row for each method."""
+    """Measure every method."""
     torch.set_num_threads(1)
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
@@ -139,6 +142,6 @@ def measure_all(quick: bool) -> Iterable[dict[str, float | str]]:
 
 
 def described(row: dict) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     parts = (f"{label} {100 * row[label]:.0f} %" for label in KINDS if row[label] > 0)
     return f"{row['method']}, {1000 * row['seconds_per_step']:.1f} ms a step: {', '.join(parts)}"

@@ -18,8 +18,8 @@ from functools import partial
 
 from torch import Tensor
 
-from benchmarks.experiments import Experiment, main
-from benchmarks.models import Stack
+from benchmarks.common.experiments import Experiment, main
+from benchmarks.common.models import Stack
 from pyro_dgp import AffineMaps, AmortizedInducingPoints, Gaussian, GaussianProcess, Matern52
 from pyro_dgp.zoo.inference import ByGuide
 from pyro_dgp.zoo.methods import METHODS, Method

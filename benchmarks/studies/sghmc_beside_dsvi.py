@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 import torch
 
-from benchmarks.experiments import Experiment, main
+from benchmarks.common.experiments import Experiment, main
 from pyro_dgp import RBF, Gaussian, InducingPoints, MonteCarlo, StochasticGradientHMC, Variational, predict_draws
 from pyro_dgp.models.deep_gp import DeepGP
 from pyro_dgp.zoo.settings import Settings

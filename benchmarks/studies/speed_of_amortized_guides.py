@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import leaky_relu, linear, softplus
 
-from benchmarks.models import Stack
-from benchmarks.timing import Step, alternate, library_step, plain_step, toy
+from benchmarks.common.models import Stack
+from benchmarks.common.timing import Step, alternate, library_step, plain_step, toy
 from pyro_dgp import (
     ELBO,
     AffineMaps,

@@ -1,4 +1,4 @@
-"""Published results beside ours, from the papers' tables as CSV (a folder that is not part of this project)."""
+"""Published results beside ours. They come from the papers' tables as CSV, in a folder that is not part of this project."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-#: By method of the zoo: paper, table's name of it, and in what it differs.
+#: By method of the zoo: the paper, the name of the method in its table, and how its settings differ from ours.
 PEERS = {
     "svgp": (("ashman2020", "SGP 100", "M 100, RBF"),),
     "dsvi": (
@@ -24,7 +24,7 @@ PEERS = {
 
 
 def read(folder: Path) -> pd.DataFrame:
-    """Cells of NLL and RMSE by paper, data set and method, those marked doubtful left out."""
+    """Read the cells of NLL and RMSE by paper, data set and method, without those that are marked as doubtful."""
     files = sorted(folder.glob("*.csv"))
     if not files:
         raise SystemExit(
@@ -37,7 +37,10 @@ def read(folder: Path) -> pd.DataFrame:
 
 
 def standardised(row: pd.Series, scale: float) -> tuple[str, float, float]:
-    """Score, mean and spread on the standardised target, whose standard deviation is ``scale`` in its own units."""
+    """Convert one cell to standardised targets: the score, its mean and its standard deviation.
+
+    :param scale: standard deviation of the target in its own units.
+    """
     if row["metric"] == "log-likelihood":
         return "nll", -row["mean"] - np.log(scale), row["sd"]
     own = "original units" in row["scale"]
@@ -45,10 +48,12 @@ def standardised(row: pd.Series, scale: float) -> tuple[str, float, float]:
 
 
 def beside(results: pd.DataFrame, published: pd.DataFrame, scales: dict[str, float]) -> pd.DataFrame:
-    """A line for each data set, method and paper: ours and theirs, mean and (over several splits) standard deviation.
+    """Build a table with our score and the published one for each data set, method and paper.
+
+    Cells are means with standard deviations over splits, where there are several.
 
     :param results: rows with ``dataset, method, split, nll, rmse``.
-    :param scales: of the targets by data set.
+    :param scales: standard deviation of the targets by data set.
     """
     lines = []
     for (dataset, method), group in results.groupby(["dataset", "method"], sort=False):

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from benchmarks.experiments import Experiment, main
-from benchmarks.models import Stack
+from benchmarks.common.experiments import Experiment, main
+from benchmarks.common.models import Stack
 from pyro_dgp import Gaussian, GaussianProcess, InducingPoints, LinearMean, Matern52, Projection
 from pyro_dgp.losses import Loss
 from pyro_dgp.propagation import Propagation

@@ -22,8 +22,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from benchmarks.experiments import read
-from benchmarks.models import Stack
+from benchmarks.common.experiments import read
+from benchmarks.common.models import Stack
 from pyro_dgp import (
     ELBO,
     AffineMaps,

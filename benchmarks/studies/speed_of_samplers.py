@@ -14,7 +14,7 @@ import torch
 from pyro.ops.integrator import potential_grad
 from torch import Tensor
 
-from benchmarks.timing import Step, alternate
+from benchmarks.common.timing import Step, alternate
 from pyro_dgp import CompiledDensity, module_local_parameters, whitened
 from pyro_dgp.mcmc.density import WhitenedDensity
 from pyro_dgp.zoo.recipes import deep_with_priors

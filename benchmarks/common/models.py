@@ -1,4 +1,4 @@
-"""The model that the benchmarks share: GPs on top of each other under one likelihood."""
+"""The model that several studies share: GPs on top of each other under one likelihood."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyro_dgp.likelihoods import Likelihood
 
 
 class Stack(PyroModule):
-    """Sites ``h1, h2, ...`` for the hidden GPs and ``y`` on top."""
+    """A deep GP with sites ``h1, h2, ...`` for the hidden layers and ``y`` for the observations."""
 
     def __init__(self, hidden: Sequence[GaussianProcess], top: GaussianProcess, likelihood: Likelihood) -> None:
         super().__init__()
@@ -21,6 +21,7 @@ class Stack(PyroModule):
         self.top, self.likelihood = top, likelihood
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        """Pyro model of targets ``y`` at inputs ``x``."""
         h = x
         for number, layer in enumerate(self.hidden, 1):
             h = pyro.sample(f"h{number}", layer(h))

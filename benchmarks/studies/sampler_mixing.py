@@ -28,7 +28,7 @@ from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from benchmarks.experiments import read
+from benchmarks.common.experiments import read
 from pyro_dgp import (
     Ascent,
     CompiledDensity,

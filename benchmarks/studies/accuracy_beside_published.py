@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from benchmarks import published
-from benchmarks.experiments import Experiment, add_shared, carry_out, read, read_data, report
+from benchmarks.common import published
+from benchmarks.common.experiments import Experiment, add_shared, carry_out, read, read_data, report
 from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.settings import Settings
 

@@ -1,8 +1,10 @@
-"""How time and peak memory grow with N, B, S, M, W, L and the rows of a prediction: ``python -m benchmarks scaling``.
+"""Growth of time and peak memory with the sizes N, B, S, M, W, L and with the rows of a prediction.
 
-``dsvi`` in float32, 8 inputs; each point in a process of its own, so that peak memory is its own too (resident, of which torch and Pyro take a
-part that the first line shows). N: one epoch of ``svgp`` over ``.npy`` files on disk. Prediction: mean log density of test rows in batches of 10,000,
-by ``svgp`` here and by GPyTorch. The exponent is the slope of log time over log size between the two largest values.
+``python -m benchmarks scaling [--quick] [--json FILE] [--figures DIR] [--threads N]``
+
+``dsvi`` in float32, 8 inputs. Each point runs in a process of its own, so that its peak memory is its own too (resident memory, of which torch and
+Pyro take a part that the first line shows). N: one epoch of ``svgp`` over ``.npy`` files on disk. Prediction: mean log density of test rows in
+batches of 10,000, by ``svgp`` of this library and of GPyTorch. The exponent is the slope of log time over log size between the two largest values.
 """
 
 from __future__ import annotations
@@ -13,14 +15,16 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.speed import INPUTS, Case, library
-from benchmarks.timing import alternate, toy
+from benchmarks.common.cases import INPUTS, Case, case_step
+from benchmarks.common.timing import alternate, toy
 from pyro_dgp import ELBO, InducingPoints, MonteCarlo, NumpyStream, Variational, fit_stream, predict
 from pyro_dgp.internal.peak_memory import peak_memory_mb, reset_peak_memory
 from pyro_dgp.models.deep_gp import DeepGP
@@ -42,18 +46,18 @@ Outcome = dict[str, float]
 
 
 def step(name: str, value: int, repeats: int) -> Outcome:
-    """Median processor time of a training step, and the memory of the process."""
+    """Measure the median processor time of a training step, and the peak memory of the process."""
     torch.set_default_dtype(torch.float32)
-    case = replace(BASE, **{name: value})
-    x, y = toy(max(2000, case.batch), INPUTS)
-    one = library(x, y, case)
+    sizes: dict[str, Any] = {name: value}
+    case = replace(BASE, **sizes)
+    one = case_step(case, toy(max(2000, case.batch), INPUTS))
     reset_peak_memory("cpu")
     _, cpu = alternate({"": one}, repeats, warm_up=2)
     return {"seconds": float(cpu[""].median()), "peak_mb": peak_memory_mb("cpu")}
 
 
 def epoch(rows: int, inducing: int) -> Outcome:
-    """One pass over rows on disk: the files are written here, a block at a time."""
+    """Measure one pass over rows on disk, after writing the files block by block."""
     torch.set_default_dtype(torch.float32)
     with tempfile.TemporaryDirectory() as folder:
         stream = write(Path(folder), rows)
@@ -68,7 +72,7 @@ def epoch(rows: int, inducing: int) -> Outcome:
 
 
 def write(folder: Path, rows: int) -> NumpyStream:
-    """A sine of the first of 8 normal inputs, with noise, in two files."""
+    """Write 8 normal inputs, and a sine of the first one with noise, to two files."""
     generator = np.random.default_rng(0)
     x = np.lib.format.open_memmap(folder / "x.npy", "w+", np.float32, (rows, INPUTS))
     y = np.lib.format.open_memmap(folder / "y.npy", "w+", np.float32, (rows,))
@@ -76,13 +80,14 @@ def write(folder: Path, rows: int) -> NumpyStream:
         block = generator.standard_normal((min(100_000, rows - begin), INPUTS), np.float32)
         x[begin : begin + len(block)] = block
         y[begin : begin + len(block)] = np.sin(block[:, 0]) + 0.1 * generator.standard_normal(len(block), np.float32)
-    x.flush(), y.flush()
+    x.flush()
+    y.flush()
     del x, y
     return NumpyStream(folder / "x.npy", folder / "y.npy")
 
 
 def prediction(rows: int, inducing: int) -> Outcome:
-    """Mean log density of test rows by this library."""
+    """Measure the mean log density of test rows by this library."""
     torch.set_default_dtype(torch.float32)
     x, y = toy(2000, INPUTS)
     guide = Variational(DeepGP(x, 1, 1), InducingPoints(inducing), MonteCarlo(1))
@@ -95,8 +100,8 @@ def prediction(rows: int, inducing: int) -> Outcome:
 
 
 def peer_prediction(rows: int, inducing: int) -> Outcome:
-    """The same by GPyTorch."""
-    from benchmarks.peers import PeerGP
+    """Measure the mean log density of test rows by GPyTorch."""
+    from benchmarks.common.gpytorch_models import PeerGP
 
     torch.set_default_dtype(torch.float32)
     x, _ = toy(2000, INPUTS)
@@ -114,37 +119,27 @@ def peer_prediction(rows: int, inducing: int) -> Outcome:
 
 
 def points(quick: bool) -> Iterable[tuple[str, int, Callable[[], Outcome]]]:
-    """Name, value, and what measures it."""
+    """List all points: name and value of the size, and a function that another process can call to measure it."""
     repeats = 3 if quick else 15
     for name, values in (QUICK_STEPS if quick else STEPS).items():
         for value in values:
-            yield name, value, _Call(step, name, value, repeats)
+            yield name, value, partial(step, name, value, repeats)
     for value in QUICK_ROWS if quick else ROWS:
-        yield "rows", value, _Call(epoch, value, BASE.inducing)
+        yield "rows", value, partial(epoch, value, BASE.inducing)
     for value in QUICK_TEST_ROWS if quick else TEST_ROWS:
-        yield "test rows", value, _Call(prediction, value, BASE.inducing)
-        yield "test rows, GPyTorch", value, _Call(peer_prediction, value, BASE.inducing)
-
-
-class _Call:
-    """A call that another process can make."""
-
-    def __init__(self, function: Callable[..., Outcome], *arguments: object) -> None:
-        self.function, self.arguments = function, arguments
-
-    def __call__(self) -> Outcome:
-        return self.function(*self.arguments)
+        yield "test rows", value, partial(prediction, value, BASE.inducing)
+        yield "test rows, GPyTorch", value, partial(peer_prediction, value, BASE.inducing)
 
 
 def measure_all(quick: bool, threads: int) -> Iterable[dict[str, float | int | str]]:
-    """A row for each point."""
+    """Measure every point, each in a process of its own."""
     for name, value, call in points(quick):
         with ProcessPoolExecutor(1, get_context("spawn"), torch.set_num_threads, (threads,)) as process:
             yield {"parameter": name, "value": value, "threads": threads, **process.submit(call).result()}
 
 
 def exponents(rows: list[dict]) -> dict[str, float]:
-    """Slope of log time over log size between the two largest values of each parameter."""
+    """Return the slope of log time over log size between the two largest values of each parameter."""
     slopes = {}
     for name in dict.fromkeys(row["parameter"] for row in rows):
         first, last = sorted((row["value"], row["seconds"]) for row in rows if row["parameter"] == name)[-2:]
@@ -153,6 +148,6 @@ def exponents(rows: list[dict]) -> dict[str, float]:
 
 
 def described(row: dict) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     rate = f", {row['value'] / row['seconds']:,.0f} rows a second" if "rows" in row["parameter"] else ""
     return f"{row['parameter']} {row['value']:,}: {row['seconds']:.4f} s, peak {row['peak_mb']:.0f} MB{rate}"

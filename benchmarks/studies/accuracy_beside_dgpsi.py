@@ -15,7 +15,7 @@ import torch
 from pyro import distributions as dist
 from torch import Tensor, nn
 
-from benchmarks.experiments import Experiment, main
+from benchmarks.common.experiments import Experiment, main
 from pyro_dgp.prediction.mixture import Mixture
 from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.zoo.inference import Fitted, Inference

@@ -39,7 +39,7 @@ def ours(layers: int, part: object, s: dict[str, float], seed: int) -> tuple[tor
 
 
 def theirs(layers: int, part: object, s: dict[str, float], seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    from benchmarks.peers import PeerDeepGP, Trainer, mixture
+    from benchmarks.common.gpytorch_models import PeerDeepGP, Trainer, mixture
 
     x, y = part.x_train, part.y_train
     model = PeerDeepGP(x, layers, s["width"], s["inducing"])

@@ -19,6 +19,8 @@ from pyro_dgp.training.loop import batches, decay
 
 
 class _FixedMean(gpytorch.means.Mean):
+    """Linear mean with fixed weights, or zero."""
+
     def __init__(self, weight: Tensor | None) -> None:
         super().__init__()
         self.register_buffer("weight", weight)
@@ -34,7 +36,9 @@ class _FixedMean(gpytorch.means.Mean):
 class _Parts:
     """Kernel and mean of a layer."""
 
-    def _build(self, points: Tensor, batch: torch.Size, mean: Tensor | None, per_output: bool) -> None:
+    variational_strategy: VariationalStrategy
+
+    def _build(self, points: Tensor, batch: torch.Size, *, mean: Tensor | None, per_output: bool) -> None:
         self.variational_strategy.variational_params_initialized.fill_(1)
         kernel_batch = batch if per_output else torch.Size([])
         d = points.shape[-1]
@@ -45,6 +49,7 @@ class _Parts:
         self.mean_module = _FixedMean(mean)
 
     def forward(self, x: Tensor) -> gpytorch.distributions.MultivariateNormal:
+        """Return the prior at ``x``."""
         return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
 
@@ -55,12 +60,14 @@ class PeerGP(_Parts, gpytorch.models.ApproximateGP):
         points = initial_points(x, inducing, "peer")
         q = CholeskyVariationalDistribution(len(points))
         super().__init__(VariationalStrategy(self, points, q, learn_inducing_locations=True))
-        self._build(points, torch.Size([]), None, False)
+        self._build(points, torch.Size([]), mean=None, per_output=False)
         self.likelihood = _noise()
 
 
 class Layer(_Parts, DeepGPLayer):
-    def __init__(self, points: Tensor, outputs: int | None, mean: Tensor | None, per_output: bool) -> None:
+    """One layer of :class:`PeerDeepGP`."""
+
+    def __init__(self, points: Tensor, outputs: int | None, mean: Tensor | None, *, per_output: bool) -> None:
         batch = torch.Size([]) if outputs is None else torch.Size([outputs])
         q = CholeskyVariationalDistribution(points.shape[0], batch_shape=batch)
         strategy = VariationalStrategy(self, points, q, learn_inducing_locations=True)
@@ -68,22 +75,24 @@ class Layer(_Parts, DeepGPLayer):
         if outputs is not None:  # hidden: small initial variance, as in this library
             with torch.no_grad():
                 q.chol_variational_covar.mul_(1e-2)
-        self._build(points, batch, mean, per_output)
+        self._build(points, batch, mean=mean, per_output=per_output)
 
 
 class SigmaLayer(_Parts, DSPPLayer):
+    """One layer of :class:`PeerDSPP`."""
+
     def __init__(
-        self, points: Tensor, outputs: int | None, mean: Tensor | None, per_output: bool, sigma_points: int
+        self, points: Tensor, outputs: int | None, mean: Tensor | None, *, per_output: bool, sigma_points: int
     ) -> None:
         batch = torch.Size([]) if outputs is None else torch.Size([outputs])
         q = MeanFieldVariationalDistribution(points.shape[0], batch_shape=batch)
         strategy = VariationalStrategy(self, points, q, learn_inducing_locations=True)
         super().__init__(strategy, points.shape[-1], outputs, sigma_points)
-        self._build(points, batch, mean, per_output)
+        self._build(points, batch, mean=mean, per_output=per_output)
 
 
-def _stack(x: Tensor, layers: int, width: int, inducing: int) -> list[tuple[Tensor, int | None, Tensor | None]]:
-    """Inducing points, outputs and mean of each layer."""
+def _stack(x: Tensor, *, layers: int, width: int, inducing: int) -> list[tuple[Tensor, int | None, Tensor | None]]:
+    """Return inducing points, number of outputs and weights of the mean of each layer."""
     parts: list[tuple[Tensor, int | None, Tensor | None]] = []
     inputs = x
     for _ in range(layers - 1):
@@ -100,47 +109,54 @@ def _noise() -> gpytorch.likelihoods.GaussianLikelihood:
 
 
 class PeerDeepGP(DeepGP):
-    """GPyTorch's DSVI model: ``layers`` layers, hidden ones of ``width`` outputs."""
+    """GPyTorch's DSVI model with ``layers`` layers, of which all but the last have ``width`` outputs."""
 
-    def __init__(self, x: Tensor, layers: int, width: int, inducing: int, per_output: bool = False) -> None:
+    def __init__(self, x: Tensor, *, layers: int, width: int, inducing: int, per_output: bool = False) -> None:
         super().__init__()
-        self.parts = torch.nn.ModuleList(
-            [Layer(points, outputs, mean, per_output) for points, outputs, mean in _stack(x, layers, width, inducing)]
-        )
+        stack = _stack(x, layers=layers, width=width, inducing=inducing)
+        self.parts = torch.nn.ModuleList([Layer(*part, per_output=per_output) for part in stack])
         self.likelihood = _noise()
 
     def forward(self, x: Tensor) -> gpytorch.distributions.MultivariateNormal:
+        """Pass the inputs through all layers."""
         for part in self.parts:
             x = part(x)
         return x
 
 
 class PeerDSPP(DSPP):
-    """GPyTorch's deep sigma point process, with ``sigma_points`` components of its one rule (QR3)."""
+    """GPyTorch's deep sigma point process with ``sigma_points`` components; QR3 is the only rule that it has."""
 
     def __init__(
-        self, x: Tensor, layers: int, width: int, inducing: int, sigma_points: int, per_output: bool = False
+        self, x: Tensor, *, layers: int, width: int, inducing: int, sigma_points: int, per_output: bool = False
     ) -> None:
         super().__init__(sigma_points)
+        stack = _stack(x, layers=layers, width=width, inducing=inducing)
         self.parts = torch.nn.ModuleList(
-            [
-                SigmaLayer(points, outputs, mean, per_output, sigma_points)
-                for points, outputs, mean in _stack(x, layers, width, inducing)
-            ]
+            [SigmaLayer(*part, per_output=per_output, sigma_points=sigma_points) for part in stack]
         )
         self.likelihood = _noise()
 
     def forward(self, x: Tensor) -> gpytorch.distributions.MultivariateNormal:
+        """Pass the inputs through all layers."""
         for part in self.parts:
             x = part(x)
         return x
 
 
 class Trainer:
-    """Adam with the schedule of :func:`pyro_dgp.fit.fit`."""
+    """Training loop of a GPyTorch model, with Adam and the schedule of :func:`pyro_dgp.fit`."""
 
     def __init__(
-        self, model: PeerDeepGP, x: Tensor, y: Tensor, steps: int, batch_size: int, samples: int, rate: float = 0.02
+        self,
+        model: PeerDeepGP,
+        x: Tensor,
+        y: Tensor,
+        *,
+        steps: int,
+        batch_size: int,
+        samples: int,
+        rate: float = 0.02,
     ) -> None:
         self.model, self.x, self.y, self.samples = model, x, y, samples
         self.mll = DeepApproximateMLL(VariationalELBO(model.likelihood, model, len(x)))
@@ -150,6 +166,7 @@ class Trainer:
         model.train()
 
     def step(self) -> float:
+        """Make one step on the next batch and return the loss, nats a row."""
         index = next(self.rows)
         with gpytorch.settings.num_likelihood_samples(self.samples):
             self.optimizer.zero_grad()
@@ -162,7 +179,7 @@ class Trainer:
 
 @torch.no_grad()
 def mixture(model: PeerDeepGP, x: Tensor, samples: int = 100) -> tuple[Tensor, Tensor]:
-    """Means and variances of y in each of the components, ``(S, N)``."""
+    """Return means and variances ``(S, N)`` of y in each component of the predictive mixture."""
     model.eval()
     means, variances = [], []
     with gpytorch.settings.num_likelihood_samples(samples):

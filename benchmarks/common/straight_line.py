@@ -1,4 +1,4 @@
-"""The objectives of ``svgp``, ``ppgpr`` and ``dsvi`` in plain torch: the floor of a training step, with no framework around it."""
+"""The objectives of ``svgp``, ``ppgpr`` and ``dsvi`` in plain torch: what a training step costs with no framework around it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,22 @@ from pyro_dgp import Projection
 
 
 class StraightLine(nn.Module):
-    """Minus the evidence lower bound of stacked sparse GPs, Matern 5/2 with ARD; or the predictive objective of one layer.
+    """Minus the evidence lower bound of stacked sparse GPs, or the predictive objective of one layer; Matern 5/2 with ARD.
 
-    :param x: inputs, for the projections that are the means of hidden layers.
-    :param layers: GPs, of which the hidden ones have ``width`` outputs.
-    :param beta: weight of the KL if the objective is the predictive one (one layer), nothing for the bound.
+    :param x: inputs, which fix the projections that are the means of hidden layers.
+    :param layers: number of GPs, of which all but the last have ``width`` outputs.
+    :param inducing: number of inducing points of each layer.
+    :param samples: number of samples that go through the hidden layers.
+    :param per_output: whether each output of a hidden layer has a kernel of its own.
+    :param beta: weight of the KL in the predictive objective (one layer alone); nothing for the bound.
     """
+
+    jitter: Tensor
 
     def __init__(
         self,
         x: Tensor,
+        *,
         layers: int,
         width: int,
         inducing: int,
@@ -49,14 +55,14 @@ class StraightLine(nn.Module):
         self.register_buffer("jitter", 1e-4 * torch.eye(inducing))
 
     def kernel(self, i: int, x: Tensor, z: Tensor) -> Tensor:
-        """Of layer i."""
+        """Kernel matrix of layer i."""
         a, b = x / self.log_lengthscale[i].exp(), z / self.log_lengthscale[i].exp()
         squared = a.square().sum(-1, keepdim=True) + b.square().sum(-1, keepdim=True).mT - 2 * a @ b.mT
         s = math.sqrt(5.0) * squared.clamp_min(1e-20).sqrt()
         return self.log_variance[i].exp() * (1 + s + s.square() / 3) * torch.exp(-s)
 
     def layer(self, i: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Means and variances ``(D_out, n)`` of layer i without its mean function, and its KL."""
+        """Return means and variances ``(D_out, n)`` of layer i without its mean function, and its KL."""
         z, t, m = self.z[i], self.t[i].tril(), self.m[i]
         factor = torch.linalg.cholesky(self.kernel(i, z, z) + self.jitter)
         a = torch.linalg.solve_triangular(factor, self.kernel(i, z, x), upper=False)
@@ -66,7 +72,7 @@ class StraightLine(nn.Module):
         return mean, variance.clamp_min(1e-6), kl
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """Nats in total."""
+        """Return the loss of all rows in nats, estimated from this batch."""
         h, regularizer, top = x, torch.zeros(()), len(self.z) - 1
         for i in range(top):
             mean, variance, kl = self.layer(i, h.reshape(-1, h.shape[-1]))

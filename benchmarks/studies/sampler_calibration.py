@@ -31,7 +31,7 @@ from pyro.poutine.messenger import Messenger
 from scipy import stats
 from torch import Tensor
 
-from benchmarks.experiments import read
+from benchmarks.common.experiments import read
 from pyro_dgp import (
     CompiledDensity,
     EllipticalSlice,
