@@ -163,9 +163,7 @@ def _wanted(experiment: Experiment, arguments: argparse.Namespace) -> Iterator[R
             yield {"experiment": arguments.experiment, "dataset": dataset, "method": method, "split": number}
 
 
-def _settings(
-    experiment: Experiment, arguments: argparse.Namespace, key: Record, rows: list[Record]
-) -> Settings:
+def _settings(experiment: Experiment, arguments: argparse.Namespace, key: Record, rows: list[Record]) -> Settings:
     """Settings of one run: the experiment's, with the split, the number of steps and the beta of split 0."""
     settings = replace(experiment.methods[key["method"]], split=key["split"])
     if arguments.steps is not None:

@@ -1,11 +1,13 @@
-"""Amortised guides on real data: the settings of Meng and Zhang 2024, ARD kernels, small sets; resumable, one JSON line a run.
+"""Accuracy of amortised guides on real data: the settings of Meng and Zhang 2024, ARD kernels, small sets.
 
-``python -m benchmarks.amortized EXPERIMENT --data FOLDER [--out FILE] [--figures DIR] [--table]``
+``python -m benchmarks.studies.amortized_guides EXPERIMENT --data FOLDER [--out FILE] [--figures DIR] [--table]``
 
-| experiment | what |
+Resumable, one JSON line a run.
+
+| experiment | runs |
 |---|---|
 | ``meng`` | the four amortisation rules, 3 layers, widths 16 and 4, M 8, 4, 4, S 32, isotropic Matern 5/2, zero means |
-| ``noise`` | the same from a noise variance of 0.7 in the place of 0.1 |
+| ``noise`` | the same, with a noise variance of 0.7 at the start instead of 0.1 |
 | ``ard`` | the zoo's model (ARD, linear means) with the amortised guides and ``dsvi``, 2 and 3 layers |
 | ``small`` | ``avdgp-ar2pp`` and ``avdgp-ar2p`` against ``svgp``, the zoo's defaults, four small sets, 10 paired splits |
 """
@@ -15,6 +17,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from torch import Tensor
 
@@ -43,13 +46,13 @@ class ZeroMeans(Stack):
 
 
 def paper_points(settings: Settings) -> dict[str, AmortizedInducingPoints]:
-    """The zoo's, with networks as narrow as the paper's: the smaller of their inputs and outputs."""
+    """Return the zoo's inducing points with networks as narrow as the paper's: the smaller of their inputs and outputs."""
     narrow = AffineMaps(narrowest=1)
     return {site: replace(family, recipe=narrow) for site, family in row_points(settings).items()}
 
 
 def with_paper_settings(method: Method, noise: float) -> Method:
-    """The same inference on the paper's model, from a noise variance."""
+    """Return the method with the paper's model, which starts from this noise variance."""
     assert isinstance(method.inference, ByGuide)
     model, inference = partial(ZeroMeans, noise=noise), replace(method.inference, processes=paper_points)
     return replace(method, model=model, inference=inference)
@@ -60,7 +63,7 @@ PAPER = Settings(layers=3, row_inducing=8, samples=32, epochs=100, learning_rate
 
 
 def with_layers(name: str) -> dict[str, Settings]:
-    """The zoo's model with 2 and 3 layers, 200 epochs."""
+    """Return settings of the zoo's model with 2 and 3 layers, 200 epochs."""
     rate = 0.005 if name.startswith("avdgp") else 0.02
     return {f"{name}-{layers}": replace(PAPER, layers=layers, epochs=200, learning_rate=rate) for layers in (2, 3)}
 
@@ -87,4 +90,4 @@ EXPERIMENTS = {
 
 
 if __name__ == "__main__":
-    main(EXPERIMENTS, __doc__)
+    main(EXPERIMENTS, __doc__ or "", Path("results/amortized_guides.jsonl"))

@@ -1,12 +1,13 @@
-"""Inside the letters "DGP" ([AVDGP] 6.2): test error of amortised deep GPs by depth and number of inducing points.
+"""Test error of amortised deep GPs by depth and number of inducing points: is a point inside the letters "DGP" or outside?
 
-``python -m benchmarks.letters table|wide|ablation [--out FILE] [--figures DIR] [--epochs E] [--cells 4x64,...] [--show]``
+``python -m benchmarks.studies.amortized_letters table|wide|ablation [--out FILE] [--figures DIR] [--epochs E] [--cells 4x64,...] [--table]``
 
-``table`` is Table 2 of Meng and Zhang 2024, with networks as wide as the smaller of their inputs and outputs, which is 2; ``wide`` the
-same with this library's networks, 16 wide; ``ablation`` its Figs. 10 and 11: one layer, points by one network of 1 to 5 hidden layers
-against points by affine maps. 40,000 points, training, test and validation rows as 3:2:1, hidden width 2, isotropic Matern 5/2,
-zero means, rule AR2P with 32 points, batch 100, Adam at 0.005; the checkpoint of lowest validation NLL is kept. Resumable,
-one JSON line a run.
+``table`` repeats Table 2 of Meng and Zhang 2024 (section 6.2), with networks as wide as the smaller of their inputs and outputs, which is 2.
+``wide`` is the same with this library's networks, 16 wide. ``ablation`` repeats Figs. 10 and 11 there: one layer, with inducing points made by
+one network of 1 to 5 hidden layers, or by affine maps.
+
+40,000 points, split 3:2:1 into training, test and validation rows; hidden width 2, isotropic Matern 5/2, zero means, rule AR2P with 32 points,
+batch 100, Adam at 0.005. The checkpoint of lowest validation NLL is kept. Resumable, one JSON line a run.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from benchmarks.common.experiments import read
 from benchmarks.common.models import Stack
+from benchmarks.common.records import Record, agrees, append, read
 from pyro_dgp import (
     ELBO,
     AffineMaps,
@@ -54,7 +55,7 @@ PUBLISHED = {  # mean and standard deviation over 5 runs, percent
 
 
 class Classifier(Stack):
-    """Zero-mean GPs of width 2 under one of width 1, and a probit Bernoulli."""
+    """Deep GP with zero means and hidden layers of width 2, under a probit Bernoulli likelihood."""
 
     def __init__(self, layers: int, width: int = 2) -> None:
         hidden = [GaussianProcess(Matern52(lengthscale=width**0.5), num_outputs=width) for _ in range(layers - 1)]
@@ -62,13 +63,13 @@ class Classifier(Stack):
 
 
 def split_points(layers: int, total: int) -> list[int]:
-    """M of each layer."""
+    """Return the number of inducing points of each layer."""
     parts = PROPORTIONS[layers]
     return [total * part // sum(parts) for part in parts]
 
 
 def families(layers: int, total: int, recipe: AffineMaps | OneNetwork) -> dict[str, AmortizedInducingPoints]:
-    """Diagonal q for deep models, full for one layer."""
+    """Return the inducing points of each site, with a diagonal q in deep models and a full one for one layer."""
     sites = [f"h{number}" for number in range(1, layers)] + ["y"]
     covariance = "full" if layers == 1 else "diagonal"
     return {
@@ -77,8 +78,8 @@ def families(layers: int, total: int, recipe: AffineMaps | OneNetwork) -> dict[s
     }
 
 
-def train(layers: int, total: int, seed: int, recipe: AffineMaps | OneNetwork, epochs: int, rows: int) -> dict:
-    """One run: test error in percent, and the spread of a row's learned inducing points."""
+def train(layers: int, total: int, recipe: AffineMaps | OneNetwork, *, seed: int, epochs: int, rows: int) -> Record:
+    """Train and test once: test error in percent, and the spread of a row's learned inducing points."""
     data = letters(rows)
     assert data.splits is not None
     test = data.splits[:, 0]
@@ -100,14 +101,21 @@ def train(layers: int, total: int, seed: int, recipe: AffineMaps | OneNetwork, e
             first = next(iter(guide.processes._modules.values()))
             z, *_ = first.functions(x_test[:1000])
     return {
-        "error": 100 * error, "spread": float(spread(z)), "n_train": result.rows, "n_test": len(x_test), "steps": result.steps,
-        "best_step": result.best_step, "validation_nll": result.validation_nll, "seconds": time.perf_counter() - start,
-    }  # fmt: skip
+        "error": 100 * error,
+        "spread": float(spread(z)),
+        "n_train": result.rows,
+        "n_test": len(x_test),
+        "steps": result.steps,
+        "best_step": result.best_step,
+        "validation_nll": result.validation_nll,
+        "seconds": time.perf_counter() - start,
+    }
 
 
 def spread(z: Tensor) -> Tensor:
-    """Smaller over larger standard deviation of all inducing points ``(N, M, 2)`` along their principal axes: 0 if they
-    lie on a line, whatever the row.
+    """Return the smaller over the larger standard deviation of all inducing points ``(N, M, 2)`` along their principal axes.
+
+    It is 0 if the points of all rows lie on one line.
     """
     points = z.flatten(0, 1)
     lengths = torch.linalg.svdvals(points - points.mean(0))
@@ -115,7 +123,7 @@ def spread(z: Tensor) -> Tensor:
 
 
 def runs(experiment: str) -> list[tuple[dict, AffineMaps | OneNetwork]]:
-    """What there is to run, by what names it."""
+    """List the runs of an experiment: what names a run in the file, and how its inducing points are made."""
     if experiment in TABLES:
         cells = [(layers, total) for total in SIZES for layers in PROPORTIONS]
         counts = {cell: 5 if cell in CORNERS else 2 for cell in cells}
@@ -133,13 +141,8 @@ def runs(experiment: str) -> list[tuple[dict, AffineMaps | OneNetwork]]:
     ]
 
 
-def agrees(row: dict, run: dict) -> bool:
-    """Whether a row of the file is one of these runs."""
-    return all(row.get(name, "float64" if name == "dtype" else None) == value for name, value in run.items())
-
-
 def report(run: dict, rows: list[dict], figures: Path | None) -> None:
-    """The table beside the published one, or the ablation drawn, of the rows that agree with ``run``."""
+    """Print the table, and draw it: runs with the values of ``run``, with published numbers where there are any."""
     experiment = run["experiment"]
     print(json.dumps(describe_letters()))
     groups: dict[tuple, list[dict]] = {}
@@ -150,8 +153,9 @@ def report(run: dict, rows: list[dict], figures: Path | None) -> None:
         errors, spreads = (np.array([row[name] for row in found]) for name in ("error", "spread"))
         known = PUBLISHED.get((layers, total)) if points == "affine" else None
         beside = f"  published {known[0]} ({known[1]})" if known and experiment in TABLES else ""
+        deviation = errors.std(ddof=min(1, len(errors) - 1))
         print(
-            f"{layers} layer{'s' * (layers > 1)}, {total} points, {points}: error {errors.mean():.2f} % (sd {errors.std(ddof=min(1, len(errors) - 1)):.2f}, "
+            f"{layers} layer{'s' * (layers > 1)}, {total} points, {points}: error {errors.mean():.2f} % (sd {deviation:.2f}, "
             f"{len(errors)} runs), spread {spreads.mean():.3f}{beside}"
         )
     if figures is not None and groups:
@@ -160,7 +164,7 @@ def report(run: dict, rows: list[dict], figures: Path | None) -> None:
 
 
 def draw(experiment: str, groups: dict[tuple, list[dict]], path: Path) -> None:
-    """Error of every run; by depth and size, or by the kind of inference function."""
+    """Draw the error of every run, by depth and size or by the kind of inference function."""
     figure = Figure(figsize=(7, 3.5), layout="constrained")
     FigureCanvasAgg(figure)
     axis = figure.subplots()
@@ -182,30 +186,30 @@ def draw(experiment: str, groups: dict[tuple, list[dict]], path: Path) -> None:
 
 
 def main() -> None:
-    """Run what the file lacks, then report."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Make the runs that the file lacks, then report."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("experiment", choices=(*TABLES, "ablation"))
-    parser.add_argument("--out", type=Path, default=Path("results/letters.jsonl"))
+    parser.add_argument("--out", type=Path, default=Path("results/amortized_letters.jsonl"))
     parser.add_argument("--figures", type=Path)
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--rows", type=int, default=40_000)
     parser.add_argument("--dtype", choices=("float64", "float32"), default="float64")
     parser.add_argument("--cells", help="LAYERSxPOINTS with commas between; all if not given")
-    parser.add_argument("--show", action="store_true", help="run nothing, report what there is")
+    parser.add_argument("--table", action="store_true", help="run nothing: report the runs that the file holds")
     arguments = parser.parse_args()
     torch.set_default_dtype(getattr(torch, arguments.dtype))
     torch.set_num_threads(1)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     run = {name: getattr(arguments, name) for name in ("experiment", "epochs", "rows", "dtype")}
-    for key, recipe in [] if arguments.show else runs(arguments.experiment):
+    for key, recipe in [] if arguments.table else runs(arguments.experiment):
         if arguments.cells and f"{key['layers']}x{key['inducing']}" not in arguments.cells.split(","):
             continue
         key = run | key
         if any(agrees(row, key) for row in read(arguments.out)):
             continue
-        row = key | train(key["layers"], key["inducing"], key["seed"], recipe, arguments.epochs, arguments.rows)
-        with arguments.out.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        sizes = {"seed": key["seed"], "epochs": arguments.epochs, "rows": arguments.rows}
+        row = key | train(key["layers"], key["inducing"], recipe, **sizes)
+        append(arguments.out, row)
         print(json.dumps(row), flush=True)
     report(run, read(arguments.out), arguments.figures)
 

@@ -1,12 +1,13 @@
-"""Do draws of a deep GP collapse with depth? The exact prior against an untrained amortised guide ([AVDGP] Fig. 3).
+"""Do draws of a deep GP collapse with depth? The exact prior beside an untrained amortised guide (Meng and Zhang 2024, Fig. 3).
 
-``python -m benchmarks.collapse [--figure FILE] [--draws K]`` prints a number for each depth and draws both.
+``python -m benchmarks.studies.depth_collapse [--figure FILE] [--draws K] [--gain G]``
 
-The number is the share of a draw's total variation that falls into the steepest twentieth of the interval: 0.05 for a straight line,
-1 for a step function. Both have zero means, one output a layer and a Matern 5/2 kernel of lengthscale 1. The guide's layers have the
-whitened inducing values at the output of their untrained mean networks (16 units wide, narrow q), and draws differ by these
-networks' random weights. Those are the library's starting weights ``--gain`` times: 2.4, He's for this LeakyReLU, keeps the range of
-what goes through; with 1 it shrinks at every layer.
+Prints one number for each depth and draws both. The number is the share of a draw's total variation that falls into the steepest twentieth of
+the interval: 0.05 for a straight line, 1 for a step function. Prior and guide have zero means, one output a layer and a Matern 5/2 kernel of
+lengthscale 1. In the guide, the whitened inducing values of each layer are the output of its untrained mean network (16 units wide, narrow
+q), so draws differ by the random weights of these networks. These weights are the library's starting weights times ``--gain``. A gain of 2.4 gives
+the variance of He's initialisation for this LeakyReLU, which keeps the range of the values from layer to layer; with 1 the range shrinks at
+every layer.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ INDUCING = 4
 
 
 class Chain(PyroModule):
-    """GPs of one output, one on top of the other."""
+    """GPs of one output, each on top of the one before."""
 
     def __init__(self, layers: int) -> None:
         super().__init__()
         self.parts = PyroModule[torch.nn.ModuleList]([GaussianProcess(Matern52()) for _ in range(layers)])
 
     def forward(self, x: Tensor) -> Tensor:
+        """Pyro model of the function values ``(N, 1)`` of the last layer."""
         f = x
         for number, layer in enumerate(self.parts, 1):
             f = pyro.sample(f"f{number}", layer(f))
@@ -44,12 +46,15 @@ class Chain(PyroModule):
 
 
 def prior_draws(layers: int, x: Tensor, count: int) -> Tensor:
-    """``(count, N)``."""
+    """Draw functions of the last layer from the prior, ``(count, N)``."""
     return torch.stack([Chain(layers)(x)[:, 0] for _ in range(count)])
 
 
 def guide_draws(layers: int, x: Tensor, count: int, gain: float) -> Tensor:
-    """``(count, N)``: u at the mean network's output, no noise but that of the weights."""
+    """Return means of the last layer under guides with random weights, ``(count, N)``.
+
+    Whitened inducing values are the output of the mean networks; nothing else is random.
+    """
     draws = []
     for _ in range(count):
         model = Chain(layers)
@@ -66,13 +71,17 @@ def guide_draws(layers: int, x: Tensor, count: int, gain: float) -> Tensor:
 
 
 def concentration(draws: Tensor, share: float = 0.05) -> Tensor:
-    """Share of each draw's total variation in its steepest steps, ``share`` of all of them."""
+    """Return the share of each draw's total variation that lies in its steepest steps.
+
+    :param share: the share of all steps that are counted as the steepest.
+    """
     steps = draws.diff(dim=1).abs()
     steepest = steps.topk(max(1, round(share * steps.shape[1])), dim=1).values.sum(1)
     return steepest / steps.sum(1)
 
 
 def run(draws: int, points: int = 400, gain: float = 2.4) -> tuple[list[dict], dict[str, list[Tensor]], Tensor]:
+    """Measure every depth; return rows of the table, five draws of each kind and depth, and the inputs ``(N,)``."""
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(0)
     x = torch.linspace(-3, 3, points)[:, None]
@@ -91,7 +100,8 @@ def run(draws: int, points: int = 400, gain: float = 2.4) -> tuple[list[dict], d
     return rows, shown, x[:, 0]
 
 
-def draw(shown: dict[str, list[Tensor]], x: Tensor, rows: list[dict], path: Path) -> None:
+def draw(shown: dict[str, list[Tensor]], x: Tensor, *, rows: list[dict], path: Path) -> None:
+    """Draw five functions of each depth, prior above and guide below."""
     figure = Figure(figsize=(15, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(2, len(DEPTHS), sharex=True)
@@ -115,7 +125,8 @@ def draw(shown: dict[str, list[Tensor]], x: Tensor, rows: list[dict], path: Path
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Print a row for each depth, and draw them."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--figure", type=Path)
     parser.add_argument("--draws", type=int, default=50)
     parser.add_argument("--gain", type=float, default=2.4)
@@ -124,7 +135,7 @@ def main() -> None:
     for row in rows:
         print(json.dumps(row))
     if arguments.figure is not None:
-        draw(shown, x, rows, arguments.figure)
+        draw(shown, x, rows=rows, path=arguments.figure)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,21 @@
-"""The predictive-loss family on real data: named methods over data sets and splits, resumable, one JSON line a run.
+"""Accuracy of the predictive losses on real data: named methods over data sets and splits.
 
-``python -m benchmarks.predictive EXPERIMENT --data FOLDER [--out FILE] [--figures DIR] [--table]``
+``python -m benchmarks.studies.predictive_losses EXPERIMENT --data FOLDER [--out FILE] [--figures DIR] [--table]``
 
-| experiment | what |
+Resumable, one JSON line a run.
+
+| experiment | runs |
 |---|---|
 | ``small`` | ``dspp`` against ``ppgpr``, the zoo's defaults, five small sets, 10 paired splits |
 | ``rules`` | the quadrature ablation ([DSPP] Table 1): QR1 and QR2 with 27 components, QR3 with 10, width 3 |
-| ``components`` | QR3 with as many components as QR1 and QR2 have in ``rules`` |
+| ``components`` | QR3 with 27 components, as many as QR1 and QR2 have in ``rules`` |
 | ``ranking`` | ``ppgpr, dsvi, gamma-dgp, dspp`` ([DSPP] Table 2) |
 | ``meng`` | ``dsvi`` and ``dspp`` in the settings of Meng and Zhang 2024: 3 layers, widths 16 and 4, M 256, 128, 128, S 32 |
 | ``ard`` | ``dsvi`` and ``dspp`` with ARD kernels, 2 and 3 layers of width 8, split 0: for long runs, with ``--steps 20000`` |
 | ``large`` | the same for larger data, width 9: ``dsvi`` with one sample and batches of 1,000, after Ashman and others 2020 (10,000 there) |
 
-In ``rules``, ``ranking`` and ``meng`` beta is searched on split 0 and kept for the others, whose test rows may have been among those that it was
-chosen by; ``small`` searches on each split. A file holds runs of one setting of each method: others are refused.
+In ``rules``, ``ranking`` and ``meng`` beta is searched on split 0 and kept for the other splits; test rows of these may have been among the rows
+that chose it. ``small`` searches on each split. A file holds runs of one setting of each method: others are refused.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -57,18 +60,19 @@ class LinearMeans(Stack):
 
 @dataclass(frozen=True)
 class ThreeSizes:
-    """M 256, 128, 128, diagonal q; ``hidden_scale`` is the zoo's for the method."""
+    """Inducing points of three layers: M 256, 128, 128, diagonal q; ``hidden_scale`` is that of the zoo's method."""
 
     hidden_scale: float
 
     def __call__(self, settings: Settings) -> dict[str, InducingPoints]:
-        """By site."""
+        """Return the inducing points of each site."""
         sizes = {"h1": 256, "h2": 128, "y": 128}
         return {site: InducingPoints(m, "diagonal", hidden_scale=self.hidden_scale) for site, m in sizes.items()}
 
 
 def _meng(
     name: str,
+    *,
     hidden_scale: float,
     propagation: Callable[[Settings], Propagation],
     loss: Callable[[Settings, int], Loss],
@@ -79,8 +83,14 @@ def _meng(
 
 
 MENG = {
-    "dspp": _meng("dspp", 1.0, sigma_points, predictive_loss, Validation(runs=(0.25, 1.0))),
-    "dsvi": _meng("dsvi", 0.01, monte_carlo, elbo, CHECKED),
+    "dspp": _meng(
+        "dspp",
+        hidden_scale=1.0,
+        propagation=sigma_points,
+        loss=predictive_loss,
+        validation=Validation(runs=(0.25, 1.0)),
+    ),
+    "dsvi": _meng("dsvi", hidden_scale=0.01, propagation=monte_carlo, loss=elbo, validation=CHECKED),
 }
 
 DEPTHS = {f"{name}-{layers}": METHODS[name] for name in ("dsvi", "dspp") for layers in (2, 3)}
@@ -129,4 +139,4 @@ EXPERIMENTS = {
 
 
 if __name__ == "__main__":
-    main(EXPERIMENTS, __doc__)
+    main(EXPERIMENTS, __doc__ or "", Path("results/predictive_losses.jsonl"))

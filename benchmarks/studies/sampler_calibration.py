@@ -1,18 +1,18 @@
 """Simulation-based calibration of the samplers (Talts et al. 2018): data from the prior, ranks of the truth among posterior draws.
 
-``python -m benchmarks.calibration ess|nuts [--simulations 200] [--out FILE] [--figure FILE] [--shift 1.0]``
+``python -m benchmarks.studies.sampler_calibration ess|nuts [--simulations 200] [--out FILE] [--figure FILE] [--shift 1.0] [--table]``
 
-Two layers at 20 inputs, with proper priors on both lengthscales and the noise. For each simulated data set one chain from a draw of the prior,
-about 100 thinned draws, and the rank of the true noise, lengthscales, top function value at the first input, new y, and *joint log
-likelihood*, without which a sampler that returns the prior would pass. A sampler that is right has uniform ranks. ``--shift``
-draws the data from a prior whose log lengthscales are that many standard deviations higher than the sampler's: it must fail. Resumable,
-one JSON line a simulation.
+Two layers at 20 inputs, with proper priors on both lengthscales and the noise. Each simulated data set gets one chain that starts from a draw of
+the prior. About 100 thinned draws are kept, and the study records the rank among them of the true noise, lengthscales, top function value at the
+first input, new y, and joint log likelihood. Without the last one a sampler that returns the prior would pass. A correct sampler has uniform ranks.
+
+``--shift`` draws the data from a prior whose log lengthscales are that many standard deviations higher than the sampler's; the test must then fail.
+Resumable, one JSON line a simulation.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,10 +28,10 @@ from pyro import poutine
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from pyro.nn import PyroModule, PyroSample
 from pyro.poutine.messenger import Messenger
-from scipy import stats
+from scipy import stats  # type: ignore[import-untyped]
 from torch import Tensor
 
-from benchmarks.common.experiments import read
+from benchmarks.common.records import Record, agrees, append, read
 from pyro_dgp import (
     CompiledDensity,
     EllipticalSlice,
@@ -56,12 +56,12 @@ KERNELS: dict[str, Callable[[PyroModule], MCMCKernel]] = {
 THIN = {"ess": 15, "nuts": 4}
 WARMUP = {"ess": 300, "nuts": 150}
 
-#: Added to the seed of a simulation for its chain, which would start at the truth otherwise: it starts at a draw of the prior, too.
+#: Added to the seed of a simulation for its chain. With the same seed the chain would start at the truth, which is a draw of the prior too.
 CHAIN_SEED = 10**6
 
 
 class TwoLayers(PyroModule):
-    """GPs of one output each, the first about the identity; priors on what is not known."""
+    """Two GPs of one output each, the first with the identity as its mean; priors on lengthscales and noise."""
 
     def __init__(self, shift: float = 0.0) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class TwoLayers(PyroModule):
 
 
 class _Simulate(Messenger):
-    """Draws the functions of an observation too, and keeps them."""
+    """Draws the functions of an observation as well as its targets, and keeps the functions."""
 
     def _pyro_sample(self, msg: dict[str, Any]) -> None:
         if isinstance(msg["fn"], Observation):
@@ -89,7 +89,10 @@ class _Simulate(Messenger):
 
 
 def simulate(model: PyroModule, x: Tensor, new: Tensor) -> tuple[dict[str, Tensor], Tensor, dict[str, float]]:
-    """Latent values at ``x`` (of whitened sites, rows of x alone), targets there, and true figures at ``x[0]`` and ``new``."""
+    """Draw data and truth from the prior.
+
+    :return: latent values at ``x`` by site, targets ``(N,)`` there, and the true value of each ranked quantity.
+    """
     rows = len(x)
     with _Simulate() as drawn, poutine.trace() as trace:
         y = whitened(model)(torch.cat([x, new]))
@@ -105,12 +108,13 @@ def ranks(
     data_model: PyroModule,
     kernel: MCMCKernel,
     x: Tensor,
+    *,
     draws: int,
     thin: int,
     warmup: int,
     seed: int,
 ) -> dict[str, int]:
-    """How many of the kept draws lie below the truth, by quantity."""
+    """Count the kept draws that lie below the truth, by quantity."""
     torch.manual_seed(seed)
     new = x.new_tensor([[1.2]])
     values, y, truth = simulate(data_model, x, new)
@@ -130,7 +134,7 @@ def ranks(
 
 
 def p_values(rows: list[dict[str, int]], draws: int, bins: int = 10) -> dict[str, float]:
-    """Chi-squared test of uniform ranks ``0..draws``, by quantity."""
+    """Return the p value of a chi-squared test of uniform ranks ``0..draws``, by quantity."""
     edges = np.linspace(-0.5, draws + 0.5, bins + 1)
     expected = np.histogram(np.arange(draws + 1), edges)[0] / (draws + 1) * len(rows)
     return {
@@ -139,8 +143,8 @@ def p_values(rows: list[dict[str, int]], draws: int, bins: int = 10) -> dict[str
     }
 
 
-def draw(rows: list[dict[str, int]], draws: int, path: Path, title: str) -> None:
-    """Histograms of ranks with the band that holds 99 % of the counts of a uniform one."""
+def draw(rows: list[dict[str, int]], draws: int, *, path: Path, title: str) -> None:
+    """Draw histograms of ranks, with the band in which 99 % of the counts of uniform ranks lie."""
     names, bins = list(rows[0]), 10
     figure = Figure(figsize=(2.2 * len(names), 2.6), layout="constrained")
     FigureCanvasAgg(figure)
@@ -157,46 +161,48 @@ def draw(rows: list[dict[str, int]], draws: int, path: Path, title: str) -> None
 
 
 def main() -> None:
-    """Run what the file lacks, then test."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Make the simulations that the file lacks, then test the ranks."""
+    arguments = _arguments()
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    key = {"sampler": arguments.sampler, "shift": arguments.shift, "draws": arguments.draws}
+    key |= {"thin": THIN[arguments.sampler], "warmup": WARMUP[arguments.sampler]}
+    done = {row["seed"]: row["ranks"] for row in read(arguments.out, "ranks") if agrees(row, key)}
+    for seed in range(0 if arguments.table else arguments.simulations):
+        if seed not in done:
+            done[seed] = simulated_ranks(key, seed)
+            append(arguments.out, key | {"seed": seed, "ranks": done[seed]})
+    if not done:
+        sys.exit(f"{arguments.out} holds no such runs")
+    rows = list(done.values())
+    for name, p in p_values(rows, arguments.draws).items():
+        print(f"{name:<28} p = {p:.3g}")
+    print(f"{len(rows)} simulations, {arguments.draws} draws each")
+    if arguments.figure is not None:
+        title = f"{arguments.sampler}: ranks of the truth, {len(rows)} simulations"
+        draw(rows, arguments.draws, path=arguments.figure, title=title)
+
+
+def simulated_ranks(key: Record, seed: int) -> dict[str, int]:
+    """Simulate one data set and rank the truth among the draws of the sampler that ``key`` names."""
+    x = torch.linspace(-1, 1, 20)[:, None]
+    chain = {name: key[name] for name in ("draws", "thin", "warmup")}
+    with module_local_parameters():
+        model, data_model = TwoLayers(), TwoLayers(key["shift"])
+        return ranks(model, data_model, KERNELS[key["sampler"]](model), x, **chain, seed=seed)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("sampler", choices=KERNELS)
     parser.add_argument("--simulations", type=int, default=200)
     parser.add_argument("--draws", type=int, default=100)
     parser.add_argument("--shift", type=float, default=0.0, help="of the data's prior, in standard deviations")
-    parser.add_argument("--out", type=Path, default=Path("results/calibration.jsonl"))
+    parser.add_argument("--out", type=Path, default=Path("results/sampler_calibration.jsonl"))
     parser.add_argument("--figure", type=Path)
-    parser.add_argument("--table", action="store_true", help="run nothing, report what there is")
-    arguments = parser.parse_args()
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    x = torch.linspace(-1, 1, 20)[:, None]
-    key = {"sampler": arguments.sampler, "shift": arguments.shift, "draws": arguments.draws}
-    key |= {"thin": THIN[arguments.sampler], "warmup": WARMUP[arguments.sampler]}
-    done = {r["seed"]: r["ranks"] for r in read(arguments.out) if all(r[k] == v for k, v in key.items())}
-    for seed in range(0 if arguments.table else arguments.simulations):
-        if seed in done:
-            continue
-        with module_local_parameters():
-            model, data_model = TwoLayers(), TwoLayers(arguments.shift)
-            kernel = KERNELS[arguments.sampler](model)
-            done[seed] = ranks(
-                model, data_model, kernel, x, arguments.draws, THIN[arguments.sampler], WARMUP[arguments.sampler], seed
-            )
-        with arguments.out.open("a") as file:
-            file.write(json.dumps(key | {"seed": seed, "ranks": done[seed]}) + "\n")
-    if not done:
-        sys.exit(f"{arguments.out} holds no such runs")
-    for name, p in p_values(list(done.values()), arguments.draws).items():
-        print(f"{name:<28} p = {p:.3g}")
-    print(f"{len(done)} simulations, {arguments.draws} draws each")
-    if arguments.figure is not None:
-        draw(
-            list(done.values()),
-            arguments.draws,
-            arguments.figure,
-            f"{arguments.sampler}: ranks of the truth, {len(done)} simulations",
-        )
+    parser.add_argument("--table", action="store_true", help="run nothing: report the simulations that the file holds")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

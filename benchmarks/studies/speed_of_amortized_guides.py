@@ -1,8 +1,10 @@
-"""Seconds per training step of amortised deep GPs beside straight-line torch, and an epoch beside ``dspp``, in one process.
+"""Seconds per training step of amortised deep GPs beside straight-line torch and beside ``dspp``, in one process.
 
-``python -m benchmarks.amortized_speed [--quick] [--compiled] [--json FILE]``. Rule AR2P, three layers of widths 8 and 8, 8 inputs, M 8, 4, 4,
-S 32, isotropic Matern 5/2, diagonal q, one thread. Steps alternate; ratios are medians of the per-step ratios of wall-clock time. ``dspp`` has
-the same model and S, with M 128 in every layer (batch 100 alone). ``--compiled`` times ``CompiledObjective`` too, float32 at batch 100.
+``python -m benchmarks.studies.speed_of_amortized_guides [--quick] [--compiled] [--json FILE]``
+
+Rule AR2P, three layers of widths 8 and 8, 8 inputs, M 8, 4, 4, S 32, isotropic Matern 5/2, diagonal q, one thread. Steps alternate; ratios are
+medians of the ratios of neighbouring steps, by wall-clock time. ``dspp`` has the same model and S, with M 128 in every layer (timed at batch 100
+alone). ``--compiled`` times ``CompiledObjective`` too, in float32 at batch 100.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu, linear, softplus
 
 from benchmarks.common.models import Stack
-from benchmarks.common.timing import Step, alternate, library_step, plain_step, toy
+from benchmarks.common.timing import Data, Step, alternate, library_step, plain_step, toy
 from pyro_dgp import (
     ELBO,
     AffineMaps,
@@ -38,7 +40,7 @@ SITES = ("h1", "h2", "y")
 
 
 def model(per_output: bool) -> Stack:
-    """Three GPs with zero means."""
+    """Return three GPs with zero means."""
     layers = [
         GaussianProcess(Matern52(outputs=width if per_output else None, lengthscale=inputs**0.5), num_outputs=width)
         for inputs, width in itertools.pairwise(SIZES)
@@ -47,27 +49,27 @@ def model(per_output: bool) -> Stack:
 
 
 def families() -> dict[str, AmortizedInducingPoints]:
-    """By site, with networks as narrow as the paper's."""
+    """Return the inducing points of each site, with networks as narrow as those of Meng and Zhang 2024."""
     narrow = AffineMaps(narrowest=1)
     return {site: AmortizedInducingPoints(size, narrow) for site, size in zip(SITES, INDUCING, strict=True)}
 
 
-def amortized(x: Tensor, y: Tensor, per_output: bool, batch: int, compiled: bool = False) -> Step:
-    """This library's, with a network for the points of each row."""
+def amortized_step(data: Data, *, per_output: bool, batch: int, compiled: bool = False) -> Step:
+    """Return a step of this library, with networks that make the inducing points of each row."""
     guide = Variational(model(per_output), families(), WithMean(SigmaPoints("qr3", SAMPLES)))
-    return library_step(ELBO(len(x)), guide, x, y, batch, compiled)
+    return library_step(ELBO(ROWS), guide, data, batch=batch, compiled=compiled)
 
 
-def dspp(x: Tensor, y: Tensor, per_output: bool, batch: int) -> Step:
-    """This library's deep sigma point process."""
+def dspp_step(data: Data, *, per_output: bool, batch: int) -> Step:
+    """Return a step of this library's deep sigma point process."""
     guide = Variational(model(per_output), InducingPoints(128, "diagonal"), SigmaPoints("qr3", SAMPLES))
-    return library_step(PredictiveLogLikelihood(len(x)), guide, x, y, batch)
+    return library_step(PredictiveLogLikelihood(ROWS), guide, data, batch=batch)
 
 
 class Layer(torch.nn.Module):
-    """One amortised layer with no framework around it."""
+    """One amortised layer in plain torch, with no framework around it."""
 
-    def __init__(self, inputs: int, outputs: int, points: int, per_output: bool) -> None:
+    def __init__(self, inputs: int, outputs: int, points: int, *, per_output: bool) -> None:
         super().__init__()
         new, kernels = torch.nn.Parameter, outputs if per_output else 1
         self.points, self.outputs = points, outputs
@@ -81,19 +83,21 @@ class Layer(torch.nn.Module):
         self.log_variance = new(torch.zeros(kernels, 1, 1))
 
     def kernel(self, x: Tensor, z: Tensor) -> Tensor:
+        """Kernel matrix of each output."""
         a, b = x / self.log_lengthscale.exp(), z / self.log_lengthscale.exp()
         squared = a.square().sum(-1, keepdim=True) + b.square().sum(-1, keepdim=True).mT - 2 * a @ b.mT
         s = math.sqrt(5.0) * squared.clamp_min(1e-20).sqrt()
         return self.log_variance.exp() * (1 + s + s.square() / 3) * torch.exp(-s)
 
     def network(self, number: int, x: Tensor) -> Tensor:
+        """Output ``(N, D_out, M)`` of the network of means (number 0) or scales (number 1)."""
         for layer in range(3 * number, 3 * number + 3):
             x = linear(x, self.networks[layer], self.shifts[layer])
             x = leaky_relu(x, 0.2) if layer % 3 < 2 else x
         return x.unflatten(-1, (self.outputs, self.points))
 
     def forward(self, x: Tensor, at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Means and variances ``(S, N, D_out)`` at ``x`` of ``(S, N, D)``, and the KL averaged over the rows of ``at``."""
+        """Return means and variances ``(S, N, D_out)`` at ``x`` of ``(S, N, D)``, and the KL averaged over the rows of ``at``."""
         z = ((at @ self.weight.flatten(0, 1).mT).unflatten(-1, self.bias.shape) + self.bias).unsqueeze(-3)
         m, s = self.network(0, at), softplus(self.network(1, at))
         jitter = 1e-6 * torch.eye(self.points, dtype=x.dtype)
@@ -107,17 +111,18 @@ class Layer(torch.nn.Module):
 
 
 class StraightLine(torch.nn.Module):
-    """The same objective."""
+    """The objective of the amortised deep GP in plain torch."""
 
     def __init__(self, per_output: bool) -> None:
         super().__init__()
         shapes = zip(itertools.pairwise(SIZES), INDUCING, strict=True)
-        self.layers = torch.nn.ModuleList(Layer(i, o, m, per_output) for (i, o), m in shapes)
+        self.layers = torch.nn.ModuleList(Layer(i, o, m, per_output=per_output) for (i, o), m in shapes)
         self.positions = torch.nn.ParameterList(torch.nn.Parameter(torch.randn(SAMPLES, 1, w)) for w in SIZES[1:-1])
         self.logits = torch.nn.Parameter(torch.zeros(SAMPLES))
         self.log_noise = torch.nn.Parameter(torch.tensor(-2.0))
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return the loss of all rows in nats, estimated from this batch."""
         weights, at, h, regularizer = self.logits.softmax(0), x, x.unsqueeze(0), torch.zeros(())
         for number, layer in enumerate(self.layers):
             mean, variance, kl = layer(h, at)
@@ -132,32 +137,39 @@ class StraightLine(torch.nn.Module):
 
 
 def measure(
-    per_output: bool, batch: int, dtype: str, repeats: int, compiled: bool = False
+    *, per_output: bool, batch: int, dtype: str, repeats: int, compiled: bool = False
 ) -> dict[str, float | int | str]:
-    """Medians of all, and of the ratios."""
+    """Time one case: medians of the seconds and of the ratios."""
     torch.set_default_dtype(getattr(torch, dtype))
     torch.set_num_threads(1)
-    x, y = toy(ROWS, SIZES[0])
+    data = toy(ROWS, SIZES[0])
     steps = {
-        "": amortized(x, y, per_output, batch),
-        "floor_": plain_step(StraightLine(per_output), x, y, batch),
+        "": amortized_step(data, per_output=per_output, batch=batch),
+        "floor_": plain_step(StraightLine(per_output), data, batch=batch),
     }
     if batch == 100:
-        steps["dspp_"] = dspp(x, y, per_output, batch)
+        steps["dspp_"] = dspp_step(data, per_output=per_output, batch=batch)
     if compiled:
-        steps["compiled_"] = amortized(x, y, per_output, batch, compiled=True)
+        steps["compiled_"] = amortized_step(data, per_output=per_output, batch=batch, compiled=True)
     wall, _ = alternate(steps, repeats)
+    others = [name for name in ("floor", "dspp", "compiled") if f"{name}_" in wall]
     return {
-        "method": "avdgp-ar2p", "layers": 3, "width": SIZES[1], "samples": SAMPLES, "batch": batch, "dtype": dtype,
-        "per_output": per_output, "threads": 1,
+        "method": "avdgp-ar2p",
+        "layers": 3,
+        "width": SIZES[1],
+        "samples": SAMPLES,
+        "batch": batch,
+        "dtype": dtype,
+        "per_output": per_output,
+        "threads": 1,
         **{f"{name}seconds_per_step": float(values.median()) for name, values in wall.items()},
-        **{f"ratio_to_{name}": float((wall[""] / wall[f"{name}_"]).median()) for name in ("floor", "dspp", "compiled") if f"{name}_" in wall},
-    }  # fmt: skip
+        **{f"ratio_to_{name}": float((wall[""] / wall[f"{name}_"]).median()) for name in others},
+    }
 
 
 def main() -> None:
-    """All cases, as JSON lines."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Time all cases and print them as JSON, one a line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few repeats: shows that it runs")
     parser.add_argument(
         "--compiled", action="store_true", help="time CompiledObjective too, which takes minutes to make"
@@ -167,7 +179,8 @@ def main() -> None:
     rows = []
     for per_output, batch, dtype in itertools.product((False, True), (100, 1000), ("float32", "float64")):
         compiled = arguments.compiled and (batch, dtype) == (100, "float32")
-        rows.append(measure(per_output, batch, dtype, 2 if arguments.quick else 30, compiled))
+        repeats = 2 if arguments.quick else 30
+        rows.append(measure(per_output=per_output, batch=batch, dtype=dtype, repeats=repeats, compiled=compiled))
         print(json.dumps(rows[-1]), flush=True)
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(rows, indent=2))

@@ -1,7 +1,9 @@
-"""CPU milliseconds of what samplers evaluate, the model as it is beside the compiled one, in turns: the density (elliptical slices), the gradient (NUTS).
+"""Milliseconds of processor time that the density (elliptical slices) and its gradient (NUTS) take, as they are and compiled.
 
-``python -m benchmarks.sampling_speed [--repeats 100]``. Two layers of width 2, priors on every hyperparameter, a step function of 20, 100
-and 300 rows, float64, one thread; medians, and the seconds that recording and compiling took.
+``python -m benchmarks.studies.speed_of_samplers [--repeats 100]``
+
+Two layers of width 2, priors on every hyperparameter, a step function of 20, 100 and 300 rows, float64, one thread. The two forms alternate. The
+table has medians, and the seconds that recording and compiling took.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ KINDS = {"as it is": WhitenedDensity, "compiled": CompiledDensity}
 
 
 def densities(rows: int) -> dict[str, WhitenedDensity]:
-    """Of one model at the same data."""
+    """Return the densities of one model at the same data."""
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(rows, 1, generator=generator) * 2 - 1
     y = torch.sign(x[:, 0]) + 0.1 * torch.randn(rows, generator=generator)
@@ -33,7 +35,7 @@ def densities(rows: int) -> dict[str, WhitenedDensity]:
 
 
 def density_step(density: WhitenedDensity, params: dict[str, Tensor]) -> Step:
-    """One evaluation at the start."""
+    """Return one evaluation of the density at its starting values."""
 
     def step() -> None:
         density.evaluate(density.start)
@@ -42,7 +44,7 @@ def density_step(density: WhitenedDensity, params: dict[str, Tensor]) -> Step:
 
 
 def gradient_step(density: WhitenedDensity, params: dict[str, Tensor]) -> Step:
-    """One gradient as Pyro's integrator takes it."""
+    """Return one gradient, computed as Pyro's integrator does."""
 
     def step() -> None:
         potential_grad(density.potential, params)
@@ -50,9 +52,19 @@ def gradient_step(density: WhitenedDensity, params: dict[str, Tensor]) -> Step:
     return step
 
 
+def measure(steps: dict[str, Step], repeats: int) -> tuple[float, float, float, float]:
+    """Time both forms: milliseconds as it is and compiled, their ratio, and the seconds of the first compiled call."""
+    begin = time.perf_counter()
+    steps["compiled"]()
+    spent = time.perf_counter() - begin
+    _, cpu = alternate(steps, repeats)
+    plain, compiled = (1e3 * float(cpu[name].median()) for name in KINDS)
+    return plain, compiled, plain / compiled, spent
+
+
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repeats", type=int, default=100)
     arguments = parser.parse_args()
     torch.set_default_dtype(torch.float64)
@@ -66,16 +78,8 @@ def main() -> None:
             start = of["as it is"].unconstrained_start()
             of["compiled"].start = of["as it is"].start
             for what, step in (("density", density_step), ("gradient", gradient_step)):
-                steps = {name: step(density, start) for name, density in of.items()}
-                begin = time.perf_counter()
-                steps["compiled"]()
-                spent = time.perf_counter() - begin
-                milliseconds = {k: 1e3 * float(v.median()) for k, v in alternate(steps, arguments.repeats)[1].items()}
-                ratio = milliseconds["as it is"] / milliseconds["compiled"]
-                print(
-                    f"{rows:>5} {what:<9}{milliseconds['as it is']:>10.2f}{milliseconds['compiled']:>10.2f}{ratio:>8.1f}{spent:>20.0f}",
-                    flush=True,
-                )
+                row = measure({name: step(density, start) for name, density in of.items()}, arguments.repeats)
+                print(f"{rows:>5} {what:<9}" + "{:>10.2f}{:>10.2f}{:>8.1f}{:>20.0f}".format(*row), flush=True)
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ def measure(rule: str, points: int, width: int, *, repeats: int, threads: int) -
 
 def main() -> None:
     """Time all cases and print them as JSON, one a line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few repeats: shows that it runs")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()

@@ -1,7 +1,8 @@
-"""The step function, 40 noisy points: a two-layer deep GP by ``dsvi`` and by ``nuts`` from one model object.
+"""Agreement of ``dsvi`` and ``nuts`` on one model object: a two-layer deep GP on 40 noisy points of a step function.
 
-``python -m benchmarks.step_function [--figure FILE] [--draws K]`` prints the fit of both, the distance of their predictive
-distributions and the diagnostics of the chain, and draws them in one figure.
+``python -m benchmarks.studies.step_function_agreement [--figure FILE] [--draws K] [--steps N]``
+
+Prints the accuracy of both, the distance between their predictive distributions and the diagnostics of the chain, and draws them in one figure.
 """
 
 from __future__ import annotations
@@ -36,18 +37,19 @@ NOISE = 0.1
 
 
 def data(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """40 inputs in [-1, 1] and a step from -1 to 1 at 0, noise of standard deviation 0.1."""
+    """Draw 40 inputs in [-1, 1], and a step from -1 to 1 at 0 with noise of standard deviation 0.1."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.rand(40, 1, generator=generator).sort(0).values * 2 - 1
     return x, step(x) + NOISE * torch.randn(40, generator=generator)
 
 
 def step(x: torch.Tensor) -> torch.Tensor:
+    """Return the step without noise, ``(N,)``."""
     return (x[:, 0] > 0).to(x) * 2 - 1
 
 
 def wasserstein(a: Prediction, b: Prediction) -> torch.Tensor:
-    """1-Wasserstein distance of two predictive distributions at each input: the mean gap of their quantiles."""
+    """Return the 1-Wasserstein distance of two predictive distributions at each input: the mean gap of their quantiles."""
     levels = (torch.arange(200) + 0.5) / 200
     return (a.quantile(levels) - b.quantile(levels)).abs().mean(0)
 
@@ -90,6 +92,7 @@ def run(draws: int = 300, warmup: int = 300, steps: int = 3000, depth: int = 6) 
 
 
 def draw(outcome: dict, path: Path) -> None:
+    """Draw both predictive distributions, and their distance."""
     figure = Figure(figsize=(11, 4), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, 3, sharex=True)
@@ -106,13 +109,14 @@ def draw(outcome: dict, path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Fit both, print the figures and draw."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--figure", type=Path)
     parser.add_argument("--draws", type=int, default=300)
     parser.add_argument("--steps", type=int, default=3000)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    outcome = run(arguments.draws, arguments.draws, arguments.steps)
+    outcome = run(draws=arguments.draws, warmup=arguments.draws, steps=arguments.steps)
     print(json.dumps(outcome["figures"], indent=2))
     if arguments.figure is not None:
         draw(outcome, arguments.figure)

@@ -1,4 +1,4 @@
-"""A small simulation-based calibration; the full one is ``python -m benchmarks.calibration``."""
+"""A small simulation-based calibration; the full one is ``python -m benchmarks.studies.sampler_calibration``."""
 
 import math
 
@@ -6,8 +6,8 @@ import pytest
 import torch
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 
-from benchmarks import calibration
-from benchmarks.calibration import TwoLayers, p_values, ranks
+from benchmarks.studies import sampler_calibration
+from benchmarks.studies.sampler_calibration import TwoLayers, p_values, ranks
 from pyro_dgp import EllipticalSlice, whitened
 from pyro_dgp.mcmc.density import WhitenedDensity
 
@@ -20,7 +20,10 @@ def calibrate(kernel, simulations, shift=0.0, thin=1, warmup=8):
     """p values of uniform ranks, by quantity."""
     x = torch.linspace(-1, 1, 5)[:, None]
     model, data_model = TwoLayers(), TwoLayers(shift)
-    rows = [ranks(model, data_model, kernel(model), x, DRAWS, thin, warmup, seed) for seed in range(simulations)]
+    rows = [
+        ranks(model, data_model, kernel(model), x, draws=DRAWS, thin=thin, warmup=warmup, seed=seed)
+        for seed in range(simulations)
+    ]
     return p_values(rows, DRAWS, bins=5)
 
 
@@ -40,13 +43,13 @@ def test_the_chain_does_not_start_at_the_truth(monkeypatch):
         starts.append(kernel._values(kernel.initial_params))
         raise InterruptedError
 
-    monkeypatch.setattr(calibration, "run_chains", recorded)
+    monkeypatch.setattr(sampler_calibration, "run_chains", recorded)
     x = torch.linspace(-1, 1, 5)[:, None]
     model, seed = TwoLayers(), 3
     with pytest.raises(InterruptedError):
-        ranks(model, model, EllipticalSlice(model), x, 2, 1, 0, seed)
+        ranks(model, model, EllipticalSlice(model), x, draws=2, thin=1, warmup=0, seed=seed)
     torch.manual_seed(seed)
-    truth, _, _ = calibration.simulate(model, x, x[:1])
+    truth, _, _ = sampler_calibration.simulate(model, x, x[:1])
     assert all((starts[0][name] - value).abs().min() > 1e-6 for name, value in truth.items())
 
 
