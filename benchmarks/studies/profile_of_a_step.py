@@ -41,9 +41,9 @@ PARTS: tuple[tuple[Any, str, str], ...] = (
     (inducing, "conditional_moments", "moments"),
     (amortized, "row_moments", "moments"),
     (Perceptron, "forward", "networks"),
-    (RadialMatrix, "backward", "kernel matrices, backward"),
-    (FusedMoments, "backward", "moments, backward"),
-    (FusedRowMoments, "backward", "moments, backward"),
+    (RadialMatrix, "cotangents", "kernel matrices, backward"),
+    (FusedMoments, "cotangents", "moments, backward"),
+    (FusedRowMoments, "cotangents", "moments, backward"),
     (torch.Tensor, "backward", "backward, the rest"),
     (torch.optim.Adam, "step", "optimiser"),
 )
