@@ -47,7 +47,7 @@ tutorials: install-dev
 	$(BIN)/python tutorials/build.py
 
 bench-smoke: install-dev
-	$(BIN)/python -m benchmarks.speed --quick
+	$(BIN)/python -m benchmarks speed --quick
 
 clean:
 	rm -rf .venv comparison results build dist

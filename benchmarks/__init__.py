@@ -1,1 +1,1 @@
-"""Comparisons with published numbers and with other libraries; every script prints what it measured."""
+"""Comparisons with published numbers and with other libraries. Every study prints what it measured."""

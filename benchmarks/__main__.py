@@ -1,8 +1,9 @@
-"""``python -m benchmarks speed|profile|accuracy|scaling [--quick] [--json FILE] [--figures DIR]``: what the README's tables come from.
+"""``python -m benchmarks speed|profile|accuracy|scaling [--quick] [--json FILE] [--figures DIR]``: the four studies that are repeated most.
 
-``--json`` gets a list of rows; that of ``accuracy`` is one line of JSON for each run, to which a resumed run adds.
+``--json`` takes a file for a list of rows; that of ``accuracy`` has one line of JSON for each run, to which a resumed study adds.
 
-``speed`` and ``scaling`` need ``pip install 'pyro-dgp[benchmarks]'`` (GPyTorch); the studies of single methods are modules of their own.
+``speed`` and ``scaling`` need ``pip install 'pyro-dgp[benchmarks]'`` (GPyTorch). The other studies run as ``python -m benchmarks.studies.NAME``;
+``benchmarks/README.md`` lists them.
 """
 
 from __future__ import annotations
@@ -12,14 +13,19 @@ import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from benchmarks import accuracy, profiling, scaling, speed
-from benchmarks.drawing import draw_profile, draw_scaling, draw_speed
+from benchmarks.common.drawing import draw_profile, draw_scaling, draw_speed
+from benchmarks.studies import (
+    accuracy_beside_published,
+    profile_of_a_step,
+    scaling_of_time_and_memory,
+    speed_beside_gpytorch,
+)
 
 Row = dict[str, float | int | str]
 
 
 def write(rows: Iterable[Row], described: Callable[[Row], str], path: Path | None) -> list[Row]:
-    """Print a line for each row as it comes; all so far as JSON, so that a run that is interrupted leaves what it had."""
+    """Print a line for each row as it comes, and write all rows so far as JSON: an interrupted run leaves what it measured."""
     kept = []
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -32,7 +38,7 @@ def write(rows: Iterable[Row], described: Callable[[Row], str], path: Path | Non
 
 
 def require_places(arguments: argparse.Namespace) -> None:
-    """Make the folders of results, and end with a word where that cannot be done, before anything is timed."""
+    """Make the folders of results, or end the program with one sentence, before anything is timed."""
     file = getattr(arguments, "json", None) or getattr(arguments, "out", None)
     try:
         if arguments.figures is not None:
@@ -45,7 +51,7 @@ def require_places(arguments: argparse.Namespace) -> None:
 
 
 def require_gpytorch() -> None:
-    """End with a word where it is missing, before anything is timed."""
+    """End the program with one sentence where GPyTorch is missing, before anything is timed."""
     try:
         import gpytorch  # noqa: F401
     except ImportError:
@@ -53,53 +59,55 @@ def require_gpytorch() -> None:
 
 
 def run_speed(arguments: argparse.Namespace) -> None:
-    """Training steps beside GPyTorch's."""
+    """Time training steps beside GPyTorch."""
     require_gpytorch()
-    rows = write(speed.measure_all(arguments.quick, arguments.compiled), speed.described, arguments.json)
+    measured = speed_beside_gpytorch.measure_all(arguments.quick, arguments.compiled)
+    rows = write(measured, speed_beside_gpytorch.described, arguments.json)
     if arguments.figures is not None:
         draw_speed(rows, arguments.figures / "speed.png")
 
 
 def run_profile(arguments: argparse.Namespace) -> None:
-    """Where a step's time goes."""
-    rows = write(profiling.measure_all(arguments.quick), profiling.described, arguments.json)
+    """Divide the time of a training step among its parts."""
+    rows = write(profile_of_a_step.measure_all(arguments.quick), profile_of_a_step.described, arguments.json)
     if arguments.figures is not None:
-        draw_profile(rows, profiling.KINDS, arguments.figures / "profile.png")
+        draw_profile(rows, profile_of_a_step.KINDS, arguments.figures / "profile.png")
 
 
 def run_scaling(arguments: argparse.Namespace) -> None:
-    """Growth of time and memory."""
+    """Measure the growth of time and memory."""
     require_gpytorch()
-    rows = write(scaling.measure_all(arguments.quick, arguments.threads), scaling.described, arguments.json)
-    for name, slope in scaling.exponents(rows).items():
+    measured = scaling_of_time_and_memory.measure_all(arguments.quick, arguments.threads)
+    rows = write(measured, scaling_of_time_and_memory.described, arguments.json)
+    for name, slope in scaling_of_time_and_memory.exponents(rows).items():
         print(f"time grows as {name} to the power {slope:.2f}")
     if arguments.figures is not None:
         draw_scaling(rows, arguments.figures / "scaling.png")
 
 
 def main() -> None:
-    """The command line."""
+    """Run one of the four studies from the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     commands = parser.add_subparsers(required=True, metavar="speed|profile|accuracy|scaling")
     for name, run, module in (
-        ("speed", run_speed, speed),
-        ("profile", run_profile, profiling),
-        ("scaling", run_scaling, scaling),
+        ("speed", run_speed, speed_beside_gpytorch),
+        ("profile", run_profile, profile_of_a_step),
+        ("scaling", run_scaling, scaling_of_time_and_memory),
     ):
         command = commands.add_parser(name, help=(module.__doc__ or "").splitlines()[0])
         command.add_argument("--quick", action="store_true", help="few cases, few repeats: shows that it runs")
-        command.add_argument("--json", type=Path, metavar="FILE", help="where all rows go")
+        command.add_argument("--json", type=Path, metavar="FILE", help="file for all rows")
         command.add_argument("--figures", type=Path, metavar="DIR", help="folder for the figure")
         command.set_defaults(run=run)
-        if module is speed:
+        if name == "speed":
             command.add_argument("--compiled", action="store_true", help="time CompiledObjective too")
-        if module is scaling:
+        if name == "scaling":
             command.add_argument("--threads", type=int, default=1)
-    command = commands.add_parser("accuracy", help=(accuracy.__doc__ or "").splitlines()[0])
-    accuracy.add_arguments(command)
-    command.set_defaults(run=accuracy.run)
+    command = commands.add_parser("accuracy", help=(accuracy_beside_published.__doc__ or "").splitlines()[0])
+    accuracy_beside_published.add_arguments(command)
+    command.set_defaults(run=accuracy_beside_published.run)
     arguments = parser.parse_args()
     require_places(arguments)
     arguments.run(arguments)

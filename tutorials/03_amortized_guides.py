@@ -164,7 +164,7 @@ plt.show()
 
 # %% [markdown]
 # The ordinary guide blurs what its points cannot resolve, the amortized one is sharp, with gaps in the letters still. Neither has converged:
-# `benchmarks/letters.py` goes on for 20,000 steps on 20,000 rows.
+# `benchmarks/studies/amortized_letters.py` goes on for 20,000 steps on 20,000 rows.
 #
 # ## 3. Where the inducing points go
 #
@@ -363,4 +363,4 @@ if not SMOKE:
 # ## Where to go on
 #
 # `pyro-dgp compare --methods svgp,dsvi,dspp,avdgp-ar2p,avdgp-ar2pp` puts these methods beside each other on your regression data;
-# `--row-inducing` is the number of points of a row. Longer runs of the letters are in `benchmarks/letters.py`.
+# `--row-inducing` is the number of points of a row. Longer runs of the letters are in `benchmarks/studies/amortized_letters.py`.

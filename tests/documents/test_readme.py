@@ -59,7 +59,10 @@ def test_every_command_of_the_readme_exists():
         assert re.search(rf"^{target}:", makefile, re.MULTILINE)
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "benchmarks/README.md"])
+BENCHMARKS = [f"benchmarks/{folder}README.md" for folder in ("", "studies/", "results/", "figures/")]
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", *BENCHMARKS])
 def test_links_lead_somewhere(document):
     path = ROOT / document
     for target in re.findall(r"\]\((?!http)([^)#]+)\)", path.read_text()):

@@ -9,7 +9,7 @@ from gpytorch.mlls import DeepApproximateMLL, DeepPredictiveLogLikelihood, Gamma
 from gpytorch.mlls import PredictiveLogLikelihood as TheirPredictive
 from pyro.distributions import Delta
 
-from benchmarks.peers import PeerDeepGP, PeerDSPP
+from benchmarks.common.gpytorch_models import PeerDeepGP, PeerDSPP
 from pyro_dgp import (
     ELBO,
     GammaDivergence,
@@ -34,7 +34,7 @@ def pair(request):
     ours = DeepGP(x, layers, WIDTH, per_output=per_output)
     guide = Variational(ours, InducingPoints(M), MonteCarlo(S))
     guide.initialize(x, y)
-    theirs = PeerDeepGP(x, layers, WIDTH, M, per_output)
+    theirs = PeerDeepGP(x, layers=layers, width=WIDTH, inducing=M, per_output=per_output)
     gps = [*ours.hidden, ours.top]
     processes = [*(guide.processes._modules[f"h{i + 1}"] for i in range(layers - 1)), guide.processes._modules["y/f"]]
     with torch.no_grad():
@@ -156,7 +156,7 @@ def test_deep_sigma_point_process(layers, per_output):
     ours = DeepGP(x, layers, WIDTH, per_output=per_output)
     guide = Variational(ours, InducingPoints(M, covariance="diagonal"), SigmaPoints("qr3", S))
     guide.initialize(x, y)
-    theirs = PeerDSPP(x, layers, WIDTH, M, S, per_output)
+    theirs = PeerDSPP(x, layers=layers, width=WIDTH, inducing=M, sigma_points=S, per_output=per_output)
     keys = [*(f"h{i + 1}" for i in range(layers - 1)), "y/f"]
     gps = [*ours.hidden, ours.top]
     with torch.no_grad():

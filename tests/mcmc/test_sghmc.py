@@ -4,7 +4,7 @@ import pytest
 import torch
 from pyro import distributions as dist
 
-from benchmarks.sghmc import bias
+from benchmarks.studies.sghmc_bias import bias
 from pyro_dgp import (
     ELBO,
     Gaussian,

@@ -1,0 +1,1 @@
+"""One study a file. ``python -m benchmarks.studies.NAME --help`` lists the options of a study."""

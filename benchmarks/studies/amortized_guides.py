@@ -1,0 +1,93 @@
+"""Accuracy of amortised guides on real data: the settings of Meng and Zhang 2024, ARD kernels, small sets.
+
+``python -m benchmarks.studies.amortized_guides EXPERIMENT --data FOLDER [--out FILE] [--figures DIR] [--table]``
+
+Resumable, one JSON line a run.
+
+| experiment | runs |
+|---|---|
+| ``meng`` | the four amortisation rules, 3 layers, widths 16 and 4, M 8, 4, 4, S 32, isotropic Matern 5/2, zero means |
+| ``noise`` | the same, with a noise variance of 0.7 at the start instead of 0.1 |
+| ``ard`` | the zoo's model (ARD, linear means) with the amortised guides and ``dsvi``, 2 and 3 layers |
+| ``small`` | ``avdgp-ar2pp`` and ``avdgp-ar2p`` against ``svgp``, the zoo's defaults, four small sets, 10 paired splits |
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from torch import Tensor
+
+from benchmarks.common.experiments import Experiment, main
+from benchmarks.common.models import Stack
+from pyro_dgp import AffineMaps, AmortizedInducingPoints, Gaussian, GaussianProcess, Matern52
+from pyro_dgp.zoo.inference import ByGuide
+from pyro_dgp.zoo.methods import METHODS, Method
+from pyro_dgp.zoo.recipes import row_points
+from pyro_dgp.zoo.settings import Settings
+
+RULES = ("avdgp-ar1", "avdgp-ar2", "avdgp-ar2p", "avdgp-ar2pp")
+SMALL = ("boston", "concrete", "energy", "yacht")
+
+
+class ZeroMeans(Stack):
+    """Three GPs with isotropic Matern 5/2 kernels and no mean functions (Meng and Zhang 2024, C.1)."""
+
+    def __init__(self, x: Tensor, settings: Settings, widths: tuple[int, int] = (16, 4), noise: float = 0.1) -> None:
+        sizes = (x.shape[-1], *widths)
+        hidden = [
+            GaussianProcess(Matern52(lengthscale=inputs**0.5), num_outputs=width)
+            for inputs, width in itertools.pairwise(sizes)
+        ]
+        super().__init__(hidden, GaussianProcess(Matern52(lengthscale=widths[-1] ** 0.5)), Gaussian(variance=noise))
+
+
+def paper_points(settings: Settings) -> dict[str, AmortizedInducingPoints]:
+    """Return the zoo's inducing points with networks as narrow as the paper's: the smaller of their inputs and outputs."""
+    narrow = AffineMaps(narrowest=1)
+    return {site: replace(family, recipe=narrow) for site, family in row_points(settings).items()}
+
+
+def with_paper_settings(method: Method, noise: float) -> Method:
+    """Return the method with the paper's model, which starts from this noise variance."""
+    assert isinstance(method.inference, ByGuide)
+    model, inference = partial(ZeroMeans, noise=noise), replace(method.inference, processes=paper_points)
+    return replace(method, model=model, inference=inference)
+
+
+MENG, NOISE = ({name: with_paper_settings(METHODS[name], start) for name in RULES} for start in (0.1, 0.7))
+PAPER = Settings(layers=3, row_inducing=8, samples=32, epochs=100, learning_rate=0.005, beta=1.0)
+
+
+def with_layers(name: str) -> dict[str, Settings]:
+    """Return settings of the zoo's model with 2 and 3 layers, 200 epochs."""
+    rate = 0.005 if name.startswith("avdgp") else 0.02
+    return {f"{name}-{layers}": replace(PAPER, layers=layers, epochs=200, learning_rate=rate) for layers in (2, 3)}
+
+
+EXPERIMENTS = {
+    "meng": Experiment(
+        dict.fromkeys(RULES, PAPER), {"kin8nm": 3, "protein": 1, "power": 1, "bike": 1, "wine_red": 1}, recipes=MENG
+    ),
+    "noise": Experiment(
+        dict.fromkeys(RULES, PAPER), {"wine_red": 1, "kin8nm": 3, "protein": 1, "bike": 1, "power": 1}, recipes=NOISE
+    ),
+    "ard": Experiment(
+        with_layers("dsvi") | with_layers("avdgp-ar2p") | with_layers("avdgp-ar2pp"),
+        {"kin8nm": 1, "protein": 1},
+        recipes={f"{name}-{layers}": METHODS[name] for name in ("dsvi", *RULES) for layers in (2, 3)},
+    ),
+    "small": Experiment(
+        {name: Settings() for name in ("svgp", "avdgp-ar2p", "avdgp-ar2pp")},
+        dict.fromkeys(SMALL, 10),
+        keep_beta=False,
+        differences=(("avdgp-ar2p", "svgp"), ("avdgp-ar2pp", "svgp")),
+    ),
+}
+
+
+if __name__ == "__main__":
+    main(EXPERIMENTS, __doc__ or "", Path("results/amortized_guides.jsonl"))

@@ -1,0 +1,40 @@
+"""The files of runs are read by their studies, whose tables have the numbers of the README."""
+
+import importlib
+import re
+import runpy
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+TABLES = {
+    "accuracy_beside_gpytorch": ([], "accuracy_beside_gpytorch.jsonl", r"yacht +dsvi .* 15\.0 +-0\.0049"),
+    "accuracy_beside_dgpsi": (["small"], "accuracy_beside_dgpsi.jsonl", r"yacht +dgpsi"),
+    "predictive_losses": (["small"], "predictive_losses.jsonl", r"pooled +50 +-0\.328 +0\.098 +0\.715"),
+    "amortized_guides": (["small"], "amortized_guides-small.jsonl", r"pooled +40 +-0\.200 +0\.066 +0\.539"),
+    "amortized_letters": (["table", "--dtype", "float32"], "amortized_letters.jsonl", r"4 layers, 64 points.*1\.02 %"),
+    "sampler_calibration": (["nuts"], "sampler_calibration.jsonl", r"top\.kernel\.lengthscale +p = 0\.925"),
+    "sghmc_beside_dsvi": (["same"], "sghmc_beside_dsvi.jsonl", r"kin8nm +3 +0\.012 +0\.001 +0\.014"),
+}
+
+
+@pytest.mark.parametrize("study", TABLES)
+def test_tables_are_those_of_the_readme(study, monkeypatch, capsys):
+    options, name, line = TABLES[study]
+    before = (RESULTS / name).read_text()
+    monkeypatch.setattr(sys, "argv", [study, *options, "--table", "--out", str(RESULTS / name)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # the module was imported before
+        runpy.run_module(f"benchmarks.studies.{study}", run_name="__main__")
+    assert re.search(line, capsys.readouterr().out)
+    assert (RESULTS / name).read_text() == before
+
+
+def test_the_other_files_of_runs_are_read():
+    records = importlib.import_module("benchmarks.common.records")
+    for path in RESULTS.glob("*.jsonl"):
+        key = {"accuracy_beside_gpytorch": "library", "sampler_mixing": "sampler", "sampler_calibration": "sampler"}
+        assert records.read(path, key.get(path.stem, "experiment"))
