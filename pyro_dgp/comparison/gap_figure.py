@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from torch import Tensor
 
+from pyro_dgp.comparison.canvas import blank_figure
 from pyro_dgp.prediction.gap import InferenceGap
 
 
@@ -20,8 +19,7 @@ def draw_gap(gaps: Mapping[str, InferenceGap], x: Tensor, path: Path, reference:
         "wasserstein": "1-Wasserstein of f (sd)",
         "kl": "KL of predictions (nats)",
     }
-    figure = Figure(figsize=(11, 3), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = blank_figure(11, 3)
     for axis, (field, title) in zip(figure.subplots(1, 4), names.items(), strict=True):
         for name, gap in gaps.items():
             values = getattr(gap, field)

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from pyro_dgp.internal.optional import optional
 
 Array = NDArray[np.float64]
 logger = logging.getLogger("pyro_dgp")
@@ -122,10 +123,11 @@ def _from_npz(path: Path, target: str | None) -> Dataset:
 
 
 def _from_table(path: Path, suffix: str, target: str | None) -> Dataset:
+    pandas = optional("pandas", extra="compare", what=f"reading {path.name!r}")
+    if suffix == ".parquet":
+        optional("pyarrow", extra="parquet", what=f"reading {path.name!r}")
     try:
-        table = pd.read_csv(path) if suffix == ".csv" else pd.read_parquet(path)
-    except ImportError as error:
-        raise ValueError(f"reading {path.name!r} needs pyarrow: pip install 'pyro-dgp[parquet]'") from error
+        table = pandas.read_csv(path) if suffix == ".csv" else pandas.read_parquet(path)
     except (ValueError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(f"{path.name!r} cannot be read as {suffix[1:]} ({reason}): check the file") from error
@@ -135,7 +137,7 @@ def _from_table(path: Path, suffix: str, target: str | None) -> Dataset:
         raise ValueError(f"{path.name!r} has no column {target!r}: its columns are {columns}")
     if table.empty and len(table.columns):
         raise ValueError(f"{path.name!r} has zero rows: give a file with data")
-    words = [str(name) for name in table.columns if not pd.api.types.is_numeric_dtype(table[name])]
+    words = [str(name) for name in table.columns if not pandas.api.types.is_numeric_dtype(table[name])]
     if words:
         raise ValueError(f"column {words[0]!r} of {path.name!r} does not hold numbers: encode or drop it")
     y = table[target].to_numpy(dtype=float, na_value=np.nan)

@@ -1,7 +1,4 @@
-"""ArviZ objects from NumPy arrays, in the form of the installed major version.
-
-Free of torch: an environment that holds only ArviZ can load this file.
-"""
+"""ArviZ objects from NumPy arrays, in the form of the installed major version."""
 
 from __future__ import annotations
 
@@ -11,17 +8,21 @@ from typing import Any
 
 import numpy as np
 
+from pyro_dgp.internal.optional import optional
+
 Groups = Mapping[str, Mapping[str, np.ndarray]]
 Axes = Mapping[str, list[str]]
 Labels = Mapping[str, np.ndarray]
 
 
 def import_arviz() -> Any:
-    """ArviZ, without the announcement that 0.23 makes once a day."""
+    """ArviZ, without the announcement that 0.23 makes once a day.
+
+    :raises ImportError: without ArviZ, which the extra ``arviz`` installs.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
-        import arviz
-    return arviz
+        return optional("arviz", extra="arviz", what="an ArviZ object or R-hat")
 
 
 def from_groups(

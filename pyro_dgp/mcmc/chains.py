@@ -12,12 +12,9 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-import cloudpickle
-import joblib
 import numpy as np
 import pyro
 import torch
-from joblib import Parallel, delayed
 from pyro import poutine
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
@@ -105,6 +102,8 @@ def run_chains(
         for chain, plan in enumerate(plans):
             results.append(plan.run(kernel, args, None if report is None else _shifted(report, chain * each, total)))
     else:
+        from joblib import Parallel, delayed
+
         dtype, local = torch.get_default_dtype(), bool(pyro.settings.get("module_local_params"))
         jobs = (delayed(_run_elsewhere)(plan, kernel, args, dtype, local) for plan in plans)
         for done, result in enumerate(Parallel(n_jobs=workers, return_as="generator")(jobs), 1):
@@ -194,6 +193,8 @@ class _Plan:
 
     def _save(self, chain: _Chain) -> None:
         """Only ever after a whole iteration: a draw that is interrupted half-way is made again."""
+        import cloudpickle
+
         assert self.path is not None
         temporary = self.path.with_suffix(".part")
         temporary.write_bytes(cloudpickle.dumps(chain))
@@ -212,6 +213,8 @@ class _Plan:
 
 def _identity(kernel: MCMCKernel, args: tuple[Any, ...], warmup_steps: int) -> str:
     """Equal for equal data, parameters, priors, options and warm-up, in whatever process."""
+    import joblib
+
     model = _inner(kernel.model)
     state = {
         f"{i}.{name}": value

@@ -56,7 +56,7 @@ class Fitted:
     seconds: float
     draws: dict[str, Tensor] = field(default_factory=dict)
     sample_stats: dict[str, np.ndarray] = field(default_factory=dict)
-    diagnostics: dict[str, Figure] = field(default_factory=dict)
+    diagnostics: Mapping[str, Figure] = field(default_factory=dict)
 
 
 class Inference(ABC):
