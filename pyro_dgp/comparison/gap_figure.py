@@ -19,7 +19,7 @@ def draw_gap(gaps: Mapping[str, InferenceGap], x: Tensor, path: Path, reference:
         "wasserstein": "1-Wasserstein of f (sd)",
         "kl": "KL of predictions (nats)",
     }
-    figure = blank_figure(11, 3)
+    figure = blank_figure(11.0, 3.0)
     for axis, (field, title) in zip(figure.subplots(1, 4), names.items(), strict=True):
         for name, gap in gaps.items():
             values = getattr(gap, field)

@@ -23,6 +23,7 @@ from pyro_dgp.comparison.gap_study import GapStudy, report
 from pyro_dgp.data.dataset import Dataset, Split, load_default, split
 from pyro_dgp.data.dataset import check as check_data
 from pyro_dgp.export.inference_data import to_arviz
+from pyro_dgp.internal.optional import require
 from pyro_dgp.internal.peak_memory import peak_memory_mb, reset_peak_memory
 from pyro_dgp.likelihoods import NOISE_FLOOR
 from pyro_dgp.models.deep_gp import KERNELS
@@ -151,7 +152,11 @@ def compare(
 
 
 def check(comparison: Comparison) -> None:
-    """Raise ``ValueError`` with one sentence for anything in the request that cannot be run."""
+    """Raise ``ValueError`` with one sentence for anything in the request that cannot be run.
+
+    :raises ImportError: if a package that every comparison needs is missing.
+    """
+    require("arviz", "h5netcdf", "matplotlib", "scoringrules", extra="compare", what="a comparison")
     settings = comparison.settings
     unknown = [name for name in comparison.methods if name not in METHODS]
     if unknown:

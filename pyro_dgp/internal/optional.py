@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 
@@ -21,4 +22,15 @@ def optional(module: str, *, extra: str, what: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != package:
             raise
-        raise ImportError(f"{what} needs {package}: pip install 'pyro-dgp[{extra}]'", name=package) from error
+        raise _missing(package, extra, what) from error
+
+
+def require(*packages: str, extra: str, what: str) -> None:
+    """Raise the error of :func:`optional` for the first package that is not installed; nothing is imported."""
+    for package in packages:
+        if find_spec(package) is None:
+            raise _missing(package, extra, what)
+
+
+def _missing(package: str, extra: str, what: str) -> ImportError:
+    return ImportError(f"{what} needs {package}: pip install 'pyro-dgp[{extra}]'", name=package)
