@@ -31,6 +31,7 @@ import torch
 
 from pyro_dgp import (
     ELBO,
+    DeepGP,
     InducingPoints,
     MarginalLikelihood,
     Mixture,
@@ -40,15 +41,16 @@ from pyro_dgp import (
     SigmaPoints,
     Validation,
     Variational,
+    coverage,
     fit,
     fit_validated,
+    load_default,
     module_local_parameters,
     predict,
     predict_mcmc,
+    scores,
+    split,
 )
-from pyro_dgp.data.dataset import load_default, split
-from pyro_dgp.models.deep_gp import DeepGP
-from pyro_dgp.prediction.scores import coverage, scores
 
 SMOKE = os.environ.get("PYRO_DGP_SMOKE") == "1"
 

@@ -46,12 +46,14 @@ from pyro_dgp import (
     Validation,
     Variational,
     WithMean,
+    describe_letters,
     fit,
     fit_validated,
+    inside_letters,
+    letters,
     module_local_parameters,
     predict,
 )
-from pyro_dgp.data.letters import describe_letters, inside_letters, letters
 
 SMOKE = os.environ.get("PYRO_DGP_SMOKE") == "1"
 

@@ -44,14 +44,14 @@ from pyro_dgp import (
     WhitenedNUTS,
     draw_gap,
     fit,
+    import_arviz,
     inference_gap,
     module_local_parameters,
     predict,
     predict_mcmc,
     run_chains,
+    to_arviz,
 )
-from pyro_dgp.export.arviz_groups import import_arviz
-from pyro_dgp.export.inference_data import to_arviz
 
 az = import_arviz()
 SMOKE = os.environ.get("PYRO_DGP_SMOKE") == "1"

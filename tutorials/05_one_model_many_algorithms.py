@@ -57,13 +57,13 @@ from pyro_dgp import (
     WithMean,
     draw_gap,
     fit,
+    import_arviz,
     inference_gap,
     module_local_parameters,
     predict,
     predict_mcmc,
     run_chains,
 )
-from pyro_dgp.export.arviz_groups import import_arviz
 
 SMOKE = os.environ.get("PYRO_DGP_SMOKE") == "1"
 torch.set_default_dtype(torch.float64)
