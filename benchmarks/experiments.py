@@ -45,7 +45,7 @@ def run(
 ) -> dict:
     """Train and score one method on split ``settings.split``; targets standardised."""
     number = settings.split
-    part = split(read_data(dataset, arguments.data), number, torch.get_default_dtype())
+    part = split(read_data(dataset, arguments.data), number, dtype=torch.get_default_dtype())
     torch.manual_seed(settings.seed)
     recipe = experiment.recipes[method]
     model = recipe.model(part.x_train, settings)

@@ -12,13 +12,14 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
 from pyro_dgp import ELBO, InducingPoints, MonteCarlo, Variational, predict
-from pyro_dgp.data.dataset import load, split
+from pyro_dgp.data.dataset import Split, load, split
 from pyro_dgp.models.deep_gp import DeepGP
 from pyro_dgp.training.loop import fit
 
@@ -28,17 +29,25 @@ RUNS = [(d, 0, seed) for seed in range(3) for d in ("energy", "yacht", "concrete
 ]
 
 
-def ours(layers: int, part: object, s: dict[str, float], seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+def ours(layers: int, part: Split, s: dict[str, Any], seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     x, y = part.x_train, part.y_train
     model = DeepGP(x, layers, s["width"])
     guide = Variational(model, InducingPoints(min(s["inducing"], len(x))), MonteCarlo(s["samples"]))
     guide.initialize(x, y)
-    fit(ELBO(num_data=len(x))(model, guide), x, y, s["steps"], s["batch_size"], s["learning_rate"], seed)
+    fit(
+        ELBO(num_data=len(x))(model, guide),
+        x,
+        y,
+        steps=s["steps"],
+        batch_size=s["batch_size"],
+        learning_rate=s["learning_rate"],
+        seed=seed,
+    )
     p = predict(guide, part.x_test)
     return p.mean, p.log_prob(part.y_test)
 
 
-def theirs(layers: int, part: object, s: dict[str, float], seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+def theirs(layers: int, part: Split, s: dict[str, Any], seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     from benchmarks.peers import PeerDeepGP, Trainer, mixture
 
     x, y = part.x_train, part.y_train
@@ -51,7 +60,7 @@ def theirs(layers: int, part: object, s: dict[str, float], seed: int) -> tuple[t
     return mean.mean(0), torch.logsumexp(log_prob, 0) - np.log(len(mean))
 
 
-def run(library: str, method: str, dataset: str, number: int, seed: int, folder: Path, s: dict[str, float]) -> dict:
+def run(library: str, method: str, dataset: str, number: int, seed: int, folder: Path, s: dict[str, Any]) -> dict:
     part = split(load(folder / f"{dataset}.npz"), number)
     torch.manual_seed(seed)
     start = time.perf_counter()

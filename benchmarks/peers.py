@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import gpytorch
 import torch
@@ -33,6 +34,8 @@ class _FixedMean(gpytorch.means.Mean):
 
 class _Parts:
     """Kernel and mean of a layer."""
+
+    variational_strategy: Any
 
     def _build(self, points: Tensor, batch: torch.Size, mean: Tensor | None, per_output: bool) -> None:
         self.variational_strategy.variational_params_initialized.fill_(1)

@@ -61,7 +61,9 @@ class Problem:
 
     def nuts(self, model: PyroModule) -> MCMCKernel:
         """The No-U-Turn sampler."""
-        return WhitenedNUTS(model, self.tree_depth, CompiledDensity, self.start, target_accept_prob=0.9)
+        return WhitenedNUTS(
+            model, max_tree_depth=self.tree_depth, density=CompiledDensity, start=self.start, target_accept_prob=0.9
+        )
 
 
 PROBLEMS = {"step": Problem(2, PriorDraw(), 6, None), "yacht": Problem(6, Ascent(), 7, SurrogateScale())}
@@ -79,7 +81,7 @@ def step_function() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def yacht(folder: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """100 training rows of split 0, and its test rows."""
-    part = split(load(folder / "yacht.npz"), 0, torch.float64)
+    part = split(load(folder / "yacht.npz"), 0, dtype=torch.float64)
     rows = torch.randperm(len(part.x_train), generator=torch.Generator().manual_seed(0))[:100]
     return part.x_train[rows], part.y_train[rows], part.x_test, part.y_test
 
@@ -155,8 +157,8 @@ def main() -> None:
         model = deep_with_priors(data[0], Settings(width=problem.width))
         folder = arguments.folder / arguments.problem / name
         chains = run_chains(
-            SAMPLERS[name](problem, model), data[:2], arguments.draws, arguments.warmup, arguments.chains, 0,
-            arguments.processes, folder=folder,
+            SAMPLERS[name](problem, model), data[:2], num_samples=arguments.draws, warmup_steps=arguments.warmup, num_chains=arguments.chains, seed=0,
+            processes=arguments.processes, folder=folder,
         )  # fmt: skip
         values, nll = judged(model, chains, data)
         traces[name] = values

@@ -63,7 +63,7 @@ def epoch(rows: int, inducing: int) -> Outcome:
         guide.initialize(*start)
         reset_peak_memory("cpu")
         begin = time.perf_counter()
-        fit_stream(ELBO(rows)(model, guide), stream, -(-rows // STREAM_BATCH), STREAM_BATCH)
+        fit_stream(ELBO(rows)(model, guide), stream, steps=-(-rows // STREAM_BATCH), batch_size=STREAM_BATCH)
         return {"seconds": time.perf_counter() - begin, "peak_mb": peak_memory_mb("cpu")}
 
 
@@ -76,7 +76,8 @@ def write(folder: Path, rows: int) -> NumpyStream:
         block = generator.standard_normal((min(100_000, rows - begin), INPUTS), np.float32)
         x[begin : begin + len(block)] = block
         y[begin : begin + len(block)] = np.sin(block[:, 0]) + 0.1 * generator.standard_normal(len(block), np.float32)
-    x.flush(), y.flush()
+    x.flush()
+    y.flush()
     del x, y
     return NumpyStream(folder / "x.npy", folder / "y.npy")
 

@@ -11,7 +11,7 @@ from pyro_dgp.comparison.canvas import blank_figure
 from pyro_dgp.prediction.gap import InferenceGap
 
 
-def draw_gap(gaps: Mapping[str, InferenceGap], x: Tensor, path: Path, reference: str) -> None:
+def draw_gap(gaps: Mapping[str, InferenceGap], x: Tensor, path: Path, *, reference: str) -> None:
     """The four distances of each method at each input, over the one input, or sorted where there are several."""
     names = {
         "mean": "mean of f, off by (sd)",

@@ -97,7 +97,7 @@ def compare(
     dataset = comparison.dataset or load_default()
     check_data(dataset)
     device = _device(comparison.device)
-    part = split(dataset, settings.split, getattr(torch, comparison.dtype), device)
+    part = split(dataset, settings.split, dtype=getattr(torch, comparison.dtype), device=device)
     config = _config(comparison, dataset)
     rows = _finished(comparison, config)
     _make_folder(comparison.output)
@@ -352,7 +352,9 @@ def _write(output: Path, rows: list[Row], part: Split, fitted: Fitted, given: Te
     x, y, new = part.x_train[shown], part.y_train[shown], (prediction, part.x_test, part.y_test)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "the prediction was made from")  # a remark has said so
-        data = to_arviz(fitted.predict(x), x, y, fitted.draws, fitted.sample_stats, new, shown)
+        data = to_arviz(
+            fitted.predict(x), x, y, draws=fitted.draws, sample_stats=fitted.sample_stats, new=new, rows=shown
+        )
     _atomically(output / f"{name}.nc", lambda path: data.to_netcdf(str(path)))
     curves = _curves(fitted, prediction, part)
     _atomically(output / f"{name}.npz", lambda path: _save_arrays(path, curves))

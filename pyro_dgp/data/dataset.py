@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import zipfile
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,7 @@ class Dataset:
     name: str
     x: Array
     y: Array
+    _: KW_ONLY
     splits: NDArray[np.bool_] | None = None
 
     def fingerprint(self) -> str:
@@ -119,7 +120,7 @@ def _from_npz(path: Path, target: str | None) -> Dataset:
     splits = arrays.get("splits")
     if splits is not None and (splits.ndim != 2 or len(splits) != len(x)):
         raise ValueError(f"'splits' in {path.name!r} has shape {splits.shape}: it must be (N, K), 1 for test rows")
-    return Dataset(path.stem, x.astype(float), y.astype(float), None if splits is None else splits == 1)
+    return Dataset(path.stem, x.astype(float), y.astype(float), splits=None if splits is None else splits == 1)
 
 
 def _from_table(path: Path, suffix: str, target: str | None) -> Dataset:
@@ -171,7 +172,7 @@ def check(dataset: Dataset) -> None:
         )
 
 
-def split(dataset: Dataset, number: int, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Split:
+def split(dataset: Dataset, number: int, *, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Split:
     """Training and test part ``number``: the file's own, else a random 90/10 one drawn with that seed.
 
     :raises ValueError: if there is no such split, or a column is constant in its training part.

@@ -56,7 +56,7 @@ def letters(rows: int = 40_000, seed: int = 0) -> Dataset:
     x = generator.uniform(size=(rows, 2))
     splits = np.zeros((rows, 1), dtype=bool)
     splits[generator.permutation(rows)[: rows // 3]] = True
-    return Dataset("letters", x, inside_letters(x).astype(float), splits)
+    return Dataset("letters", x, inside_letters(x).astype(float), splits=splits)
 
 
 def describe_letters(resolution: int = 2000) -> dict[str, float]:

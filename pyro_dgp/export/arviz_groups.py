@@ -1,4 +1,7 @@
-"""ArviZ objects from NumPy arrays, in the form of the installed major version."""
+"""ArviZ objects from NumPy arrays, in the form of the installed major version.
+
+Free of torch: an environment that holds only ArviZ can load this file.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-
-from pyro_dgp.internal.optional import optional
 
 Groups = Mapping[str, Mapping[str, np.ndarray]]
 Axes = Mapping[str, list[str]]
@@ -22,13 +23,18 @@ def import_arviz() -> Any:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
-        return optional("arviz", extra="arviz", what="an ArviZ object or R-hat")
+        try:
+            import arviz
+        except ModuleNotFoundError as error:
+            raise ImportError("an ArviZ object or R-hat needs arviz: pip install 'pyro-dgp[arviz]'") from error
+    return arviz
 
 
 def from_groups(
     groups: Groups,
     dims: Axes | None = None,
     coords: Labels | None = None,
+    *,
     pred_dims: Axes | None = None,
     pred_coords: Labels | None = None,
 ) -> Any:

@@ -66,6 +66,7 @@ class Variational(AutoMessenger):
         model: Any,
         processes: Families,
         propagation: Propagation,
+        *,
         latents: AutoMessenger | None = None,
         networks: Mapping[str, nn.Module] | None = None,
     ) -> None:

@@ -7,7 +7,7 @@ import os
 import pickle
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import KW_ONLY, dataclass, field, is_dataclass
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -43,6 +43,7 @@ class Chains:
     """
 
     draws: dict[str, Tensor]
+    _: KW_ONLY
     stats: dict[str, np.ndarray] = field(default_factory=dict)
     diagnostics: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
@@ -57,6 +58,7 @@ class Chains:
 def run_chains(
     kernel: MCMCKernel,
     args: tuple[Any, ...],
+    *,
     num_samples: int,
     warmup_steps: int,
     num_chains: int = 4,
@@ -115,7 +117,13 @@ def run_chains(
     }
     stats = {name: np.array([r.stats[name][:num_samples] for r in results]) for name in results[0].stats}
     spent = sum(result.seconds for result in results)
-    return Chains(draws, stats, [result.diagnostics for result in results], time.perf_counter() - start, spent)
+    return Chains(
+        draws,
+        stats=stats,
+        diagnostics=[result.diagnostics for result in results],
+        seconds=time.perf_counter() - start,
+        sampling_seconds=spent,
+    )
 
 
 @dataclass

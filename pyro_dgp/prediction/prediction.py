@@ -36,6 +36,7 @@ class Prediction(TorchDistribution):
         evaluate: Callable[[slice], Mixture],
         rows: int,
         event_shape: Size = Size(),
+        *,
         batch_size: int = 1000,
         keep: int = 20_000_000,
     ) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -102,7 +103,7 @@ def test_gpytorch_gets_a_model_of_the_same_size(layers):
 def test_the_profile_divides_a_step_among_kinds(tmp_path):
     rows = []
     for name, part in (("svgp", "moments"), ("avdgp-ar2pp", "networks")):
-        row = {
+        row: dict[str, Any] = {
             "method": name,
             **profiling.shares(profiling.training_step(name, profiling.SETTINGS[name], 8), repeats=2),
         }
@@ -287,7 +288,7 @@ def test_dsvi_fits_the_step_function_out_of_the_box():
     model = DeepGP(x, 2, 1)
     guide = Variational(model, InducingPoints(40), MonteCarlo(10))
     guide.initialize(x, y)
-    fit(ELBO(num_data=40)(model, guide), x, y, 1200)
+    fit(ELBO(num_data=40)(model, guide), x, y, steps=1200)
     grid = torch.linspace(-1, 1, 101)[:, None]
     away = grid[:, 0].abs() > 0.1
     error = (predict(guide, grid).mean - step_function.step(grid))[away]

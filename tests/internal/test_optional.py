@@ -42,7 +42,11 @@ NEEDS = {
     "Parquet": (lambda folder: load(table(folder, "rows.parquet")), "pyarrow", "parquet"),
     "a stream of Parquet": (lambda folder: ParquetStream(folder / "rows.parquet", "y"), "pyarrow", "parquet"),
     "outlines": (lambda folder: describe_letters(10), "contourpy", "compare"),
-    "a figure": (lambda folder: draw_gap({}, torch.zeros(5, 1), folder / "gap.png", "ess"), "matplotlib", "compare"),
+    "a figure": (
+        lambda folder: draw_gap({}, torch.zeros(5, 1), folder / "gap.png", reference="ess"),
+        "matplotlib",
+        "compare",
+    ),
     "an ArviZ object": (lambda folder: to_arviz(prediction(), torch.zeros(5, 1), torch.zeros(5)), "arviz", "arviz"),
     "R-hat": (lambda folder: convergence({"f": torch.randn(2, 10)}, None), "arviz", "arviz"),
 }

@@ -129,7 +129,7 @@ def test_they_stand_for_the_gps_behind_a_hyperparameter():
     model = TwoLayers(x)
     for gp in (model.hidden, model.top):
         gp.kernel.variance = PyroSample(dist.LogNormal(0.0, 0.5))
-    for inducing, expected in ((None, {"h"}), (inducing_inputs(model, x, y, 3), set())):
+    for inducing, expected in ((None, {"h"}), (inducing_inputs(model, x, y, num_inducing=3), set())):
         density = WhitenedDensity(whitened(model.requires_grad_(False), inducing), (x, y), {})
         at = density.evaluate(density.start)
         assert set(density.surrogates(density.start, at, "hidden.kernel.variance", 0.1).data) == expected
@@ -161,8 +161,8 @@ def test_a_program_gives_the_same(outputs):
 
 
 def lengthscales(model, x, y, scale, draws, seed=0):
-    kernel = EllipticalSlice(model, 1, Recorded, surrogate_scale=scale)
-    result = run_chains(kernel, (x, y), draws, 50, 1, seed)
+    kernel = EllipticalSlice(model, function_updates=1, density=Recorded, surrogate_scale=scale)
+    result = run_chains(kernel, (x, y), num_samples=draws, warmup_steps=50, num_chains=1, seed=seed)
     return {name: values.log().flatten() for name, values in result.flat.items() if name.endswith("lengthscale")}
 
 
@@ -208,8 +208,20 @@ def test_scales_are_drawn_between_two_and_checked():
 def test_another_scale_is_another_chain(tmp_path):
     x, y = regression(5)
     model = Chain(0.2)
-    run_chains(EllipticalSlice(model, surrogate_scale=SurrogateScale(0.1)), (x, y[:, None]), 2, 1, 1, folder=tmp_path)
+    run_chains(
+        EllipticalSlice(model, surrogate_scale=SurrogateScale(0.1)),
+        (x, y[:, None]),
+        num_samples=2,
+        warmup_steps=1,
+        num_chains=1,
+        folder=tmp_path,
+    )
     with pytest.raises(ValueError, match="another model, kernel"):
         run_chains(
-            EllipticalSlice(model, surrogate_scale=SurrogateScale(0.2)), (x, y[:, None]), 2, 1, 1, folder=tmp_path
+            EllipticalSlice(model, surrogate_scale=SurrogateScale(0.2)),
+            (x, y[:, None]),
+            num_samples=2,
+            warmup_steps=1,
+            num_chains=1,
+            folder=tmp_path,
         )
