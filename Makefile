@@ -1,50 +1,65 @@
-# make compare: set up .venv and run the comparison on a data set that a dependency ships
-# make test:    set up .venv with the development tools and run every check
+# make compare:   set up .venv and run the comparison on a data set that a dependency ships
+# make test:      set up .venv with the development tools and run every check
+# make test-fast: lint, types of the package and the quick tests, under two minutes on two cores: for while you write
+#
+# Versions are those of constraints.txt. CONSTRAINTS=constraints-lowest.txt takes the oldest that are supported,
+# CONSTRAINTS=/dev/null the newest; say 'make clean' before another choice.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
   $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+CONSTRAINTS ?= constraints.txt
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS)
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 OUTPUT ?= comparison
 ARGS ?=
 
-.PHONY: help install install-dev compare test format lint types tutorials bench-smoke clean
+.PHONY: help install install-dev compare test test-fast suite format lint types tutorials wheel bench-smoke clean
 
 help:
-	@sed -n 's/^# //p' Makefile
+	@sed -n 's/^# make/make/p' Makefile
 
-.venv/.runtime: pyproject.toml constraints.txt
+.venv/.compare: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: install it, or say make PYTHON=/path/to/python" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(PIP) torch
-	$(PIP) -e .
+	$(PIP) -e '.[compare]'
 	@touch $@
 
-.venv/.dev: .venv/.runtime
-	$(PIP) -e '.[dev,benchmarks,tutorials,parquet]'
+.venv/.dev: .venv/.compare
+	$(PIP) -e '.[dev]'
 	@touch $@
 
-install: .venv/.runtime
+install: .venv/.compare
 install-dev: .venv/.dev
 
 compare: install
 	$(BIN)/pyro-dgp compare --output $(OUTPUT) --resume $(ARGS)
 
-test: install-dev lint types
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+test: lint types suite
+
+test-fast: lint
+	$(BIN)/mypy pyro_dgp
+	$(PYTEST) -m 'not slow' $(ARGS)
+
+suite: install-dev
+	$(PYTEST) $(ARGS)
 
 lint: install-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+types: install-dev
+	$(BIN)/mypy
+
 format: install-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-types: install-dev
-	$(BIN)/mypy
-
 tutorials: install-dev
 	$(BIN)/python tutorials/build.py
+
+wheel: install-dev
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 bench-smoke: install-dev
 	$(BIN)/python -m benchmarks speed --quick

@@ -1,7 +1,12 @@
 """Deep Gaussian processes as ordinary Pyro models, and interchangeable ways to fit them."""
 
+# The comparison, each name from the file that defines it.
 from pyro_dgp.comparison.gap_figure import draw_gap
+from pyro_dgp.data.dataset import Dataset, load_default, split
+from pyro_dgp.data.letters import describe_letters, inside_letters, letters
 from pyro_dgp.data.streams import NumpyStream, ParquetStream, Standardized, Stream
+from pyro_dgp.export.arviz_groups import from_groups, import_arviz
+from pyro_dgp.export.inference_data import to_arviz
 from pyro_dgp.gp import FunctionPrior, GaussianProcess
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.parameters import module_local_parameters
@@ -10,8 +15,10 @@ from pyro_dgp.kernels import (
     ActiveDims,
     ArcCosine,
     Constant,
+    Covariance,
     FromGPyTorch,
     FromPyroContrib,
+    Kernel,
     Linear,
     Matern12,
     Matern32,
@@ -20,31 +27,46 @@ from pyro_dgp.kernels import (
     Product,
     RationalQuadratic,
     Scaled,
+    Stationary,
     Sum,
     White,
 )
-from pyro_dgp.likelihoods import Bernoulli, Gaussian, LinearCoregionalization
-from pyro_dgp.losses import ELBO, GammaDivergence, MarginalLikelihood, PredictiveLogLikelihood
+from pyro_dgp.likelihoods import (
+    NOISE_FLOOR,
+    Bernoulli,
+    GaussHermite,
+    Gaussian,
+    Likelihood,
+    LinearCoregionalization,
+    Observation,
+)
+from pyro_dgp.losses import ELBO, GammaDivergence, Loss, MarginalLikelihood, PredictiveLogLikelihood
 from pyro_dgp.mcmc import (
     Ascent,
+    Chains,
     CompiledDensity,
     EllipticalSlice,
     PriorDraw,
     SurrogateScale,
     SurrogateSlice,
+    WhitenedModel,
     WhitenedNUTS,
     inducing_inputs,
     predict_mcmc,
     run_chains,
     whitened,
 )
-from pyro_dgp.mcmc.sghmc import StochasticGradientHMC, predict_draws
-from pyro_dgp.means import ConstantMean, LinearMean, Projection, Zero, concatenate_inputs
+from pyro_dgp.mcmc.diagnostics import convergence
+from pyro_dgp.mcmc.sghmc import InducingDraws, StochasticGradientHMC, predict_draws
+from pyro_dgp.means import ConstantMean, LinearMean, Mean, Projection, Zero, concatenate_inputs
+from pyro_dgp.models.deep_gp import DeepGP
 from pyro_dgp.models.deep_kernel import DeepKernel, FeatureExtractor
+from pyro_dgp.models.priors import with_priors
 from pyro_dgp.prediction.from_guide import predict
 from pyro_dgp.prediction.gap import InferenceGap, inference_gap
 from pyro_dgp.prediction.mixture import Mixture
 from pyro_dgp.prediction.prediction import Prediction
+from pyro_dgp.prediction.scores import coverage, pit, scores
 from pyro_dgp.processes import (
     AffineMaps,
     AmortizationRecipe,
@@ -53,16 +75,22 @@ from pyro_dgp.processes import (
     InducingPoints,
     InferenceFunctions,
     OneNetwork,
+    Process,
+    ProcessFamily,
 )
-from pyro_dgp.propagation import MonteCarlo, SigmaPoints, WithMean
+from pyro_dgp.propagation import MonteCarlo, Propagation, SigmaPoints, WithMean
 from pyro_dgp.training.compiled_objective import CompiledObjective
-from pyro_dgp.training.loop import fit, fit_stream
-from pyro_dgp.training.validation import Validation, fit_validated
+from pyro_dgp.training.loop import FitResult, adam, adam_for_networks, fit, fit_stream
+from pyro_dgp.training.validation import ValidatedFit, Validation, fit_validated
+from pyro_dgp.zoo.methods import METHODS
+from pyro_dgp.zoo.settings import Settings
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "ELBO",
+    "METHODS",
+    "NOISE_FLOOR",
     "RBF",
     "ActiveDims",
     "AffineMaps",
@@ -71,67 +99,101 @@ __all__ = [
     "ArcCosine",
     "Ascent",
     "Bernoulli",
+    "Chains",
     "CompiledDensity",
     "CompiledObjective",
     "ConditionedProcess",
     "Constant",
     "ConstantMean",
+    "Covariance",
+    "Dataset",
+    "DeepGP",
     "DeepKernel",
     "EllipticalSlice",
     "FeatureExtractor",
+    "FitResult",
     "FromGPyTorch",
     "FromPyroContrib",
     "FunctionPrior",
     "GammaDivergence",
+    "GaussHermite",
     "Gaussian",
     "GaussianProcess",
+    "InducingDraws",
     "InducingPoints",
     "InferenceFunctions",
     "InferenceGap",
+    "Kernel",
+    "Likelihood",
     "Linear",
     "LinearCoregionalization",
     "LinearMean",
+    "Loss",
     "MarginalLikelihood",
     "Matern12",
     "Matern32",
     "Matern52",
+    "Mean",
     "Mixture",
     "MonteCarlo",
     "NumpyStream",
+    "Observation",
     "OneNetwork",
     "ParquetStream",
     "Periodic",
     "Prediction",
     "PredictiveLogLikelihood",
     "PriorDraw",
+    "Process",
+    "ProcessFamily",
     "Product",
     "Projection",
+    "Propagation",
     "RationalQuadratic",
     "Scaled",
+    "Settings",
     "SigmaPoints",
     "Standardized",
+    "Stationary",
     "StochasticGradientHMC",
     "Stream",
     "Sum",
     "SurrogateScale",
     "SurrogateSlice",
+    "ValidatedFit",
     "Validation",
     "Variational",
     "White",
+    "WhitenedModel",
     "WhitenedNUTS",
     "WithMean",
     "Zero",
+    "adam",
+    "adam_for_networks",
     "concatenate_inputs",
+    "convergence",
+    "coverage",
+    "describe_letters",
     "draw_gap",
     "fit",
     "fit_stream",
     "fit_validated",
+    "from_groups",
+    "import_arviz",
     "inducing_inputs",
     "inference_gap",
+    "inside_letters",
+    "letters",
+    "load_default",
     "module_local_parameters",
+    "pit",
     "predict",
     "predict_draws",
     "predict_mcmc",
     "run_chains",
+    "scores",
+    "split",
+    "to_arviz",
     "whitened",
+    "with_priors",
 ]

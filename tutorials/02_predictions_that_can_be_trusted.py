@@ -31,6 +31,7 @@ import torch
 
 from pyro_dgp import (
     ELBO,
+    DeepGP,
     InducingPoints,
     MarginalLikelihood,
     Mixture,
@@ -40,15 +41,16 @@ from pyro_dgp import (
     SigmaPoints,
     Validation,
     Variational,
+    coverage,
     fit,
     fit_validated,
+    load_default,
     module_local_parameters,
     predict,
     predict_mcmc,
+    scores,
+    split,
 )
-from pyro_dgp.data.dataset import load_default, split
-from pyro_dgp.models.deep_gp import DeepGP
-from pyro_dgp.prediction.scores import coverage, scores
 
 SMOKE = os.environ.get("PYRO_DGP_SMOKE") == "1"
 
@@ -195,7 +197,7 @@ def fitted(untrained, loss, processes, propagation, x, y, count, batch_size=100,
     model = copy.deepcopy(untrained)
     guide = Variational(model, processes, propagation)
     guide.initialize(x, y)
-    fit(loss(model, guide), x, y, steps(count), batch_size, learning_rate=0.02, seed=seed)
+    fit(loss(model, guide), x, y, steps=steps(count), batch_size=batch_size, learning_rate=0.02, seed=seed)
     return guide
 
 
@@ -312,7 +314,7 @@ deep = {
 }
 deep["dspp, another start"] = fitted(untrained, predictive, diagonal, SigmaPoints("qr3", 10), x_two, y_two, 800, seed=1)
 SAMPLES = steps(100, smoke=10)  # components of a Monte Carlo mixture
-at_two = {name: predict(guide, x_two_test, SAMPLES) for name, guide in deep.items()}
+at_two = {name: predict(guide, x_two_test, num_samples=SAMPLES) for name, guide in deep.items()}
 deep_nll = table({"the true density": branching(x_two_test), **at_two}, y_two_test)
 
 # %%
@@ -325,7 +327,7 @@ def density(prediction):
 
 
 pictures = {"the true density": density(branching(grid))}
-pictures |= {name: density(predict(guide, grid, SAMPLES)) for name, guide in deep.items()}
+pictures |= {name: density(predict(guide, grid, num_samples=SAMPLES)) for name, guide in deep.items()}
 figure, axes = plt.subplots(1, 5, figsize=(9.5, 2.7), sharex=True, sharey=True, layout="constrained")
 for axis, (name, picture) in zip(axes, pictures.items(), strict=True):
     image = axis.pcolormesh(at.numpy(), heights.numpy(), picture.numpy(), vmin=0, vmax=3, cmap="Blues", rasterized=True)
@@ -367,7 +369,7 @@ for name in ("dspp", "dspp, another start"):
     print(f"largest distance of two points, {name}: {apart:.2f}")
 middle = 0.5 * math.sin(3.0)
 upper = {
-    name: 1 - predict(guide, torch.full((1, 1), 1.5), SAMPLES).cdf(torch.tensor([middle])).item()
+    name: 1 - predict(guide, torch.full((1, 1), 1.5), num_samples=SAMPLES).cdf(torch.tensor([middle])).item()
     for name, guide in deep.items()
 }
 listed = ", ".join(f"{name} {value:.2f}" for name, value in upper.items())
@@ -417,7 +419,7 @@ def train(number, beta):
             history.append((step + 1, *values))
 
     loss = PredictiveLogLikelihood(len(part.x_train), beta)(model, guide)
-    fit(loss, part.x_train, part.y_train, steps(240), 100, learning_rate=0.02, callback=record)
+    fit(loss, part.x_train, part.y_train, steps=steps(240), batch_size=100, learning_rate=0.02, callback=record)
     return guide, torch.tensor(history)
 
 
@@ -479,7 +481,7 @@ def validated(untrained, processes, x, y, count, split=0):
         lambda beta, rows: PredictiveLogLikelihood(rows, beta),
         x,
         y,
-        steps(count, smoke=4),
+        steps=steps(count, smoke=4),
         batch_size=100,
         validation=validation,
         split=split,
@@ -490,7 +492,14 @@ def validated(untrained, processes, x, y, count, split=0):
 def exact_gp(part):
     """Exact GP regression by its marginal likelihood, as a `Prediction` at the test rows."""
     model = DeepGP(part.x_train, layers=1)
-    fit(MarginalLikelihood(model), part.x_train, part.y_train, steps(150), len(part.x_train), learning_rate=0.03)
+    fit(
+        MarginalLikelihood(model),
+        part.x_train,
+        part.y_train,
+        steps=steps(150),
+        batch_size=len(part.x_train),
+        learning_rate=0.03,
+    )
     with module_local_parameters(model):
         return predict_mcmc(model, {}, part.x_train, part.y_train, part.x_test)
 

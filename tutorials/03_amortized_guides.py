@@ -46,12 +46,14 @@ from pyro_dgp import (
     Validation,
     Variational,
     WithMean,
+    describe_letters,
     fit,
     fit_validated,
+    inside_letters,
+    letters,
     module_local_parameters,
     predict,
 )
-from pyro_dgp.data.letters import describe_letters, inside_letters, letters
 
 SMOKE = os.environ.get("PYRO_DGP_SMOKE") == "1"
 
@@ -137,7 +139,7 @@ for name, make in GUIDES.items():
     guide = make(Classifier())
     start = time.perf_counter()
     result = fit_validated(
-        guide, lambda beta, rows: ELBO(rows), x, y, steps(3000), 100, RATES[name],
+        guide, lambda beta, rows: ELBO(rows), x, y, steps=steps(3000), batch_size=100, learning_rate=RATES[name],
         validation=Validation(share=0.25, betas=(1.0,)),
     )  # fmt: skip
     seconds = time.perf_counter() - start
@@ -223,7 +225,7 @@ for name, family in {
             evidence = float(model.likelihood(model.gp(noise_x)).log_prob(noise_y))
         excess.append(-30 * loss - evidence)
 
-    fit(ELBO(30)(model, guide), noise_x, noise_y, steps(800), 30, 0.02, callback=record)
+    fit(ELBO(30)(model, guide), noise_x, noise_y, steps=steps(800), batch_size=30, learning_rate=0.02, callback=record)
     traces[name] = excess
 figure, axis = plt.subplots(figsize=(5, 2.8))
 for name, excess in traces.items():
@@ -266,10 +268,19 @@ def watch(step, loss):
                 curves[name].append(-float(predict(guide, a).log_prob(b).mean()))
 
 
-fit(ELBO(80)(guide.model, guide), few_x, few_y, steps(2000, 60), 80, 0.02, callback=watch)
+fit(
+    ELBO(80)(guide.model, guide), few_x, few_y, steps=steps(2000, 60), batch_size=80, learning_rate=0.02, callback=watch
+)
 checked = Variational(OneLayer(), family, MonteCarlo(1))
 result = fit_validated(
-    checked, lambda beta, rows: ELBO(rows), few_x, few_y, steps(2000, 60), 80, 0.02, validation=Validation(betas=(1.0,))
+    checked,
+    lambda beta, rows: ELBO(rows),
+    few_x,
+    few_y,
+    steps=steps(2000, 60),
+    batch_size=80,
+    learning_rate=0.02,
+    validation=Validation(betas=(1.0,)),
 )
 with torch.no_grad():
     kept = -float(predict(checked, many_x).log_prob(many_y).mean())
@@ -292,7 +303,7 @@ print(f"new rows: {curves['new rows'][-1]:.2f} after all steps, {kept:.2f} with 
 pyro.set_rng_seed(4)
 ordinary = Variational(OneLayer(), InducingPoints(20), MonteCarlo(1))
 ordinary.initialize(few_x, few_y)
-fit(ELBO(80)(ordinary.model, ordinary), few_x, few_y, steps(500), 80, 0.02)
+fit(ELBO(80)(ordinary.model, ordinary), few_x, few_y, steps=steps(500), batch_size=80, learning_rate=0.02)
 far = torch.linspace(-8, 8, 200)[:, None]
 figure, axes = plt.subplots(1, 2, figsize=(7, 2.8), sharey=True)
 for axis, (name, trained) in zip(axes, {"ordinary": ordinary, "amortized": checked}.items(), strict=True):
@@ -347,7 +358,7 @@ observed = hidden * (0.5 + seen[:, 0]) + 0.05 * torch.randn(200)
 encoder = Encoder()
 guide = Variational(Latent(), InducingPoints(20), MonteCarlo(5), networks={"w": encoder})
 guide.initialize(seen, observed)
-fit(ELBO(200)(guide.model, guide), seen, observed, steps(1500), 50, 0.01)
+fit(ELBO(200)(guide.model, guide), seen, observed, steps=steps(1500), batch_size=50, learning_rate=0.01)
 with torch.no_grad():
     found = encoder(seen, observed)
 figure, axis = plt.subplots(figsize=(3.4, 3))

@@ -44,14 +44,14 @@ from pyro_dgp import (
     WhitenedNUTS,
     draw_gap,
     fit,
+    import_arviz,
     inference_gap,
     module_local_parameters,
     predict,
     predict_mcmc,
     run_chains,
+    to_arviz,
 )
-from pyro_dgp.export.arviz_groups import import_arviz
-from pyro_dgp.export.inference_data import to_arviz
 
 az = import_arviz()
 SMOKE = os.environ.get("PYRO_DGP_SMOKE") == "1"
@@ -105,12 +105,22 @@ logging.getLogger("pyro_dgp").setLevel(
 
 # %%
 folder = Path(tempfile.mkdtemp())
-slices = run_chains(EllipticalSlice(model), (x, y), count(700, 12), count(200, 4), num_chains=4, folder=folder)
-more = run_chains(EllipticalSlice(model), (x, y), count(1000, 16), count(200, 4), num_chains=4, folder=folder)
+slices = run_chains(
+    EllipticalSlice(model), (x, y), num_samples=count(700, 12), warmup_steps=count(200, 4), num_chains=4, folder=folder
+)
+more = run_chains(
+    EllipticalSlice(model), (x, y), num_samples=count(1000, 16), warmup_steps=count(200, 4), num_chains=4, folder=folder
+)
 assert torch.equal(more.draws["h_whitened"][:, : slices.draws["h_whitened"].shape[1]], slices.draws["h_whitened"])
 slices = more
 
-nuts = run_chains(WhitenedNUTS(model, 5, target_accept_prob=0.9), (x, y), count(200, 8), count(200, 6), num_chains=4)
+nuts = run_chains(
+    WhitenedNUTS(model, max_tree_depth=5, target_accept_prob=0.9),
+    (x, y),
+    num_samples=count(200, 8),
+    warmup_steps=count(200, 6),
+    num_chains=4,
+)
 print({name: tuple(values.shape) for name, values in slices.draws.items()})
 
 # %% [markdown]
@@ -125,7 +135,7 @@ print({name: tuple(values.shape) for name, values in slices.draws.items()})
 def in_arviz(chains):
     draws = next(iter(chains.draws.values())).shape[:2]  # predict_mcmc takes 100 if not told otherwise
     at_data = predict_mcmc(model, chains.flat, x, y, x, num_draws=draws[0] * draws[1])
-    return to_arviz(at_data, x, y, chains.draws, chains.stats)
+    return to_arviz(at_data, x, y, draws=chains.draws, sample_stats=chains.stats)
 
 
 def squeezed(values):
@@ -210,9 +220,11 @@ print(f"expected log density of a new row {loo.elpd_loo / 40:.3f}, rows with a s
 with module_local_parameters(model):
     guide = Variational(model, InducingPoints(20), MonteCarlo(10))
     guide.initialize(x, y)
-    fit(ELBO(40)(model, guide), x, y, count(3000, 3), 40, 0.01)
+    fit(ELBO(40)(model, guide), x, y, steps=count(3000, 3), batch_size=40, learning_rate=0.01)
     variational = predict(guide, grid, num_samples=400, num_hyperparameter_draws=count(100, 5))
-again = run_chains(EllipticalSlice(model), (x, y), count(1000, 16), count(200, 4), num_chains=4, seed=9)
+again = run_chains(
+    EllipticalSlice(model), (x, y), num_samples=count(1000, 16), warmup_steps=count(200, 4), num_chains=4, seed=9
+)
 gaps = {
     "another run": inference_gap(predict_mcmc(model, again.flat, x, y, grid, num_draws=400), sampled),
     "variational": inference_gap(variational, sampled),
@@ -220,7 +232,7 @@ gaps = {
 for name, gap in gaps.items():
     print(name, {key: round(value, 3) for key, value in gap.figures().items()})
 path = folder / "gap.png"
-draw_gap(gaps, grid, path, "elliptical slices")
+draw_gap(gaps, grid, path, reference="elliptical slices")
 figure, axis = plt.subplots(figsize=(11, 3), layout="constrained")
 axis.imshow(plt.imread(path))
 _ = axis.axis("off")

@@ -57,13 +57,13 @@ from pyro_dgp import (
     WithMean,
     draw_gap,
     fit,
+    import_arviz,
     inference_gap,
     module_local_parameters,
     predict,
     predict_mcmc,
     run_chains,
 )
-from pyro_dgp.export.arviz_groups import import_arviz
 
 SMOKE = os.environ.get("PYRO_DGP_SMOKE") == "1"
 torch.set_default_dtype(torch.float64)
@@ -111,7 +111,7 @@ def by_guide(model, process, propagation, loss, x, y, steps):
     with module_local_parameters(model):
         guide = Variational(model, process, propagation)
         guide.initialize(x, y)
-        fit(loss(model, guide), x, y, count(steps, 3), len(x), 0.02)
+        fit(loss(model, guide), x, y, steps=count(steps, 3), batch_size=len(x), learning_rate=0.02)
     return lambda new: predict(guide, new, num_samples=400)
 
 
@@ -133,7 +133,9 @@ def sampled(kernel, seed, draws):
     """Four chains, and a word on how well they agree."""
 
     def run(model, x, y):
-        chains = run_chains(kernel(model), (x, y), count(draws, 8), count(200, 4), num_chains=4, seed=seed)
+        chains = run_chains(
+            kernel(model), (x, y), num_samples=count(draws, 8), warmup_steps=count(200, 4), num_chains=4, seed=seed
+        )
         az = import_arviz()
         lp = az.convert_to_dataset({"lp": chains.stats["lp"]})
         words = (
@@ -150,7 +152,7 @@ def sampled(kernel, seed, draws):
 SAMPLERS = {
     "ess": sampled(EllipticalSlice, 0, 700),
     "ess again": sampled(EllipticalSlice, 9, 700),
-    "nuts": sampled(lambda model: WhitenedNUTS(model, 5), 0, 150),
+    "nuts": sampled(lambda model: WhitenedNUTS(model, max_tree_depth=5), 0, 150),
 }
 GUIDES = {"dsvi": dsvi, "amortized": amortized, "dspp": dspp}
 
@@ -204,7 +206,7 @@ def show_gap(predictions, grid, title):
         label = name + (" (no posterior)" if name == "dspp" else "")
         print(f"{label:<22}" + "".join(f"{v:>{w}.3f}" for v, w in zip(figures.values(), (10, 10, 13, 11), strict=True)))
     path = folder / "gap.png"
-    draw_gap(gaps, grid, path, title)
+    draw_gap(gaps, grid, path, reference=title)
     figure, axis = plt.subplots(figsize=(11, 3), layout="constrained")
     axis.imshow(plt.imread(path))
     axis.axis("off")

@@ -52,7 +52,7 @@ def run(key: Record, recipe: Method, settings: Settings, *, data: Path | None, d
 
     :param key: names the run: ``experiment``, ``dataset``, ``method``, ``split``.
     """
-    part = split(read_data(key["dataset"], data), settings.split, torch.get_default_dtype())
+    part = split(read_data(key["dataset"], data), settings.split, dtype=torch.get_default_dtype())
     torch.manual_seed(settings.seed)
     model = recipe.model(part.x_train, settings)
     fitted = recipe.inference.run(model, part.x_train, part.y_train, settings, lambda *_: None)

@@ -55,7 +55,15 @@ def fit_ours(layers: int, part: Split, sizes: Sizes, seed: int) -> tuple[Tensor,
     model = DeepGP(x, layers, sizes.width)
     guide = Variational(model, InducingPoints(min(sizes.inducing, len(x))), MonteCarlo(sizes.samples))
     guide.initialize(x, y)
-    fit(ELBO(num_data=len(x))(model, guide), x, y, sizes.steps, sizes.batch_size, sizes.learning_rate, seed)
+    fit(
+        ELBO(num_data=len(x))(model, guide),
+        x,
+        y,
+        steps=sizes.steps,
+        batch_size=sizes.batch_size,
+        learning_rate=sizes.learning_rate,
+        seed=seed,
+    )
     p = predict(guide, part.x_test)
     return p.mean, p.log_prob(part.y_test)
 

@@ -94,7 +94,16 @@ def train(layers: int, total: int, recipe: AffineMaps | OneNetwork, *, seed: int
     with module_local_parameters(guide, model):
         steps = epochs * -(-round(0.75 * len(x)) // 100)
         result = fit_validated(
-            guide, lambda beta, count: ELBO(count), x, y, steps, 100, 0.005, seed, validation, split=seed
+            guide,
+            lambda beta, count: ELBO(count),
+            x,
+            y,
+            steps=steps,
+            batch_size=100,
+            learning_rate=0.005,
+            seed=seed,
+            validation=validation,
+            split=seed,
         )
         with torch.no_grad():
             error = float(((predict(guide, x_test).mean > 0.5) != (y_test > 0.5)).double().mean())

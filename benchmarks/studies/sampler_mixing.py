@@ -36,6 +36,7 @@ from pyro_dgp import (
     EllipticalSlice,
     PriorDraw,
     SurrogateScale,
+    SurrogateSlice,
     WhitenedNUTS,
     predict_mcmc,
     run_chains,
@@ -58,11 +59,15 @@ class Problem:
 
     def ess(self, model: PyroModule) -> MCMCKernel:
         """Return elliptical slice sampling of a model."""
-        return EllipticalSlice(model, density=CompiledDensity, start=self.start, surrogate_scale=self.surrogate_scale)
+        if self.surrogate_scale is None:
+            return EllipticalSlice(model, density=CompiledDensity, start=self.start)
+        return SurrogateSlice(model, scale=self.surrogate_scale, density=CompiledDensity, start=self.start)
 
     def nuts(self, model: PyroModule) -> MCMCKernel:
         """Return the No-U-Turn sampler of a model."""
-        return WhitenedNUTS(model, self.tree_depth, CompiledDensity, self.start, target_accept_prob=0.9)
+        return WhitenedNUTS(
+            model, max_tree_depth=self.tree_depth, density=CompiledDensity, start=self.start, target_accept_prob=0.9
+        )
 
 
 PROBLEMS = {"step": Problem(2, PriorDraw(), 6, None), "yacht": Problem(6, Ascent(), 7, SurrogateScale())}
@@ -80,7 +85,7 @@ def step_function() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def yacht(folder: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Read 100 training rows of split 0, and its test rows."""
-    part = split(load(folder / "yacht.npz"), 0, torch.float64)
+    part = split(load(folder / "yacht.npz"), 0, dtype=torch.float64)
     rows = torch.randperm(len(part.x_train), generator=torch.Generator().manual_seed(0))[:100]
     return part.x_train[rows], part.y_train[rows], part.x_test, part.y_test
 
@@ -159,9 +164,15 @@ def sample(
     problem = PROBLEMS[arguments.problem]
     model = deep_with_priors(data[0], Settings(width=problem.width))
     folder = arguments.folder / arguments.problem / name
-    sizes = arguments.draws, arguments.warmup, arguments.chains
-    kernel = SAMPLERS[name](problem, model)
-    chains = run_chains(kernel, data[:2], *sizes, 0, arguments.processes, folder=folder)
+    chains = run_chains(
+        SAMPLERS[name](problem, model),
+        data[:2],
+        num_samples=arguments.draws,
+        warmup_steps=arguments.warmup,
+        num_chains=arguments.chains,
+        processes=arguments.processes,
+        folder=folder,
+    )
     values, nll = judged(model, chains, data)
     row = {
         "problem": arguments.problem,

@@ -67,7 +67,7 @@ def epoch(rows: int, inducing: int) -> Outcome:
         guide.initialize(*start)
         reset_peak_memory("cpu")
         begin = time.perf_counter()
-        fit_stream(ELBO(rows)(model, guide), stream, -(-rows // STREAM_BATCH), STREAM_BATCH)
+        fit_stream(ELBO(rows)(model, guide), stream, steps=-(-rows // STREAM_BATCH), batch_size=STREAM_BATCH)
         return {"seconds": time.perf_counter() - begin, "peak_mb": peak_memory_mb("cpu")}
 
 

@@ -63,7 +63,7 @@ def run(draws: int = 300, warmup: int = 300, steps: int = 3000, depth: int = 6) 
     guide = Variational(model, InducingPoints(40), MonteCarlo(10))
     guide.initialize(x, y)
     with module_local_parameters():
-        training = fit(ELBO(num_data=40)(model, guide), x, y, steps)
+        training = fit(ELBO(num_data=40)(model, guide), x, y, steps=steps)
     dsvi = predict(guide, grid, num_samples=400, num_hyperparameter_draws=40)
     start = time.perf_counter()
     with module_local_parameters(model):

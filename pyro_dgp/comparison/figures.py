@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
+
+from pyro_dgp.comparison.canvas import blank_figure
 
 Array = NDArray[Any]
 Curves = Mapping[str, Mapping[str, Array]]
@@ -27,8 +27,7 @@ def plot_comparison(rows: Sequence[Mapping[str, Any]], curves: Curves, path: Pat
     """
     names = [row["method"] for row in rows if row["method"] in curves]
     columns = max(len(names), 4)
-    figure = Figure(figsize=(3.1 * columns, 6.6), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = blank_figure(3.1 * columns, 6.6)
     top, bottom = figure.subfigures(2, 1, height_ratios=[1.05, 1])
     axes = top.subplots(1, len(names), squeeze=False, sharey=True)[0]
     sizes = {row["method"]: row["n_train"] for row in rows}

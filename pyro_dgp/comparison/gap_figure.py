@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from torch import Tensor
 
+from pyro_dgp.comparison.canvas import blank_figure
 from pyro_dgp.prediction.gap import InferenceGap
 
 
-def draw_gap(gaps: Mapping[str, InferenceGap], x: Tensor, path: Path, reference: str) -> None:
+def draw_gap(gaps: Mapping[str, InferenceGap], x: Tensor, path: Path, *, reference: str) -> None:
     """The four distances of each method at each input, over the one input, or sorted where there are several."""
     names = {
         "mean": "mean of f, off by (sd)",
@@ -20,8 +19,7 @@ def draw_gap(gaps: Mapping[str, InferenceGap], x: Tensor, path: Path, reference:
         "wasserstein": "1-Wasserstein of f (sd)",
         "kl": "KL of predictions (nats)",
     }
-    figure = Figure(figsize=(11, 3), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = blank_figure(11.0, 3.0)
     for axis, (field, title) in zip(figure.subplots(1, 4), names.items(), strict=True):
         for name, gap in gaps.items():
             values = getattr(gap, field)

@@ -141,6 +141,8 @@ def report(gaps: dict[str, dict[str, InferenceGap]], study: GapStudy, new: Tenso
                 "method": name, "hyperparameters": condition, "reference": study.reference, **gap.figures(),
                 "approximates_posterior": method.inference.approximates_posterior(Settings()),
             })  # fmt: skip
-        draw_gap(by_method, new, folder / f"gap-{condition}.png", f"{study.reference}, {condition} hyperparameters")
+        draw_gap(
+            by_method, new, folder / f"gap-{condition}.png", reference=f"{study.reference}, {condition} hyperparameters"
+        )
     (folder / FILE).write_text(json.dumps(rows, indent=2) + "\n")
     return rows

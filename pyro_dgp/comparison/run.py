@@ -23,6 +23,7 @@ from pyro_dgp.comparison.gap_study import GapStudy, report
 from pyro_dgp.data.dataset import Dataset, Split, load_default, split
 from pyro_dgp.data.dataset import check as check_data
 from pyro_dgp.export.inference_data import to_arviz
+from pyro_dgp.internal.optional import require
 from pyro_dgp.internal.peak_memory import peak_memory_mb, reset_peak_memory
 from pyro_dgp.likelihoods import NOISE_FLOOR
 from pyro_dgp.models.deep_gp import KERNELS
@@ -96,7 +97,7 @@ def compare(
     dataset = comparison.dataset or load_default()
     check_data(dataset)
     device = _device(comparison.device)
-    part = split(dataset, settings.split, getattr(torch, comparison.dtype), device)
+    part = split(dataset, settings.split, dtype=getattr(torch, comparison.dtype), device=device)
     config = _config(comparison, dataset)
     rows = _finished(comparison, config)
     _make_folder(comparison.output)
@@ -151,7 +152,11 @@ def compare(
 
 
 def check(comparison: Comparison) -> None:
-    """Raise ``ValueError`` with one sentence for anything in the request that cannot be run."""
+    """Raise ``ValueError`` with one sentence for anything in the request that cannot be run.
+
+    :raises ImportError: if a package that every comparison needs is missing.
+    """
+    require("arviz", "h5netcdf", "matplotlib", "scoringrules", extra="compare", what="a comparison")
     settings = comparison.settings
     unknown = [name for name in comparison.methods if name not in METHODS]
     if unknown:
@@ -347,7 +352,9 @@ def _write(output: Path, rows: list[Row], part: Split, fitted: Fitted, given: Te
     x, y, new = part.x_train[shown], part.y_train[shown], (prediction, part.x_test, part.y_test)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "the prediction was made from")  # a remark has said so
-        data = to_arviz(fitted.predict(x), x, y, fitted.draws, fitted.sample_stats, new, shown)
+        data = to_arviz(
+            fitted.predict(x), x, y, draws=fitted.draws, sample_stats=fitted.sample_stats, new=new, rows=shown
+        )
     _atomically(output / f"{name}.nc", lambda path: data.to_netcdf(str(path)))
     curves = _curves(fitted, prediction, part)
     _atomically(output / f"{name}.npz", lambda path: _save_arrays(path, curves))

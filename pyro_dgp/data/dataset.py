@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import logging
 import zipfile
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from pyro_dgp.internal.optional import optional
 
 Array = NDArray[np.float64]
 logger = logging.getLogger("pyro_dgp")
@@ -25,6 +26,7 @@ class Dataset:
     name: str
     x: Array
     y: Array
+    _: KW_ONLY
     splits: NDArray[np.bool_] | None = None
 
     def fingerprint(self) -> str:
@@ -118,14 +120,15 @@ def _from_npz(path: Path, target: str | None) -> Dataset:
     splits = arrays.get("splits")
     if splits is not None and (splits.ndim != 2 or len(splits) != len(x)):
         raise ValueError(f"'splits' in {path.name!r} has shape {splits.shape}: it must be (N, K), 1 for test rows")
-    return Dataset(path.stem, x.astype(float), y.astype(float), None if splits is None else splits == 1)
+    return Dataset(path.stem, x.astype(float), y.astype(float), splits=None if splits is None else splits == 1)
 
 
 def _from_table(path: Path, suffix: str, target: str | None) -> Dataset:
+    pandas = optional("pandas", extra="compare", what=f"reading {path.name!r}")
+    if suffix == ".parquet":
+        optional("pyarrow", extra="parquet", what=f"reading {path.name!r}")
     try:
-        table = pd.read_csv(path) if suffix == ".csv" else pd.read_parquet(path)
-    except ImportError as error:
-        raise ValueError(f"reading {path.name!r} needs pyarrow: pip install 'pyro-dgp[parquet]'") from error
+        table = pandas.read_csv(path) if suffix == ".csv" else pandas.read_parquet(path)
     except (ValueError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(f"{path.name!r} cannot be read as {suffix[1:]} ({reason}): check the file") from error
@@ -135,7 +138,7 @@ def _from_table(path: Path, suffix: str, target: str | None) -> Dataset:
         raise ValueError(f"{path.name!r} has no column {target!r}: its columns are {columns}")
     if table.empty and len(table.columns):
         raise ValueError(f"{path.name!r} has zero rows: give a file with data")
-    words = [str(name) for name in table.columns if not pd.api.types.is_numeric_dtype(table[name])]
+    words = [str(name) for name in table.columns if not pandas.api.types.is_numeric_dtype(table[name])]
     if words:
         raise ValueError(f"column {words[0]!r} of {path.name!r} does not hold numbers: encode or drop it")
     y = table[target].to_numpy(dtype=float, na_value=np.nan)
@@ -169,7 +172,7 @@ def check(dataset: Dataset) -> None:
         )
 
 
-def split(dataset: Dataset, number: int, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Split:
+def split(dataset: Dataset, number: int, *, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Split:
     """Training and test part ``number``: the file's own, else a random 90/10 one drawn with that seed.
 
     :raises ValueError: if there is no such split, or a column is constant in its training part.

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyro_dgp.data.dataset import Dataset
+from pyro_dgp.internal.optional import optional
 
 Array = NDArray[np.float64]
 
@@ -55,7 +56,7 @@ def letters(rows: int = 40_000, seed: int = 0) -> Dataset:
     x = generator.uniform(size=(rows, 2))
     splits = np.zeros((rows, 1), dtype=bool)
     splits[generator.permutation(rows)[: rows // 3]] = True
-    return Dataset("letters", x, inside_letters(x).astype(float), splits)
+    return Dataset("letters", x, inside_letters(x).astype(float), splits=splits)
 
 
 def describe_letters(resolution: int = 2000) -> dict[str, float]:
@@ -63,8 +64,7 @@ def describe_letters(resolution: int = 2000) -> dict[str, float]:
 
     :param resolution: points of the grid in each direction that both are measured on.
     """
-    import contourpy
-
+    contourpy = optional("contourpy", extra="compare", what="measuring the outlines")
     at = (np.arange(resolution) + 0.5) / resolution
     level = _level(*np.meshgrid(at, at))
     lines: Any = contourpy.contour_generator(at, at, level).lines(0.0)

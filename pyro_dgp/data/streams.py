@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.preprocessing import StandardScaler
 from torch import Tensor
+
+from pyro_dgp.internal.optional import optional
 
 Block = tuple[NDArray[Any], NDArray[Any]]
 
@@ -136,10 +137,7 @@ class ParquetStream(Stream):
 
     def __init__(self, path: str | Path, target: str, **batches: Any) -> None:
         super().__init__(**batches)
-        try:
-            from pyarrow import parquet
-        except ImportError as error:
-            raise ImportError("reading Parquet needs pyarrow: pip install 'pyro-dgp[parquet]'") from error
+        parquet = optional("pyarrow.parquet", extra="parquet", what="reading Parquet")
         self.file, self.target = parquet.ParquetFile(path), target
         schema = self.file.schema_arrow
         names = schema.names
@@ -167,6 +165,8 @@ class Standardized(Stream):
     """
 
     def __init__(self, stream: Stream) -> None:
+        from sklearn.preprocessing import StandardScaler
+
         super().__init__(stream.dtype, stream.device)
         self.stream, self.sizes = stream, stream.sizes
         self.inputs, self.targets = StandardScaler(), StandardScaler()

@@ -17,10 +17,16 @@ Labels = Mapping[str, np.ndarray]
 
 
 def import_arviz() -> Any:
-    """ArviZ, without the announcement that 0.23 makes once a day."""
+    """ArviZ, without the announcement that 0.23 makes once a day.
+
+    :raises ImportError: without ArviZ, which the extra ``arviz`` installs.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
-        import arviz
+        try:
+            import arviz
+        except ModuleNotFoundError as error:
+            raise ImportError("an ArviZ object or R-hat needs arviz: pip install 'pyro-dgp[arviz]'") from error
     return arviz
 
 
@@ -28,6 +34,7 @@ def from_groups(
     groups: Groups,
     dims: Axes | None = None,
     coords: Labels | None = None,
+    *,
     pred_dims: Axes | None = None,
     pred_coords: Labels | None = None,
 ) -> Any:

@@ -19,6 +19,7 @@ def to_arviz(
     prediction: Prediction,
     x: Tensor,
     y: Tensor,
+    *,
     draws: Mapping[str, Tensor] | None = None,
     sample_stats: Mapping[str, np.ndarray] | None = None,
     new: tuple[Prediction, Tensor, Tensor | None] | None = None,
@@ -82,7 +83,7 @@ def to_arviz(
     groups["predictions_constant_data"] = {"x": _numpy(x_new)} | ({} if y_new is None else {"y": _numpy(y_new)})
     new_dims = {"y": ["new_row", *outputs], "x": ["new_row", "input"]}
     new_coords = {"new_row": np.arange(len(x_new)), "draw": np.arange(num_samples)}
-    return from_groups(groups, dims, coords, new_dims, new_coords)
+    return from_groups(groups, dims, coords, pred_dims=new_dims, pred_coords=new_coords)
 
 
 def _sizes(draws: Mapping[str, Tensor], sample_stats: Mapping[str, np.ndarray]) -> tuple[int, int]:

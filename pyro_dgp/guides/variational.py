@@ -59,6 +59,7 @@ class Variational(PassHandler):
         model: Any,
         processes: Families,
         propagation: Propagation,
+        *,
         latents: AutoMessenger | None = None,
         networks: Mapping[str, nn.Module] | None = None,
     ) -> None:

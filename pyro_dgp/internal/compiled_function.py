@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributions import Distribution
 from torch.fx import GraphModule
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from pyro_dgp.internal.recording import reports
 
@@ -97,6 +96,8 @@ class Program:
         return right
 
     def _make(self, points: Sequence[Tensor]) -> Callable[..., Any] | None:
+        from torch.fx.experimental.proxy_tensor import make_fx
+
         def reported(*values: Tensor) -> tuple[Tensor, ...]:
             with reports() as failures:
                 results = self.function(*values)

@@ -7,17 +7,14 @@ import os
 import pickle
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import KW_ONLY, dataclass, field, is_dataclass
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-import cloudpickle
-import joblib
 import numpy as np
 import pyro
 import torch
-from joblib import Parallel, delayed
 from pyro import poutine
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
@@ -46,6 +43,7 @@ class Chains:
     """
 
     draws: dict[str, Tensor]
+    _: KW_ONLY
     stats: dict[str, np.ndarray] = field(default_factory=dict)
     diagnostics: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
@@ -60,6 +58,7 @@ class Chains:
 def run_chains(
     kernel: MCMCKernel,
     args: tuple[Any, ...],
+    *,
     num_samples: int,
     warmup_steps: int,
     num_chains: int = 4,
@@ -105,6 +104,8 @@ def run_chains(
         for chain, plan in enumerate(plans):
             results.append(plan.run(kernel, args, None if report is None else _shifted(report, chain * each, total)))
     else:
+        from joblib import Parallel, delayed
+
         dtype, local = torch.get_default_dtype(), bool(pyro.settings.get("module_local_params"))
         jobs = (delayed(_run_elsewhere)(plan, kernel, args, dtype, local) for plan in plans)
         for done, result in enumerate(Parallel(n_jobs=workers, return_as="generator")(jobs), 1):
@@ -116,7 +117,13 @@ def run_chains(
     }
     stats = {name: np.array([r.stats[name][:num_samples] for r in results]) for name in results[0].stats}
     spent = sum(result.seconds for result in results)
-    return Chains(draws, stats, [result.diagnostics for result in results], time.perf_counter() - start, spent)
+    return Chains(
+        draws,
+        stats=stats,
+        diagnostics=[result.diagnostics for result in results],
+        seconds=time.perf_counter() - start,
+        sampling_seconds=spent,
+    )
 
 
 @dataclass
@@ -194,6 +201,8 @@ class _Plan:
 
     def _save(self, chain: _Chain) -> None:
         """Only ever after a whole iteration: a draw that is interrupted half-way is made again."""
+        import cloudpickle
+
         assert self.path is not None
         temporary = self.path.with_suffix(".part")
         temporary.write_bytes(cloudpickle.dumps(chain))
@@ -212,6 +221,8 @@ class _Plan:
 
 def _identity(kernel: MCMCKernel, args: tuple[Any, ...], warmup_steps: int) -> str:
     """Equal for equal data, parameters, priors, options and warm-up, in whatever process."""
+    import joblib
+
     model = _inner(kernel.model)
     state = {
         f"{i}.{name}": value

@@ -43,8 +43,8 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
     def __init__(
         self,
         model: Callable[..., Any],
-        function_updates: int = 4,
         *,
+        function_updates: int = 4,
         density: type[WhitenedDensity] = WhitenedDensity,
         start: Start = PriorDraw(),
     ) -> None:

@@ -125,6 +125,7 @@ def predict_mcmc(
     x_train: Tensor,
     y_train: Tensor,
     x: Tensor,
+    *,
     num_draws: int = 100,
     batch_size: int = 1000,
     site: str | None = None,
@@ -187,7 +188,7 @@ def predict_mcmc(
     with torch.no_grad():
         one = _of_elements(observation(slice(0, 1), 0))
         event_shape = (one.batch_shape + one.event_shape)[1:]
-    return Prediction(evaluate, len(x), Size(event_shape), batch_size)
+    return Prediction(evaluate, len(x), Size(event_shape), batch_size=batch_size)
 
 
 def _check_shapes(x_train: Tensor, x: Tensor, draws: Mapping[str, Tensor]) -> None:

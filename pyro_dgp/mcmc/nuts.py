@@ -39,6 +39,7 @@ class WhitenedNUTS(NUTS):  # type: ignore[misc]
     def __init__(
         self,
         model: Callable[..., Any],
+        *,
         max_tree_depth: int = 6,
         density: type[WhitenedDensity] = WhitenedDensity,
         start: Start = PriorDraw(),

@@ -44,7 +44,7 @@ class InducingDraws:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StochasticGradientHMC:
     """Samples ``v`` of every GP from ``p(v | y)`` by mini-batches (Chen, Fox and Guestrin 2014; [SGHMC] section 3).
 
@@ -93,6 +93,7 @@ class StochasticGradientHMC:
         guide: Variational,
         x: Tensor,
         y: Tensor,
+        *,
         num_samples: int,
         batch_size: int = 1000,
         seed: int = 0,
@@ -210,7 +211,7 @@ def _sampled(guide: Variational) -> dict[str, nn.Parameter]:
 
 
 def predict_draws(
-    guide: Variational, draws: dict[str, Tensor], x: Tensor, num_draws: int = 100, batch_size: int = 1000
+    guide: Variational, draws: dict[str, Tensor], x: Tensor, *, num_draws: int = 100, batch_size: int = 1000
 ) -> Prediction:
     """The predictive distribution at new inputs from draws of inducing variables: one mixture component for each.
 
@@ -221,4 +222,4 @@ def predict_draws(
     """
     total = len(next(iter(draws.values())))
     states = [{name: values[i] for name, values in draws.items()} for i in equally_spaced(total, num_draws)]
-    return predict(guide, x, len(states), batch_size=batch_size, states=states)
+    return predict(guide, x, num_samples=len(states), batch_size=batch_size, states=states)

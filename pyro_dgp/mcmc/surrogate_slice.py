@@ -37,7 +37,7 @@ class SurrogateSlice(EllipticalSlice):
         if not isinstance(scale, SurrogateScale):
             raise TypeError(f"scale is an object such as SurrogateScale(0.05, 2.0), not {scale!r}")
         self.scale = scale
-        super().__init__(model, function_updates, density=density, start=start)
+        super().__init__(model, function_updates=function_updates, density=density, start=start)
 
     def _forget(self) -> None:
         super()._forget()

@@ -44,6 +44,7 @@ class DeepGP(PyroModule):
         x: Tensor,
         layers: int = 2,
         width: int = 5,
+        *,
         kernel: str = "matern52",
         likelihood: Likelihood | None = None,
         outputs: int = 1,

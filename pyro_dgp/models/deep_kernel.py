@@ -87,7 +87,7 @@ class DeepKernel(PyroModule):
     :param model: any model called as ``model(x, y)``, of inputs ``(N, features)``: build it on ``extractor(x).detach()``.
 
     ``fit`` trains it as it trains any model. Other networks than :class:`FeatureExtractor` may need
-    ``fit(..., optimizer=adam_for_networks)``, after ``from pyro_dgp.training.loop import adam_for_networks``: at the learning rate that suits kernels they can carry the
+    ``fit(..., optimizer=adam_for_networks)``: at the learning rate that suits kernels they can carry the
     features out of reach of the inducing points, and the mean stays constant from there on.
     """
 

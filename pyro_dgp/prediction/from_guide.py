@@ -24,6 +24,7 @@ from pyro_dgp.propagation import MonteCarlo
 def predict(
     guide: Variational,
     x: Tensor,
+    *,
     num_samples: int = 100,
     num_hyperparameter_draws: int | None = None,
     batch_size: int = 1000,
@@ -82,7 +83,7 @@ def predict(
                     parts.append(_mixture_of(passed, name))
         return stack_mixtures(parts)
 
-    return Prediction(evaluate, len(x), Size(event_shape), batch_size)
+    return Prediction(evaluate, len(x), Size(event_shape), batch_size=batch_size)
 
 
 @contextmanager

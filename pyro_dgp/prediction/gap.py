@@ -15,7 +15,7 @@ from pyro_dgp.prediction.prediction import Prediction
 NODES, COMPONENTS, OWN = 400, 30, 13
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class InferenceGap:
     """Distances of a prediction from a reference at each input ``(N,)``; functions of several outputs are averaged over these.
 
@@ -64,10 +64,10 @@ def inference_gap(prediction: Prediction, reference: Prediction) -> InferenceGap
     grid = _grid(ours, theirs)
     apart = torch.stack([(ours.cdf(t) - theirs.cdf(t)).abs() for t in grid])
     return InferenceGap(
-        ((ours.mean() - theirs.mean()).abs() / reference_sd).mean(-1),
-        (sd / reference_sd).log().mean(-1),
-        (torch.trapezoid(apart, grid, dim=0) / reference_sd).mean(-1),
-        _divergence(reference, prediction),
+        mean=((ours.mean() - theirs.mean()).abs() / reference_sd).mean(-1),
+        sd=(sd / reference_sd).log().mean(-1),
+        wasserstein=(torch.trapezoid(apart, grid, dim=0) / reference_sd).mean(-1),
+        kl=_divergence(reference, prediction),
     )
 
 

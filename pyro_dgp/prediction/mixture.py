@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import scoringrules
 import torch
 from pyro import distributions as dist
 from torch import Tensor
 from torch.distributions import Distribution, LowRankMultivariateNormal
 
+from pyro_dgp.internal.optional import optional
 from pyro_dgp.likelihoods import CollapsedObservation
 from pyro_dgp.likelihoods.moments import Moments
 from pyro_dgp.prediction.joining import concatenate
@@ -157,7 +157,10 @@ class Mixture:
         return draws.gather(1, pick).squeeze(1)
 
     def crps(self, value: Tensor) -> Tensor:
-        """Continuous ranked probability score, elementwise, units of y: lower is better."""
+        """Continuous ranked probability score, elementwise, units of y: lower is better.
+
+        :raises ImportError: without scoringrules, which the extra ``compare`` installs.
+        """
         if isinstance(marginals := self._marginals, dist.Normal):
             return _normal_crps(marginals, self._weights, value)
         if self._discrete:
@@ -165,14 +168,18 @@ class Mixture:
             steps = torch.arange(0, top + 1, dtype=value.dtype, device=value.device)
             return torch.stack([(self.cdf(k.expand_as(value)) - (value <= k).to(value)).square() for k in steps]).sum(0)
         draws = self.sample(1000)
-        score = scoringrules.crps_ensemble(value.cpu().numpy(), draws.movedim(0, -1).cpu().numpy())
+        score = _scoringrules().crps_ensemble(value.cpu().numpy(), draws.movedim(0, -1).cpu().numpy())
         return torch.as_tensor(score, dtype=value.dtype, device=value.device)
+
+
+def _scoringrules() -> Any:
+    return optional("scoringrules", extra="compare", what="the CRPS")
 
 
 def _normal_crps(components: dist.Normal, weights: Tensor, value: Tensor) -> Tensor:
     mean, scale = components.loc.movedim(0, -1), components.scale.movedim(0, -1)
     weight = weights.expand(components.loc.shape).movedim(0, -1)
-    score: Tensor = scoringrules.crps_mixnorm(value, mean, scale, weight, backend="torch")
+    score: Tensor = _scoringrules().crps_mixnorm(value, mean, scale, weight, backend="torch")
     return score
 
 

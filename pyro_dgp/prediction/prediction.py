@@ -36,6 +36,7 @@ class Prediction(TorchDistribution):
         evaluate: Callable[[slice], Mixture],
         rows: int,
         event_shape: Size = Size(),
+        *,
         batch_size: int = 1000,
         keep: int = 20_000_000,
     ) -> None:
@@ -147,5 +148,8 @@ class Prediction(TorchDistribution):
         return draws.reshape(shape + draws.shape[1:])
 
     def crps(self, value: Tensor) -> Tensor:
-        """Continuous ranked probability score of the mixture, elementwise, units of y."""
+        """Continuous ranked probability score of the mixture, elementwise, units of y.
+
+        :raises ImportError: without scoringrules, which the extra ``compare`` installs.
+        """
         return self._rows(lambda mixture, part: mixture.crps(part), value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral
 from typing import NoReturn
 
@@ -168,6 +168,7 @@ class AmortizedInducingPoints(ProcessFamily):
     num_inducing: int = 8
     recipe: AmortizationRecipe = AffineMaps()
     covariance: str = "diagonal"
+    _: KW_ONLY
     hidden_scale: float = 1e-2
     scale: float = 1.0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 import torch
 from pyro.distributions import constraints
@@ -119,6 +119,7 @@ class InducingPoints(ProcessFamily):
     num_inducing: int = 128
     covariance: str = "full"
     per_output: bool = False
+    _: KW_ONLY
     hidden_scale: float = 1e-2
     scale: float = 1.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 import torch
 from jaxtyping import Float
@@ -126,6 +126,7 @@ class Hidden:
 
     depth: int = 2
     width: int | None = None
+    _: KW_ONLY
     narrowest: int = 16
 
     def __post_init__(self) -> None:

@@ -6,7 +6,6 @@ import warnings
 
 import torch
 from jaxtyping import Float
-from sklearn.cluster import KMeans, MiniBatchKMeans
 from torch import Tensor
 
 
@@ -24,6 +23,8 @@ def initial_points(x: Float[Tensor, "n d"], size: int, name: str) -> Float[Tenso
                 stacklevel=2,
             )
         return distinct
+    from sklearn.cluster import KMeans, MiniBatchKMeans
+
     seed = int(torch.randint(2**31 - 1, ()))
     estimator = MiniBatchKMeans if len(x) > 20_000 else KMeans
     centres = estimator(size, n_init=1, max_iter=50, random_state=seed).fit(x.cpu().double().numpy()).cluster_centers_

@@ -69,6 +69,7 @@ def fit(
     objective: torch.nn.Module,
     x: Tensor,
     y: Tensor,
+    *,
     steps: int,
     batch_size: int = 256,
     learning_rate: float = 0.02,
@@ -92,12 +93,22 @@ def fit(
     check_data(x, y)
     _check_objective(objective, len(x), batch_size)
     pairs = ((x[index], y[index]) for index in batches(len(x), batch_size, seed))
-    return _minimise(objective, pairs, len(x), steps, learning_rate, callback, optimizer, stop)
+    return _minimise(
+        objective,
+        pairs,
+        len(x),
+        steps=steps,
+        learning_rate=learning_rate,
+        callback=callback,
+        optimizer=optimizer,
+        stop=stop,
+    )
 
 
 def fit_stream(
     objective: torch.nn.Module,
     stream: Stream,
+    *,
     steps: int,
     batch_size: int = 1024,
     learning_rate: float = 0.02,
@@ -113,13 +124,23 @@ def fit_stream(
     """
     _check_objective(objective, len(stream), batch_size)
     pairs = stream.batches(batch_size, seed)
-    return _minimise(objective, pairs, len(stream), steps, learning_rate, callback, optimizer, stop)
+    return _minimise(
+        objective,
+        pairs,
+        len(stream),
+        steps=steps,
+        learning_rate=learning_rate,
+        callback=callback,
+        optimizer=optimizer,
+        stop=stop,
+    )
 
 
 def _minimise(
     objective: torch.nn.Module,
     pairs: Iterator[tuple[Tensor, Tensor]],
     rows: int,
+    *,
     steps: int,
     learning_rate: float,
     callback: Callback | None,

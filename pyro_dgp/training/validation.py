@@ -29,7 +29,7 @@ Report = Callable[[int, int, dict[str, float]], None]
 LossRecipe = Callable[[float, int], Callable[[Any, Any], torch.nn.Module]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Validation:
     """How a predictive loss is kept from overfitting.
 
@@ -88,7 +88,7 @@ class Validation:
         return mask
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ValidatedFit:
     """What a validated training run leaves behind.
 
@@ -205,6 +205,7 @@ def fit_validated(
     loss: LossRecipe,
     x: Tensor,
     y: Tensor,
+    *,
     steps: int,
     batch_size: int = 256,
     learning_rate: float = 0.02,
@@ -263,11 +264,20 @@ def fit_validated(
         raise
     _restore(training.state, best.best_state)
     return ValidatedFit(
-        chosen, best.best_step, best.steps, best.best, best.standard_error, int((~mask).sum()), int(mask.sum()),
-        training.done, search_steps, time.perf_counter() - began,
-        longest.checking_seconds + sum(run.seconds for run in {*trials, *runs} - {longest}),
-        {run.beta: run.best for run in trials}, None if longest.failure is None else str(longest.failure),
-    )  # fmt: skip
+        beta=chosen,
+        best_step=best.best_step,
+        run_steps=best.steps,
+        validation_nll=best.best,
+        validation_error=best.standard_error,
+        rows=int((~mask).sum()),
+        validation_rows=int(mask.sum()),
+        steps=training.done,
+        search_steps=search_steps,
+        seconds=time.perf_counter() - began,
+        extra_seconds=longest.checking_seconds + sum(run.seconds for run in {*trials, *runs} - {longest}),
+        searched={run.beta: run.best for run in trials},
+        failure=None if longest.failure is None else str(longest.failure),
+    )
 
 
 def _snapshot(module: torch.nn.Module) -> dict[str, Any]:

@@ -110,8 +110,8 @@ class ByGuide(Inference):
         steps = settings.steps(len(x), settings.batch_size)
         loss = self.loss(settings, len(x))
         fit(
-            loss(model, guide), x, y, steps, settings.batch_size, settings.learning_rate, settings.seed,
-            lambda step, value: progress(step + 1, steps, {"loss": value}), self.optimizer,
+            loss(model, guide), x, y, steps=steps, batch_size=settings.batch_size, learning_rate=settings.learning_rate, seed=settings.seed,
+            callback=lambda step, value: progress(step + 1, steps, {"loss": value}), optimizer=self.optimizer,
         )  # fmt: skip
         figures = self.figures(guide, settings) | loss.figures()
         return Fitted(partial(predict, guide), len(x), steps, time.perf_counter() - start, diagnostics=figures)
@@ -152,9 +152,9 @@ class ByValidatedGuide(ByGuide):
         guide = self.guide(model, settings)
         steps = settings.steps(len(x), settings.batch_size)
         result = fit_validated(
-            guide, lambda beta, rows: self.loss(replace(settings, beta=beta), rows), x, y, steps, settings.batch_size,
-            settings.learning_rate, settings.seed, self.validation, settings.split,
-            settings.beta if self.searches else self.validation.betas[0], progress, self.optimizer,
+            guide, lambda beta, rows: self.loss(replace(settings, beta=beta), rows), x, y, steps=steps, batch_size=settings.batch_size,
+            learning_rate=settings.learning_rate, seed=settings.seed, validation=self.validation, split=settings.split,
+            beta=settings.beta if self.searches else self.validation.betas[0], report=progress, optimizer=self.optimizer,
         )  # fmt: skip
         figures = self.figures(guide, settings) | {
             "beta": result.beta,
@@ -206,8 +206,8 @@ class ByMarginalLikelihood(Inference):
         """See :class:`Inference`."""
         steps = settings.epochs if settings.epochs is not None else self.default_steps
         result = fit(
-            MarginalLikelihood(model), x, y, steps, len(x), max(settings.learning_rate, 0.03), settings.seed,
-            lambda step, loss: progress(step + 1, steps, {"loss": loss}),
+            MarginalLikelihood(model), x, y, steps=steps, batch_size=len(x), learning_rate=max(settings.learning_rate, 0.03), seed=settings.seed,
+            callback=lambda step, loss: progress(step + 1, steps, {"loss": loss}),
         )  # fmt: skip
         return Fitted(partial(predict_mcmc, model, {}, x, y), len(x), steps, result.seconds)
 
@@ -237,7 +237,7 @@ class ByMCMC(Inference):
         """See :class:`Inference`."""
         kernel = self.kernel(model, x, y, settings)
         result = run_chains(
-            kernel, (x, y), settings.mcmc_samples, settings.warmup, settings.chains, settings.seed,
+            kernel, (x, y), num_samples=settings.mcmc_samples, warmup_steps=settings.warmup, num_chains=settings.chains, seed=settings.seed,
             report=lambda done, total: progress(done, total, {}), folder=self.folder,
         )  # fmt: skip
         return Fitted(
@@ -284,8 +284,7 @@ class BySGHMC(Inference):
         guide.initialize(x, y)
         sampler = replace(self.sampler, burn_in=steps, learning_rate=settings.learning_rate)
         result = sampler.run(
-            guide, x, y, settings.mcmc_samples, settings.batch_size, settings.seed,
-            progress,
+            guide, x, y, num_samples=settings.mcmc_samples, batch_size=settings.batch_size, seed=settings.seed, report=progress,
         )  # fmt: skip
         draws = {_site(name): values.mT.unsqueeze(0) for name, values in result.draws.items()}
         figures = {"inducing": family.num_inducing} | {

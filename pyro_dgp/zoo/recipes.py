@@ -20,12 +20,12 @@ from pyro_dgp.zoo.settings import Settings
 
 def shallow(x: Tensor, settings: Settings) -> DeepGP:
     """One GP."""
-    return DeepGP(x, 1, settings.width, settings.kernel).to(x)
+    return DeepGP(x, 1, settings.width, kernel=settings.kernel).to(x)
 
 
 def deep(x: Tensor, settings: Settings) -> DeepGP:
     """``settings.layers`` GPs."""
-    return DeepGP(x, settings.layers, settings.width, settings.kernel).to(x)
+    return DeepGP(x, settings.layers, settings.width, kernel=settings.kernel).to(x)
 
 
 def deep_with_priors(x: Tensor, settings: Settings) -> DeepGP:
@@ -40,7 +40,7 @@ def nuts(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> Whitened
 
 def sparse_nuts(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> WhitenedNUTS:
     """The same with inducing inputs by k-means in every layer."""
-    inputs = inducing_inputs(model, x, y, min(settings.inducing, len(x)))
+    inputs = inducing_inputs(model, x, y, num_inducing=min(settings.inducing, len(x)))
     return WhitenedNUTS(whitened(model, inputs), max_tree_depth=5, target_accept_prob=0.9)
 
 

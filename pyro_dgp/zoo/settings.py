@@ -15,7 +15,7 @@ Progress = Callable[[int, int, dict[str, float]], None]
 DEFAULT_STEPS = 2000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """What a user can set for every method; a method reads what concerns it.
 

@@ -1,3 +1,5 @@
+from typing import Any
+
 """The profile divides the time of a training step among its parts."""
 
 import pytest
@@ -9,7 +11,7 @@ from benchmarks.studies import profile_of_a_step
 def test_the_profile_divides_a_step_among_kinds(tmp_path):
     rows = []
     for name, part in (("svgp", "moments"), ("avdgp-ar2pp", "networks")):
-        row = {
+        row: dict[str, Any] = {
             "method": name,
             **profile_of_a_step.shares(
                 profile_of_a_step.training_step(name, profile_of_a_step.SETTINGS[name], 8), repeats=2

@@ -28,7 +28,7 @@ def test_dsvi_fits_the_step_function_out_of_the_box():
     model = DeepGP(x, 2, 1)
     guide = Variational(model, InducingPoints(40), MonteCarlo(10))
     guide.initialize(x, y)
-    fit(ELBO(num_data=40)(model, guide), x, y, 1200)
+    fit(ELBO(num_data=40)(model, guide), x, y, steps=1200)
     grid = torch.linspace(-1, 1, 101)[:, None]
     away = grid[:, 0].abs() > 0.1
     error = (predict(guide, grid).mean - step_function_agreement.step(grid))[away]

@@ -139,12 +139,14 @@ def test_training_from_disk_is_training_in_memory(tmp_path):
         return ELBO(num_data=40)(guide.model, guide)
 
     stream = NumpyStream(tmp_path / "x.npy", tmp_path / "y.npy")
-    whole = fit(objective(), x, y, 5, batch_size=40).losses  # all rows in one batch: their order makes no difference
-    assert fit_stream(objective(), stream, 5, batch_size=40).losses == pytest.approx(whole, rel=1e-10)
-    losses = fit_stream(objective(), stream, 300, batch_size=10, learning_rate=0.05).losses
+    whole = fit(
+        objective(), x, y, steps=5, batch_size=40
+    ).losses  # all rows in one batch: their order makes no difference
+    assert fit_stream(objective(), stream, steps=5, batch_size=40).losses == pytest.approx(whole, rel=1e-10)
+    losses = fit_stream(objective(), stream, steps=300, batch_size=10, learning_rate=0.05).losses
     assert np.mean(losses[-20:]) < np.mean(losses[:20]) - 0.3
     with pytest.raises(ValueError, match="num_data=40 and there are 100 rows"):
-        fit_stream(objective(), on_disk(tmp_path)[0], 1, batch_size=10)
+        fit_stream(objective(), on_disk(tmp_path)[0], steps=1, batch_size=10)
 
 
 def test_samples_and_dtypes(tmp_path):

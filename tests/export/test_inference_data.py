@@ -131,9 +131,9 @@ def test_what_arviz_offers_works_on_a_sampled_deep_gp(local, tmp_path):
     """Saved, loaded, summarised, drawn, and PSIS-LOO close to leaving rows out by the closed form where there is one."""
     x, y = regression(12)
     model = TwoLayers(x).requires_grad_(False)
-    result = run_chains(WhitenedNUTS(model, 3), (x, y), 60, 30, 2)
+    result = run_chains(WhitenedNUTS(model, max_tree_depth=3), (x, y), num_samples=60, warmup_steps=30, num_chains=2)
     p = predict_mcmc(model, result.flat, x, y, x, num_draws=120)
-    data = to_arviz(p, x, y, result.draws, result.stats, (p, x, y))
+    data = to_arviz(p, x, y, draws=result.draws, sample_stats=result.stats, new=(p, x, y))
     data.to_netcdf(str(tmp_path / "a.nc"))
     loaded = az.from_netcdf(str(tmp_path / "a.nc"))
     assert loaded.posterior["h_whitened"].shape == (2, 60, 12, 2)
@@ -153,12 +153,12 @@ def test_an_object_of_some_of_the_draws_has_those_in_every_group(local):
     """Function values are those of the draw with the same label, and nothing is filled up with NaN."""
     x, y = regression(6)
     model = with_priors(DeepGP(x, 1, 1))
-    result = run_chains(EllipticalSlice(model), (x, y), 20, 5, 2, processes=1)
+    result = run_chains(EllipticalSlice(model), (x, y), num_samples=20, warmup_steps=5, num_chains=2, processes=1)
 
     def made(num_draws):
         p = predict_mcmc(model, result.flat, x, y, x, num_draws=num_draws)
         torch.manual_seed(0)
-        return to_arviz(p, x, y, result.draws, result.stats, (p, x, y), num_samples=7)
+        return to_arviz(p, x, y, draws=result.draws, sample_stats=result.stats, new=(p, x, y), num_samples=7)
 
     whole = made(40)
     with pytest.warns(UserWarning, match=r"made from 10 of the 40 draws.*num_draws=40"):
@@ -183,9 +183,9 @@ def test_draws_without_their_chains_are_refused(local):
     p = prediction()
     x, y = torch.zeros(5, 1), torch.zeros(5)
     with pytest.raises(ValueError, match="give chains.draws, not chains.flat"):
-        to_arviz(p, x, y, {"a": torch.zeros(6), "b": torch.zeros(6, 5, 1)})
+        to_arviz(p, x, y, draws={"a": torch.zeros(6), "b": torch.zeros(6, 5, 1)})
     with pytest.raises(ValueError, match="same .chains, draws."):
-        to_arviz(p, x, y, {"b": torch.zeros(6, 5, 1)}, {"lp": np.zeros((2, 3))})
+        to_arviz(p, x, y, draws={"b": torch.zeros(6, 5, 1)}, sample_stats={"lp": np.zeros((2, 3))})
 
 
 def test_psis_loo_of_a_gp_is_leaving_out_by_the_closed_form(local):

@@ -31,7 +31,8 @@ class Rows(PyroModule):
 
     def __init__(self):
         super().__init__()
-        self.gp, self.mask = GaussianProcess(RBF(lengthscale=0.7)), True
+        self.gp = GaussianProcess(RBF(lengthscale=0.7))
+        self.mask: bool | torch.Tensor = True
 
     def forward(self, x, y=None):
         f = pyro.sample("f", self.gp(x))

@@ -287,9 +287,9 @@ def test_coregionalization_under_guides_losses_and_nuts(local):
     guide = Variational(model, InducingPoints(25), MonteCarlo(1))
     guide.initialize(x, y)
     for loss in (ELBO, PredictiveLogLikelihood, GammaDivergence):
-        losses = fit(loss(25)(model, guide), x, y, 150, 25).losses
+        losses = fit(loss(25)(model, guide), x, y, steps=150, batch_size=25).losses
         assert losses[-1] < losses[0] - 0.2, loss
-    fit(ELBO(25)(model, guide), x, y, 100, 25)
+    fit(ELBO(25)(model, guide), x, y, steps=100, batch_size=25)
     with torch.no_grad():
         log_z = float(pyro.poutine.trace(model).get_trace(x, y).nodes["y"]["fn"].log_prob(y))
         bound = -float(ELBO(25)(model, guide)(x, y))

@@ -41,7 +41,7 @@ def test_a_recorded_model_has_the_numbers_of_the_model(likelihood, sparse, caplo
     x, y = regression(9)
     model = with_priors(x, likelihood and likelihood())
     y = y if likelihood is None else (y > 0).to(y)
-    inducing = inducing_inputs(model, x, y, 4) if sparse else None
+    inducing = inducing_inputs(model, x, y, num_inducing=4) if sparse else None
     caplog.clear()
     compiled, reference = (
         Recorded(whitened(model, inducing), (x, y), {}),
@@ -65,8 +65,11 @@ def test_the_compiler_s_program_drives_both_samplers(caplog):
     model.gp.kernel.lengthscale = PyroSample(dist.LogNormal(0.0, 0.5))
     model.requires_grad_(False)
     fixed = {"step_size": 0.2, "adapt_step_size": False, "adapt_mass_matrix": False}
-    for make in (EllipticalSlice, lambda model, **options: WhitenedNUTS(model, 2, **options, **fixed)):
-        first, other = (run_chains(make(model, **o), (x, y), 3, 0, 1) for o in ({}, {"density": CompiledDensity}))
+    for make in (EllipticalSlice, lambda model, **options: WhitenedNUTS(model, max_tree_depth=2, **options, **fixed)):
+        first, other = (
+            run_chains(make(model, **o), (x, y), num_samples=3, warmup_steps=0, num_chains=1)
+            for o in ({}, {"density": CompiledDensity})
+        )
         for name, values in first.draws.items():
             torch.testing.assert_close(other.draws[name], values, rtol=1e-6, atol=1e-8)
             assert len(values.unique()) == 3
@@ -80,7 +83,12 @@ def test_where_a_factor_needs_more_jitter_the_model_runs_as_it_is(monkeypatch):
     density = Recorded(whitened(model), (x, y), {})
     runs = []
     original = WhitenedDensity.evaluate
-    monkeypatch.setattr(WhitenedDensity, "evaluate", lambda self, *a: runs.append(1) or original(self, *a))
+
+    def counted(self, *arguments):
+        runs.append(1)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(WhitenedDensity, "evaluate", counted)
     for lengthscale, as_it_is in ((0.004, 0), (30.0, 1)):
         runs.clear()
         values = density.start | {"gp.kernel.lengthscale": torch.tensor(lengthscale).float()}

@@ -100,11 +100,13 @@ def test_function_values_are_updated_as_often_as_asked():
     model = TwoSites().requires_grad_(False)
     runs = {}
     for updates in (1, 6):
-        result = run_chains(EllipticalSlice(model, updates), (x, y), 40, 0, 1)
+        result = run_chains(
+            EllipticalSlice(model, function_updates=updates), (x, y), num_samples=40, warmup_steps=0, num_chains=1
+        )
         runs[updates] = float(result.stats["runs"].mean())
     assert 4 < runs[6] / runs[1] < 8
     with pytest.raises(ValueError, match="function_updates must be at least 1"):
-        EllipticalSlice(model, 0)
+        EllipticalSlice(model, function_updates=0)
 
 
 def test_one_layer_has_the_closed_form_posterior():
@@ -216,7 +218,7 @@ def test_widths_are_learned_in_the_warm_up_alone():
 def test_figures_of_a_draw_belong_to_it():
     x, y = regression(8)
     model = sampled_hyperparameters(x)
-    result = run_chains(EllipticalSlice(model), (x, y), 4, 2, 1)
+    result = run_chains(EllipticalSlice(model), (x, y), num_samples=4, warmup_steps=2, num_chains=1)
     density = WhitenedDensity(whitened(model), (x, y), {})
     for index in range(4):
         own = {name: values[0, index] for name, values in result.draws.items()}

@@ -135,7 +135,7 @@ def test_they_stand_for_the_gps_behind_a_hyperparameter():
     model = TwoLayers(x)
     for gp in (model.hidden, model.top):
         gp.kernel.variance = PyroSample(dist.LogNormal(0.0, 0.5))
-    for inducing, expected in ((None, {"h"}), (inducing_inputs(model, x, y, 3), set())):
+    for inducing, expected in ((None, {"h"}), (inducing_inputs(model, x, y, num_inducing=3), set())):
         density = WhitenedDensity(whitened(model.requires_grad_(False), inducing), (x, y), {})
         at = density.evaluate(density.start)
         behind = SurrogateDensity(density).draw(density.start, at, name="hidden.kernel.variance", scale=0.1)
@@ -168,7 +168,7 @@ def test_a_program_gives_the_same(outputs):
 
 
 def lengthscales(kernel, x, y, draws, seed=0):
-    result = run_chains(kernel, (x, y), draws, 50, 1, seed)
+    result = run_chains(kernel, (x, y), num_samples=draws, warmup_steps=50, num_chains=1, seed=seed)
     return {name: values.log().flatten() for name, values in result.flat.items() if name.endswith("lengthscale")}
 
 
@@ -190,7 +190,7 @@ def test_under_a_sharp_likelihood_they_have_the_posterior_and_mix():
     ).values()
     assert abs(float(drawn.mean()) - mean) < 0.4 * sd
     assert float(drawn.std()) == pytest.approx(sd, rel=0.3)
-    (plain,) = lengthscales(EllipticalSlice(model, 1, density=Recorded), x, y, 100).values()
+    (plain,) = lengthscales(EllipticalSlice(model, function_updates=1, density=Recorded), x, y, 100).values()
     assert drawn.diff().abs().mean() > 2 * plain.diff().abs().mean()
 
 
@@ -217,6 +217,20 @@ def test_scales_are_drawn_between_two_and_checked():
 def test_another_scale_is_another_chain(tmp_path):
     x, y = regression(5)
     model = Chain(0.2)
-    run_chains(SurrogateSlice(model, scale=SurrogateScale(0.1)), (x, y[:, None]), 2, 1, 1, folder=tmp_path)
+    run_chains(
+        SurrogateSlice(model, scale=SurrogateScale(0.1)),
+        (x, y[:, None]),
+        num_samples=2,
+        warmup_steps=1,
+        num_chains=1,
+        folder=tmp_path,
+    )
     with pytest.raises(ValueError, match="another model, kernel"):
-        run_chains(SurrogateSlice(model, scale=SurrogateScale(0.2)), (x, y[:, None]), 2, 1, 1, folder=tmp_path)
+        run_chains(
+            SurrogateSlice(model, scale=SurrogateScale(0.2)),
+            (x, y[:, None]),
+            num_samples=2,
+            warmup_steps=1,
+            num_chains=1,
+            folder=tmp_path,
+        )

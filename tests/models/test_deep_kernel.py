@@ -65,7 +65,7 @@ def test_plain_adam_at_the_learning_rate_of_kernels_does_not_end_at_a_constant_m
     model = DeepKernel(extractor, OneLayer())
     guide = Variational(model, InducingPoints(20), MonteCarlo(1))
     guide.initialize(x, y)
-    fit(ELBO(30)(model, guide), x, y, 300, learning_rate=0.02)
+    fit(ELBO(30)(model, guide), x, y, steps=300, learning_rate=0.02)
     residual = (predict(guide, x).mean - y).square().mean()
     assert residual < 0.2 * y.var(correction=0)  # R^2 above 0.8; a constant mean has none
 
@@ -77,7 +77,15 @@ def test_network_and_model_are_trained_as_one_in_a_torch_loop(propagation, local
     guide = Variational(model, InducingPoints(8), propagation)
     guide.initialize(x, y)
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
-    losses = fit(PredictiveLogLikelihood(40)(model, guide), x, y, 60, 20, 0.05, optimizer=adam_for_networks).losses
+    losses = fit(
+        PredictiveLogLikelihood(40)(model, guide),
+        x,
+        y,
+        steps=60,
+        batch_size=20,
+        learning_rate=0.05,
+        optimizer=adam_for_networks,
+    ).losses
     assert losses[-1] < losses[0]
     for name, value in model.named_parameters():
         assert not torch.equal(value, before[name]), name

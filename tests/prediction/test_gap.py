@@ -96,11 +96,11 @@ def test_training_closes_the_gap_to_the_exact_posterior(local, tmp_path):
     guide = Variational(model, InducingPoints(12), MonteCarlo(1))
     guide.initialize(x, y)
     before = inference_gap(predict(guide, new), exact)
-    fit(ELBO(12)(model, guide), x, y, 600, 12, 0.05)
+    fit(ELBO(12)(model, guide), x, y, steps=600, batch_size=12, learning_rate=0.05)
     after = inference_gap(predict(guide, new), exact)
     assert after.figures()["gap_wasserstein"] < 0.05 < 0.5 < before.figures()["gap_wasserstein"]
     assert after.figures()["gap_kl"] < 2e-3 < 0.1 < before.figures()["gap_kl"]
-    draw_gap({"svgp": after, "untrained": before}, new, tmp_path / "gap.png", "the exact posterior")
+    draw_gap({"svgp": after, "untrained": before}, new, tmp_path / "gap.png", reference="the exact posterior")
     assert (tmp_path / "gap.png").stat().st_size > 10_000
 
 

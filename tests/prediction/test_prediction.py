@@ -24,7 +24,7 @@ def prediction(rows=4, outputs=None, batch_size=3, keep=10**6):
         return Mixture(dist.Normal(c.loc[:, part], c.scale[:, part]), whole.log_weights)
 
     event = () if outputs is None else (outputs,)
-    return whole, Prediction(evaluate, rows, torch.Size(event), batch_size, keep)
+    return whole, Prediction(evaluate, rows, torch.Size(event), batch_size=batch_size, keep=keep)
 
 
 def density(m, row, y):

@@ -96,7 +96,12 @@ def test_constant_functions_are_ordinary_inducing_points(recipe, covariance, per
     torch.testing.assert_close(ours.variance, theirs.variance, rtol=1e-8, atol=1e-9)
     torch.testing.assert_close(ours.regularizer, theirs.regularizer)
     carried = FunctionPrior(
-        torch.randn(4, 9, 2), prior.covariance, prior.mean_function, prior.num_outputs, prior.jitter, prior.name
+        torch.randn(4, 9, 2),
+        prior.covariance,
+        prior.mean_function,
+        num_outputs=prior.num_outputs,
+        jitter=prior.jitter,
+        name=prior.name,
     )
     theirs = ordinary(carried)
     for at, shape in ((None, (4,)), (carried.x[-1:], (1,))):
@@ -170,7 +175,7 @@ def test_the_objective_can_exceed_the_evidence():
     model = OneLayer()
     guide = Variational(model, AmortizedInducingPoints(1, AffineMaps(width=30, spread=0.0), scale=0.01), MonteCarlo(1))
     guide.initialize(x, y)
-    fit(ELBO(30)(model, guide), x, y, 1500, 30, 0.02)
+    fit(ELBO(30)(model, guide), x, y, steps=1500, batch_size=30, learning_rate=0.02)
     with torch.no_grad():
         evidence = float(model.likelihood(model.gp(x)).log_prob(y))
         objective = -float(ELBO(30)(model, guide)(x, y))
@@ -368,7 +373,7 @@ def test_every_parameter_moves_and_a_saved_guide_predicts_the_same(recipe, propa
     guide = Variational(model, family, propagation)
     guide.initialize(x, y)
     before = {name: value.detach().clone() for name, value in guide.named_parameters()}
-    fit(PredictiveLogLikelihood(20)(model, guide), x, y, 4, 20, 0.01)
+    fit(PredictiveLogLikelihood(20)(model, guide), x, y, steps=4, batch_size=20, learning_rate=0.01)
     still = [name for name, value in guide.named_parameters() if torch.equal(value, before[name])]
     assert not still
     torch.save({"model": model.state_dict(), "guide": guide.state_dict()}, tmp_path / "state.pt")
@@ -432,7 +437,7 @@ def test_single_precision():
     model = DeepGP(x, 3, 2).float()
     guide = Variational(model, AmortizedInducingPoints(4), WithMean(SigmaPoints("qr3", 4)))
     guide.initialize(x, y)
-    losses = fit(ELBO(30)(model, guide), x, y, 60, 30, 0.01).losses
+    losses = fit(ELBO(30)(model, guide), x, y, steps=60, batch_size=30, learning_rate=0.01).losses
     assert losses[-1] < losses[0] and predict(guide, x).mean.dtype == torch.float32
 
 
@@ -458,7 +463,7 @@ def test_a_network_is_the_guide_of_a_latent_site_and_finds_what_it_stands_for():
     guide = Variational(model, InducingPoints(20), MonteCarlo(5), networks={"w": encoder})
     guide.initialize(x, y)
     before = [p.detach().clone() for p in encoder.parameters()]
-    fit(ELBO(60)(model, guide), x, y, 400, 60, 0.02)
+    fit(ELBO(60)(model, guide), x, y, steps=400, batch_size=60, learning_rate=0.02)
     assert not any(torch.equal(p, old) for p, old in zip(encoder.parameters(), before, strict=True))
     found = encoder(x, y).loc.detach()
     assert abs(float(torch.corrcoef(torch.stack([found, w]))[0, 1])) > 0.95
@@ -538,7 +543,7 @@ def test_the_default_guide_of_latent_inputs_trains_each_row_by_itself():
     guide = Variational(model, InducingPoints(5), MonteCarlo(2))
     guide.initialize(x, y)
     assert all(p.is_contiguous() for p in guide.latents.parameters())
-    fit(ELBO(30)(model, guide), x, y, 30, 30, 0.02)
+    fit(ELBO(30)(model, guide), x, y, steps=30, batch_size=30, learning_rate=0.02)
     assert len(guide.latents.locs.w.detach().unique()) == 30
 
 
@@ -619,10 +624,10 @@ def test_networks_are_wide_enough_to_bend_where_inputs_have_one_dimension():
     torch.manual_seed(0)
     guide = Variational(OneLayer(), AmortizedInducingPoints(8), MonteCarlo(1))
     guide.initialize(x, y)
-    fit(ELBO(120)(guide.model, guide), x, y, 400, 120, 0.01)
+    fit(ELBO(120)(guide.model, guide), x, y, steps=400, batch_size=120, learning_rate=0.01)
     ordinary = Variational(OneLayer(), InducingPoints(20), MonteCarlo(1))
     ordinary.initialize(x, y)
-    fit(ELBO(120)(ordinary.model, ordinary), x, y, 400, 120, 0.02)
+    fit(ELBO(120)(ordinary.model, ordinary), x, y, steps=400, batch_size=120, learning_rate=0.02)
     errors = [float((predict(g, x).mean - y).square().mean().sqrt()) for g in (guide, ordinary)]
     assert errors[0] < 1.3 * errors[1]
 
@@ -648,7 +653,7 @@ def test_batched_lengthscales_are_refused_even_if_there_are_as_many_as_rows(nest
     prior = a_prior(x)
     process = AmortizedInducingPoints(3).create(prior, hidden=False)
     warp = replace(prior.covariance.warp, reciprocal=torch.rand(6, *[1] * nesting, 1, 1, 2) + 0.5)
-    batched = FunctionPrior(x, replace(prior.covariance, warp=warp), prior.mean_function, 3)
+    batched = FunctionPrior(x, replace(prior.covariance, warp=warp), prior.mean_function, num_outputs=3)
     with pytest.raises(ValueError, match="batched parameters"):
         process(batched)
 

@@ -122,7 +122,7 @@ def test_training_moves_points_and_weights_and_the_symmetric_rule_stays_symmetri
     model = TwoLayers(x)
     guide = guided(model, x, y, SigmaPoints(rule, 3))
     before = {name: value.clone() for name, value in guide.propagation.named_parameters()}
-    fit(PredictiveLogLikelihood(40)(model, guide), x, y, 30, 20)
+    fit(PredictiveLogLikelihood(40)(model, guide), x, y, steps=30, batch_size=20)
     after = dict(guide.propagation.named_parameters())
     learned = {"gauss-hermite": set(), "qr1": {"points.h", "weight_logits"}}.get(rule, {"points.h", "weight_logits"})
     assert set(after) == {f"{name}_unconstrained" for name in learned}
@@ -182,7 +182,7 @@ def test_three_layers_have_points_each_and_share_the_weights():
     assert set(dict(guide.propagation.named_parameters())) == {
         "points.h1_unconstrained", "points.h2_unconstrained", "weight_logits_unconstrained",
     }  # fmt: skip
-    losses = fit(PredictiveLogLikelihood(30)(model, guide), x, y, 100, 30).losses
+    losses = fit(PredictiveLogLikelihood(30)(model, guide), x, y, steps=100, batch_size=30).losses
     assert losses[-1] < losses[0] - 0.3
     with pytest.raises(ValueError, match="'h1', 'h2'.*'qr3'"):
         guided(DeepGP(x, 3, 2), x, y, SigmaPoints("qr1", 2))
@@ -288,7 +288,7 @@ def test_a_model_that_transforms_the_hidden_layer():
     x, y = regression(30, inputs=2)
     model = Skip(x)
     guide = guided(model, x, y, SigmaPoints("qr3", 4))
-    losses = fit(PredictiveLogLikelihood(30)(model, guide), x, y, 60, 30).losses
+    losses = fit(PredictiveLogLikelihood(30)(model, guide), x, y, steps=60, batch_size=30).losses
     assert losses[-1] < losses[0]
     assert predict(guide, x)._mixture(0).components.batch_shape == (4, 30)
 

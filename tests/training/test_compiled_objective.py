@@ -284,6 +284,8 @@ def test_parameters_that_the_loss_does_not_use_get_no_gradient():
 class Keeping(OneLayer):
     """Shifts by one buffer and counts in two others, in place and anew."""
 
+    total: torch.Tensor
+
     def __init__(self):
         super().__init__()
         self.register_buffer("shift", torch.zeros(()))
@@ -415,6 +417,8 @@ class Freezes(OneLayer):
 
 
 class Grows(OneLayer):
+    seen: torch.Tensor
+
     def __init__(self):
         super().__init__()
         self.register_buffer("seen", torch.zeros(0))
@@ -544,7 +548,7 @@ def test_training_takes_the_same_course(build):
     results = []
     for one in (Recorded(objective), twin):
         torch.manual_seed(0)
-        results.append(fit(one, x, y, 20, batch, optimizer=adam_for_networks))
+        results.append(fit(one, x, y, steps=20, batch_size=batch, optimizer=adam_for_networks))
     np.testing.assert_allclose(results[0].losses, results[1].losses, rtol=1e-9)
     torch.testing.assert_close(states(objective), states(twin), rtol=1e-7, atol=1e-9)
 
@@ -556,7 +560,7 @@ def test_training_on_a_stream_takes_the_same_course(tmp_path):
     stream = NumpyStream(tmp_path / "x.npy", tmp_path / "y.npy", 10)
     objective = plain(x, y)
     compiled = Recorded(copy.deepcopy(objective))
-    first, second = (fit_stream(one, stream, 10, batch_size=10) for one in (compiled, objective))
+    first, second = (fit_stream(one, stream, steps=10, batch_size=10) for one in (compiled, objective))
     np.testing.assert_allclose(first.losses, second.losses, rtol=1e-9)
     assert len(programs(compiled)) == 1
 
@@ -564,7 +568,7 @@ def test_training_on_a_stream_takes_the_same_course(tmp_path):
 def test_batches_of_another_number_of_rows_are_refused_as_ever():
     x, y = regression(30)
     with pytest.raises(ValueError, match="the loss has num_data=30 and there are 20 rows"):
-        fit(Recorded(plain(x, y)), x[:20], y[:20], 1)
+        fit(Recorded(plain(x, y)), x[:20], y[:20], steps=1)
 
 
 def test_validated_training_takes_a_compiled_objective():
@@ -583,7 +587,7 @@ def test_validated_training_takes_a_compiled_objective():
         torch.manual_seed(0)
         guide = Variational(OneLayer(), InducingPoints(5, "diagonal"), MonteCarlo(1))
         validation = Validation(betas=(0.05, 1.0), checks=2)
-        results.append(fit_validated(guide, kind, x, y, 12, validation=validation))
+        results.append(fit_validated(guide, kind, x, y, steps=12, validation=validation))
     assert results[0].beta == results[1].beta
     assert results[0].validation_nll == pytest.approx(results[1].validation_nll, rel=1e-8)
     assert len(made) == 3 and all(len(programs(one)) == 1 for one in made)
@@ -607,7 +611,7 @@ def test_batch_statistics_are_kept():
     for wrap in (lambda objective: objective, Recorded):
         torch.manual_seed(0)
         objective = wrap(objective_of(Normalised(), x, y))
-        fit(objective, x, y, 30, 10)
+        fit(objective, x, y, steps=30, batch_size=10)
         model = (objective.objective if wrap is Recorded else objective).model
         kept.append((model.normalise.running_mean, model.normalise.running_var, model.normalise.num_batches_tracked))
     torch.testing.assert_close(kept[0], kept[1])

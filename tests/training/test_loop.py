@@ -12,7 +12,7 @@ def trained(seed, steps=5):
     model = TwoLayers(x)
     guide = Variational(model, InducingPoints(6), MonteCarlo(3))
     guide.initialize(x, y)
-    result = fit(ELBO(num_data=30)(model, guide), x, y, steps, batch_size=8, seed=seed)
+    result = fit(ELBO(num_data=30)(model, guide), x, y, steps=steps, batch_size=8, seed=seed)
     return result, model, guide
 
 
@@ -29,7 +29,7 @@ def test_training_improves_and_touches_no_global_store():
     guide = Variational(model, InducingPoints(15), MonteCarlo(1))
     guide.initialize(x, y)
     before = -predict(guide, x).log_prob(y).mean()
-    result = fit(ELBO(num_data=60)(model, guide), x, y, 300, batch_size=20, learning_rate=0.05)
+    result = fit(ELBO(num_data=60)(model, guide), x, y, steps=300, batch_size=20, learning_rate=0.05)
     assert -predict(guide, x).log_prob(y).mean() < before - 0.5
     assert len(result.losses) == 300 and result.seconds > 0
     assert len(pyro.get_param_store()) == 0
@@ -56,7 +56,7 @@ def test_a_loss_that_is_not_finite_stops_it_with_the_remedy():
     guide.initialize(x, y)
     y[0] = torch.nan
     with pytest.raises(ValueError, match="y holds NaN or infinity"):
-        fit(ELBO()(model, guide), x, y, 1)
+        fit(ELBO()(model, guide), x, y, steps=1)
 
 
 @pytest.mark.parametrize("num_data", [None, 5, 20])
@@ -65,4 +65,4 @@ def test_a_loss_for_another_number_of_rows_is_refused(num_data):
     guide = Variational(OneLayer(), InducingPoints(3), MonteCarlo(1))
     guide.initialize(x, y)
     with pytest.raises(ValueError, match=rf"num_data={num_data} and there are 10 rows, .*ELBO\(num_data=10\)"):
-        fit(ELBO(num_data)(guide.model, guide), x, y, 1, batch_size=4)
+        fit(ELBO(num_data)(guide.model, guide), x, y, steps=1, batch_size=4)

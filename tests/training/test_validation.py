@@ -64,8 +64,10 @@ def test_held_out_rows_are_not_trained_on_nor_seen_at_the_start():
     torch.manual_seed(0)
     guide = Variational(OneLayer(), InducingPoints(10, covariance="diagonal"), MonteCarlo(1))
     validation = Validation(checks=1)
-    fit_validated(guide, predictive, spoiled_x, spoiled, 40, 10, validation=validation, split=2, beta=0.3)
-    plain_fit(PredictiveLogLikelihood(40, 0.3)(other.model, other), x[~mask], y[~mask], 40, 10)
+    fit_validated(
+        guide, predictive, spoiled_x, spoiled, steps=40, batch_size=10, validation=validation, split=2, beta=0.3
+    )
+    plain_fit(PredictiveLogLikelihood(40, 0.3)(other.model, other), x[~mask], y[~mask], steps=40, batch_size=10)
     assert same(state(guide), state(other))
 
 
@@ -79,7 +81,16 @@ def test_the_best_checkpoint_is_kept_and_training_stops():
         seen.append((step, total, figures.get("validation NLL", math.inf)))
 
     result = fit_validated(
-        guide, predictive, x, y, 400, 45, 0.3, validation=Validation(checks=40, patience=3), beta=0.0, report=report
+        guide,
+        predictive,
+        x,
+        y,
+        steps=400,
+        batch_size=45,
+        learning_rate=0.3,
+        validation=Validation(checks=40, patience=3),
+        beta=0.0,
+        report=report,
     )
     mask = Validation().held_out(45, 0)
     assert -float(predict(guide, x[mask]).log_prob(y[mask]).mean()) == pytest.approx(result.validation_nll, abs=1e-12)
@@ -94,10 +105,12 @@ def test_beta_is_searched_from_one_start_and_the_run_is_that_of_the_one_chosen()
     y = 0.3 * torch.randn(72)  # noise alone: the KL must hold the function down
     guide, other = guided(x, y, 60), guided(x, y, 60)
     validation = Validation(betas=(1e-4, 10.0), search=0.5, patience=100)
-    result = fit_validated(guide, predictive, x, y, 300, 72, 0.05, validation=validation)
+    result = fit_validated(guide, predictive, x, y, steps=300, batch_size=72, learning_rate=0.05, validation=validation)
     assert result.beta == 10.0 and set(result.searched) == {1e-4, 10.0}
     assert result.searched[1e-4] > result.searched[10.0]
-    alone = fit_validated(other, predictive, x, y, 300, 72, 0.05, validation=validation, beta=10.0)
+    alone = fit_validated(
+        other, predictive, x, y, steps=300, batch_size=72, learning_rate=0.05, validation=validation, beta=10.0
+    )
     assert same(state(guide), state(other))
     assert (alone.search_steps, alone.searched) == (0, {})
     assert alone.best_step == result.best_step
@@ -111,7 +124,15 @@ def test_a_shorter_run_stands_beside_the_full_one_and_is_not_made_twice():
     def run(**choices):
         guide, totals = guided(x, y), []
         result = fit_validated(
-            guide, predictive, x, y, 80, 45, 0.3, report=lambda step, total, _: totals.append((step, total)), **choices
+            guide,
+            predictive,
+            x,
+            y,
+            steps=80,
+            batch_size=45,
+            learning_rate=0.3,
+            report=lambda step, total, _: totals.append((step, total)),
+            **choices,
         )
         nll = -float(predict(guide, x[mask]).log_prob(y[mask]).mean())
         assert nll == pytest.approx(result.validation_nll, abs=1e-12) and totals[-1] == (result.steps, totals[0][1])
@@ -136,8 +157,10 @@ def test_it_overfits_less_than_training_on_everything():
     y, y_test = (0.5 * v[:, 0] + 0.5 * torch.randn(len(v)) for v in (x, x_test))
     guide, other = guided(x, y, 60), guided(x, y, 60)
     validation = Validation(betas=(0.01, 1.0), checks=10)
-    fit_validated(guide, predictive, x, y, 300, 135, 0.05, validation=validation)
-    plain_fit(PredictiveLogLikelihood(135, 0.01)(other.model, other), x, y, 300, 135, 0.05)
+    fit_validated(guide, predictive, x, y, steps=300, batch_size=135, learning_rate=0.05, validation=validation)
+    plain_fit(
+        PredictiveLogLikelihood(135, 0.01)(other.model, other), x, y, steps=300, batch_size=135, learning_rate=0.05
+    )
     ours, theirs = (-float(predict(g, x_test).log_prob(y_test).mean()) for g in (guide, other))
     truth = 0.5 * math.log(2 * math.pi * 0.25) + 0.5
     assert truth < ours < truth + 0.5
@@ -147,7 +170,7 @@ def test_it_overfits_less_than_training_on_everything():
 def test_any_loss_can_be_validated():
     x, y = regression(30)
     guide = guided(x, y)
-    result = fit_validated(guide, lambda beta, rows: ELBO(rows), x, y, 50, 30, beta=1.0)
+    result = fit_validated(guide, lambda beta, rows: ELBO(rows), x, y, steps=50, batch_size=30, beta=1.0)
     assert math.isfinite(result.validation_nll)
 
 
@@ -179,8 +202,8 @@ def test_training_ends_when_it_is_told_to_and_not_by_what_a_progress_bar_returns
     x, y = regression(30)
     guide = guided(x, y)
     objective = ELBO(30)(guide.model, guide)
-    assert len(fit(objective, x, y, 50, stop=lambda steps: steps == 7).losses) == 7
-    assert len(fit(objective, x, y, 5, callback=lambda step, loss: True).losses) == 5
+    assert len(fit(objective, x, y, steps=50, stop=lambda steps: steps == 7).losses) == 7
+    assert len(fit(objective, x, y, steps=5, callback=lambda step, loss: True).losses) == 5
     fitted = METHODS["svgp"].inference.run(OneLayer(), x, y, Settings(epochs=4, inducing=5), lambda *_: True)
     assert fitted.steps == 4
 
@@ -193,11 +216,11 @@ def test_a_beta_that_breaks_down_loses_the_search_and_no_state_is_left_broken():
     def loss(beta, rows):
         return PredictiveLogLikelihood(rows, math.inf if beta == 0.01 else beta)
 
-    result = fit_validated(guide, loss, x, y, 40, validation=Validation(betas=(0.01, 0.05), search=0.5))
+    result = fit_validated(guide, loss, x, y, steps=40, validation=Validation(betas=(0.01, 0.05), search=0.5))
     assert result.beta == 0.05 and result.searched[0.01] == math.inf
     other = guided(x, y)
     with pytest.raises(ValueError, match="the loss is"):
-        fit_validated(other, loss, x, y, 40, beta=0.01)
+        fit_validated(other, loss, x, y, steps=40, beta=0.01)
     assert same(state(other), before)
 
 
@@ -209,9 +232,9 @@ def test_a_long_run_that_breaks_down_after_the_search_is_said():
         made.append(beta)
         return PredictiveLogLikelihood(rows, beta if len(made) < 3 else math.inf)
 
-    result = fit_validated(guided(x, y), loss, x, y, 40, validation=Validation(betas=(0.01, 0.05), search=0.5))
+    result = fit_validated(guided(x, y), loss, x, y, steps=40, validation=Validation(betas=(0.01, 0.05), search=0.5))
     assert len(made) == 3 and result.run_steps == 20 and "the loss is" in result.failure
-    assert fit_validated(guided(x, y), predictive, x, y, 4, beta=0.1).failure is None
+    assert fit_validated(guided(x, y), predictive, x, y, steps=4, beta=0.1).failure is None
 
 
 def test_the_checks_do_not_touch_the_noise_of_training_and_the_same_seed_gives_the_same_run():
@@ -227,7 +250,7 @@ def test_the_checks_do_not_touch_the_noise_of_training_and_the_same_seed_gives_t
                 parameter.copy_(torch.linspace(0.1, 1.0, parameter.numel()).reshape(parameter.shape))
         generator = torch.get_rng_state()
         validation = Validation(checks=checks, patience=100)
-        result = fit_validated(guide, predictive, x, y, 16, validation=validation, beta=0.05, seed=4)
+        result = fit_validated(guide, predictive, x, y, steps=16, validation=validation, beta=0.05, seed=4)
         assert torch.equal(generator, torch.get_rng_state())
         states.append((result, state(guide)))
     if states[1][0].best_step == 16:
@@ -251,7 +274,7 @@ def test_predictions_are_made_in_evaluation_mode():
     x, y = regression(45, inputs=3)
     model = Dropout(x)
     guide = Variational(model, InducingPoints(6), MonteCarlo(1))
-    result = fit_validated(guide, predictive, x, y, 20, 45, beta=0.05)
+    result = fit_validated(guide, predictive, x, y, steps=20, batch_size=45, beta=0.05)
     prediction = predict(guide, x)
     torch.testing.assert_close(prediction.mean, predict(guide, x, batch_size=7).mean)
     torch.testing.assert_close(prediction.mean[:1], predict(guide, x[:1]).mean)
@@ -277,7 +300,7 @@ def test_the_standard_error_and_the_run_of_the_best_checkpoint_are_said():
     y = 0.3 * torch.randn(72)
     guide = guided(x, y, 60)
     validation = Validation(betas=(0.001, 0.01), search=0.1, checks=2, patience=100)
-    result = fit_validated(guide, predictive, x, y, 400, 72, 0.1, validation=validation)
+    result = fit_validated(guide, predictive, x, y, steps=400, batch_size=72, learning_rate=0.1, validation=validation)
     assert result.run_steps == 40 >= result.best_step and result.steps == 480
     assert result.validation_nll == result.searched[result.beta]
     mask = validation.held_out(72, 0)
@@ -292,6 +315,6 @@ def test_data_are_looked_at_before_training():
     y[held_out] = torch.nan
     guide = Variational(OneLayer(), InducingPoints(3), MonteCarlo(1))
     with pytest.raises(ValueError, match="y holds NaN or infinity"):
-        fit_validated(guide, predictive, x, y, 2)
+        fit_validated(guide, predictive, x, y, steps=2)
     with pytest.raises(ValueError, match="x has 18 rows and y has 17"):
-        fit_validated(guide, predictive, x, y[:-1].nan_to_num(), 2)
+        fit_validated(guide, predictive, x, y[:-1].nan_to_num(), steps=2)
