@@ -1,6 +1,6 @@
-from typing import Any
-
 """The profile divides the time of a training step among its parts."""
+
+from typing import Any
 
 import pytest
 
