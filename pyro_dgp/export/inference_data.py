@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pyro_dgp.export.arviz_groups import from_groups
+from pyro_dgp.export.likelihood_draws import likelihood_draws
 from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.prediction.thinning import equally_spaced
 
@@ -57,7 +58,7 @@ def to_arviz(
     :raises ValueError: for draws and figures that do not have the same chains and draws, or a prediction from other draws.
     """
     chains, length = _sizes(draws or {}, sample_stats or {})
-    functions, log_likelihood, replicates = prediction.likelihood_draws(y, 1 if draws else num_samples)
+    functions, log_likelihood, replicates = likelihood_draws(prediction, y, 1 if draws else num_samples)
     kept = _kept(len(log_likelihood), chains, length) if draws else slice(None)
     posterior = {name: _numpy(values)[:, kept] for name, values in (draws or {}).items()}
     if functions is not None and "f" not in posterior:

@@ -51,3 +51,11 @@ def require_finite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             raise ValueError(
                 f"argument {name!r} of guide.initialize holds NaN or infinity: drop or fill such rows before training"
             )
+
+
+def require_kernel_fits(key: str, prior: FunctionPrior) -> None:
+    """Raise, with the name of the GP, if its kernel does not take inputs of that many dimensions."""
+    try:
+        prior.covariance.matrix(prior.x[..., :1, :].unsqueeze(-3))
+    except ValueError as error:
+        raise ValueError(f"at the Gaussian process {key!r}, {error}") from error

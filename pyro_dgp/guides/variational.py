@@ -21,12 +21,11 @@ from pyro_dgp.guides.latents import LatentGuides
 from pyro_dgp.guides.loading import missing_latents, missing_processes
 from pyro_dgp.guides.networks import pyro_networks, try_network
 from pyro_dgp.guides.row_dependence import row_dependence
-from pyro_dgp.guides.sites import is_random, require_finite
+from pyro_dgp.guides.sites import is_random, require_finite, require_kernel_fits
 from pyro_dgp.guides.structure import ModelStructure, latent_sites
 from pyro_dgp.internal.parameters import keep_parameters_local, module_local_parameters, require_own_parameters
 from pyro_dgp.internal.site_names import is_inside_observation, site_of
 from pyro_dgp.likelihoods import Observation
-from pyro_dgp.processes.base import require_kernel_fits
 from pyro_dgp.processes.families import Families, family_of, require_families, require_used
 from pyro_dgp.propagation import Propagation
 

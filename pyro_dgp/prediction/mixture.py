@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from pyro import distributions as dist
@@ -14,16 +14,6 @@ from pyro_dgp.internal.optional import optional
 from pyro_dgp.likelihoods import CollapsedObservation
 from pyro_dgp.likelihoods.moments import Moments
 from pyro_dgp.prediction.joining import concatenate
-
-
-class LikelihoodDraws(NamedTuple):
-    """Draws of equal weight: functions ``(R, N, F)``, nothing where none were integrated out; log p(y_n | f_n) at them ``(R, N)``, nats;
-    and replicates of y given them, ``(R, N, ...)``.
-    """
-
-    functions: Tensor | None
-    log_prob: Tensor
-    replicates: Tensor
 
 
 class Mixture:
@@ -94,31 +84,8 @@ class Mixture:
                 "this prediction has no moments of functions: its likelihood stands on sampled values, likelihood.given(f), "
                 "not on a Gaussian process, likelihood(gp(x))"
             )
-        mean, variance = zip(*(_with_components(each.moments) for each in self.observations), strict=True)
+        mean, variance = zip(*(with_components(each.moments) for each in self.observations), strict=True)
         return Mixture(dist.Normal(torch.cat(mean), torch.cat(variance).sqrt(), validate_args=False), self.log_weights)
-
-    def likelihood_draws(self, value: Tensor, least: int) -> LikelihoodDraws:
-        """One for each component if their weights are equal, else ``R >= least`` by systematic resampling; as many too where there are
-        functions to draw and fewer components.
-        """
-        index, weights = torch.arange(len(self.log_weights)), self.log_weights.exp()
-        few = bool(self.observations) and len(weights) < least
-        if few or not bool(torch.isclose(weights, weights[0]).all()):
-            count = max(least, len(weights))
-            levels = (torch.arange(count).to(weights) + 0.5) / count
-            index = torch.searchsorted(weights.cumsum(0), levels).clamp_max(len(weights) - 1)
-        if not self.observations:
-            return LikelihoodDraws(None, self.component_log_prob(value)[index], self.components.sample()[index])
-        parts, start = [], 0
-        for each in self.observations:
-            mean, variance = _with_components(each.moments)
-            chosen = index[(index >= start) & (index < start + len(mean))] - start
-            f = mean[chosen] + variance[chosen].sqrt() * torch.randn_like(mean[chosen])
-            given = each.conditional.given(f).base_dist
-            log_prob = given.log_prob(value)
-            parts.append(LikelihoodDraws(f, log_prob.sum(-1) if log_prob.dim() == 3 else log_prob, given.sample()))
-            start += len(mean)
-        return _join_draws(parts, 0)
 
     def cdf(self, value: Tensor) -> Tensor:
         """``p(y <= value)`` elementwise."""
@@ -183,16 +150,7 @@ def _normal_crps(components: dist.Normal, weights: Tensor, value: Tensor) -> Ten
     return score
 
 
-def _join_draws(parts: Sequence[LikelihoodDraws], axis: int) -> LikelihoodDraws:
-    functions = [part.functions for part in parts if part.functions is not None]
-    return LikelihoodDraws(
-        torch.cat(functions, axis) if functions else None,
-        torch.cat([part.log_prob for part in parts], axis),
-        torch.cat([part.replicates for part in parts], axis),
-    )
-
-
-def _join_rows(parts: Sequence[Mixture]) -> Mixture:
+def join_rows(parts: Sequence[Mixture]) -> Mixture:
     """One mixture of the rows of several that have the same weights."""
     return Mixture(concatenate([part.components for part in parts], 1), parts[0].log_weights)
 
@@ -206,6 +164,6 @@ def stack_mixtures(parts: Sequence[Mixture]) -> Mixture:
     return Mixture(concatenate([part.components for part in parts]), log_weights, observations)
 
 
-def _with_components(moments: Moments) -> Moments:
+def with_components(moments: Moments) -> Moments:
     """With the axis of components in front, of size 1 if there was none."""
     return moments if moments.mean.dim() == 3 else Moments(moments.mean.unsqueeze(0), moments.variance.unsqueeze(0))

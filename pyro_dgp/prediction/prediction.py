@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from pyro.distributions import TorchDistribution, constraints
 from torch import Size, Tensor
 
-from pyro_dgp.prediction.mixture import LikelihoodDraws, Mixture, _join_draws, _join_rows
+from pyro_dgp.prediction.mixture import Mixture, join_rows
 
 
 class Prediction(TorchDistribution):
@@ -62,7 +62,21 @@ class Prediction(TorchDistribution):
 
     def mixture(self) -> Mixture:
         """The mixture of all rows at once, held in memory."""
-        return _join_rows([self._mixture(start) for start in self._starts()])
+        return join_rows([self._mixture(start) for start in self._starts()])
+
+    def mixtures(self, value: Tensor) -> Iterator[tuple[Mixture, Tensor]]:
+        """The mixture of each batch of rows, and the targets of these rows, ``(N, ...)``.
+
+        :raises ValueError: for targets of another shape.
+        """
+        self._check(value)
+        for start in self._starts():
+            yield self._mixture(start), value[start : start + self._batch_size]
+
+    @property
+    def seed(self) -> int:
+        """The seed by which its mixtures are drawn, for what else is drawn from them."""
+        return self._seed
 
     def _starts(self) -> range:
         return range(0, self.batch_shape[0], self._batch_size)
@@ -111,23 +125,7 @@ class Prediction(TorchDistribution):
     def functions(self) -> Mixture:
         """The functions that the likelihood stands on, noise not included: normal components ``(S, N, F)``."""
         with torch.no_grad():
-            return _join_rows([self._mixture(start).functions() for start in self._starts()])
-
-    def likelihood_draws(self, value: Tensor, least: int = 1) -> LikelihoodDraws:
-        """What PSIS-LOO, WAIC and posterior predictive checks take: draws of the functions, independent over rows, log p(y_n | f_n) at
-        them, and replicates of y, all of the same weight.
-
-        There is one for each component, or ``least`` or more by systematic resampling where components differ in weight or are fewer. No
-        functions (``None``) where the likelihood stands on sampled values: the rest is then that of the components.
-        """
-        self._check(value)
-        with torch.random.fork_rng(), torch.no_grad():
-            torch.manual_seed(self._seed)
-            parts = [
-                self._mixture(start).likelihood_draws(value[start : start + self._batch_size], least)
-                for start in self._starts()
-            ]
-        return _join_draws(parts, 1)
+            return join_rows([self._mixture(start).functions() for start in self._starts()])
 
     def cdf(self, value: Tensor) -> Tensor:
         """``p(y <= value)``, elementwise."""

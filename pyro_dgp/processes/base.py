@@ -18,11 +18,3 @@ class Process(PyroModule):
         :param at: what an amortised process's inference functions look at, ``prior.x`` if not given; others ignore it.
         """
         raise NotImplementedError
-
-
-def require_kernel_fits(key: str, prior: FunctionPrior) -> None:
-    """Raise, with the name of the GP, if its kernel does not take inputs of that many dimensions."""
-    try:
-        prior.covariance.matrix(prior.x[..., :1, :].unsqueeze(-3))
-    except ValueError as error:
-        raise ValueError(f"at the Gaussian process {key!r}, {error}") from error

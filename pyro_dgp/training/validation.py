@@ -245,9 +245,16 @@ def fit_validated(
     lengths = sorted({max(1, round(share * steps)) for share in validation.runs} - {trial_steps})
     train = partial(fit, batch_size=batch_size, learning_rate=learning_rate, seed=seed, optimizer=optimizer)
     training = _Training(
-        guide, loss, (x[~mask], y[~mask]), (x[mask], y[mask]), seed, validation, train, report,
-        len(betas) * trial_steps + sum(lengths),
-    )  # fmt: skip
+        guide,
+        loss,
+        rows=(x[~mask], y[~mask]),
+        held_out=(x[mask], y[mask]),
+        seed=seed,
+        validation=validation,
+        fit=train,
+        report=report,
+        total=len(betas) * trial_steps + sum(lengths),
+    )
     try:
         with module_local_parameters(training.state), torch.random.fork_rng():
             trials = [training.run(factor, trial_steps) for factor in betas] if trial_steps else []

@@ -1,0 +1,75 @@
+"""Draws of functions, their log likelihoods and replicates of y, all of the same weight, as PSIS-LOO and WAIC take them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pyro_dgp.prediction.mixture import Mixture, with_components
+from pyro_dgp.prediction.prediction import Prediction
+
+
+class LikelihoodDraws(NamedTuple):
+    """Draws of equal weight.
+
+    :ivar functions: function values ``(R, N, F)``, independent over rows; nothing where the likelihood is given sampled values.
+    :ivar log_prob: log p(y_n | f_n) at these values, ``(R, N)``, nats.
+    :ivar replicates: draws of y given these values, ``(R, N, ...)``.
+    """
+
+    functions: Tensor | None
+    log_prob: Tensor
+    replicates: Tensor
+
+
+def likelihood_draws(prediction: Prediction, value: Tensor, least: int = 1) -> LikelihoodDraws:
+    """Draw functions from a prediction and score the targets given them.
+
+    There is one draw for each component. Where components differ in weight, or are fewer than ``least`` and have functions to draw,
+    there are ``least`` or more draws, by systematic resampling.
+
+    :param value: targets ``(N,)`` or ``(N, D_out)``.
+    """
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(prediction.seed)
+        parts = [_draws_of_batch(mixture, part, least) for mixture, part in prediction.mixtures(value)]
+    return _joined(parts, 1)
+
+
+def _draws_of_batch(mixture: Mixture, value: Tensor, least: int) -> LikelihoodDraws:
+    index = _components(mixture, least)
+    if not mixture.observations:
+        return LikelihoodDraws(None, mixture.component_log_prob(value)[index], mixture.components.sample()[index])
+    parts, start = [], 0
+    for observation in mixture.observations:
+        mean, variance = with_components(observation.moments)
+        chosen = index[(index >= start) & (index < start + len(mean))] - start
+        f = mean[chosen] + variance[chosen].sqrt() * torch.randn_like(mean[chosen])
+        given = observation.conditional.given(f).base_dist
+        log_prob = given.log_prob(value)
+        parts.append(LikelihoodDraws(f, log_prob.sum(-1) if log_prob.dim() == 3 else log_prob, given.sample()))
+        start += len(mean)
+    return _joined(parts, 0)
+
+
+def _components(mixture: Mixture, least: int) -> Tensor:
+    """Numbers of the components that are drawn from, so that each draw has the same weight."""
+    index, weights = torch.arange(len(mixture.log_weights)), mixture.log_weights.exp()
+    few = bool(mixture.observations) and len(weights) < least
+    if few or not bool(torch.isclose(weights, weights[0]).all()):
+        count = max(least, len(weights))
+        levels = (torch.arange(count).to(weights) + 0.5) / count
+        index = torch.searchsorted(weights.cumsum(0), levels).clamp_max(len(weights) - 1)
+    return index
+
+
+def _joined(parts: Sequence[LikelihoodDraws], axis: int) -> LikelihoodDraws:
+    functions = [part.functions for part in parts if part.functions is not None]
+    return LikelihoodDraws(
+        torch.cat(functions, axis) if functions else None,
+        torch.cat([part.log_prob for part in parts], axis),
+        torch.cat([part.replicates for part in parts], axis),
+    )
