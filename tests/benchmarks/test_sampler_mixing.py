@@ -2,15 +2,17 @@
 
 import json
 import sys
+from dataclasses import replace
 
 from benchmarks.studies import sampler_mixing
-from pyro_dgp import CompiledDensity
+from pyro_dgp.mcmc.density import WhitenedDensity
 
 
 def test_chains_are_sampled_judged_and_drawn(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(CompiledDensity, "backend", "eager")
+    monkeypatch.setattr(sampler_mixing, "CompiledDensity", WhitenedDensity)  # compiling takes most of the time
+    monkeypatch.setitem(sampler_mixing.PROBLEMS, "step", replace(sampler_mixing.PROBLEMS["step"], tree_depth=2))
     out, figure = tmp_path / "new" / "rows.jsonl", tmp_path / "chains.png"
-    command = ["sampler_mixing", "step", "--draws", "8", "--warmup", "4", "--chains", "2", "--processes", "1"]
+    command = ["sampler_mixing", "step", "--draws", "6", "--warmup", "2", "--chains", "2", "--processes", "1"]
     places = ["--folder", str(tmp_path / "chains"), "--out", str(out), "--figure", str(figure)]
     monkeypatch.setattr(sys, "argv", [*command, *places])
     sampler_mixing.main()
