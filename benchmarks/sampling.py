@@ -34,7 +34,7 @@ from pyro_dgp import (
     CompiledDensity,
     EllipticalSlice,
     PriorDraw,
-    SurrogateScale,
+    SurrogateSlice,
     WhitenedNUTS,
     predict_mcmc,
     run_chains,
@@ -53,18 +53,18 @@ class Problem:
     width: int
     start: Start
     tree_depth: int
-    surrogate_scale: SurrogateScale | None
+    slices: type[EllipticalSlice]
 
     def ess(self, model: PyroModule) -> MCMCKernel:
         """Elliptical slices."""
-        return EllipticalSlice(model, density=CompiledDensity, start=self.start, surrogate_scale=self.surrogate_scale)
+        return self.slices(model, density=CompiledDensity, start=self.start)
 
     def nuts(self, model: PyroModule) -> MCMCKernel:
         """The No-U-Turn sampler."""
-        return WhitenedNUTS(model, self.tree_depth, CompiledDensity, self.start, target_accept_prob=0.9)
+        return WhitenedNUTS(model, self.tree_depth, density=CompiledDensity, start=self.start, target_accept_prob=0.9)
 
 
-PROBLEMS = {"step": Problem(2, PriorDraw(), 6, None), "yacht": Problem(6, Ascent(), 7, SurrogateScale())}
+PROBLEMS = {"step": Problem(2, PriorDraw(), 6, EllipticalSlice), "yacht": Problem(6, Ascent(), 7, SurrogateSlice)}
 SAMPLERS: dict[str, Callable[[Problem, PyroModule], MCMCKernel]] = {"ess": Problem.ess, "nuts": Problem.nuts}
 
 

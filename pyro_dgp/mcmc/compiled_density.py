@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_dgp.internal.compiled_function import Function, Program, with_gradients
+from pyro_dgp.internal.compiled_function import CompiledFunction, Function, with_gradients
 from pyro_dgp.mcmc.density import WhitenedDensity
 from pyro_dgp.mcmc.evaluation import Evaluation
 
@@ -19,7 +19,7 @@ class CompiledDensity(WhitenedDensity):
     ``WhitenedNUTS(model, density=CompiledDensity)``, ``EllipticalSlice(model, density=CompiledDensity)``. Python, Pyro's handlers and autograd
     are gone from each step, at the price of 10 to 40 seconds at the start of a chain, once for each process (the compiler keeps what it
     made on disk). It needs a C++ compiler. The model must do the same tensor operations at whatever values: one that
-    looks at numbers (``if h.mean() > 0``, ``h.tolist()``) has no program. The first :data:`~pyro_dgp.programs.CHECKS` results are compared with the model's.
+    looks at numbers (``if h.mean() > 0``, ``h.tolist()``) has no program. The first :data:`~pyro_dgp.internal.compiled_function.CHECKS` results are compared with the model's.
     Where there is no program, and for each matrix that has no Cholesky factor at the first jitter, the model runs as it is.
     While it records, distributions of the whole process are not validated.
 
@@ -30,7 +30,7 @@ class CompiledDensity(WhitenedDensity):
 
     def __init__(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         super().__init__(model, args, kwargs)
-        self._programs: dict[str, Program] = {}
+        self._programs: dict[str, CompiledFunction] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Without programs: they belong to a process."""
@@ -71,5 +71,5 @@ class CompiledDensity(WhitenedDensity):
         factorised.
         """
         if what not in self._programs:
-            self._programs[what] = Program(what, function, self.backend)
+            self._programs[what] = CompiledFunction(what, function, self.backend)
         return self._programs[what](*points)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor
 from torch.distributions.transforms import Transform
@@ -12,6 +12,7 @@ from pyro_dgp.mcmc.density import WhitenedDensity
 from pyro_dgp.mcmc.evaluation import Evaluation
 
 
+@runtime_checkable
 class HasLogDensity(Protocol):
     """The result of an evaluation."""
 

@@ -39,10 +39,10 @@ def test_draws_do_not_depend_on_the_number_of_processes():
     kernel = EllipticalSlice(Own(Gaussian(variance=0.1)).requires_grad_(False))
     reports, state = [], torch.get_rng_state()
     one = run_chains(kernel, (x, y), 4, 2, 3, seed=5, processes=1, report=lambda *report: reports.append(report))
-    assert reports == [(done, 18) for done in range(1, 19)]
+    assert reports == [(done, 18, {}) for done in range(1, 19)]
     assert torch.equal(torch.get_rng_state(), state)
     several = run_chains(kernel, (x, y), 4, 2, 3, seed=5, processes=2, report=lambda *report: reports.append(report))
-    assert reports[18:] == [(6, 18), (12, 18), (18, 18)]
+    assert reports[18:] == [(6, 18, {}), (12, 18, {}), (18, 18, {})]
     assert one.draws["f_whitened"].shape == (3, 4, 8, 1) and one.flat["f_whitened"].shape == (12, 8, 1)
     assert torch.equal(one.draws["f_whitened"], several.draws["f_whitened"])
     assert not torch.equal(one.draws["f_whitened"][0], one.draws["f_whitened"][1])
@@ -65,7 +65,7 @@ def test_other_kernels_run_too_and_errors_of_a_chain_arrive():
 @pytest.mark.parametrize("stop", [3, 9])
 def test_an_interrupted_chain_goes_on_as_if_nothing_had_been(make, stop, tmp_path, monkeypatch):
     """Stopped in the warm-up and behind it; the file is written after every iteration here."""
-    monkeypatch.setattr("pyro_dgp.mcmc.chains.SAVE_EVERY", 0.0)
+    monkeypatch.setattr("pyro_dgp.mcmc.single_chain.SAVE_EVERY", 0.0)
     x, y = regression(8)
     model = with_priors(DeepGP(x, 2, 2))
     whole = run_chains(make(model), (x, y), 8, 5, 2, processes=1)
@@ -75,7 +75,7 @@ def test_an_interrupted_chain_goes_on_as_if_nothing_had_been(make, stop, tmp_pat
 
     done = []
 
-    def report(iterations, total):
+    def report(iterations, total, figures):
         done.append(iterations)
         if iterations == stop:
             raise StoppedError
@@ -84,7 +84,9 @@ def test_an_interrupted_chain_goes_on_as_if_nothing_had_been(make, stop, tmp_pat
         run_chains(make(model), (x, y), 8, 5, 2, processes=1, report=report, folder=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["chain-0.pickle"]
     done.clear()
-    resumed = run_chains(make(model), (x, y), 8, 5, 2, processes=1, report=lambda n, _: done.append(n), folder=tmp_path)
+    resumed = run_chains(
+        make(model), (x, y), 8, 5, 2, processes=1, report=lambda n, *_: done.append(n), folder=tmp_path
+    )
     assert done == list(range(stop + 1, 27))
     assert resumed.draws.keys() == whole.draws.keys() and resumed.stats.keys() == whole.stats.keys()
     assert all(torch.equal(values, whole.draws[name]) for name, values in resumed.draws.items())
@@ -102,7 +104,7 @@ def test_an_interrupted_chain_goes_on_as_if_nothing_had_been(make, stop, tmp_pat
 
 def test_a_chain_is_saved_every_few_seconds_and_at_its_end(tmp_path, monkeypatch):
     saved = []
-    monkeypatch.setattr("pyro_dgp.mcmc.chains._Plan._save", lambda plan, chain: saved.append(chain.done))
+    monkeypatch.setattr("pyro_dgp.mcmc.single_chain.ChainState.save", lambda state, path: saved.append(state.done))
     x, y = regression(6)
     run_chains(EllipticalSlice(TwoSites().requires_grad_(False)), (x, y), 5, 2, 1, folder=tmp_path)
     assert saved == [7]
