@@ -114,7 +114,7 @@ def ranks(
     torch.manual_seed(seed)
     new = x.new_tensor([[1.2]])
     values, y, truth = simulate(data_model, x, new)
-    result = run_chains(kernel, (x, y), draws * thin, warmup, 1, seed + CHAIN_SEED)
+    result = run_chains(kernel, (x, y), draws * thin, warmup_steps=warmup, num_chains=1, seed=seed + CHAIN_SEED)
     kept = {name: sampled[thin - 1 :: thin] for name, sampled in result.flat.items()}
     density = WhitenedDensity(whitened(model), (x, y), {})
     torch.manual_seed(seed + 1)

@@ -155,8 +155,8 @@ def main() -> None:
         model = deep_with_priors(data[0], Settings(width=problem.width))
         folder = arguments.folder / arguments.problem / name
         chains = run_chains(
-            SAMPLERS[name](problem, model), data[:2], arguments.draws, arguments.warmup, arguments.chains, 0,
-            arguments.processes, folder=folder,
+            SAMPLERS[name](problem, model), data[:2], arguments.draws, warmup_steps=arguments.warmup, num_chains=arguments.chains, seed=0,
+            processes=arguments.processes, folder=folder,
         )  # fmt: skip
         values, nll = judged(model, chains, data)
         traces[name] = values

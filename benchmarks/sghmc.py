@@ -43,7 +43,7 @@ def bias(step_size: float, draws: int, burn_in: int = 2000) -> dict[str, float]:
     guide = Variational(model.requires_grad_(False), InducingPoints(ROWS, covariance="delta"), MonteCarlo(1))
     guide.initialize(x, y)
     sampler = StochasticGradientHMC(step_size, burn_in=burn_in, thin=round(10 / step_size), learning_rate=0.0)
-    sampled = sampler.run(guide, x, y, draws, ROWS).draws
+    sampled = sampler.run(guide, x, y, num_samples=draws, batch_size=ROWS).draws
     values = predict_draws(guide, sampled, x, num_draws=draws).functions().components.mean[..., 0]
     k = torch.exp(-0.5 * torch.cdist(x, x).square() / 0.49)
     noisy = k + NOISE * torch.eye(ROWS)

@@ -37,7 +37,7 @@ class GaussianProcess(PyroModule):
     """
 
     def __init__(
-        self, kernel: Kernel, mean: Mean | None = None, num_outputs: int = 1, jitter: float | None = None
+        self, kernel: Kernel, mean: Mean | None = None, num_outputs: int = 1, *, jitter: float | None = None
     ) -> None:
         super().__init__()
         self.kernel = kernel
@@ -70,7 +70,14 @@ class GaussianProcess(PyroModule):
                 f"inputs are on {x.device} and the parameters of the Gaussian process on {own.device}: "
                 "move one, as in model.to(x.device)"
             )
-        return FunctionPrior(x, self.kernel(), self.mean(), self.num_outputs, self.jitter, self._pyro_name or "gp")
+        return FunctionPrior(
+            x,
+            self.kernel(),
+            self.mean(),
+            num_outputs=self.num_outputs,
+            jitter=self.jitter,
+            name=self._pyro_name or "gp",
+        )
 
 
 def _short(dtype: torch.dtype) -> str:
@@ -145,6 +152,7 @@ class FunctionPrior(TorchDistribution):
         x: Tensor,
         covariance: Covariance,
         mean_function: MeanFunction,
+        *,
         num_outputs: int = 1,
         jitter: float | None = None,
         name: str = "gp",
@@ -165,7 +173,9 @@ class FunctionPrior(TorchDistribution):
         if shape == self.batch_shape:
             return self
         x = self.x.expand(*shape, *self.x.shape[-2:])
-        return FunctionPrior(x, self.covariance, self.mean_function, self.num_outputs, self.jitter, self.name)
+        return FunctionPrior(
+            x, self.covariance, self.mean_function, num_outputs=self.num_outputs, jitter=self.jitter, name=self.name
+        )
 
     @property
     def mean(self) -> Float[Tensor, "*b n k"]:

@@ -105,12 +105,18 @@ logging.getLogger("pyro_dgp").setLevel(
 
 # %%
 folder = Path(tempfile.mkdtemp())
-slices = run_chains(EllipticalSlice(model), (x, y), count(700, 12), count(200, 4), num_chains=4, folder=folder)
-more = run_chains(EllipticalSlice(model), (x, y), count(1000, 16), count(200, 4), num_chains=4, folder=folder)
+slices = run_chains(
+    EllipticalSlice(model), (x, y), count(700, 12), warmup_steps=count(200, 4), num_chains=4, folder=folder
+)
+more = run_chains(
+    EllipticalSlice(model), (x, y), count(1000, 16), warmup_steps=count(200, 4), num_chains=4, folder=folder
+)
 assert torch.equal(more.draws["h_whitened"][:, : slices.draws["h_whitened"].shape[1]], slices.draws["h_whitened"])
 slices = more
 
-nuts = run_chains(WhitenedNUTS(model, 5, target_accept_prob=0.9), (x, y), count(200, 8), count(200, 6), num_chains=4)
+nuts = run_chains(
+    WhitenedNUTS(model, 5, target_accept_prob=0.9), (x, y), count(200, 8), warmup_steps=count(200, 6), num_chains=4
+)
 print({name: tuple(values.shape) for name, values in slices.draws.items()})
 
 # %% [markdown]
@@ -212,7 +218,7 @@ with module_local_parameters(model):
     guide.initialize(x, y)
     fit(ELBO(40)(model, guide), x, y, count(3000, 3), 40, 0.01)
     variational = predict(guide, grid, num_samples=400, num_hyperparameter_draws=count(100, 5))
-again = run_chains(EllipticalSlice(model), (x, y), count(1000, 16), count(200, 4), num_chains=4, seed=9)
+again = run_chains(EllipticalSlice(model), (x, y), count(1000, 16), warmup_steps=count(200, 4), num_chains=4, seed=9)
 gaps = {
     "another run": inference_gap(predict_mcmc(model, again.flat, x, y, grid, num_draws=400), sampled),
     "variational": inference_gap(variational, sampled),

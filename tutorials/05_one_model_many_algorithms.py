@@ -133,7 +133,7 @@ def sampled(kernel, seed, draws):
     """Four chains, and a word on how well they agree."""
 
     def run(model, x, y):
-        chains = run_chains(kernel(model), (x, y), count(draws, 8), count(200, 4), num_chains=4, seed=seed)
+        chains = run_chains(kernel(model), (x, y), count(draws, 8), warmup_steps=count(200, 4), num_chains=4, seed=seed)
         az = import_arviz()
         lp = az.convert_to_dataset({"lp": chains.stats["lp"]})
         words = (

@@ -132,7 +132,7 @@ class ArcCosine(Kernel):
     """
 
     def __init__(
-        self, order: int = 1, ard: int | None = None, outputs: int | None = None, variance: float = 1.0
+        self, order: int = 1, ard: int | None = None, outputs: int | None = None, *, variance: float = 1.0
     ) -> None:
         super().__init__()
         if order not in (0, 1, 2):

@@ -38,11 +38,12 @@ class Periodic(Stationary):
         self,
         ard: int | None = None,
         outputs: int | None = None,
+        *,
         lengthscale: float = 1.0,
         variance: float = 1.0,
         period: float = 1.0,
     ) -> None:
-        super().__init__(ard, outputs, lengthscale, variance)
+        super().__init__(ard, outputs, lengthscale=lengthscale, variance=variance)
         self.period = positive(period, outputs, ard)
 
     correlation = RBF.correlation

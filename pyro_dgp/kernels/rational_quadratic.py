@@ -34,11 +34,12 @@ class RationalQuadratic(Stationary):
         self,
         ard: int | None = None,
         outputs: int | None = None,
+        *,
         lengthscale: float = 1.0,
         variance: float = 1.0,
         alpha: float = 1.0,
     ) -> None:
-        super().__init__(ard, outputs, lengthscale, variance)
+        super().__init__(ard, outputs, lengthscale=lengthscale, variance=variance)
         self.alpha = positive(alpha, outputs)
 
     @property

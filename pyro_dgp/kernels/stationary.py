@@ -58,7 +58,7 @@ class Stationary(Kernel):
     """
 
     def __init__(
-        self, ard: int | None = None, outputs: int | None = None, lengthscale: float = 1.0, variance: float = 1.0
+        self, ard: int | None = None, outputs: int | None = None, *, lengthscale: float = 1.0, variance: float = 1.0
     ) -> None:
         super().__init__()
         self.ard, self.outputs = ard, outputs

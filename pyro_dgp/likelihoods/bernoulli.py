@@ -87,7 +87,7 @@ class Bernoulli(Likelihood):
     """Binary observations ``y`` in {0, 1} of one function, through the ``probit`` or ``logit`` link.
 
     >>> from pyro_dgp import Bernoulli
-    >>> Bernoulli().given(torch.tensor([[-9.0], [0.0], [9.0]])).mean
+    >>> Bernoulli().given(torch.tensor([[-9.0], [0.0], [9.0]])).mean.round(decimals=3)
     tensor([0.0000, 0.5000, 1.0000])
 
     :param link: ``probit``, ``p(y = 1 | f) = Phi(f)``, or ``logit``, ``1 / (1 + exp(-f))``.

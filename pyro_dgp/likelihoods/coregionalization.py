@@ -98,7 +98,7 @@ class LinearCoregionalization(Likelihood):
     :param floor: smallest noise variance.
     """
 
-    def __init__(self, outputs: int, latents: int, variance: float = 0.1, floor: float = NOISE_FLOOR) -> None:
+    def __init__(self, outputs: int, latents: int, *, variance: float = 0.1, floor: float = NOISE_FLOOR) -> None:
         super().__init__()
         if outputs < 2 or latents < 1:
             raise ValueError(f"coregionalisation mixes functions into 2 or more outputs, got {latents} into {outputs}")

@@ -47,6 +47,7 @@ def run_chains(
     kernel: MCMCKernel,
     args: tuple[Any, ...],
     num_samples: int,
+    *,
     warmup_steps: int,
     num_chains: int = 4,
     seed: int = 0,

@@ -125,6 +125,7 @@ def predict_mcmc(
     x_train: Tensor,
     y_train: Tensor,
     x: Tensor,
+    *,
     num_draws: int = 100,
     batch_size: int = 1000,
     site: str | None = None,

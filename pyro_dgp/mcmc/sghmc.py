@@ -91,6 +91,7 @@ class StochasticGradientHMC:
         guide: Variational,
         x: Tensor,
         y: Tensor,
+        *,
         num_samples: int,
         batch_size: int = 1000,
         seed: int = 0,
@@ -208,7 +209,7 @@ def _sampled(guide: Variational) -> dict[str, nn.Parameter]:
 
 
 def predict_draws(
-    guide: Variational, draws: dict[str, Tensor], x: Tensor, num_draws: int = 100, batch_size: int = 1000
+    guide: Variational, draws: dict[str, Tensor], x: Tensor, *, num_draws: int = 100, batch_size: int = 1000
 ) -> Prediction:
     """The predictive distribution at new inputs from draws of inducing variables: one mixture component for each.
 

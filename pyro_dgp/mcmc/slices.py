@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def slice_sample(
-    log_density: Callable[[float], float], start: float, at_start: float, width: float, most_steps: int = 8
+    log_density: Callable[[float], float], start: float, *, at_start: float, width: float, most_steps: int = 8
 ) -> tuple[float, int]:
     """One update that leaves the density invariant: stepping out, then shrinking (Neal 2003, Figs. 3 and 5).
 

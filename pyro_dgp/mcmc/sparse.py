@@ -34,7 +34,14 @@ def inducing_inputs(model: Any, x: Tensor, y: Tensor, num_inducing: int) -> dict
 def at_inducing_inputs(prior: FunctionPrior, inputs: Tensor) -> FunctionPrior:
     """The same GP at its inducing inputs."""
     _check(prior, inputs)
-    return FunctionPrior(inputs, prior.covariance, prior.mean_function, prior.num_outputs, prior.jitter, prior.name)
+    return FunctionPrior(
+        inputs,
+        prior.covariance,
+        prior.mean_function,
+        num_outputs=prior.num_outputs,
+        jitter=prior.jitter,
+        name=prior.name,
+    )
 
 
 def sparse_moments(prior: FunctionPrior, inputs: Tensor, white: Tensor) -> Moments:

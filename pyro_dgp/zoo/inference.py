@@ -237,7 +237,7 @@ class ByMCMC(Inference):
         """See :class:`Inference`."""
         kernel = self.kernel(model, x, y, settings)
         result = run_chains(
-            kernel, (x, y), settings.mcmc_samples, settings.warmup, settings.chains, settings.seed,
+            kernel, (x, y), settings.mcmc_samples, warmup_steps=settings.warmup, num_chains=settings.chains, seed=settings.seed,
             report=progress, folder=self.folder,
         )  # fmt: skip
         return Fitted(
@@ -284,9 +284,14 @@ class BySGHMC(Inference):
         guide.initialize(x, y)
         sampler = replace(self.sampler, burn_in=steps, learning_rate=settings.learning_rate)
         result = sampler.run(
-            guide, x, y, settings.mcmc_samples, settings.batch_size, settings.seed,
-            progress,
-        )  # fmt: skip
+            guide,
+            x,
+            y,
+            num_samples=settings.mcmc_samples,
+            batch_size=settings.batch_size,
+            seed=settings.seed,
+            report=progress,
+        )
         draws = {_site(name): values.mT.unsqueeze(0) for name, values in result.draws.items()}
         figures = {"inducing": family.num_inducing} | {
             name: figure for name, figure in convergence(draws, None).items() if name != "divergences"

@@ -131,7 +131,7 @@ def test_what_arviz_offers_works_on_a_sampled_deep_gp(local, tmp_path):
     """Saved, loaded, summarised, drawn, and PSIS-LOO close to leaving rows out by the closed form where there is one."""
     x, y = regression(12)
     model = TwoLayers(x).requires_grad_(False)
-    result = run_chains(WhitenedNUTS(model, 3), (x, y), 60, 30, 2)
+    result = run_chains(WhitenedNUTS(model, 3), (x, y), 60, warmup_steps=30, num_chains=2)
     p = predict_mcmc(model, result.flat, x, y, x, num_draws=120)
     data = to_arviz.to_arviz(p, x, y, result.draws, result.stats, (p, x, y))
     data.to_netcdf(str(tmp_path / "a.nc"))
@@ -153,7 +153,7 @@ def test_an_object_of_some_of_the_draws_has_those_in_every_group(local):
     """Function values are those of the draw with the same label, and nothing is filled up with NaN."""
     x, y = regression(6)
     model = with_priors(DeepGP(x, 1, 1))
-    result = run_chains(EllipticalSlice(model), (x, y), 20, 5, 2, processes=1)
+    result = run_chains(EllipticalSlice(model), (x, y), 20, warmup_steps=5, num_chains=2, processes=1)
 
     def made(num_draws):
         p = predict_mcmc(model, result.flat, x, y, x, num_draws=num_draws)

@@ -38,10 +38,28 @@ def test_draws_do_not_depend_on_the_number_of_processes():
     x, y = regression(8)
     kernel = EllipticalSlice(Own(Gaussian(variance=0.1)).requires_grad_(False))
     reports, state = [], torch.get_rng_state()
-    one = run_chains(kernel, (x, y), 4, 2, 3, seed=5, processes=1, report=lambda *report: reports.append(report))
+    one = run_chains(
+        kernel,
+        (x, y),
+        4,
+        warmup_steps=2,
+        num_chains=3,
+        seed=5,
+        processes=1,
+        report=lambda *report: reports.append(report),
+    )
     assert reports == [(done, 18, {}) for done in range(1, 19)]
     assert torch.equal(torch.get_rng_state(), state)
-    several = run_chains(kernel, (x, y), 4, 2, 3, seed=5, processes=2, report=lambda *report: reports.append(report))
+    several = run_chains(
+        kernel,
+        (x, y),
+        4,
+        warmup_steps=2,
+        num_chains=3,
+        seed=5,
+        processes=2,
+        report=lambda *report: reports.append(report),
+    )
     assert reports[18:] == [(6, 18, {}), (12, 18, {}), (18, 18, {})]
     assert one.draws["f_whitened"].shape == (3, 4, 8, 1) and one.flat["f_whitened"].shape == (12, 8, 1)
     assert torch.equal(one.draws["f_whitened"], several.draws["f_whitened"])
@@ -53,12 +71,12 @@ def test_draws_do_not_depend_on_the_number_of_processes():
 def test_other_kernels_run_too_and_errors_of_a_chain_arrive():
     x, y = regression(6)
     model = TwoSites().requires_grad_(False)
-    result = run_chains(NUTS(whitened(model), max_tree_depth=2), (x, y), 2, 1, 2, processes=2)
+    result = run_chains(NUTS(whitened(model), max_tree_depth=2), (x, y), 2, warmup_steps=1, num_chains=2, processes=2)
     assert result.draws["f_whitened"].shape == (2, 2, 6, 1) and "divergences" in result.diagnostics[1]
     with pytest.raises(ValueError, match="at least one chain and one draw, got num_chains=0"):
-        run_chains(EllipticalSlice(model), (x, y), 2, 1, 0)
+        run_chains(EllipticalSlice(model), (x, y), 2, warmup_steps=1, num_chains=0)
     with pytest.raises(ValueError, match="y has shape"):
-        run_chains(EllipticalSlice(model), (x, y[:3]), 2, 1, 2, processes=2)
+        run_chains(EllipticalSlice(model), (x, y[:3]), 2, warmup_steps=1, num_chains=2, processes=2)
 
 
 @pytest.mark.parametrize("make", [EllipticalSlice, lambda model: WhitenedNUTS(model, 3)])
@@ -68,7 +86,7 @@ def test_an_interrupted_chain_goes_on_as_if_nothing_had_been(make, stop, tmp_pat
     monkeypatch.setattr("pyro_dgp.mcmc.single_chain.SAVE_EVERY", 0.0)
     x, y = regression(8)
     model = with_priors(DeepGP(x, 2, 2))
-    whole = run_chains(make(model), (x, y), 8, 5, 2, processes=1)
+    whole = run_chains(make(model), (x, y), 8, warmup_steps=5, num_chains=2, processes=1)
 
     class StoppedError(Exception):
         pass
@@ -81,17 +99,24 @@ def test_an_interrupted_chain_goes_on_as_if_nothing_had_been(make, stop, tmp_pat
             raise StoppedError
 
     with pytest.raises(StoppedError):
-        run_chains(make(model), (x, y), 8, 5, 2, processes=1, report=report, folder=tmp_path)
+        run_chains(make(model), (x, y), 8, warmup_steps=5, num_chains=2, processes=1, report=report, folder=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["chain-0.pickle"]
     done.clear()
     resumed = run_chains(
-        make(model), (x, y), 8, 5, 2, processes=1, report=lambda n, *_: done.append(n), folder=tmp_path
+        make(model),
+        (x, y),
+        8,
+        warmup_steps=5,
+        num_chains=2,
+        processes=1,
+        report=lambda n, *_: done.append(n),
+        folder=tmp_path,
     )
     assert done == list(range(stop + 1, 27))
     assert resumed.draws.keys() == whole.draws.keys() and resumed.stats.keys() == whole.stats.keys()
     assert all(torch.equal(values, whole.draws[name]) for name, values in resumed.draws.items())
     assert all((values == whole.stats[name]).all() for name, values in resumed.stats.items())
-    longer = run_chains(make(model), (x, y), 10, 5, 2, processes=2, folder=tmp_path)
+    longer = run_chains(make(model), (x, y), 10, warmup_steps=5, num_chains=2, processes=2, folder=tmp_path)
     assert torch.equal(longer.draws["h1_whitened"][:, :8], whole.draws["h1_whitened"]) and longer.stats["lp"].shape == (
         2,
         10,
@@ -106,7 +131,9 @@ def test_a_chain_is_saved_every_few_seconds_and_at_its_end(tmp_path, monkeypatch
     saved = []
     monkeypatch.setattr("pyro_dgp.mcmc.single_chain.ChainState.save", lambda state, path: saved.append(state.done))
     x, y = regression(6)
-    run_chains(EllipticalSlice(TwoSites().requires_grad_(False)), (x, y), 5, 2, 1, folder=tmp_path)
+    run_chains(
+        EllipticalSlice(TwoSites().requires_grad_(False)), (x, y), 5, warmup_steps=2, num_chains=1, folder=tmp_path
+    )
     assert saved == [7]
 
 
@@ -121,9 +148,9 @@ def test_other_inducing_inputs_or_options_are_another_chain(tmp_path):
     ]
     for first, second in (kernels[:2], kernels[2:]):
         folder = tmp_path / type(first).__name__
-        run_chains(first, (x, y), 2, 1, 1, folder=folder)
+        run_chains(first, (x, y), 2, warmup_steps=1, num_chains=1, folder=folder)
         with pytest.raises(ValueError, match="holds a chain of other data"):
-            run_chains(second, (x, y), 2, 1, 1, folder=folder)
+            run_chains(second, (x, y), 2, warmup_steps=1, num_chains=1, folder=folder)
 
 
 def test_another_prior_or_kernel_function_is_another_chain(tmp_path):
@@ -134,11 +161,11 @@ def test_another_prior_or_kernel_function_is_another_chain(tmp_path):
         result.gp.kernel.lengthscale = PyroSample(dist.LogNormal(location, 0.1))
         return EllipticalSlice(result.requires_grad_(False))
 
-    run_chains(model(RBF(), 0.0), (x, y), 2, 1, 1, folder=tmp_path)
-    run_chains(model(RBF(), 0.0), (x, y), 3, 1, 1, folder=tmp_path)
+    run_chains(model(RBF(), 0.0), (x, y), 2, warmup_steps=1, num_chains=1, folder=tmp_path)
+    run_chains(model(RBF(), 0.0), (x, y), 3, warmup_steps=1, num_chains=1, folder=tmp_path)
     for other in (model(RBF(), 0.1), model(Matern52(), 0.0)):
         with pytest.raises(ValueError, match="another model"):
-            run_chains(other, (x, y), 2, 1, 1, folder=tmp_path)
+            run_chains(other, (x, y), 2, warmup_steps=1, num_chains=1, folder=tmp_path)
 
 
 def test_a_plain_function_samples_the_modules_that_it_names():
@@ -164,7 +191,9 @@ def test_a_plain_function_samples_the_modules_that_it_names():
             return pyro.sample("y", self.likelihood.given(f), obs=y)
 
     draws = [
-        run_chains(EllipticalSlice(model), (x, y), 3, 1, 2, processes=processes).draws["f_whitened"]
+        run_chains(EllipticalSlice(model), (x, y), 3, warmup_steps=1, num_chains=2, processes=processes).draws[
+            "f_whitened"
+        ]
         for model, processes in (
             (by_closure, 1),
             (partial(by_argument, gp, likelihood), 1),
@@ -186,9 +215,9 @@ def test_another_kernel_parameter_of_a_plain_function_is_another_chain(tmp_path)
             "y", Gaussian().requires_grad_(False).given(pyro.sample("f", gp(x))), obs=y
         )
 
-    run_chains(EllipticalSlice(model_of(1.0)), (x, y), 2, 1, 1, folder=str(tmp_path))
+    run_chains(EllipticalSlice(model_of(1.0)), (x, y), 2, warmup_steps=1, num_chains=1, folder=str(tmp_path))
     with pytest.raises(ValueError, match="another model"):
-        run_chains(EllipticalSlice(model_of(2.0)), (x, y), 2, 1, 1, folder=tmp_path)
+        run_chains(EllipticalSlice(model_of(2.0)), (x, y), 2, warmup_steps=1, num_chains=1, folder=tmp_path)
 
 
 def test_a_worker_whose_parent_is_gone_ends(monkeypatch):
@@ -218,7 +247,7 @@ def test_classes_and_numbers_where_objects_are_wanted_are_named():
         assert "TypeError: scale is an object such as SurrogateScale" in run.stderr
     x, y = regression(6)
     with pytest.raises(ValueError, match="check the data for NaN"):
-        run_chains(EllipticalSlice(model), (x, torch.full_like(y, torch.nan)), 1, 1, 1)
+        run_chains(EllipticalSlice(model), (x, torch.full_like(y, torch.nan)), 1, warmup_steps=1, num_chains=1)
 
 
 def test_another_start_is_another_chain(tmp_path):
@@ -228,7 +257,7 @@ def test_another_start_is_another_chain(tmp_path):
     def started(value, folder=tmp_path):
         kernel = EllipticalSlice(model)
         kernel.initial_params = {"f_whitened": torch.full((6, 1), value)}
-        return run_chains(kernel, (x, y), 2, 0, 1, folder=folder).draws["f_whitened"]
+        return run_chains(kernel, (x, y), 2, warmup_steps=0, num_chains=1, folder=folder).draws["f_whitened"]
 
     first = started(0.0)
     assert torch.equal(started(0.0), first)
@@ -241,7 +270,7 @@ def test_one_kernel_serves_several_data_sets_in_folders_of_their_own(tmp_path):
     kernel = EllipticalSlice(TwoSites().requires_grad_(False))
     for rows in (6, 8):
         x, y = regression(rows)
-        draws = run_chains(kernel, (x, y), 2, 1, 1, folder=tmp_path / str(rows)).draws
+        draws = run_chains(kernel, (x, y), 2, warmup_steps=1, num_chains=1, folder=tmp_path / str(rows)).draws
         assert draws["f_whitened"].shape == (1, 2, rows, 1)
 
 

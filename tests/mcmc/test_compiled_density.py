@@ -66,7 +66,10 @@ def test_the_compiler_s_program_drives_both_samplers(caplog):
     model.requires_grad_(False)
     fixed = {"step_size": 0.2, "adapt_step_size": False, "adapt_mass_matrix": False}
     for make in (EllipticalSlice, lambda model, **options: WhitenedNUTS(model, 2, **options, **fixed)):
-        first, other = (run_chains(make(model, **o), (x, y), 3, 0, 1) for o in ({}, {"density": CompiledDensity}))
+        first, other = (
+            run_chains(make(model, **o), (x, y), 3, warmup_steps=0, num_chains=1)
+            for o in ({}, {"density": CompiledDensity})
+        )
         for name, values in first.draws.items():
             torch.testing.assert_close(other.draws[name], values, rtol=1e-6, atol=1e-8)
             assert len(values.unique()) == 3

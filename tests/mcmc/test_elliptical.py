@@ -41,7 +41,7 @@ def test_slices_of_one_number_have_its_distribution():
     for width in (0.5, 20.0):
         value, drawn = 5.0, []
         for _ in range(3000):
-            value, _ = slice_sample(log_density, value, log_density(value), width)
+            value, _ = slice_sample(log_density, value, at_start=log_density(value), width=width)
             drawn.append(value)
         values = torch.tensor(drawn)[100:]
         assert float(values.mean()) == pytest.approx(1.5, abs=0.15)
@@ -100,7 +100,7 @@ def test_function_values_are_updated_as_often_as_asked():
     model = TwoSites().requires_grad_(False)
     runs = {}
     for updates in (1, 6):
-        result = run_chains(EllipticalSlice(model, updates), (x, y), 40, 0, 1)
+        result = run_chains(EllipticalSlice(model, updates), (x, y), 40, warmup_steps=0, num_chains=1)
         runs[updates] = float(result.stats["runs"].mean())
     assert 4 < runs[6] / runs[1] < 8
     with pytest.raises(ValueError, match="function_updates must be at least 1"):
@@ -216,7 +216,7 @@ def test_widths_are_learned_in_the_warm_up_alone():
 def test_figures_of_a_draw_belong_to_it():
     x, y = regression(8)
     model = sampled_hyperparameters(x)
-    result = run_chains(EllipticalSlice(model), (x, y), 4, 2, 1)
+    result = run_chains(EllipticalSlice(model), (x, y), 4, warmup_steps=2, num_chains=1)
     density = WhitenedDensity(whitened(model), (x, y), {})
     for index in range(4):
         own = {name: values[0, index] for name, values in result.draws.items()}

@@ -54,13 +54,13 @@ def test_kernels_start_there(make, tmp_path):
     x, y = regression(12)
     model = sharp(x)
     first, other = (
-        float(run_chains(make(model, **options), (x, y), 1, 0, 1).stats["lp"][0, 0])
+        float(run_chains(make(model, **options), (x, y), 1, warmup_steps=0, num_chains=1).stats["lp"][0, 0])
         for options in ({}, {"start": Ascent(200)})
     )
     assert other > first + 5
-    run_chains(make(model, start=Ascent(20)), (x, y), 1, 1, 1, folder=tmp_path)
+    run_chains(make(model, start=Ascent(20)), (x, y), 1, warmup_steps=1, num_chains=1, folder=tmp_path)
     with pytest.raises(ValueError, match="another model, kernel"):
-        run_chains(make(model, start=Ascent(30)), (x, y), 1, 1, 1, folder=tmp_path)
+        run_chains(make(model, start=Ascent(30)), (x, y), 1, warmup_steps=1, num_chains=1, folder=tmp_path)
 
 
 @pytest.mark.parametrize("problem", [NotPositiveDefiniteError("none"), math.nan])

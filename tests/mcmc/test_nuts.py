@@ -44,7 +44,7 @@ def test_figures_of_a_draw_belong_to_it():
     x, y = regression(9)
     model = with_noise_prior(x)
     kernel = WhitenedNUTS(model, 4, target_accept_prob=0.9)
-    result = run_chains(kernel, (x, y), 20, 20, 1)
+    result = run_chains(kernel, (x, y), 20, warmup_steps=20, num_chains=1)
     density = WhitenedDensity(whitened(model), (x, y), {})
     for index in (0, 19):
         own = {name: values[0, index] for name, values in result.draws.items()}
@@ -61,7 +61,7 @@ def test_figures_of_a_draw_belong_to_it():
 def test_a_divergence_is_seen_in_the_draw_that_has_it():
     x, y = regression(9)
     kernel = WhitenedNUTS(with_noise_prior(x), 3, step_size=50.0, adapt_step_size=False)
-    result = run_chains(kernel, (x, y), 3, 0, 1)
+    result = run_chains(kernel, (x, y), 3, warmup_steps=0, num_chains=1)
     assert result.stats["diverging"].tolist() == [[True, True, True]] and result.diagnostics[0]["divergences"] == [
         0,
         1,
@@ -73,7 +73,7 @@ def test_one_layer_has_the_closed_form_posterior():
     x = torch.linspace(-1, 1, 8)[:, None]
     y = torch.sin(3 * x[:, 0])
     model = TwoSites(Gaussian(variance=0.1)).requires_grad_(False)
-    result = run_chains(WhitenedNUTS(model), (x, y), 400, 100, 1)
+    result = run_chains(WhitenedNUTS(model), (x, y), 400, warmup_steps=100, num_chains=1)
     prior = model.gp(x)
     f = prior.unwhiten(result.flat["f_whitened"])[..., 0]
     mean, sd = posterior(prior, y, 0.1)
@@ -85,7 +85,7 @@ def test_a_start_that_no_prior_draw_gives_is_one_sentence():
     x, y = regression(6)
     model = with_noise_prior(x)
     with pytest.raises(ValueError, match="none of 100 prior draws has a finite posterior density: check the data"):
-        run_chains(WhitenedNUTS(model), (x, torch.full_like(y, math.inf)), 1, 0, 1)
+        run_chains(WhitenedNUTS(model), (x, torch.full_like(y, math.inf)), 1, warmup_steps=0, num_chains=1)
 
 
 def test_one_layer_without_priors_is_named():

@@ -56,7 +56,7 @@ def test_many_rows_are_fitted_within_a_short_burn_in():
     x, y = regression(4000)
     guide = point_guide(OneLayer(likelihood=Gaussian(variance=0.05)), x, y, 12)
     sampler = StochasticGradientHMC(burn_in=300, thin=5, learning_rate=0.0)
-    draws = sampler.run(guide, x, y, 10, batch_size=200).draws
+    draws = sampler.run(guide, x, y, num_samples=10, batch_size=200).draws
     error = predict_draws(guide, draws, x).mean - torch.sin(2 * x[:, 0])
     assert float(error.square().mean().sqrt()) < 0.15
 
@@ -109,7 +109,7 @@ def test_hyperparameters_learn_in_the_burn_in_and_stand_still_afterwards():
         seen.append((float(model.top.kernel.variance.detach()), guide.processes.h.whitened_mean.detach().clone()))
 
     sampler = StochasticGradientHMC(step_size=0.2, burn_in=20, thin=2)
-    result = sampler.run(guide, x, y, 3, batch_size=10, report=report)
+    result = sampler.run(guide, x, y, num_samples=3, batch_size=10, report=report)
     noise = [variance for variance, _ in seen]
     assert len(set(noise[:20])) == 20 and len(set(noise[19:])) == 1
     assert all(not torch.equal(a, b) for (_, a), (_, b) in zip(seen[:-1], seen[1:], strict=True))
@@ -130,7 +130,9 @@ def test_the_same_seed_draws_the_same_and_leaves_the_generator_alone():
         torch.manual_seed(1)
         guide = point_guide(TwoLayers(x), x, y)
         state = torch.get_rng_state()
-        draws.append(StochasticGradientHMC(burn_in=3, thin=1).run(guide, x, y, 2, 8, seed=7).draws)
+        draws.append(
+            StochasticGradientHMC(burn_in=3, thin=1).run(guide, x, y, num_samples=2, batch_size=8, seed=7).draws
+        )
         assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(values, draws[1][name]) for name, values in draws[0].items())
 
@@ -160,14 +162,14 @@ def test_bad_requests_are_one_sentence():
     guide = Variational(OneLayer(), InducingPoints(4), MonteCarlo(1))
     guide.initialize(x, y)
     with pytest.raises(ValueError, match="'y/f' is no set of inducing variables .* covariance=\"delta\""):
-        StochasticGradientHMC().run(guide, x, y, 1)
+        StochasticGradientHMC().run(guide, x, y, num_samples=1)
     with pytest.raises(ValueError, match="friction lies between 0 and 1, got 1.5"):
         StochasticGradientHMC(friction=1.5)
     with pytest.raises(ValueError, match="step_size, thin and window are above 0"):
         StochasticGradientHMC(step_size=0.0)
     with pytest.raises(ValueError, match="the potential is (nan|inf): lower step_size"):
         StochasticGradientHMC(step_size=1e100, burn_in=50, learning_rate=0.0).run(
-            point_guide(OneLayer(), x, y), x, y, 1
+            point_guide(OneLayer(), x, y), x, y, num_samples=1
         )
 
 

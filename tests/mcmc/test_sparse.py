@@ -83,7 +83,7 @@ def test_one_layer_with_inducing_inputs_at_the_data_has_the_closed_form_posterio
     y = torch.sin(3 * x[:, 0])
     model = OneLayer(likelihood=Gaussian(variance=0.1)).requires_grad_(False)
     sparse = whitened(model, {"y/f": x})
-    result = run_chains(kernel(sparse), (x, y), 500, 50, 1)
+    result = run_chains(kernel(sparse), (x, y), 500, warmup_steps=50, num_chains=1)
     assert list(result.draws) == ["y_f_inducing_whitened"]
     prior = model.gp(x)
     f = prior.unwhiten(result.flat["y_f_inducing_whitened"])[..., 0]
@@ -101,19 +101,19 @@ def test_two_layers_predict_and_say_what_is_missing():
     x, y = regression(12)
     model = TwoLayers(x).requires_grad_(False)
     sparse = whitened(model, inducing_inputs(model, x, y, 4))
-    result = run_chains(EllipticalSlice(sparse), (x, y), 8, 2, 1)
+    result = run_chains(EllipticalSlice(sparse), (x, y), 8, warmup_steps=2, num_chains=1)
     prediction = predict_mcmc(sparse, result.flat, x, y, x[:4])
     assert torch.isfinite(prediction.log_prob(y[:4])).all()
     with pytest.raises(ValueError, match="do not hold 'h_inducing_whitened'"):
         predict_mcmc(sparse, {"h": torch.zeros(1, 12, 2)}, x, y, x)
     with pytest.raises(ValueError, match=r"inducing inputs of 'hidden' have shape \(M, 1\), got \(4, 3\)"):
-        run_chains(EllipticalSlice(whitened(model, {"h": torch.zeros(4, 3)})), (x, y), 1, 0, 1)
+        run_chains(EllipticalSlice(whitened(model, {"h": torch.zeros(4, 3)})), (x, y), 1, warmup_steps=0, num_chains=1)
 
 
 def test_two_sites_are_sparse_too():
     x, y = regression(8)
     model = TwoSites().requires_grad_(False)
-    result = run_chains(EllipticalSlice(whitened(model, {"f": x[:3]})), (x, y), 4, 2, 1)
+    result = run_chains(EllipticalSlice(whitened(model, {"f": x[:3]})), (x, y), 4, warmup_steps=2, num_chains=1)
     assert {k: tuple(v.shape) for k, v in result.draws.items()} == {
         "f_inducing_whitened": (1, 4, 3, 1),
         "f_whitened": (1, 4, 8, 1),

@@ -168,7 +168,7 @@ def test_a_program_gives_the_same(outputs):
 
 
 def lengthscales(kernel, x, y, draws, seed=0):
-    result = run_chains(kernel, (x, y), draws, 50, 1, seed)
+    result = run_chains(kernel, (x, y), draws, warmup_steps=50, num_chains=1, seed=seed)
     return {name: values.log().flatten() for name, values in result.flat.items() if name.endswith("lengthscale")}
 
 
@@ -217,6 +217,20 @@ def test_scales_are_drawn_between_two_and_checked():
 def test_another_scale_is_another_chain(tmp_path):
     x, y = regression(5)
     model = Chain(0.2)
-    run_chains(SurrogateSlice(model, scale=SurrogateScale(0.1)), (x, y[:, None]), 2, 1, 1, folder=tmp_path)
+    run_chains(
+        SurrogateSlice(model, scale=SurrogateScale(0.1)),
+        (x, y[:, None]),
+        2,
+        warmup_steps=1,
+        num_chains=1,
+        folder=tmp_path,
+    )
     with pytest.raises(ValueError, match="another model, kernel"):
-        run_chains(SurrogateSlice(model, scale=SurrogateScale(0.2)), (x, y[:, None]), 2, 1, 1, folder=tmp_path)
+        run_chains(
+            SurrogateSlice(model, scale=SurrogateScale(0.2)),
+            (x, y[:, None]),
+            2,
+            warmup_steps=1,
+            num_chains=1,
+            folder=tmp_path,
+        )

@@ -223,7 +223,7 @@ def test_sparse_draws_want_the_model_with_its_inducing_inputs():
     x, y = regression(8)
     model = TwoLayers(x).requires_grad_(False)
     sparse = whitened(model, inducing_inputs(model, x, y, 4))
-    draws = run_chains(EllipticalSlice(sparse), (x, y), 2, 1, 1).flat
+    draws = run_chains(EllipticalSlice(sparse), (x, y), 2, warmup_steps=1, num_chains=1).flat
     assert predict_mcmc(sparse, draws, x, y, x).mean.shape == (8,)
     with pytest.raises(ValueError, match="h_inducing_whitened.*give the whitened"):
         predict_mcmc(model, draws, x, y, x)

@@ -95,7 +95,12 @@ def test_constant_functions_are_ordinary_inducing_points(recipe, covariance, per
     torch.testing.assert_close(ours.variance, theirs.variance, rtol=1e-8, atol=1e-9)
     torch.testing.assert_close(ours.regularizer, theirs.regularizer)
     carried = FunctionPrior(
-        torch.randn(4, 9, 2), prior.covariance, prior.mean_function, prior.num_outputs, prior.jitter, prior.name
+        torch.randn(4, 9, 2),
+        prior.covariance,
+        prior.mean_function,
+        num_outputs=prior.num_outputs,
+        jitter=prior.jitter,
+        name=prior.name,
     )
     theirs = ordinary(carried)
     for at, shape in ((None, (4,)), (carried.x[-1:], (1,))):
@@ -649,7 +654,7 @@ def test_batched_lengthscales_are_refused_even_if_there_are_as_many_as_rows(nest
     prior = a_prior(x)
     process = AmortizedInducingPoints(3).create(prior, hidden=False)
     warp = replace(prior.covariance.warp, reciprocal=torch.rand(6, *[1] * nesting, 1, 1, 2) + 0.5)
-    batched = FunctionPrior(x, replace(prior.covariance, warp=warp), prior.mean_function, 3)
+    batched = FunctionPrior(x, replace(prior.covariance, warp=warp), prior.mean_function, num_outputs=3)
     with pytest.raises(ValueError, match="batched parameters"):
         process(batched)
 
