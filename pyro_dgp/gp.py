@@ -25,6 +25,11 @@ class GaussianProcess(PyroModule):
     ``f_d ~ GP(m_d, k_d)``; ``gp(x)`` is a distribution over the values ``f_d(x_n)``, to be given to ``pyro.sample``
     or to a likelihood. Inputs are ``(..., N, D)``, values ``(..., N, num_outputs)``: data are an event dimension.
 
+    >>> from pyro_dgp import RBF, GaussianProcess
+    >>> gp = GaussianProcess(RBF(), num_outputs=2)
+    >>> gp(torch.zeros(5, 1)).event_shape
+    torch.Size([5, 2])
+
     :param kernel: one kernel for all outputs, or one per output (``outputs=num_outputs`` in the kernel).
     :param mean: mean function; zero if not given.
     :param num_outputs: D_out.
@@ -111,7 +116,7 @@ class _FunctionValues(constraints.Constraint):
         super().__init__()
 
     def check(self, value: Tensor) -> Tensor:
-        """Finite matrices."""
+        """Whether all entries are finite, for each matrix."""
         return torch.isfinite(value).all(-1).all(-1)
 
 
@@ -126,6 +131,13 @@ class FunctionPrior(TorchDistribution):
 
     ``batch_shape`` is the leading shape of the inputs, ``event_shape`` is ``(N, D_out)``. The N x N covariance is
     built on the first ``rsample`` or ``log_prob`` and never before: guides read ``x``, ``covariance`` and ``mean`` of it.
+
+    >>> from pyro_dgp import RBF, GaussianProcess
+    >>> prior = GaussianProcess(RBF(), num_outputs=2)(torch.linspace(0.0, 1.0, 5)[:, None])
+    >>> prior.covariance_matrix.shape  # the two outputs share one kernel
+    torch.Size([1, 5, 5])
+    >>> prior.log_prob(prior.rsample((3,))).shape
+    torch.Size([3])
 
     :ivar x: inputs ``(..., N, D)``.
     :ivar covariance: the covariance function with its parameter values.
@@ -152,11 +164,11 @@ class FunctionPrior(TorchDistribution):
 
     @property
     def support(self) -> constraints.Constraint:
-        """Real matrices; unconstrained space is that of the whitened values."""
+        """Real matrices, whose unconstrained space is that of the whitened values."""
         return _FunctionValues(self)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> FunctionPrior:
-        """The same type over more inputs, so that a KL registered for it survives plates."""
+        """The prior over more batches of inputs, of the same type, so that a KL registered for it holds in plates too."""
         shape = Size(batch_shape)
         if shape == self.batch_shape:
             return self

@@ -35,7 +35,6 @@ from pyro_dgp import (
     CompiledDensity,
     EllipticalSlice,
     PriorDraw,
-    SurrogateScale,
     SurrogateSlice,
     WhitenedNUTS,
     predict_mcmc,
@@ -55,13 +54,11 @@ class Problem:
     width: int
     start: Start
     tree_depth: int
-    surrogate_scale: SurrogateScale | None
+    slices: type[EllipticalSlice]
 
     def ess(self, model: PyroModule) -> MCMCKernel:
         """Return elliptical slice sampling of a model."""
-        if self.surrogate_scale is None:
-            return EllipticalSlice(model, density=CompiledDensity, start=self.start)
-        return SurrogateSlice(model, scale=self.surrogate_scale, density=CompiledDensity, start=self.start)
+        return self.slices(model, density=CompiledDensity, start=self.start)
 
     def nuts(self, model: PyroModule) -> MCMCKernel:
         """Return the No-U-Turn sampler of a model."""
@@ -70,7 +67,7 @@ class Problem:
         )
 
 
-PROBLEMS = {"step": Problem(2, PriorDraw(), 6, None), "yacht": Problem(6, Ascent(), 7, SurrogateScale())}
+PROBLEMS = {"step": Problem(2, PriorDraw(), 6, EllipticalSlice), "yacht": Problem(6, Ascent(), 7, SurrogateSlice)}
 SAMPLERS: dict[str, Callable[[Problem, PyroModule], MCMCKernel]] = {"ess": Problem.ess, "nuts": Problem.nuts}
 
 

@@ -1,4 +1,4 @@
-"""Rows that stay on disk: read block by block, shuffled, in batches; memory that does not grow with their number."""
+"""Data that stay on disk: their rows are read block by block, shuffled and put into batches, in memory that does not grow with them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ POOL = 4
 
 
 class Stream(ABC):
-    """Inputs ``(N, D)`` and targets ``(N,)`` in blocks of rows, of which :data:`POOL` are shuffled together; memory is that of twice as many.
+    """Base of streams: inputs ``(N, D)`` and targets ``(N,)`` in blocks of rows, of which :data:`POOL` are shuffled together.
 
-    A stream of your own has ``sizes`` and :meth:`read`.
+    Memory is that of twice :data:`POOL` blocks. A stream of your own sets ``sizes`` and writes :meth:`read`.
 
     :ivar sizes: rows of each block.
     :param dtype: of the batches.
@@ -67,11 +67,11 @@ class Stream(ABC):
                 yield self._tensors(rest, np.arange(len(rest[0])))
 
     def sample(self, rows: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-        """Rows of a few random blocks, for ``guide.initialize``: all of them if there are no more."""
+        """Rows of a few random blocks, for ``guide.initialize``; every row if the stream has no more than that."""
         return next(self.batches(min(rows, len(self)), seed))
 
     def _joined(self, numbers: list[int], rest: Block | None) -> Block:
-        """Several blocks as one, behind the rows that are left of those before."""
+        """Several blocks as one, after the rows that the last batches left over."""
         blocks = [*([rest] if rest else []), *map(self._checked, numbers)]
         x, y = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
         return x, y
@@ -129,7 +129,7 @@ def _described(file: Path) -> tuple[int, ...]:
 
 
 class ParquetStream(Stream):
-    """A Parquet file, whose row groups are the blocks: they are of the size that it was written with.
+    """A Parquet file, whose row groups are the blocks; their size was chosen when the file was written.
 
     :param path: the file.
     :param target: the column of the targets; the others are inputs.
@@ -160,7 +160,8 @@ class ParquetStream(Stream):
 class Standardized(Stream):
     """Another stream with inputs and targets of zero mean and unit variance, by one pass over all of its rows.
 
-    :ivar target_mean: of the targets, and ``target_scale``, their standard deviation: ``y = mean + scale * standardised``.
+    :ivar target_mean: mean of the targets.
+    :ivar target_scale: standard deviation of the targets, ``y = target_mean + target_scale * standardised``.
     :raises ValueError: if a column is constant.
     """
 

@@ -14,13 +14,15 @@ from pyro_dgp.internal.recording import recording
 _BLOCK = 2**19
 
 
-#: Columns of a block for each inducing point, at least: what is summed over the blocks is M x M.
+#: Columns of a block for each inducing point, at least: the sum over blocks has M x M numbers, and narrow blocks would not pay.
 _LEAST = 4
 
 
 def column_blocks(x: Float[Tensor, "e n d"], outputs: int, size: int) -> tuple[Tensor, ...]:
-    """Inputs in blocks for which matrices of ``outputs`` x ``size`` numbers for each input fit the processor's cache. There is one block
-    where that would be narrow for ``size`` inducing points, off the CPU, and in a program that is recorded.
+    """Split inputs into blocks whose kernel matrices, ``outputs`` x ``size`` numbers for each input, fit the processor's cache.
+
+    There is one block where more would be too narrow for ``size`` inducing points, on other devices than the CPU, and while a function is
+    recorded.
     """
     width = max(_BLOCK // (outputs * size), _LEAST * size)
     if x.shape[-2] <= width or x.device.type != "cpu" or recording():
@@ -29,5 +31,5 @@ def column_blocks(x: Float[Tensor, "e n d"], outputs: int, size: int) -> tuple[T
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
-    """Blocks side by side again."""
+    """Join blocks side by side."""
     return parts[0] if len(parts) == 1 else torch.cat(tuple(parts), -1)

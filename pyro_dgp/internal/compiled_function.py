@@ -1,4 +1,4 @@
-"""Functions of tensors as compiled programs: recorded once, compared with what they stand for, set aside where they do not serve."""
+"""Functions of tensors as compiled programs: recorded once, compared with the function, and set aside where they do not serve."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ CHECKS = 3
 Function = Callable[..., tuple[Tensor, ...]]
 
 
-class Program:
+class CompiledFunction:
     """A function of tensors, recorded by ``make_fx`` and compiled by ``torch.compile`` at its first call.
 
     The function must do the same operations at whatever values. What it draws at random is drawn as torch draws it: results are those of the
     function from the same state of the generators. While it is recorded, distributions of the whole process are not validated.
 
-    :param what: its name in the log, which says why where there is no program.
-    :param function: what it stands for.
-    :param backend: of ``torch.compile``.
+    :param what: name of the function in the log, which says why where there is no program.
+    :param function: the function.
+    :param backend: backend of ``torch.compile``.
     :param closed: whether a function that uses tensors with gradients besides its arguments is refused.
     :param prepare: called with the first arguments before the function is recorded.
     """
@@ -66,7 +66,7 @@ class Program:
         try:
             with torch.no_grad():
                 *results, failed = self._compiled(*points)
-        except (RuntimeError, ValueError, TypeError) as problem:  # recorded sizes that follow values, say
+        except (RuntimeError, ValueError, TypeError) as problem:  # for example, sizes that depend on values
             self._compiled = None
             _set_generators(before)
             self._say(_first_words(problem))
@@ -81,7 +81,7 @@ class Program:
 
     @property
     def is_checked(self) -> bool:
-        """Whether the function itself is not called any more."""
+        """Whether all comparisons are done, so that the function itself is called no more."""
         return self._is_made and (self._compiled is None or not self._checks)
 
     def _is_right(self, results: list[Tensor], points: Sequence[Tensor], before: list[Tensor]) -> bool:
@@ -134,12 +134,12 @@ def _first_words(problem: Exception) -> str:
 
 
 def say_not_compiled(what: str, why: str) -> None:
-    """A word in the log."""
+    """Say in the log that a function is not compiled, and why."""
     logger.warning("%s is not compiled, the model runs as it is: %s", what, why)
 
 
 def with_gradients(value: Tensor, gradients: Sequence[Tensor], points: Sequence[Tensor]) -> Tensor:
-    """A number whose gradients at ``points`` are known already; ``backward`` hands them out."""
+    """Attach known gradients at ``points`` to a number, which ``backward`` then returns."""
     result: Tensor = _Known.apply(value, len(gradients), *gradients, *points)  # type: ignore[no-untyped-call]
     return result
 
@@ -165,7 +165,7 @@ def _require_no_gradients(graph: GraphModule) -> None:
 
 @contextmanager
 def _without_validation() -> Iterator[None]:
-    """Distributions do not look at what they are given, not even those that were made to."""
+    """A scope in which no distribution validates its values, not even one made with ``validate_args=True``."""
     before = Distribution._validate_sample
     Distribution._validate_sample = lambda self, value: None  # type: ignore[method-assign]
     try:
@@ -176,7 +176,7 @@ def _without_validation() -> Iterator[None]:
 
 
 def _close(found: Tensor, expected: Tensor) -> bool:
-    """Equal but for rounding, or neither is finite."""
+    """Whether two results are equal up to rounding, or the expected one is not finite."""
     if found.shape != expected.shape or not expected.numel():
         return found.shape == expected.shape
     tolerance = 1e-3 if expected.dtype == torch.float32 else 1e-5

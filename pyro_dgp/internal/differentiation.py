@@ -1,4 +1,4 @@
-"""Functions whose first derivatives are written out, and whose second ones come from their plain formula."""
+"""Functions whose first derivatives are written out by hand, and whose second derivatives come from their plain formula."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ Cotangents = tuple[Tensor | None, ...]
 
 
 class FusedFunction(torch.autograd.Function):
-    """Base of such functions. A subclass writes ``forward``, :meth:`cotangents` and :meth:`plain`.
+    """Base of functions with derivatives written by hand. A subclass writes ``forward``, :meth:`cotangents` and :meth:`plain`.
 
-    Where a gradient is asked for that can be differentiated again (``create_graph=True``), the plain formula is differentiated in
-    the place of the written derivatives.
+    With ``create_graph=True``, where the gradient must be differentiable again, autograd differentiates the plain formula instead.
     """
 
     @staticmethod

@@ -8,7 +8,11 @@ import torch
 
 
 def elementwise(distribution: Any) -> Any:
-    """The distribution of single elements: every ``Independent`` around it, which makes batch axes to event axes, is taken off."""
+    """The distribution of single elements: every ``Independent`` around it, which turns batch axes into event axes, is taken off.
+
+    >>> elementwise(torch.distributions.Independent(torch.distributions.Normal(torch.zeros(5), 1.0), 1)).batch_shape
+    torch.Size([5])
+    """
     while isinstance(distribution, torch.distributions.Independent):
         distribution = distribution.base_dist
     return distribution

@@ -70,7 +70,7 @@ def _inverse_factor(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def noisy_cholesky(matrix: Tensor, jitter: float | None, name: str) -> Tensor:
-    """Factor of a covariance that holds observation noise: without jitter where that succeeds, else as above."""
+    """Cholesky factor of a covariance that holds observation noise: without jitter where that succeeds, else as :func:`cholesky`."""
     if jitter is None:
         factor, info = torch.linalg.cholesky_ex(matrix)
         if not failed(info):

@@ -24,7 +24,7 @@ def keep_parameters_local(root: nn.Module) -> None:
 
 
 def require_number(value: object) -> None:
-    """Raise for a tensor where a parameter is to start: one that a model has sampled would be read once and stay."""
+    """Raise for a tensor as the start of a parameter: a sampled tensor would be read once and never drawn again."""
     if isinstance(value, Tensor):
         raise TypeError(
             "a parameter starts at a number, not at a tensor: for a prior assign PyroSample(distribution) to the attribute of the "
@@ -33,8 +33,10 @@ def require_number(value: object) -> None:
 
 
 def modules_of(model: Any) -> list[nn.Module]:
-    """The modules that a model runs: itself; or of a plain function or object those that it names, in its closure, globals, arguments,
-    attributes, containers of these, and in other functions that it names.
+    """The modules that a model runs: the model itself if it is a module.
+
+    For a plain function or object, the modules that it names in its closure, globals, arguments, attributes and containers of these,
+    and those that the functions it names name in turn.
     """
     found: dict[int, nn.Module] = {}
     seen: set[int] = set()
@@ -89,7 +91,7 @@ def module_local_parameters(*roots: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def evaluating(*roots: nn.Module) -> Iterator[None]:
-    """A scope in which networks run as they do in use: no dropout, no batch statistics."""
+    """A scope in which modules are in evaluation mode: no dropout, no batch statistics."""
     flags = [(module, module.training) for root in roots for module in root.modules()]
     for module, _ in flags:
         module.training = False

@@ -1,4 +1,4 @@
-"""Peak memory of a stretch of work."""
+"""Peak memory between two moments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def reset_peak_memory(device: str) -> None:
-    """Start counting anew, where the system can (Linux, CUDA)."""
+    """Set the peak to the present use, where the system can (Linux, CUDA)."""
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats()
         return
@@ -23,9 +23,9 @@ def reset_peak_memory(device: str) -> None:
 
 
 def peak_memory_mb(device: str) -> float:
-    """Largest memory since the last reset, in MB: of the GPU's allocator, or of the whole process.
+    """Peak memory since the last reset, in MB: of the GPU's allocator, or of the whole process.
 
-    Where the system cannot reset the count (it is no Linux), since the start of the process.
+    Where the system cannot reset the peak (it is not Linux), it is the peak since the start of the process.
     """
     if device.startswith("cuda"):
         return float(torch.cuda.max_memory_allocated()) / 2**20

@@ -1,4 +1,4 @@
-"""Checks of values in functions that are recorded, where no branch can be taken: they are reported in its place."""
+"""Checks of values inside functions that are being recorded. Such a function cannot branch, so it reports failures as a number."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _reports: ContextVar[list[Tensor] | None] = ContextVar("reports", default=None)
 
 @contextmanager
 def reports() -> Iterator[list[Tensor]]:
-    """Go on as if nothing failed while a function is recorded: factorise at the first jitter, accept all targets.
+    """A scope for recording a function, in which nothing fails: matrices are factorised at the first jitter, all targets are accepted.
 
     :returns: counts of failures; the results of the recorded function are right if all of them are zero.
     """
@@ -32,7 +32,7 @@ def recording() -> bool:
 
 
 def failed(report: Tensor) -> bool:
-    """Whether any of the numbers is not zero. While a function is recorded they are added to its reports, and nothing failed."""
+    """Whether any of the numbers is not zero. While a function is recorded, the numbers are added to its reports and the answer is no."""
     collected = _reports.get()
     if collected is None:
         return bool(report.any())
@@ -47,6 +47,6 @@ def require_all(valid: Tensor, message: str) -> None:
 
 
 def report_invalid(valid: Callable[[], Tensor]) -> None:
-    """In a recorded function, report the entries that are not valid. Elsewhere another check raises for them, and nothing is computed."""
+    """While a function is recorded, report the entries that are not valid. Otherwise do nothing: another check raises for them."""
     if recording():
         failed(~valid())

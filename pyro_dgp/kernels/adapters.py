@@ -95,5 +95,5 @@ class FromPyroContrib(Kernel):
         self.kernel: PyroModule = kernel
 
     def forward(self) -> Covariance:
-        """The kernel with every parameter read now: what is read later would be drawn again."""
+        """Read every parameter now; one read later would be drawn again."""
         return PyroContribCovariance(_with_values(self.kernel))

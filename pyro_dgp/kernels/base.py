@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from operator import add, mul
@@ -59,14 +60,12 @@ class Kernel(PyroModule):
         return Product(self, other)
 
 
-#: How positive parameters are kept so: through softplus, whose steps do not grow with the value as those of exp do.
+#: Constraint of positive parameters: softplus, whose steps do not grow with the value as those of exp do.
 POSITIVE = constraints.softplus_positive
 
 
 def positive(value: float, *shape: int | None) -> PyroParam:
-    """A positive point estimate of the given shape; ``None`` entries are left out. A tensor, as a model would sample it, is refused: it
-    would be read once and stay.
-    """
+    """A positive point estimate of the given shape, whose ``None`` entries are left out. A tensor as its start is refused."""
     require_number(value)
     sizes = [size for size in shape if size is not None]
     return PyroParam(torch.full(sizes, float(value)), constraint=POSITIVE, event_dim=len(sizes))
@@ -118,37 +117,24 @@ class ConstantDiagonal:
 
 
 @dataclass(frozen=True)
-class SumCovariance(Covariance):
-    """``k_1 + k_2 + ...``"""
+class CombinedCovariance(Covariance):
+    """``k_1 + k_2 + ...`` or ``k_1 * k_2 * ...``.
+
+    :param combine: the operator between two parts.
+    """
 
     parts: tuple[Covariance, ...]
+    combine: Callable[[Tensor, Tensor], Tensor]
 
     def matrix(
         self, x: Float[Tensor, "*b e n d"], z: Float[Tensor, "*c o m d"] | None = None
     ) -> Float[Tensor, "*r p n k"]:
         """See :class:`Covariance`."""
-        return reduce(add, [part.matrix(x, z) for part in self.parts])
+        return reduce(self.combine, [part.matrix(x, z) for part in self.parts])
 
     def diagonal(self, x: Float[Tensor, "*b e n d"]) -> Float[Tensor, "*r p n"]:
         """See :class:`Covariance`."""
-        return reduce(add, [part.diagonal(x) for part in self.parts])
-
-
-@dataclass(frozen=True)
-class ProductCovariance(Covariance):
-    """``k_1 * k_2 * ...``"""
-
-    parts: tuple[Covariance, ...]
-
-    def matrix(
-        self, x: Float[Tensor, "*b e n d"], z: Float[Tensor, "*c o m d"] | None = None
-    ) -> Float[Tensor, "*r p n k"]:
-        """See :class:`Covariance`."""
-        return reduce(mul, [part.matrix(x, z) for part in self.parts])
-
-    def diagonal(self, x: Float[Tensor, "*b e n d"]) -> Float[Tensor, "*r p n"]:
-        """See :class:`Covariance`."""
-        return reduce(mul, [part.diagonal(x) for part in self.parts])
+        return reduce(self.combine, [part.diagonal(x) for part in self.parts])
 
 
 class _Combination(Kernel):
@@ -163,16 +149,30 @@ class _Combination(Kernel):
 
 
 class Sum(_Combination):
-    """Sum of kernels, also written ``k1 + k2``."""
+    """Sum of kernels, also written ``k1 + k2``.
+
+    >>> from pyro_dgp import RBF, Linear
+    >>> k = (RBF() + Linear())()
+    >>> x = torch.zeros(1, 3, 1)
+    >>> torch.equal(k.matrix(x), k.parts[0].matrix(x) + k.parts[1].matrix(x))
+    True
+    """
 
     def forward(self) -> Covariance:
         """Read every part."""
-        return SumCovariance(self._read())
+        return CombinedCovariance(self._read(), add)
 
 
 class Product(_Combination):
-    """Product of kernels, also written ``k1 * k2``."""
+    """Product of kernels, also written ``k1 * k2``.
+
+    >>> from pyro_dgp import RBF, Linear
+    >>> k = (RBF() * Linear())()
+    >>> x = torch.zeros(1, 3, 1)
+    >>> torch.equal(k.matrix(x), k.parts[0].matrix(x) * k.parts[1].matrix(x))
+    True
+    """
 
     def forward(self) -> Covariance:
         """Read every part."""
-        return ProductCovariance(self._read())
+        return CombinedCovariance(self._read(), mul)

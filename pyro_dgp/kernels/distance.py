@@ -21,7 +21,7 @@ def squared_distance(x: Tensor, z: Tensor | None) -> Tensor:
 
 
 def plain_squared_distance(x: Tensor, z: Tensor | None) -> Tensor:
-    """The formula as it stands, differentiated by autograd: the reference."""
+    """The formula that :func:`squared_distance` computes, as autograd differentiates it: the reference."""
     x_norm = x.square().sum(-1, keepdim=True)
     if z is None:
         squared = torch.add(x_norm + x_norm.mT, x @ x.mT, alpha=-2)
@@ -45,7 +45,7 @@ def centred_distance(x: Tensor, z: Tensor | None) -> tuple[Tensor, Tensor, Tenso
 def cotangents(
     grad: Tensor, x: Tensor, z: Tensor | None, a: Tensor, b: Tensor, need: tuple[bool, ...]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Those of ``x`` and ``z``, ``2 (sum_m g_nm) x_n - 2 sum_m g_nm z_m``, where they are needed."""
+    """Cotangents of ``x`` and ``z``, ``2 (sum_m g_nm) x_n - 2 sum_m g_nm z_m``, where they are needed."""
     if z is None:
         both = grad + grad.mT
         both.diagonal(dim1=-2, dim2=-1).zero_()  # may be large, and would cancel up to rounding only

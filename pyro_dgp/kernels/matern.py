@@ -22,7 +22,7 @@ def matern12(squared: Tensor) -> Tensor:
 
 
 def matern12_slope(squared: Tensor, need: bool) -> tuple[Tensor, Tensor | None]:
-    """Value and ``-c / (2 r)``; zero at r = 0, where there is none."""
+    """Value and slope ``-c / (2 r)``; zero at r = 0, where the slope is infinite."""
     s = squared.clamp_min_(_FLOOR).sqrt_()
     value = s.neg().exp_()
     if not need:
@@ -43,7 +43,7 @@ def matern32(squared: Tensor) -> Tensor:
 
 
 def matern32_slope(squared: Tensor, need: bool) -> tuple[Tensor, Tensor | None]:
-    """Value and ``-3/2 exp(-s)``."""
+    """Value and slope ``-3/2 exp(-s)``."""
     s = squared.clamp_min_(_FLOOR).mul_(3.0).sqrt_()
     decay = s.neg().exp_()
     return s.add_(1.0).mul_(decay), decay.mul_(-1.5) if need else None
@@ -62,7 +62,7 @@ def matern52(squared: Tensor) -> Tensor:
 
 
 def matern52_slope(squared: Tensor, need: bool) -> tuple[Tensor, Tensor | None]:
-    """Value and ``-5/6 (1 + s) exp(-s)``."""
+    """Value and slope ``-5/6 (1 + s) exp(-s)``."""
     s = squared.clamp_min_(_FLOOR).mul_(5.0).sqrt_()
     decay = s.neg().exp_()
     slope = torch.addcmul(decay, s, decay)  # (1 + s) exp(-s)

@@ -49,7 +49,7 @@ class Periodic(Stationary):
     correlation = RBF.correlation
 
     def warp(self) -> Callable[[Tensor], Tensor]:
-        """Onto circles; reads ``lengthscale`` and ``period``."""
+        """The map onto circles; reads ``lengthscale`` and ``period``."""
         return _Circle(
             per_dimension(self.lengthscale, self.outputs, self.ard), per_dimension(self.period, self.outputs, self.ard)
         )

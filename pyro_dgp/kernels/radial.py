@@ -28,7 +28,7 @@ class RadialMatrix(FusedFunction):
     def forward(
         ctx: Any, x: Tensor, z: Tensor | None, variance: Tensor, plain: Formula, formula: SlopeFormula
     ) -> Tensor:
-        """The matrix."""
+        """The kernel matrix."""
         squared, a, b = centred_distance(x, z)
         ctx.formula = plain
         value, slope = formula(squared, any(ctx.needs_input_grad[:2]))

@@ -67,7 +67,7 @@ class Stationary(Kernel):
 
     @property
     def correlation(self) -> Correlation:
-        """c, as a function of points that :meth:`warp` has mapped and of the variance in front; c(0) = 1. A class attribute will do."""
+        """``variance * c`` as a function of points that :meth:`warp` has mapped and of the variance, with c(0) = 1; may be a class attribute."""
         raise NotImplementedError
 
     def warp(self) -> Callable[[Tensor], Tensor]:

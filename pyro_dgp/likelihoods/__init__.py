@@ -2,8 +2,9 @@
 
 from pyro_dgp.likelihoods.base import Likelihood
 from pyro_dgp.likelihoods.bernoulli import Bernoulli
-from pyro_dgp.likelihoods.conditional import Conditional, RowObservation, log_gamma_score
+from pyro_dgp.likelihoods.conditional import Conditional, RowObservation
 from pyro_dgp.likelihoods.coregionalization import LinearCoregionalization
+from pyro_dgp.likelihoods.gamma_score import log_gamma_score
 from pyro_dgp.likelihoods.gaussian import NOISE_FLOOR, Gaussian
 from pyro_dgp.likelihoods.observation import CollapsedObservation, Observation
 from pyro_dgp.likelihoods.quadrature import GaussHermite

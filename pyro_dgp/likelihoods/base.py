@@ -1,4 +1,4 @@
-"""Observation models p(y | f), and the two distributions of y that a model and a guide hold."""
+"""Likelihoods as modules: parameters that train, and the distribution of y that a model samples from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Likelihood(PyroModule):
     """Base of all observation models. ``likelihood(gp(x))`` is the distribution of y to put into ``pyro.sample``."""
 
     def conditional(self) -> Conditional:
-        """Read the parameters."""
+        """The likelihood with its parameters read now."""
         raise NotImplementedError
 
     def forward(self, prior: Any) -> Observation:
@@ -32,10 +32,10 @@ class Likelihood(PyroModule):
         return Observation(self.conditional(), {"f": prior}, self.target_outputs(prior.num_outputs))
 
     def require_outputs(self, outputs: int) -> None:
-        """Raise if the likelihood is not one of so many functions."""
+        """Raise unless the likelihood takes ``outputs`` functions."""
 
     def target_outputs(self, outputs: int) -> int:
-        """Number of outputs of y over so many functions; 1 makes y ``(N,)``."""
+        """Number of outputs of y for ``outputs`` functions; 1 makes y ``(N,)``."""
         return outputs
 
     @pyro_method

@@ -20,7 +20,7 @@ class Binary(dist.Bernoulli):  # type: ignore[misc]
     """A Bernoulli with a cdf, as mixtures of it need."""
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Binary:
-        """The same type."""
+        """The same distribution over more batches."""
         return Binary(logits=self.logits.expand(torch.Size(batch_shape)), validate_args=False)
 
     def cdf(self, value: Tensor) -> Tensor:
@@ -32,16 +32,16 @@ class Binary(dist.Bernoulli):  # type: ignore[misc]
 class _BernoulliConditional(GaussHermite):
     @abstractmethod
     def logits(self, f: Tensor) -> Tensor:
-        """log odds of y = 1 given f."""
+        """Log odds of y = 1 given f."""
 
     def check(self, y: Tensor) -> None:
-        """Targets are 0 or 1."""
+        """Raise for targets other than 0 and 1."""
         require_all(
             (y == 0) | (y == 1), "y of a Bernoulli likelihood holds values other than 0 and 1: encode the classes so"
         )
 
     def given(self, f: Tensor) -> RowObservation:
-        """Bernoulli with these log odds."""
+        """Bernoulli distributions with the link's log odds."""
         return RowObservation(Binary(logits=self.logits(one_output(f, "Bernoulli")), validate_args=False), 1)
 
 
@@ -49,11 +49,11 @@ class LogitConditional(_BernoulliConditional):
     """``p(y = 1 | f) = 1 / (1 + exp(-f))``: both integrals by quadrature."""
 
     def logits(self, f: Tensor) -> Tensor:
-        """f itself."""
+        """The function values are the log odds."""
         return f
 
     def components(self, f: Moments) -> Binary:
-        """Success probability by quadrature."""
+        """Bernoulli distributions whose success probability is integrated by quadrature."""
         at, log_weights = self._nodes(f)
         log_success = torch.logsumexp(log_weights + torch.nn.functional.logsigmoid(at), -1)
         log_failure = torch.logsumexp(log_weights + torch.nn.functional.logsigmoid(-at), -1)
@@ -71,20 +71,27 @@ class ProbitConditional(_BernoulliConditional):
 
     def _quadrature(self, y: Tensor, f: Moments) -> tuple[Tensor, Tensor]:
         at, log_weights = self._nodes(f)
-        return torch.special.log_ndtr((2 * y - 1)[..., None] * at), log_weights  # one of the two that log odds need
+        return torch.special.log_ndtr((2 * y - 1)[..., None] * at), log_weights
 
     def components(self, f: Moments) -> Binary:
-        """``Phi(mean / sqrt(1 + variance))``."""
+        """Bernoulli distributions with success probability ``Phi(mean / sqrt(1 + variance))``."""
         z = one_output(f.mean) / (1 + one_output(f.variance)).sqrt()
         return Binary(logits=self.logits(z), validate_args=False)
 
     def predictive_log_prob(self, y: Tensor, f: Moments) -> Tensor:
-        """Closed form, not quadrature."""
+        """Log predictive probability in closed form."""
         return Conditional.predictive_log_prob(self, y, f)
 
 
 class Bernoulli(Likelihood):
-    """Binary observations ``y`` in {0, 1} of one function, through the ``probit`` or ``logit`` link."""
+    """Binary observations ``y`` in {0, 1} of one function, through the ``probit`` or ``logit`` link.
+
+    >>> from pyro_dgp import Bernoulli
+    >>> Bernoulli().given(torch.tensor([[-9.0], [0.0], [9.0]])).mean.round(decimals=3)
+    tensor([0.0000, 0.5000, 1.0000])
+
+    :param link: ``probit``, ``p(y = 1 | f) = Phi(f)``, or ``logit``, ``1 / (1 + exp(-f))``.
+    """
 
     def __init__(self, link: str = "probit") -> None:
         super().__init__()
@@ -93,5 +100,5 @@ class Bernoulli(Likelihood):
         self.link = link
 
     def conditional(self) -> Conditional:
-        """No parameters to read."""
+        """The link, which has no parameters."""
         return ProbitConditional() if self.link == "probit" else LogitConditional()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from pyro import distributions as dist
 from torch import Size, Tensor
 from torch.distributions import Distribution
@@ -18,13 +16,13 @@ from pyro_dgp.likelihoods.targets import check_target, refuse_data_plate
 
 
 class RowObservation(dist.Independent):  # type: ignore[misc]
-    """p(y | f) over the rows of a data set: the rows are an event dimension, and their log densities can be had.
+    """p(y | f) over the rows of a data set. The rows are an event dimension; ``base_dist`` has the log density of each.
 
-    It is scored whole. Inside a data plate it would be scored once for each row of the plate, so that raises.
+    The event is scored as a whole. A data plate around it would count it once for each of its rows, so a plate raises.
     """
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> RowObservation:
-        """More batches (particles)."""
+        """The same observation over more batches, such as particles."""
         shape = Size(batch_shape)
         refuse_data_plate(self.event_shape[0])
         base = self.base_dist.expand(shape + self.event_shape)
@@ -89,22 +87,3 @@ def one_output(f: Tensor, site: str = "the likelihood") -> Tensor:
     if f.shape[-1] != 1:
         raise ValueError(f"{site} takes one function, got {f.shape[-1]}: give the top layer num_outputs=1")
     return f.squeeze(-1)
-
-
-def log_gamma_score(distribution: Any, y: Tensor, gamma: float) -> Tensor:
-    """``log [p(y)^c / (int p^gamma)^(c / gamma)]``, ``c = gamma - 1``, for normal and finite discrete p, or independent ones."""
-    if isinstance(distribution, torch.distributions.Independent):
-        terms = log_gamma_score(distribution.base_dist, y, gamma)
-        return terms.sum(tuple(range(-distribution.reinterpreted_batch_ndims, 0)))
-    if isinstance(distribution, torch.distributions.Normal):
-        log_integral = 0.5 * ((1 - gamma) * (2 * math.pi * distribution.variance).log() - math.log(gamma))
-    elif distribution.has_enumerate_support:
-        values = distribution.enumerate_support()
-        log_integral = torch.logsumexp(gamma * distribution.log_prob(values), 0)
-    else:
-        raise ValueError(
-            f"the gamma divergence needs the integral of {type(distribution).__name__}'s density to the power gamma, known here "
-            "for normal and finite discrete distributions: use another loss"
-        )
-    log_prob: Tensor = distribution.log_prob(y)
-    return (gamma - 1) * (log_prob - log_integral / gamma)

@@ -54,11 +54,11 @@ class CoregionalizedConditional(Conditional):
         return -0.5 * (squared / self._noise + self._noise.log() + math.log(2 * math.pi)).sum(-1)
 
     def components(self, f: Moments) -> Distribution:
-        """Correlated outputs: batch shape ``(..., N)``, event shape ``(D_out,)``."""
+        """Correlated normals over the outputs of each row: batch shape ``(..., N)``, event shape ``(D_out,)``."""
         return self._correlated(f, self._noise)
 
     def log_expected_gamma_score(self, y: Tensor, f: Moments, gamma: float) -> Tensor:
-        """A power of a normal is a normal of variance ``variance / c`` but for a constant."""
+        """See :class:`Conditional`; up to a constant, a normal to the power c is a normal of variance ``variance / c``."""
         power, count = gamma - 1, self.variance.shape[-1]
         log_two_pi, log_determinant = math.log(2 * math.pi), self._noise.log().sum(-1)
         density: Tensor = self._correlated(f, self._noise / power).log_prob(y)
@@ -87,6 +87,10 @@ class LinearCoregionalization(Likelihood):
     The semiparametric latent factor model (Seeger, Teh and Jordan 2005; [DSPP] 5.3): L independent functions, D_out outputs
     that share them. Put it over a Gaussian process of ``num_outputs=L``; ``y`` is ``(N, D_out)``. Predictions are
     mixtures of correlated normals. Under MCMC the latent functions become the site ``y_f_whitened``.
+
+    >>> from pyro_dgp import LinearCoregionalization
+    >>> LinearCoregionalization(outputs=3, latents=2).given(torch.zeros(5, 2)).event_shape
+    torch.Size([5, 3])
 
     :param outputs: D_out, 2 or more.
     :param latents: L.
@@ -121,7 +125,7 @@ class LinearCoregionalization(Likelihood):
         return model
 
     def require_outputs(self, outputs: int) -> None:
-        """As many functions as the mixing has columns."""
+        """Raise unless there are as many functions as the mixing has columns."""
         if outputs != self.latents:
             raise ValueError(
                 f"LinearCoregionalization(latents={self.latents}) stands over a Gaussian process of {outputs} outputs: "
@@ -129,7 +133,7 @@ class LinearCoregionalization(Likelihood):
             )
 
     def target_outputs(self, outputs: int) -> int:
-        """D_out."""
+        """Number of outputs of y, D_out."""
         return self.outputs
 
     def conditional(self) -> CoregionalizedConditional:

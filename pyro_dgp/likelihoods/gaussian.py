@@ -1,4 +1,4 @@
-"""Gaussian noise."""
+"""Gaussian noise: the likelihood whose integrals have closed forms."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class GaussianConditional(Conditional):
         return dist.Normal(mean, variance.sqrt(), validate_args=False)
 
     def given(self, f: Tensor) -> RowObservation:
-        """``N(f, variance)``."""
+        """Independent normals ``N(f, variance)``."""
         normal = self._normal(f, f.new_zeros(()))
         return RowObservation(normal, 1 if f.shape[-1] == 1 else 2)
 
@@ -74,12 +74,17 @@ class GaussianConditional(Conditional):
         return -0.5 * white.square().sum((-2, -1)) - half_log_determinant - 0.5 * count * math.log(2 * math.pi)
 
     def noise_variance(self) -> Tensor:
-        """The variance."""
+        """The noise variance of each output, ``(D_out,)``."""
         return self.variance
 
 
 class Gaussian(Likelihood):
     """Independent Gaussian noise, ``y_nd = f_nd + e_nd``, ``e_nd ~ N(0, variance_d)``. Closed form throughout.
+
+    >>> from pyro_dgp import RBF, Gaussian, GaussianProcess
+    >>> observation = Gaussian()(GaussianProcess(RBF())(torch.zeros(5, 1)))
+    >>> observation.event_shape, observation.log_prob(torch.zeros(5)).shape
+    (torch.Size([5]), torch.Size([]))
 
     :param outputs: D_out; ``y`` is ``(N,)`` for one and ``(N, D_out)`` for several. ``variance`` is ``()`` or
         ``(D_out,)``, squared units of y.
@@ -97,13 +102,13 @@ class Gaussian(Likelihood):
         self.variance = PyroParam(start, constraint=constraints.greater_than(floor), event_dim=start.dim())
 
     def require_outputs(self, outputs: int) -> None:
-        """One noise variance serves any number of outputs; several serve as many."""
+        """Raise unless there is one noise variance for all outputs, or one for each."""
         if self.outputs not in (1, outputs):
             raise ValueError(
                 f"Gaussian(outputs={self.outputs}) stands over a Gaussian process of {outputs} outputs: make them equal"
             )
 
     def conditional(self) -> GaussianConditional:
-        """Read ``variance``."""
+        """The likelihood with ``variance`` read now."""
         variance = self.variance
         return GaussianConditional(variance.unsqueeze(-1) if self.outputs == 1 else variance)

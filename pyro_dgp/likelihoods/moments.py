@@ -1,4 +1,4 @@
-"""Marginal moments of function values, the currency between processes and likelihoods."""
+"""Marginal moments of function values, which processes hand to likelihoods."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Moments(NamedTuple):
 
 @runtime_checkable
 class Marginal(Protocol):
-    """What an observation needs to know of a q(f): its moments."""
+    """The part of a q(f) that an observation reads: its moments."""
 
     @property
     def mean(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""The two distributions of y that a model and a guide hold."""
+"""Distributions of y with the function values integrated out: under the prior, in a model, and under q(f), in a guide."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ class Observation(TorchDistribution):
 
     @property
     def support(self) -> constraints.Constraint:
-        """That of y given f."""
+        """The support of y given f."""
         f = {name: prior.mean for name, prior in self.priors.items()}
         return self.conditional.given(join(f)).support
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Observation:
-        """More batches."""
+        """The same observation over more batches."""
         shape = Size(batch_shape)
         refuse_data_plate(self.event_shape[0])
         return Observation(self.conditional, {k: p.expand(shape) for k, p in self.priors.items()}, self.outputs)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Function values from the prior, then y given them."""
+        """Draw function values from the prior, then y given them."""
         with torch.no_grad():
             f = {name: prior.rsample(Size(sample_shape)) for name, prior in self.priors.items()}
             draw: Tensor = self.conditional.given(join(f)).sample()
@@ -61,12 +61,12 @@ class Observation(TorchDistribution):
         return self.conditional.joint_log_prob(value, next(iter(self.priors.values())))
 
     def collapse(self, marginals: Mapping[str, Marginal]) -> CollapsedObservation:
-        """y under marginals q(f) in the place of the priors."""
+        """The distribution of y under marginals q(f) in the place of the priors."""
         return CollapsedObservation(self.conditional, marginals, self.event_shape)
 
 
 def join(values: Mapping[str, Tensor]) -> Tensor:
-    """Values of the GPs of one observation side by side: ``(..., N, sum of outputs)``."""
+    """Join the values of the GPs of one observation side by side: ``(..., N, sum of outputs)``."""
     parts = list(values.values())
     return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
@@ -120,12 +120,12 @@ class CollapsedObservation(TorchDistribution):
         return self.conditional.components(self.moments)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Draws of y, independent over rows."""
+        """Draw y, independently over rows."""
         draw: Tensor = self.components().sample(Size(sample_shape))
         return draw
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Raises: this site belongs to the losses of this library."""
+        """Raise: only the losses of this library can score this site."""
         raise ValueError(
             "a stock loss asked for the log_prob of an observation whose Gaussian process the guide has integrated out; "
             "its KL would be lost: use pyro_dgp.ELBO or another loss of this library, or write the two sites "

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from pyro_dgp.internal.quadrature import gauss_hermite
-from pyro_dgp.likelihoods.conditional import Conditional, log_gamma_score, one_output
+from pyro_dgp.likelihoods.conditional import Conditional, one_output
+from pyro_dgp.likelihoods.gamma_score import log_gamma_score
 from pyro_dgp.likelihoods.moments import Moments
 
 

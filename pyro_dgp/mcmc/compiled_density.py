@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_dgp.internal.compiled_function import Function, Program, with_gradients
+from pyro_dgp.internal.compiled_function import CompiledFunction, Function, with_gradients
 from pyro_dgp.mcmc.density import WhitenedDensity
 from pyro_dgp.mcmc.evaluation import Evaluation
 
@@ -16,21 +16,21 @@ from pyro_dgp.mcmc.evaluation import Evaluation
 class CompiledDensity(WhitenedDensity):
     """:class:`WhitenedDensity` whose runs of the model are recorded once, with their gradients, and compiled by ``torch.compile``.
 
-    ``WhitenedNUTS(model, density=CompiledDensity)``, ``EllipticalSlice(model, density=CompiledDensity)``. Python, Pyro's handlers and autograd
-    are gone from each step, at the price of 10 to 40 seconds at the start of a chain, once for each process (the compiler keeps what it
-    made on disk). It needs a C++ compiler. The model must do the same tensor operations at whatever values: one that
-    looks at numbers (``if h.mean() > 0``, ``h.tolist()``) has no program. The first :data:`~pyro_dgp.programs.CHECKS` results are compared with the model's.
-    Where there is no program, and for each matrix that has no Cholesky factor at the first jitter, the model runs as it is.
-    While it records, distributions of the whole process are not validated.
+    ``WhitenedNUTS(model, density=CompiledDensity)``, ``EllipticalSlice(model, density=CompiledDensity)``. A step then needs
+    no Python, no handlers of Pyro and no autograd. Compiling takes 10 to 40 seconds at the start of a chain, once for each process (the
+    compiler keeps its results on disk), and needs a C++ compiler. The model must do the same tensor operations for all values: one that
+    reads numbers (``if h.mean() > 0``, ``h.tolist()``) has no program. The first :data:`~pyro_dgp.internal.compiled_function.CHECKS` results are compared with the model's.
+    Where there is no program, and where a matrix has no Cholesky factor at the first jitter, the model runs as it is.
+    While a run is recorded, distributions of the whole process are not validated.
 
-    :cvar backend: of ``torch.compile``.
+    :cvar backend: backend of ``torch.compile``.
     """
 
     backend = "inductor"
 
     def __init__(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         super().__init__(model, args, kwargs)
-        self._programs: dict[str, Program] = {}
+        self._programs: dict[str, CompiledFunction] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Without programs: they belong to a process."""
@@ -71,5 +71,5 @@ class CompiledDensity(WhitenedDensity):
         factorised.
         """
         if what not in self._programs:
-            self._programs[what] = Program(what, function, self.backend)
+            self._programs[what] = CompiledFunction(what, function, self.backend)
         return self._programs[what](*points)

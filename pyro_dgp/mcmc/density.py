@@ -64,7 +64,7 @@ class WhitenedDensity:
         self._order = {without_whitened(name): number for number, name in enumerate(self.start)}
 
     def _require_fixed_supports(self) -> None:
-        """A second draw of the prior has the same supports."""
+        """Raise unless a second draw of the prior has the same supports."""
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             other = poutine.trace(self.model).get_trace(*self.args, **self.kwargs)
         for name, transform in self.transforms.items():
@@ -128,7 +128,7 @@ class WhitenedDensity:
         return handler
 
     def unconstrained_start(self) -> dict[str, Tensor]:
-        """The prior draw that it was built with, in unconstrained space."""
+        """The prior draw made when the density was built, in unconstrained space."""
         return {k: self.transforms[k].inv(v) if k in self.transforms else v.clone() for k, v in self.start.items()}
 
     def potential(self, params: Mapping[str, Tensor]) -> Tensor:

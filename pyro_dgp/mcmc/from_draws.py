@@ -17,7 +17,7 @@ from pyro_dgp.internal.parameters import evaluating, module_local_parameters, mo
 from pyro_dgp.internal.site_names import function_site, inducing_site, is_inducing, process_key, whitened_site
 from pyro_dgp.likelihoods import CollapsedObservation, Observation
 from pyro_dgp.mcmc.sparse import Inputs, at_inducing_inputs, sparse_values
-from pyro_dgp.mcmc.whitening import WhitenedModel
+from pyro_dgp.mcmc.whitening import WhitenedModel, without_whitening
 from pyro_dgp.prediction.mixture import Mixture, stack_mixtures
 from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.prediction.thinning import equally_spaced
@@ -146,7 +146,7 @@ def predict_mcmc(
         raise ValueError(f"test inputs have shape (N, D) with N at least 1, got {tuple(x.shape)}")
     _check_shapes(x_train, x, draws)
     inducing = model.inducing if isinstance(model, WhitenedModel) else {}
-    model = model.model if isinstance(model, WhitenedModel) else model
+    model = without_whitening(model)
     sparse = [name for name in draws if is_inducing(name)]
     if sparse and not inducing:
         raise ValueError(

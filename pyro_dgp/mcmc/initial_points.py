@@ -1,4 +1,4 @@
-"""Where a chain starts."""
+"""First points of chains."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from torch import Tensor
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.mcmc.density import WhitenedDensity
 
-#: From a density to initial values in unconstrained space.
+#: A function from a density to the first point of a chain, in unconstrained space, by site.
 Start = Callable[[WhitenedDensity], dict[str, Tensor]]
 
 
 def require_start(start: object) -> None:
-    """Raise for a class where one of its objects is wanted."""
+    """Raise for a class, as ``start=Ascent``, where an object, ``start=Ascent()``, is wanted."""
     if isinstance(start, type) or not callable(start):
         raise TypeError(f"start is an object such as PriorDraw() or Ascent(), not {start!r}")
 
 
 @dataclass(frozen=True)
 class PriorDraw:
-    """At a draw of the prior: as far apart as chains can be, so that R-hat means most."""
+    """Start at a draw of the prior. Chains start as far apart as they can, which makes R-hat most telling."""
 
     def __call__(self, density: WhitenedDensity) -> dict[str, Tensor]:
         """Whitened values and latent values in unconstrained space, by site."""
@@ -33,14 +33,14 @@ class PriorDraw:
 
 @dataclass(frozen=True)
 class Ascent:
-    """From a draw of the prior up the posterior density, by Adam at a rate that falls to zero.
+    """Start at the end of an ascent of the posterior density from a draw of the prior, by Adam at a rate that falls to zero.
 
-    ``WhitenedNUTS(model, start=Ascent())``. Where the likelihood is sharp (little noise), a chain from the prior climbs for longer than a
-    whole warm-up lasts; this climbs in seconds. Chains ascend from draws of their own and may end in different modes. A mode is no
-    typical draw: the warm-up has to leave it.
+    ``WhitenedNUTS(model, start=Ascent())``. Under little noise, a chain that starts at the prior climbs for longer than a whole warm-up
+    lasts; an ascent takes seconds. Each chain ascends from a draw of its own and may end in a mode of its own. A mode is not a typical
+    draw: the warm-up has to leave it.
 
-    :param steps: gradients at most; it stops earlier where the density is not finite.
-    :param rate: of Adam at first, in whitened and unconstrained coordinates, where the prior has unit scale.
+    :param steps: largest number of gradients; the ascent ends earlier where the density is not finite.
+    :param rate: first learning rate of Adam, in whitened and unconstrained coordinates, where the prior has unit scale.
     """
 
     steps: int = 1000
@@ -51,7 +51,7 @@ class Ascent:
             raise ValueError(f"an ascent has a positive number of steps and rate, got {self.steps} and {self.rate}")
 
     def __call__(self, density: WhitenedDensity) -> dict[str, Tensor]:
-        """The highest point that it came to."""
+        """The highest point of the ascent, by site."""
         best = density.unconstrained_start()
         point = {name: value.detach().clone().requires_grad_() for name, value in best.items()}
         optimizer = torch.optim.Adam(point.values(), lr=self.rate)

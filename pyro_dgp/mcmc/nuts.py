@@ -28,8 +28,8 @@ class WhitenedNUTS(NUTS):  # type: ignore[misc]
 
     :param model: the model, or ``whitened(model)``.
     :param max_tree_depth: at most ``2**max_tree_depth - 1`` gradients a draw; each factorises one matrix of all rows for each layer.
-    :param density: what evaluates the potential, :class:`~pyro_dgp.CompiledDensity` for long chains.
-    :param start: where it starts unless ``initial_params`` says: at a draw of the prior, or after an :class:`~pyro_dgp.Ascent` from one.
+    :param density: the class that evaluates the potential, :class:`~pyro_dgp.CompiledDensity` for long chains.
+    :param start: the first point unless ``initial_params`` is set: a draw of the prior, or the end of an :class:`~pyro_dgp.Ascent`.
     :param options: those of ``pyro.infer.NUTS`` (``target_accept_prob``, ``full_mass``, ``step_size``).
     :ivar stats: of the last draw, names as ArviZ has them: ``lp`` (log density in unconstrained space up to a constant, nats),
         ``energy`` (of the trajectory at its start, nats), ``n_steps`` (gradients), ``tree_depth``, ``acceptance_rate``, ``step_size``,
@@ -75,7 +75,7 @@ class WhitenedNUTS(NUTS):  # type: ignore[misc]
         return tree
 
     def sample(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
-        """One draw."""
+        """Make one draw, in unconstrained space."""
         self.stats = {"n_steps": 0, "acceptance_rate": 0.0, "diverging": False}
         drawn: dict[str, Tensor] = super().sample(params)
         steps = self.stats["n_steps"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.parameters import module_local_parameters
+from pyro_dgp.internal.progress import Progress
 from pyro_dgp.internal.site_names import process_parameter
 from pyro_dgp.losses import ELBO
 from pyro_dgp.prediction.from_guide import predict
@@ -24,13 +25,10 @@ from pyro_dgp.training.loop import batches, check_data, decay
 #: e at the first step of the burn-in at least.
 FIRST_STEP = 0.1
 
-#: What a sampler calls: ``report(step, total, figures)``.
-Report = Callable[[int, int, dict[str, float]], object]
-
 
 @dataclass
 class InducingDraws:
-    """What stochastic-gradient HMC leaves behind.
+    """The result of stochastic-gradient HMC.
 
     :ivar draws: whitened inducing variables of each GP ``(draws, D_out, M)``, by the name of the guide's parameter: one chain, for ArviZ
         ``{name: values[None] for name, values in draws.items()}``.
@@ -84,7 +82,7 @@ class StochasticGradientHMC:
             )
 
     def _step(self, step: int, rows: int) -> float:
-        """e, larger in the first half of the burn-in: draws of many rows lie far from the start in units of e."""
+        """Step size e at a step. It is larger in the first half of the burn-in, since for many rows draws lie far from the start in units of e."""
         first = FIRST_STEP * (1 - 2 * step / self.burn_in) if step < self.burn_in else 0.0
         return max(self.step_size / math.sqrt(rows), first)
 
@@ -97,7 +95,7 @@ class StochasticGradientHMC:
         num_samples: int,
         batch_size: int = 1000,
         seed: int = 0,
-        report: Report | None = None,
+        report: Progress | None = None,
     ) -> InducingDraws:
         """Sample; the guide is left at the last draw, its other parameters trained.
 
@@ -145,7 +143,7 @@ class StochasticGradientHMC:
 
 
 class _HamiltonianState:
-    """Positions (the guide's own parameters), momenta, preconditioner."""
+    """The state of the chain: positions, which are the guide's own parameters, momenta, and the preconditioner."""
 
     def __init__(self, positions: list[nn.Parameter], friction: float) -> None:
         self.positions, self.friction = positions, friction
@@ -155,7 +153,7 @@ class _HamiltonianState:
         self.squares = [torch.ones_like(p) for p in positions]
 
     def move(self, potential: Tensor, step_size: float, adapt: bool) -> None:
-        """One step e of all positions."""
+        """Move all positions by one step of size e."""
         value = float(potential.detach())
         if not math.isfinite(value):
             raise ValueError(f"the potential is {value}: lower step_size, or use float64 if this is float32")
@@ -171,19 +169,19 @@ class _HamiltonianState:
                 position.add_(momentum)
 
     def _learn(self, i: int, gradient: Tensor) -> None:
-        """Running moments whose window grows where the gradient is mostly noise (Springenberg et al. 2016, Eq. 9)."""
+        """Update running moments of the gradient, whose window grows where the gradient is mostly noise (Springenberg et al. 2016, Eq. 9)."""
         rate = 1 / (self.memory[i] + 1)
         self.memory[i] = 1 + self.memory[i] * (1 - self.gradients[i].square() / (self.squares[i] + 1e-16))
         self.gradients[i].lerp_(gradient, rate)
         self.squares[i].lerp_(gradient.square(), rate)
 
     def copy(self) -> list[Tensor]:
-        """The positions."""
+        """A copy of the positions."""
         return [p.detach().clone() for p in self.positions]
 
     @contextmanager
     def at(self, values: list[Tensor]) -> Iterator[None]:
-        """Other positions for a while."""
+        """A scope in which the parameters are at other positions."""
         own = self.copy()
         self._set(values)
         try:
@@ -197,7 +195,7 @@ class _HamiltonianState:
 
 
 def _sampled(guide: Variational) -> dict[str, nn.Parameter]:
-    """The inducing variables, by name."""
+    """The parameters that are sampled, the inducing variables, by name."""
     wrong = [
         key for key, process in guide.processes.named_children() if getattr(process, "covariance", None) != "delta"
     ]

@@ -10,14 +10,14 @@ from torch import Tensor
 
 
 def slice_sample(
-    log_density: Callable[[float], float], start: float, at_start: float, width: float, most_steps: int = 8
+    log_density: Callable[[float], float], start: float, *, at_start: float, width: float, most_steps: int = 8
 ) -> tuple[float, int]:
     """One update that leaves the density invariant: stepping out, then shrinking (Neal 2003, Figs. 3 and 5).
 
-    :param log_density: unnormalised, nats; minus infinity where there is none.
-    :param at_start: its value at ``start``.
+    :param log_density: unnormalised log density, nats; minus infinity where the density is zero.
+    :param at_start: log density at ``start``.
     :param width: first size of the interval.
-    :param most_steps: that the interval is widened by at most, both sides together.
+    :param most_steps: largest number of times that the interval is widened, both sides together.
     :returns: the new point, at which the last evaluation was, or ``start`` if none was found; and the number of evaluations.
     """
     level = at_start + math.log(_uniform())
@@ -45,8 +45,8 @@ def slice_sample(
 def elliptical_slice(log_likelihood: Callable[[Tensor], float], start: Tensor, at_start: float) -> tuple[Tensor, int]:
     """One update of standard normal ``start`` given a likelihood (Murray, Adams and MacKay 2010, Fig. 2).
 
-    It has no tuning and always moves: the angle of the ellipse through ``start`` and a new normal draw shrinks towards ``start`` until the
-    likelihood is above its slice.
+    The update has no tuning and nearly always moves: on the ellipse through ``start`` and a new normal draw, the bracket of angles
+    shrinks towards ``start`` until the likelihood is above the slice.
 
     :param at_start: log likelihood at ``start``, nats.
     :returns: as :func:`slice_sample`.
@@ -68,5 +68,5 @@ def elliptical_slice(log_likelihood: Callable[[Tensor], float], start: Tensor, a
 
 
 def _uniform() -> float:
-    """In (0, 1]: its logarithm is finite."""
+    """A uniform draw from (0, 1], so that its logarithm is finite."""
     return 1.0 - float(torch.rand(()))

@@ -62,7 +62,7 @@ class Surrogates:
 
 
 class _Posterior:
-    """Whitened values of a GP given surrogate data, and the density of these."""
+    """The distribution of a GP's whitened values given surrogate data, and the density of the data."""
 
     def __init__(self, prior: FunctionPrior, data: Tensor, scale: Tensor) -> None:
         factor, residual = prior.scale_tril, (data - prior.mean) / scale

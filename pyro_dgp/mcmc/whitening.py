@@ -26,7 +26,7 @@ from pyro_dgp.mcmc.sparse import Inputs, sparse_moments, sparse_observation, spa
 
 logger = logging.getLogger("pyro_dgp")
 
-#: Point estimates of each model that the log has named.
+#: Point estimates of each model that have been named in the log.
 _told: WeakKeyDictionary[torch.nn.Module, list[str]] = WeakKeyDictionary()
 
 
@@ -60,7 +60,7 @@ def draw_whitened(name: str, prior: FunctionPrior, value: Tensor | None = None) 
 
 
 class Whiten(Reparam):
-    """A GP site becomes its whitened values and a deterministic function of them."""
+    """Turns a GP site into its whitened values and a deterministic function of them."""
 
     def __init__(self, inducing: Inputs) -> None:
         self.inducing = inducing
@@ -78,7 +78,7 @@ class Whiten(Reparam):
 
 
 class ExpandObservation(Reparam):
-    """An observation without closed form becomes whitened function values and a plain p(y | f); one with inducing inputs becomes
+    """Turns an observation without closed form into whitened function values and a plain p(y | f), and one with inducing inputs into
     whitened inducing variables and p(y | u).
     """
 
@@ -105,7 +105,7 @@ class ExpandObservation(Reparam):
 
 
 def is_expanded(observation: Observation) -> bool:
-    """Whether its function values are sampled, since they cannot be integrated out."""
+    """Whether the function values of an observation are sampled, since they cannot be integrated out."""
     return observation.conditional.noise_variance() is None or len(observation.priors) > 1
 
 
@@ -161,8 +161,20 @@ class WhitenedModel:
         return ReparamMessenger(self.strategy)(self.model)(*args, **kwargs)
 
 
+def without_whitening(model: Any) -> Any:
+    """The model inside a whitened model; any other model as it is."""
+    return model.model if isinstance(model, WhitenedModel) else model
+
+
 def whitened(model: Callable[..., Any], inducing: Inputs | None = None) -> WhitenedModel:
     """The model with its GP sites whitened, for ``pyro.infer.MCMC(NUTS(whitened(model)))``.
+
+    >>> import pyro
+    >>> from pyro_dgp import RBF, GaussianProcess, whitened
+    >>> gp = GaussianProcess(RBF())
+    >>> sites = pyro.poutine.trace(whitened(lambda x: pyro.sample("f", gp(x)))).get_trace(torch.zeros(4, 1))
+    >>> sites.stochastic_nodes
+    ['f_whitened']
 
     The model itself is not changed. With a Gaussian likelihood the top layer stays integrated out; any other likelihood's
     function values become a whitened site ``y_f_whitened``. Hyperparameters that are ``PyroSample`` are sampled; those that

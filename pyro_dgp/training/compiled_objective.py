@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from pyro_dgp.internal.compiled_function import Program, say_not_compiled, with_gradients
+from pyro_dgp.internal.compiled_function import CompiledFunction, say_not_compiled, with_gradients
 from pyro_dgp.internal.parameters import module_local_parameters
 
 
@@ -31,7 +31,7 @@ class CompiledObjective(nn.Module):
     All else is recorded as it is: numbers inside other objects, a tensor that is neither parameter nor buffer.
 
     The model must do the same tensor operations at whatever values: one that looks at numbers (``if h.mean() > 0``, ``h.tolist()``) has no program.
-    The first :data:`~pyro_dgp.programs.CHECKS` results of each are compared with the objective's. Where there is no program the log says why.
+    The first :data:`~pyro_dgp.internal.compiled_function.CHECKS` results of each are compared with the objective's. Where there is no program the log says why.
     The objective runs as it is there, without gradients (``torch.no_grad()``), inside handlers of Pyro, and at each step at which a matrix has no
     Cholesky factor at the first jitter, the targets are refused or the loss is not finite. Parameters stay in their modules, as in
     :func:`~pyro_dgp.module_local_parameters`. Gradients have no gradients.
@@ -50,7 +50,7 @@ class CompiledObjective(nn.Module):
                 f"CompiledObjective takes loss(model, guide), a torch.nn.Module, not {type(objective).__name__}: call the loss on both"
             )
         self.objective = objective
-        self._programs: dict[tuple[Any, ...], tuple[Program, _Step]] = {}
+        self._programs: dict[tuple[Any, ...], tuple[CompiledFunction, _Step]] = {}
         self._last: tuple[Any, ...] | None = None
         self._said: set[str] = set()
 
@@ -85,7 +85,7 @@ class CompiledObjective(nn.Module):
             if before != signature:
                 return None
             step = _Step(self.objective, call)
-            program = Program("the loss", step, self.backend, closed=True, prepare=step.look_at_buffers)
+            program = CompiledFunction("the loss", step, self.backend, closed=True, prepare=step.look_at_buffers)
             self._programs[signature] = program, step
         self._last = signature
         program, step = self._programs[signature]

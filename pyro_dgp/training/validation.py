@@ -18,12 +18,10 @@ from torch import Tensor
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.internal.parameters import module_local_parameters
+from pyro_dgp.internal.progress import Progress
 from pyro_dgp.losses import Loss
 from pyro_dgp.prediction.from_guide import predict
 from pyro_dgp.training.loop import OptimizerRecipe, adam, check_data, fit
-
-#: ``callback(step, total, figures)``: steps of the search counted too; the validation NLL is there once it is known.
-Report = Callable[[int, int, dict[str, float]], None]
 
 #: ``loss(beta, rows)(model, guide)``, an objective: a :class:`~pyro_dgp.losses.Loss` for each beta, or a function of model and guide.
 LossRecipe = Callable[[float, int], Callable[[Any, Any], torch.nn.Module]]
@@ -162,7 +160,7 @@ class _Training:
     seed: int
     validation: Validation
     fit: Callable[..., Any]
-    report: Report | None
+    report: Progress | None
     total: int
     done: int = 0
 
@@ -213,7 +211,7 @@ def fit_validated(
     validation: Validation | None = None,
     split: int = 0,
     beta: float | None = None,
-    report: Report | None = None,
+    report: Progress | None = None,
     optimizer: OptimizerRecipe = adam,
 ) -> ValidatedFit:
     """Train a guide and its model as :class:`Validation` says, in place.

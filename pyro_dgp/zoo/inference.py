@@ -238,7 +238,7 @@ class ByMCMC(Inference):
         kernel = self.kernel(model, x, y, settings)
         result = run_chains(
             kernel, (x, y), num_samples=settings.mcmc_samples, warmup_steps=settings.warmup, num_chains=settings.chains, seed=settings.seed,
-            report=lambda done, total: progress(done, total, {}), folder=self.folder,
+            report=progress, folder=self.folder,
         )  # fmt: skip
         return Fitted(
             partial(predict_mcmc, kernel.model, result.flat, x, y, num_draws=_predicted_draws(settings)), len(x),

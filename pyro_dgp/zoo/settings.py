@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
+from pyro_dgp.internal.progress import Progress as Progress
 from pyro_dgp.training.loop import steps_for
-
-#: ``progress(step, total, figures)``: figures by name, such as the current loss in nats per observation.
-Progress = Callable[[int, int, dict[str, float]], None]
-
 
 #: Steps where the number of epochs is not given.
 DEFAULT_STEPS = 2000

@@ -351,7 +351,7 @@ def test_an_interrupt_between_methods_keeps_the_first(tmp_path, monkeypatch):
 
 def test_an_interrupted_chain_goes_on_with_resume(tmp_path, monkeypatch):
     """Killed in a chain: what it drew is kept, and the end is that of an uninterrupted run."""
-    monkeypatch.setattr("pyro_dgp.mcmc.chains.SAVE_EVERY", 0.0)
+    monkeypatch.setattr("pyro_dgp.mcmc.single_chain.SAVE_EVERY", 0.0)
     settings = replace(FAST, mcmc_points=8, warmup=3)
     whole = compare(Comparison(tmp_path / "whole", dataset(), ("ess",), settings), quiet)[0]
     sample, calls = EllipticalSlice.sample, []

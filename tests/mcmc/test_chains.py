@@ -85,7 +85,7 @@ def test_other_kernels_run_too_and_errors_of_a_chain_arrive():
 @pytest.mark.parametrize("stop", [3, 9])
 def test_an_interrupted_chain_goes_on_as_if_nothing_had_been(make, stop, tmp_path, monkeypatch):
     """Stopped in the warm-up and behind it; the file is written after every iteration here."""
-    monkeypatch.setattr("pyro_dgp.mcmc.chains.SAVE_EVERY", 0.0)
+    monkeypatch.setattr("pyro_dgp.mcmc.single_chain.SAVE_EVERY", 0.0)
     x, y = regression(8)
     model = with_priors(DeepGP(x, 2, 2))
     whole = run_chains(make(model), (x, y), num_samples=8, warmup_steps=5, num_chains=2, processes=1)
@@ -95,7 +95,7 @@ def test_an_interrupted_chain_goes_on_as_if_nothing_had_been(make, stop, tmp_pat
 
     done = []
 
-    def report(iterations, total):
+    def report(iterations, total, figures):
         done.append(iterations)
         if iterations == stop:
             raise StoppedError
@@ -120,7 +120,7 @@ def test_an_interrupted_chain_goes_on_as_if_nothing_had_been(make, stop, tmp_pat
         warmup_steps=5,
         num_chains=2,
         processes=1,
-        report=lambda n, _: done.append(n),
+        report=lambda n, _, __: done.append(n),
         folder=tmp_path,
     )
     assert done == list(range(stop + 1, 27))
@@ -140,7 +140,7 @@ def test_an_interrupted_chain_goes_on_as_if_nothing_had_been(make, stop, tmp_pat
 
 def test_a_chain_is_saved_every_few_seconds_and_at_its_end(tmp_path, monkeypatch):
     saved = []
-    monkeypatch.setattr("pyro_dgp.mcmc.chains._Plan._save", lambda plan, chain: saved.append(chain.done))
+    monkeypatch.setattr("pyro_dgp.mcmc.single_chain.ChainState.save", lambda state, path: saved.append(state.done))
     x, y = regression(6)
     run_chains(
         EllipticalSlice(TwoSites().requires_grad_(False)),

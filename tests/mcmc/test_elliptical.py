@@ -41,7 +41,7 @@ def test_slices_of_one_number_have_its_distribution():
     for width in (0.5, 20.0):
         value, drawn = 5.0, []
         for _ in range(3000):
-            value, _ = slice_sample(log_density, value, log_density(value), width)
+            value, _ = slice_sample(log_density, value, at_start=log_density(value), width=width)
             drawn.append(value)
         values = torch.tensor(drawn)[100:]
         assert float(values.mean()) == pytest.approx(1.5, abs=0.15)

@@ -1,0 +1,28 @@
+"""The score of the gamma divergence for plain distributions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def log_gamma_score(distribution: Any, y: Tensor, gamma: float) -> Tensor:
+    """``log [p(y)^c / (int p^gamma)^(c / gamma)]``, ``c = gamma - 1``, for normal and finite discrete p, or independent ones."""
+    if isinstance(distribution, torch.distributions.Independent):
+        terms = log_gamma_score(distribution.base_dist, y, gamma)
+        return terms.sum(tuple(range(-distribution.reinterpreted_batch_ndims, 0)))
+    if isinstance(distribution, torch.distributions.Normal):
+        log_integral = 0.5 * ((1 - gamma) * (2 * math.pi * distribution.variance).log() - math.log(gamma))
+    elif distribution.has_enumerate_support:
+        values = distribution.enumerate_support()
+        log_integral = torch.logsumexp(gamma * distribution.log_prob(values), 0)
+    else:
+        raise ValueError(
+            f"the gamma divergence needs the integral of {type(distribution).__name__}'s density to the power gamma, known here "
+            "for normal and finite discrete distributions: use another loss"
+        )
+    log_prob: Tensor = distribution.log_prob(y)
+    return (gamma - 1) * (log_prob - log_integral / gamma)
