@@ -67,7 +67,7 @@ def imported(path):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path.name}: write imports in full"
+            assert node.level == 0 and node.module, f"{path.name}: write imports in full"
             # from pyro_dgp.kernels import radial is the file radial.py, if there is one
             names = [
                 inner if (inner := f"{node.module}.{alias.name}") in FILE_OF else node.module for alias in node.names
