@@ -1,4 +1,5 @@
 import warnings
+from pathlib import Path
 
 import pyro
 import pytest
@@ -9,6 +10,28 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     import arviz  # noqa: F401  # what other libraries announce when they are imported is no failure of ours
     import gpytorch  # noqa: F401
+
+
+HERE = Path(__file__).parent
+# They train, sample, compile, or start processes throughout. Single tests are marked where they stand.
+SLOW = (
+    "benchmarks",
+    "comparison",
+    "documents",
+    "downstream",
+    "mcmc/test_chains.py",
+    "mcmc/test_compiled_density.py",
+    "mcmc/test_surrogates.py",
+    "training/test_compiled_objective.py",
+    "training/test_validation.py",
+)
+
+
+def pytest_collection_modifyitems(items):
+    assert all((HERE / slow).exists() for slow in SLOW), "SLOW names a test file that is gone"
+    for item in items:
+        if any(item.path.is_relative_to(HERE / slow) for slow in SLOW):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)

@@ -127,6 +127,7 @@ def test_standardised_by_all_rows(tmp_path):
     assert np.allclose(standard.target_mean + standard.target_scale * targets[order], y)
 
 
+@pytest.mark.slow
 def test_training_from_disk_is_training_in_memory(tmp_path):
     x, y = regression(40)
     np.save(tmp_path / "x.npy", x.numpy())

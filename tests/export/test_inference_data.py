@@ -61,6 +61,7 @@ def test_groups_and_dimensions(outputs):
     np.testing.assert_allclose(data.predictions_constant_data["x"].values, x + 1)
 
 
+@pytest.mark.slow
 def test_log_likelihoods_are_those_of_the_functions_beside_them_and_those_have_their_posterior(local):
     """One GP with Gaussian noise, integrated out: f has the closed form posterior, log_likelihood is log p(y | f)."""
     x, y = regression(6)
@@ -188,6 +189,7 @@ def test_draws_without_their_chains_are_refused(local):
         to_arviz(p, x, y, draws={"b": torch.zeros(6, 5, 1)}, sample_stats={"lp": np.zeros((2, 3))})
 
 
+@pytest.mark.slow
 def test_psis_loo_of_a_gp_is_leaving_out_by_the_closed_form(local):
     """Rasmussen and Williams 2006, Eqs. 5.10 to 5.12: the mean and variance of y_n given the others."""
     x, y = regression(30)

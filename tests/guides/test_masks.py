@@ -64,6 +64,7 @@ def test_masked_rows_do_not_count(loss, family):
     assert value(loss, model, guide, x, far, mask) == pytest.approx(kept)
 
 
+@pytest.mark.slow
 def test_a_mask_is_that_of_stock_pyro():
     x, y = regression(12)
     model = Rows()

@@ -127,6 +127,7 @@ def test_a_site_with_one_value_for_all_rows_may_have_a_network_and_is_charged_on
     assert losses[1] - losses[0] == pytest.approx(-float(data.detach()))
 
 
+@pytest.mark.slow
 def test_predictions_with_a_network_of_all_rows_do_not_depend_on_their_order():
     x, y = regression(12)
     model = Shift()

@@ -49,6 +49,7 @@ def test_one_ancestral_draw_has_the_prior_s_shapes_and_every_latent():
     assert again["y"].shape == (10,) and not torch.equal(again["y"], y)
 
 
+@pytest.mark.slow
 def test_without_targets_it_predicts_with_the_noise_and_invents_no_parameters():
     x = torch.randn(400, 1)
     for model in (OneLayer(likelihood=Gaussian(variance=0.09)), TwoSites(Gaussian(variance=0.09))):

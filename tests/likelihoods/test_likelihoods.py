@@ -122,6 +122,7 @@ def test_bernoulli_tails_stay_finite_in_float32():
         assert torch.isfinite(conditional.predictive_log_prob(y, moments)).all()
 
 
+@pytest.mark.slow
 def test_prior_draws_of_y_have_the_right_spread():
     x = torch.tensor([[0.0], [0.5]])
     model = OneLayer()
@@ -279,6 +280,7 @@ def test_the_joint_density_of_coregionalized_outputs_is_the_dense_normal(local):
     torch.testing.assert_close(observation.log_prob(y), expected)
 
 
+@pytest.mark.slow
 def test_coregionalization_under_guides_losses_and_nuts(local):
     x = torch.rand(25, 1) * 4 - 2
     latent = torch.stack([torch.sin(2 * x[:, 0]), torch.cos(3 * x[:, 0])], -1)

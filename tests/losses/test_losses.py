@@ -121,6 +121,7 @@ def test_one_layer_bound_stays_below_the_evidence(covariance):
         assert -ELBO().loss(model, guide, x, y) <= exact
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("local")
 def test_agrees_with_stock_mean_field_elbo_on_a_two_site_model():
     x, y = regression(15)
@@ -140,6 +141,7 @@ def test_agrees_with_stock_mean_field_elbo_on_a_two_site_model():
     assert abs(ELBO().loss(collapsed, other, x, y) - b.mean()) < 3 * error
 
 
+@pytest.mark.slow
 def test_stock_elbo_with_vectorised_particles_agrees_with_looped_ones():
     x, y = regression(8)
     model = TwoSites()
@@ -150,6 +152,7 @@ def test_stock_elbo_with_vectorised_particles_agrees_with_looped_ones():
     assert a == pytest.approx(b, rel=0.08)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("local")
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("make", [OneLayer, TwoSites, Plated])
@@ -183,6 +186,7 @@ def test_mini_batches_are_unbiased_for_all_data(make, loss):
         assert abs(whole.mean() - parts.mean()) < 3.5 * error
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("local")
 def test_a_plate_that_subsamples_is_not_scaled_twice():
     x, y = regression(12)
@@ -218,6 +222,7 @@ def test_predictive_loss_is_the_log_of_the_mixture_and_beta_weighs_the_kl():
         PredictiveLogLikelihood(beta=-1.0)
 
 
+@pytest.mark.slow
 def test_two_layer_bound_is_at_most_the_evidence_by_annealed_importance_sampling():
     from tests.annealing import log_evidence_both_ways
 
@@ -400,6 +405,7 @@ def test_a_plain_event_observation_is_scored_by_rows(loss):
     assert values[0] == pytest.approx(values[1])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("local")
 def test_a_latent_above_a_hidden_layer_is_averaged_over_the_particles():
     class Above(PyroModule):

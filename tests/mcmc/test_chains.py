@@ -48,7 +48,7 @@ def test_draws_do_not_depend_on_the_number_of_processes():
         processes=1,
         report=lambda *report: reports.append(report),
     )
-    assert reports == [(done, 18) for done in range(1, 19)]
+    assert reports == [(done, 18, {}) for done in range(1, 19)]
     assert torch.equal(torch.get_rng_state(), state)
     several = run_chains(
         kernel,
@@ -60,7 +60,7 @@ def test_draws_do_not_depend_on_the_number_of_processes():
         processes=2,
         report=lambda *report: reports.append(report),
     )
-    assert reports[18:] == [(6, 18), (12, 18), (18, 18)]
+    assert reports[18:] == [(6, 18, {}), (12, 18, {}), (18, 18, {})]
     assert one.draws["f_whitened"].shape == (3, 4, 8, 1) and one.flat["f_whitened"].shape == (12, 8, 1)
     assert torch.equal(one.draws["f_whitened"], several.draws["f_whitened"])
     assert not torch.equal(one.draws["f_whitened"][0], one.draws["f_whitened"][1])

@@ -57,6 +57,7 @@ def test_a_constant_input_and_a_single_row_have_finite_features():
     assert torch.isfinite(FeatureExtractor(x)(x + 1)).all() and torch.isfinite(FeatureExtractor(x[:1])(x)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_plain_adam_at_the_learning_rate_of_kernels_does_not_end_at_a_constant_mean(seed, local):
     torch.manual_seed(100 + seed)
@@ -70,6 +71,7 @@ def test_plain_adam_at_the_learning_rate_of_kernels_does_not_end_at_a_constant_m
     assert residual < 0.2 * y.var(correction=0)  # R^2 above 0.8; a constant mean has none
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("propagation", [MonteCarlo(3), SigmaPoints("qr3", 3)])
 def test_network_and_model_are_trained_as_one_in_a_torch_loop(propagation, local):
     x, y = regression(40, inputs=4)

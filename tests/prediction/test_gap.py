@@ -87,6 +87,7 @@ def test_a_bernoulli_s_divergence_is_a_sum():
         assert float(inference_gap(of(0.6), of(0.3)).kl) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_training_closes_the_gap_to_the_exact_posterior(local, tmp_path):
     """One layer, hyperparameters fixed, inducing points at the data: nothing is left when the guide is trained."""
     x, y = regression(12)

@@ -57,6 +57,7 @@ class Narrow(PyroModule):
         return pyro.sample("y", self.likelihood(self.top(h)), obs=y)
 
 
+@pytest.mark.slow
 def test_gauss_hermite_converges_to_the_numerically_integrated_density():
     x, y = regression(20)
     model = Narrow()
@@ -116,6 +117,7 @@ def test_components_positions_and_weights_of_each_rule(rule, size):
         torch.testing.assert_close(positions, expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_training_moves_points_and_weights_and_the_symmetric_rule_stays_symmetric(rule):
     x, y = regression(40, inputs=2)
@@ -228,6 +230,7 @@ def test_two_plain_sites_are_integrated_by_quadrature_too():
     torch.testing.assert_close(-ELBO().differentiable_loss(model, guide, x, y), expected)
 
 
+@pytest.mark.slow
 def test_an_ancestral_draw_is_a_component_by_weight_the_same_for_all_layers_and_rows():
     x, y = regression(8, inputs=2)
     model = DeepGP(x, 3, 2)
