@@ -16,7 +16,10 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from pyro_dgp.data.dataset import Dataset, load, load_default, split
+from pyro_dgp.data.dataset import Dataset
+from pyro_dgp.data.named import load_named
+from pyro_dgp.data.reading import load
+from pyro_dgp.data.splitting import split
 from pyro_dgp.prediction.scores import scores
 from pyro_dgp.zoo.methods import METHODS, Method
 from pyro_dgp.zoo.settings import Settings
@@ -45,7 +48,7 @@ def run(
 ) -> dict:
     """Train and score one method on split ``settings.split``; targets standardised."""
     number = settings.split
-    part = split(read_data(dataset, arguments.data), number, torch.get_default_dtype())
+    part = split(read_data(dataset, arguments.data), number, dtype=torch.get_default_dtype())
     torch.manual_seed(settings.seed)
     recipe = experiment.recipes[method]
     model = recipe.model(part.x_train, settings)
@@ -194,7 +197,7 @@ def carry_out(experiment: Experiment, arguments: argparse.Namespace) -> None:
 
 def read_data(name: str, folder: Path | None) -> Dataset:
     """``NAME.npz`` of the folder; without one the data that an installed dependency ships."""
-    return load_default() if folder is None else load(folder / f"{name}.npz")
+    return load_named("diabetes") if folder is None else load(folder / f"{name}.npz")
 
 
 def go(experiment: Experiment, arguments: argparse.Namespace) -> None:

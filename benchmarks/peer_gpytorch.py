@@ -18,7 +18,8 @@ import pandas as pd
 import torch
 
 from pyro_dgp import ELBO, InducingPoints, MonteCarlo, Variational, predict
-from pyro_dgp.data.dataset import load, split
+from pyro_dgp.data.reading import load
+from pyro_dgp.data.splitting import split
 from pyro_dgp.models.deep_gp import DeepGP
 from pyro_dgp.training.loop import fit
 

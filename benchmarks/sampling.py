@@ -39,7 +39,8 @@ from pyro_dgp import (
     predict_mcmc,
     run_chains,
 )
-from pyro_dgp.data.dataset import load, split
+from pyro_dgp.data.reading import load
+from pyro_dgp.data.splitting import split
 from pyro_dgp.export.arviz_groups import import_arviz
 from pyro_dgp.mcmc.initial_points import Start
 from pyro_dgp.zoo.recipes import deep_with_priors
@@ -79,7 +80,7 @@ def step_function() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def yacht(folder: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """100 training rows of split 0, and its test rows."""
-    part = split(load(folder / "yacht.npz"), 0, torch.float64)
+    part = split(load(folder / "yacht.npz"), 0, dtype=torch.float64)
     rows = torch.randperm(len(part.x_train), generator=torch.Generator().manual_seed(0))[:100]
     return part.x_train[rows], part.y_train[rows], part.x_test, part.y_test
 

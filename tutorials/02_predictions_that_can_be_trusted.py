@@ -46,7 +46,8 @@ from pyro_dgp import (
     predict,
     predict_mcmc,
 )
-from pyro_dgp.data.dataset import load_default, split
+from pyro_dgp.data.named import load_named
+from pyro_dgp.data.splitting import split
 from pyro_dgp.models.deep_gp import DeepGP
 from pyro_dgp.prediction.scores import coverage, scores
 
@@ -394,7 +395,7 @@ if not SMOKE:
 # %%
 BETAS = (0.01, 0.05, 0.2, 1.0, 5.0)
 SPLITS = (0, 1)
-parts = {number: split(load_default(), number) for number in SPLITS}
+parts = {number: split(load_named("diabetes"), number) for number in SPLITS}
 small = {number: DeepGP(part.x_train, layers=2, width=3) for number, part in parts.items()}
 processes = InducingPoints(40, covariance="diagonal")
 

@@ -20,8 +20,10 @@ from torch import Tensor
 
 from pyro_dgp.comparison.figures import LEVELS, plot_comparison
 from pyro_dgp.comparison.gap_study import GapStudy, report
-from pyro_dgp.data.dataset import Dataset, Split, load_default, split
+from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.dataset import check as check_data
+from pyro_dgp.data.named import load_default
+from pyro_dgp.data.splitting import Split, split
 from pyro_dgp.export.inference_data import to_arviz
 from pyro_dgp.internal.peak_memory import peak_memory_mb, reset_peak_memory
 from pyro_dgp.likelihoods import NOISE_FLOOR
@@ -50,7 +52,7 @@ class Comparison:
     """What is compared, and where the results go.
 
     :ivar output: folder of the results. It must not exist or be empty, unless ``resume``.
-    :ivar dataset: the data; scikit-learn's diabetes if not given.
+    :ivar dataset: the data; a scan line of a photograph if not given, see :func:`~pyro_dgp.data.named.scan_line`.
     :ivar methods: names of ``METHODS``.
     :ivar resume: methods that the folder has results for are not run again.
     :ivar gap: a sampler, ``ess`` or ``nuts``: the deep methods are fitted once more to one and the same model and data, and their
@@ -96,7 +98,7 @@ def compare(
     dataset = comparison.dataset or load_default()
     check_data(dataset)
     device = _device(comparison.device)
-    part = split(dataset, settings.split, getattr(torch, comparison.dtype), device)
+    part = split(dataset, settings.split, dtype=getattr(torch, comparison.dtype), device=device)
     config = _config(comparison, dataset)
     rows = _finished(comparison, config)
     _make_folder(comparison.output)
