@@ -36,7 +36,7 @@ class Axis:
     mean: float = 0.0
     scale: float = 1.0
 
-    def __call__(self, values: Array) -> Array:
+    def __call__(self, values: Any) -> Array:
         """Values in their own units."""
         return np.asarray(self.mean + self.scale * values)
 
@@ -86,7 +86,7 @@ def _title(rows: Sequence[Row], dataset: str) -> str:
     )
 
 
-def _number(value: float, digits: int = 2) -> str:
+def _number(value: Any, digits: int = 2) -> str:
     return f"{value:.{digits}f}".replace("-", "\N{MINUS SIGN}")
 
 
@@ -103,7 +103,7 @@ def _new(width: float, height: float) -> Figure:
 def _by_rows(rows: Sequence[Row], curves: Curves, input_axis: Axis, target_axis: Axis) -> Figure:
     """A row of the figure for each method."""
     count = len(rows)
-    figure = _new(15, 1.85 * count + 1.7)
+    figure = _new(15.0, 1.85 * count + 2.0)
     grid = figure.add_gridspec(count, 5, width_ratios=[6.2, 1.25, 1.25, 1.25, 1.45])
     bands = grid[:, 0].subgridspec(count, 1, hspace=0.08).subplots(sharex=True, sharey=True, squeeze=False)[:, 0]
     calibrations = grid[:, 4].subgridspec(count, 1, hspace=0.08).subplots(sharex=True, sharey=True, squeeze=False)[:, 0]
@@ -117,15 +117,8 @@ def _by_rows(rows: Sequence[Row], curves: Curves, input_axis: Axis, target_axis:
     bands[0].set_ylim(*_limits(curves, rows, target_axis))
     bands[-1].set_xlabel(input_axis.label, fontsize=_FONTS["label"])
     bands[count // 2].set_ylabel(target_axis.label, fontsize=_FONTS["label"])
-    legend = bands[0].legend(
-        fontsize=_FONTS["tick"],
-        ncols=5,
-        loc="lower right",
-        bbox_to_anchor=(1.02, 0.97),
-        frameon=False,
-        columnspacing=1.2,
-    )
-    legend.set_in_layout(False)
+    handles, labels = bands[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower left", fontsize=_FONTS["label"], ncols=5, frameon=False)
     calibrations[0].set_title("calibration", fontsize=_FONTS["name"])
     calibrations[-1].set_xlabel("level of interval", fontsize=_FONTS["label"])
     calibrations[count // 2].set_ylabel("share of targets inside", fontsize=_FONTS["label"])
@@ -141,7 +134,7 @@ def _by_panels(rows: Sequence[Row], curves: Curves, target_axis: Axis) -> Figure
     columns = min(len(rows), _COLUMNS)
     lines = -(-len(rows) // columns)
     below = 0.42 * len(rows) + 2.0
-    figure = _new(15, 3.2 * lines + below + 0.6)
+    figure = _new(15.0, 3.2 * lines + below + 0.6)
     top, bottom = figure.subfigures(2, 1, height_ratios=[3.2 * lines, below])
     axes = top.subplots(lines, columns, squeeze=False, sharex=True, sharey=True).ravel()
     for position, (row, axis) in enumerate(zip(rows, axes, strict=False)):
