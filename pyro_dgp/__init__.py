@@ -2,8 +2,11 @@
 
 # The comparison, each name from the file that defines it.
 from pyro_dgp.comparison.gap_figure import draw_gap
-from pyro_dgp.data.dataset import Dataset, load_default, split
+from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.letters import describe_letters, inside_letters, letters
+from pyro_dgp.data.named import load_default, load_named
+from pyro_dgp.data.reading import load
+from pyro_dgp.data.splitting import split
 from pyro_dgp.data.streams import NumpyStream, ParquetStream, Standardized, Stream
 from pyro_dgp.export.arviz_groups import from_groups, import_arviz
 from pyro_dgp.export.inference_data import to_arviz
@@ -184,7 +187,9 @@ __all__ = [
     "inference_gap",
     "inside_letters",
     "letters",
+    "load",
     "load_default",
+    "load_named",
     "module_local_parameters",
     "pit",
     "predict",

@@ -44,7 +44,7 @@ from pyro_dgp import (
     coverage,
     fit,
     fit_validated,
-    load_default,
+    load_named,
     module_local_parameters,
     predict,
     predict_mcmc,
@@ -396,7 +396,7 @@ if not SMOKE:
 # %%
 BETAS = (0.01, 0.05, 0.2, 1.0, 5.0)
 SPLITS = (0, 1)
-parts = {number: split(load_default(), number) for number in SPLITS}
+parts = {number: split(load_named("diabetes"), number) for number in SPLITS}
 small = {number: DeepGP(part.x_train, layers=2, width=3) for number, part in parts.items()}
 processes = InducingPoints(40, covariance="diagonal")
 

@@ -7,7 +7,9 @@ import os
 import sys
 from pathlib import Path
 
-from pyro_dgp.data.dataset import Dataset, load, load_default
+from pyro_dgp.data.dataset import Dataset
+from pyro_dgp.data.named import load_default
+from pyro_dgp.data.reading import load
 
 
 def add_data_option(parser: argparse.ArgumentParser) -> None:

@@ -18,7 +18,7 @@ import torch
 from benchmarks.common.data import add_data_option, read_data, require_data
 from benchmarks.common.records import Record, append, read
 from benchmarks.common.score_tables import SCORES, draw_scores, means, paired, ranks
-from pyro_dgp.data.dataset import split
+from pyro_dgp.data.splitting import split
 from pyro_dgp.prediction.scores import scores
 from pyro_dgp.zoo.methods import METHODS, Method
 from pyro_dgp.zoo.settings import Settings

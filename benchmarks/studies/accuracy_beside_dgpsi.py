@@ -19,12 +19,13 @@ from pyro import distributions as dist
 from torch import Tensor, nn
 
 from benchmarks.common.experiments import Experiment, main
+from pyro_dgp.internal.progress import Progress
 from pyro_dgp.prediction.mixture import Mixture
 from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.zoo.inference import Fitted, Inference
 from pyro_dgp.zoo.methods import METHODS, Method
 from pyro_dgp.zoo.recipes import deep
-from pyro_dgp.zoo.settings import Progress, Settings
+from pyro_dgp.zoo.settings import Settings
 
 ITERATIONS, IMPUTATIONS = 100, 10
 

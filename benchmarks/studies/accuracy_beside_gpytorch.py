@@ -24,7 +24,8 @@ from torch import Tensor
 from benchmarks.common.data import add_data_option, require_data
 from benchmarks.common.records import Record, agrees, append, read
 from pyro_dgp import ELBO, InducingPoints, MonteCarlo, Variational, predict
-from pyro_dgp.data.dataset import Split, load, split
+from pyro_dgp.data.reading import load
+from pyro_dgp.data.splitting import Split, split
 from pyro_dgp.models.deep_gp import DeepGP
 from pyro_dgp.training.loop import fit
 

@@ -40,7 +40,8 @@ from pyro_dgp import (
     predict_mcmc,
     run_chains,
 )
-from pyro_dgp.data.dataset import load, split
+from pyro_dgp.data.reading import load
+from pyro_dgp.data.splitting import split
 from pyro_dgp.export.arviz_groups import import_arviz
 from pyro_dgp.mcmc.initial_points import Start
 from pyro_dgp.zoo.recipes import deep_with_priors

@@ -12,7 +12,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from pyro_dgp.zoo.settings import Progress, Settings
+from pyro_dgp.internal.progress import Progress
+from pyro_dgp.zoo.settings import Settings
 
 EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INTERRUPTED = 2, 1, 130
 
@@ -48,7 +49,12 @@ def _add_compare(commands: Any) -> None:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = command.add_argument
-    add("--data", type=Path, metavar="FILE", help="CSV or Parquet with a header, or .npz with X, y; none: diabetes")
+    add(
+        "--data",
+        type=Path,
+        metavar="FILE",
+        help="CSV or Parquet with a header, .npz with X, y, or a name: scan-line (the default), diabetes",
+    )
     add("--target", metavar="COLUMN", help="target column of a table; none: the last")
     add(
         "--methods",
@@ -95,7 +101,7 @@ def _add_compare(commands: Any) -> None:
 
 def _compare(parsed: argparse.Namespace) -> int:
     from pyro_dgp.comparison.run import Comparison, MethodFailedError, check, compare
-    from pyro_dgp.data.dataset import load
+    from pyro_dgp.data.named import find
 
     settings = Settings(**{f.name: getattr(parsed, f.name) for f in fields(Settings)})
     names = tuple(name.strip() for name in parsed.methods.split(",") if name.strip())
@@ -106,7 +112,7 @@ def _compare(parsed: argparse.Namespace) -> int:
     if parsed.target is not None and parsed.data is None:
         raise ValueError("--target names a column of --data, which is not given")
     if parsed.data is not None:
-        comparison = Comparison(**{**comparison.__dict__, "dataset": load(parsed.data, parsed.target)})
+        comparison = Comparison(**{**comparison.__dict__, "dataset": find(parsed.data, parsed.target)})
     bars = Bars()
     try:
         rows = compare(comparison, bars.say, bars.start)

@@ -10,28 +10,46 @@ from torch import Tensor
 from pyro_dgp.comparison.canvas import blank_figure
 from pyro_dgp.prediction.gap import InferenceGap
 
+_PANELS = {
+    "mean": "mean of f, off by\n(sd of the reference)",
+    "sd": "log ratio\nof sd of f",
+    "wasserstein": "1-Wasserstein of f\n(sd of the reference)",
+    "kl": "KL of predictions\n(nats)",
+}
+
 
 def draw_gap(gaps: Mapping[str, InferenceGap], x: Tensor, path: Path, *, reference: str) -> None:
-    """The four distances of each method at each input, over the one input, or sorted where there are several."""
-    names = {
-        "mean": "mean of f, off by (sd)",
-        "sd": "log ratio of sd of f",
-        "wasserstein": "1-Wasserstein of f (sd)",
-        "kl": "KL of predictions (nats)",
-    }
-    figure = blank_figure(11.0, 3.0)
-    for axis, (field, title) in zip(figure.subplots(1, 4), names.items(), strict=True):
+    """Draw the four distances of each method from the reference.
+
+    With one input they are drawn over it; with several each panel shows the distances at all inputs in increasing order.
+
+    :param gaps: distances by method.
+    :param x: the inputs at which they were measured, ``(N, D)``.
+    :param reference: name of the sampler.
+    """
+    one_input = x.shape[-1] == 1
+    order = x[:, 0].argsort()
+    figure = blank_figure(15, 4.4)
+    axes = figure.subplots(1, len(_PANELS))
+    for axis, (field, title) in zip(axes, _PANELS.items(), strict=True):
         for name, gap in gaps.items():
             values = getattr(gap, field)
-            if x.shape[-1] == 1:
-                order = x[:, 0].argsort()
-                axis.plot(x[order, 0].cpu(), values[order].cpu(), label=name)
+            if one_input:
+                axis.plot(x[order, 0].cpu(), values[order].cpu(), label=name, lw=1.8)
             else:
-                axis.plot(values.sort().values.cpu(), label=name)
-        axis.axhline(0.0, color="0.7", lw=0.8)
-        axis.set_title(title, fontsize=9)
-        axis.set_xlabel("x" if x.shape[-1] == 1 else "inputs, sorted", fontsize=8)
-        axis.tick_params(labelsize=7)
-    axis.legend(fontsize=7)
-    figure.suptitle(f"distance from {reference}", fontsize=10)
-    figure.savefig(path, dpi=120)
+                axis.plot(values.sort().values.cpu(), label=name, lw=1.8)
+        axis.axhline(0.0, color="0.6", lw=1)
+        axis.set_title(title, fontsize=13)
+        axis.set_xlabel("input (standardised)" if one_input else "inputs, in order of distance", fontsize=13)
+        axis.tick_params(labelsize=11.5)
+        axis.spines[["top", "right"]].set_visible(False)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower left", fontsize=13, ncols=6, frameon=False)
+    figure.suptitle(
+        f"Distance of each method from {reference}: zero is the same posterior",
+        fontsize=17,
+        fontweight="bold",
+        x=0.01,
+        ha="left",
+    )
+    figure.savefig(path, dpi=150)

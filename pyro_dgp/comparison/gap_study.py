@@ -13,12 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from pyro_dgp.comparison.gap_figure import draw_gap
+from pyro_dgp.internal.progress import Progress
 from pyro_dgp.models.priors import with_priors
 from pyro_dgp.prediction.gap import InferenceGap, inference_gap
 from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.recipes import deep, deep_with_priors
-from pyro_dgp.zoo.settings import Progress, Settings
+from pyro_dgp.zoo.settings import Settings
 
 Row = dict[str, Any]
 

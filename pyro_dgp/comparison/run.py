@@ -20,11 +20,14 @@ from torch import Tensor
 
 from pyro_dgp.comparison.figures import LEVELS, plot_comparison
 from pyro_dgp.comparison.gap_study import GapStudy, report
-from pyro_dgp.data.dataset import Dataset, Split, load_default, split
+from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.dataset import check as check_data
+from pyro_dgp.data.named import load_default
+from pyro_dgp.data.splitting import Split, split
 from pyro_dgp.export.inference_data import to_arviz
 from pyro_dgp.internal.optional import require
 from pyro_dgp.internal.peak_memory import peak_memory_mb, reset_peak_memory
+from pyro_dgp.internal.progress import Progress
 from pyro_dgp.likelihoods import NOISE_FLOOR
 from pyro_dgp.models.deep_gp import KERNELS
 from pyro_dgp.prediction.prediction import Prediction
@@ -32,7 +35,7 @@ from pyro_dgp.prediction.scores import coverage, scores
 from pyro_dgp.zoo.inference import Fitted
 from pyro_dgp.zoo.methods import METHODS, Method
 from pyro_dgp.zoo.recipes import deep, deep_with_priors
-from pyro_dgp.zoo.settings import Progress, Settings
+from pyro_dgp.zoo.settings import Settings
 
 #: Training rows in an ArviZ file at most, equally spaced.
 _MOST_ROWS = 1000
@@ -51,7 +54,7 @@ class Comparison:
     """What is compared, and where the results go.
 
     :ivar output: folder of the results. It must not exist or be empty, unless ``resume``.
-    :ivar dataset: the data; scikit-learn's diabetes if not given.
+    :ivar dataset: the data; a scan line of a photograph if not given, see :func:`~pyro_dgp.data.named.scan_line`.
     :ivar methods: names of ``METHODS``.
     :ivar resume: methods that the folder has results for are not run again.
     :ivar gap: a sampler, ``ess`` or ``nuts``: the deep methods are fitted once more to one and the same model and data, and their

@@ -1,1 +1,1 @@
-"""Data sets, streams of rows that stay on disk, and a toy problem."""
+"""Data sets: values, files, splits, sets that dependencies ship; streams of rows that stay on disk; a toy problem."""

@@ -16,6 +16,7 @@ from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor, nn
 
 from pyro_dgp.guides.variational import Variational
+from pyro_dgp.internal.progress import Progress
 from pyro_dgp.internal.site_names import function_site_of, inducing_site, process_parameter
 from pyro_dgp.losses import Loss, MarginalLikelihood
 from pyro_dgp.mcmc import predict_mcmc, run_chains
@@ -28,7 +29,7 @@ from pyro_dgp.processes import ProcessFamily
 from pyro_dgp.propagation import MonteCarlo, Propagation
 from pyro_dgp.training.loop import OptimizerRecipe, adam, fit
 from pyro_dgp.training.validation import Validation, fit_validated
-from pyro_dgp.zoo.settings import Progress, Settings
+from pyro_dgp.zoo.settings import Settings
 
 #: A figure of the results table; nothing where it cannot be had, several by name.
 Figure = float | int | str | dict[str, float | None] | None

@@ -16,7 +16,10 @@ from pyro_dgp import EllipticalSlice
 from pyro_dgp.comparison.cli import main
 from pyro_dgp.comparison.gap_study import GapStudy
 from pyro_dgp.comparison.run import Comparison, MethodFailedError, _doubts, compare, no_progress
-from pyro_dgp.data.dataset import Dataset, check, load, load_default, split
+from pyro_dgp.data.dataset import Dataset
+from pyro_dgp.data.named import load_named
+from pyro_dgp.data.reading import load
+from pyro_dgp.data.splitting import split
 from pyro_dgp.export.arviz_groups import import_arviz
 from pyro_dgp.mcmc.diagnostics import convergence
 from pyro_dgp.zoo.inference import ByGuide, ByMarginalLikelihood, Fitted
@@ -180,35 +183,10 @@ def test_more_inducing_points_than_rows_are_reduced_aloud(tmp_path):
     assert any("500 inducing points are more than the 54 distinct training inputs: reduced to 54" in s for s in said)
 
 
-def test_splits_are_the_file_s_or_random(tmp_path):
-    data = dataset()
-    tests = [split(data, k).x_test for k in (0, 1)]
-    assert not torch.equal(*tests)
-    mask = np.zeros((60, 1))
-    mask[:7] = 1
-    np.savez(tmp_path / "d.npz", X=data.x, y=data.y[:, None], splits=mask)
-    part = split(load(tmp_path / "d.npz"), 0)
-    assert len(part.x_test) == 7 and len(part.y_train) == 53
-    torch.testing.assert_close(part.x_train.mean(0), torch.zeros(2), atol=1e-12, rtol=0)
-    torch.testing.assert_close(part.y_train.std(correction=0), torch.tensor(1.0))
-    expected = (data.y[:7] - data.y[7:].mean()) / data.y[7:].std()
-    torch.testing.assert_close(part.y_test, torch.tensor(expected))
-    assert len(load_default().x) == 442
-
-
 def write(path, **columns):
     frame = pd.DataFrame(columns)
     frame.to_parquet(path) if path.suffix == ".parquet" else frame.to_csv(path, index=False)
     return path
-
-
-def test_tables_are_read_with_their_target(tmp_path):
-    a, b = np.arange(12.0), np.arange(12.0) ** 2
-    for suffix in (".csv", ".parquet"):
-        data = load(write(tmp_path / f"t{suffix}", a=a, b=b), "a")
-        np.testing.assert_array_equal(data.y, a)
-        np.testing.assert_array_equal(data.x[:, 0], b)
-    np.testing.assert_array_equal(load(tmp_path / "t.csv").y, b)
 
 
 def bad_inputs(folder):
@@ -482,7 +460,7 @@ def test_validated_methods_say_what_was_held_out_and_chosen(tmp_path):
     said = []
     settings = Settings(epochs=2, inducing=8, width=2, samples=4, batch_size=200)
     names = ("ppgpr", "dspp", "dspp-qr1", "dspp-qr2", "dspp-gh", "mc-predictive", "dkl-dspp")
-    rows = compare(Comparison(tmp_path / "out", methods=names, settings=settings), said.append)
+    rows = compare(Comparison(tmp_path / "out", load_named("diabetes"), methods=names, settings=settings), said.append)
     for row in rows:
         assert (row["n_train"], row["n_validation"], row["n_test"]) == (354, 44, 44)
         assert row["beta"] in (0.01, 0.05, 0.2, 1.0) and 0 < row["best_step"] <= 4
@@ -495,7 +473,9 @@ def test_validated_methods_say_what_was_held_out_and_chosen(tmp_path):
     for name in names:
         assert any(s.startswith(f"{name}: holds out 11% of the training rows") for s in said)
     given = replace(settings, beta=0.3)
-    (row,) = compare(Comparison(tmp_path / "given", methods=("dspp",), settings=given), said.append)
+    (row,) = compare(
+        Comparison(tmp_path / "given", load_named("diabetes"), methods=("dspp",), settings=given), said.append
+    )
     assert row["beta"] == 0.3 and row["steps"] == row["final_steps"] <= 4
     assert row["search_steps"] == 0 and row["searched_validation_nll"] == {}
 
@@ -503,7 +483,9 @@ def test_validated_methods_say_what_was_held_out_and_chosen(tmp_path):
 def test_a_grid_of_too_many_points_is_reduced_aloud(tmp_path):
     said = []
     settings = Settings(epochs=1, inducing=8, width=5, samples=10, batch_size=400)
-    (row,) = compare(Comparison(tmp_path / "out", methods=("dspp-gh",), settings=settings), said.append)
+    (row,) = compare(
+        Comparison(tmp_path / "out", load_named("diabetes"), methods=("dspp-gh",), settings=settings), said.append
+    )
     assert "dspp-gh: 3 points in each of 5 dimensions, 243 components, not 10" in said
     assert row["components"] == 243
 
@@ -511,7 +493,7 @@ def test_a_grid_of_too_many_points_is_reduced_aloud(tmp_path):
 def test_methods_without_a_validation_set_run(tmp_path):
     settings = Settings(epochs=1, inducing=8, width=2, samples=2, batch_size=200)
     names = ("gamma-dgp", "dkl-svgp", "dkl-dsvi")
-    rows = compare(Comparison(tmp_path / "out", methods=names, settings=settings), quiet)
+    rows = compare(Comparison(tmp_path / "out", load_named("diabetes"), methods=names, settings=settings), quiet)
     assert [row["method"] for row in rows] == list(names)
     assert all(row["n_train"] == 398 and "n_validation" not in row for row in rows)
     assert [row.get("gamma") for row in rows] == [1.03, None, None]
@@ -522,14 +504,6 @@ def test_what_ran_before_a_method_does_not_change_its_figures(tmp_path):
     settings = Settings(epochs=1, inducing=8, width=2, samples=2, batch_size=200)
     figures = []
     for folder, names in (("alone", ("dkl-dspp",)), ("after", ("dkl-dsvi", "dkl-dspp"))):
-        rows = compare(Comparison(tmp_path / folder, methods=names, settings=settings), quiet)
+        rows = compare(Comparison(tmp_path / folder, load_named("diabetes"), methods=names, settings=settings), quiet)
         figures.append([rows[-1][key] for key in ("nll", "rmse", "validation_nll")])
     assert figures[0] == figures[1]
-
-
-def test_a_target_of_two_values_is_warned_of(caplog):
-    x = np.random.default_rng(0).normal(size=(12, 2))
-    check(Dataset("numbers", x, x[:, 0]))
-    assert not caplog.records
-    check(Dataset("classes", x, (x[:, 0] > 0).astype(float)))
-    assert "the target of 'classes' has two values and is treated as a number" in caplog.text

@@ -10,8 +10,8 @@ from pyro import distributions as dist
 
 from pyro_dgp import Mixture, NumpyStream, ParquetStream, Prediction, draw_gap
 from pyro_dgp.comparison.cli import main
-from pyro_dgp.data.dataset import load
 from pyro_dgp.data.letters import describe_letters
+from pyro_dgp.data.reading import load
 from pyro_dgp.export.inference_data import to_arviz
 from pyro_dgp.internal.optional import optional, require
 from pyro_dgp.mcmc.diagnostics import convergence

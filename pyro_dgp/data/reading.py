@@ -1,0 +1,100 @@
+"""Data sets from files: CSV, Parquet and NumPy archives."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyro_dgp.data.dataset import Dataset, check
+from pyro_dgp.internal.optional import optional
+
+
+def load(path: str | Path, target: str | None = None) -> Dataset:
+    """Read a data set from a file and check it.
+
+    :param path: ``.npz`` with ``X``, ``y`` and, if there, ``splits`` (1 = test), or CSV or Parquet with a header.
+    :param target: the target's column; the last one of a table if not given.
+    :raises ValueError: one sentence that says what is wrong with the file and what to do.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"there is no file {str(path)!r}: check the path given to --data")
+    suffix = path.suffix.lower()
+    if suffix == ".npz":
+        dataset = _from_npz(path, target)
+    elif suffix in (".csv", ".parquet"):
+        dataset = _from_table(path, suffix, target)
+    else:
+        raise ValueError(f"{path.name!r} is neither CSV, Parquet nor .npz: convert it to one of them")
+    check(dataset)
+    return dataset
+
+
+def _from_npz(path: Path, target: str | None) -> Dataset:
+    if target is not None:
+        raise ValueError(f"--target names a column of a table, and {path.name!r} is .npz with its target in 'y'")
+    arrays = _read_arrays(path)
+    x, y, splits = arrays["X"], arrays["y"], arrays.get("splits")
+    if np.iscomplexobj(x) or np.iscomplexobj(y):
+        raise ValueError(f"{path.name!r} holds complex numbers: give real inputs and targets")
+    if x.ndim != 2:
+        raise ValueError(f"'X' in {path.name!r} has shape {x.shape}: it must be (N, D)")
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    if y.shape != (len(x),):
+        raise ValueError(f"'y' in {path.name!r} has shape {y.shape} for {len(x)} rows of X: it must be (N,) or (N, 1)")
+    if splits is not None and (splits.ndim != 2 or len(splits) != len(x)):
+        raise ValueError(f"'splits' in {path.name!r} has shape {splits.shape}: it must be (N, K), 1 for test rows")
+    return Dataset(path.stem, x.astype(float), y.astype(float), splits=None if splits is None else splits == 1)
+
+
+def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays ``X``, ``y`` and, if there, ``splits``."""
+    try:
+        with path.open("rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:
+            arrays: dict[str, np.ndarray] = {name: archive[name] for name in ("X", "y", "splits") if name in archive.files}
+    except (ValueError, OSError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"{path.name!r} cannot be read as .npz ({error}): save it with numpy.savez(X=..., y=...)"
+        ) from error
+    for name in ("X", "y"):
+        if name not in arrays:
+            raise ValueError(f"{path.name!r} has no array {name!r}: save it with numpy.savez(X=..., y=...)")
+        if not np.issubdtype(arrays[name].dtype, np.number):
+            raise ValueError(f"{name!r} in {path.name!r} holds {arrays[name].dtype}, not numbers: encode it first")
+    return arrays
+
+
+def _from_table(path: Path, suffix: str, target: str | None) -> Dataset:
+    pandas = optional("pandas", extra="compare", what=f"reading {path.name!r}")
+    table = _read_table(pandas, path, suffix)
+    target = str(table.columns[-1]) if target is None and len(table.columns) else target
+    if target is None or target not in table.columns:
+        columns = ", ".join(map(str, table.columns[:20]))
+        raise ValueError(f"{path.name!r} has no column {target!r}: its columns are {columns}")
+    if table.empty and len(table.columns):
+        raise ValueError(f"{path.name!r} has zero rows: give a file with data")
+    words = [str(name) for name in table.columns if not pandas.api.types.is_numeric_dtype(table[name])]
+    if words:
+        raise ValueError(f"column {words[0]!r} of {path.name!r} does not hold numbers: encode or drop it")
+    inputs = table.drop(columns=[target])
+    return Dataset(
+        path.stem,
+        inputs.to_numpy(dtype=float, na_value=np.nan),
+        table[target].to_numpy(dtype=float, na_value=np.nan),
+        columns=tuple(map(str, inputs.columns)),
+        target=target,
+    )
+
+
+def _read_table(pandas: Any, path: Path, suffix: str) -> Any:
+    if suffix == ".parquet":
+        optional("pyarrow", extra="parquet", what=f"reading {path.name!r}")
+    try:
+        return pandas.read_csv(path) if suffix == ".csv" else pandas.read_parquet(path)
+    except (ValueError, OSError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ValueError(f"{path.name!r} cannot be read as {suffix[1:]} ({reason}): check the file") from error

@@ -1,0 +1,97 @@
+"""Training and test parts of a data set, standardised by the training part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pyro_dgp.data.dataset import Array, Dataset
+
+
+@dataclass(frozen=True)
+class Scaler:
+    """Affine map to zero mean and unit variance, by the statistics of the training part alone."""
+
+    mean: Array
+    scale: Array
+
+    @classmethod
+    def fit(cls, values: Array) -> Scaler:
+        """Statistics of the columns of ``values``."""
+        return cls(np.asarray(values.mean(0)), np.asarray(values.std(0)))
+
+    def __call__(self, values: Array) -> Array:
+        """Standardised values."""
+        scaled: Array = (values - self.mean) / self.scale
+        return scaled
+
+
+@dataclass(frozen=True)
+class Split:
+    """One training and test part, standardised by the training part; ``target_scale`` is its standard deviation of y."""
+
+    x_train: Tensor
+    y_train: Tensor
+    x_test: Tensor
+    y_test: Tensor
+    target_mean: float
+    target_scale: float
+
+
+def random_folds(rows: int, folds: int, *, seed: int = 0) -> NDArray[np.bool_]:
+    """Test masks ``(rows, folds)`` of a random cross-validation: each row is tested in one fold, and sizes differ by one at most."""
+    if not 2 <= folds <= rows:
+        raise ValueError(f"{rows} rows are split into 2 to {rows} folds, not {folds}")
+    masks = np.zeros((rows, folds), dtype=bool)
+    masks[np.random.RandomState(seed).permutation(rows), np.arange(rows) % folds] = True
+    return masks
+
+
+def held_out_rows(dataset: Dataset, number: int) -> NDArray[np.bool_]:
+    """Mask ``(N,)`` of the test rows of split ``number``: the data's own, else a random tenth drawn with that seed."""
+    if dataset.splits is not None:
+        count = dataset.splits.shape[1]
+        if not 0 <= number < count:
+            raise ValueError(f"{dataset.name!r} has splits 0 to {count - 1}, not {number}")
+        return np.asarray(dataset.splits[:, number])
+    if number < 0:
+        raise ValueError(f"a split is numbered from 0, got {number}")
+    test = np.zeros(len(dataset.x), dtype=bool)
+    test[np.random.RandomState(number).permutation(len(test))[: max(1, len(test) // 10)]] = True
+    return test
+
+
+def split(dataset: Dataset, number: int, *, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Split:
+    """Training and test part ``number``, standardised; :func:`held_out_rows` says which rows are tested.
+
+    :raises ValueError: if there is no such split, or a column is constant in its training part.
+    """
+    test = held_out_rows(dataset, number)
+    if test.all() or not test.any():
+        raise ValueError(f"split {number} of {dataset.name!r} leaves no training or no test rows: check 'splits'")
+    scale_x, scale_y = Scaler.fit(dataset.x[~test]), Scaler.fit(dataset.y[~test])
+    if (constant := np.flatnonzero(_is_constant(dataset.x[~test]))).size:
+        raise ValueError(f"input column {constant[0]} of {dataset.name!r} is constant in the training part: drop it")
+    if _is_constant(dataset.y[~test][:, None])[0]:
+        raise ValueError(f"the target of {dataset.name!r} is constant in the training part: there is nothing to learn")
+
+    def tensor(values: Array) -> Tensor:
+        return torch.as_tensor(values, dtype=dtype, device=device)
+
+    return Split(
+        x_train=tensor(scale_x(dataset.x[~test])),
+        y_train=tensor(scale_y(dataset.y[~test])),
+        x_test=tensor(scale_x(dataset.x[test])),
+        y_test=tensor(scale_y(dataset.y[test])),
+        target_mean=float(scale_y.mean),
+        target_scale=float(scale_y.scale),
+    )
+
+
+def _is_constant(values: Array) -> NDArray[np.bool_]:
+    spread = values.max(0) - values.min(0)
+    return np.asarray(spread <= 1e-12 * np.abs(values).max(0))
