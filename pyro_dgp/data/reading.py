@@ -55,13 +55,9 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """The arrays ``X``, ``y`` and, if there, ``splits``."""
     try:
         with path.open("rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:
-<<<<<<< HEAD
-            arrays: dict[str, np.ndarray] = {name: archive[name] for name in ("X", "y", "splits") if name in archive.files}
-=======
             arrays: dict[str, NDArray[Any]] = {
                 name: archive[name] for name in archive.files if name in ("X", "y", "splits")
             }
->>>>>>> firstrun
     except (ValueError, OSError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(
             f"{path.name!r} cannot be read as .npz ({error}): save it with numpy.savez(X=..., y=...)"
