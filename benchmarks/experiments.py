@@ -48,7 +48,7 @@ def run(
     part = split(read_data(dataset, arguments.data), number, torch.get_default_dtype())
     torch.manual_seed(settings.seed)
     recipe = experiment.recipes[method]
-    model = recipe.model(part.x_train, settings)
+    model = recipe.architecture.build(part.x_train, settings)
     fitted = recipe.inference.run(model, part.x_train, part.y_train, settings, lambda *_: None)
     figures = scores(fitted.predict(part.x_test), part.y_test, part.target_scale)
     return {

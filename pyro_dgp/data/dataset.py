@@ -20,12 +20,17 @@ logger = logging.getLogger("pyro_dgp")
 
 @dataclass(frozen=True)
 class Dataset:
-    """Inputs ``(N, D)``, targets ``(N,)``, in their own units, and test masks ``(N, K)`` if the file has any."""
+    """Inputs ``(N, D)``, targets ``(N,)``, in their own units, and test masks ``(N, K)`` if the file has any.
+
+    :ivar columns: names of the inputs, if the file has any, and ``target``, the name of the target.
+    """
 
     name: str
     x: Array
     y: Array
     splits: NDArray[np.bool_] | None = None
+    columns: tuple[str, ...] = ()
+    target: str = "y"
 
     def fingerprint(self) -> str:
         """A short hash of the values, which tells data sets of one name apart."""
@@ -63,22 +68,36 @@ class Split:
     target_scale: float
 
 
-def load_default() -> Dataset:
+def load_diabetes() -> Dataset:
     """scikit-learn's diabetes data (442 x 10), which an installed dependency ships."""
-    from sklearn.datasets import load_diabetes
+    from sklearn import datasets
 
-    x, y = load_diabetes(return_X_y=True)
-    return Dataset("diabetes", x, y)
+    bunch = datasets.load_diabetes()
+    names = tuple(map(str, bunch.feature_names))
+    return Dataset("diabetes", bunch.data, bunch.target, columns=names, target="progression")
+
+
+def load_default() -> Dataset:
+    """The data set of a comparison that names none."""
+    return load_diabetes()
+
+
+#: Data sets that installed dependencies ship, by the name that ``--data`` takes in the place of a file.
+SHIPPED = {"diabetes": load_diabetes}
 
 
 def load(path: str | Path, target: str | None = None) -> Dataset:
     """Read a data set and check it.
 
-    :param path: ``.npz`` with ``X``, ``y`` and, if there, ``splits`` (1 = test), or CSV or Parquet with a header.
+    :param path: a name of :data:`SHIPPED`, or a file: ``.npz`` with ``X``, ``y`` and, if there, ``splits`` (1 = test), or CSV or Parquet with a header.
     :param target: the target's column; the last one of a table if not given.
     :raises ValueError: one sentence that says what is wrong with the file and what to do.
     """
     path = Path(path)
+    if str(path) in SHIPPED and not path.exists():
+        if target is not None:
+            raise ValueError(f"--target names a column of a table, and {str(path)!r} has one target")
+        return SHIPPED[str(path)]()
     if not path.is_file():
         raise ValueError(f"there is no file {str(path)!r}: check the path given to --data")
     suffix = path.suffix.lower()
@@ -130,7 +149,7 @@ def _from_table(path: Path, suffix: str, target: str | None) -> Dataset:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(f"{path.name!r} cannot be read as {suffix[1:]} ({reason}): check the file") from error
     target = str(table.columns[-1]) if target is None and len(table.columns) else target
-    if target not in table.columns:
+    if target is None or target not in table.columns:
         columns = ", ".join(map(str, table.columns[:20]))
         raise ValueError(f"{path.name!r} has no column {target!r}: its columns are {columns}")
     if table.empty and len(table.columns):
@@ -140,7 +159,8 @@ def _from_table(path: Path, suffix: str, target: str | None) -> Dataset:
         raise ValueError(f"column {words[0]!r} of {path.name!r} does not hold numbers: encode or drop it")
     y = table[target].to_numpy(dtype=float, na_value=np.nan)
     x = table.drop(columns=[target]).to_numpy(dtype=float, na_value=np.nan)
-    return Dataset(path.stem, x, y)
+    names = tuple(str(name) for name in table.columns if name != target)
+    return Dataset(path.stem, x, y, columns=names, target=target)
 
 
 def check(dataset: Dataset) -> None:
@@ -169,21 +189,26 @@ def check(dataset: Dataset) -> None:
         )
 
 
+def held_out_rows(dataset: Dataset, number: int) -> NDArray[np.bool_]:
+    """Mask of the test rows ``(N,)`` of split ``number``: the file's own, else a random tenth drawn with that seed."""
+    if dataset.splits is not None:
+        count = dataset.splits.shape[1]
+        if not 0 <= number < count:
+            raise ValueError(f"{dataset.name!r} has splits 0 to {count - 1}, not {number}")
+        return dataset.splits[:, number]
+    if number < 0:
+        raise ValueError(f"a split is numbered from 0, got {number}")
+    test = np.zeros(len(dataset.x), dtype=bool)
+    test[np.random.RandomState(number).permutation(len(test))[: max(1, len(test) // 10)]] = True
+    return test
+
+
 def split(dataset: Dataset, number: int, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Split:
     """Training and test part ``number``: the file's own, else a random 90/10 one drawn with that seed.
 
     :raises ValueError: if there is no such split, or a column is constant in its training part.
     """
-    if dataset.splits is not None:
-        count = dataset.splits.shape[1]
-        if not 0 <= number < count:
-            raise ValueError(f"{dataset.name!r} has splits 0 to {count - 1}, not {number}")
-        test = dataset.splits[:, number]
-    else:
-        if number < 0:
-            raise ValueError(f"a split is numbered from 0, got {number}")
-        test = np.zeros(len(dataset.x), dtype=bool)
-        test[np.random.RandomState(number).permutation(len(test))[: max(1, len(test) // 10)]] = True
+    test = held_out_rows(dataset, number)
     if test.all() or not test.any():
         raise ValueError(f"split {number} of {dataset.name!r} leaves no training or no test rows: check 'splits'")
     scale_x, scale_y = Scaler.fit(dataset.x[~test]), Scaler.fit(dataset.y[~test])
