@@ -164,6 +164,7 @@ class _Training:
     fit: Callable[..., Any]
     report: Report | None
     total: int
+    site: str | None = None
     done: int = 0
 
     def __post_init__(self) -> None:
@@ -175,7 +176,7 @@ class _Training:
         x, y = self.held_out
         with torch.no_grad(), torch.random.fork_rng():
             torch.manual_seed(self.seed)
-            nll = -predict(self.guide, x).log_prob(y)
+            nll = -predict(self.guide, x, site=self.site).log_prob(y)
         return nll
 
     def run(self, beta: float, steps: int) -> Trial:
@@ -214,6 +215,7 @@ def fit_validated(
     beta: float | None = None,
     report: Report | None = None,
     optimizer: OptimizerRecipe = adam,
+    site: str | None = None,
 ) -> ValidatedFit:
     """Train a guide and its model as :class:`Validation` says, in place.
 
@@ -227,6 +229,7 @@ def fit_validated(
     :param split: seed of the validation rows.
     :param beta: given, it is not searched for.
     :param optimizer: as in :func:`pyro_dgp.fit.fit`.
+    :param site: the observation whose held-out values are scored, if the model has several.
     """
     check_data(x, y)
     if isinstance(loss, Loss):
@@ -245,7 +248,7 @@ def fit_validated(
     train = partial(fit, batch_size=batch_size, learning_rate=learning_rate, seed=seed, optimizer=optimizer)
     training = _Training(
         guide, loss, (x[~mask], y[~mask]), (x[mask], y[mask]), seed, validation, train, report,
-        len(betas) * trial_steps + sum(lengths),
+        len(betas) * trial_steps + sum(lengths), site,
     )  # fmt: skip
     try:
         with module_local_parameters(training.state), torch.random.fork_rng():

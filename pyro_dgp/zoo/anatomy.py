@@ -42,8 +42,8 @@ class Anatomy:
 
     @property
     def layers(self) -> int:
-        """Number of sites of Gaussian processes."""
-        return len({name.split("/")[0] for name in self.functions})
+        """Number of hidden Gaussian processes, and one for those above them."""
+        return len(self.hidden) + 1
 
     @property
     def width(self) -> int:

@@ -172,6 +172,7 @@ class ByValidatedGuide(ByGuide):
             beta=settings.beta if self.searches else self.validation.betas[0],
             report=progress,
             optimizer=self.optimizer,
+            site=site,
         )
         figures = self.figures(guide, settings) | _validation_figures(result)
         seconds = time.perf_counter() - start

@@ -89,7 +89,7 @@ class BySGHMC(Inference):
             return []
         named = ", ".join(anatomy.latents)
         return [
-            f"samples inducing variables alone; {named} have priors and get a normal approximation, trained in the burn-in"
+            f"samples inducing variables alone: the posterior of {named} is a normal approximation, trained in the burn-in"
         ]
 
 
