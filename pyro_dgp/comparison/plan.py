@@ -62,7 +62,7 @@ def plan_of(request: Request, dataset: Dataset, *, finished: Sequence[Row], say:
     methods = [method for method in request.chosen() if method.name not in done]
     masks = masks_of(dataset, request.folds, request.settings.split)
     parts = [part_of(dataset, mask, request.like, standardize=request.standardize) for mask in masks]
-    settings, anatomy = _reduced(request.settings, parts[0], say), None
+    settings, anatomy = _reduced(request.settings, parts[0]), None
     if request.model is not None:
         model = _built(request, parts[0])
         anatomy = own_anatomy(model, request.model.name, parts[0])
@@ -78,6 +78,11 @@ def plan_of(request: Request, dataset: Dataset, *, finished: Sequence[Row], say:
         _refuse(refusals(methods, model, anatomy, parts[0], settings=settings))
     else:
         _refuse(_refusals_of_own_inferences(methods, parts[0], settings))
+    if settings.inducing < request.settings.inducing:
+        say(
+            f"{request.settings.inducing} inducing points are more than the {settings.inducing} distinct training inputs: reduced to "
+            f"{settings.inducing}"
+        )
     return Plan(request, dataset, parts, methods, settings, anatomy)
 
 
@@ -101,15 +106,9 @@ def _refusals_of_own_inferences(methods: Sequence[Method], part: Part, settings:
     return refusals(own, model, anatomy_of(model, part.x_train, part.y_train), part, settings=settings)
 
 
-def _reduced(settings: Settings, part: Part, say: Say) -> Settings:
-    """M at most the number of distinct training inputs, said aloud."""
-    distinct = len(torch.unique(part.x_train, dim=0))
-    if settings.inducing <= distinct:
-        return settings
-    say(
-        f"{settings.inducing} inducing points are more than the {distinct} distinct training inputs: reduced to {distinct}"
-    )
-    return replace(settings, inducing=distinct)
+def _reduced(settings: Settings, part: Part) -> Settings:
+    """The settings with M at most the number of distinct training inputs."""
+    return replace(settings, inducing=min(settings.inducing, len(torch.unique(part.x_train, dim=0))))
 
 
 @contextmanager

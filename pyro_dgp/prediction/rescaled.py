@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from pyro.distributions import TorchDistribution, constraints
 from torch import Tensor
@@ -55,7 +56,7 @@ class RescaledPrediction(TorchDistribution):
             return method(self.standardised)
 
     def _standardised(self, value: Any) -> Tensor:
-        tensor = torch.as_tensor(value, dtype=torch.float64)
+        tensor = value.double() if isinstance(value, Tensor) else torch.tensor(np.asarray(value, dtype=np.float64))
         return ((tensor - self.shift) / self.scale).to(dtype=self.dtype, device=self.device)
 
     @property

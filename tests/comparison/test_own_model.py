@@ -71,7 +71,7 @@ def test_names_and_inferences_made_by_hand_are_mixed():
     result = compare(lambda x: TwoLayers(x), x, y, ["dsvi", by_hand, slices], settings=TOY, say=quiet)
     first, second, third = result.rows
     assert first["nll"] == second["nll"] and third["n_train"] == 10  # the same fit under two names
-    with pytest.raises(TypeError, match="a method is a name of the table or a pair"):
+    with pytest.raises(TypeError, match="a method is a name of the table or a pair|parameter 'methods'"):
         compare(TwoLayers, x, y, [by_hand[1]], settings=TOY, say=quiet)
     with pytest.raises(KeyError, match="there is no fit of 'nuts'"):
         result["nuts"]
