@@ -33,8 +33,7 @@ def add_compare(commands: Any) -> None:
     add(
         "--methods",
         metavar="A,B,C",
-        help="methods to run, see 'pyro-dgp methods'",
-        default="exact-gp,svgp,ppgpr,dsvi,nuts",
+        help="methods to run, see 'pyro-dgp methods'; none: a few",
     )
     _add_training(add, defaults)
     _add_machine(add)
@@ -92,16 +91,18 @@ def _add_sampling(add: Any, defaults: Settings) -> None:
 def _compare(parsed: argparse.Namespace) -> int:
     from pyro_dgp.comparison.own_model import model_from_file
     from pyro_dgp.comparison.progress_bars import Bars
-    from pyro_dgp.comparison.request import Request, check
+    from pyro_dgp.comparison.request import Request, check, default_methods
     from pyro_dgp.comparison.run import MethodFailedError, run
     from pyro_dgp.comparison.tables import gap_table, table
     from pyro_dgp.data.dataset import load
 
+    model = None if parsed.model is None else model_from_file(parsed.model)
+    named = None if parsed.methods is None else [name.strip() for name in parsed.methods.split(",")]
     request = Request(
         output=parsed.output,
-        methods=tuple(name.strip() for name in parsed.methods.split(",") if name.strip()),
+        methods=default_methods(model) if named is None else tuple(filter(None, named)),
         settings=Settings(**{f.name: getattr(parsed, f.name) for f in fields(Settings)}),
-        model=None if parsed.model is None else model_from_file(parsed.model),
+        model=model,
         folds=parsed.folds,
         dtype=parsed.dtype,
         device=parsed.device,

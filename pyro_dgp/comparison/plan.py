@@ -75,7 +75,8 @@ def plan_of(request: Request, dataset: Dataset, *, finished: Sequence[Row], say:
                 for mask in masks
             ]
         settings = as_the_model_has_it(settings, anatomy)
-        _refuse(refusals(methods, model, anatomy, parts[0], settings=settings))
+        tried = {method.name: method for method in (*methods, *_sampler(request, anatomy))}
+        _refuse(refusals(list(tried.values()), model, anatomy, parts[0], settings=settings))
     else:
         _refuse(_refusals_of_own_inferences(methods, parts[0], settings))
     if settings.inducing < request.settings.inducing:
@@ -84,6 +85,22 @@ def plan_of(request: Request, dataset: Dataset, *, finished: Sequence[Row], say:
             f"{settings.inducing}"
         )
     return Plan(request, dataset, parts, methods, settings, anatomy)
+
+
+def _sampler(request: Request, anatomy: Anatomy) -> list[Method]:
+    """The sampler of the gap, if one is asked for.
+
+    :raises ValueError: for a model whose likelihood is not written around a Gaussian process.
+    """
+    study = request.study()
+    if study is None:
+        return []
+    if not any(name.startswith(f"{anatomy.response}/") for name in anatomy.functions):
+        raise ValueError(
+            f"the gap compares function values under a likelihood, and the site {anatomy.response!r} has none: write "
+            f"pyro.sample({anatomy.response!r}, likelihood(gp(x)), obs=y)"
+        )
+    return [study.reference]
 
 
 def _built(request: Request, part: Part) -> nn.Module:

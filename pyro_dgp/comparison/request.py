@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,7 +20,8 @@ from pyro_dgp.zoo.inference import Inference
 from pyro_dgp.zoo.methods import DEEP, METHODS, Method
 from pyro_dgp.zoo.settings import Progress, Settings
 
-DEFAULT_METHODS = ("exact-gp", "svgp", "ppgpr", "dsvi", "nuts")
+#: Methods that are compared if none are named: on the zoo's models, and on a model of the user's own.
+DEFAULT_METHODS, OWN_METHODS = ("exact-gp", "svgp", "ppgpr", "dsvi", "nuts"), ("dsvi", "dspp", "nuts")
 
 #: Method by its name in the table, or a name and an inference made by hand.
 Named = str | tuple[str, Inference]
@@ -90,6 +92,11 @@ class Request:
         return config | ({} if self.model is None else self.model.identity())
 
 
+def default_methods(model: OwnModel | None) -> tuple[str, ...]:
+    """The methods that are compared if none are named."""
+    return DEFAULT_METHODS if model is None else OWN_METHODS
+
+
 def _method(given: Named, own: Architecture | None) -> Method:
     """The method of a name, or of a name and an inference, on the user's model if there is one."""
     if isinstance(given, str):
@@ -110,11 +117,15 @@ def check(request: Request) -> None:
 
 
 def _check_methods(request: Request) -> None:
-    names = []
+    names: list[str] = []
     for given in request.methods:
         if not isinstance(given, str) and not _is_pair(given):
             raise TypeError(f"a method is a name of the table or a pair (name, inference), not {given!r}")
         names.append(given if isinstance(given, str) else given[0])
+        if not re.fullmatch(r"[\w+-][\w.+-]*", names[-1]):
+            raise ValueError(
+                f"{names[-1]!r} cannot name the files of a method: use letters, digits, dots, plus and minus"
+            )
         if isinstance(given, str) and given not in METHODS:
             raise ValueError(f"there is no method {given!r}: choose from {', '.join(METHODS)}")
     if not names:

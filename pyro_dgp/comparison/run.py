@@ -26,7 +26,7 @@ from pyro_dgp.comparison.one_method import Outcome, Untrained, arviz_of, run_met
 from pyro_dgp.comparison.own_model import own_model
 from pyro_dgp.comparison.parts import with_test_rows
 from pyro_dgp.comparison.plan import Plan, plan_of, torch_defaults
-from pyro_dgp.comparison.request import DEFAULT_METHODS, Named, Request, Say, check, no_progress
+from pyro_dgp.comparison.request import Named, Request, Say, check, default_methods, no_progress
 from pyro_dgp.comparison.results import ComparisonResult
 from pyro_dgp.data.dataset import Dataset, load_default
 from pyro_dgp.data.dataset import check as check_data
@@ -46,7 +46,7 @@ def compare(
     model: Any,
     x: Any,
     y: Any,
-    methods: Sequence[Named] = DEFAULT_METHODS,
+    methods: Sequence[Named] | None = None,
     *,
     test: tuple[Any, Any] | None = None,
     settings: Settings = Settings(),
@@ -77,7 +77,7 @@ def compare(
         the model; or a model object, with ``test``; or nothing for the model of each method in the table.
     :param x: inputs ``(N, D)`` in their own units, an array or a tensor.
     :param y: targets ``(N,)`` in their own units.
-    :param methods: names of the table (``pyro-dgp methods``), or pairs ``(name, inference)``, mixed freely.
+    :param methods: names of the table (``pyro-dgp methods``), or pairs ``(name, inference)``, mixed freely; a few if not given.
     :param test: inputs and targets of the test rows. If not given, a tenth of the rows is held out.
     :param split: number of that tenth, and the seed of folds and validation rows; that of the settings if not given.
     :param seed: of everything random; that of the settings if not given.
@@ -108,7 +108,7 @@ def compare(
     request = Request(
         output=None if output is None else Path(output),
         dataset=dataset,
-        methods=tuple(methods),
+        methods=default_methods(own) if methods is None else tuple(methods),
         settings=settings,
         model=own,
         folds=folds,
