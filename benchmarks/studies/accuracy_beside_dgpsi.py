@@ -23,8 +23,7 @@ from pyro_dgp.internal.progress import Progress
 from pyro_dgp.prediction.mixture import Mixture
 from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.zoo.inference import Fitted, Inference
-from pyro_dgp.zoo.methods import METHODS, Method
-from pyro_dgp.zoo.recipes import deep
+from pyro_dgp.zoo.methods import DEEP, METHODS, Method
 from pyro_dgp.zoo.settings import Settings
 
 ITERATIONS, IMPUTATIONS = 100, 10
@@ -63,7 +62,7 @@ class ByDgpsi(Inference):
 
 SETTINGS = Settings(width=3, mcmc_points=10**6, mcmc_samples=200, warmup=200)
 RECIPES = {name: METHODS[name] for name in ("dsvi", "ess")} | {
-    "dgpsi": Method("dgpsi", "stochastic imputation", "Ming, Williamson, Guillas 2023", deep, ByDgpsi(), is_deep=True)
+    "dgpsi": Method("dgpsi", "stochastic imputation", "Ming, Williamson, Guillas 2023", DEEP, ByDgpsi())
 }
 EXPERIMENTS = {
     "small": Experiment(dict.fromkeys(RECIPES, SETTINGS), {"yacht": 3, "boston": 3}, recipes=RECIPES),

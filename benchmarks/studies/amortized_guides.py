@@ -23,8 +23,10 @@ from torch import Tensor
 
 from benchmarks.common.experiments import Experiment, main
 from benchmarks.common.models import Stack
-from pyro_dgp import AffineMaps, AmortizedInducingPoints, Gaussian, GaussianProcess, Matern52
-from pyro_dgp.zoo.inference import ByGuide
+from pyro_dgp import AffineMaps, Gaussian, GaussianProcess, Matern52
+from pyro_dgp.zoo.architecture import Architecture
+from pyro_dgp.zoo.by_guide import ByGuide
+from pyro_dgp.zoo.by_layer import ByLayer
 from pyro_dgp.zoo.methods import METHODS, Method
 from pyro_dgp.zoo.recipes import row_points
 from pyro_dgp.zoo.settings import Settings
@@ -45,17 +47,18 @@ class ZeroMeans(Stack):
         super().__init__(hidden, GaussianProcess(Matern52(lengthscale=widths[-1] ** 0.5)), Gaussian(variance=noise))
 
 
-def paper_points(settings: Settings) -> dict[str, AmortizedInducingPoints]:
+def paper_points(settings: Settings) -> ByLayer:
     """Return the zoo's inducing points with networks as narrow as the paper's: the smaller of their inputs and outputs."""
     narrow = AffineMaps(narrowest=1)
-    return {site: replace(family, recipe=narrow) for site, family in row_points(settings).items()}
+    points = row_points(settings)
+    return ByLayer(replace(points.first, recipe=narrow), replace(points.above, recipe=narrow))
 
 
 def with_paper_settings(method: Method, noise: float) -> Method:
     """Return the method with the paper's model, which starts from this noise variance."""
     assert isinstance(method.inference, ByGuide)
-    model, inference = partial(ZeroMeans, noise=noise), replace(method.inference, processes=paper_points)
-    return replace(method, model=model, inference=inference)
+    architecture = Architecture(partial(ZeroMeans, noise=noise), is_deep=True)
+    return replace(method, architecture=architecture, inference=replace(method.inference, processes=paper_points))
 
 
 MENG, NOISE = ({name: with_paper_settings(METHODS[name], start) for name in RULES} for start in (0.1, 0.7))

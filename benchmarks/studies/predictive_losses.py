@@ -34,7 +34,8 @@ from pyro_dgp import Gaussian, GaussianProcess, InducingPoints, LinearMean, Mate
 from pyro_dgp.losses import Loss
 from pyro_dgp.propagation import Propagation
 from pyro_dgp.training.validation import Validation
-from pyro_dgp.zoo.inference import ByValidatedGuide
+from pyro_dgp.zoo.architecture import Architecture
+from pyro_dgp.zoo.by_guide import ByValidatedGuide
 from pyro_dgp.zoo.methods import CHECKED, METHODS, Method
 from pyro_dgp.zoo.recipes import elbo, monte_carlo, sigma_points
 from pyro_dgp.zoo.recipes import predictive as predictive_loss
@@ -79,7 +80,7 @@ def _meng(
     validation: Validation,
 ) -> Method:
     inference = ByValidatedGuide(ThreeSizes(hidden_scale), propagation, loss, validation=validation)
-    return Method(name, "", "Meng, Zhang 2024", LinearMeans, inference, is_deep=True)
+    return Method(name, "", "Meng, Zhang 2024", Architecture(LinearMeans, is_deep=True), inference)
 
 
 MENG = {

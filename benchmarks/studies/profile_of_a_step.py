@@ -23,7 +23,7 @@ from pyro_dgp.processes import amortized, inducing
 from pyro_dgp.processes.fused_moments import FusedMoments
 from pyro_dgp.processes.fused_row_moments import FusedRowMoments
 from pyro_dgp.processes.inference_functions import Perceptron
-from pyro_dgp.zoo.inference import ByGuide
+from pyro_dgp.zoo.by_guide import ByGuide
 from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.settings import Settings
 
@@ -108,8 +108,8 @@ def training_step(name: str, settings: Settings, inducing_points: int | None = N
     x, _ = data
     method = METHODS[name]
     assert isinstance(method.inference, ByGuide)
-    guide = method.inference.guide(method.model(x, settings), settings)
-    return library_step(method.inference.loss(settings, len(x)), guide, data, batch=BATCH)
+    guide = method.inference.guide(method.architecture.build(x, settings), x, settings)
+    return library_step(method.inference.made_loss(settings, len(x)), guide, data, batch=BATCH)
 
 
 def shares(step: Step, repeats: int) -> dict[str, float]:

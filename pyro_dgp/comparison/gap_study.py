@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from pyro_dgp.comparison.gap_figure import draw_gap
+from pyro_dgp.comparison.tables import gap_table
 from pyro_dgp.internal.progress import Progress
-from pyro_dgp.models.priors import with_priors
 from pyro_dgp.prediction.gap import InferenceGap, inference_gap
 from pyro_dgp.prediction.prediction import Prediction
-from pyro_dgp.zoo.methods import METHODS
-from pyro_dgp.zoo.recipes import deep, deep_with_priors
+from pyro_dgp.zoo.anatomy import free_parameters
+from pyro_dgp.zoo.methods import DEEP, DEEP_WITH_PRIORS, METHODS, Method
 from pyro_dgp.zoo.settings import Settings
 
 Row = dict[str, Any]
@@ -29,32 +29,31 @@ FILE = "gap.json"
 #: Added to the reference's name: a second run of it, whose distance from the first is what chance makes.
 AGAIN = " again"
 
+#: Conditions of the hyperparameters.
+FIXED, PRIORS = "fixed", "priors"
+
 
 @dataclass(frozen=True)
 class GapStudy:
-    """What is compared with what.
+    """What is compared with what, on one model.
 
-    :ivar methods: names of methods that fit the deep model.
+    :ivar methods: methods that fit the model.
     :ivar reference: the sampler that the others are judged by.
     """
 
-    methods: Sequence[str]
-    reference: str = "ess"
+    methods: Sequence[Method]
+    reference: Method
 
     def check(self) -> None:
-        """Raise for methods whose model is another."""
-        if self.reference not in METHODS:
-            raise ValueError(
-                f"there is no method {self.reference!r} to take as reference: choose from {', '.join(METHODS)}"
-            )
-        for name in (self.reference, *self.methods):
-            if METHODS[name].model not in (deep, deep_with_priors):
+        """Raise for methods whose model is another, and for a reference that is none."""
+        for method in (self.reference, *self.methods):
+            if not method.architecture.is_deep or method.architecture.has_network:
                 raise ValueError(
-                    f"the gap is measured on one deep model and {name} fits another: leave it out, or run the gap by itself"
+                    f"the gap is measured on one deep model and {method.name} fits another: leave it out, or run the gap by itself"
                 )
-        if not METHODS[self.reference].inference.approximates_posterior(Settings()):
+        if not self.reference.inference.approximates_posterior(Settings()):
             raise ValueError(
-                f"{self.reference} is no approximation of the posterior: take ess or nuts as the reference"
+                f"{self.reference.name} is no approximation of the posterior: take ess or nuts as the reference"
             )
 
     def finished(self, folder: Path) -> bool:
@@ -63,32 +62,50 @@ class GapStudy:
         if not path.exists():
             return False
         rows = json.loads(path.read_text())
-        there = {row["method"] for row in rows if row["reference"] == self.reference}
-        return there >= {self.reference + AGAIN, *self.methods} - {self.reference}
+        there = {row["method"] for row in rows if row["reference"] == self.reference.name}
+        names = {method.name for method in self.methods}
+        return there >= {self.reference.name + AGAIN, *names} - {self.reference.name}
 
     def run(
         self,
         x: Tensor,
         y: Tensor,
         new: Tensor,
+        *,
         settings: Settings,
         progress: Callable[[str], Progress],
         say: Callable[[str], None],
-        folder: Path,
-    ) -> dict[str, dict[str, InferenceGap]]:
-        """Gaps at ``new`` by method, under ``fixed`` hyperparameters and under ``priors``.
+        folder: Path | None,
+    ) -> GapResult:
+        """Gaps at ``new`` under each condition that the model allows.
 
-        Fixed ones are those that dsvi learns on the same rows. Every method sees all rows, but those that hold some out for validation.
+        The zoo's model has two: ``fixed`` hyperparameters, those that dsvi learns on the same rows, and ``priors`` on all of them. A
+        user's model is taken as it is: ``priors`` if all its hyperparameters have one, else ``fixed``, where those without a prior stay
+        at the values that dsvi learns. Every method sees all rows, but those that hold some out for validation.
 
         :param folder: where chains are kept, from which an interrupted study goes on; the caller removes it.
         """
         self.check()
-        gaps = {}
-        for condition, model in (("fixed", self._learned(x, y, settings)), ("priors", with_priors(deep(x, settings)))):
-            own = gaps[condition] = self._gaps(model, x, y, new, settings, progress, folder / condition)
+        gaps: dict[str, dict[str, InferenceGap]] = {}
+        for condition, build in self._conditions(x, y, settings).items():
+            kept = None if folder is None else folder / condition
+            own = gaps[condition] = self._gaps(build(), x, y, new, settings=settings, progress=progress, folder=kept)
             figures = (f"{name} {gap.figures()['gap_wasserstein']:.2f}" for name, gap in own.items())
             say(f"gap at {condition} hyperparameters: " + "; ".join(figures))
-        return gaps
+        return GapResult(gaps, self, new)
+
+    def _conditions(self, x: Tensor, y: Tensor, settings: Settings) -> dict[str, Callable[[], nn.Module]]:
+        """How the model is built for each condition."""
+        if self.reference.architecture in (DEEP, DEEP_WITH_PRIORS):
+            return {
+                FIXED: lambda: _learned(DEEP.build(x, settings), x, y, settings),
+                PRIORS: lambda: DEEP_WITH_PRIORS.build(x, settings),
+            }
+        torch.manual_seed(settings.seed)
+        model = self.reference.architecture.build(x, settings)
+        if free_parameters(model):
+            return {FIXED: lambda: _learned(model, x, y, settings)}
+        return {PRIORS: lambda: model}
 
     def _gaps(
         self,
@@ -96,28 +113,30 @@ class GapStudy:
         x: Tensor,
         y: Tensor,
         new: Tensor,
+        *,
         settings: Settings,
         progress: Callable[[str], Progress],
-        folder: Path,
+        folder: Path | None,
     ) -> dict[str, InferenceGap]:
         """Distances of all methods from the reference on one model."""
 
-        def fit(name: str, label: str, settings: Settings) -> Prediction:
+        def fit(method: Method, label: str, settings: Settings) -> Prediction:
             torch.manual_seed(settings.seed)
-            inference = METHODS[name].inference.saving_to(folder / label)
+            inference = method.inference if folder is None else method.inference.saving_to(folder / label)
             return inference.run(copy.deepcopy(model), x, y, settings, progress(label)).predict(new)
 
-        reference, again = fit(self.reference, self.reference, settings), self.reference + AGAIN
+        name = self.reference.name
+        reference, again = fit(self.reference, name, settings), name + AGAIN
         others = {again: fit(self.reference, again, replace(settings, seed=settings.seed + 1))}
-        others |= {name: fit(name, name, settings) for name in self.methods if name != self.reference}
+        others |= {method.name: fit(method, method.name, settings) for method in self.methods if method.name != name}
         return {name: _gap(prediction, reference) for name, prediction in others.items()}
 
-    def _learned(self, x: Tensor, y: Tensor, settings: Settings) -> nn.Module:
-        """The model with the hyperparameters that dsvi learns."""
-        torch.manual_seed(settings.seed)
-        model = deep(x, settings)
-        METHODS["dsvi"].inference.run(model, x, y, settings, _silent)
-        return model.requires_grad_(False)
+
+def _learned(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> nn.Module:
+    """The model with the hyperparameters that dsvi learns."""
+    torch.manual_seed(settings.seed)
+    METHODS["dsvi"].inference.run(model, x, y, settings, _silent)
+    return model.requires_grad_(False)
 
 
 def _gap(prediction: Prediction, reference: Prediction) -> InferenceGap:
@@ -129,21 +148,48 @@ def _silent(step: int, total: int, figures: dict[str, float]) -> None:
     """No progress."""
 
 
-def report(gaps: dict[str, dict[str, InferenceGap]], study: GapStudy, new: Tensor, folder: Path) -> list[Row]:
-    """Write ``gap.json`` and ``gap-CONDITION.png``; a row for each method and condition.
+@dataclass(frozen=True)
+class GapResult:
+    """Distances of methods from a sampler; ``print`` shows the table.
 
-    ``approximates_posterior`` is false for methods trained by a predictive loss: their distance says how different they are, not how wrong.
+    :ivar gaps: by condition, ``fixed`` or ``priors``, and method.
+    :ivar study: what was compared with what.
+    :ivar x: inputs that they were measured at, as the model takes them ``(N, D)``.
     """
-    rows = []
-    for condition, by_method in gaps.items():
-        for name, gap in by_method.items():
-            method = METHODS[name.removesuffix(AGAIN)]
-            rows.append({
-                "method": name, "hyperparameters": condition, "reference": study.reference, **gap.figures(),
-                "approximates_posterior": method.inference.approximates_posterior(Settings()),
-            })  # fmt: skip
-        draw_gap(
-            by_method, new, folder / f"gap-{condition}.png", reference=f"{study.reference}, {condition} hyperparameters"
-        )
-    (folder / FILE).write_text(json.dumps(rows, indent=2) + "\n")
-    return rows
+
+    gaps: dict[str, dict[str, InferenceGap]]
+    study: GapStudy
+    x: Tensor
+
+    @property
+    def rows(self) -> list[Row]:
+        """A row for each method and condition.
+
+        ``approximates_posterior`` is false for methods trained by a predictive loss: their distance says how different they are, not how
+        wrong.
+        """
+        methods = {method.name: method for method in (*self.study.methods, self.study.reference)}
+        return [
+            {
+                "method": name,
+                "hyperparameters": condition,
+                "reference": self.study.reference.name,
+                **gap.figures(),
+                "approximates_posterior": methods[name.removesuffix(AGAIN)].inference.approximates_posterior(
+                    Settings()
+                ),
+            }
+            for condition, by_method in self.gaps.items()
+            for name, gap in by_method.items()
+        ]
+
+    def __str__(self) -> str:
+        return gap_table(self.rows)
+
+    def write(self, folder: Path | str) -> None:
+        """Write ``gap.json`` and ``gap-CONDITION.png``."""
+        folder = Path(folder)
+        for condition, by_method in self.gaps.items():
+            reference = f"{self.study.reference.name}, {condition} hyperparameters"
+            draw_gap(by_method, self.x, folder / f"gap-{condition}.png", reference=reference)
+        (folder / FILE).write_text(json.dumps(self.rows, indent=2) + "\n")

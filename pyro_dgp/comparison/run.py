@@ -1,403 +1,271 @@
-"""The comparison: named methods on one data set, each from a copy of the untrained model, scored alike."""
+"""The comparison: methods on one data set, each from a copy of the untrained model, scored alike."""
 
 from __future__ import annotations
 
-import copy
-import json
-import os
 import shutil
-import time
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from pyro_dgp.comparison.figures import LEVELS, plot_comparison
-from pyro_dgp.comparison.gap_study import GapStudy, report
+from pyro_dgp.comparison.files import (
+    Curves,
+    Row,
+    atomically,
+    finished_rows,
+    make_folder,
+    read_curves,
+    save_arrays,
+    write_table,
+)
+from pyro_dgp.comparison.gap_study import GapResult, GapStudy
+from pyro_dgp.comparison.keep import load_fit, save_fit
+from pyro_dgp.comparison.method_fit import MethodFit, as_array
+from pyro_dgp.comparison.one_method import Outcome, Untrained, arviz_of, run_method
+from pyro_dgp.comparison.own_model import own_model
+from pyro_dgp.comparison.parts import with_test_rows
+from pyro_dgp.comparison.plan import Plan, plan_of, torch_defaults
+from pyro_dgp.comparison.request import Named, Request, Say, check, default_methods, no_progress
+from pyro_dgp.comparison.results import ComparisonResult
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.dataset import check as check_data
 from pyro_dgp.data.named import load_default
-from pyro_dgp.data.splitting import Split, split
-from pyro_dgp.export.inference_data import to_arviz
-from pyro_dgp.internal.optional import require
-from pyro_dgp.internal.peak_memory import peak_memory_mb, reset_peak_memory
 from pyro_dgp.internal.progress import Progress
 from pyro_dgp.likelihoods import NOISE_FLOOR
-from pyro_dgp.models.deep_gp import KERNELS
-from pyro_dgp.prediction.prediction import Prediction
-from pyro_dgp.prediction.scores import coverage, scores
-from pyro_dgp.zoo.inference import Fitted
-from pyro_dgp.zoo.methods import METHODS, Method
-from pyro_dgp.zoo.recipes import deep, deep_with_priors
+from pyro_dgp.zoo.methods import Method
 from pyro_dgp.zoo.settings import Settings
 
-#: Training rows in an ArviZ file at most, equally spaced.
-_MOST_ROWS = 1000
-
-DEFAULT_METHODS = ("exact-gp", "svgp", "ppgpr", "dsvi", "nuts")
-Row = dict[str, Any]
-Curves = dict[str, np.ndarray]
+#: Gives the progress callback of a method, by its name.
+Progresses = Callable[[str], Progress]
 
 
 class MethodFailedError(RuntimeError):
     """A method stopped with a numerical error; the others' results are kept."""
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """What is compared, and where the results go.
-
-    :ivar output: folder of the results. It must not exist or be empty, unless ``resume``.
-    :ivar dataset: the data; a scan line of a photograph if not given, see :func:`~pyro_dgp.data.named.scan_line`.
-    :ivar methods: names of ``METHODS``.
-    :ivar resume: methods that the folder has results for are not run again.
-    :ivar gap: a sampler, ``ess`` or ``nuts``: the deep methods are fitted once more to one and the same model and data, and their
-        distances from it written to ``gap.json``; see :class:`~pyro_dgp.gap_study.GapStudy`.
-    """
-
-    output: Path
-    dataset: Dataset | None = None
-    methods: Sequence[str] = DEFAULT_METHODS
-    settings: Settings = Settings()
-    dtype: str = "float64"
-    device: str = "auto"
-    threads: int | None = None
-    resume: bool = False
-    gap: str | None = None
-
-    def study(self) -> GapStudy | None:
-        """The gap that was asked for, of those methods that fit the deep model."""
-        if self.gap is None:
-            return None
-        return GapStudy([name for name in self.methods if METHODS[name].model in (deep, deep_with_priors)], self.gap)
-
-
-def no_progress(name: str) -> Progress:
-    """A progress callback that shows nothing."""
-    return lambda step, total, figures: None
-
-
 def compare(
-    comparison: Comparison, say: Callable[[str], None] = print, progress: Callable[[str], Progress] = no_progress
-) -> list[Row]:
-    """Run the comparison, write ``results.json``, ``METHOD.nc`` and ``comparison.png``, and return the rows.
+    model: Any,
+    x: Any,
+    y: Any,
+    methods: Sequence[Named] | None = None,
+    *,
+    test: tuple[Any, Any] | None = None,
+    settings: Settings = Settings(),
+    split: int | None = None,
+    seed: int | None = None,
+    folds: int | None = None,
+    standardize: bool = True,
+    output: Path | str | None = None,
+    resume: bool = False,
+    name: str = "data",
+    dtype: str = "float64",
+    device: str = "auto",
+    threads: int | None = None,
+    say: Say = print,
+    progress: Progresses = no_progress,
+) -> ComparisonResult:
+    """Fit several methods to one model and one data set, and score them on the same held-out rows.
+
+    >>> import numpy as np
+    >>> from pyro_dgp.models.deep_gp import DeepGP
+    >>> x = np.linspace(0, 10, 40)[:, None]
+    >>> toy = Settings(inducing=5, samples=2, epochs=1)
+    >>> result = compare(lambda x: DeepGP(x, 2, 1), x, np.sin(x[:, 0]), ["dsvi"], settings=toy, say=lambda sentence: None)
+    >>> result["dsvi"].predict(x[:3]).mean.shape
+    torch.Size([3])
+
+    :param model: a factory that is called with the (standardised) training inputs ``(N, D)`` and returns a model, such as the class of
+        the model; or a model object, with ``test``; or nothing for the model of each method in the table.
+    :param x: inputs ``(N, D)`` in their own units, an array or a tensor.
+    :param y: targets ``(N,)`` in their own units.
+    :param methods: names of the table (``pyro-dgp methods``), or pairs ``(name, inference)``, mixed freely; a few if not given.
+    :param test: inputs and targets of the test rows. If not given, a tenth of the rows is held out.
+    :param split: number of that tenth, and the seed of folds and validation rows; that of the settings if not given.
+    :param seed: of everything random; that of the settings if not given.
+    :param folds: number of folds of a cross-validation, whose scores are pooled over all rows, see
+        :func:`~pyro_dgp.comparison.one_method.pooled_scores`.
+    :param standardize: whether inputs and targets are standardised by the statistics of the training rows.
+    :param output: folder for ``results.json``, the figure, an ArviZ file for each method and the fits; nothing is written if not given.
+    :param resume: methods that the folder has results for are not run again.
+    :param name: of the data, in table and figure.
+    :param say: gets every remark, a sentence each.
+    :param progress: gives the progress callback of a method, by its name.
+    :raises ValueError: for bad input, and for a method that cannot fit the model, before training starts.
+    :raises MethodFailedError: at the end, if methods stopped with a numerical error.
+    """
+    own = None if model is None else own_model(model)
+    dataset = Dataset(name, as_array(x), as_array(y))
+    if test is not None:
+        if folds is not None:
+            raise ValueError("test= and folds= are two ways to choose the test rows: give one of them")
+        check_data(dataset)
+        dataset = with_test_rows(dataset, *_test_rows(test, dataset))
+    elif own is not None and own.is_object:
+        raise ValueError(
+            "a model object was made for certain training rows: give the others as test=(x_test, y_test), or a factory that makes it"
+        )
+    number = 0 if test is not None else settings.split if split is None else split
+    settings = replace(settings, split=number, seed=settings.seed if seed is None else seed)
+    request = Request(
+        output=None if output is None else Path(output),
+        dataset=dataset,
+        methods=default_methods(own) if methods is None else tuple(methods),
+        settings=settings,
+        model=own,
+        folds=folds,
+        standardize=standardize,
+        dtype=dtype,
+        device=device,
+        threads=threads,
+        resume=resume,
+    )
+    return run(request, say=say, progress=progress)
+
+
+def _test_rows(test: Any, dataset: Dataset) -> tuple[Any, Any]:
+    if not isinstance(test, tuple) or len(test) != 2:
+        raise TypeError("test is a pair of arrays: test=(x_test, y_test)")
+    x, y = map(as_array, test)
+    if x.ndim != 2 or x.shape[1] != dataset.x.shape[1] or y.shape != (len(x),) or not len(x):
+        raise ValueError(
+            f"the test rows have inputs {x.shape} and targets {y.shape}: they must be (N, {dataset.x.shape[1]}) and (N,), N at least 1"
+        )
+    return x, y
+
+
+def run(request: Request, *, say: Say = print, progress: Progresses = no_progress) -> ComparisonResult:
+    """Run what is asked for, and write ``results.json``, ``METHOD.nc``, the fits and ``comparison.png`` if there is a folder.
 
     Everything is checked before anything is trained or written. What has finished is kept if the rest is interrupted.
 
-    :param say: gets every remark, a sentence each.
-    :param progress: gives the progress callback of a method.
     :raises ValueError: for bad input, before training starts.
     :raises MethodFailedError: at the end, if methods stopped with a numerical error.
     """
-    settings = comparison.settings
-    check(comparison)
-    dataset = comparison.dataset or load_default()
+    check(request)
+    dataset = request.dataset or load_default()
     check_data(dataset)
-    device = _device(comparison.device)
-    part = split(dataset, settings.split, dtype=getattr(torch, comparison.dtype), device=device)
-    config = _config(comparison, dataset)
-    rows = _finished(comparison, config)
-    _make_folder(comparison.output)
-    settings = _reduce(settings, part, say)
-    say(
-        f"{dataset.name}: {len(part.x_train)} training rows, {len(part.x_test)} test rows, {part.x_train.shape[1]} inputs"
-    )
-    say(f"the noise variance of every method stays above {NOISE_FLOOR:g} of the standardised target's")
-    failures = {}
-    with _torch_defaults(comparison):
-        untrained: dict[Any, torch.nn.Module] = {}
+    config, output = request.config(dataset), request.output
+    rows = finished_rows(output, config) if output is not None and request.resume else []
+    with torch_defaults(request):
+        plan = plan_of(request, dataset, finished=rows, say=say)
+        if output is not None:
+            make_folder(output)
+        _introduce(plan, rows, say)
+        comparison = _Run(plan, config, rows, say, progress)
         try:
-            for name in comparison.methods:
-                if any(row["method"] == name for row in rows):
-                    say(f"{name}: finished before, not run again")
-                    continue
-                try:
-                    chains = comparison.output / f".{name}"
-                    row, fitted, given, prediction = _run(
-                        METHODS[name], part, settings, untrained, chains, say, progress
-                    )
-                except (RuntimeError, ValueError) as error:
-                    say(f"{name} failed: {error}")
-                    failures[name] = error
-                    continue
-                for doubt in _doubts(fitted):
-                    say(f"{name}: {doubt}")
-                head = {"method": name, "dataset": dataset.name, "split": settings.split, "seed": settings.seed}
-                rows.append(head | row | {"config": config})
-                _write(comparison.output, rows, part, fitted, given, prediction)
-                shutil.rmtree(chains, ignore_errors=True)
-            study = comparison.study()
-            if study is not None and not study.finished(comparison.output):
-                given = _subset(METHODS[study.reference], part, settings, say)
-                x, y = part.x_train[given], part.y_train[given]
-                try:
-                    chains = comparison.output / ".gap"
-                    gaps = study.run(x, y, part.x_test, settings, progress, say, chains)
-                    report(gaps, study, part.x_test, comparison.output)
-                    shutil.rmtree(chains, ignore_errors=True)
-                except (RuntimeError, ValueError) as error:
-                    say(f"the gap failed: {error}")
-                    failures["the gap"] = error
+            comparison.methods()
+            comparison.gap()
         finally:
-            if rows:
-                _draw(comparison.output, rows, dataset.name)
-            elif not any(comparison.output.iterdir()):
-                comparison.output.rmdir()
-    if failures:
-        raise MethodFailedError("; ".join(f"{name} failed: {error}" for name, error in failures.items()))
-    return rows
+            comparison.close()
+    if comparison.failures:
+        raise MethodFailedError("; ".join(f"{name} failed: {error}" for name, error in comparison.failures.items()))
+    return comparison.result
 
 
-def check(comparison: Comparison) -> None:
-    """Raise ``ValueError`` with one sentence for anything in the request that cannot be run.
+def _introduce(plan: Plan, finished: Sequence[Row], say: Say) -> None:
+    """Say what is compared on what."""
+    name, part = plan.dataset.name, plan.parts[0]
+    folds = "" if len(plan.parts) == 1 else f", the first of {len(plan.parts)} folds"
+    say(
+        f"{name}: {len(part.x_train)} training rows, {len(part.x_test)} test rows, {part.x_train.shape[1]} inputs{folds}"
+    )
+    if plan.anatomy is None:
+        say(f"the noise variance of every method stays above {NOISE_FLOOR:g} of the standardised target's")
+    for row in finished:
+        say(f"{row['method']}: finished before, not run again")
 
-    :raises ImportError: if a package that every comparison needs is missing.
-    """
-    require("arviz", "h5netcdf", "matplotlib", "scoringrules", extra="compare", what="a comparison")
-    settings = comparison.settings
-    unknown = [name for name in comparison.methods if name not in METHODS]
-    if unknown:
-        raise ValueError(f"there is no method {unknown[0]!r}: choose from {', '.join(METHODS)}")
-    if not comparison.methods:
-        raise ValueError("no methods to compare: name at least one")
-    if len(set(comparison.methods)) < len(comparison.methods):
-        raise ValueError("a method is named twice: name each once")
-    if settings.kernel not in KERNELS:
-        raise ValueError(f"there is no kernel {settings.kernel!r}: choose from {', '.join(KERNELS)}")
-    for name, least in _LEAST.items():
-        value = getattr(settings, name)
-        if value is not None and not value >= least:
-            raise ValueError(f"{name.replace('_', '-')} must be at least {least}, got {value}")
-    if settings.seed >= 2**31:
-        raise ValueError(f"seed must be below 2**31, got {settings.seed}")
-    if not 0 < settings.learning_rate < float("inf"):
-        raise ValueError(f"learning-rate must be a positive number, got {settings.learning_rate}")
-    for name in comparison.methods:
-        METHODS[name].inference.check(settings)
-    study = comparison.study()
-    if study is not None:
+
+class _Run:
+    """A comparison as far as it has come."""
+
+    def __init__(self, plan: Plan, config: dict[str, Any], finished: list[Row], say: Say, progress: Progresses) -> None:
+        self.plan, self.config, self.say, self.progress = plan, config, say, progress
+        self.failures: dict[str, Exception] = {}
+        self.output = plan.request.output
+        curves: dict[str, Curves] = {}
+        fits: dict[str, Callable[[], MethodFit]] = {}
+        if self.output is not None:
+            curves = {row["method"]: read_curves(self.output, row["method"]) for row in finished}
+            fits = {row["method"]: partial(self._loaded, row["method"]) for row in finished}
+        self.result = ComparisonResult(list(finished), curves, plan.dataset.name, fits, self._measure)
+
+    def methods(self) -> None:
+        """Run every method of the plan; one that stops with a numerical error leaves the others."""
+        untrained = [Untrained(part, self.plan.settings) for part in self.plan.parts]
+        for method in self.plan.methods:
+            chains = None if self.output is None else self.output / f".{method.name}"
+            try:
+                outcome = run_method(method, self.plan, untrained, chains=chains, say=self.say, progress=self.progress)
+                self._keep(method, outcome)
+            except (RuntimeError, ValueError) as error:
+                self.say(f"{method.name} failed: {error}")
+                self.failures[method.name] = error
+                continue
+            if chains is not None:
+                shutil.rmtree(chains, ignore_errors=True)
+
+    def _keep(self, method: Method, outcome: Outcome) -> None:
+        """Add a method to the result, and write its files, then the table that names it."""
+        settings, name = self.plan.settings, method.name
+        head = {"method": name, "dataset": self.plan.dataset.name, "split": settings.split, "seed": settings.seed}
+        row = head | outcome.row | {"config": self.config}
+        if self.output is not None:
+            data = arviz_of(outcome.first)
+            atomically(self.output / f"{name}.nc", lambda path: data.to_netcdf(str(path)))
+            atomically(self.output / f"{name}.npz", lambda path: save_arrays(path, outcome.curves))
+            try:
+                save_fit(self.output, outcome.first.fitting, outcome.first.fitted)
+            except ValueError as error:
+                self.say(f"{name}: its fit is not kept: {error}")
+            write_table(self.output, [*self.result.rows, row])
+        fit = outcome.first.fitting.fit(outcome.first.fitted)
+        self.result.rows.append(row)
+        self.result.curves[name] = outcome.curves
+        self.result.fits[name] = lambda: fit
+
+    def _loaded(self, name: str) -> MethodFit:
+        """The fit of a method that was finished before."""
+        assert self.output is not None
+        method = next(method for method in self.plan.request.chosen() if method.name == name)
+        return load_fit(self.output, name, model=self.plan.request.model, inference=method.inference)
+
+    def gap(self) -> None:
+        """Measure the gap that was asked for, unless the folder has it."""
+        study = self.plan.request.study()
+        if study is None or (self.output is not None and study.finished(self.output)):
+            return
+        try:
+            gaps = self._gaps(study)
+        except (RuntimeError, ValueError) as error:
+            self.say(f"the gap failed: {error}")
+            self.failures["the gap"] = error
+            return
+        if self.output is not None:
+            gaps.write(self.output)
+            shutil.rmtree(self.output / ".gap", ignore_errors=True)
+
+    def _gaps(self, study: GapStudy) -> GapResult:
+        part = self.plan.parts[0]
+        given = self.plan.given(study.reference, part, self.say)
+        folder = None if self.output is None else self.output / ".gap"
+        x, y = part.x_train[given], part.y_train[given]
+        return study.run(
+            x, y, part.x_test, settings=self.plan.settings, progress=self.progress, say=self.say, folder=folder
+        )
+
+    def _measure(self, reference: str) -> GapResult:
+        """The gap to a sampler, measured when it is asked for."""
+        study = self.plan.request.study_of(reference)
         study.check()
-    if comparison.threads is not None and comparison.threads < 1:
-        raise ValueError(f"threads must be at least 1, got {comparison.threads}")
-    if comparison.dtype not in ("float32", "float64"):
-        raise ValueError(f"dtype is float32 or float64, not {comparison.dtype!r}")
-    if comparison.output.exists() and not comparison.output.is_dir():
-        raise ValueError(f"the output {str(comparison.output)!r} is a file: name a folder")
-    if comparison.output.exists() and any(comparison.output.iterdir()) and not comparison.resume:
-        raise ValueError(
-            f"the folder {str(comparison.output)!r} exists: name another --output, or go on in it with --resume"
-        )
+        with torch_defaults(self.plan.request):
+            return self._gaps(study)
 
-
-_LEAST = {
-    "layers": 1, "width": 1, "inducing": 1, "row_inducing": 1, "samples": 1, "batch_size": 1, "epochs": 1, "beta": 0, "split": 0, "seed": 0,
-    "mcmc_points": 2, "mcmc_samples": 8, "warmup": 0, "chains": 1,
-}  # fmt: skip
-
-
-def _device(choice: str) -> str:
-    if choice not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"device is auto, cpu or cuda, not {choice!r}")
-    if choice == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device cuda was asked for and torch sees none: use --device cpu")
-    return "cuda" if choice != "cpu" and torch.cuda.is_available() else "cpu"
-
-
-@contextmanager
-def _torch_defaults(comparison: Comparison) -> Iterator[None]:
-    """Default dtype and number of threads, for a while."""
-    before = torch.get_default_dtype(), torch.get_num_threads()
-    torch.set_default_dtype(getattr(torch, comparison.dtype))
-    if comparison.threads is not None:
-        torch.set_num_threads(comparison.threads)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before[0])
-        torch.set_num_threads(before[1])
-
-
-def _config(comparison: Comparison, dataset: Dataset) -> dict[str, Any]:
-    named = {
-        "dataset": dataset.name,
-        "data": dataset.fingerprint(),
-        "dtype": comparison.dtype,
-    }
-    return named | asdict(comparison.settings)
-
-
-def _finished(comparison: Comparison, config: dict[str, Any]) -> list[Row]:
-    path = comparison.output / "results.json"
-    if not comparison.resume or not path.exists():
-        return []
-    try:
-        rows: list[Row] = json.loads(path.read_text())
-        different = [
-            f"{key} {row['config'].get(key)!r} in {row['method']}, now {value!r}"
-            for row in rows
-            for key, value in config.items()
-            if row["config"].get(key) != value
-        ]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{str(path)!r} is not a result of this program ({error}): name another --output") from error
-    if different:
-        raise ValueError(
-            f"the results in {str(comparison.output)!r} were made with other settings ({different[0]}): "
-            "repeat those, or name another --output"
-        )
-    return [
-        row for row in rows if all((comparison.output / f"{row['method']}.{end}").exists() for end in ("nc", "npz"))
-    ]
-
-
-def _make_folder(output: Path) -> None:
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(
-            f"the folder {str(output)!r} cannot be made ({error.strerror}): name another --output"
-        ) from error
-    if not os.access(output, os.W_OK):
-        raise ValueError(f"the folder {str(output)!r} cannot be written to: name another --output")
-
-
-def _reduce(settings: Settings, part: Split, say: Callable[[str], None]) -> Settings:
-    """M at most the number of distinct training inputs, said aloud."""
-    distinct = len(torch.unique(part.x_train, dim=0))
-    if settings.inducing > distinct:
-        say(
-            f"{settings.inducing} inducing points are more than the {distinct} distinct training inputs: reduced to {distinct}"
-        )
-        return replace(settings, inducing=distinct)
-    return settings
-
-
-def _subset(method: Method, part: Split, settings: Settings, say: Callable[[str], None]) -> Tensor:
-    """Numbers of the training rows that a method is given."""
-    most, rows = method.inference.most_rows(settings), len(part.x_train)
-    if most is None or rows <= most:
-        return torch.arange(rows)
-    generator = torch.Generator().manual_seed(settings.seed)
-    say(f"{method.name}: trained on a random subset of {most} of the {rows} training rows")
-    return torch.randperm(rows, generator=generator)[:most]
-
-
-def _run(
-    method: Method,
-    part: Split,
-    settings: Settings,
-    untrained: dict[Any, torch.nn.Module],
-    folder: Path,
-    say: Callable[[str], None],
-    progress: Callable[[str], Progress],
-) -> tuple[Row, Fitted, Tensor, Prediction]:
-    for remark in method.inference.remarks(settings):
-        say(f"{method.name}: {remark}")
-    given = _subset(method, part, settings, say)
-    x, y = part.x_train[given], part.y_train[given]
-    torch.manual_seed(settings.seed)
-    if method.model not in untrained:
-        untrained[method.model] = method.model(part.x_train, settings)
-    model = copy.deepcopy(untrained[method.model])
-    torch.manual_seed(settings.seed)  # whether or not the model was built just now
-    device = str(x.device)
-    reset_peak_memory(device)
-    fitted = method.inference.saving_to(folder).run(model, x, y, settings, progress(method.name))
-    start = time.perf_counter()
-    torch.manual_seed(settings.seed)
-    prediction = fitted.predict(part.x_test)
-    figures = scores(prediction, part.y_test, part.target_scale)
-    seconds = time.perf_counter() - start
-    row = {
-        "n_train": fitted.rows,
-        "n_test": len(part.x_test),
-        "layers": method.layers(settings),
-        "width": settings.width,
-        "inducing": settings.inducing,
-        "samples": settings.samples,
-        "steps": fitted.steps,
-        **figures,
-        "train_seconds": fitted.seconds,
-        "seconds_per_step": fitted.seconds / max(fitted.steps, 1),
-        "predict_seconds": seconds,
-        "peak_memory_mb": peak_memory_mb(device),
-        **fitted.diagnostics,
-    }
-    return row, fitted, given, prediction
-
-
-def _doubts(fitted: Fitted) -> list[str]:
-    """Sentences on chains that have not converged."""
-    doubts, figures = [], fitted.diagnostics
-    r_hat, divergences = figures.get("r_hat_max"), figures.get("divergences")
-    if isinstance(r_hat, float) and r_hat > 1.05:
-        doubts.append(
-            f"R-hat of its slowest site is {r_hat:.2f}: not converged; more --mcmc-samples, --warmup or --chains"
-        )
-    if "r_hat_max" in figures and r_hat is None:
-        doubts.append("it has no R-hat: too few draws, or some quantity never moved")
-    if isinstance(divergences, int) and divergences:
-        total = next(iter(fitted.sample_stats.values())).size
-        doubts.append(f"{divergences} of its {total} transitions diverged: its draws may miss parts of the posterior")
-    return doubts
-
-
-def _write(output: Path, rows: list[Row], part: Split, fitted: Fitted, given: Tensor, prediction: Prediction) -> None:
-    """One method's files, then the table that names it: a method in the table has all its files."""
-    name = rows[-1]["method"]
-    shown = given[:: -(-len(given) // _MOST_ROWS)]
-    x, y, new = part.x_train[shown], part.y_train[shown], (prediction, part.x_test, part.y_test)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "the prediction was made from")  # a remark has said so
-        data = to_arviz(
-            fitted.predict(x), x, y, draws=fitted.draws, sample_stats=fitted.sample_stats, new=new, rows=shown
-        )
-    _atomically(output / f"{name}.nc", lambda path: data.to_netcdf(str(path)))
-    curves = _curves(fitted, prediction, part)
-    _atomically(output / f"{name}.npz", lambda path: _save_arrays(path, curves))
-    text = json.dumps(rows, indent=2) + "\n"
-    _atomically(output / "results.json", lambda path: path.write_text(text))
-
-
-def _atomically(path: Path, write: Callable[[Path], Any]) -> None:
-    temporary = path.with_name(f".{path.name}")
-    write(temporary)
-    temporary.replace(path)
-
-
-def _save_arrays(path: Path, arrays: Curves) -> None:
-    with path.open("wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)
-
-
-def _curves(fitted: Fitted, prediction: Prediction, part: Split) -> Curves:
-    """What the figure shows of one method."""
-
-    def band(p: Prediction) -> tuple[Tensor, Tensor, Tensor]:
-        low, high = p.quantile([0.05, 0.95])
-        return p.mean, low, high
-
-    tensors = {"observed": part.y_test, "coverage": coverage(prediction, part.y_test, LEVELS.to(part.y_test))}
-    tensors |= dict(zip(("mean", "low", "high"), band(prediction), strict=True))
-    if part.x_train.shape[1] == 1:
-        both = torch.cat([part.x_train, part.x_test])
-        margin = 0.1 * (both.max() - both.min())
-        grid = torch.linspace(float(both.min() - margin), float(both.max() + margin), 200).to(both)[:, None]
-        names = ("grid_mean", "grid_low", "grid_high")
-        tensors |= {"grid": grid[:, 0]} | dict(zip(names, band(fitted.predict(grid)), strict=True))
-        tensors |= {"x_train": part.x_train[:, 0], "y_train": part.y_train, "x_test": part.x_test[:, 0]}
-    return {name: values.detach().cpu().numpy() for name, values in tensors.items()}
-
-
-def _draw(output: Path, rows: list[Row], dataset: str) -> None:
-    curves = {}
-    for row in rows:
-        with np.load(output / f"{row['method']}.npz") as archive:
-            curves[row["method"]] = {name: archive[name] for name in archive.files}
-    _atomically(output / "comparison.png", lambda path: plot_comparison(rows, curves, path, dataset))
+    def close(self) -> None:
+        """Draw the figure of what there is; leave no empty folder."""
+        if self.output is None:
+            return
+        if self.result.rows:
+            self.result.draw(self.output / "comparison.png")
+        elif not any(self.output.iterdir()):
+            self.output.rmdir()

@@ -162,6 +162,7 @@ class _Training:
     fit: Callable[..., Any]
     report: Progress | None
     total: int
+    site: str | None = None
     done: int = 0
 
     def __post_init__(self) -> None:
@@ -173,7 +174,7 @@ class _Training:
         x, y = self.held_out
         with torch.no_grad(), torch.random.fork_rng():
             torch.manual_seed(self.seed)
-            nll = -predict(self.guide, x).log_prob(y)
+            nll = -predict(self.guide, x, site=self.site).log_prob(y)
         return nll
 
     def run(self, beta: float, steps: int) -> Trial:
@@ -213,6 +214,7 @@ def fit_validated(
     beta: float | None = None,
     report: Progress | None = None,
     optimizer: OptimizerRecipe = adam,
+    site: str | None = None,
 ) -> ValidatedFit:
     """Train a guide and its model as :class:`Validation` says, in place.
 
@@ -226,6 +228,7 @@ def fit_validated(
     :param split: seed of the validation rows.
     :param beta: given, it is not searched for.
     :param optimizer: as in :func:`pyro_dgp.fit.fit`.
+    :param site: the observation whose held-out values are scored, if the model has several.
     """
     check_data(x, y)
     if isinstance(loss, Loss):
@@ -252,6 +255,7 @@ def fit_validated(
         fit=train,
         report=report,
         total=len(betas) * trial_steps + sum(lengths),
+        site=site,
     )
     try:
         with module_local_parameters(training.state), torch.random.fork_rng():

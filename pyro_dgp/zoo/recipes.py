@@ -15,6 +15,7 @@ from pyro_dgp.models.deep_kernel import DeepKernel, FeatureExtractor
 from pyro_dgp.models.priors import with_priors
 from pyro_dgp.processes import AmortizedInducingPoints, InducingPoints, OneNetwork
 from pyro_dgp.propagation import MonteCarlo, SigmaPoints, WithMean
+from pyro_dgp.zoo.by_layer import ByLayer
 from pyro_dgp.zoo.settings import Settings
 
 
@@ -84,11 +85,10 @@ def mean_field(settings: Settings) -> InducingPoints:
     return InducingPoints(settings.inducing, covariance="diagonal", hidden_scale=1.0)
 
 
-def row_points(settings: Settings) -> dict[str, AmortizedInducingPoints]:
+def row_points(settings: Settings) -> ByLayer:
     """Amortised inducing points: M in the first layer, half of that in the others ([AVDGP] C.1)."""
     above = AmortizedInducingPoints(max(1, settings.row_inducing // 2))
-    sites = [f"h{number}" for number in range(1, settings.layers)] + ["y"]
-    return dict.fromkeys(sites, above) | {sites[0]: AmortizedInducingPoints(settings.row_inducing)}
+    return ByLayer(AmortizedInducingPoints(settings.row_inducing), above)
 
 
 def full_row_points(settings: Settings) -> AmortizedInducingPoints:

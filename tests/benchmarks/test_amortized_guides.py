@@ -16,8 +16,8 @@ def test_the_amortised_benchmark_has_the_settings_of_the_paper():
     )
     settings = replace(experiment.methods["avdgp-ar2p"], samples=4)
     recipe = experiment.recipes["avdgp-ar2p"]
-    model = recipe.model(x, settings)
-    guide = recipe.inference.guide(model, settings)
+    model = recipe.architecture.build(x, settings)
+    guide = recipe.inference.guide(model, x, settings)
     guide.initialize(x, y)
     functions = {key: process.functions for key, process in guide.processes._modules.items()}
     sizes = {key: (f.sizes.num_inducing, f.sizes.num_inputs, f.sizes.num_outputs) for key, f in functions.items()}

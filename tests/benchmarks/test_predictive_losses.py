@@ -54,8 +54,8 @@ def test_the_settings_of_the_amortised_paper_are_those_it_states():
     x, y = torch.randn(300, 8), torch.randn(300)
     settings = replace(predictive_losses.EXPERIMENTS["meng"].methods["dspp"], samples=4)
     recipe = predictive_losses.MENG["dspp"]
-    model = recipe.model(x, settings)
-    guide = recipe.inference.guide(model, settings)
+    model = recipe.architecture.build(x, settings)
+    guide = recipe.inference.guide(model, x, settings)
     guide.initialize(x, y)
     shapes = {key: tuple(guide.processes._modules[key].inducing_points.shape) for key in ("h1", "h2", "y/f")}
     assert shapes == {"h1": (256, 8), "h2": (128, 16), "y/f": (128, 4)}

@@ -15,14 +15,18 @@ import torch
 from pyro_dgp import EllipticalSlice
 from pyro_dgp.comparison.cli import main
 from pyro_dgp.comparison.gap_study import GapStudy
-from pyro_dgp.comparison.run import Comparison, MethodFailedError, _doubts, compare, no_progress
-from pyro_dgp.data.dataset import Dataset
-from pyro_dgp.data.named import load_named
+from pyro_dgp.comparison.one_method import doubts
+from pyro_dgp.comparison.request import DEFAULT_METHODS, Request, no_progress
+from pyro_dgp.comparison.run import MethodFailedError, run
+from pyro_dgp.data.dataset import Dataset, check
+from pyro_dgp.data.named import load_default
 from pyro_dgp.data.reading import load
 from pyro_dgp.data.splitting import split
 from pyro_dgp.export.arviz_groups import import_arviz
 from pyro_dgp.mcmc.diagnostics import convergence
-from pyro_dgp.zoo.inference import ByGuide, ByMarginalLikelihood, Fitted
+from pyro_dgp.zoo.by_guide import ByGuide
+from pyro_dgp.zoo.by_marginal_likelihood import ByMarginalLikelihood
+from pyro_dgp.zoo.inference import Fitted
 from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.settings import Settings
 
@@ -64,9 +68,17 @@ def quiet(sentence):
     del sentence
 
 
+def asked(output, data=None, methods=DEFAULT_METHODS, settings=Settings(), **rest):
+    return Request(output=output, dataset=data, methods=methods, settings=settings, **rest)
+
+
+def rows_of(request, say):
+    return run(request, say=say).rows
+
+
 def test_every_method_of_the_table_runs_and_writes_what_is_promised(tmp_path):
     said = []
-    rows = compare(Comparison(tmp_path / "out", dataset(), tuple(METHODS), FAST), said.append)
+    rows = rows_of(asked(tmp_path / "out", dataset(), tuple(METHODS), FAST), said.append)
     assert [row["method"] for row in rows] == list(METHODS)
     assert json.loads((tmp_path / "out" / "results.json").read_text()) == rows
     for row in rows:
@@ -86,12 +98,12 @@ def test_every_method_of_the_table_runs_and_writes_what_is_promised(tmp_path):
     assert nuts["n_train"] == 12 and {"divergences", "r_hat_max", "ess_min"} <= set(nuts)
     assert (tmp_path / "out" / "comparison.png").stat().st_size > 20_000
     text = " ".join(said)
-    assert "random subset of 12 of the 54" in text and "priors" in text and "stays above 0.0001" in text
+    assert "random subset of 12 of the 54" in text and "nuts: priors of" in text and "stays above 0.0001" in text
 
 
 def test_arviz_files_hold_what_was_trained_on_and_the_test_set(tmp_path):
     az = import_arviz()
-    compare(Comparison(tmp_path / "out", dataset(), ("svgp", "nuts"), replace(FAST, chains=2)), quiet)
+    rows_of(asked(tmp_path / "out", dataset(), ("svgp", "nuts"), replace(FAST, chains=2)), quiet)
     part = split(dataset(), 0)
     for name, rows, chains, draws in (("svgp", 54, 1, 200), ("nuts", 12, 2, 8)):
         data = az.from_netcdf(str(tmp_path / "out" / f"{name}.nc"))
@@ -109,33 +121,33 @@ def test_arviz_files_hold_what_was_trained_on_and_the_test_set(tmp_path):
 
 
 def test_results_do_not_depend_on_the_company_and_repeat(tmp_path):
-    both = compare(Comparison(tmp_path / "a", dataset(), ("svgp", "dsvi"), FAST), quiet)
-    alone = compare(Comparison(tmp_path / "b", dataset(), ("dsvi",), FAST), quiet)
+    both = rows_of(asked(tmp_path / "a", dataset(), ("svgp", "dsvi"), FAST), quiet)
+    alone = rows_of(asked(tmp_path / "b", dataset(), ("dsvi",), FAST), quiet)
     assert both[1]["nll"] == alone[0]["nll"] and both[1]["crps"] == alone[0]["crps"]
-    other = compare(Comparison(tmp_path / "c", dataset(), ("dsvi",), replace(FAST, seed=1)), quiet)
+    other = rows_of(asked(tmp_path / "c", dataset(), ("dsvi",), replace(FAST, seed=1)), quiet)
     assert other[0]["nll"] != alone[0]["nll"]
 
 
 def test_resume_runs_only_what_is_missing(tmp_path):
-    first = compare(Comparison(tmp_path / "out", dataset(), ("svgp",), FAST), quiet)
+    first = rows_of(asked(tmp_path / "out", dataset(), ("svgp",), FAST), quiet)
     said = []
-    again = compare(Comparison(tmp_path / "out", dataset(), ("svgp", "ppgpr"), FAST, resume=True), said.append)
+    again = rows_of(asked(tmp_path / "out", dataset(), ("svgp", "ppgpr"), FAST, resume=True), said.append)
     assert again[0] == first[0] and [row["method"] for row in again] == ["svgp", "ppgpr"]
     assert any("svgp: finished before" in sentence for sentence in said)
     with pytest.raises(ValueError, match=r"made with other settings \(seed 0 in svgp, now 5\)"):
-        compare(Comparison(tmp_path / "out", dataset(), ("svgp",), replace(FAST, seed=5), resume=True), quiet)
+        rows_of(asked(tmp_path / "out", dataset(), ("svgp",), replace(FAST, seed=5), resume=True), quiet)
     with pytest.raises(ValueError, match="exists: name another --output, or go on in it with --resume"):
-        compare(Comparison(tmp_path / "out", dataset(), ("svgp",), FAST), quiet)
+        rows_of(asked(tmp_path / "out", dataset(), ("svgp",), FAST), quiet)
 
 
 def test_resume_knows_other_data_of_the_same_name_and_missing_files(tmp_path):
-    first = Comparison(tmp_path / "out", dataset(), ("svgp",), FAST)
-    compare(first, quiet)
+    first = asked(tmp_path / "out", dataset(), ("svgp",), FAST)
+    rows_of(first, quiet)
     other = replace(dataset(), y=dataset().y + 1.0)
     with pytest.raises(ValueError, match="made with other settings"):
-        compare(replace(first, dataset=other, resume=True), quiet)
+        rows_of(replace(first, dataset=other, resume=True), quiet)
     (tmp_path / "out" / "svgp.npz").unlink()
-    assert len(compare(replace(first, resume=True), quiet)) == 1
+    assert len(rows_of(replace(first, resume=True), quiet)) == 1
     assert (tmp_path / "out" / "svgp.npz").exists()
 
 
@@ -148,7 +160,7 @@ def test_data_given_from_python_is_checked_before_training(tmp_path):
         (Dataset("d", x, dataset().y[:7]), "must be .N, D. and .N,."),
     ):
         with pytest.raises(ValueError, match=sentence):
-            compare(Comparison(tmp_path / "out", bad, ("svgp",), FAST), quiet)
+            rows_of(asked(tmp_path / "out", bad, ("svgp",), FAST), quiet)
     assert not (tmp_path / "out").exists()
 
 
@@ -158,35 +170,60 @@ def test_a_method_that_fails_leaves_the_others(tmp_path, monkeypatch):
 
     monkeypatch.setattr(ByMarginalLikelihood, "run", fail)
     with pytest.raises(MethodFailedError, match="exact-gp failed: no factor"):
-        compare(Comparison(tmp_path / "out", dataset(), ("exact-gp", "svgp"), FAST), quiet)
+        rows_of(asked(tmp_path / "out", dataset(), ("exact-gp", "svgp"), FAST), quiet)
     assert [row["method"] for row in json.loads((tmp_path / "out" / "results.json").read_text())] == ["svgp"]
 
 
 def test_one_input_draws_bands(tmp_path):
-    compare(Comparison(tmp_path / "out", dataset(inputs=1), ("exact-gp", "dsvi"), FAST), quiet)
+    rows_of(asked(tmp_path / "out", dataset(inputs=1), ("exact-gp", "dsvi"), FAST), quiet)
     with np.load(tmp_path / "out" / "dsvi.npz") as curves:
         assert (curves["grid_high"] > curves["grid_low"]).all()
 
 
 def test_float32_and_threads(tmp_path):
     threads = torch.get_num_threads()
-    comparison = Comparison(tmp_path / "out", dataset(), ("svgp", "dsvi"), FAST, dtype="float32", threads=2)
-    rows = compare(comparison, quiet)
+    comparison = asked(tmp_path / "out", dataset(), ("svgp", "dsvi"), FAST, dtype="float32", threads=2)
+    rows = rows_of(comparison, quiet)
     assert all(math.isfinite(row["nll"]) for row in rows)
     assert torch.get_default_dtype() == torch.float64 and torch.get_num_threads() == threads
 
 
 def test_more_inducing_points_than_rows_are_reduced_aloud(tmp_path):
     said = []
-    rows = compare(Comparison(tmp_path / "out", dataset(), ("svgp",), replace(FAST, inducing=500)), said.append)
+    rows = rows_of(asked(tmp_path / "out", dataset(), ("svgp",), replace(FAST, inducing=500)), said.append)
     assert rows[0]["inducing"] == 54
     assert any("500 inducing points are more than the 54 distinct training inputs: reduced to 54" in s for s in said)
+
+
+def test_splits_are_the_file_s_or_random(tmp_path):
+    data = dataset()
+    tests = [split(data, k).x_test for k in (0, 1)]
+    assert not torch.equal(*tests)
+    mask = np.zeros((60, 1))
+    mask[:7] = 1
+    np.savez(tmp_path / "d.npz", X=data.x, y=data.y[:, None], splits=mask)
+    part = split(load(tmp_path / "d.npz"), 0)
+    assert len(part.x_test) == 7 and len(part.y_train) == 53
+    torch.testing.assert_close(part.x_train.mean(0), torch.zeros(2), atol=1e-12, rtol=0)
+    torch.testing.assert_close(part.y_train.std(correction=0), torch.tensor(1.0))
+    expected = (data.y[:7] - data.y[7:].mean()) / data.y[7:].std()
+    torch.testing.assert_close(part.y_test, torch.tensor(expected))
+    assert len(load_default().x) == 442
 
 
 def write(path, **columns):
     frame = pd.DataFrame(columns)
     frame.to_parquet(path) if path.suffix == ".parquet" else frame.to_csv(path, index=False)
     return path
+
+
+def test_tables_are_read_with_their_target(tmp_path):
+    a, b = np.arange(12.0), np.arange(12.0) ** 2
+    for suffix in (".csv", ".parquet"):
+        data = load(write(tmp_path / f"t{suffix}", a=a, b=b), "a")
+        np.testing.assert_array_equal(data.y, a)
+        np.testing.assert_array_equal(data.x[:, 0], b)
+    np.testing.assert_array_equal(load(tmp_path / "t.csv").y, b)
 
 
 def bad_inputs(folder):
@@ -324,14 +361,20 @@ def test_an_interrupt_between_methods_keeps_the_first(tmp_path, monkeypatch):
     monkeypatch.setattr(ByMarginalLikelihood, "run", interrupt)
     arguments = ["--methods", "svgp,exact-gp", "--epochs", "2", "--output", str(tmp_path / "out")]
     assert main(["compare", *arguments]) == 130
-    assert {p.name for p in (tmp_path / "out").iterdir()} == {"results.json", "svgp.nc", "svgp.npz", "comparison.png"}
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {
+        "results.json",
+        "svgp.nc",
+        "svgp.npz",
+        "comparison.png",
+        "fits",
+    }
 
 
 def test_an_interrupted_chain_goes_on_with_resume(tmp_path, monkeypatch):
     """Killed in a chain: what it drew is kept, and the end is that of an uninterrupted run."""
-    monkeypatch.setattr("pyro_dgp.mcmc.single_chain.SAVE_EVERY", 0.0)
+    monkeypatch.setattr("pyro_dgp.mcmc.chains.SAVE_EVERY", 0.0)
     settings = replace(FAST, mcmc_points=8, warmup=3)
-    whole = compare(Comparison(tmp_path / "whole", dataset(), ("ess",), settings), quiet)[0]
+    whole = rows_of(asked(tmp_path / "whole", dataset(), ("ess",), settings), quiet)[0]
     sample, calls = EllipticalSlice.sample, []
 
     def stops(self, params):
@@ -341,11 +384,11 @@ def test_an_interrupted_chain_goes_on_with_resume(tmp_path, monkeypatch):
         return sample(self, params)
 
     monkeypatch.setattr(EllipticalSlice, "sample", stops)
-    parts = Comparison(tmp_path / "parts", dataset(), ("ess",), settings)
+    parts = asked(tmp_path / "parts", dataset(), ("ess",), settings)
     with pytest.raises(KeyboardInterrupt):
-        compare(parts, quiet)
+        rows_of(parts, quiet)
     assert [path.name for path in (tmp_path / "parts").iterdir()] == [".ess"]
-    row = compare(replace(parts, resume=True), quiet)[0]
+    row = rows_of(replace(parts, resume=True), quiet)[0]
     assert len(calls) == 8 + 11 - 7
     assert (row["nll"], row["r_hat_max"]) == (whole["nll"], whole["r_hat_max"])
     assert {path.name for path in (tmp_path / "parts").iterdir()} == {
@@ -353,18 +396,19 @@ def test_an_interrupted_chain_goes_on_with_resume(tmp_path, monkeypatch):
         "ess.nc",
         "ess.npz",
         "comparison.png",
+        "fits",
     }
 
 
 def test_what_is_doubtful_of_a_chain_is_said():
     def said(**figures):
         stats = {"diverging": np.zeros((2, 20))}
-        return _doubts(Fitted(lambda x: None, 1, 1, 1.0, sample_stats=stats, diagnostics=figures))
+        return doubts(Fitted(lambda x: None, 1, 1, 1.0, sample_stats=stats, diagnostics=figures))
 
     assert said(r_hat_max=1.02, divergences=0) == said() == []
     assert said(r_hat_max=None) == ["it has no R-hat: too few draws, or some quantity never moved"]
     slow, diverged = said(r_hat_max=3.021, divergences=14)
-    assert slow.startswith("R-hat of its slowest site is 3.02: not converged") and diverged.startswith("14 of its 40")
+    assert slow.startswith("R-hat of its slowest figure is 3.02: not converged") and diverged.startswith("14 of its 40")
 
 
 @pytest.mark.parametrize("chains", [1, 4])
@@ -381,28 +425,29 @@ def test_a_quantity_that_never_moves_leaves_no_r_hat(chains):
 def test_what_becomes_of_the_settings_of_chains_is_said(monkeypatch):
     assert "one chain, whatever --chains says" in METHODS["sghmc"].inference.remarks(Settings())[0]
     few, many = (METHODS["ess"].inference.remarks(Settings(mcmc_samples=n, chains=3)) for n in (300, 400))
-    assert len(few) == 1 and "made from 999 of its 1200 draws" in many[1]
+    assert few == [] and "made from 999 of its 1200 draws" in many[0]
 
 
 def test_chains_of_an_interrupted_gap_are_kept(tmp_path, monkeypatch):
     """The reference is sampled before the interruption and not again."""
-    study = GapStudy(["dsvi"], "ess")
+    study = GapStudy([METHODS["dsvi"]], METHODS["ess"])
     x, y = torch.randn(8, 2, dtype=torch.float64), torch.randn(8, dtype=torch.float64)
-    arguments = (x, y, x[:3], replace(FAST, inducing=8), no_progress, quiet, tmp_path / "gap")
-    run = ByGuide.run
+    settings = replace(FAST, inducing=8)
+    options = {"settings": settings, "progress": no_progress, "say": quiet, "folder": tmp_path / "gap"}
+    own_run = ByGuide.run
 
     def interrupted(self, model, *rest):
         if (tmp_path / "gap" / "fixed" / "ess again").exists():
             raise KeyboardInterrupt
-        return run(self, model, *rest)
+        return own_run(self, model, *rest)
 
     with monkeypatch.context() as patch:
         patch.setattr(ByGuide, "run", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            study.run(*arguments)
+            study.run(x, y, x[:3], **options)
     kept = tmp_path / "gap" / "fixed" / "ess" / "chain-0.pickle"
     before = kept.stat().st_mtime_ns
-    gaps = study.run(*arguments)
+    gaps = study.run(x, y, x[:3], **options).gaps
     assert kept.stat().st_mtime_ns == before and set(gaps) == {"fixed", "priors"}
     assert set(gaps["fixed"]) == {"ess again", "dsvi"}
 
@@ -450,7 +495,7 @@ def test_the_gap_is_measured_on_one_model(tmp_path, capsys):
 
 def test_python_raises_value_errors(tmp_path):
     with pytest.raises(ValueError, match="there is no method 'magic'"):
-        compare(Comparison(tmp_path / "out", methods=("magic",)), quiet)
+        rows_of(asked(tmp_path / "out", methods=("magic",)), quiet)
     with pytest.raises(ValueError, match="there is no file"):
         load(Path("absent.csv"))
     assert not (tmp_path / "out").exists()
@@ -460,7 +505,7 @@ def test_validated_methods_say_what_was_held_out_and_chosen(tmp_path):
     said = []
     settings = Settings(epochs=2, inducing=8, width=2, samples=4, batch_size=200)
     names = ("ppgpr", "dspp", "dspp-qr1", "dspp-qr2", "dspp-gh", "mc-predictive", "dkl-dspp")
-    rows = compare(Comparison(tmp_path / "out", load_named("diabetes"), methods=names, settings=settings), said.append)
+    rows = rows_of(asked(tmp_path / "out", methods=names, settings=settings), said.append)
     for row in rows:
         assert (row["n_train"], row["n_validation"], row["n_test"]) == (354, 44, 44)
         assert row["beta"] in (0.01, 0.05, 0.2, 1.0) and 0 < row["best_step"] <= 4
@@ -473,9 +518,7 @@ def test_validated_methods_say_what_was_held_out_and_chosen(tmp_path):
     for name in names:
         assert any(s.startswith(f"{name}: holds out 11% of the training rows") for s in said)
     given = replace(settings, beta=0.3)
-    (row,) = compare(
-        Comparison(tmp_path / "given", load_named("diabetes"), methods=("dspp",), settings=given), said.append
-    )
+    (row,) = rows_of(asked(tmp_path / "given", methods=("dspp",), settings=given), said.append)
     assert row["beta"] == 0.3 and row["steps"] == row["final_steps"] <= 4
     assert row["search_steps"] == 0 and row["searched_validation_nll"] == {}
 
@@ -483,9 +526,7 @@ def test_validated_methods_say_what_was_held_out_and_chosen(tmp_path):
 def test_a_grid_of_too_many_points_is_reduced_aloud(tmp_path):
     said = []
     settings = Settings(epochs=1, inducing=8, width=5, samples=10, batch_size=400)
-    (row,) = compare(
-        Comparison(tmp_path / "out", load_named("diabetes"), methods=("dspp-gh",), settings=settings), said.append
-    )
+    (row,) = rows_of(asked(tmp_path / "out", methods=("dspp-gh",), settings=settings), said.append)
     assert "dspp-gh: 3 points in each of 5 dimensions, 243 components, not 10" in said
     assert row["components"] == 243
 
@@ -493,7 +534,7 @@ def test_a_grid_of_too_many_points_is_reduced_aloud(tmp_path):
 def test_methods_without_a_validation_set_run(tmp_path):
     settings = Settings(epochs=1, inducing=8, width=2, samples=2, batch_size=200)
     names = ("gamma-dgp", "dkl-svgp", "dkl-dsvi")
-    rows = compare(Comparison(tmp_path / "out", load_named("diabetes"), methods=names, settings=settings), quiet)
+    rows = rows_of(asked(tmp_path / "out", methods=names, settings=settings), quiet)
     assert [row["method"] for row in rows] == list(names)
     assert all(row["n_train"] == 398 and "n_validation" not in row for row in rows)
     assert [row.get("gamma") for row in rows] == [1.03, None, None]
@@ -504,6 +545,14 @@ def test_what_ran_before_a_method_does_not_change_its_figures(tmp_path):
     settings = Settings(epochs=1, inducing=8, width=2, samples=2, batch_size=200)
     figures = []
     for folder, names in (("alone", ("dkl-dspp",)), ("after", ("dkl-dsvi", "dkl-dspp"))):
-        rows = compare(Comparison(tmp_path / folder, load_named("diabetes"), methods=names, settings=settings), quiet)
+        rows = rows_of(asked(tmp_path / folder, methods=names, settings=settings), quiet)
         figures.append([rows[-1][key] for key in ("nll", "rmse", "validation_nll")])
     assert figures[0] == figures[1]
+
+
+def test_a_target_of_two_values_is_warned_of(caplog):
+    x = np.random.default_rng(0).normal(size=(12, 2))
+    check(Dataset("numbers", x, x[:, 0]))
+    assert not caplog.records
+    check(Dataset("classes", x, (x[:, 0] > 0).astype(float)))
+    assert "the target of 'classes' has two values and is treated as a number" in caplog.text

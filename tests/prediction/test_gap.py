@@ -23,6 +23,7 @@ from pyro_dgp.likelihoods import CollapsedObservation
 from pyro_dgp.likelihoods.moments import Moments
 from pyro_dgp.losses import ELBO
 from pyro_dgp.processes import FunctionMarginal
+from pyro_dgp.zoo.methods import METHODS
 from tests.examples import OneLayer, regression
 
 
@@ -116,7 +117,7 @@ def test_what_cannot_be_compared_is_one_sentence():
 
 
 def test_a_study_is_finished_when_its_own_rows_are_there(tmp_path):
-    assert not GapStudy(["dsvi"], "ess").finished(tmp_path)
+    assert not GapStudy([METHODS["dsvi"]], METHODS["ess"]).finished(tmp_path)
     rows = [{"method": name, "reference": "ess"} for name in ("ess again", "dsvi", "dspp")]
     (tmp_path / "gap.json").write_text(json.dumps(rows))
     for methods, reference, expected in (
@@ -125,4 +126,5 @@ def test_a_study_is_finished_when_its_own_rows_are_there(tmp_path):
         (["dsvi", "sghmc"], "ess", False),
         (["dsvi"], "nuts", False),
     ):
-        assert GapStudy(methods, reference).finished(tmp_path) == expected
+        study = GapStudy([METHODS[name] for name in methods], METHODS[reference])
+        assert study.finished(tmp_path) == expected

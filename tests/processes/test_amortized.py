@@ -529,11 +529,11 @@ def test_the_methods_classify(name):
 def test_layers_above_the_first_have_half_the_points():
     x, y = regression(20, inputs=2)
     settings = Settings(layers=3, row_inducing=6, width=2)
-    guide = METHODS["avdgp-ar2p"].inference.guide(DeepGP(x, 3, 2), settings)
+    guide = METHODS["avdgp-ar2p"].inference.guide(DeepGP(x, 3, 2), x, settings)
     guide.initialize(x, y)
     found = {key: process.functions.sizes.num_inducing for key, process in guide.processes._modules.items()}
     assert found == {"h1": 6, "h2": 3, "y/f": 3}
-    assert METHODS["avdgp-ar1"].inference.guide(DeepGP(x, 3, 2), settings).propagation.num_components == 1
+    assert METHODS["avdgp-ar1"].inference.guide(DeepGP(x, 3, 2), x, settings).propagation.num_components == 1
 
 
 def test_the_default_guide_of_latent_inputs_trains_each_row_by_itself():

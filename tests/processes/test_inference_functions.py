@@ -206,8 +206,8 @@ def test_methods_are_made_of_what_their_names_say(name):
     recipe, covariance, propagation, loss = AMORTIZED[name]
     settings, x = Settings(beta=0.5), torch.randn(30, 2)
     inference = METHODS[name].inference
-    model = METHODS[name].model(x, settings)
-    guide = inference.guide(model, settings)
+    model = METHODS[name].architecture.build(x, settings)
+    guide = inference.guide(model, x, settings)
     guide.initialize(x, x[:, 0])
     for process in guide.processes.children():
         assert process.functions.sizes.is_full == (covariance == "full")
@@ -216,7 +216,7 @@ def test_methods_are_made_of_what_their_names_say(name):
     found = guide.propagation
     kinds = (type(found), type(found.propagation)) if isinstance(found, WithMean) else type(found)
     assert kinds == propagation
-    assert type(inference.loss(settings, 30)) is loss
+    assert type(inference.made_loss(settings, 30)) is loss
 
 
 def test_bad_arguments_are_named():

@@ -1,0 +1,205 @@
+"""Fits on disk: arrays as ``.npz``, plain values as JSON, and for a model of the user's own a copy of its file. Nothing is pickled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyro_dgp.comparison.files import atomically, save_arrays
+from pyro_dgp.comparison.method_fit import MethodFit
+from pyro_dgp.comparison.own_model import OwnModel, model_from_source, own_model
+from pyro_dgp.comparison.parts import Part
+from pyro_dgp.data.splitting import Scaler
+from pyro_dgp.prediction.rescaled import default_dtype
+from pyro_dgp.zoo.architecture import Architecture
+from pyro_dgp.zoo.inference import Fitted, Inference
+from pyro_dgp.zoo.methods import METHODS, Method
+from pyro_dgp.zoo.predictors import Predictor, Saved
+from pyro_dgp.zoo.settings import Settings
+
+#: Folder of the fits within that of the results, and in it the copy of the user's file.
+FOLDER, SOURCE = "fits", "model.py"
+
+#: Beginning of the names of arrays that belong to the predictor.
+_TENSOR = "predictor."
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """What a method was fitted to, and how.
+
+    :ivar given: numbers of the training rows that the method was given.
+    :ivar settings: those of the run.
+    :ivar own: the user's model, if it is one.
+    """
+
+    method: Method
+    part: Part
+    given: Tensor
+    settings: Settings
+    own: OwnModel | None = None
+    columns: tuple[str, ...] = ()
+    target_name: str = "y"
+
+    def fit(self, fitted: Fitted) -> MethodFit:
+        """The fit that it led to."""
+        return MethodFit(
+            self.method.name,
+            fitted.predict,
+            self.part.inputs,
+            self.part.target,
+            self.part.x_train[:0],
+            columns=self.columns,
+            target_name=self.target_name,
+            seed=self.settings.seed,
+            draws=fitted.draws,
+            sample_stats=fitted.sample_stats,
+        )
+
+
+def save_fit(output: Path, fitting: Fitting, fitted: Fitted) -> None:
+    """Write ``fits/METHOD.npz`` and ``fits/METHOD.json``, and a copy of the model's file if it was read from one.
+
+    :raises ValueError: one sentence for a fit that cannot be saved.
+    """
+    if not isinstance(fitted.predict, Predictor):
+        raise ValueError("its inference gives no Predictor, which alone can be saved")
+    saved, folder, name = fitted.predict.saved(), output / FOLDER, fitting.method.name
+    part, own = fitting.part, fitting.own
+    facts = {
+        "method": name,
+        "is_named": _is_named(fitting.method),
+        "model": None if own is None else {"name": own.name, "is_file": own.source is not None},
+        "settings": asdict(fitting.settings),
+        "dtype": str(part.x_train.dtype).removeprefix("torch."),
+        "inputs": _plain_scaler(part.inputs),
+        "target": _plain_scaler(part.target),
+        "columns": list(fitting.columns),
+        "target_name": fitting.target_name,
+        "predictor": _encoded(saved.facts),
+    }
+    arrays = {"x_train": part.x_train, "y_train": part.y_train, "given": fitting.given}
+    arrays |= {_TENSOR + key: value for key, value in saved.tensors.items()}
+    arrays |= {f"draws.{key}": value for key, value in fitted.draws.items()}
+    stats = {f"stats.{key}": np.asarray(value) for key, value in fitted.sample_stats.items()}
+    text = json.dumps(facts, indent=1)
+    folder.mkdir(exist_ok=True)
+    if own is not None and own.source is not None:
+        source = own.source
+        atomically(folder / SOURCE, lambda path: path.write_text(source))
+    numbers = {key: value.detach().cpu().numpy() for key, value in arrays.items()}
+    atomically(folder / f"{name}.npz", lambda path: save_arrays(path, numbers | stats))
+    atomically(folder / f"{name}.json", lambda path: path.write_text(text + "\n"))
+
+
+def load_fit(folder: Path | str, method: str, *, model: Any = None, inference: Inference | None = None) -> MethodFit:
+    """The fit of one method that a comparison left in a folder; it predicts what it predicted before it was saved, bit for bit.
+
+    A model from a file is built by the copy of that file in the folder, which is run as a module: load your own alone.
+
+    :param folder: the comparison's ``output``.
+    :param method: its name there.
+    :param model: the factory or model object, where the comparison was given one from Python.
+    :param inference: the inference, where the comparison was given one that is not in the table of methods.
+    :raises ValueError: one sentence if there is no such fit, or if the model or the inference is needed.
+    """
+    fits = Path(folder) / FOLDER
+    kept = sorted(path.stem for path in fits.glob("*.json"))
+    if method not in kept:
+        there = f"it has {', '.join(kept)}" if kept else "it holds no fits: name the --output of a comparison"
+        raise ValueError(f"there is no fit of {method!r} in {str(folder)!r}: {there}")
+    facts = json.loads((fits / f"{method}.json").read_text())
+    with np.load(fits / f"{method}.npz", allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    if inference is None and not facts["is_named"]:
+        raise ValueError(f"{method!r} was an inference made by hand: give it as inference=")
+    used = METHODS[method].inference if inference is None else inference
+    architecture = _architecture(fits, facts, model)
+    settings, dtype = Settings(**facts["settings"]), getattr(torch, facts["dtype"])
+    with default_dtype(dtype), torch.random.fork_rng():
+        torch.manual_seed(settings.seed)
+        x, y, given = (torch.as_tensor(arrays[name]) for name in ("x_train", "y_train", "given"))
+        built = architecture.build(x, settings)
+        predictor = used.restore(built, x[given], y[given], settings, _saved(facts, arrays))
+    return MethodFit(
+        method,
+        predictor,
+        _scaler(facts["inputs"]),
+        _scaler(facts["target"]),
+        x[:0],
+        columns=tuple(facts["columns"]),
+        target_name=facts["target_name"],
+        seed=settings.seed,
+        draws={name: torch.as_tensor(values) for name, values in _group(arrays, "draws.").items()},
+        sample_stats=_group(arrays, "stats."),
+    )
+
+
+def _is_named(method: Method) -> bool:
+    return method.name in METHODS and METHODS[method.name].inference == method.inference
+
+
+def _architecture(fits: Path, facts: Mapping[str, Any], model: Any) -> Architecture:
+    """What builds the model of a fit."""
+    described = facts["model"]
+    if model is not None:
+        return own_model(model).architecture()
+    if described is None:
+        return METHODS[facts["method"]].architecture if facts["is_named"] else METHODS["dsvi"].architecture
+    if described["is_file"]:
+        return model_from_source(fits / SOURCE, described["name"]).architecture()
+    raise ValueError(
+        f"the model of this fit was given from Python as {described['name']}, which is not saved: give it as model="
+    )
+
+
+def _saved(facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Saved:
+    tensors = {name: torch.as_tensor(values) for name, values in _group(arrays, _TENSOR).items()}
+    return Saved(tensors, _decoded(facts["predictor"]))
+
+
+def _group(arrays: Mapping[str, np.ndarray], start: str) -> dict[str, np.ndarray]:
+    return {name.removeprefix(start): values for name, values in arrays.items() if name.startswith(start)}
+
+
+def _plain_scaler(scaler: Scaler) -> dict[str, Any]:
+    return {"mean": scaler.mean.tolist(), "scale": scaler.scale.tolist()}
+
+
+def _scaler(plain: Mapping[str, Any]) -> Scaler:
+    return Scaler(np.asarray(plain["mean"], dtype=float), np.asarray(plain["scale"], dtype=float))
+
+
+def _encoded(value: Any) -> Any:
+    """Plain values as JSON has them, tuples and sets told apart from lists."""
+    if isinstance(value, Mapping):
+        return {"dict": [[_encoded(key), _encoded(held)] for key, held in value.items()]}
+    if isinstance(value, tuple | set | frozenset):
+        kind = "tuple" if isinstance(value, tuple) else "set"
+        return {kind: [_encoded(held) for held in (value if kind == "tuple" else sorted(value))]}
+    if isinstance(value, list):
+        return [_encoded(held) for held in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ValueError(
+        f"a state that it depends on is {type(value).__name__}, which is neither an array nor a plain value"
+    )
+
+
+def _decoded(value: Any) -> Any:
+    """The inverse of :func:`_encoded`."""
+    if isinstance(value, list):
+        return [_decoded(held) for held in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, held),) = value.items()
+    if kind == "dict":
+        return {_decoded(key): _decoded(own) for key, own in held}
+    return tuple(map(_decoded, held)) if kind == "tuple" else set(map(_decoded, held))

@@ -1,0 +1,90 @@
+"""A method's fit in the units of the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pyro_dgp.data.dataset import Array
+from pyro_dgp.data.splitting import Scaler
+from pyro_dgp.guides.variational import Variational
+from pyro_dgp.prediction.prediction import Prediction
+from pyro_dgp.prediction.rescaled import RescaledPrediction, default_dtype
+
+
+@dataclass(frozen=True)
+class MethodFit:
+    """One method's fit, of the first fold if there are several: it takes and predicts values in the data's own units.
+
+    :ivar name: of the method.
+    :ivar predictor: from inputs as the model takes them to a prediction of the target as the model was trained on it.
+    :ivar inputs: map from inputs in their own units to those of the model, and ``target`` the same for the targets.
+    :ivar like: a tensor of the dtype and on the device of the fit.
+    :ivar columns: names of the inputs, if they have any, and ``target_name``.
+    :ivar seed: of predictions: the same inputs have the same prediction.
+    :ivar draws: posterior draws by site ``(chains, draws, ...)``; empty for methods that are no samplers.
+    :ivar sample_stats: figures of each draw by name ``(chains, draws)``.
+    """
+
+    name: str
+    predictor: Callable[[Tensor], Prediction]
+    inputs: Scaler
+    target: Scaler
+    like: Tensor
+    columns: tuple[str, ...] = ()
+    target_name: str = "y"
+    seed: int = 0
+    draws: dict[str, Tensor] = field(default_factory=dict)
+    sample_stats: dict[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def model(self) -> nn.Module:
+        """The fitted model."""
+        model: nn.Module = self._part("model")
+        return model
+
+    @property
+    def guide(self) -> Variational:
+        """The fitted guide, for methods that have one."""
+        guide: Variational = self._part("guide")
+        return guide
+
+    def _part(self, name: str) -> Any:
+        if not hasattr(self.predictor, name):
+            raise ValueError(f"the method {self.name!r} has no {name}")
+        return getattr(self.predictor, name)
+
+    def predict(self, x: Any) -> RescaledPrediction:
+        """The predictive distribution of y, in its own units, at inputs in theirs.
+
+        :param x: inputs ``(N, D)``, an array or a tensor.
+        :raises ValueError: for inputs of another shape, or NaN or infinity among them.
+        """
+        values = as_array(x)
+        if values.ndim != 2 or values.shape[1] != len(self.inputs.mean) or not len(values):
+            raise ValueError(
+                f"{self.name!r} was fitted to inputs of {len(self.inputs.mean)} columns and the new ones have shape {values.shape}: "
+                f"give (N, {len(self.inputs.mean)})"
+            )
+        if not np.isfinite(values).all():
+            raise ValueError("the new inputs hold NaN or infinity: drop or fill such rows")
+        ready = torch.as_tensor(self.inputs(values)).to(self.like)
+        with default_dtype(self.like.dtype), torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            prediction = self.predictor(ready)
+        return RescaledPrediction(
+            prediction, shift=float(self.target.mean), scale=float(self.target.scale), like=self.like
+        )
+
+
+def as_array(values: Any) -> Array:
+    """Numbers as a float64 array, from an array, a tensor or a table."""
+    if isinstance(values, Tensor):
+        values = values.detach().cpu().numpy()
+    array: Array = np.asarray(values, dtype=np.float64)
+    return array

@@ -1,0 +1,270 @@
+"""One method of a comparison: fitted to each fold, scored, pooled."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pyro_dgp.comparison.files import Curves, Row
+from pyro_dgp.comparison.keep import Fitting
+from pyro_dgp.comparison.parts import Part
+from pyro_dgp.comparison.plan import Plan
+from pyro_dgp.comparison.request import Say
+from pyro_dgp.export.inference_data import to_arviz
+from pyro_dgp.internal.peak_memory import peak_memory_mb, reset_peak_memory
+from pyro_dgp.internal.progress import Progress
+from pyro_dgp.prediction.prediction import Prediction
+from pyro_dgp.prediction.scores import coverage, scores
+from pyro_dgp.zoo.inference import Fitted
+from pyro_dgp.zoo.methods import Method
+from pyro_dgp.zoo.settings import Settings
+
+#: Training rows in an ArviZ file at most, equally spaced.
+_MOST_ROWS = 1000
+
+#: Levels of the calibration curve.
+LEVELS = torch.linspace(0.05, 0.95, 19)
+
+#: Draws by which quantiles are estimated of a likelihood that has no distribution function.
+_DRAWS = 2000
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A method's fit to one part, and its prediction of the test rows.
+
+    :ivar figures: scores and costs.
+    """
+
+    fitting: Fitting
+    fitted: Fitted
+    prediction: Prediction
+    figures: dict[str, float]
+
+    @property
+    def part(self) -> Part:
+        """The rows."""
+        return self.fitting.part
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A method's row in the table, what the figure shows of it, and its fit to the first fold."""
+
+    row: Row
+    curves: Curves
+    first: Fold
+
+
+class Untrained:
+    """The untrained models of one part, each built once: every method starts from a copy."""
+
+    def __init__(self, part: Part, settings: Settings) -> None:
+        self.part, self.settings = part, settings
+        self._built: dict[Any, nn.Module] = {}
+
+    def copy(self, method: Method) -> nn.Module:
+        """A copy of the model that the method fits."""
+        if method.architecture not in self._built:
+            torch.manual_seed(self.settings.seed)
+            self._built[method.architecture] = method.architecture.build(self.part.x_train, self.settings)
+        return copy.deepcopy(self._built[method.architecture])
+
+
+def run_method(
+    method: Method,
+    plan: Plan,
+    untrained: Sequence[Untrained],
+    *,
+    chains: Path | None,
+    say: Say,
+    progress: Callable[[str], Progress],
+) -> Outcome:
+    """Fit a method to every fold and score it on all test rows.
+
+    :param untrained: models of each part.
+    :param chains: where chains are kept while they are drawn.
+    """
+    for remark in plan.remarks(method):
+        say(f"{method.name}: {remark}")
+    folds = []
+    for number, models in enumerate(untrained):
+        given = plan.given(method, models.part, say if number == 0 else _nothing)
+        own = plan.request.model
+        fitting = Fitting(
+            method,
+            models.part,
+            given,
+            plan.settings,
+            own,
+            columns=plan.dataset.columns,
+            target_name=plan.dataset.target,
+        )
+        kept = None if chains is None else chains / f"fold-{number}"
+        label = method.name if len(untrained) == 1 else f"{method.name} {number + 1}/{len(untrained)}"
+        folds.append(_run_fold(fitting, models.copy(method), chains=kept, progress=progress(label)))
+    for doubt in doubts(folds[0].fitted):
+        say(f"{method.name}: {doubt}")
+    return Outcome(_row(method, plan, folds), _curves(folds), folds[0])
+
+
+def _nothing(sentence: str) -> None:
+    """Say nothing: it was said of the first fold."""
+
+
+def _run_fold(fitting: Fitting, model: nn.Module, *, chains: Path | None, progress: Progress) -> Fold:
+    part, settings, inference = fitting.part, fitting.settings, fitting.method.inference
+    x, y = part.x_train[fitting.given], part.y_train[fitting.given]
+    torch.manual_seed(settings.seed)  # whether or not the model was built just now
+    device = str(x.device)
+    reset_peak_memory(device)
+    inference = inference if chains is None else inference.saving_to(chains)
+    fitted = inference.run(model, x, y, settings, progress)
+    start = time.perf_counter()
+    torch.manual_seed(settings.seed)
+    prediction = fitted.predict(part.x_test)
+    figures = scores(prediction, part.y_test, part.target_scale)
+    figures["predict_seconds"] = time.perf_counter() - start
+    figures["peak_memory_mb"] = peak_memory_mb(device)
+    return Fold(fitting, fitted, prediction, figures)
+
+
+def _row(method: Method, plan: Plan, folds: Sequence[Fold]) -> Row:
+    """A method's row in the table, without the names of data and split."""
+    settings, first = plan.settings, folds[0].fitted
+    steps = sum(fold.fitted.steps for fold in folds)
+    seconds = sum(fold.fitted.seconds for fold in folds)
+    row = {
+        "n_train": first.rows,
+        "n_test": sum(len(fold.part.x_test) for fold in folds),
+        "layers": method.layers(settings),
+        "width": settings.width,
+        "inducing": settings.inducing,
+        "samples": settings.samples,
+        "steps": steps,
+        **pooled_scores(folds, plan.parts),
+        "train_seconds": seconds,
+        "seconds_per_step": seconds / max(steps, 1),
+        "predict_seconds": sum(fold.figures["predict_seconds"] for fold in folds),
+        "peak_memory_mb": max(fold.figures["peak_memory_mb"] for fold in folds),
+    }
+    return row | pooled_diagnostics([fold.fitted.diagnostics for fold in folds])
+
+
+_SCORES = ("nll", "rmse", "crps", "nll_original", "rmse_original", "crps_original")
+
+
+def pooled_scores(folds: Sequence[Fold], parts: Sequence[Part]) -> dict[str, Any]:
+    """Scores over the test rows of all folds.
+
+    Of a single split they are those of its test rows, and ``nll``, ``rmse`` and ``crps`` are on the scale of the target standardised by
+    its training rows. Folds are standardised each by its own training rows, so their scores are first brought to the target's own units,
+    pooled there (means over all rows; for ``rmse`` of squares), and then divided by **one** scale for all folds: the root mean square of
+    their training standard deviations. ``nll_per_fold`` is on that scale, too.
+    """
+    if len(folds) == 1:
+        return {name: folds[0].figures[name] for name in _SCORES}
+    scale = math.sqrt(sum(part.target_scale**2 for part in parts) / len(parts))
+    rows = np.array([len(fold.part.x_test) for fold in folds])
+    nll, rmse, crps = (
+        np.array([fold.figures[name] for fold in folds]) for name in ("nll_original", "rmse_original", "crps_original")
+    )
+    original = {
+        "nll_original": float((rows * nll).sum() / rows.sum()),
+        "rmse_original": math.sqrt(float((rows * rmse**2).sum() / rows.sum())),
+        "crps_original": float((rows * crps).sum() / rows.sum()),
+    }
+    return {
+        "nll": original["nll_original"] - math.log(scale),
+        "rmse": original["rmse_original"] / scale,
+        "crps": original["crps_original"] / scale,
+        **original,
+        "folds": len(folds),
+        "nll_per_fold": [float(value) for value in nll - math.log(scale)],
+    }
+
+
+def pooled_diagnostics(figures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Figures of the first fold, but of the chains the worst of all folds: most R-hat, least ESS, all divergences."""
+    pooled = dict(figures[0])
+    worst: dict[str, Callable[[list[Any]], Any]] = {"r_hat_max": max, "ess_min": min, "divergences": sum}
+    for name in worst.keys() & pooled.keys():
+        values = [own.get(name) for own in figures]
+        pooled[name] = None if any(value is None for value in values) else worst[name](values)
+    return pooled
+
+
+def doubts(fitted: Fitted) -> list[str]:
+    """Sentences on chains that have not converged."""
+    said, figures = [], fitted.diagnostics
+    r_hat, divergences = figures.get("r_hat_max"), figures.get("divergences")
+    if isinstance(r_hat, float) and r_hat > 1.05:
+        said.append(
+            f"R-hat of its slowest figure is {r_hat:.2f}: not converged; more --mcmc-samples, --warmup or --chains"
+        )
+    if "r_hat_max" in figures and r_hat is None:
+        said.append("it has no R-hat: too few draws, or some quantity never moved")
+    if isinstance(divergences, int) and divergences:
+        total = next(iter(fitted.sample_stats.values())).size
+        said.append(f"{divergences} of its {total} transitions diverged: its draws may miss parts of the posterior")
+    return said
+
+
+def arviz_of(fold: Fold) -> Any:
+    """The ArviZ object of a fit: its training rows, thinned if there are many, and its test rows."""
+    given, part, fitted = fold.fitting.given, fold.part, fold.fitted
+    shown = given[:: -(-len(given) // _MOST_ROWS)]
+    x, y, new = part.x_train[shown], part.y_train[shown], (fold.prediction, part.x_test, part.y_test)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "the prediction was made from")  # a remark has said so
+        return to_arviz(
+            fitted.predict(x), x, y, draws=fitted.draws, sample_stats=fitted.sample_stats, new=new, rows=shown
+        )
+
+
+def _curves(folds: Sequence[Fold]) -> Curves:
+    """What the figure shows of one method: bands of the first fold, calibration of all test rows."""
+    fold = folds[0]
+    part, prediction = fold.part, fold.prediction
+    rows = torch.tensor([float(len(each.part.y_test)) for each in folds])
+    shares = torch.stack([_coverage(each) for each in folds]).to(rows)
+    tensors = {"observed": part.y_test, "coverage": (rows @ shares) / rows.sum() if len(folds) > 1 else shares[0]}
+    tensors |= dict(zip(("mean", "low", "high"), _band(prediction), strict=True))
+    if part.x_train.shape[1] == 1:
+        both = torch.cat([part.x_train, part.x_test])
+        margin = 0.1 * (both.max() - both.min())
+        grid = torch.linspace(float(both.min() - margin), float(both.max() + margin), 200).to(both)[:, None]
+        names = ("grid_mean", "grid_low", "grid_high")
+        tensors |= {"grid": grid[:, 0]} | dict(zip(names, _band(fold.fitted.predict(grid)), strict=True))
+        tensors |= {"x_train": part.x_train[:, 0], "y_train": part.y_train, "x_test": part.x_test[:, 0]}
+    return {name: values.detach().cpu().numpy() for name, values in tensors.items()}
+
+
+def _band(prediction: Prediction) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, and 5 % and 95 % quantiles: those of draws where the likelihood has no distribution function."""
+    try:
+        low, high = prediction.quantile([0.05, 0.95])
+    except NotImplementedError:
+        draws = prediction.sample((_DRAWS,))
+        low, high = draws.quantile(torch.tensor([0.05, 0.95]).to(draws), 0)
+    return prediction.mean, low, high
+
+
+def _coverage(fold: Fold) -> Tensor:
+    """Share of test targets inside each central interval: by draws where the likelihood has no distribution function."""
+    y, levels = fold.part.y_test, LEVELS.to(fold.part.y_test)
+    try:
+        return coverage(fold.prediction, y, levels)
+    except NotImplementedError:
+        below = (fold.prediction.sample((_DRAWS,)) <= y).double().mean(0)
+        return (2 * (below - 0.5).abs()[None] <= levels[:, None]).double().mean(-1)

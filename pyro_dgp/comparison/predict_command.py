@@ -1,0 +1,120 @@
+"""The command ``pyro-dgp predict``: a kept fit at new rows, as a table."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from pyro_dgp.comparison.method_fit import MethodFit
+
+
+def add_predict(commands: Any) -> None:
+    """Add the command to those of the parser."""
+    command = commands.add_parser("predict", help="predict new rows by a fit that compare has kept")
+    add = command.add_argument
+    add("--fit", type=Path, metavar="DIR", required=True, help="folder of a comparison")
+    add("--method", metavar="NAME", required=True, help="the method whose fit is used")
+    add(
+        "--data",
+        type=Path,
+        metavar="FILE",
+        required=True,
+        help="new rows: CSV or Parquet with a header, or .npz with X",
+    )
+    add(
+        "--target",
+        metavar="COLUMN",
+        help="target column, for the log density; none: the one of training, if it is there",
+    )
+    add("--model", metavar="FILE.py:NAME", help="where the model came from Python, or its file has moved on")
+    add("--output", type=Path, metavar="FILE", help="CSV that is written; none: DATA-METHOD.csv in this folder")
+    command.set_defaults(run=_predict)
+
+
+def _predict(parsed: argparse.Namespace) -> int:
+    from pyro_dgp.comparison.keep import load_fit
+    from pyro_dgp.comparison.own_model import model_from_file
+
+    output = parsed.output or Path(f"{parsed.data.stem}-{parsed.method}.csv")
+    if output.exists():
+        raise ValueError(f"the file {str(output)!r} exists: name another --output")
+    if not output.parent.is_dir():
+        raise ValueError(f"there is no folder {str(output.parent)!r}: make it, or name another --output")
+    model = None if parsed.model is None else model_from_file(parsed.model)
+    fit = load_fit(parsed.fit, parsed.method, model=model)
+    table = predicted(fit, read_rows(parsed.data), parsed.target)
+    table.to_csv(output, index=False)
+    print(f"{len(table)} predictions by {parsed.method} in {output}")
+    return 0
+
+
+def read_rows(path: Path) -> pd.DataFrame:
+    """A table of new rows; the columns of ``.npz`` are numbers, with the target as ``y``.
+
+    :raises ValueError: one sentence for a file that cannot be read, or holds no rows or no numbers.
+    """
+    import numpy as np
+    import pandas as pd
+
+    if not path.is_file():
+        raise ValueError(f"there is no file {str(path)!r}: check the path given to --data")
+    try:
+        if path.suffix.lower() == ".npz":
+            with np.load(path, allow_pickle=False) as archive:
+                table = pd.DataFrame(archive["X"])
+                if "y" in archive.files:
+                    table["y"] = archive["y"].reshape(len(table))
+        else:
+            table = pd.read_parquet(path) if path.suffix.lower() == ".parquet" else pd.read_csv(path)
+    except ImportError as error:
+        raise ValueError(f"reading {path.name!r} needs pyarrow: pip install 'pyro-dgp[parquet]'") from error
+    except (ValueError, OSError, KeyError) as error:
+        raise ValueError(
+            f"{path.name!r} cannot be read ({str(error).strip().splitlines()[0]}): check the file"
+        ) from error
+    if table.empty:
+        raise ValueError(f"{path.name!r} has zero rows: give a file with data")
+    words = [str(name) for name in table.columns if not pd.api.types.is_numeric_dtype(table[name])]
+    if words:
+        raise ValueError(f"column {words[0]!r} of {path.name!r} does not hold numbers: encode or drop it")
+    return table
+
+
+def predicted(fit: MethodFit, rows: pd.DataFrame, target: str | None = None) -> pd.DataFrame:
+    """Mean, standard deviation, 5 % and 95 % quantile of each row in the target's units, and its log density if the target is there.
+
+    Columns are taken by the names that they had in training, whatever their order; others are not looked at. Where training had no names
+    they are taken in order, without the target's.
+
+    :param target: column of the target; that of training if it is there.
+    :raises ValueError: one sentence for a column that is missing.
+    """
+    import numpy as np
+    import pandas as pd
+
+    if target is not None and target not in rows.columns:
+        raise ValueError(f"the new rows have no column {target!r}: they have {', '.join(map(str, rows.columns))}")
+    target = target or (fit.target_name if fit.target_name in rows.columns else None)
+    inputs = rows.drop(columns=[] if target is None else [target])
+    missing = [name for name in fit.columns if name not in inputs.columns]
+    if missing:
+        raise ValueError(
+            f"the new rows have no column {missing[0]!r}, which the fit takes: its inputs are {', '.join(fit.columns)}"
+        )
+    prediction = fit.predict((inputs[list(fit.columns)] if fit.columns else inputs).to_numpy(dtype=float))
+    try:
+        low, high = prediction.quantile([0.05, 0.95])
+    except NotImplementedError as error:
+        raise ValueError(f"{error}") from error
+    columns = {"mean": prediction.mean, "sd": prediction.variance.sqrt(), "quantile_05": low, "quantile_95": high}
+    table = pd.DataFrame({name: values.cpu().numpy() for name, values in columns.items()})
+    if target is not None:
+        y = rows[target].to_numpy(dtype=float)
+        if not np.isfinite(y).all():
+            raise ValueError(f"the target {target!r} of the new rows holds NaN or infinity: drop the column or fill it")
+        table["log_density"] = prediction.log_prob(y).cpu().numpy()
+    return table

@@ -1,0 +1,113 @@
+"""What a method cannot fit, said before anything runs: every method is tried for a step on a few rows."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from pyro_dgp.comparison.parts import Part
+from pyro_dgp.internal.linalg import NotPositiveDefiniteError
+from pyro_dgp.prediction.scores import scores
+from pyro_dgp.zoo.anatomy import Anatomy, anatomy_of
+from pyro_dgp.zoo.methods import Method
+from pyro_dgp.zoo.settings import Settings
+
+#: Rows of a rehearsal.
+ROWS = 20
+
+
+def own_anatomy(model: nn.Module, name: str, part: Part) -> Anatomy:
+    """The anatomy of a user's model.
+
+    :raises ValueError: one sentence if it cannot be called with inputs and targets, or observes no y.
+    """
+    try:
+        anatomy = anatomy_of(model, part.x_train, part.y_train)
+    except Exception as error:
+        shapes = f"inputs {tuple(part.x_train.shape)} and targets {tuple(part.y_train.shape)}"
+        raise ValueError(
+            f"{name} raised {_first_line(error)} when it was called as model(x, y) with {shapes}"
+        ) from error
+    if not anatomy.functions:
+        raise ValueError(
+            f"{name} has no Gaussian process: write pyro.sample('y', likelihood(gp(x)), obs=y) in its forward"
+        )
+    if anatomy.response is None:
+        raise ValueError(f"{name} observes no y: write pyro.sample('y', ..., obs=y) in its forward")
+    return anatomy
+
+
+def as_the_model_has_it(settings: Settings, anatomy: Anatomy) -> Settings:
+    """The settings with the number of layers and the width that a user's model has."""
+    return replace(settings, layers=anatomy.layers, width=anatomy.width)
+
+
+def refusals(
+    methods: Sequence[Method], model: nn.Module, anatomy: Anatomy, part: Part, *, settings: Settings
+) -> list[str]:
+    """One sentence for each method that cannot fit a user's model; empty if all can."""
+    sentences = []
+    few = _few_rows(part.x_train)
+    x, y = part.x_train[few], part.y_train[few]
+    for method in methods:
+        try:
+            method.inference.check(settings)
+            method.inference.check_model(anatomy)
+            _rehearse(method, copy.deepcopy(model), x, y, settings)
+        except NotPositiveDefiniteError:
+            continue  # a few rows at the first step say nothing about the whole run
+        except Exception as error:
+            sentences.append(f"{method.name} cannot fit this model: {_first_line(error, named=False)}")
+    return sentences
+
+
+def _few_rows(x: Tensor) -> Tensor:
+    """Numbers of some rows, equally spaced."""
+    return torch.linspace(0, len(x) - 1, min(ROWS, len(x))).long()
+
+
+def _rehearse(method: Method, model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> None:
+    """A whole run in miniature: fit, predict, score."""
+    small = replace(
+        settings,
+        inducing=min(settings.inducing, 5),
+        row_inducing=min(settings.row_inducing, 2),
+        epochs=1,
+        batch_size=len(x),
+        mcmc_samples=2,
+        warmup=0,
+        chains=1,
+    )
+    with _aside():
+        torch.manual_seed(settings.seed)
+        fitted = method.inference.run(model, x, y, small, lambda step, total, figures: None)
+        scores(fitted.predict(x[:2]), y[:2])
+
+
+@contextmanager
+def _aside() -> Iterator[None]:
+    """A scope that leaves the random numbers as they were and says nothing."""
+    logger = logging.getLogger("pyro_dgp")
+    before = logger.disabled
+    logger.disabled = True
+    try:
+        with torch.random.fork_rng(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.disabled = before
+
+
+def _first_line(error: Exception, *, named: bool = True) -> str:
+    """An exception in one line, with its kind unless it is a sentence of this library."""
+    text = (str(error).strip().splitlines() or [""])[0]
+    if not named and isinstance(error, ValueError | NotImplementedError) and text:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

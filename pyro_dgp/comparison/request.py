@@ -1,0 +1,214 @@
+"""A request for a comparison: what is compared on what, checked before anything runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_dgp.comparison.gap_study import GapStudy
+from pyro_dgp.comparison.own_model import OwnModel
+from pyro_dgp.data.dataset import Dataset
+from pyro_dgp.internal.progress import Progress
+from pyro_dgp.models.deep_gp import KERNELS
+from pyro_dgp.zoo.architecture import Architecture
+from pyro_dgp.zoo.inference import Inference
+from pyro_dgp.zoo.methods import DEEP, METHODS, Method
+from pyro_dgp.zoo.settings import Settings
+
+#: Methods that are compared if none are named: on the zoo's models, and on a model of the user's own.
+DEFAULT_METHODS, OWN_METHODS = ("exact-gp", "svgp", "ppgpr", "dsvi", "nuts"), ("dsvi", "dspp", "nuts")
+
+#: Method by its name in the table, or a name and an inference made by hand.
+Named = str | tuple[str, Inference]
+
+#: Gets every remark, a sentence each.
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is compared, and where the results go.
+
+    :ivar dataset: the data; those of :func:`~pyro_dgp.data.dataset.load_default` if not given.
+    :ivar methods: names of the table, or pairs of a name and an inference.
+    :ivar settings: for all methods.
+    :ivar model: the model that every method fits; each the zoo's own if not given.
+    :ivar folds: number of folds of a cross-validation; a single split, ``settings.split``, if not given.
+    :ivar standardize: whether inputs and targets are standardised by the statistics of the training rows.
+    :ivar output: folder of the results. It must not exist or be empty, unless ``resume``. Nothing is written if not given.
+    :ivar resume: methods that the folder has results for are not run again.
+    :ivar gap: a sampler, ``ess`` or ``nuts``: the deep methods are fitted once more to one and the same model and data, and their
+        distances from it written to ``gap.json``; see :class:`~pyro_dgp.comparison.gap_study.GapStudy`.
+    """
+
+    output: Path | None = None
+    dataset: Dataset | None = None
+    methods: Sequence[Named] = DEFAULT_METHODS
+    settings: Settings = Settings()
+    model: OwnModel | None = None
+    folds: int | None = None
+    standardize: bool = True
+    dtype: str = "float64"
+    device: str = "auto"
+    threads: int | None = None
+    resume: bool = False
+    gap: str | None = None
+
+    @property
+    def like(self) -> Tensor:
+        """An empty tensor of the dtype and on the device of everything."""
+        return torch.empty(0, dtype=getattr(torch, self.dtype), device=device_of(self.device))
+
+    def chosen(self) -> list[Method]:
+        """The methods that are asked for, on the model that they are asked to fit."""
+        own = None if self.model is None else self.model.architecture()
+        return [_method(given, own) for given in self.methods]
+
+    def study(self) -> GapStudy | None:
+        """The gap that was asked for, of those methods that fit the deep model."""
+        return None if self.gap is None else self.study_of(self.gap)
+
+    def study_of(self, reference: str) -> GapStudy:
+        """The gap to a sampler, of those methods that fit the deep model."""
+        if reference not in {*METHODS, *(method.name for method in self.chosen())}:
+            raise ValueError(f"there is no method {reference!r} to take as reference: choose from {', '.join(METHODS)}")
+        own = None if self.model is None else self.model.architecture()
+        named = {method.name: method for method in self.chosen()}
+        sampler = named[reference] if reference in named else _method(reference, own)
+        methods = [method for method in self.chosen() if own is not None or method.architecture.is_deep]
+        return GapStudy([method for method in methods if not method.architecture.has_network], sampler)
+
+    def config(self, dataset: Dataset) -> dict[str, Any]:
+        """What results must have in common to stand in one table."""
+        config: dict[str, Any] = {"dataset": dataset.name, "data": dataset.fingerprint(), "dtype": self.dtype}
+        config |= asdict(self.settings)
+        config |= {} if self.folds is None else {"folds": self.folds}
+        config |= {} if self.standardize else {"standardize": False}
+        return config | ({} if self.model is None else self.model.identity())
+
+
+def default_methods(model: OwnModel | None) -> tuple[str, ...]:
+    """The methods that are compared if none are named."""
+    return DEFAULT_METHODS if model is None else OWN_METHODS
+
+
+def _method(given: Named, own: Architecture | None) -> Method:
+    """The method of a name, or of a name and an inference, on the user's model if there is one."""
+    if isinstance(given, str):
+        method = METHODS[given]
+        return method if own is None else replace(method, architecture=own)
+    name, inference = given
+    return Method(name, type(inference).__name__, "", DEEP if own is None else own, inference)
+
+
+def check(request: Request) -> None:
+    """Raise ``ValueError`` with one sentence for anything in the request that cannot be run."""
+    _check_methods(request)
+    _check_settings(request)
+    if request.output is not None:
+        _check_output(request.output, request.resume)
+    elif request.resume:
+        raise ValueError("there is nothing to resume without output=, the folder of the results")
+
+
+def _check_methods(request: Request) -> None:
+    names: list[str] = []
+    for given in request.methods:
+        if not isinstance(given, str) and not _is_pair(given):
+            raise TypeError(f"a method is a name of the table or a pair (name, inference), not {given!r}")
+        names.append(given if isinstance(given, str) else given[0])
+        if not re.fullmatch(r"[\w+-][\w.+-]*", names[-1]):
+            raise ValueError(
+                f"{names[-1]!r} cannot name the files of a method: use letters, digits, dots, plus and minus"
+            )
+        if isinstance(given, str) and given not in METHODS:
+            raise ValueError(f"there is no method {given!r}: choose from {', '.join(METHODS)}")
+    if not names:
+        raise ValueError("no methods to compare: name at least one")
+    if len(set(names)) < len(names):
+        raise ValueError("a method is named twice: name each once")
+    if request.model is not None:
+        brought = [name for name in names if name in METHODS and METHODS[name].architecture.has_network]
+        brought = [name for name in brought if name in request.methods]
+        if brought:
+            raise ValueError(
+                f"{brought[0]} puts a network of its own in front of the zoo's model and fits no other: wrap yours in DeepKernel, and "
+                f"take {brought[0].removeprefix('dkl-')}"
+            )
+
+
+def _is_pair(given: Any) -> bool:
+    return (
+        isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str) and isinstance(given[1], Inference)
+    )
+
+
+def _check_settings(request: Request) -> None:
+    settings = request.settings
+    if settings.kernel not in KERNELS:
+        raise ValueError(f"there is no kernel {settings.kernel!r}: choose from {', '.join(KERNELS)}")
+    for name, least in _LEAST.items():
+        value = getattr(settings, name)
+        if value is not None and not value >= least:
+            raise ValueError(f"{name.replace('_', '-')} must be at least {least}, got {value}")
+    if settings.seed >= 2**31:
+        raise ValueError(f"seed must be below 2**31, got {settings.seed}")
+    if not 0 < settings.learning_rate < float("inf"):
+        raise ValueError(f"learning-rate must be a positive number, got {settings.learning_rate}")
+    if request.model is None:
+        for method in request.chosen():
+            method.inference.check(settings)
+    study = request.study()
+    if study is not None:
+        study.check()
+    if request.folds is not None and request.folds < 2:
+        raise ValueError(f"folds must be at least 2, got {request.folds}")
+    if request.threads is not None and request.threads < 1:
+        raise ValueError(f"threads must be at least 1, got {request.threads}")
+    if request.dtype not in ("float32", "float64"):
+        raise ValueError(f"dtype is float32 or float64, not {request.dtype!r}")
+
+
+def _check_output(output: Path, resume: bool) -> None:
+    if output.exists() and not output.is_dir():
+        raise ValueError(f"the output {str(output)!r} is a file: name a folder")
+    if output.exists() and any(output.iterdir()) and not resume:
+        raise ValueError(f"the folder {str(output)!r} exists: name another --output, or go on in it with --resume")
+
+
+_LEAST = {
+    "layers": 1,
+    "width": 1,
+    "inducing": 1,
+    "row_inducing": 1,
+    "samples": 1,
+    "batch_size": 1,
+    "epochs": 1,
+    "beta": 0,
+    "split": 0,
+    "seed": 0,
+    "mcmc_points": 2,
+    "mcmc_samples": 8,
+    "warmup": 0,
+    "chains": 1,
+}
+
+
+def device_of(choice: str) -> str:
+    """The device that ``auto``, ``cpu`` or ``cuda`` means here."""
+    if choice not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"device is auto, cpu or cuda, not {choice!r}")
+    if choice == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device cuda was asked for and torch sees none: use --device cpu")
+    return "cuda" if choice != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+def no_progress(name: str) -> Progress:
+    """A progress callback that shows nothing."""
+    return lambda step, total, figures: None

@@ -1,0 +1,60 @@
+"""The result of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyro_dgp.comparison.files import Curves, Row, atomically
+from pyro_dgp.comparison.gap_study import GapResult
+from pyro_dgp.comparison.method_fit import MethodFit
+from pyro_dgp.comparison.tables import table
+
+
+@dataclass
+class ComparisonResult:
+    """What a comparison leaves behind; ``print`` shows its table.
+
+    ``result["dsvi"]`` is the :class:`~pyro_dgp.comparison.method_fit.MethodFit` of a method: ``result["dsvi"].predict(x_new).mean`` is
+    in the target's own units, and ``.model``, ``.guide`` and ``.draws`` are what was fitted.
+
+    :ivar rows: a row of figures for each method, as in ``results.json``.
+    :ivar curves: what the figure shows of each method.
+    :ivar dataset: name of the data.
+    """
+
+    rows: list[Row]
+    curves: dict[str, Curves]
+    dataset: str
+    fits: dict[str, Callable[[], MethodFit]] = field(default_factory=dict)
+    measure: Callable[[str], GapResult] | None = None
+
+    def __str__(self) -> str:
+        return f"{table(self.rows)}\nscores on the standardised target, lower is better"
+
+    def __getitem__(self, method: str) -> MethodFit:
+        if method not in self.fits:
+            raise KeyError(f"there is no fit of {method!r}: there are {', '.join(self.fits) or 'none'}")
+        return self.fits[method]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.fits)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def draw(self, path: Path | str) -> None:
+        """Write the figure of the comparison."""
+        from pyro_dgp.comparison.figures import plot_comparison
+
+        atomically(Path(path), lambda temporary: plot_comparison(self.rows, self.curves, temporary, self.dataset))
+
+    def gap(self, reference: str = "ess") -> GapResult:
+        """Fit the deep methods and a sampler to one and the same model and rows, and measure how far they are from it.
+
+        :param reference: the sampler: ``ess``, ``nuts``, or a sampler of this comparison.
+        """
+        if self.measure is None:
+            raise ValueError("this result was not made by compare: there is no model to measure the gap on")
+        return self.measure(reference)

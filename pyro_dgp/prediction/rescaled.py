@@ -1,0 +1,93 @@
+"""A prediction in the target's own units."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from pyro.distributions import TorchDistribution, constraints
+from torch import Tensor
+
+from pyro_dgp.prediction.prediction import Prediction
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """A scope with another default dtype."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+class RescaledPrediction(TorchDistribution):
+    """The predictive distribution of ``shift + scale * y`` for a prediction of a standardised target y.
+
+    With z = (value - shift) / scale it has mean ``shift + scale E[y]``, variance ``scale^2 Var[y]``, quantiles ``shift + scale q``,
+    distribution function ``F(z)`` and log density ``log p(z) - log scale``. A target that was left as it is has shift 0 and scale 1.
+
+    :param standardised: the prediction of the standardised target, ``(N,)``.
+    :param shift: mean that was subtracted from the targets.
+    :param scale: standard deviation that they were divided by.
+    :param like: a tensor of the dtype and on the device that the model was fitted in.
+    """
+
+    arg_constraints: dict[str, constraints.Constraint] = {}
+    support = constraints.real
+    has_rsample = False
+
+    def __init__(self, standardised: Prediction, *, shift: float, scale: float, like: Tensor) -> None:
+        self.standardised, self.shift, self.scale = standardised, shift, scale
+        self.dtype, self.device = like.dtype, like.device
+        super().__init__(standardised.batch_shape, standardised.event_shape, validate_args=False)
+
+    def __repr__(self) -> str:
+        return f"RescaledPrediction(rows={self.batch_shape[0]}, shift={self.shift:g}, scale={self.scale:g})"
+
+    def _evaluate(self, method: Callable[[Prediction], Tensor]) -> Tensor:
+        """A figure of the standardised prediction, in the dtype of its rows."""
+        with default_dtype(self.dtype):
+            return method(self.standardised)
+
+    def _standardised(self, value: Any) -> Tensor:
+        tensor = value.double() if isinstance(value, Tensor) else torch.tensor(np.asarray(value, dtype=np.float64))
+        return ((tensor - self.shift) / self.scale).to(dtype=self.dtype, device=self.device)
+
+    @property
+    def mean(self) -> Tensor:
+        """Predictive mean ``(N,)``."""
+        return self.shift + self.scale * self._evaluate(lambda p: p.mean)
+
+    @property
+    def variance(self) -> Tensor:
+        """Total predictive variance ``(N,)``, noise included."""
+        return self.scale**2 * self._evaluate(lambda p: p.variance)
+
+    def log_prob(self, value: Any) -> Tensor:
+        """Log density of each row at values in the target's units, nats per unit: ``(N,)``."""
+        z = self._standardised(value)
+        return self._evaluate(lambda p: p.log_prob(z)) - math.log(self.scale)
+
+    def cdf(self, value: Any) -> Tensor:
+        """``p(y <= value)`` of each row."""
+        z = self._standardised(value)
+        return self._evaluate(lambda p: p.cdf(z))
+
+    def quantile(self, level: float | Sequence[float] | Tensor) -> Tensor:
+        """Quantiles: ``(N,)`` for one level, ``(Q, N)`` for several."""
+        return self.shift + self.scale * self._evaluate(lambda p: p.quantile(level))
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draws ``(*sample_shape, N)``, independent over rows."""
+        return self.shift + self.scale * self._evaluate(lambda p: p.sample(sample_shape))
+
+    def crps(self, value: Any) -> Tensor:
+        """Continuous ranked probability score of each row, units of the target."""
+        z = self._standardised(value)
+        return self.scale * self._evaluate(lambda p: p.crps(z))

@@ -1,0 +1,133 @@
+"""The anatomy of a model: which Gaussian processes, other latent sites, observations and free hyperparameters it has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor, nn
+
+from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.internal.parameters import evaluating, module_local_parameters
+from pyro_dgp.likelihoods import Observation
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """The parts of a model, by name, in the order in which the model meets them.
+
+    :ivar functions: number of outputs of each Gaussian process: of a site ``"h"``, or of one under a likelihood ``"y/f"``.
+    :ivar hidden: Gaussian processes that another one takes its inputs from.
+    :ivar sampled: sites of Gaussian processes whose values are latent.
+    :ivar latents: latent sites besides Gaussian processes: hyperparameters with priors, latent inputs.
+    :ivar discrete: those latent sites that are discrete.
+    :ivar observed: sites that hold data.
+    :ivar response: the site that holds y.
+    :ivar is_real: whether the response is a real number, not a class or a count.
+    :ivar free: parameters without a prior that training may change.
+    """
+
+    functions: dict[str, int]
+    hidden: tuple[str, ...]
+    sampled: tuple[str, ...]
+    latents: tuple[str, ...]
+    discrete: tuple[str, ...]
+    observed: tuple[str, ...]
+    response: str | None
+    is_real: bool
+    free: tuple[str, ...]
+
+    @property
+    def layers(self) -> int:
+        """Number of hidden Gaussian processes, and one for those above them."""
+        return len(self.hidden) + 1
+
+    @property
+    def width(self) -> int:
+        """Outputs of the widest hidden Gaussian process; 1 where none is hidden."""
+        return max((self.functions[name] for name in self.hidden), default=1)
+
+
+class _Sites(Messenger):
+    """Runs a model with Gaussian processes at their means and keeps what it meets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.functions: dict[str, int] = {}
+        self.sampled: list[str] = []
+        self.latents: dict[str, Any] = {}
+        self.observed: dict[str, tuple[Any, Any]] = {}
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        name, fn = msg["name"], msg["fn"]
+        if site_is_subsample(msg) or msg["infer"].get("_deterministic"):
+            return
+        if isinstance(fn, FunctionPrior):
+            self.functions[name] = fn.num_outputs
+            if not msg["is_observed"]:
+                self.sampled.append(name)
+                msg["value"] = fn.mean
+            return
+        if isinstance(fn, Observation):
+            self.functions |= {f"{name}/{key}": prior.num_outputs for key, prior in fn.priors.items()}
+            if msg["value"] is None:
+                msg["value"] = next(iter(fn.priors.values())).mean.new_zeros(fn.batch_shape + fn.event_shape)
+        if msg["is_observed"]:
+            self.observed[name] = (msg["value"], fn)
+        elif not isinstance(fn, Observation):
+            self.latents[name] = fn
+
+
+@torch.no_grad()
+def anatomy_of(model: nn.Module, x: Tensor, y: Tensor | None) -> Anatomy:
+    """Run ``model(x, y)`` once, with Gaussian processes at their means, and say what it is made of.
+
+    The model, Pyro's stores and the state of the random numbers are left as they were.
+    """
+    with module_local_parameters(model), evaluating(model), torch.random.fork_rng(devices=[]), _Sites() as sites:
+        model(x, y)
+    names = list(sites.functions)
+    top = [name for name in names if "/" in name] or names[-1:]
+    response = _response(sites.observed, y)
+    return Anatomy(
+        functions=sites.functions,
+        hidden=tuple(name for name in names if name not in top),
+        sampled=tuple(sites.sampled),
+        latents=tuple(sites.latents),
+        discrete=tuple(name for name, fn in sites.latents.items() if _is_discrete(fn)),
+        observed=tuple(sites.observed),
+        response=response,
+        is_real=response is None or not _is_discrete(sites.observed[response][1]),
+        free=free_parameters(model),
+    )
+
+
+def free_parameters(model: nn.Module) -> tuple[str, ...]:
+    """Names of the parameters without a prior that training may change."""
+    named = model.named_parameters()
+    return tuple(name.removesuffix("_unconstrained") for name, value in named if value.requires_grad)
+
+
+def _response(observed: dict[str, tuple[Any, Any]], y: Tensor | None) -> str | None:
+    """The site whose value is y: the one called ``y`` if there are several, else the last of them."""
+    holding = [name for name, (value, _) in observed.items() if value is y]
+    holding = holding or [
+        name for name, (value, _) in observed.items() if isinstance(value, Tensor) and _equal(value, y)
+    ]
+    if not holding:
+        return None
+    return "y" if "y" in holding else holding[-1]
+
+
+def _equal(value: Tensor, y: Tensor | None) -> bool:
+    return y is not None and value.numel() == y.numel() and torch.equal(value.reshape(-1), y.reshape(-1))
+
+
+def _is_discrete(fn: Any) -> bool:
+    try:
+        return bool(fn.has_enumerate_support or fn.support.is_discrete)
+    except (AttributeError, NotImplementedError):
+        return False

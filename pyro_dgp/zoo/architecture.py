@@ -1,0 +1,35 @@
+"""What model a method fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from pyro_dgp.models.priors import describe
+from pyro_dgp.zoo.settings import Settings
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A recipe for models, and what there is to know of them before one is built.
+
+    :ivar build: the untrained model, from training inputs ``(N, D)`` and settings.
+    :ivar is_deep: whether the model has ``settings.layers`` layers, or one.
+    :ivar has_priors: whether its hyperparameters have the priors of :func:`~pyro_dgp.models.priors.with_priors`.
+    :ivar has_network: whether a neural network of its own stands in front of it.
+    """
+
+    build: Callable[[Tensor, Settings], nn.Module]
+    is_deep: bool
+    has_priors: bool = False
+    has_network: bool = False
+
+    def layers(self, settings: Settings) -> int:
+        """Number of layers of the model."""
+        return settings.layers if self.is_deep else 1
+
+    def remarks(self) -> list[str]:
+        """Sentences to be said before it is fitted."""
+        return [f"priors of the sampled hyperparameters: {describe()}"] if self.has_priors else []

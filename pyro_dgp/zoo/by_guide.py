@@ -1,0 +1,218 @@
+"""Inference by a guide: stochastic variational inference, or any other loss of this library."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor, nn
+
+from pyro_dgp.guides.variational import Variational
+from pyro_dgp.internal.progress import Progress
+from pyro_dgp.losses import Loss
+from pyro_dgp.processes import ProcessFamily
+from pyro_dgp.propagation import Propagation
+from pyro_dgp.training.loop import OptimizerRecipe, adam, fit
+from pyro_dgp.training.validation import ValidatedFit, Validation, fit_validated
+from pyro_dgp.zoo.anatomy import anatomy_of
+from pyro_dgp.zoo.by_layer import ByLayer
+from pyro_dgp.zoo.inference import Figure, Fitted, Inference
+from pyro_dgp.zoo.predictors import GuidePredictor, Saved
+from pyro_dgp.zoo.recipes import elbo
+from pyro_dgp.zoo.settings import Settings
+
+#: One family for all Gaussian processes, one for each by name, or one for the first layer and one for those above.
+Families = ProcessFamily | Mapping[str, ProcessFamily] | ByLayer
+
+
+@runtime_checkable
+class Remarking(Protocol):
+    """A recipe that has something to say about the settings."""
+
+    def remarks(self, settings: Settings) -> list[str]:
+        """Sentences to be said before it starts."""
+
+
+@dataclass(frozen=True)
+class ByGuide(Inference):
+    """Stochastic variational inference, or any loss of this library: a process, a propagation, a loss.
+
+    >>> from pyro_dgp import ELBO, InducingPoints, SigmaPoints
+    >>> ByGuide(InducingPoints(20), SigmaPoints("qr3", 5), ELBO).approximates_posterior(Settings())
+    True
+
+    :param processes: what a guide takes, such as ``InducingPoints(20)``; or a function of the settings that makes it.
+    :param propagation: such as ``MonteCarlo(10)``; or a function of the settings that makes it.
+    :param loss: a class of losses, such as ``ELBO``; or a function of the settings and the number of training rows that makes one.
+    :param optimizer: builds the optimiser from the objective and the learning rate.
+    """
+
+    processes: Families | Callable[[Settings], Families]
+    propagation: Propagation | Callable[[Settings], Propagation]
+    loss: type[Loss] | Callable[[Settings, int], Loss] = elbo
+    optimizer: OptimizerRecipe = adam
+
+    def run(self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings, progress: Progress) -> Fitted:
+        """See :class:`Inference`."""
+        start = time.perf_counter()
+        site = anatomy_of(model, x, y).response
+        guide = self.guide(model, x, settings)
+        guide.initialize(x, y)
+        steps = settings.steps(len(x), settings.batch_size)
+        loss = self.made_loss(settings, len(x))
+        fit(
+            loss(model, guide),
+            x,
+            y,
+            steps=steps,
+            batch_size=settings.batch_size,
+            learning_rate=settings.learning_rate,
+            seed=settings.seed,
+            callback=lambda step, value: progress(step + 1, steps, {"loss": value}),
+            optimizer=self.optimizer,
+        )
+        figures = self.figures(guide, settings) | loss.figures()
+        seconds = time.perf_counter() - start
+        return Fitted(GuidePredictor(guide, site), len(x), steps, seconds, diagnostics=figures)
+
+    def restore(self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings, saved: Saved) -> GuidePredictor:
+        """See :class:`Inference`."""
+        site = anatomy_of(model, x, y).response
+        guide = self.guide(model, x, settings)
+        model.load_state_dict(saved.state("model"))
+        guide.load_state_dict(saved.state("guide"))
+        return GuidePredictor(guide, site)
+
+    def figures(self, guide: Variational, settings: Settings) -> dict[str, Figure]:
+        """M of the first layer, and mixture components of the propagation in training if there are hidden layers to carry."""
+        families = self._made_families(settings)
+        if isinstance(families, ByLayer):
+            first = families.first
+        else:
+            first = families if isinstance(families, ProcessFamily) else next(iter(families.values()))
+        figures: dict[str, Figure] = {"inducing": first.num_inducing}
+        return figures | ({"components": guide.propagation.num_components} if guide.hidden else {})
+
+    def guide(self, model: nn.Module, x: Tensor, settings: Settings) -> Variational:
+        """The guide before it is initialised.
+
+        :param x: inputs that the model can be called with, of which only the shapes matter.
+        """
+        families = self._made_families(settings)
+        if isinstance(families, ByLayer):
+            families = families.of(list(anatomy_of(model, x, None).functions))
+        return Variational(model, families, self.made_propagation(settings))
+
+    def made_propagation(self, settings: Settings) -> Propagation:
+        """The propagation of these settings."""
+        return self.propagation if isinstance(self.propagation, Propagation) else self.propagation(settings)
+
+    def made_loss(self, settings: Settings, rows: int) -> Loss:
+        """The loss of these settings for a number of training rows."""
+        if isinstance(self.loss, type):
+            return self.loss(rows)
+        return self.loss(settings, rows)
+
+    def _made_families(self, settings: Settings) -> Families:
+        given = self.processes
+        return given if isinstance(given, ProcessFamily | Mapping | ByLayer) else given(settings)
+
+    def approximates_posterior(self, settings: Settings) -> bool:
+        """By the loss."""
+        return self.made_loss(settings, 1).approximates_posterior
+
+    def check(self, settings: Settings) -> None:
+        """Whether processes and propagation can be built."""
+        self._made_families(settings)
+        self.made_propagation(settings)
+
+    def remarks(self, settings: Settings) -> list[str]:
+        """Those of the propagation."""
+        return self.propagation.remarks(settings) if isinstance(self.propagation, Remarking) else []
+
+
+@dataclass(frozen=True)
+class ByValidatedGuide(ByGuide):
+    """The same with validation rows, for losses that overfit: beta, early stopping and the checkpoint chosen by them.
+
+    >>> from pyro_dgp import InducingPoints, PredictiveLogLikelihood, SigmaPoints, Validation
+    >>> inference = ByValidatedGuide(
+    ...     InducingPoints(20, "diagonal", hidden_scale=1.0),
+    ...     SigmaPoints("qr3", 5),
+    ...     lambda settings, rows: PredictiveLogLikelihood(rows, settings.beta or 0.05),
+    ...     validation=Validation(betas=(0.1, 1.0)),
+    ... )
+    >>> inference.approximates_posterior(Settings())
+    False
+
+    :param loss: reads the beta of a run as ``settings.beta``.
+    :param validation: the held-out rows and the betas that are tried.
+    """
+
+    validation: Validation = Validation()
+
+    def run(self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings, progress: Progress) -> Fitted:
+        """See :class:`Inference`."""
+        start = time.perf_counter()
+        site = anatomy_of(model, x, y).response
+        guide = self.guide(model, x, settings)
+        result = fit_validated(
+            guide,
+            lambda beta, rows: self.made_loss(replace(settings, beta=beta), rows),
+            x,
+            y,
+            steps=settings.steps(len(x), settings.batch_size),
+            batch_size=settings.batch_size,
+            learning_rate=settings.learning_rate,
+            seed=settings.seed,
+            validation=self.validation,
+            split=settings.split,
+            beta=settings.beta if self.searches else self.validation.betas[0],
+            report=progress,
+            optimizer=self.optimizer,
+            site=site,
+        )
+        figures = self.figures(guide, settings) | _validation_figures(result)
+        seconds = time.perf_counter() - start
+        return Fitted(GuidePredictor(guide, site), result.rows, result.steps, seconds, diagnostics=figures)
+
+    def remarks(self, settings: Settings) -> list[str]:
+        """The held-out rows, and the search."""
+        searched = ", ".join(f"{beta:g}" for beta in self.validation.betas)
+        beta = f"beta from {searched}, " if settings.beta is None else f"beta {settings.beta:g} as given, "
+        return [
+            *super().remarks(settings),
+            f"holds out {self.validation.share:.0%} of the training rows for validation: "
+            f"{beta if self.searches else ''}best checkpoint{self._lengths()}",
+        ]
+
+    def _lengths(self) -> str:
+        shares = [f"{share:.0%}" for share in self.validation.runs]
+        return f" of runs over {' and '.join(shares)} of the steps" if len(shares) > 1 else ""
+
+    @property
+    def searches(self) -> bool:
+        """Whether there is a beta to choose."""
+        return len(self.validation.betas) > 1
+
+
+def _validation_figures(result: ValidatedFit) -> dict[str, Figure]:
+    """The choices of a validated run, for the results table."""
+    figures: dict[str, Figure] = {
+        "beta": result.beta,
+        "best_step": result.best_step,
+        "run_steps": result.run_steps,
+        "search_steps": result.search_steps,
+        "final_steps": result.steps - result.search_steps,
+        "n_validation": result.validation_rows,
+        "validation_nll": result.validation_nll,
+        "validation_error": result.validation_error,
+        "searched_validation_nll": {
+            f"{beta:g}": nll if math.isfinite(nll) else None for beta, nll in result.searched.items()
+        },
+        "validation_seconds": result.extra_seconds,
+    }
+    return figures if result.failure is None else figures | {"failure": result.failure}

@@ -1,0 +1,142 @@
+"""Inference by MCMC: kernels of Pyro's MCMC on the whitened model, in several chains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
+from torch import Tensor, nn
+
+from pyro_dgp.internal.progress import Progress
+from pyro_dgp.mcmc import run_chains
+from pyro_dgp.mcmc.diagnostics import convergence
+from pyro_dgp.zoo.anatomy import Anatomy, anatomy_of, free_parameters
+from pyro_dgp.zoo.by_guide import ByGuide
+from pyro_dgp.zoo.inference import Fitted, Inference
+from pyro_dgp.zoo.predictors import DrawsPredictor, Saved, predictive_means
+from pyro_dgp.zoo.recipes import elbo, inducing_points, monte_carlo
+from pyro_dgp.zoo.settings import Settings
+
+#: Draws of MCMC that a prediction is made from, at most.
+MOST_DRAWS = 1000
+
+#: Method of the zoo that gives hyperparameters without priors their values, and what it is made of.
+LEARNER_NAME, LEARNER = "dsvi", ByGuide(inducing_points, monte_carlo, elbo)
+
+#: Builds a kernel from the model, the training data and the settings.
+KernelRecipe = Callable[[nn.Module, Tensor, Tensor, Settings], MCMCKernel]
+
+
+def mcmc_points(settings: Settings) -> int | None:
+    """The largest training set of exact layers."""
+    return settings.mcmc_points
+
+
+@dataclass(frozen=True)
+class ByMCMC(Inference):
+    """Sampling by a kernel of Pyro's MCMC, chains in processes of their own.
+
+    >>> from pyro_dgp import EllipticalSlice, WhitenedNUTS
+    >>> by_slices = ByMCMC(EllipticalSlice)
+    >>> by_nuts = ByMCMC(lambda model, x, y, settings: WhitenedNUTS(model, max_tree_depth=4))
+    >>> by_nuts.most_rows(Settings(mcmc_points=50))
+    50
+
+    Hyperparameters with priors are sampled. Those without take values first that ``learner`` finds on the same rows, by the
+    ELBO with the settings of ``dsvi``, and keep them.
+
+    ``r_hat_max`` and ``ess_min`` of the results are over the log density and, at each training row, the function values of the
+    likelihood (the predictive mean given the draw). Values of hidden functions are not judged: a hidden function and its mirror
+    image explain the data equally well, so that chains may sit in either without being wrong.
+
+    :param kernel: a class of kernels that is called with the model, or a function of the model, the training data and the settings
+        that makes a kernel.
+    :param rows: from the settings to the largest training set; nothing if there is no limit.
+    :param folder: where chains are saved and resumed.
+    :param learner: inference that finds the hyperparameters that have no prior.
+    """
+
+    kernel: type[MCMCKernel] | KernelRecipe
+    rows: Callable[[Settings], int | None] = mcmc_points
+    folder: Path | None = None
+    learner: Inference = LEARNER
+
+    def run(self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings, progress: Progress) -> Fitted:
+        """See :class:`Inference`."""
+        if free_parameters(model):
+            few = replace(settings, inducing=min(settings.inducing, len(x)))
+            self.learner.run(model, x, y, few, _silent)
+        site = anatomy_of(model, x, y).response
+        kernel = self._made_kernel(model, x, y, settings)
+        result = run_chains(
+            kernel,
+            (x, y),
+            num_samples=settings.mcmc_samples,
+            warmup_steps=settings.warmup,
+            num_chains=settings.chains,
+            seed=settings.seed,
+            report=progress,
+            folder=self.folder,
+        )
+        inducing = dict(getattr(kernel.model, "inducing", {}))
+        predictor = DrawsPredictor(model, x, y, result.draws, inducing, predicted_draws(settings), site)
+        figures = convergence(
+            monitored(result.stats.get("lp"), predictive_means(predictor, x, settings.chains)),
+            result.stats.get("diverging"),
+        )
+        steps = (settings.warmup + settings.mcmc_samples) * settings.chains
+        return Fitted(predictor, len(x), steps, result.seconds, result.draws, result.stats, figures)
+
+    def restore(self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings, saved: Saved) -> DrawsPredictor:
+        """See :class:`Inference`."""
+        model.load_state_dict(saved.state("model"))
+        site = anatomy_of(model, x, y).response
+        draws, inducing = saved.group("draws"), saved.group("inducing")
+        return DrawsPredictor(model, x, y, draws, inducing, predicted_draws(settings), site)
+
+    def _made_kernel(self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> MCMCKernel:
+        if isinstance(self.kernel, type):
+            return self.kernel(model)
+        return self.kernel(model, x, y, settings)
+
+    def saving_to(self, folder: Path) -> ByMCMC:
+        """Chains are saved, and go on where they were interrupted."""
+        return replace(self, folder=folder)
+
+    def most_rows(self, settings: Settings) -> int | None:
+        """``mcmc_points`` for exact layers: each run of the model factorises one matrix of all rows for each of them."""
+        return self.rows(settings)
+
+    def remarks(self, settings: Settings) -> list[str]:
+        """The number of draws that predictions are made from."""
+        kept, total = predicted_draws(settings), settings.chains * settings.mcmc_samples
+        if kept == total:
+            return []
+        return [
+            f"predictions, the ArviZ file and the R-hat of function values are made from {kept} of its {total} draws"
+        ]
+
+    def remarks_on(self, anatomy: Anatomy) -> list[str]:
+        """Hyperparameters without priors."""
+        if not anatomy.free:
+            return []
+        named = ", ".join(anatomy.free)
+        return [f"no prior stands on {named}: fixed at the values that {LEARNER_NAME} learns on the same rows"]
+
+
+def predicted_draws(settings: Settings) -> int:
+    """Draws that predictions are made from: all, or :data:`MOST_DRAWS` at most, as many of each chain."""
+    return settings.chains * min(settings.mcmc_samples, max(1, MOST_DRAWS // settings.chains))
+
+
+def monitored(log_density: np.ndarray | None, means: Tensor) -> dict[str, Tensor]:
+    """The quantities by which chains are judged, see :class:`ByMCMC`: ``lp`` ``(chains, draws)`` and ``f`` ``(chains, draws, N)``."""
+    quantities = {"f": means}
+    return quantities if log_density is None else {"lp": means.new_tensor(log_density)} | quantities
+
+
+def _silent(step: int, total: int, figures: dict[str, float]) -> None:
+    """No progress."""

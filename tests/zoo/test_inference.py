@@ -1,0 +1,77 @@
+"""Inferences made by hand, and what samplers are judged by."""
+
+import doctest
+import importlib
+from dataclasses import replace
+
+import pytest
+import torch
+
+from pyro_dgp import ELBO, EllipticalSlice, InducingPoints, MonteCarlo
+from pyro_dgp.mcmc.diagnostics import convergence
+from pyro_dgp.zoo.anatomy import anatomy_of, free_parameters
+from pyro_dgp.zoo.by_guide import ByGuide
+from pyro_dgp.zoo.by_mcmc import ByMCMC
+from pyro_dgp.zoo.methods import METHODS
+from pyro_dgp.zoo.settings import Settings
+from tests.comparison.own_models import Heavy, Skip
+from tests.examples import TwoLayers, TwoSites, regression
+
+TOY = Settings(inducing=5, samples=2, epochs=2, mcmc_samples=8, warmup=2)
+
+
+def quiet(step, total, figures):
+    del step, total, figures
+
+
+@pytest.mark.parametrize("name", ["by_guide", "by_marginal_likelihood", "by_mcmc", "by_sghmc"])
+def test_the_examples_run(name):
+    results = doctest.testmod(importlib.import_module(f"pyro_dgp.zoo.{name}"))
+    assert results.attempted > 0 and results.failed == 0
+
+
+def test_objects_do_in_the_place_of_functions_of_the_settings():
+    x, y = regression(15)
+    by_hand = ByGuide(InducingPoints(5), MonteCarlo(2), ELBO)
+    predictions = []
+    for inference in (by_hand, METHODS["dsvi"].inference):
+        torch.manual_seed(0)
+        fitted = inference.run(TwoLayers(x), x, y, TOY, quiet)
+        torch.manual_seed(0)
+        predictions.append(fitted.predict(x).mean)
+    assert torch.equal(*predictions)
+
+
+def test_hyperparameters_without_priors_take_fitted_values_and_the_others_are_sampled():
+    x, y = regression(10)
+    model = Skip(x)
+    before = model.likelihood.variance.detach().clone()
+    inference = ByMCMC(EllipticalSlice)
+    fitted = inference.run(model, x, y, TOY, quiet)
+    assert not torch.equal(model.likelihood.variance, before)
+    assert fitted.draws["top.kernel.lengthscale"].shape == (1, 8, 3)
+    said = inference.remarks_on(anatomy_of(model, x, y))[0]
+    assert said.startswith("no prior stands on hidden.kernel.lengthscale, ") and "dsvi learns on the same rows" in said
+    heavy = Heavy(x)
+    assert inference.remarks_on(anatomy_of(heavy, x, y)) == [] and free_parameters(heavy) == ()
+
+
+def test_what_does_not_train_is_left_where_it_is():
+    x, y = regression(10)
+    model = Skip(x).requires_grad_(False)
+    before = model.likelihood.variance.detach().clone()
+    ByMCMC(EllipticalSlice).run(model, x, y, TOY, quiet)
+    assert torch.equal(model.likelihood.variance, before)
+
+
+def test_chains_are_judged_by_their_density_and_the_function_values_at_the_data():
+    """Function values are m + L eps of the draws; the whitened values themselves would give other figures."""
+    x, y = regression(10)
+    model = TwoSites().requires_grad_(False)
+    fitted = ByMCMC(EllipticalSlice).run(model, x, y, replace(TOY, mcmc_samples=40), quiet)
+    with torch.no_grad():
+        f = torch.stack([model.gp(x).unwhiten(eps) for eps in fitted.draws["f_whitened"][0]])
+    expected = convergence({"lp": torch.as_tensor(fitted.sample_stats["lp"]), "f": f[None, ..., 0]}, None)
+    assert fitted.diagnostics["r_hat_max"] == pytest.approx(expected["r_hat_max"], rel=1e-4)
+    assert fitted.diagnostics["ess_min"] == pytest.approx(expected["ess_min"], rel=1e-4)
+    assert fitted.diagnostics["ess_min"] != pytest.approx(convergence(fitted.draws, None)["ess_min"], rel=1e-2)
