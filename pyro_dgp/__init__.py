@@ -2,6 +2,11 @@
 
 # The comparison, each name from the file that defines it.
 from pyro_dgp.comparison.gap_figure import draw_gap
+from pyro_dgp.comparison.gap_study import GapResult
+from pyro_dgp.comparison.keep import load_fit
+from pyro_dgp.comparison.method_fit import MethodFit
+from pyro_dgp.comparison.results import ComparisonResult
+from pyro_dgp.comparison.run import MethodFailedError, compare
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.letters import describe_letters, inside_letters, letters
 from pyro_dgp.data.named import load_default, load_named
@@ -69,6 +74,7 @@ from pyro_dgp.prediction.from_guide import predict
 from pyro_dgp.prediction.gap import InferenceGap, inference_gap
 from pyro_dgp.prediction.mixture import Mixture
 from pyro_dgp.prediction.prediction import Prediction
+from pyro_dgp.prediction.rescaled import RescaledPrediction
 from pyro_dgp.prediction.scores import coverage, pit, scores
 from pyro_dgp.processes import (
     AffineMaps,
@@ -85,6 +91,12 @@ from pyro_dgp.propagation import MonteCarlo, Propagation, SigmaPoints, WithMean
 from pyro_dgp.training.compiled_objective import CompiledObjective
 from pyro_dgp.training.loop import FitResult, adam, adam_for_networks, fit, fit_stream
 from pyro_dgp.training.validation import ValidatedFit, Validation, fit_validated
+from pyro_dgp.zoo.by_guide import ByGuide, ByValidatedGuide
+from pyro_dgp.zoo.by_layer import ByLayer
+from pyro_dgp.zoo.by_marginal_likelihood import ByMarginalLikelihood
+from pyro_dgp.zoo.by_mcmc import ByMCMC
+from pyro_dgp.zoo.by_sghmc import BySGHMC
+from pyro_dgp.zoo.inference import Fitted, Inference
 from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.settings import Settings
 
@@ -102,7 +114,14 @@ __all__ = [
     "ArcCosine",
     "Ascent",
     "Bernoulli",
+    "ByGuide",
+    "ByLayer",
+    "ByMCMC",
+    "ByMarginalLikelihood",
+    "BySGHMC",
+    "ByValidatedGuide",
     "Chains",
+    "ComparisonResult",
     "CompiledDensity",
     "CompiledObjective",
     "ConditionedProcess",
@@ -115,15 +134,18 @@ __all__ = [
     "EllipticalSlice",
     "FeatureExtractor",
     "FitResult",
+    "Fitted",
     "FromGPyTorch",
     "FromPyroContrib",
     "FunctionPrior",
     "GammaDivergence",
+    "GapResult",
     "GaussHermite",
     "Gaussian",
     "GaussianProcess",
     "InducingDraws",
     "InducingPoints",
+    "Inference",
     "InferenceFunctions",
     "InferenceGap",
     "Kernel",
@@ -137,6 +159,8 @@ __all__ = [
     "Matern32",
     "Matern52",
     "Mean",
+    "MethodFailedError",
+    "MethodFit",
     "Mixture",
     "MonteCarlo",
     "NumpyStream",
@@ -153,6 +177,7 @@ __all__ = [
     "Projection",
     "Propagation",
     "RationalQuadratic",
+    "RescaledPrediction",
     "Scaled",
     "Settings",
     "SigmaPoints",
@@ -173,6 +198,7 @@ __all__ = [
     "Zero",
     "adam",
     "adam_for_networks",
+    "compare",
     "concatenate_inputs",
     "convergence",
     "coverage",
@@ -189,6 +215,7 @@ __all__ = [
     "letters",
     "load",
     "load_default",
+    "load_fit",
     "load_named",
     "module_local_parameters",
     "pit",

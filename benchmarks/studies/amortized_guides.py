@@ -23,7 +23,7 @@ from torch import Tensor
 
 from benchmarks.common.experiments import Experiment, main
 from benchmarks.common.models import Stack
-from pyro_dgp import AffineMaps, Gaussian, GaussianProcess, Matern52
+from pyro_dgp import AffineMaps, AmortizedInducingPoints, Gaussian, GaussianProcess, Matern52
 from pyro_dgp.zoo.architecture import Architecture
 from pyro_dgp.zoo.by_guide import ByGuide
 from pyro_dgp.zoo.by_layer import ByLayer
@@ -51,6 +51,7 @@ def paper_points(settings: Settings) -> ByLayer:
     """Return the zoo's inducing points with networks as narrow as the paper's: the smaller of their inputs and outputs."""
     narrow = AffineMaps(narrowest=1)
     points = row_points(settings)
+    assert isinstance(points.first, AmortizedInducingPoints) and isinstance(points.above, AmortizedInducingPoints)
     return ByLayer(replace(points.first, recipe=narrow), replace(points.above, recipe=narrow))
 
 

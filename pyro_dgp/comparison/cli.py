@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parser().parse_args(arguments)
     try:
         status: int = parsed.run(parsed)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, ImportError) as error:
         print(f"pyro-dgp: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
     return status

@@ -9,6 +9,19 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from pyro_dgp.comparison.own_model import model_from_file
+from pyro_dgp.comparison.progress_bars import Bars
+from pyro_dgp.comparison.request import (
+    FIRST_FOLDS,
+    FIRST_METHODS,
+    FIRST_SETTINGS,
+    Request,
+    check,
+    default_methods,
+)
+from pyro_dgp.comparison.run import MethodFailedError, run
+from pyro_dgp.comparison.tables import gap_table, table
+from pyro_dgp.data.named import NAMED, find
 from pyro_dgp.zoo.settings import Settings
 
 EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
@@ -16,14 +29,19 @@ EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
 
 def add_compare(commands: Any) -> None:
     """Add the command to those of the parser."""
-    defaults = Settings()
     command = commands.add_parser(
         "compare",
         help="fit several methods to one data set and compare them",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        description="Fit several methods to one data set and compare them. Without --data and --model it runs a first example: a scan line "
+        "of a photograph, in a few minutes, with settings of its own.",
     )
     add = command.add_argument
-    add("--data", type=Path, metavar="FILE", help="CSV or Parquet with a header, or .npz with X, y; or diabetes")
+    add(
+        "--data",
+        type=Path,
+        metavar="FILE",
+        help=f"CSV or Parquet with a header, or .npz with X, y; or one of {', '.join(NAMED)}",
+    )
     add("--target", metavar="COLUMN", help="target column of a table; none: the last")
     add(
         "--model",
@@ -35,86 +53,101 @@ def add_compare(commands: Any) -> None:
         metavar="A,B,C",
         help="methods to run, see 'pyro-dgp methods'; none: a few",
     )
-    _add_training(add, defaults)
+    _add_training(add)
     _add_machine(add)
-    _add_sampling(add, defaults)
+    _add_sampling(add)
     add(
         "--gap",
         metavar="NAME",
         help="also measure the distance of deep methods from this sampler (ess, nuts) on one model; none: do not",
     )
-    add("--output", type=Path, metavar="DIR", default=Path("comparison"), help="folder for the results")
+    add(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        default=Path("comparison"),
+        help="folder for the results (default: comparison)",
+    )
     add("--resume", action="store_true", help="go on in DIR: what has finished is not run again")
     command.set_defaults(run=_compare)
 
 
-def _add_training(add: Any, defaults: Settings) -> None:
+def _add_training(add: Any) -> None:
     """Options of the zoo's model and of training."""
-    add("--layers", type=int, metavar="L", default=defaults.layers, help="layers of deep methods")
-    add("--width", type=int, metavar="W", default=defaults.width, help="outputs of hidden layers")
-    add("--inducing", type=int, metavar="M", default=defaults.inducing, help="inducing points")
-    add("--row-inducing", type=int, metavar="M", default=defaults.row_inducing, help="those of a row, amortised")
-    add("--samples", type=int, metavar="S", default=defaults.samples, help="samples in training")
-    add("--kernel", metavar="NAME", default=defaults.kernel, help="kernel of every layer")
-    add("--batch-size", type=int, metavar="B", default=defaults.batch_size, help="rows of a training step")
-    add("--epochs", type=int, metavar="E", default=defaults.epochs, help="passes over the data; none: about 2000 steps")
-    add("--learning-rate", type=float, metavar="R", default=defaults.learning_rate, help="of Adam")
+    add("--layers", type=int, metavar="L", help=_with_default("layers of deep methods", "layers"))
+    add("--width", type=int, metavar="W", help=_with_default("outputs of hidden layers", "width"))
+    add("--inducing", type=int, metavar="M", help=_with_default("inducing points", "inducing"))
+    add("--row-inducing", type=int, metavar="M", help=_with_default("those of a row, amortised", "row_inducing"))
+    add("--samples", type=int, metavar="S", help=_with_default("samples in training", "samples"))
+    add("--kernel", metavar="NAME", help=_with_default("kernel of every layer", "kernel"))
+    add("--batch-size", type=int, metavar="B", help=_with_default("rows of a training step", "batch_size"))
+    add("--epochs", type=int, metavar="E", help=_with_default("passes over the data; none: about 2000 steps", "epochs"))
+    add("--learning-rate", type=float, metavar="R", help=_with_default("of Adam", "learning_rate"))
     add(
         "--beta", type=float, metavar="B", help="weight of the KL in predictive losses; none: chosen on validation rows"
     )
-    add("--split", type=int, metavar="K", default=defaults.split, help="train/test split")
-    add("--seed", type=int, metavar="I", default=defaults.seed, help="of everything random")
+    add("--split", type=int, metavar="K", help=_with_default("train/test split", "split"))
+    add("--seed", type=int, metavar="I", help=_with_default("of everything random", "seed"))
     add("--folds", type=int, metavar="K", help="folds of a cross-validation in the place of one split")
 
 
 def _add_machine(add: Any) -> None:
     """Options of where and how it runs."""
-    add("--dtype", choices=["float32", "float64"], default="float64", help="of everything")
-    add("--device", choices=["auto", "cpu", "cuda"], default="auto", help="where it runs")
+    add("--dtype", choices=["float32", "float64"], default="float64", help="of everything (default: float64)")
+    add("--device", choices=["auto", "cpu", "cuda"], default="auto", help="where it runs (default: auto)")
     add("--threads", type=int, metavar="T", help="of torch; none: its own choice")
 
 
-def _add_sampling(add: Any, defaults: Settings) -> None:
+def _add_sampling(add: Any) -> None:
     """Options of samplers."""
-    add("--mcmc-points", type=int, metavar="P", default=defaults.mcmc_points, help="training rows of MCMC at most")
-    add("--mcmc-samples", type=int, metavar="K", default=defaults.mcmc_samples, help="draws of a chain")
-    add("--warmup", type=int, metavar="K", default=defaults.warmup, help="warm-up iterations of a chain")
+    add("--mcmc-points", type=int, metavar="P", help=_with_default("training rows of MCMC at most", "mcmc_points"))
+    add("--mcmc-samples", type=int, metavar="K", help=_with_default("draws of a chain", "mcmc_samples"))
+    add("--warmup", type=int, metavar="K", help=_with_default("warm-up iterations of a chain", "warmup"))
     add(
         "--chains",
         type=int,
         metavar="C",
-        default=defaults.chains,
-        help="MCMC chains, as many at a time as there are cores; one is judged by its halves",
+        help=_with_default("MCMC chains, as many at a time as there are cores; one is judged by its halves", "chains"),
     )
 
 
-def _compare(parsed: argparse.Namespace) -> int:
-    from pyro_dgp.comparison.own_model import model_from_file
-    from pyro_dgp.comparison.progress_bars import Bars
-    from pyro_dgp.comparison.request import Request, check, default_methods
-    from pyro_dgp.comparison.run import MethodFailedError, run
-    from pyro_dgp.comparison.tables import gap_table, table
-    from pyro_dgp.data.reading import load
+def _with_default(text: str, field: str) -> str:
+    default = getattr(Settings(), field)
+    return text if default is None else f"{text} (default: {default})"
 
+
+def _request(parsed: argparse.Namespace) -> Request:
+    """What the options ask for. Where neither data nor a model are named, the first example fills in what is not given."""
     model = None if parsed.model is None else model_from_file(parsed.model)
-    named = None if parsed.methods is None else [name.strip() for name in parsed.methods.split(",")]
-    request = Request(
+    is_first = parsed.data is None and model is None
+    base = FIRST_SETTINGS if is_first else Settings()
+    given = {f.name: getattr(parsed, f.name) for f in fields(Settings) if getattr(parsed, f.name) is not None}
+    if parsed.methods is not None:
+        methods = tuple(name.strip() for name in parsed.methods.split(",") if name.strip())
+    else:
+        methods = FIRST_METHODS if is_first else default_methods(model)
+    folds = FIRST_FOLDS if is_first and parsed.folds is None and parsed.split is None else parsed.folds
+    return Request(
         output=parsed.output,
-        methods=default_methods(model) if named is None else tuple(filter(None, named)),
-        settings=Settings(**{f.name: getattr(parsed, f.name) for f in fields(Settings)}),
+        methods=methods,
+        settings=replace(base, **given),
         model=model,
-        folds=parsed.folds,
+        folds=folds,
         dtype=parsed.dtype,
         device=parsed.device,
         threads=parsed.threads,
         resume=parsed.resume,
         gap=parsed.gap,
     )
+
+
+def _compare(parsed: argparse.Namespace) -> int:
+    request = _request(parsed)
     check(request)
     if parsed.target is not None and parsed.data is None:
         raise ValueError("--target names a column of --data, which is not given")
     if parsed.data is not None:
-        request = replace(request, dataset=load(parsed.data, parsed.target))
+        request = replace(request, dataset=find(parsed.data, parsed.target))
     bars = Bars()
     try:
         result = run(request, say=bars.say, progress=bars.start)

@@ -35,6 +35,9 @@ _MOST_ROWS = 1000
 #: Levels of the calibration curve.
 LEVELS = torch.linspace(0.05, 0.95, 19)
 
+#: Points of one input at which bands are drawn.
+_GRID = 600
+
 #: Draws by which quantiles are estimated of a likelihood that has no distribution function.
 _DRAWS = 2000
 
@@ -170,7 +173,7 @@ def pooled_scores(folds: Sequence[Fold], parts: Sequence[Part]) -> dict[str, Any
     Of a single split they are those of its test rows, and ``nll``, ``rmse`` and ``crps`` are on the scale of the target standardised by
     its training rows. Folds are standardised each by its own training rows, so their scores are first brought to the target's own units,
     pooled there (means over all rows; for ``rmse`` of squares), and then divided by **one** scale for all folds: the root mean square of
-    their training standard deviations. ``nll_per_fold`` is on that scale, too.
+    their training standard deviations. ``nll_per_fold``, ``rmse_per_fold`` and ``crps_per_fold`` are on that scale, too.
     """
     if len(folds) == 1:
         return {name: folds[0].figures[name] for name in _SCORES}
@@ -191,6 +194,8 @@ def pooled_scores(folds: Sequence[Fold], parts: Sequence[Part]) -> dict[str, Any
         **original,
         "folds": len(folds),
         "nll_per_fold": [float(value) for value in nll - math.log(scale)],
+        "rmse_per_fold": [float(value) for value in rmse / scale],
+        "crps_per_fold": [float(value) for value in crps / scale],
     }
 
 
@@ -242,22 +247,23 @@ def _curves(folds: Sequence[Fold]) -> Curves:
     tensors |= dict(zip(("mean", "low", "high"), _band(prediction), strict=True))
     if part.x_train.shape[1] == 1:
         both = torch.cat([part.x_train, part.x_test])
-        margin = 0.1 * (both.max() - both.min())
-        grid = torch.linspace(float(both.min() - margin), float(both.max() + margin), 200).to(both)[:, None]
-        names = ("grid_mean", "grid_low", "grid_high")
-        tensors |= {"grid": grid[:, 0]} | dict(zip(names, _band(fold.fitted.predict(grid)), strict=True))
+        margin = 0.02 * (both.max() - both.min())
+        grid = torch.linspace(float(both.min() - margin), float(both.max() + margin), _GRID).to(both)[:, None]
+        names = ("grid_mean", "grid_low", "grid_low_50", "grid_high_50", "grid_high")
+        bands = _band(fold.fitted.predict(grid), (0.05, 0.25, 0.75, 0.95))
+        tensors |= {"grid": grid[:, 0]} | dict(zip(names, bands, strict=True))
         tensors |= {"x_train": part.x_train[:, 0], "y_train": part.y_train, "x_test": part.x_test[:, 0]}
     return {name: values.detach().cpu().numpy() for name, values in tensors.items()}
 
 
-def _band(prediction: Prediction) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, and 5 % and 95 % quantiles: those of draws where the likelihood has no distribution function."""
+def _band(prediction: Prediction, levels: Sequence[float] = (0.05, 0.95)) -> tuple[Tensor, ...]:
+    """Mean and quantiles, estimated from draws where the likelihood has no distribution function."""
     try:
-        low, high = prediction.quantile([0.05, 0.95])
+        quantiles = prediction.quantile(levels)
     except NotImplementedError:
         draws = prediction.sample((_DRAWS,))
-        low, high = draws.quantile(torch.tensor([0.05, 0.95]).to(draws), 0)
-    return prediction.mean, low, high
+        quantiles = draws.quantile(torch.tensor(levels).to(draws), 0)
+    return prediction.mean, *quantiles
 
 
 def _coverage(fold: Fold) -> Tensor:

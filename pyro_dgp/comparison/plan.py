@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from pyro_dgp.comparison.figures import Axis
 from pyro_dgp.comparison.files import Row
 from pyro_dgp.comparison.parts import Part, masks_of, part_of
 from pyro_dgp.comparison.rehearsal import as_the_model_has_it, own_anatomy, refusals
@@ -44,6 +45,18 @@ class Plan:
         generator = torch.Generator().manual_seed(self.settings.seed)
         say(f"{method.name}: trained on a random subset of {most} of the {rows} training rows")
         return torch.randperm(rows, generator=generator)[:most]
+
+    @property
+    def input_axis(self) -> Axis:
+        """Name and units of the first input, for figures of one input."""
+        columns, scaler = self.dataset.columns, self.parts[0].inputs
+        return Axis(columns[0] if columns else "input", mean=float(scaler.mean[0]), scale=float(scaler.scale[0]))
+
+    @property
+    def target_axis(self) -> Axis:
+        """Name and units of the target, for figures."""
+        scaler = self.parts[0].target
+        return Axis(self.dataset.target, mean=float(scaler.mean), scale=float(scaler.scale))
 
     def remarks(self, method: Method) -> list[str]:
         """Sentences to be said before a method starts."""

@@ -6,6 +6,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyro_dgp.data.reading import read_arrays, read_table
+from pyro_dgp.internal.optional import optional
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -57,30 +60,17 @@ def read_rows(path: Path) -> pd.DataFrame:
 
     :raises ValueError: one sentence for a file that cannot be read, or holds no rows or no numbers.
     """
-    import numpy as np
-    import pandas as pd
-
     if not path.is_file():
         raise ValueError(f"there is no file {str(path)!r}: check the path given to --data")
-    try:
-        if path.suffix.lower() == ".npz":
-            with np.load(path, allow_pickle=False) as archive:
-                table = pd.DataFrame(archive["X"])
-                if "y" in archive.files:
-                    table["y"] = archive["y"].reshape(len(table))
-        else:
-            table = pd.read_parquet(path) if path.suffix.lower() == ".parquet" else pd.read_csv(path)
-    except ImportError as error:
-        raise ValueError(f"reading {path.name!r} needs pyarrow: pip install 'pyro-dgp[parquet]'") from error
-    except (ValueError, OSError, KeyError) as error:
-        raise ValueError(
-            f"{path.name!r} cannot be read ({str(error).strip().splitlines()[0]}): check the file"
-        ) from error
+    if path.suffix.lower() != ".npz":
+        return read_table(path)
+    pd = optional("pandas", extra="compare", what="a table of predictions")
+    arrays = read_arrays(path, needed=("X",))
+    table = pd.DataFrame(arrays["X"])
+    if "y" in arrays:
+        table["y"] = arrays["y"].reshape(len(table))
     if table.empty:
         raise ValueError(f"{path.name!r} has zero rows: give a file with data")
-    words = [str(name) for name in table.columns if not pd.api.types.is_numeric_dtype(table[name])]
-    if words:
-        raise ValueError(f"column {words[0]!r} of {path.name!r} does not hold numbers: encode or drop it")
     return table
 
 
@@ -94,8 +84,8 @@ def predicted(fit: MethodFit, rows: pd.DataFrame, target: str | None = None) -> 
     :raises ValueError: one sentence for a column that is missing.
     """
     import numpy as np
-    import pandas as pd
 
+    pd = optional("pandas", extra="compare", what="a table of predictions")
     if target is not None and target not in rows.columns:
         raise ValueError(f"the new rows have no column {target!r}: they have {', '.join(map(str, rows.columns))}")
     target = target or (fit.target_name if fit.target_name in rows.columns else None)

@@ -14,6 +14,7 @@ from torch import Tensor
 from pyro_dgp.comparison.gap_study import GapStudy
 from pyro_dgp.comparison.own_model import OwnModel
 from pyro_dgp.data.dataset import Dataset
+from pyro_dgp.internal.optional import require
 from pyro_dgp.internal.progress import Progress
 from pyro_dgp.models.deep_gp import KERNELS
 from pyro_dgp.zoo.architecture import Architecture
@@ -23,6 +24,11 @@ from pyro_dgp.zoo.settings import Settings
 
 #: Methods that are compared if none are named: on the zoo's models, and on a model of the user's own.
 DEFAULT_METHODS, OWN_METHODS = ("exact-gp", "svgp", "ppgpr", "dsvi", "nuts"), ("dsvi", "dspp", "nuts")
+
+#: Methods, settings and folds where no data are named: the scan line of a photograph, one input and 320 rows, in a few minutes.
+FIRST_METHODS = ("exact-gp", "svgp", "dsvi", "dspp")
+FIRST_SETTINGS = Settings(width=1, inducing=50, samples=8, batch_size=120, epochs=400, learning_rate=0.03)
+FIRST_FOLDS = 4
 
 #: Method by its name in the table, or a name and an inference made by hand.
 Named = str | tuple[str, Inference]
@@ -35,7 +41,7 @@ Say = Callable[[str], None]
 class Request:
     """What is compared, and where the results go.
 
-    :ivar dataset: the data; those of :func:`~pyro_dgp.data.dataset.load_default` if not given.
+    :ivar dataset: the data; those of :func:`~pyro_dgp.data.named.load_default` if not given.
     :ivar methods: names of the table, or pairs of a name and an inference.
     :ivar settings: for all methods.
     :ivar model: the model that every method fits; each the zoo's own if not given.
@@ -108,7 +114,11 @@ def _method(given: Named, own: Architecture | None) -> Method:
 
 
 def check(request: Request) -> None:
-    """Raise ``ValueError`` with one sentence for anything in the request that cannot be run."""
+    """Raise ``ValueError`` with one sentence for anything in the request that cannot be run.
+
+    :raises ImportError: if a package that every comparison needs is missing.
+    """
+    require("arviz", "h5netcdf", "matplotlib", "scoringrules", extra="compare", what="a comparison")
     _check_methods(request)
     _check_settings(request)
     if request.output is not None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pyro_dgp.comparison.figures import STANDARDISED_INPUT, STANDARDISED_TARGET, Axis, plot_comparison
 from pyro_dgp.comparison.files import Curves, Row, atomically
 from pyro_dgp.comparison.gap_study import GapResult
 from pyro_dgp.comparison.method_fit import MethodFit
@@ -22,11 +23,14 @@ class ComparisonResult:
     :ivar rows: a row of figures for each method, as in ``results.json``.
     :ivar curves: what the figure shows of each method.
     :ivar dataset: name of the data.
+    :ivar input_axis: name and units of the input, if there is one, and ``target_axis``, those of the target.
     """
 
     rows: list[Row]
     curves: dict[str, Curves]
     dataset: str
+    input_axis: Axis = STANDARDISED_INPUT
+    target_axis: Axis = STANDARDISED_TARGET
     fits: dict[str, Callable[[], MethodFit]] = field(default_factory=dict)
     measure: Callable[[str], GapResult] | None = None
 
@@ -46,9 +50,18 @@ class ComparisonResult:
 
     def draw(self, path: Path | str) -> None:
         """Write the figure of the comparison."""
-        from pyro_dgp.comparison.figures import plot_comparison
 
-        atomically(Path(path), lambda temporary: plot_comparison(self.rows, self.curves, temporary, self.dataset))
+        def draw(temporary: Path) -> None:
+            plot_comparison(
+                self.rows,
+                self.curves,
+                temporary,
+                self.dataset,
+                input_axis=self.input_axis,
+                target_axis=self.target_axis,
+            )
+
+        atomically(Path(path), draw)
 
     def gap(self, reference: str = "ess") -> GapResult:
         """Fit the deep methods and a sampler to one and the same model and rows, and measure how far they are from it.

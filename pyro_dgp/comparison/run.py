@@ -188,7 +188,15 @@ class _Run:
         if self.output is not None:
             curves = {row["method"]: read_curves(self.output, row["method"]) for row in finished}
             fits = {row["method"]: partial(self._loaded, row["method"]) for row in finished}
-        self.result = ComparisonResult(list(finished), curves, plan.dataset.name, fits, self._measure)
+        self.result = ComparisonResult(
+            list(finished),
+            curves,
+            plan.dataset.name,
+            input_axis=plan.input_axis,
+            target_axis=plan.target_axis,
+            fits=fits,
+            measure=self._measure,
+        )
 
     def methods(self) -> None:
         """Run every method of the plan; one that stops with a numerical error leaves the others."""

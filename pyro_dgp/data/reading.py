@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ def load(path: str | Path, target: str | None = None) -> Dataset:
     if suffix == ".npz":
         dataset = _from_npz(path, target)
     elif suffix in (".csv", ".parquet"):
-        dataset = _from_table(path, suffix, target)
+        dataset = _from_table(path, target)
     else:
         raise ValueError(f"{path.name!r} is neither CSV, Parquet nor .npz: convert it to one of them")
     check(dataset)
@@ -37,7 +38,7 @@ def load(path: str | Path, target: str | None = None) -> Dataset:
 def _from_npz(path: Path, target: str | None) -> Dataset:
     if target is not None:
         raise ValueError(f"--target names a column of a table, and {path.name!r} is .npz with its target in 'y'")
-    arrays = _read_arrays(path)
+    arrays = read_arrays(path)
     x, y, splits = arrays["X"], arrays["y"], arrays.get("splits")
     if np.iscomplexobj(x) or np.iscomplexobj(y):
         raise ValueError(f"{path.name!r} holds complex numbers: give real inputs and targets")
@@ -51,7 +52,7 @@ def _from_npz(path: Path, target: str | None) -> Dataset:
     return Dataset(path.stem, x.astype(float), y.astype(float), splits=None if splits is None else splits == 1)
 
 
-def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+def read_arrays(path: Path, needed: Sequence[str] = ("X", "y")) -> dict[str, NDArray[Any]]:
     """The arrays ``X``, ``y`` and, if there, ``splits``."""
     try:
         with path.open("rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:
@@ -62,7 +63,7 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
         raise ValueError(
             f"{path.name!r} cannot be read as .npz ({error}): save it with numpy.savez(X=..., y=...)"
         ) from error
-    for name in ("X", "y"):
+    for name in needed:
         if name not in arrays:
             raise ValueError(f"{path.name!r} has no array {name!r}: save it with numpy.savez(X=..., y=...)")
         if not np.issubdtype(arrays[name].dtype, np.number):
@@ -70,18 +71,12 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def _from_table(path: Path, suffix: str, target: str | None) -> Dataset:
-    pandas = optional("pandas", extra="compare", what=f"reading {path.name!r}")
-    table = _read_table(pandas, path, suffix)
+def _from_table(path: Path, target: str | None) -> Dataset:
+    table = read_table(path)
     target = str(table.columns[-1]) if target is None and len(table.columns) else target
     if target is None or target not in table.columns:
         columns = ", ".join(map(str, table.columns[:20]))
         raise ValueError(f"{path.name!r} has no column {target!r}: its columns are {columns}")
-    if table.empty and len(table.columns):
-        raise ValueError(f"{path.name!r} has zero rows: give a file with data")
-    words = [str(name) for name in table.columns if not pandas.api.types.is_numeric_dtype(table[name])]
-    if words:
-        raise ValueError(f"column {words[0]!r} of {path.name!r} does not hold numbers: encode or drop it")
     inputs = table.drop(columns=[target])
     return Dataset(
         path.stem,
@@ -92,11 +87,24 @@ def _from_table(path: Path, suffix: str, target: str | None) -> Dataset:
     )
 
 
-def _read_table(pandas: Any, path: Path, suffix: str) -> Any:
+def read_table(path: Path) -> Any:
+    """A table of numbers, as pandas has it, from CSV or Parquet with a header.
+
+    :raises ValueError: one sentence for a file that cannot be read, has no rows, or holds something else than numbers.
+    :raises ImportError: if the package is missing that reads such files.
+    """
+    pandas = optional("pandas", extra="compare", what=f"reading {path.name!r}")
+    suffix = path.suffix.lower()
     if suffix == ".parquet":
         optional("pyarrow", extra="parquet", what=f"reading {path.name!r}")
     try:
-        return pandas.read_csv(path) if suffix == ".csv" else pandas.read_parquet(path)
+        table = pandas.read_csv(path) if suffix == ".csv" else pandas.read_parquet(path)
     except (ValueError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(f"{path.name!r} cannot be read as {suffix[1:]} ({reason}): check the file") from error
+    if table.empty and len(table.columns):
+        raise ValueError(f"{path.name!r} has zero rows: give a file with data")
+    words = [str(name) for name in table.columns if not pandas.api.types.is_numeric_dtype(table[name])]
+    if words:
+        raise ValueError(f"column {words[0]!r} of {path.name!r} does not hold numbers: encode or drop it")
+    return table
