@@ -145,14 +145,8 @@ def predict_mcmc(
     if x.dim() != 2 or len(x) == 0:
         raise ValueError(f"test inputs have shape (N, D) with N at least 1, got {tuple(x.shape)}")
     _check_shapes(x_train, x, draws)
-    inducing = model.inducing if isinstance(model, WhitenedModel) else {}
+    inducing = _inducing_inputs_of(model, draws)
     model = without_whitening(model)
-    sparse = [name for name in draws if is_inducing(name)]
-    if sparse and not inducing:
-        raise ValueError(
-            f"the draws hold {sparse[0]!r}, inducing variables: give the whitened(model, inducing_inputs(...)) that was sampled, not the "
-            "model alone"
-        )
     total = len(next(iter(draws.values()))) if draws else 1
     chosen = [{name: values[i] for name, values in draws.items()} for i in equally_spaced(total, num_draws)]
     scope = modules_of(model)
@@ -189,6 +183,18 @@ def predict_mcmc(
         one = _of_elements(observation(slice(0, 1), 0))
         event_shape = (one.batch_shape + one.event_shape)[1:]
     return Prediction(evaluate, len(x), Size(event_shape), batch_size=batch_size)
+
+
+def _inducing_inputs_of(model: Any, draws: Mapping[str, Tensor]) -> Inputs:
+    """The inducing inputs of a whitened model; raises if there are none and the draws hold inducing variables."""
+    inducing: Inputs = model.inducing if isinstance(model, WhitenedModel) else {}
+    sparse = [name for name in draws if is_inducing(name)]
+    if sparse and not inducing:
+        raise ValueError(
+            f"the draws hold {sparse[0]!r}, inducing variables: give the whitened(model, inducing_inputs(...)) that was sampled, not the "
+            "model alone"
+        )
+    return inducing
 
 
 def _check_shapes(x_train: Tensor, x: Tensor, draws: Mapping[str, Tensor]) -> None:

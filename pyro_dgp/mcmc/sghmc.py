@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -115,23 +115,20 @@ class StochasticGradientHMC:
             sampled = _sampled(guide)
             chain = _HamiltonianState(list(sampled.values()), self.friction)
             others = [p for p in loss.parameters() if all(p is not v for v in sampled.values())]
-            adam = torch.optim.Adam(others, lr=self.learning_rate, fused=True)
-            schedule = torch.optim.lr_scheduler.LambdaLR(adam, lambda step: decay(step / max(self.burn_in, 1)))
-            past: deque[list[Tensor]] = deque(maxlen=self.window)
+            window = _MovingWindow(others, self)
             kept: list[list[Tensor]] = []
             potentials = []
-            for step in range(total):
+
+            def of_next_rows() -> Tensor:
                 index = next(rows)
-                potential = loss(x[index], y[index])
+                value: Tensor = loss(x[index], y[index])
+                return value
+
+            for step in range(total):
+                potential = of_next_rows()
                 chain.move(potential, self._step(step, len(x)), adapt=step < self.burn_in)
                 if step < self.burn_in and self.learning_rate > 0:
-                    past.append(chain.copy())
-                    with chain.at(past[int(torch.randint(len(past), ()))]):
-                        adam.zero_grad()
-                        index = next(rows)
-                        (loss(x[index], y[index]) / len(x)).backward()
-                        adam.step()
-                        schedule.step()
+                    window.train(chain, lambda: of_next_rows() / len(x))
                 elif step >= self.burn_in and (step - self.burn_in + 1) % self.thin == 0:
                     kept.append(chain.copy())
                     potentials.append(float(potential.detach()))
@@ -192,6 +189,24 @@ class _HamiltonianState:
     def _set(self, values: list[Tensor]) -> None:
         for position, value in zip(self.positions, values, strict=True):
             position.data.copy_(value)
+
+
+class _MovingWindow:
+    """Past positions of the chain, and the optimiser that trains all other parameters at one of them."""
+
+    def __init__(self, parameters: list[nn.Parameter], sampler: StochasticGradientHMC) -> None:
+        self.past: deque[list[Tensor]] = deque(maxlen=sampler.window)
+        self.adam = torch.optim.Adam(parameters, lr=sampler.learning_rate, fused=True)
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.adam, lambda step: decay(step / max(sampler.burn_in, 1)))
+
+    def train(self, chain: _HamiltonianState, objective: Callable[[], Tensor]) -> None:
+        """Add the present positions and take a step of Adam at positions drawn from the window."""
+        self.past.append(chain.copy())
+        with chain.at(self.past[int(torch.randint(len(self.past), ()))]):
+            self.adam.zero_grad()
+            objective().backward()  # type: ignore[no-untyped-call]
+            self.adam.step()
+            self.schedule.step()
 
 
 def _sampled(guide: Variational) -> dict[str, nn.Parameter]:
