@@ -1,4 +1,4 @@
-"""Kernels: one family a file, formulas only."""
+"""Kernels: one family a file, each with its formula."""
 
 from pyro_dgp.kernels.adapters import FromGPyTorch, FromPyroContrib
 from pyro_dgp.kernels.base import Covariance, Kernel, Product, Sum
