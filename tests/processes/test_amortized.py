@@ -677,9 +677,9 @@ def test_a_network_serves_one_guide_and_returns_a_posterior():
     network = Point(1, 1)
     guided(network)(x, y).backward()
     assert all(bool(parameter.grad.any()) for parameter in network.parameters())
-    with pytest.raises(ValueError, match="'w' has run in another guide already: build a new one"):
+    with pytest.raises(ValueError, match="'w' has run in another guide already: build a new network"):
         guided(network)
-    with pytest.raises(TypeError, match=r"'w' returned Normal, no distribution of pyro.distributions"):
+    with pytest.raises(TypeError, match=r"'w' returned Normal: return a distribution of pyro.distributions"):
         guided(Wrong())(x, y)
 
 
