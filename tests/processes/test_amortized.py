@@ -450,7 +450,9 @@ def test_bad_arguments_are_one_sentence():
     process = AmortizedInducingPoints(3).create(a_prior(x), hidden=False)
     with pytest.raises(ValueError, match="take 2 dimensions and its inputs have 3"):
         process(a_prior(torch.randn(5, 3)))
-    with pytest.raises(ValueError, match=r"were given inputs \(2, 10, 2\) for \(5, 10, 2\)"):
+    with pytest.raises(
+        ValueError, match=r"look at inputs of shape \(2, 10, 2\) and the GP has inputs of shape \(5, 10, 2\)"
+    ):
         process(a_prior(x.expand(5, -1, -1)), x.expand(2, -1, -1))
     assert isinstance(process, AmortizedProcess)
 

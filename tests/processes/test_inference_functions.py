@@ -95,7 +95,7 @@ def test_values_of_another_shape_are_named(wrong):
 def test_what_is_no_inference_function_is_refused():
     x = torch.randn(5, 2)
     process = AmortizedInducingPoints(3, OwnRecipe("number")).create(a_prior(x), hidden=False)
-    with pytest.raises(ValueError, match="return points, means and scales, three tensors, not tuple"):
+    with pytest.raises(ValueError, match="gave a tuple: return a tuple of three tensors"):
         process(a_prior(x))
 
 
