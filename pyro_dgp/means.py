@@ -1,7 +1,7 @@
 """Mean functions, and the concatenation of inputs between layers.
 
-A mean is a Pyro module that, called, reads its parameters and returns a function ``(..., N, D) -> (..., N, D_out)``
-(or ``(..., N, 1)``, the same for every output).
+A mean is a Pyro module. Called, it reads its parameters and returns a function ``(..., N, D) -> (..., N, D_out)``, or
+``(..., N, 1)`` where the mean is the same for every output.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MeanFunction = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class _Affine:
-    """``x W + b``; either may be missing."""
+    """Function ``x W + b``, in which W or b may be missing."""
 
     weight: Tensor | None
     bias: Tensor | None
@@ -29,14 +29,23 @@ class _Affine:
         if self.weight is not None and x.shape[-1] != self.weight.shape[0]:
             raise ValueError(
                 f"{self.name} was made for inputs of {self.weight.shape[0]} dimensions and got {x.shape[-1]}: "
-                "call the model on as many, or make the mean anew"
+                f"call the model on {self.weight.shape[0]}, or build a mean for {x.shape[-1]}"
             )
         result = x.new_zeros(*x.shape[:-1], 1) if self.weight is None else x @ self.weight
         return result if self.bias is None else result + self.bias
 
 
 class Mean(PyroModule):
-    """Base of all mean functions."""
+    """Base of all mean functions; a subclass returns its function from ``forward``.
+
+    >>> import torch
+    >>> from pyro_dgp import Mean
+    >>> class Sine(Mean):
+    ...     def forward(self):
+    ...         return torch.sin
+    >>> Sine()()(torch.zeros(4, 1)).shape
+    torch.Size([4, 1])
+    """
 
     def forward(self) -> MeanFunction:
         """Read the parameters and return the function."""
@@ -44,15 +53,27 @@ class Mean(PyroModule):
 
 
 class Zero(Mean):
-    """``m(x) = 0``."""
+    """Zero mean, ``m(x) = 0``.
+
+    >>> import torch
+    >>> from pyro_dgp import Zero
+    >>> Zero()()(torch.ones(2, 3)).tolist()
+    [[0.0], [0.0]]
+    """
 
     def forward(self) -> MeanFunction:
-        """Nothing to read."""
+        """Return the zero function; a zero mean has no parameters."""
         return _Affine(None, None)
 
 
 class ConstantMean(Mean):
-    """``m(x) = constant``, one for each output: shape ``(outputs,)``."""
+    """Constant mean, ``m(x) = constant``, with one learned value for each output: shape ``(outputs,)``.
+
+    >>> import torch
+    >>> from pyro_dgp import ConstantMean
+    >>> ConstantMean(outputs=2)()(torch.ones(1, 3)).tolist()
+    [[0.0, 0.0]]
+    """
 
     def __init__(self, outputs: int = 1) -> None:
         super().__init__()
@@ -64,7 +85,13 @@ class ConstantMean(Mean):
 
 
 class LinearMean(Mean):
-    """Learned linear mean, ``m(x) = x weight + bias``: ``weight`` ``(inputs, outputs)``, ``bias`` ``(outputs,)``."""
+    """Learned linear mean, ``m(x) = x weight + bias``: ``weight`` ``(inputs, outputs)``, ``bias`` ``(outputs,)``.
+
+    >>> import torch
+    >>> from pyro_dgp import LinearMean
+    >>> LinearMean(inputs=3, outputs=2)()(torch.ones(5, 3)).shape
+    torch.Size([5, 2])
+    """
 
     def __init__(self, inputs: int, outputs: int = 1) -> None:
         super().__init__()
@@ -80,7 +107,14 @@ class Projection(Mean):
     """Fixed linear mean ``m(x) = x W`` of hidden layers ([DSVI] 3.12).
 
     W is the identity where the layer has as many outputs as inputs, the leading principal directions where it has
-    fewer, and the identity padded with zeros where it has more. Without it all hidden values collapse with depth.
+    fewer, and the identity padded with zeros where it has more. With a zero mean in its place, hidden values collapse
+    as layers are added.
+
+    >>> import torch
+    >>> from pyro_dgp import Projection
+    >>> mean = Projection.fit(torch.tensor([[1.0, 2.0]]), width=3)
+    >>> mean()(torch.tensor([[1.0, 2.0]])).tolist()
+    [[1.0, 2.0, 0.0]]
     """
 
     weight: Tensor
@@ -91,7 +125,10 @@ class Projection(Mean):
 
     @classmethod
     def fit(cls, x: Tensor, width: int) -> Projection:
-        """W for inputs ``x`` ``(N, D_in)`` and ``width`` outputs; ``x`` matters only if ``width < D_in``."""
+        """Build the projection of inputs ``x`` ``(N, D_in)`` onto ``width`` outputs.
+
+        The values of ``x`` matter only if ``width < D_in``.
+        """
         if x.dim() != 2:
             raise ValueError(f"Projection.fit takes inputs (N, D), got {tuple(x.shape)}: use x[:, None] for one input")
         x, inputs = x.detach(), x.shape[-1]
@@ -102,17 +139,23 @@ class Projection(Mean):
         return cls((directions * signs)[:width].mT.contiguous())
 
     def forward(self) -> MeanFunction:
-        """W is no parameter: nothing to read."""
+        """Return ``x W``; W is a buffer and no parameter."""
         return _Affine(self.weight, None, type(self).__name__)
 
 
 def concatenate_inputs(h: Float[Tensor, "*s n w"], x: Float[Tensor, "*b m d"]) -> Float[Tensor, "*s n k"]:
-    """``[h, x]`` along the last axis, inputs repeated over the leading (particle) axes of ``h``.
+    """Join hidden values and inputs as ``[h, x]`` along the last axis.
 
-    For layers that see the data as well as the layer below, as in ``self.top(concatenate_inputs(h, x))``.
+    The inputs are repeated over the leading (particle) axes of ``h``. A layer that sees the data as well as the layer
+    below it is written ``self.top(concatenate_inputs(h, x))``.
+
+    >>> import torch
+    >>> from pyro_dgp import concatenate_inputs
+    >>> concatenate_inputs(torch.zeros(10, 4, 2), torch.zeros(4, 3)).shape  # 10 particles, 4 rows
+    torch.Size([10, 4, 5])
     """
     if h.shape[-2] != x.shape[-2]:
         raise ValueError(
-            f"{h.shape[-2]} rows of function values and {x.shape[-2]} rows of inputs: pass those of one batch"
+            f"there are {h.shape[-2]} rows of function values and {x.shape[-2]} rows of inputs: pass those of one batch"
         )
     return torch.cat([h, x.expand(*h.shape[:-1], x.shape[-1])], -1)

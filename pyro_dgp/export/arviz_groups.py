@@ -1,6 +1,6 @@
 """ArviZ objects from NumPy arrays, in the form of the installed major version.
 
-Free of torch: an environment that holds only ArviZ can load this file.
+This file imports no torch: an environment that holds only ArviZ can load it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Labels = Mapping[str, np.ndarray]
 
 
 def import_arviz() -> Any:
-    """ArviZ, without the announcement that 0.23 makes once a day.
+    """Import ArviZ, without the announcement that version 0.23 makes once a day.
 
     :raises ImportError: without ArviZ, which the extra ``arviz`` installs.
     """
@@ -38,13 +38,13 @@ def from_groups(
     pred_dims: Axes | None = None,
     pred_coords: Labels | None = None,
 ) -> Any:
-    """``InferenceData`` (ArviZ 0.x) or ``DataTree`` (1.x).
+    """Make an ArviZ object from arrays: ``InferenceData`` (ArviZ 0.x) or ``DataTree`` (1.x).
 
-    :param groups: arrays by name by group; those that are sampled start with (chain, draw).
+    :param groups: arrays by variable name by group name; sampled arrays start with (chain, draw).
     :param dims: names of the other axes, by variable.
     :param coords: labels along named axes.
-    :param pred_dims: as ``dims``, for ``predictions`` and ``predictions_constant_data``.
-    :param pred_coords: as ``coords``, for those.
+    :param pred_dims: ``dims`` of the groups ``predictions`` and ``predictions_constant_data``.
+    :param pred_coords: ``coords`` of the groups ``predictions`` and ``predictions_constant_data``.
     """
     az = import_arviz()
     predicted = {name for group, arrays in groups.items() if group.startswith("predictions") for name in arrays}
@@ -60,7 +60,7 @@ def from_groups(
         return az.from_dict(data, **axes)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "More chains", UserWarning)
-        # For these groups 0.23 has the dimensions and labels of the training rows and draws in mind.
+        # Version 0.23 would give these groups the dimensions and labels of the training rows and draws.
         new = {name: data.pop(name) for name in ("predictions", "predictions_constant_data") if name in data}
         made = az.from_dict(**data, dims=axes["dims"], coords=axes["coords"])
         for name, arrays in new.items():

@@ -1,4 +1,4 @@
-"""Export to ArviZ: what a fitted method knows of its training rows and of new ones, filled from its own predictive mixtures."""
+"""Export to ArviZ: draws, log likelihoods and predictions of a fitted method, from its own predictive mixtures."""
 
 from __future__ import annotations
 
@@ -27,35 +27,41 @@ def to_arviz(
     rows: Tensor | None = None,
     num_samples: int = 200,
 ) -> Any:
-    """An ArviZ object of a fitted method, sampled or variational: ``InferenceData`` (0.x) or ``DataTree`` (1.x).
+    """Make an ArviZ object of a fitted method, sampled or variational: ``InferenceData`` (0.x) or ``DataTree`` (1.x).
 
     | group | variable | dimensions | |
     |---|---|---|---|
     | ``posterior`` | each of ``draws`` | chain, draw, ... | MCMC: as sampled |
-    | | ``f`` | chain, draw, ``row``, ``function`` | values of the functions that the likelihood stands on |
+    | | ``f`` | chain, draw, ``row``, ``function`` | values of the functions under the likelihood |
     | ``log_likelihood`` | ``y`` | chain, draw, ``row`` | log p(y_n \\| f_n) at those values, nats |
     | ``posterior_predictive`` | ``y`` | chain, draw, ``row`` (and ``output``) | replicates of the training targets, given ``f`` |
     | ``observed_data``, ``constant_data`` | ``y``; ``x`` | ``row``; ``row``, ``input`` | the training rows |
     | ``sample_stats`` | each of ``sample_stats`` | chain, draw | MCMC only |
     | ``predictions`` | ``y`` | chain 1, draw ``num_samples``, ``new_row`` (and ``output``) | at new rows |
-    | ``predictions_constant_data`` | ``x``; ``y`` | ``new_row``, ... | the new rows, with their targets if there are any |
+    | ``predictions_constant_data`` | ``x``; ``y`` | ``new_row``, ... | the new rows, and their targets if given |
 
-    Functions that a method integrates out (those under a collapsed Gaussian likelihood) are drawn here, from their distribution in
-    each component of the mixture, so that ``f`` and ``log_likelihood`` are draws of one posterior, as PSIS-LOO and WAIC need
-    it. A variational method has one chain of as many draws as its mixture has components, but ``num_samples`` at least; components are resampled
-    if their weights differ. Where the prediction was made from some of the draws (``predict_mcmc`` takes 100 if not told otherwise), the object
-    has those alone, in every group, with a warning: all of them with ``predict_mcmc(..., num_draws=chains * draws)``.
-    A model whose likelihood stands on a site of its own (``likelihood.given(f)``) has no ``f`` here; its draws have what was sampled,
-    the whitened values.
+    Functions that a method integrates out (those under a collapsed Gaussian likelihood) are drawn here, from their
+    distribution in each component of the mixture. So ``f`` and ``log_likelihood`` are draws of one posterior, as PSIS-LOO
+    and WAIC need. A model with a plain site of function values (``likelihood.given(f)``) has no ``f`` here; its draws
+    have the sampled, whitened values.
 
-    :param prediction: at the training rows ``x``, from a guide or from MCMC draws.
+    A variational method has one chain with a draw for each component of its mixture, and at least ``num_samples`` draws.
+    Components are resampled if their weights differ.
+
+    A prediction may have been made from some of the MCMC draws: ``predict_mcmc`` takes 100 by default. The object then
+    has these draws alone, in every group, with a warning. For all draws use
+    ``predict_mcmc(..., num_draws=chains * draws)``.
+
+    :param prediction: prediction at the training rows ``x``, from a guide or from MCMC draws.
     :param x: training inputs ``(N, D)``.
     :param y: training targets.
-    :param draws: MCMC draws by site, ``(chains, draws, ...)``: :attr:`Chains.draws`, not ``flat``; those of one chain with an axis in front.
-    :param sample_stats: by name, ``(chains, draws)``.
-    :param new: prediction at new inputs, the inputs, and the targets or nothing.
-    :param rows: numbers of the training rows, as labels; counted if not given.
-    :raises ValueError: for draws and figures that do not have the same chains and draws, or a prediction from other draws.
+    :param draws: MCMC draws by site, ``(chains, draws, ...)``: :attr:`Chains.draws`, not ``flat``. Draws of one chain get
+        an axis in front.
+    :param sample_stats: statistics of the sampler by name, ``(chains, draws)``.
+    :param new: prediction at new inputs, the inputs, and the targets or ``None``.
+    :param rows: numbers of the training rows, as labels; counted from 0 if not given.
+    :param num_samples: number of draws at new rows, and least number of draws of a variational method.
+    :raises ValueError: for draws and statistics that differ in chains or draws, or a prediction from other draws.
     """
     chains, length = _sizes(draws or {}, sample_stats or {})
     functions, log_likelihood, replicates = likelihood_draws(prediction, y, 1 if draws else num_samples)
@@ -88,31 +94,31 @@ def to_arviz(
 
 
 def _sizes(draws: Mapping[str, Tensor], sample_stats: Mapping[str, np.ndarray]) -> tuple[int, int]:
-    """Chains, and draws of each."""
+    """Return the number of chains, and of the draws of each."""
     shapes = {name: tuple(values.shape[:2]) for name, values in draws.items()}
     shapes |= {name: tuple(values.shape[:2]) for name, values in sample_stats.items()}
     first = next(iter(shapes.values()), (1, 1))
     if any(shape != first or len(shape) < 2 for shape in shapes.values()):
         raise ValueError(
-            f"draws and figures start with the same (chains, draws), got {shapes}: give chains.draws, not chains.flat"
+            f"draws and sample_stats start with the same (chains, draws), got {shapes}: give chains.draws, not chains.flat"
         )
     return first[0], first[1]
 
 
 def _kept(predicted: int, chains: int, length: int) -> list[int] | slice:
-    """Which draws of each chain the prediction was made from."""
+    """Return the numbers of the draws of each chain from which the prediction was made, or a slice of all."""
     if predicted == chains * length:
         return slice(None)
     flat = equally_spaced(chains * length, predicted)
     own = [[number - chain * length for number in flat if number // length == chain] for chain in range(chains)]
     if predicted > chains * length or any(numbers != own[0] for numbers in own):
         raise ValueError(
-            f"the prediction has {predicted} components and there are {chains} chains of {length} draws: make it from those draws, with "
-            f"predict_mcmc(..., num_draws={chains * length})"
+            f"the prediction has {predicted} components and there are {chains} chains of {length} draws: make it from these draws, "
+            f"with predict_mcmc(..., num_draws={chains * length})"
         )
     warnings.warn(
-        f"the prediction was made from {predicted} of the {chains * length} draws, and the ArviZ object has those alone: for all, "
-        f"predict_mcmc(..., num_draws={chains * length})",
+        f"the prediction was made from {predicted} of the {chains * length} draws, and the ArviZ object has these alone: for all "
+        f"draws use predict_mcmc(..., num_draws={chains * length})",
         stacklevel=3,
     )
     return own[0]

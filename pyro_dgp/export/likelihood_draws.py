@@ -15,7 +15,8 @@ from pyro_dgp.prediction.prediction import Prediction
 class LikelihoodDraws(NamedTuple):
     """Draws of equal weight.
 
-    :ivar functions: function values ``(R, N, F)``, independent over rows; nothing where the likelihood is given sampled values.
+    :ivar functions: function values ``(R, N, F)``, independent over rows; ``None`` where the likelihood is given sampled
+        values.
     :ivar log_prob: log p(y_n | f_n) at these values, ``(R, N)``, nats.
     :ivar replicates: draws of y given these values, ``(R, N, ...)``.
     """
@@ -26,10 +27,11 @@ class LikelihoodDraws(NamedTuple):
 
 
 def likelihood_draws(prediction: Prediction, value: Tensor, least: int = 1) -> LikelihoodDraws:
-    """Draw functions from a prediction and score the targets given them.
+    """Draw functions from a prediction and score the targets given these functions.
 
-    There is one draw for each component. Where components differ in weight, or are fewer than ``least`` and have functions to draw,
-    there are ``least`` or more draws, by systematic resampling.
+    Each component has one draw. Components of different weights are drawn by systematic resampling, and so are components
+    with functions to draw of which there are fewer than ``least``. There are then ``least`` draws, or one for each
+    component if these are more.
 
     :param value: targets ``(N,)`` or ``(N, D_out)``.
     """
@@ -56,7 +58,7 @@ def _draws_of_batch(mixture: Mixture, value: Tensor, least: int) -> LikelihoodDr
 
 
 def _components(mixture: Mixture, least: int) -> Tensor:
-    """Numbers of the components that are drawn from, so that each draw has the same weight."""
+    """Return the numbers of the components to draw from, so that each draw has the same weight."""
     index, weights = torch.arange(len(mixture.log_weights)), mixture.log_weights.exp()
     few = bool(mixture.observations) and len(weights) < least
     if few or not bool(torch.isclose(weights, weights[0]).all()):

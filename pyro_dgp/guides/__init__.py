@@ -1,1 +1,1 @@
-"""The guide: an effect handler that joins a model, variational processes and a propagation."""
+"""Guides: an effect handler that joins a model, variational processes and a propagation."""

@@ -1,4 +1,4 @@
-"""One pass of a guide through its model: what it needs to know, what it notes of each site, and what it gives."""
+"""State, records and result of one pass of a guide through its model."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _RECORD = "pyro_dgp"
 
 @dataclass
 class GuidePass:
-    """What one pass through the model needs to know; nothing of it outlives the pass.
+    """State of one pass of a guide through its model; none of it outlives the pass.
 
-    :ivar propagation: carries components on a leading axis; none for one ancestral draw.
+    :ivar propagation: carries components on a leading axis; ``None`` for one ancestral draw.
     :ivar initializing: whether the pass only looks at the sites.
-    :ivar new_rows: whether sites that are local to data come from their prior, as predictions have it.
-    :ivar fixed: values of global latent sites that were drawn before.
-    :ivar extra_axes: batch axes that this call's inputs have beyond those at ``initialize``; known from the first GP on.
-    :ivar components: size of the leading axis, once a value has it.
-    :ivar gps: priors by process name, in the order of the model, met while initialising.
-    :ivar memory: what the layers of one ancestral draw tell each other.
-    :ivar references: what the inference functions of each GP look at.
+    :ivar new_rows: whether sites that are local to data come from their prior, as in predictions.
+    :ivar fixed: values of global latent sites that an earlier pass drew.
+    :ivar extra_axes: batch axes of this call's inputs beyond those at ``initialize``; known from the first GP on.
+    :ivar components: size of the leading axis, known once a value has this axis.
+    :ivar gps: names of the processes with their priors, in the order of the model, met while initialising.
+    :ivar memory: values that the layers of one ancestral draw share.
+    :ivar references: by process name, the inputs that the inference functions of a GP look at.
     """
 
     propagation: Propagation | None = None
@@ -43,9 +43,9 @@ class GuidePass:
     references: dict[str, Tensor] = field(default_factory=dict)
 
     def inputs_are_carried(self, prior: FunctionPrior, axes: int) -> bool:
-        """Whether the inputs of a GP have the axis of components already.
+        """Tell whether the inputs of a GP have the axis of components already.
 
-        :param axes: of its inputs at ``initialize``.
+        :param axes: number of axes of the GP's inputs at ``initialize``.
         """
         extra = prior.x.dim() - axes
         if self.extra_axes is None:
@@ -53,19 +53,22 @@ class GuidePass:
         return extra > self.extra_axes
 
     def leads_with_components(self, shape: Size, axes: int) -> bool:
-        """Whether the batch shape of a site that is no GP leads with the axis of components: it has more axes than at ``initialize``
-        and than the caller's inputs bring.
+        """Tell whether the batch shape of a site that is no GP leads with the axis of components.
+
+        Such a shape has more axes than the site at ``initialize`` and the caller's inputs account for.
+
+        :param axes: number of batch axes of the site at ``initialize``.
         """
         return len(shape) > max(0, axes + (self.extra_axes or 0)) and shape[0] == self.components
 
 
 @dataclass(frozen=True)
 class SiteRecord:
-    """What a pass notes of one site, beside what Pyro's trace has.
+    """Notes of a pass on one site, beside those of Pyro's trace.
 
-    :ivar prior: the model's distribution there.
+    :ivar prior: the model's distribution at the site.
     :ivar carried: whether the guide's distribution leads with the axis of components.
-    :ivar regularizer: of a Gaussian process: nats in total, ``()``, or one for each component.
+    :ivar regularizer: for a Gaussian process, nats in total: ``()``, or one number for each component.
     """
 
     prior: Any
@@ -73,39 +76,42 @@ class SiteRecord:
     regularizer: Tensor | None = None
 
     def write(self, msg: Site) -> None:
-        """Keep the record in a message of Pyro, whose stock losses read the prior there too."""
+        """Keep the record in a message of Pyro. Pyro's stock losses read the prior from the same place."""
         msg["infer"][_RECORD], msg["infer"]["prior"] = self, self.prior
 
     @staticmethod
     def of(site: Site) -> SiteRecord | None:
-        """The record of a site in a trace; none for a site that the guide leaves alone."""
+        """Return the record of a site in a trace; ``None`` for a site that the guide leaves alone."""
         record: SiteRecord | None = site["infer"].get(_RECORD)
         return record
 
 
 @dataclass(frozen=True)
 class WeightedTrace:
-    """A pass with components: the trace, and the log weights of its S components.
+    """Result of a pass with components: the trace, and the log weights of the S components.
 
-    Sites that are carried lead with S components and those that the propagation has besides (the mean of ``WithMean``), which come
-    last and count nowhere.
+    A site that is carried leads with the S components. Components that the propagation adds, as ``WithMean`` adds the
+    mean, come after these and have no weight.
     """
 
     trace: Trace
     log_weights: Tensor
 
     def counted(self, values: Tensor) -> Tensor:
-        """The S components that count, of values that lead with all that are carried."""
+        """Return the S weighted components of values that lead with all components, added ones among them."""
         return values[: len(self.log_weights)]
 
     def average(self, terms: Tensor) -> Tensor:
-        """The weighted sum over components of terms that lead with their axis, summed over all else; one for all counts once."""
+        """Return the weighted sum over components of terms that lead with their axis, summed over all other axes.
+
+        A leading axis of size 1 holds one term for all components, which is counted once.
+        """
         if len(terms) == 1:
             return terms.sum()
         return (self.log_weights.exp() @ self.counted(terms).reshape(len(self.log_weights), -1)).sum()
 
     def record(self, site: Site) -> SiteRecord:
-        """The record of a site that the guide has met; raises for any other."""
+        """Return the record of a site that the guide has met; raise for any other."""
         record = SiteRecord.of(site)
         if record is None:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""The handler of one pass: what the guide does at each site of the model."""
+"""Handler of one pass: the guide's action at each site of the model."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from pyro_dgp.propagation import Propagation
 
 
 class PassHandler(SiteHandler, AutoMessenger):
-    """Runs the model with processes in the place of its GPs; the base of :class:`~pyro_dgp.Variational`.
+    """Handler that runs the model with processes in the place of its GPs; the base of :class:`~pyro_dgp.Variational`.
 
-    :ivar processes: by process name, ``h`` or ``y/f``.
+    :ivar processes: the processes by name, ``h`` or ``y/f``.
     :ivar propagation: how hidden layers are carried.
     """
 
@@ -44,23 +44,23 @@ class PassHandler(SiteHandler, AutoMessenger):
             del self._outer_plates, self.args_kwargs
 
     def require_initialized(self) -> None:
-        """Raise before :meth:`initialize`."""
+        """Raise if ``initialize`` has not been called."""
         if not self.is_initialized:
             raise ValueError("the guide has no parameters yet: call guide.initialize(x, y) on training data first")
 
     @property
     def structure(self) -> ModelStructure:
-        """The sites of the model, as ``initialize`` met them."""
+        """Sites of the model, as ``initialize`` met them."""
         self.require_initialized()
         assert self._structure is not None
         return self._structure
 
     def at_subsample(self, msg: Message) -> None:
-        """Rows that an earlier pass drew are taken again."""
+        """Take the rows that an earlier pass drew, if it drew any."""
         msg["value"] = self._pass.fixed.get(msg["name"], msg["value"])
 
     def at_observation(self, msg: Message, observation: Observation) -> None:
-        """The last layer is integrated out."""
+        """Swap the observation for the one whose last layer is integrated out."""
         gps = {name: (process_key(msg["name"], name), prior) for name, prior in observation.priors.items()}
         if self._pass.initializing:
             self._pass.gps.extend(gps.values())
@@ -78,7 +78,7 @@ class PassHandler(SiteHandler, AutoMessenger):
         msg["fn"] = observation.collapse(marginals)
 
     def at_function(self, msg: Message, prior: FunctionPrior) -> None:
-        """Function values come from the process, carried by the propagation."""
+        """Swap the prior of function values for the process, carried by the propagation."""
         if msg["is_observed"]:
             self.at_other(msg)
             return
@@ -101,7 +101,7 @@ class PassHandler(SiteHandler, AutoMessenger):
         run.components = msg["fn"].batch_shape[0]
 
     def at_other(self, msg: Message) -> None:
-        """A plain observation is noted; a latent site that is no GP gets its posterior."""
+        """Note a plain observation; give a latent site that is no GP its posterior."""
         fn, run = msg["fn"], self._pass
         if run.initializing:
             if not msg["is_observed"]:
@@ -113,11 +113,15 @@ class PassHandler(SiteHandler, AutoMessenger):
             SiteRecord(fn, run.leads_with_components(fn.batch_shape, axes)).write(msg)
 
     def _axes_of_gp(self, key: str) -> int:
-        self._process(key)  # raises with a word about GPs for one that initialize did not meet
+        self._process(key)  # raises a message about GPs for a GP that initialize did not meet
         return self.structure.axes[key]
 
     def _reference(self, key: str, prior: FunctionPrior, carried: bool) -> Tensor:
-        """Inputs of the inference functions: those of the propagation, or of the weighted pass made before an ancestral draw."""
+        """Return the inputs that the inference functions of a GP look at.
+
+        The propagation gives them. In an ancestral draw they are those of the weighted pass that was made before it, or
+        the GP's own inputs if there was no such pass.
+        """
         if self._pass.propagation is None:
             reference = self._pass.references.get(key, prior.x)
             return reference.reshape(*[1] * (prior.x.dim() - reference.dim()), *reference.shape)
@@ -135,7 +139,7 @@ class PassHandler(SiteHandler, AutoMessenger):
         subsampled = any(frame.full_size not in (None, frame.size) for frame in msg["cond_indep_stack"])
         if per_row and not subsampled and prior.shape() != structure.local[name]:
             raise ValueError(
-                f"the latent site {name!r} is local to data: the guide holds {structure.local[name]} and this call asks for "
+                f"the latent site {name!r} is local to data, the guide holds {structure.local[name]} and this call asks for "
                 f"{tuple(prior.shape())}: pass the training rows; if the site depends on a hidden layer, or for new rows, "
                 "give an amortised guide through latents="
             )
@@ -148,12 +152,12 @@ class PassHandler(SiteHandler, AutoMessenger):
     def _process(self, key: str) -> Process:
         if key not in self.processes._modules:
             raise ValueError(
-                f"the guide has no process for the GP {key!r}: initialize did not meet it, but {list(self.processes._modules)}"
+                f"the guide has no process for the GP {key!r}: initialize met {list(self.processes._modules)}, call it on this model"
             )
         return cast(Process, self.processes._modules[key])
 
     def get_posterior(self, name: str, prior: Any) -> Any:
-        """The posterior of a latent site that is no GP; nothing for its prior."""
+        """Return the posterior of a latent site that is no GP; ``None`` stands for the prior."""
         return self._latent_guides.posterior(
             name, prior, plates=self._outer_plates, call=self.args_kwargs, trace=self.trace
         )

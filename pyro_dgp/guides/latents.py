@@ -1,4 +1,4 @@
-"""Posteriors of latent sites that are no Gaussian process: hyperparameters with priors, latent inputs."""
+"""Posteriors of latent sites that are no Gaussian process, such as hyperparameters with priors and latent inputs."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class LatentGuides:
-    """Chooses the posterior of a latent site: that of its network, or what a messenger guide of Pyro gives it.
+    """Chooser of the posterior of a latent site: that of the site's network, or that of a messenger guide of Pyro.
 
     :ivar messenger: the messenger guide, whose ``get_posterior`` serves the sites without a network.
-    :ivar networks: by site name.
+    :ivar networks: the networks by site name.
     """
 
     def __init__(self, messenger: AutoMessenger, networks: PyroModule) -> None:
         self.messenger, self.networks = messenger, networks
 
     def network(self, name: str) -> nn.Module | None:
-        """The network of a site, if it has one."""
+        """Return the network of a site; ``None`` if it has none."""
         return cast("nn.Module | None", self.networks._modules.get(name))
 
     def holds_rows(self, name: str) -> bool:
-        """Whether the guide would hold a value for each training row of a site that is local to data."""
+        """Tell whether the guide holds a value for each training row at a site that is local to data."""
         return self.network(name) is None and isinstance(self.messenger, AutoNormalMessenger)
 
     def posterior(self, name: str, prior: Any, *, plates: tuple[Any, ...], call: Call, trace: Trace) -> Any:
-        """The posterior of a site; nothing for its prior.
+        """Return the posterior of a site; ``None`` stands for the prior.
 
-        :param plates: those around the guide's call.
+        :param plates: plates around the guide's call.
         :param call: arguments of the model.
-        :param trace: the sites above, which a messenger guide may look at.
+        :param trace: the sites before this one, which a messenger guide may look at.
         """
         network = self.network(name)
         if network is not None:
@@ -46,7 +46,10 @@ class LatentGuides:
         return self.from_messenger(name, prior, plates=plates, call=call, trace=trace)
 
     def from_messenger(self, name: str, prior: Any, *, plates: tuple[Any, ...], call: Call, trace: Trace) -> Any:
-        """The posterior that the messenger guide gives; it may look at plates, arguments and upstream values, as any of Pyro's."""
+        """Return the posterior that the messenger guide gives a site.
+
+        It may look at plates, arguments and values of earlier sites, as any messenger guide of Pyro.
+        """
         guide = self.messenger
         guide._outer_plates, guide.trace, guide.args_kwargs = plates, trace, call
         try:
@@ -56,7 +59,7 @@ class LatentGuides:
 
 
 def shaped_posterior(name: str, posterior: Any, prior: Any) -> Any:
-    """A posterior as a distribution of the prior's batch shape; a tensor becomes a point mass."""
+    """Return a posterior as a distribution of the prior's batch shape; a tensor becomes a point mass."""
     if isinstance(posterior, Tensor):
         posterior = Delta(posterior, event_dim=prior.event_dim)
     if posterior.batch_shape == prior.batch_shape:
@@ -66,5 +69,6 @@ def shaped_posterior(name: str, posterior: Any, prior: Any) -> Any:
     except RuntimeError as error:
         raise ValueError(
             f"the posterior of the latent site {name!r} has batch shape {tuple(posterior.batch_shape)}, which does not expand "
-            f"to the prior's {tuple(prior.batch_shape)} (a network gets the model's arguments, not a plate's subsample)"
+            f"to the prior's {tuple(prior.batch_shape)}: return one of the prior's shape (a network gets the model's "
+            "arguments, not a plate's subsample)"
         ) from error

@@ -1,4 +1,4 @@
-"""Parameters of a guide that a state dict holds and the guide lacks."""
+"""Creation of the parameters that a state dict holds and a guide lacks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ _UNCONSTRAINED = "_unconstrained"
 def missing_processes(
     state: Mapping[str, Any], families: Families, present: Mapping[str, Any]
 ) -> Iterator[tuple[str, Process]]:
-    """Processes in the shapes of a guide's state, by name, for those that are not there yet."""
+    """Create, in the shapes of a guide's state, the processes that the guide lacks; give each with its name.
+
+    :param state: the state dict of a guide.
+    :param present: the guide's processes by name.
+    """
     groups: dict[str, dict[str, Tensor]] = {}
     for name, value in state.items():
         if (of_process := process_parameter(name)) is not None:
@@ -32,7 +36,11 @@ def missing_processes(
 
 
 def missing_latents(state: Mapping[str, Any], present: Mapping[str, Any]) -> Iterator[tuple[str, PyroParam]]:
-    """Parameters of the mean-field normals of other latent sites, by name, for those that are not there yet."""
+    """Create the parameters of mean-field normals of latent sites that the guide lacks; give each with its name.
+
+    :param state: the state dict of a guide.
+    :param present: the state dict of the guide that loads it.
+    """
     for name, value in state.items():
         if name.startswith(("latents.locs", "latents.scales")) and name not in present:
             constraint = constraints.positive if "scales" in name else constraints.real

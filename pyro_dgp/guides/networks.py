@@ -16,24 +16,26 @@ from pyro_dgp.internal.parameters import evaluating
 
 
 def pyro_networks(networks: Mapping[str, nn.Module]) -> PyroModule:
-    """Networks by site, made Pyro modules in place."""
+    """Collect networks by site name, each made a Pyro module in place."""
     result = PyroModule()
     for name, network in networks.items():
         if not isinstance(network, nn.Module):
-            raise TypeError(f"networks[{name!r}] is a torch.nn.Module, whose weights are trained, not {network!r}")
+            raise TypeError(
+                f"networks[{name!r}] is a torch.nn.Module, whose weights are trained, not {network!r}: wrap it in one"
+            )
         if not isinstance(network, PyroModule):
             to_pyro_module_(network)
         if cast(Any, network)._pyro_context.used:
             raise ValueError(
-                f"the network of {name!r} has run in another guide already: build a new one for this guide, and load the other's "
-                "state_dict if it is to start there"
+                f"the network of {name!r} has run in another guide already: build a new network for this guide, and load the "
+                "state_dict of the first to start from its weights"
             )
         setattr(result, name, network)
     return result
 
 
 def from_network(name: str, network: nn.Module, prior: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The posterior that the network of a latent site gives: a distribution, or nothing for the prior."""
+    """Return the posterior that the network of a latent site gives: a distribution, or ``None`` for the prior."""
     try:
         posterior = network(*args, **kwargs)
     except RecursionError as error:
@@ -46,8 +48,8 @@ def from_network(name: str, network: nn.Module, prior: Any, args: tuple[Any, ...
         return None
     if not isinstance(posterior, TorchDistributionMixin):
         raise TypeError(
-            f"the network of {name!r} returned {type(posterior).__name__}, no distribution of pyro.distributions, a tensor "
-            "(a point estimate), or None (the prior)"
+            f"the network of {name!r} returned {type(posterior).__name__}: return a distribution of pyro.distributions, a "
+            "tensor (a point estimate), or None (the prior)"
         )
     if posterior.event_shape != prior.event_shape:
         raise ValueError(
@@ -65,7 +67,10 @@ def try_network(
     kwargs: dict[str, Any],
     observed: Collection[Tensor],
 ) -> None:
-    """Raise unless a network gives a posterior of the prior's shape on training inputs, and anything without the observed values."""
+    """Raise unless a network runs on training inputs, and on the same inputs without the observed values.
+
+    On training inputs it must give a posterior of the prior's shape, or ``None``.
+    """
 
     def is_seen(value: Any) -> bool:
         return any(value is other for other in observed)
@@ -85,6 +90,6 @@ def try_network(
             from_network(name, network, prior, tuple(given), {key: v for key, v in kwargs.items() if not is_seen(v)})
         except Exception as error:
             raise ValueError(
-                f"the network of {name!r} fails where it is called as predictions call the model, without y: give y a default of "
-                f"None, and return None (the prior) for it or a posterior without y ({error})"
+                f"the network of {name!r} fails without y, as predictions call it: give y a default of None, and return None "
+                f"(the prior) or a posterior from x alone where y is None ({error})"
             ) from error

@@ -1,4 +1,4 @@
-"""Which sites and plates of a model stand for the rows of a data set: seen by running it on one row less."""
+"""Search for the sites and plates of a model that stand for the rows of a data set, by a run on one row less."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from pyro_dgp.likelihoods import Observation
 
 @dataclass
 class RowDependence:
-    """Names of the latent sites whose shape, and of the plates whose size, follows the number of rows."""
+    """Names of the sites whose shape, and of the plates whose size, follows the number of rows."""
 
     sites: set[str] = field(default_factory=set)
     plates: set[str] = field(default_factory=set)
 
 
 class _Shapes(SiteHandler, Messenger):
-    """Runs a model with GPs at their means and keeps the shapes of all other sites and the sizes of plates."""
+    """Handler that runs a model with GPs at their means and keeps the shapes of all other sites and the sizes of plates."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,11 +33,11 @@ class _Shapes(SiteHandler, Messenger):
         self.plates: dict[str, int] = {}
 
     def at_function(self, msg: Message, prior: FunctionPrior) -> None:
-        """Set the mean where nothing is observed."""
+        """Set function values to their mean where they are not observed."""
         msg["value"] = prior.mean if msg["value"] is None else msg["value"]
 
     def at_observation(self, msg: Message, observation: Observation) -> None:
-        """Set zeros: the values do not matter."""
+        """Set an observation to zeros, since only its shape matters."""
         first = next(iter(observation.priors.values()))
         msg["value"] = first.mean.new_zeros(observation.batch_shape + observation.event_shape)
 
@@ -61,8 +61,9 @@ def _rows_of(tensors: list[Tensor]) -> Tensor | None:
 def row_dependence(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> RowDependence:
     """Compare the model on its arguments with the model on their first N - 1 rows.
 
-    Rows are those of the first tensor argument, ``(N, D)``, or of the first ``(N,)`` that another tensor has too; every tensor of N rows is shortened. Nothing is found for
-    batched inputs, a single row, or a model that cannot be run on fewer rows.
+    N is the number of rows of the first tensor argument ``(N, D)``; where all tensors are ``(N,)``, it is the first length
+    that two of them share. Every tensor of N rows is shortened. Nothing is found for batched inputs, a single row, or a
+    model that cannot be run on fewer rows.
     """
     first = _rows_of([value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)])
     if first is None or len(first) < 2:

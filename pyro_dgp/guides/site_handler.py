@@ -1,4 +1,4 @@
-"""The one place where handlers tell apart what stands at a site: an observation, function values, or anything else."""
+"""Base of handlers that treat observations, function values and all other sites differently."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ Message = dict[str, Any]
 
 
 class SiteHandler:
-    """Mixin of Pyro messengers: calls the method for the kind of site that a message comes from. Each does nothing unless overridden."""
+    """Mixin of Pyro messengers that calls one method for each kind of site.
+
+    Each of these methods does nothing unless a subclass overrides it.
+    """
 
     def _pyro_sample(self, msg: Message) -> None:
         fn = msg["fn"]
@@ -27,13 +30,13 @@ class SiteHandler:
             self.at_other(msg)
 
     def at_subsample(self, msg: Message) -> None:
-        """The rows that a plate takes of the data."""
+        """Handle the rows that a plate takes of the data."""
 
     def at_observation(self, msg: Message, observation: Observation) -> None:
-        """A likelihood around Gaussian processes, ``pyro.sample("y", likelihood(gp(x)))``."""
+        """Handle a likelihood around Gaussian processes, ``pyro.sample("y", likelihood(gp(x)))``."""
 
     def at_function(self, msg: Message, prior: FunctionPrior) -> None:
-        """Function values of a Gaussian process, ``pyro.sample("f", gp(x))``, observed or latent."""
+        """Handle function values of a Gaussian process, ``pyro.sample("f", gp(x))``, observed or latent."""
 
     def at_other(self, msg: Message) -> None:
-        """Any other sample site, observed or latent."""
+        """Handle any other sample site, observed or latent."""

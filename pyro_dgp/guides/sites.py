@@ -1,4 +1,4 @@
-"""Questions that are asked of the sites of a trace."""
+"""Predicates and checks of the sites of a trace."""
 
 from __future__ import annotations
 
@@ -15,27 +15,30 @@ Message = dict[str, Any]
 
 
 def is_observation(site: Message) -> bool:
-    """Whether the model has an observation of this library there."""
+    """Tell whether the model's distribution at a site is an observation of this library."""
     return isinstance(site["infer"].get("prior", site["fn"]), Observation | RowObservation)
 
 
 def require_rows_unmasked(site: Message) -> None:
-    """Raise for a mask over the rows of a site whose rows are one event: it would multiply the one term that they have."""
+    """Raise for a mask over the rows of a site whose rows are one event.
+
+    Such a site has one term for all rows, which the mask would multiply.
+    """
     mask = site["mask"]
     if isinstance(mask, Tensor) and mask.dim():
         raise ValueError(
-            f"a mask of shape {tuple(mask.shape)} stands around the site {site['name']!r}, whose rows are one event: leave the rows out "
-            "that are not to count, or write pyro.plate over the data and one normal (or other) distribution for each row"
+            f"the site {site['name']!r}, whose rows are one event, has a mask of shape {tuple(mask.shape)}: leave the masked "
+            "rows out, or write pyro.plate over the data and one normal (or other) distribution for each row"
         )
 
 
 def is_random(site: Message) -> bool:
-    """Whether it is a sample site that stands for a draw or an observation: no subsample, no ``pyro.deterministic``."""
+    """Tell whether a site is a draw or an observation: a sample site that is no subsample and no ``pyro.deterministic``."""
     return site["type"] == "sample" and not site_is_subsample(site) and not site["infer"].get("_deterministic")
 
 
 def total_regularizer(regularizer: Tensor, prior: FunctionPrior, carried: bool) -> Tensor:
-    """The regulariser of a marginal, nats in total over the batches of inputs: ``()``, or one for each component.
+    """Return the regulariser of a marginal, nats in total over the batches of inputs: ``()``, or one for each component.
 
     :param carried: whether the prior's inputs lead with the axis of components.
     """
@@ -54,7 +57,7 @@ def require_finite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 
 
 def require_kernel_fits(key: str, prior: FunctionPrior) -> None:
-    """Raise, with the name of the GP, if its kernel does not take inputs of that many dimensions."""
+    """Raise, with the name of the GP, if the kernel does not fit the number of dimensions of the inputs."""
     try:
         prior.covariance.matrix(prior.x[..., :1, :].unsqueeze(-3))
     except ValueError as error:

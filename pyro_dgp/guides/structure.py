@@ -1,4 +1,4 @@
-"""What initialisation learns of a model's sites."""
+"""Structure of a model: its sites, as initialisation meets them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pyro_dgp.guides.sites import is_observation, is_random
 class ModelStructure:
     """The sites of a model, as ``initialize`` met them.
 
-    :ivar axes: by process name, the number of axes of a GP's inputs; by name of any other site, the number of its batch axes.
-    :ivar local: shapes of the latent sites, besides GPs, that have a value for each row of the data.
+    :ivar axes: by process name, the number of axes of a GP's inputs; by name of any other site, the number of batch axes.
+    :ivar local: by name, shapes of the latent sites, besides GPs, that have a value for each row of the data.
     :ivar responses: names of the observation sites.
     :ivar data_plates: names of the plates that hold the rows of the data.
     """
@@ -31,7 +31,7 @@ class ModelStructure:
 
     @classmethod
     def of(cls, trace: Trace, gps: Sequence[tuple[str, FunctionPrior]], dependence: RowDependence) -> ModelStructure:
-        """The structure that the trace of an initialising pass shows."""
+        """Read the structure from the trace of an initialising pass."""
         foreign, responses = _foreign(trace)
         axes = {key: prior.x.dim() for key, prior in gps}
         local = {}
@@ -42,7 +42,7 @@ class ModelStructure:
         return cls(axes, local, frozenset(responses), frozenset(dependence.plates))
 
     def axes_of(self, name: str) -> int:
-        """Batch axes of a site that is no GP; raises for one that ``initialize`` did not meet."""
+        """Return the number of batch axes of a site that is no GP; raise for one that ``initialize`` did not meet."""
         if name not in self.axes:
             raise ValueError(
                 f"the site {name!r} was not met by guide.initialize: call it with what a training step passes, initialize(x, y)"
@@ -50,7 +50,7 @@ class ModelStructure:
         return self.axes[name]
 
     def to_state(self) -> dict[str, Any]:
-        """Plain values, for a state dict."""
+        """Return the structure as plain values, for a state dict."""
         return {
             "axes": dict(self.axes),
             "local": dict(self.local),
@@ -60,28 +60,28 @@ class ModelStructure:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> ModelStructure:
-        """The structure that :meth:`to_state` wrote."""
+        """Read the structure from the values that :meth:`to_state` returned."""
         local = {name: tuple(shape) for name, shape in state["local"].items()}
         return cls(dict(state["axes"]), local, frozenset(state["response"]), frozenset(state["plates"]))
 
 
 def latent_sites(trace: Trace) -> list[Site]:
-    """The latent sites of an initialising pass that are neither GPs nor observations."""
+    """Return the latent sites of an initialising pass that are neither GPs nor observations."""
     foreign, responses = _foreign(trace)
     return [site for site in foreign if site["name"] not in responses]
 
 
 def _foreign(trace: Trace) -> tuple[list[Site], set[str]]:
-    """The sites that are no function values, and the names of the observations among them."""
+    """Return the sites that are no function values, and the names of the observations among them."""
     sites = [site for site in trace.nodes.values() if is_random(site)]
     foreign = [site for site in sites if not _is_function(site)]
     responses = {site["name"] for site in foreign if site["is_observed"] or is_observation(site)}
     if not responses and foreign and foreign[-1] is sites[-1]:
-        responses = {sites[-1]["name"]}  # a model that is initialised without y
+        responses = {sites[-1]["name"]}  # the model was initialised without y, so its last site is taken for y
     return foreign, responses
 
 
 def _is_function(site: Site) -> bool:
-    """Whether the guide gave function values there; those that the model observes are an observation."""
+    """Tell whether the guide gave a site function values. Observed function values count as an observation."""
     record = SiteRecord.of(site)
     return record is not None and isinstance(record.prior, FunctionPrior)

@@ -1,4 +1,4 @@
-"""The guide: an effect handler that runs the unmodified model with variational processes in the place of its GPs."""
+"""Guide for any model: an effect handler that runs the model with variational processes in the place of its GPs."""
 
 from __future__ import annotations
 
@@ -33,24 +33,34 @@ from pyro_dgp.propagation import Propagation
 class Variational(PassHandler):
     """A guide for any Pyro model of Gaussian processes: processes for the GPs, a propagation between the layers.
 
-    At a GP site it swaps the prior for a variational process at those very inputs; at an observation that wraps GPs,
-    for the observation with the last layer integrated out; other latent sites (hyperparameters with priors, latent
-    inputs) get a mean-field normal, or what ``latents`` gives them. ``guide(*args)`` is one ancestral draw in the
-    prior's shapes; the S components of the propagation exist only in this library's losses and in predictions.
+    The guide runs the model unchanged and swaps distributions at its sites. At a GP it swaps the prior for a variational
+    process at the same inputs. At an observation that wraps GPs it swaps in the observation with the last layer
+    integrated out. Other latent sites (hyperparameters with priors, latent inputs) get a mean-field normal, or the
+    posterior that ``latents`` or ``networks`` gives.
 
-    :param model: the model, unmodified. Sites: one value ``(..., N, D_out)`` for each GP, ``y`` as the user named it.
-    :param processes: one family for all GPs, or a mapping from site names (``"y"``), or from the process names
-        (``"y/f"``), to families.
+    ``guide(*args)`` is one ancestral draw in the prior's shapes. The S components of the propagation exist only in the
+    losses of this library and in predictions. Call :meth:`initialize` once on training data before anything else.
+
+    :param model: the model. Its sites have one value ``(..., N, D_out)`` for each GP, and observations of any name.
+    :param processes: one family for all GPs, or a mapping to families from site names (``"y"``) or process names
+        (``"y/f"``).
     :param propagation: how hidden layers are carried.
     :param latents: a Pyro messenger guide whose ``get_posterior`` serves the other latent sites. One that holds values
-        for each row of the data (the default's mean-field normal) leaves new rows to the prior; any other serves them.
-    :param networks: amortised guides of other latent sites, by name: a module that is called with the arguments of the model and
-        returns the site's posterior: a distribution of the prior's shape, a tensor (a point estimate), or nothing for the prior
-        (where ``y`` is not there to look at, as in predictions: give ``y`` a default). It serves new rows too; that of a site with one
-        value for all rows is called with the rows of the batch in training and with all test rows in a prediction. It is made a
-        Pyro module in place, so that stock ``SVI`` trains it, and serves one guide.
+        for each row of the data, as the default mean-field normal does, leaves new rows to the prior; any other serves
+        new rows too.
+    :param networks: amortised guides of other latent sites, by site name. A network is called with the arguments of the
+        model and returns a distribution of the prior's shape, a tensor (a point estimate), or ``None`` for the prior.
+        Predictions call it without ``y``: give ``y`` a default. A network serves new rows too. That of a site with one
+        value for all rows is called with the rows of the batch in training and with all test rows in a prediction. A
+        network is made a Pyro module in place, so that stock ``SVI`` trains it, and serves one guide.
 
-    Call :meth:`initialize` once on training data before anything else.
+    >>> import torch
+    >>> from pyro_dgp import DeepGP, InducingPoints, MonteCarlo, Variational
+    >>> x, y = torch.linspace(-1, 1, 20)[:, None], torch.randn(20)
+    >>> guide = Variational(DeepGP(x, width=2), InducingPoints(20), MonteCarlo(10))
+    >>> guide.initialize(x, y)
+    >>> guide.hidden, list(guide(x, y))
+    (['h1'], ['h1', 'y'])
     """
 
     def __init__(
@@ -79,10 +89,11 @@ class Variational(PassHandler):
 
     @torch.no_grad()
     def initialize(self, *args: Any, **kwargs: Any) -> None:
-        """Run the model once on training inputs (all, or a stated subset) and create every process.
+        """Run the model once on training inputs, all or some of them, and create every process.
 
-        Pass what a training step passes, ``initialize(x, y)``; inducing points are k-means centres of the inputs
-        carried through the means of the layers. A second call starts afresh. NaN or infinity in a tensor raises.
+        Pass the arguments of a training step, ``initialize(x, y)``. Inducing points are k-means centres of the inputs,
+        carried through the means of the layers. A second call replaces the processes. NaN or infinity in a tensor
+        raises.
         """
         require_finite(args, kwargs)
         self.processes, self._structure = PyroModule(), None
@@ -96,7 +107,9 @@ class Variational(PassHandler):
 
     def _create_processes(self, gps: Sequence[tuple[str, FunctionPrior]]) -> None:
         if not gps:
-            raise ValueError("the model has no Gaussian process site: nothing to give a variational process to")
+            raise ValueError(
+                "the model has no Gaussian process site: use a stock Pyro guide, or sample a GaussianProcess in the model"
+            )
         top = {key for key, _ in gps if is_inside_observation(key)} or {gps[-1][0]}
         for key, prior in gps:
             if "." in key or hasattr(nn.Module, site_of(key)):
@@ -117,17 +130,17 @@ class Variational(PassHandler):
                 try_network(name, network, prior, args, kwargs, observed)
             else:
                 guides.from_messenger(name, prior, plates=(), call=(args, kwargs), trace=self.trace)
-        for parameter in self.latents.parameters():  # a start taken from an expanded prior has one number for all rows
+        for parameter in self.latents.parameters():  # the rows of an expanded prior share one number in memory
             parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
         names = [site["name"] for site in latent]
         for name in self.networks._modules:
             if name not in names:
                 raise ValueError(
-                    f"networks= names {name!r}, which is no latent site besides the Gaussian processes: those are {names}"
+                    f"networks= names {name!r}, which is no latent site besides the Gaussian processes: choose from {names}"
                 )
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
-        """Create what the state dict holds and this guide lacks, in its shapes."""
+        """Load a state dict, and create the parameters that it holds and this guide lacks."""
         state = {k.removeprefix(prefix): v for k, v in state_dict.items() if k.startswith(prefix)}
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         for name, parameter in missing_latents(state, self.state_dict()):
@@ -136,22 +149,22 @@ class Variational(PassHandler):
             setattr(self.processes, key, process)
 
     def get_extra_state(self) -> dict[str, Any]:
-        """The structure of the model, saved with the state dict."""
+        """Return the structure of the model, which the state dict holds."""
         return {} if self._structure is None else self._structure.to_state()
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """The inverse of :meth:`get_extra_state`."""
+        """Set the structure of the model from a state dict."""
         self._structure = ModelStructure.from_state(state) if state else None
 
     @pyro_method
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """One ancestral draw of every site, an ordinary Pyro guide. With ``y=None`` it predicts."""
+        """Draw every site once, as an ordinary Pyro guide. With ``y=None`` the draw includes the observation."""
         self.require_initialized()
         require_own_parameters(self)
         run = GuidePass()
         if self.propagation.looks_at_mean:
             first = GuidePass(self.propagation)
-            with block(hide_types=["sample", "observe"]):  # plates of the caller's particles are not the components'
+            with block(hide_types=["sample", "observe"]):  # a plate over the caller's particles has no components
                 self._run_model(first, args, kwargs)
             run.references = first.references
             run.fixed = {s["name"]: s["value"] for s in self.trace.nodes.values() if _is_shared(s)}
@@ -168,11 +181,11 @@ class Variational(PassHandler):
         fixed: Mapping[str, Tensor] | None = None,
         **kwargs: Any,
     ) -> WeightedTrace:
-        """One pass with the S components of the propagation, for losses and predictions.
+        """Make one pass with the S components of the propagation, for losses and predictions.
 
-        :param propagation: instead of the guide's own.
-        :param new_rows: sites local to data are drawn from the prior.
-        :param fixed: values of global latent sites, drawn before.
+        :param propagation: propagation in the place of the guide's own.
+        :param new_rows: whether sites that are local to data are drawn from the prior.
+        :param fixed: values of global latent sites that were drawn before.
         """
         self.require_initialized()
         run = GuidePass(propagation or self.propagation, new_rows=new_rows, fixed=fixed or {})
@@ -182,7 +195,7 @@ class Variational(PassHandler):
 
     @property
     def is_initialized(self) -> bool:
-        """Whether the processes exist."""
+        """Whether :meth:`initialize` has created the processes."""
         return self._structure is not None
 
     @property
@@ -202,14 +215,14 @@ class Variational(PassHandler):
 
 
 def _is_latent(site: Site) -> bool:
-    """Whether it is a latent site that the guide gave a posterior and that is no GP."""
+    """Tell whether a site is latent and no GP."""
     record = SiteRecord.of(site)
     is_gp = record is not None and isinstance(record.prior, FunctionPrior | Observation)
     return is_random(site) and not site["is_observed"] and not is_gp
 
 
 def _is_shared(site: Site) -> bool:
-    """Whether all components share the draw: that of a subsample, or of a latent site that depends on no hidden layer."""
+    """Tell whether all components share the draw of a site: a subsample, or a latent site that depends on no hidden layer."""
     if site["type"] != "sample" or site["is_observed"]:
         return False
     record = SiteRecord.of(site)

@@ -1,4 +1,4 @@
-"""Kernels of GPyTorch and of ``pyro.contrib.gp``, used as they are."""
+"""Adapters for the kernels of GPyTorch and of ``pyro.contrib.gp``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyro_dgp.kernels.base import Covariance, Kernel
 
 @dataclass(frozen=True)
 class GPyTorchCovariance(Covariance):
-    """Calls a GPyTorch kernel; one without batch shape sees the output axis as a batch of 1."""
+    """Covariance function that calls a GPyTorch kernel. One without batch shape sees the output axis as a batch of 1."""
 
     kernel: Any
 
@@ -36,8 +36,8 @@ class GPyTorchCovariance(Covariance):
 class FromGPyTorch(Kernel):
     """A ``gpytorch.kernels.Kernel`` as a kernel of this library.
 
-    Its raw parameters train as they are. For parameters per output give the GPyTorch kernel
-    ``batch_shape=torch.Size([outputs])``.
+    The raw parameters of the GPyTorch kernel are trained directly. For parameters per output give the GPyTorch kernel
+    ``batch_shape=torch.Size([outputs])``, as in ``FromGPyTorch(gpytorch.kernels.MaternKernel(nu=2.5))``.
     """
 
     def __init__(self, kernel: nn.Module) -> None:
@@ -45,13 +45,16 @@ class FromGPyTorch(Kernel):
         self.kernel = kernel
 
     def forward(self) -> Covariance:
-        """The kernel itself: it reads its own parameters."""
+        """Return a covariance function that calls the GPyTorch kernel, which reads its own parameters."""
         return GPyTorchCovariance(self.kernel)
 
 
 @dataclass(frozen=True)
 class PyroContribCovariance(Covariance):
-    """Calls a ``pyro.contrib.gp`` kernel, which takes 2-D inputs only: batches become rows or a loop."""
+    """Covariance function that calls a ``pyro.contrib.gp`` kernel.
+
+    Such a kernel takes 2-D inputs only. A batch is looped over, or laid out as rows where the variance is wanted.
+    """
 
     kernel: Any
 
@@ -75,7 +78,7 @@ class PyroContribCovariance(Covariance):
 
 
 def _with_values(module: nn.Module) -> nn.Module:
-    """A shallow copy of a Pyro module that holds today's values instead of parameters and priors."""
+    """Return a shallow copy of a Pyro module that holds the present values in place of parameters and priors."""
     clone = object.__new__(type(module))
     clone.__dict__.update(module.__dict__)
     clone.__dict__["_modules"] = {name: _with_values(child) for name, child in module._modules.items() if child}
@@ -87,7 +90,13 @@ def _with_values(module: nn.Module) -> nn.Module:
 class FromPyroContrib(Kernel):
     """A ``pyro.contrib.gp.kernels.Kernel`` as a kernel of this library, shared by the outputs of a layer.
 
-    Its parameters are a Pyro module's: ``PyroSample`` priors on them work as elsewhere.
+    The parameters are those of a Pyro module: ``PyroSample`` priors on them work as elsewhere.
+
+    >>> import torch
+    >>> from pyro.contrib.gp.kernels import Cosine
+    >>> from pyro_dgp import FromPyroContrib
+    >>> FromPyroContrib(Cosine(2))().matrix(torch.zeros(1, 4, 2)).shape
+    torch.Size([1, 4, 4])
     """
 
     def __init__(self, kernel: PyroContribKernel) -> None:

@@ -1,4 +1,4 @@
-"""What a kernel is: a Pyro module that, called, reads its parameters and returns a covariance function."""
+"""Base classes of kernels. A kernel is a Pyro module; called, it reads its parameters and returns a covariance function."""
 
 from __future__ import annotations
 
@@ -27,6 +27,13 @@ class Covariance(ABC):
     | ``matrix(x)`` | ``(..., E, N, N)``, k among the points of one set (white noise included) |
     | ``matrix(x, z)`` | ``(..., E, N, M)``, k between two sets of distinct points |
     | ``diagonal(x)`` | ``(..., E, N)``, the variance k(x_n, x_n) |
+
+    >>> import torch
+    >>> from pyro_dgp import RBF
+    >>> covariance = RBF()()
+    >>> x, z = torch.zeros(1, 5, 2), torch.ones(1, 3, 2)
+    >>> covariance.matrix(x, z).shape, covariance.diagonal(x).shape
+    (torch.Size([1, 5, 3]), torch.Size([1, 5]))
     """
 
     @abstractmethod
@@ -45,10 +52,15 @@ class Kernel(PyroModule):
 
     Parameters are attributes of the module, ``PyroParam`` (a point estimate) or ``PyroSample`` (a prior). With
     ``outputs=E`` a kernel holds one set of parameters for each output of a layer, stacked in front.
+
+    >>> from pyro_dgp import Linear, Matern52, White
+    >>> kernel = Matern52(ard=2) * Linear() + White()
+    >>> [name for name, _ in kernel.parts[0].named_parameters()][:2]
+    ['parts.0.lengthscale_unconstrained', 'parts.0.variance_unconstrained']
     """
 
     def forward(self) -> Covariance:
-        """Read the parameters (inside a model: one Pyro statement each) and return the covariance function."""
+        """Read the parameters and return the covariance function. Inside a model each read is one Pyro statement."""
         raise NotImplementedError
 
     def __add__(self, other: Kernel) -> Kernel:
@@ -72,13 +84,13 @@ def positive(value: float, *shape: int | None) -> PyroParam:
 
 
 def per_output(value: Tensor, outputs: int | None) -> Tensor:
-    """A scalar parameter ``(*h,)`` or ``(*h, E)`` with the output axis made explicit: ``(*h, E or 1)``."""
+    """Return a scalar parameter, ``(*h,)`` or ``(*h, E)``, with the output axis made explicit: ``(*h, E or 1)``."""
     _require_shape(value, (outputs,))
     return value.unsqueeze(-1) if outputs is None else value
 
 
 def per_dimension(value: Tensor, outputs: int | None, ard: int | None) -> Tensor:
-    """A lengthscale-like parameter with both axes made explicit: ``(*h, E or 1, 1, D or 1)``."""
+    """Return a lengthscale-like parameter with the axes of outputs and inputs explicit: ``(*h, E or 1, 1, D or 1)``."""
     _require_shape(value, (outputs, ard))
     if ard is None:
         value = value.unsqueeze(-1)
@@ -91,7 +103,7 @@ def _require_shape(value: Tensor, sizes: tuple[int | None, ...]) -> None:
     shape = tuple(size for size in sizes if size is not None)
     if shape and tuple(value.shape[-len(shape) :]) != shape:
         raise ValueError(
-            f"a kernel parameter has shape {tuple(value.shape)} where {shape} is wanted: for a prior, "
+            f"a kernel parameter has shape {tuple(value.shape)} where {shape} is wanted: write a prior as "
             f"PyroSample(distribution.expand({list(shape)}).to_event({len(shape)}))"
         )
 
@@ -111,7 +123,7 @@ class ConstantDiagonal:
     variance: Tensor
 
     def diagonal(self, x: Float[Tensor, "*b e n d"]) -> Float[Tensor, "*r p n"]:
-        """``variance``, repeated: ``(..., E, N)``."""
+        """Return ``variance`` repeated for each point: ``(..., E, N)``."""
         ones = x.new_ones(()).expand(x.shape[:-1])  # broadcasts at no cost; torch.broadcast_shapes is slow
         return self.variance.unsqueeze(-1) * ones
 
@@ -141,7 +153,7 @@ class _Combination(Kernel):
     def __init__(self, *parts: Kernel) -> None:
         super().__init__()
         if len(parts) < 2:
-            raise ValueError(f"{type(self).__name__} needs two kernels or more, not {len(parts)}")
+            raise ValueError(f"{type(self).__name__} needs two kernels or more, not {len(parts)}: pass them one by one")
         self.parts = PyroModule[nn.ModuleList](parts)
 
     def _read(self) -> tuple[Covariance, ...]:

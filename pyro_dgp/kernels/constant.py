@@ -13,7 +13,7 @@ from pyro_dgp.kernels.base import ConstantDiagonal, Covariance, Kernel, per_outp
 
 @dataclass(frozen=True)
 class ConstantCovariance(ConstantDiagonal, Covariance):
-    """``variance`` between any two points."""
+    """Covariance function whose value is ``variance`` between any two points."""
 
     def matrix(
         self, x: Float[Tensor, "*b e n d"], z: Float[Tensor, "*c o m d"] | None = None
@@ -26,7 +26,7 @@ class ConstantCovariance(ConstantDiagonal, Covariance):
 
 @dataclass(frozen=True)
 class WhiteCovariance(ConstantDiagonal, Covariance):
-    """``variance`` on the diagonal of one set of points, nothing between two sets."""
+    """Covariance function whose value is ``variance`` on the diagonal of one set of points and 0 between two sets."""
 
     def matrix(
         self, x: Float[Tensor, "*b e n d"], z: Float[Tensor, "*c o m d"] | None = None
@@ -46,7 +46,13 @@ class _Variance(Kernel):
 
 
 class Constant(_Variance):
-    """Constant kernel, ``k = variance``: a random offset. ``outputs`` and ``variance`` as in ``Stationary``."""
+    """Constant kernel, ``k = variance``: a random offset. ``outputs`` and ``variance`` are those of ``Stationary``.
+
+    >>> import torch
+    >>> from pyro_dgp import Constant
+    >>> Constant()().matrix(torch.zeros(1, 2, 3), torch.ones(1, 3, 3)).round().tolist()
+    [[[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]]
+    """
 
     def forward(self) -> Covariance:
         """Read ``variance``."""
@@ -57,6 +63,12 @@ class White(_Variance):
     """White noise, ``k = variance`` for a point with itself and 0 between distinct points ([DSVI] 3.4).
 
     Two sets of points passed as ``matrix(x, z)`` count as distinct even where values coincide.
+
+    >>> import torch
+    >>> from pyro_dgp import White
+    >>> x = torch.zeros(1, 2, 3)
+    >>> White()().matrix(x).round().tolist(), White()().matrix(x, x).tolist()
+    ([[[1.0, 0.0], [0.0, 1.0]]], [[[0.0, 0.0], [0.0, 0.0]]])
     """
 
     def forward(self) -> Covariance:

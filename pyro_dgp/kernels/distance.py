@@ -1,4 +1,4 @@
-"""Squared distances between the rows of two sets of points, as one matrix product, with their derivative written out."""
+"""Squared distances between the rows of two sets of points: one matrix product, and its derivative written out."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pyro_dgp.internal.differentiation import Cotangents, FusedFunction
 
 
 def squared_distance(x: Tensor, z: Tensor | None) -> Tensor:
-    """``|x_n - z_m|^2`` as one matrix product, from a common centre so that little is lost to cancellation.
+    """Return ``|x_n - z_m|^2`` by one matrix product, from a common centre so that little is lost to cancellation.
 
-    Rounding can leave values a little below zero; what follows clamps them.
+    Rounding can leave values a little below zero, which the caller clamps.
     """
     result: Tensor = _SquaredDistance.apply(x, z)  # type: ignore[no-untyped-call]
     return result
@@ -30,7 +30,10 @@ def plain_squared_distance(x: Tensor, z: Tensor | None) -> Tensor:
 
 
 def centred_distance(x: Tensor, z: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Squared distances, and the points from the centre of ``x``, which :func:`cotangents` needs; not to be differentiated."""
+    """Return squared distances, and both sets of points relative to the centre of ``x``, which :func:`cotangents` takes.
+
+    Autograd does not differentiate this function.
+    """
     centre = x.mean(-2, keepdim=True)
     a = x - centre
     a_norm = torch.linalg.vecdot(a, a).unsqueeze(-1)
@@ -48,14 +51,14 @@ def cotangents(
     """Cotangents of ``x`` and ``z``, ``2 (sum_m g_nm) x_n - 2 sum_m g_nm z_m``, where they are needed."""
     if z is None:
         both = grad + grad.mT
-        both.diagonal(dim1=-2, dim2=-1).zero_()  # may be large, and would cancel up to rounding only
+        both.diagonal(dim1=-2, dim2=-1).zero_()  # large entries here would cancel only up to rounding
         return _cotangent(both, a, a, x.shape), None
     by_x = _cotangent(grad, a, b, x.shape) if need[0] else None
     return by_x, _cotangent(grad.mT, b, a, z.shape) if need[1] else None
 
 
 def _cotangent(grad: Tensor, x: Tensor, z: Tensor, shape: torch.Size) -> Tensor:
-    # Transposed: the library of linear algebra takes a fifth of the time for few rows that it takes for few columns.
+    # Transposed, since a product with few rows takes a fifth of the time of one with few columns.
     products = linalg.product(z.mT, grad.mT).mT
     result = torch.sub(grad.sum(-1, keepdim=True) * x, products).mul_(2)
     return result if result.shape == shape else result.sum_to_size(shape)

@@ -15,7 +15,7 @@ from pyro_dgp.kernels.base import Covariance, Kernel, per_dimension, per_output,
 
 @dataclass(frozen=True)
 class LinearCovariance(Covariance):
-    """``sum_d variance_d x_d z_d``."""
+    """Covariance function ``sum_d variance_d x_d z_d``."""
 
     scale: Tensor
 
@@ -35,9 +35,14 @@ class LinearCovariance(Covariance):
 class Linear(Kernel):
     """Linear kernel, ``k(x, z) = sum_d variance_d x_d z_d``: functions through the origin.
 
-    :param ard: number of inputs with a variance each; ``None`` for one in all.
-    :param outputs: number of outputs with parameters of their own; ``None`` for shared ones.
+    :param ard: number of inputs with a variance each; ``None`` for one variance shared by all inputs.
+    :param outputs: number of outputs with parameters of their own; ``None`` for parameters shared by all.
     :param variance: initial prior variance of the slopes, shape ``(outputs?, ard?)``.
+
+    >>> import torch
+    >>> from pyro_dgp import Linear
+    >>> Linear()().matrix(torch.tensor([[[1.0, 2.0]]]), torch.tensor([[[3.0, 4.0]]])).round().tolist()
+    [[[11.0]]]
     """
 
     def __init__(self, ard: int | None = None, outputs: int | None = None, variance: float = 1.0) -> None:
@@ -51,14 +56,14 @@ class Linear(Kernel):
 
 
 def _backward_of(order: int, cosine: Tensor) -> Tensor:
-    """dJ_order / d cosine: 1 / sin, J_0 and 4 J_1."""
+    """Return the derivative of J_order by the cosine: 1 / sin for order 0, J_0 for 1, 4 J_1 for 2."""
     if order == 0:
         return (1 - cosine.square()).clamp_min(1e-12).rsqrt()
     return angular(cosine, order - 1) * (1.0 if order == 1 else 4.0)
 
 
 class _Angular(torch.autograd.Function):
-    """J_n with the derivative written out, since that of acos is infinite where the true one is finite."""
+    """J_n with its derivative written out: autograd would pass through acos, whose slope is infinite where that of J_n is not."""
 
     @staticmethod
     def forward(ctx: Any, cosine: Tensor, order: int) -> Tensor:
@@ -79,14 +84,14 @@ class _Angular(torch.autograd.Function):
 
 
 def angular(cosine: Tensor, order: int) -> Tensor:
-    """The angular part J_n of the arc-cosine kernels (Cho and Saul 2009, Eq. 4) as a function of the cosine."""
+    """Return the angular part J_n of the arc-cosine kernels (Cho and Saul 2009, Eq. 4) as a function of the cosine."""
     result: Tensor = _Angular.apply(cosine, order)  # type: ignore[no-untyped-call]
     return result
 
 
 @dataclass(frozen=True)
 class ArcCosineCovariance(Covariance):
-    """``variance / pi * |x|^n |z|^n J_n(angle)`` with weighted norms that include the bias."""
+    """Covariance function ``variance / pi * |x|^n |z|^n J_n(angle)`` with weighted norms that include the bias."""
 
     variance: Tensor
     scale: Tensor
@@ -123,12 +128,17 @@ class ArcCosineCovariance(Covariance):
 class ArcCosine(Kernel):
     """Arc-cosine kernel of order 0, 1 or 2 (Cho and Saul 2009, Eqs. 3 and 4): an infinitely wide hidden layer.
 
-    ``k = variance / pi * (|x| |z|)^n J_n(theta)`` in the norm ``x' diag(weight_variance) x + bias_variance``;
-    activations are steps (n = 0), rectifiers (1) and squared rectifiers (2).
+    ``k = variance / pi * (|x| |z|)^n J_n(theta)`` in the norm ``x' diag(weight_variance) x + bias_variance``.
+    The activations of the hidden layer are steps (n = 0), rectifiers (1) or squared rectifiers (2).
 
     :param order: n.
-    :param ard: number of inputs with a weight variance each; ``None`` for one in all.
-    :param outputs: number of outputs with parameters of their own; ``None`` for shared ones.
+    :param ard: number of inputs with a weight variance each; ``None`` for one weight variance shared by all inputs.
+    :param outputs: number of outputs with parameters of their own; ``None`` for parameters shared by all.
+
+    >>> import torch
+    >>> from pyro_dgp import ArcCosine
+    >>> ArcCosine(order=1)().diagonal(torch.tensor([[[1.0, 2.0]]])).round().tolist()  # 1 + 4, and a bias of 1
+    [[6.0]]
     """
 
     def __init__(
@@ -136,7 +146,7 @@ class ArcCosine(Kernel):
     ) -> None:
         super().__init__()
         if order not in (0, 1, 2):
-            raise ValueError(f"the arc-cosine kernel has orders 0, 1 and 2, not {order}")
+            raise ValueError(f"the arc-cosine kernel has orders 0, 1 and 2, not {order}: choose one of these")
         self.order, self.ard, self.outputs = order, ard, outputs
         self.variance = positive(variance, outputs)
         self.weight_variance = positive(1.0, outputs, ard)

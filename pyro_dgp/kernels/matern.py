@@ -17,7 +17,7 @@ def _root(squared: Tensor, factor: float) -> Tensor:
 
 
 def matern12(squared: Tensor) -> Tensor:
-    """``exp(-r)``."""
+    """Return ``exp(-r)``."""
     return torch.exp(-_root(squared, 1.0))
 
 
@@ -31,13 +31,19 @@ def matern12_slope(squared: Tensor, need: bool) -> tuple[Tensor, Tensor | None]:
 
 
 class Matern12(Stationary):
-    """Matern kernel of smoothness 1/2, ``c = exp(-r)``."""
+    """Matern kernel of smoothness 1/2, ``c = exp(-r)``.
+
+    >>> import torch
+    >>> from pyro_dgp import Matern12
+    >>> round(Matern12()().matrix(torch.tensor([[[0.0]]]), torch.tensor([[[1.0]]])).item(), 3)
+    0.368
+    """
 
     correlation = Radial(matern12, matern12_slope)
 
 
 def matern32(squared: Tensor) -> Tensor:
-    """``(1 + s) exp(-s)``, ``s = sqrt(3) r``."""
+    """Return ``(1 + s) exp(-s)``, ``s = sqrt(3) r``."""
     s = _root(squared, 3.0)
     return (1 + s) * torch.exp(-s)
 
@@ -50,13 +56,19 @@ def matern32_slope(squared: Tensor, need: bool) -> tuple[Tensor, Tensor | None]:
 
 
 class Matern32(Stationary):
-    """Matern kernel of smoothness 3/2, ``c = (1 + sqrt(3) r) exp(-sqrt(3) r)``."""
+    """Matern kernel of smoothness 3/2, ``c = (1 + sqrt(3) r) exp(-sqrt(3) r)``.
+
+    >>> import torch
+    >>> from pyro_dgp import Matern32
+    >>> round(Matern32()().matrix(torch.tensor([[[0.0]]]), torch.tensor([[[1.0]]])).item(), 3)
+    0.483
+    """
 
     correlation = Radial(matern32, matern32_slope)
 
 
 def matern52(squared: Tensor) -> Tensor:
-    """``(1 + s + s^2 / 3) exp(-s)``, ``s = sqrt(5) r``."""
+    """Return ``(1 + s + s^2 / 3) exp(-s)``, ``s = sqrt(5) r``."""
     s = _root(squared, 5.0)
     return (1 + s + s.square() / 3) * torch.exp(-s)
 
@@ -71,6 +83,12 @@ def matern52_slope(squared: Tensor, need: bool) -> tuple[Tensor, Tensor | None]:
 
 
 class Matern52(Stationary):
-    """Matern kernel of smoothness 5/2, ``c = (1 + sqrt(5) r + 5 r^2 / 3) exp(-sqrt(5) r)``."""
+    """Matern kernel of smoothness 5/2, ``c = (1 + sqrt(5) r + 5 r^2 / 3) exp(-sqrt(5) r)``.
+
+    >>> import torch
+    >>> from pyro_dgp import Matern52
+    >>> round(Matern52()().matrix(torch.tensor([[[0.0]]]), torch.tensor([[[1.0]]])).item(), 3)
+    0.524
+    """
 
     correlation = Radial(matern52, matern52_slope)

@@ -16,7 +16,7 @@ from pyro_dgp.kernels.stationary import Stationary
 
 @dataclass(frozen=True)
 class _Circle:
-    """Inputs as points on a circle for each dimension, whose chord is ``2 sin(pi |x - z| / period)``."""
+    """Map of each input dimension onto a circle, on which two inputs are a chord of ``2 sin(pi |x - z| / period)`` apart."""
 
     lengthscale: Tensor
     period: Tensor
@@ -30,8 +30,14 @@ class _Circle:
 class Periodic(Stationary):
     """Periodic kernel, ``k = variance * exp(-2 sum_d sin^2(pi (x_d - z_d) / period_d) / lengthscale_d^2)``.
 
-    :param period: initial period, in units of the inputs, shape ``(outputs?, ard?)``; the others as in
+    :param period: initial period, in units of the inputs, shape ``(outputs?, ard?)``. The other parameters are those of
         :class:`Stationary`.
+
+    >>> import torch
+    >>> from pyro_dgp import Periodic
+    >>> x = torch.tensor([[[0.0], [0.5], [1.0]]])  # the period is 1
+    >>> Periodic()().matrix(x[:, :1], x).round(decimals=3).tolist()[0][0][::2]
+    [1.0, 1.0]
     """
 
     def __init__(

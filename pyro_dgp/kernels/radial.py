@@ -1,7 +1,8 @@
 """Kernel matrices that are functions of the squared distance, with their derivatives written out.
 
-A kernel matrix is most of a training step's elementwise work. Automatic differentiation of a Matern formula makes a dozen
-passes over it; the slope, computed beside the value, makes one. The plain formulas are the reference for both.
+Kernel matrices take most of the elementwise work of a training step. Automatic differentiation of a Matern formula makes
+a dozen passes over such a matrix; a slope that is computed beside the value makes one. Tests compare both with the plain
+formulas.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ SlopeFormula = Callable[[Tensor, bool], tuple[Tensor, Tensor | None]]
 
 
 class RadialMatrix(FusedFunction):
-    """``variance * c(|x_n - z_m|^2)``; ``variance`` ``(..., 1, 1)``. What is kept for the backward pass are the value and the slope."""
+    """Kernel matrix ``variance * c(|x_n - z_m|^2)``, ``variance`` ``(..., 1, 1)``. Value and slope serve the backward pass."""
 
     @staticmethod
     def forward(
@@ -64,16 +65,17 @@ class RadialMatrix(FusedFunction):
 
 @dataclass(frozen=True)
 class Radial:
-    """A correlation function that carries its own derivative.
+    """A correlation function with its derivative.
 
-    :param plain: the formula, differentiated by autograd where second derivatives are asked for.
-    :param formula: value and, on request, slope with respect to the squared distance, whose memory it may take for them.
+    :param plain: the formula, which autograd differentiates where second derivatives are wanted.
+    :param formula: gives the value and, on request, the slope with respect to the squared distance. It may write them
+        into the memory of the squared distance.
     """
 
     plain: Formula
     formula: SlopeFormula
 
     def __call__(self, x: Tensor, z: Tensor | None, variance: Tensor) -> Tensor:
-        """``variance * c(|x_n - z_m|^2)``, within ``x`` or between ``x`` and ``z``; ``variance`` ``(..., 1, 1)``."""
+        """Return ``variance * c(|x_n - z_m|^2)``, within ``x`` or between ``x`` and ``z``; ``variance`` ``(..., 1, 1)``."""
         result: Tensor = RadialMatrix.apply(x, z, variance, self.plain, self.formula)  # type: ignore[no-untyped-call]
         return result

@@ -27,7 +27,12 @@ class _RationalQuadraticCorrelation:
 class RationalQuadratic(Stationary):
     """Rational quadratic kernel, ``c = (1 + r^2 / (2 alpha))^-alpha``; ``alpha`` to infinity gives :class:`RBF`.
 
-    :param alpha: initial shape parameter, shape ``(outputs?,)``; the others as in :class:`Stationary`.
+    :param alpha: initial shape parameter, shape ``(outputs?,)``. The other parameters are those of :class:`Stationary`.
+
+    >>> import torch
+    >>> from pyro_dgp import RationalQuadratic
+    >>> round(RationalQuadratic()().matrix(torch.tensor([[[0.0]]]), torch.tensor([[[1.0]]])).item(), 3)
+    0.667
     """
 
     def __init__(
@@ -44,5 +49,5 @@ class RationalQuadratic(Stationary):
 
     @property
     def correlation(self) -> Correlation:
-        """``(1 + r^2 / (2 alpha))^-alpha``; reads ``alpha``."""
+        """Correlation function ``(1 + r^2 / (2 alpha))^-alpha``; reads ``alpha``."""
         return _RationalQuadraticCorrelation(per_output(self.alpha, self.outputs))

@@ -10,7 +10,7 @@ from pyro_dgp.kernels.stationary import Stationary
 
 
 def rbf(squared: Tensor) -> Tensor:
-    """``exp(-r^2 / 2)``."""
+    """Return ``exp(-r^2 / 2)``."""
     return torch.exp(-0.5 * squared.clamp_min(0.0))
 
 

@@ -1,4 +1,4 @@
-"""Kernels that depend on the scaled distance r = |(x - z) / lengthscale|, and the periodic one built on it."""
+"""Base class of kernels that depend on the scaled distance r = |(x - z) / lengthscale|."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pyro_dgp.kernels.base import (
     require_dimensions,
 )
 
-#: ``correlation(x, z, variance) -> variance * c(r^2)``, with r the distances within ``x`` or between ``x`` and ``z``.
+#: Function ``correlation(x, z, variance) -> variance * c(r^2)``, with r the distances within ``x`` or between ``x`` and ``z``.
 Correlation = Callable[[Tensor, Tensor | None, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class StationaryCovariance(ConstantDiagonal, Covariance):
-    """``variance * correlation(r^2)`` on inputs mapped by ``warp`` (division by lengthscales, or a circle)."""
+    """Covariance function ``variance * c(r^2)`` of inputs that ``warp`` maps first: by lengthscales, or onto a circle."""
 
     correlation: Correlation
     warp: Callable[[Tensor], Tensor]
@@ -38,23 +38,33 @@ class StationaryCovariance(ConstantDiagonal, Covariance):
 
 @dataclass(frozen=True)
 class Scaling:
-    """``x / lengthscale`` as an object (closures do not pickle), by the reciprocal: one for all inputs, and cheaper to differentiate."""
+    """Map ``x / lengthscale`` of the inputs, as an object, since closures do not pickle.
+
+    It multiplies by the reciprocal, which is taken once and is cheaper to differentiate than a division.
+    """
 
     reciprocal: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Scaled inputs, same shape."""
+        """Return the scaled inputs, in the shape of ``x``."""
         require_dimensions(x, self.reciprocal)
         return x * self.reciprocal
 
 
 class Stationary(Kernel):
-    """``k(x, z) = variance * c(r^2)``, ``r^2 = sum_d (x_d - z_d)^2 / lengthscale_d^2``.
+    """Base of stationary kernels, ``k(x, z) = variance * c(r^2)``, ``r^2 = sum_d (x_d - z_d)^2 / lengthscale_d^2``.
 
-    :param ard: number of inputs with a lengthscale each; ``None`` for one lengthscale in all.
+    A subclass gives the function c as its ``correlation``.
+
+    :param ard: number of inputs with a lengthscale each; ``None`` for one lengthscale shared by all inputs.
     :param outputs: number of outputs with parameters of their own; ``None`` for parameters shared by all.
     :param lengthscale: initial lengthscale, in units of the inputs. Shape ``(outputs?, ard?)``.
     :param variance: initial variance (not its root), in squared units of the function. Shape ``(outputs?,)``.
+
+    >>> from pyro_dgp import RBF, Stationary
+    >>> kernel = RBF(ard=3, outputs=2)
+    >>> isinstance(kernel, Stationary), kernel.lengthscale.shape, kernel.variance.shape
+    (True, torch.Size([2, 3]), torch.Size([2]))
     """
 
     def __init__(
@@ -71,7 +81,7 @@ class Stationary(Kernel):
         raise NotImplementedError
 
     def warp(self) -> Callable[[Tensor], Tensor]:
-        """The map of the inputs before distances are taken."""
+        """Return the map of the inputs that comes before the distances."""
         return Scaling(per_dimension(self.lengthscale, self.outputs, self.ard).reciprocal())
 
     def forward(self) -> Covariance:

@@ -13,7 +13,7 @@ from pyro_dgp.kernels.base import Covariance, Kernel, per_output, positive
 
 @dataclass(frozen=True)
 class ScaledCovariance(Covariance):
-    """``variance * k``."""
+    """Covariance function ``variance * k``."""
 
     part: Covariance
     variance: Tensor
@@ -31,7 +31,7 @@ class ScaledCovariance(Covariance):
 
 @dataclass(frozen=True)
 class ActiveDimsCovariance(Covariance):
-    """``k`` on some of the input dimensions."""
+    """Covariance function ``k`` of some of the input dimensions."""
 
     part: Covariance
     dims: tuple[int, ...]
@@ -48,7 +48,13 @@ class ActiveDimsCovariance(Covariance):
 
 
 class Scaled(Kernel):
-    """``variance * k`` with a variance of its own, shape ``(outputs?,)``."""
+    """Kernel ``variance * k`` of another kernel k, with a variance of its own, shape ``(outputs?,)``.
+
+    >>> from pyro_dgp import Periodic, Scaled
+    >>> seasons = Scaled(Periodic(period=12.0), variance=4.0)
+    >>> round(seasons.variance.item()), round(seasons.part.period.item())
+    (4, 12)
+    """
 
     def __init__(self, part: Kernel, outputs: int | None = None, variance: float = 1.0) -> None:
         super().__init__()
@@ -61,7 +67,14 @@ class Scaled(Kernel):
 
 
 class ActiveDims(Kernel):
-    """A kernel on the input dimensions ``dims`` alone; ``ard`` of the part counts these."""
+    """Kernel of the input dimensions ``dims`` alone; ``ard`` of the kernel inside counts these only.
+
+    >>> import torch
+    >>> from pyro_dgp import ActiveDims, Linear
+    >>> kernel = ActiveDims(Linear(ard=1), dims=[2])  # the third of three columns
+    >>> kernel().diagonal(torch.tensor([[[5.0, 7.0, 3.0]]])).round().tolist()
+    [[9.0]]
+    """
 
     def __init__(self, part: Kernel, dims: Sequence[int]) -> None:
         super().__init__()

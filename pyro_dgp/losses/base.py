@@ -1,4 +1,4 @@
-"""What all losses share: one weighted pass through model and guide, and a sum over its sites."""
+"""Base class of the losses: one weighted pass through model and guide, and a sum over its sites."""
 
 from __future__ import annotations
 
@@ -28,43 +28,52 @@ Site = dict[str, Any]
 class Loss(PyroELBO):  # type: ignore[misc]
     """Base of the losses: a stock ``SVI`` loss, and as ``loss(model, guide)`` a ``torch.nn.Module``.
 
-    ``loss(model, guide)(x, y)`` is minus the objective, nats in total over ``num_data`` observations, one stochastic
-    estimate. One pass of the guide serves it; no prior's ``log_prob`` is asked for at a GP. What ``pyro.poutine.mask`` hides does not count.
+    ``loss(model, guide)(x, y)`` is a stochastic estimate of minus the objective, in nats in total over ``num_data``
+    observations. It takes one pass of the guide and calls no prior's ``log_prob`` at a GP. Terms that
+    ``pyro.poutine.mask`` hides are left out.
 
     :param num_data: size of the whole training set when batches are passed; ``None`` if all data are passed. It weights
         an observation of this library by ``num_data / N_batch``, and a site in a data plate by
         ``num_data / plate size`` on top of the plate's own scale.
+
+    >>> from pyro_dgp import ELBO, GammaDivergence, Loss, PredictiveLogLikelihood
+    >>> losses = [ELBO(100), GammaDivergence(100, gamma=1.05), PredictiveLogLikelihood(100, beta=0.2)]
+    >>> [loss.figures() for loss in losses if isinstance(loss, Loss)]
+    [{}, {'gamma': 1.05}, {'beta': 0.2}]
     """
 
-    #: Whether its optimum over all q is the posterior.
+    #: Whether the optimum of the objective over all q is the posterior.
     approximates_posterior = False
 
     def __init__(self, num_data: int | None = None) -> None:
         super().__init__()
         if num_data is not None and num_data < 1:
-            raise ValueError(f"num_data must be a positive number of observations, got {num_data}")
+            raise ValueError(f"num_data must be a positive number of observations, got {num_data}: give len(x)")
         self.num_data = num_data
 
     def __call__(self, model: Any, guide: Any) -> ELBOModule:
-        """The loss of this pair as a module. The guide is initialised before: an optimiser would miss its parameters."""
+        """Return the loss of a model and its guide as a module.
+
+        The guide must be initialised first, since an optimiser would miss parameters that are created later.
+        """
         if isinstance(guide, Variational):
             guide.require_initialized()
         return super().__call__(model, guide)
 
     @abstractmethod
     def observed(self, site: Site, weighted: WeightedTrace) -> Tensor:
-        """The term of one observed site, before weighting: nats, a scalar."""
+        """Return the term of one observed site before weighting: a scalar, in nats."""
 
     def regularizer_weight(self) -> float:
-        """The factor of every KL term."""
+        """Return the factor of every KL term."""
         return 1.0
 
     def figures(self) -> dict[str, float]:
-        """The numbers by name that were chosen for it, for a table of results."""
+        """Return the loss's own settings by name, such as ``beta``, for a table of results."""
         return {}
 
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
-        """Minus the objective, with gradients."""
+        """Return minus the objective, with gradients."""
         self._check(model, guide)
         weighted = guide.components(*args, **kwargs)
         sites = [site for site in weighted.trace.nodes.values() if is_random(site)]
@@ -79,18 +88,20 @@ class Loss(PyroELBO):  # type: ignore[misc]
         return -objective
 
     def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
-        """Minus the objective as a number."""
+        """Return minus the objective as a number."""
         with torch.no_grad():
             return float(torch_item(self.differentiable_loss(model, guide, *args, **kwargs)))
 
     def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
-        """Minus the objective as a number, its gradient added to the parameters."""
+        """Return minus the objective as a number, and add its gradient to those of the parameters."""
         loss = self.differentiable_loss(model, guide, *args, **kwargs)
         loss.backward()  # type: ignore[no-untyped-call]
         return float(torch_item(loss))
 
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Any:
-        raise ValueError("the losses of pyro_dgp use one pass of the guide, not Pyro's pair of traces")
+        raise ValueError(
+            "the losses of pyro_dgp use one pass of the guide, not Pyro's pair of traces: call loss.differentiable_loss"
+        )
 
     def _check(self, model: Any, guide: Any) -> None:
         if not isinstance(guide, Variational):
@@ -108,7 +119,7 @@ class Loss(PyroELBO):  # type: ignore[misc]
         require_own_parameters(guide)
 
     def _weight(self, site: Site, data_plates: frozenset[str]) -> float | Tensor:
-        """num_data over the rows that the site stands for, times the scale of its plates."""
+        """Return num_data over the number of rows of the site, times the scale of the site's plates."""
         if self.num_data is None:
             return site["scale"]
         sizes = [f.full_size or f.size for f in site["cond_indep_stack"] if f.name in data_plates]
@@ -116,8 +127,8 @@ class Loss(PyroELBO):  # type: ignore[misc]
             sizes = [site["fn"].event_shape[0]]
         if not sizes and site["is_observed"]:
             raise ValueError(
-                f"num_data={self.num_data} cannot weight the observed site {site['name']!r}: it stands in no data plate and "
-                "its distribution has no rows; use likelihood.given(f), or pyro.plate over the data"
+                f"num_data={self.num_data} cannot weight the observed site {site['name']!r}, which is in no data plate and "
+                "whose distribution has no rows: use likelihood.given(f), or pyro.plate over the data"
             )
         return site["scale"] * self.num_data / sizes[0] if sizes else site["scale"]
 
@@ -142,7 +153,7 @@ class Loss(PyroELBO):  # type: ignore[misc]
 
 
 def _is_masked_out(site: Site) -> bool:
-    """Whether ``poutine.mask`` hides the whole site; raises for a mask over rows that have no term of their own."""
+    """Tell whether ``poutine.mask`` hides the whole site; raise for a mask over rows that have no term of their own."""
     mask = site["mask"]
     if not isinstance(mask, Tensor) or mask.dim() == 0:
         return mask is not None and not bool(mask)
@@ -155,13 +166,13 @@ def _is_masked_out(site: Site) -> bool:
 
 
 def unmasked(terms: Tensor, site: Site) -> Tensor:
-    """Terms with zero for what ``poutine.mask`` hides."""
+    """Return the terms of a site, with zero for each that ``poutine.mask`` hides."""
     mask = site["mask"]
     if not isinstance(mask, Tensor):
         return terms
     if not linalg.fits(mask, terms):
         raise ValueError(
-            f"a mask of shape {tuple(mask.shape)} stands around the site {site['name']!r}, whose terms have shape {tuple(terms.shape)}: "
+            f"the site {site['name']!r} has a mask of shape {tuple(mask.shape)} and terms of shape {tuple(terms.shape)}: "
             "give a mask of the site's own shape"
         )
     return torch.where(mask, terms, 0.0)
@@ -173,10 +184,11 @@ def row_terms(
     collapsed: Callable[[CollapsedObservation, Tensor], Tensor],
     plain: Callable[[Any, Tensor], Tensor],
 ) -> tuple[Tensor, Tensor]:
-    """Terms of an observed site for each component and row ``(S, rows)``, and the log weights of the components ``(S,)``.
+    """Return the terms of an observed site, ``(S, rows)``, and the log weights of its components, ``(S,)``.
 
-    :param collapsed: the terms of a :class:`CollapsedObservation`, ``(..., N)``.
-    :param plain: those of any other distribution p(y | f), at the components' values: of the shape of its ``log_prob``.
+    :param collapsed: gives the terms of a :class:`CollapsedObservation`, ``(..., N)``.
+    :param plain: gives the terms of any other distribution p(y | f), in the shape of its ``log_prob``. The distribution
+        is that at the components' values of f.
     """
     fn, value = site["fn"], site["value"]
     if isinstance(fn, CollapsedObservation):
@@ -196,6 +208,6 @@ def row_terms(
 
 
 def log_prob(distribution: Any, value: Tensor) -> Tensor:
-    """``log p(y | f)``, the plain term of most losses."""
+    """Return ``log p(y | f)``, the plain term of most losses."""
     result: Tensor = distribution.log_prob(value)
     return result

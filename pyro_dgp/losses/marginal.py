@@ -13,9 +13,17 @@ from pyro_dgp.internal.parameters import require_own_parameters
 
 
 class MarginalLikelihood(torch.nn.Module):
-    """``-log p(y)`` of a model whose only site is observed: exact GP regression, nats in total.
+    """The loss ``-log p(y)`` of a model whose only site is observed: exact GP regression, nats in total.
 
-    A ``torch.nn.Module`` as ``loss(model, guide)`` of the other losses is; there is no guide. All data at once.
+    It is a ``torch.nn.Module``, as ``loss(model, guide)`` of the other losses is, but has no guide. It is called on all
+    data at once.
+
+    >>> import torch
+    >>> from pyro_dgp import DeepGP, MarginalLikelihood, fit
+    >>> x, y = torch.linspace(-1, 1, 20)[:, None], torch.randn(20)
+    >>> result = fit(MarginalLikelihood(DeepGP(x, layers=1)), x, y, steps=20)
+    >>> result.losses[-1] < result.losses[0]
+    True
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -23,7 +31,7 @@ class MarginalLikelihood(torch.nn.Module):
         self.model = model
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Minus the log marginal likelihood."""
+        """Return minus the log marginal likelihood."""
         require_own_parameters(self.model)
         trace = poutine.trace(self.model).get_trace(*args, **kwargs)
         for site in trace.nodes.values():
@@ -32,9 +40,10 @@ class MarginalLikelihood(torch.nn.Module):
         latent = trace.stochastic_nodes
         if latent:
             raise ValueError(
-                f"the marginal likelihood is exact for one layer only; this model has latent sites {latent}"
+                f"the marginal likelihood is exact for one layer only, and this model has latent sites {latent}: "
+                "give it a guide and another loss, such as ELBO"
             )
         if not trace.observation_nodes:
-            raise ValueError("nothing is observed: pass y")
+            raise ValueError("nothing is observed: pass y to the loss, as in loss(x, y)")
         loss: Tensor = -trace.log_prob_sum()
         return loss

@@ -1,1 +1,1 @@
-"""The zoo's generative models, and priors for their hyperparameters."""
+"""Generative models, and priors for their hyperparameters."""

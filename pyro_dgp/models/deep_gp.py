@@ -1,4 +1,4 @@
-"""The zoo's model: a stack of Gaussian processes, written as a user would write it."""
+"""A stack of Gaussian processes, written as a user would write it. The named methods fit this model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyro_dgp.kernels import RBF, ArcCosine, Kernel, Linear, Matern12, Matern32,
 from pyro_dgp.likelihoods import Gaussian, Likelihood
 from pyro_dgp.means import Projection
 
-#: Kernels that the command line offers, each built for a number of inputs and (or none) of outputs.
+#: Kernels by name, as the command line offers them. Each is built for a number of inputs and a number of outputs or ``None``.
 KERNELS: dict[str, Callable[[int, int | None], Kernel]] = {
     "rbf": lambda ard, outputs: RBF(ard, outputs, lengthscale=ard**0.5),
     "matern12": lambda ard, outputs: Matern12(ard, outputs, lengthscale=ard**0.5),
@@ -26,17 +26,25 @@ KERNELS: dict[str, Callable[[int, int | None], Kernel]] = {
 
 
 class DeepGP(PyroModule):
-    """``layers - 1`` hidden GPs of ``width`` outputs with the fixed linear means of [DSVI] 3.12, and one on top.
+    """A chain of ``layers - 1`` hidden GPs with ``width`` outputs each, and one GP on top.
 
-    Sites: ``h1, h2, ...`` function values ``(N, width)`` of the hidden layers, and ``y``. One layer is a plain GP.
+    The hidden GPs have the fixed linear means of [DSVI] 3.12. The sites are ``h1, h2, ...``, function values
+    ``(N, width)`` of the hidden layers, and ``y``. One layer is a plain GP.
 
     :param x: training inputs ``(N, D)``: only their number of dimensions and principal directions are used.
     :param layers: number of GPs in the chain, 1 or more.
     :param width: outputs of each hidden layer.
-    :param kernel: a name of :data:`KERNELS`; automatic relevance determination throughout.
+    :param kernel: a name of :data:`KERNELS`. Every kernel has a lengthscale or weight for each of its inputs.
     :param likelihood: observation model; Gaussian with ``outputs`` outputs if not given.
-    :param outputs: functions of the top layer.
-    :param per_output: a kernel for each output of a hidden layer ([DSPP]) instead of one for all ([DSVI]).
+    :param outputs: number of functions of the top layer.
+    :param per_output: whether each output of a hidden layer has a kernel of its own ([DSPP]) or all share one ([DSVI]).
+
+    >>> import pyro, torch
+    >>> from pyro_dgp import DeepGP
+    >>> x = torch.linspace(-1, 1, 8)[:, None]
+    >>> trace = pyro.poutine.trace(DeepGP(x, layers=3, width=2)).get_trace(x)
+    >>> [(name, tuple(trace.nodes[name]["value"].shape)) for name in ("h1", "h2", "y")]
+    [('h1', (8, 2)), ('h2', (8, 2)), ('y', (8,))]
     """
 
     def __init__(
@@ -64,7 +72,7 @@ class DeepGP(PyroModule):
         self.likelihood = Gaussian(outputs) if likelihood is None else likelihood
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
-        """One joint draw, or the score of ``y``."""
+        """Sample every site jointly; where ``y`` is given, it is observed."""
         h = x
         for number, layer in enumerate(self.hidden, 1):
             h = pyro.sample(f"h{number}", layer(h))

@@ -10,29 +10,37 @@ from pyro.nn import PyroModule
 from pyro.nn.module import to_pyro_module_
 from torch import Tensor, nn
 
-#: Widths of the hidden layers; the features come after them.
+#: Widths of the hidden layers, without the features.
 HIDDEN = (50, 20)
-#: The features stay within so many of their initial standard deviations.
+#: Bound of a feature, in its initial standard deviations.
 REACH = 3.0
 
 
 class FeatureExtractor(nn.Module):
     """A network of linear layers with ReLU between them, ``(..., N, D) -> (..., N, features)`` (after Wilson et al. 2016).
 
-    Inputs and features are standardised, the features by the untrained network's statistics on ``x``. Both stay fixed: the
-    kernels on top start at the right scale, and no row's features depend on the other rows of a batch, as batch normalisation
-    would have it. Three things together keep the features within reach of the inducing points at learning rates that suit
-    kernels; without them the mean becomes constant and stays so:
+    Inputs and features are standardised, the features by the statistics of the untrained network on ``x``. Both
+    standardisations stay fixed. The kernels on top start at the right scale, and the features of a row do not depend on
+    the other rows of a batch, as they would with batch normalisation.
+
+    At learning rates that suit kernels, features can leave the reach of the inducing points; the mean then becomes
+    constant and stays so. Three things together prevent this:
 
     - A standardised feature z becomes ``3 tanh(z / 3)``: z to first order, and never beyond 3.
     - The weights start at the variance that keeps the scale of the values from layer to layer (He et al. 2015), so that
       the standardisation does not magnify the steps of the optimiser.
-    - Two narrow hidden layers: a step of Adam moves the values of a layer in proportion to its width. Wider or deeper networks,
-      such as the (100, 100, 50, 20) of earlier versions, want ``fit(..., optimizer=adam_for_networks)``.
+    - The two hidden layers are narrow: a step of Adam moves the values of a layer in proportion to its width. For wider
+      or deeper networks use ``fit(..., optimizer=adam_for_networks)``.
 
     :param x: training inputs ``(N, D)``.
     :param features: number of features.
     :param hidden: widths of the hidden layers.
+
+    >>> import torch
+    >>> from pyro_dgp import FeatureExtractor
+    >>> extractor = FeatureExtractor(torch.randn(50, 6), features=2)
+    >>> extractor(torch.randn(10, 6)).shape
+    torch.Size([10, 2])
     """
 
     input_shift: Tensor
@@ -57,7 +65,7 @@ class FeatureExtractor(nn.Module):
             self._keep_statistics("", self._raw(x))
 
     def _keep_statistics(self, prefix: str, values: Tensor) -> None:
-        """Mean and scale of each column; a constant column is only shifted."""
+        """Keep the mean and scale of each column as buffers; a constant column is only shifted."""
         spread = values.std(0, correction=0)
         self.register_buffer(f"{prefix}shift", values.mean(0))
         rounding = 10 * torch.finfo(values.dtype).eps * values.abs().amax(0)
@@ -68,7 +76,7 @@ class FeatureExtractor(nn.Module):
         return raw
 
     def forward(self, x: Tensor) -> Tensor:
-        """The features."""
+        """Return the features, ``(..., N, features)``."""
         return REACH * torch.tanh((self._raw(x) - self.shift) / (REACH * self.scale))
 
 
@@ -80,15 +88,24 @@ def _linear(inputs: int, outputs: int, nonlinearity: Literal["relu", "linear"]) 
 
 
 class DeepKernel(PyroModule):
-    """``model`` on the features of the inputs: ``model(extractor(x), y)``, trained as one ([DSPP] 5.5; Wilson et al. 2016).
+    """A model of the features of the inputs, ``model(extractor(x), y)`` ([DSPP] 5.5; Wilson et al. 2016).
+
+    Model and extractor are trained together: ``fit`` trains a deep kernel as it trains any model. A network other than
+    :class:`FeatureExtractor` may need ``fit(..., optimizer=adam_for_networks)``. At the learning rate that suits kernels
+    it can carry the features out of reach of the inducing points, and the mean stays constant from there on.
 
     :param extractor: any module ``(N, D) -> (N, features)``; see :class:`FeatureExtractor`. It is made a Pyro module in
         place, so that stock ``SVI`` trains its parameters too.
-    :param model: any model called as ``model(x, y)``, of inputs ``(N, features)``: build it on ``extractor(x).detach()``.
+    :param model: any model called as ``model(x, y)`` with inputs ``(N, features)``: build it on
+        ``extractor(x).detach()``.
 
-    ``fit`` trains it as it trains any model. Other networks than :class:`FeatureExtractor` may need
-    ``fit(..., optimizer=adam_for_networks)``: at the learning rate that suits kernels they can carry the
-    features out of reach of the inducing points, and the mean stays constant from there on.
+    >>> import torch
+    >>> from pyro_dgp import DeepGP, DeepKernel, FeatureExtractor
+    >>> x = torch.randn(50, 6)
+    >>> extractor = FeatureExtractor(x, features=2)
+    >>> model = DeepKernel(extractor, DeepGP(extractor(x).detach(), layers=1))
+    >>> model(x).shape  # a draw of y from the prior
+    torch.Size([50])
     """
 
     def __init__(self, extractor: nn.Module, model: nn.Module) -> None:
@@ -98,5 +115,5 @@ class DeepKernel(PyroModule):
         self.extractor, self.model = extractor, model
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """The model at the features."""
+        """Call the model on the features of ``x``."""
         return self.model(self.extractor(x), *args, **kwargs)

@@ -1,4 +1,4 @@
-"""Proper priors for the hyperparameters of the zoo's models, for methods that sample them."""
+"""Proper priors for the hyperparameters of :class:`~pyro_dgp.DeepGP`, for methods that sample them."""
 
 from __future__ import annotations
 
@@ -17,31 +17,41 @@ from pyro_dgp.models.deep_gp import DeepGP
 
 
 class FlooredLogNormal(dist.TransformedDistribution):  # type: ignore[misc]
-    """``floor + LogNormal(loc, scale)``: a variance that never reaches zero."""
+    """Distribution ``floor + LogNormal(loc, scale)`` of a variance that never reaches zero."""
 
     def __init__(self, loc: Tensor, scale: Tensor, floor: float = NOISE_FLOOR) -> None:
         self.floor = floor
         super().__init__(dist.LogNormal(loc, scale), [torch.distributions.AffineTransform(floor, 1.0)])
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> FlooredLogNormal:
-        """The same type."""
+        """Return a :class:`FlooredLogNormal` of the given batch shape."""
         base = self.base_dist.expand(torch.Size(batch_shape))
         return FlooredLogNormal(base.loc, base.scale, self.floor)
 
     @property
     def support(self) -> constraints.Constraint:
-        """Above the floor."""
+        """Real numbers above the floor."""
         return constraints.greater_than(self.floor)
 
 
-#: Location of the log and standard deviation of the log; lengthscales are relative to the root of the input dimension.
+#: Mean and standard deviation of the logarithm of each kind of parameter; lengthscales and variances of kernels are
+#: relative to their initial values.
 LOG_NORMAL = {"lengthscale": (0.0, 0.75), "variance": (0.0, 0.75), "noise": (math.log(0.05), 1.0)}
 
 
 def with_priors(model: DeepGP) -> DeepGP:
-    """The model, its positive kernel parameters and noise variance given the log-normal priors :data:`LOG_NORMAL`.
+    """Give the positive kernel parameters and the noise variance the log-normal priors :data:`LOG_NORMAL`, in place.
 
-    In place; for targets and inputs of unit variance.
+    The priors suit targets and inputs of unit variance.
+
+    :returns: the model.
+
+    >>> import pyro, torch
+    >>> from pyro_dgp import DeepGP, with_priors
+    >>> x = torch.linspace(-1, 1, 8)[:, None]
+    >>> trace = pyro.poutine.trace(with_priors(DeepGP(x, layers=1))).get_trace(x)
+    >>> trace.stochastic_nodes
+    ['top.kernel.variance', 'top.kernel.lengthscale', 'likelihood.variance', 'y']
     """
     for module in list(model.modules()):
         if not isinstance(module, PyroModule) or module is model.likelihood:
@@ -64,7 +74,7 @@ def with_priors(model: DeepGP) -> DeepGP:
 
 
 def describe() -> str:
-    """The priors in one line."""
+    """Describe the priors in one line."""
     return (
         f"lengthscale ~ sqrt(D) LogNormal(0, {LOG_NORMAL['lengthscale'][1]}), "
         f"variance ~ LogNormal(0, {LOG_NORMAL['variance'][1]}), "

@@ -32,19 +32,30 @@ def predict(
     states: Sequence[Mapping[str, Tensor]] = (),
     **kwargs: Any,
 ) -> Prediction:
-    """The predictive distribution at new inputs.
+    """Return the predictive distribution at new inputs.
 
     :param guide: a trained guide; its model is called as ``model(x, **kwargs)``, with no ``y``.
     :param x: test inputs ``(N, D)``.
-    :param num_samples: mixture components in all under Monte Carlo propagation: more than in training, since the NLL of
-        few is biased upwards. Sigma points predict by their own.
-    :param num_hyperparameter_draws: R, draws of the latent sites besides GPs if the model has any; under Monte Carlo each gets
-        ``num_samples / R`` components. The same draws of global ones serve every batch. If not given, 20, or ``num_samples`` where
-        a site has values for each row: there each row is a mixture of its own draws, whose NLL falls as R grows.
-    :param batch_size: test rows evaluated at a time.
+    :param num_samples: number of mixture components in all under Monte Carlo propagation. It exceeds that of training,
+        since few components bias the NLL upwards. Sigma points predict by their own components.
+    :param num_hyperparameter_draws: R, the number of draws of the latent sites besides GPs, if the model has such sites.
+        Under Monte Carlo each draw gets ``num_samples / R`` components. The same draws of global sites serve every batch.
+        If not given, R is 20. Where a site has values for each row, R is ``num_samples``: there each row is a mixture of
+        its own draws, whose NLL falls as R grows.
+    :param batch_size: number of test rows evaluated at a time.
     :param site: the observation to predict, if the model has several.
-    :param states: values of the guide's parameters, by their names in ``named_parameters()``; each state has the same share of the
-        mixture, and of ``num_samples``, and a draw of the latent sites of its own. The present values if not given.
+    :param states: values of the guide's parameters, by their names in ``named_parameters()``. Each state has the same
+        share of the mixture and of ``num_samples``, and a draw of the latent sites of its own. If not given, the present
+        values of the parameters are used.
+
+    >>> import torch
+    >>> from pyro_dgp import DeepGP, InducingPoints, MonteCarlo, Variational, predict
+    >>> x, y = torch.linspace(-1, 1, 20)[:, None], torch.randn(20)
+    >>> guide = Variational(DeepGP(x, width=1), InducingPoints(20), MonteCarlo(10))
+    >>> guide.initialize(x, y)
+    >>> prediction = predict(guide, torch.linspace(-2, 2, 7)[:, None])  # a trained guide is used in the same way
+    >>> prediction, prediction.mean.shape, prediction.quantile([0.1, 0.9]).shape
+    (Prediction(rows=7), torch.Size([7]), torch.Size([2, 7]))
     """
     if not isinstance(x, Tensor):
         raise TypeError(f"test inputs are a tensor, not {type(x).__name__}: use torch.as_tensor(x)")
@@ -59,7 +70,9 @@ def predict(
     if not bool(torch.isfinite(x).all()):
         raise ValueError("test inputs hold NaN or infinity: drop or fill such rows before prediction")
     if x.dim() != 2 or len(x) == 0:
-        raise ValueError(f"test inputs have shape (N, D) with N at least 1, got {tuple(x.shape)}")
+        raise ValueError(
+            f"test inputs have shape (N, D) with N at least 1, got {tuple(x.shape)}: use x[:, None] for one input"
+        )
     parameters = dict(guide.named_parameters())
     unknown = [name for state in states for name in state if name not in parameters]
     if unknown:
@@ -67,7 +80,7 @@ def predict(
     with torch.no_grad(), _own_parameters(guide):
         first = guide.components(x[:1], new_rows=True, propagation=MonteCarlo(1), **kwargs)
         draws = _global_draws(guide, x, len(states) or num_hyperparameter_draws, kwargs)
-    count = max(len(states), len(draws))  # one draw serves all states, or there is one for each
+    count = max(len(states), len(draws))  # one draw serves all states, or each state has its own
     at = [(states[i] if states else {}, draws[i % len(draws)]) for i in range(count)]
     name = _response(guide, first, site)
     one = _mixture_of(first, name).components
@@ -88,7 +101,7 @@ def predict(
 
 @contextmanager
 def _own_parameters(guide: Variational) -> Iterator[None]:
-    """Whatever the caller's setting, prediction reads the modules' own parameters, writes to no store and evaluates."""
+    """Set guide and model to evaluation for a while, with their own parameters, whatever the caller's settings."""
     modules = [m for m in (guide, guide.model) if isinstance(m, torch.nn.Module)]
     with module_local_parameters(*modules), evaluating(*modules):
         yield
@@ -96,7 +109,7 @@ def _own_parameters(guide: Variational) -> Iterator[None]:
 
 @contextmanager
 def _values(parameters: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> Iterator[None]:
-    """Other values of some parameters for a while."""
+    """Give some parameters other values for a while."""
     own = {name: parameters[name].detach().clone() for name in state}
     for name, value in state.items():
         parameters[name].data.copy_(value)
@@ -120,7 +133,7 @@ def _global_draws(guide: Variational, x: Tensor, count: int, kwargs: dict[str, A
 
 
 def _response(guide: Variational, weighted: WeightedTrace, wanted: str | None) -> str:
-    """The name of the observation site to predict."""
+    """Return the name of the observation site to predict."""
     names = [
         name
         for name, site in weighted.trace.nodes.items()
@@ -136,7 +149,7 @@ def _response(guide: Variational, weighted: WeightedTrace, wanted: str | None) -
 
 
 def _mixture_of(weighted: WeightedTrace, name: str) -> Mixture:
-    """The S components of a site, ``(S, N, ...)``, with their log weights."""
+    """Return the mixture of the S components of a site, ``(S, N, ...)``."""
     site, log_weights = weighted.trace.nodes[name], weighted.log_weights
     carried, fn = weighted.record(site).carried, site["fn"]
     if isinstance(fn, CollapsedObservation):

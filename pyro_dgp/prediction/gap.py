@@ -1,4 +1,4 @@
-"""The inference gap: how far one posterior is from a sampled one, in function values and in predictions."""
+"""The inference gap: distances between a posterior and a sampled one, in function values and in predictions."""
 
 from __future__ import annotations
 
@@ -11,19 +11,26 @@ from torch import Tensor
 from pyro_dgp.prediction.mixture import Mixture
 from pyro_dgp.prediction.prediction import Prediction
 
-#: Equidistant points of each one-dimensional integral; components of either mixture whose own range has points of its own, and how many.
+#: Points of each one-dimensional integral: ``NODES`` equidistant ones, and ``OWN`` around each of ``COMPONENTS`` components of
+#: either mixture.
 NODES, COMPONENTS, OWN = 400, 30, 13
 
 
 @dataclass(frozen=True, kw_only=True)
 class InferenceGap:
-    """Distances of a prediction from a reference at each input ``(N,)``; functions of several outputs are averaged over these.
+    """Distances of a prediction from a reference at each input, ``(N,)``, averaged over the outputs of f.
 
     :ivar mean: absolute difference of the posterior means of f, in posterior standard deviations of the reference.
-    :ivar sd: log of the ratio of posterior standard deviations of f, 0 if equal, negative where the reference is wider.
-    :ivar wasserstein: 1-Wasserstein distance between the posteriors of f, ``int |F(t) - F_ref(t)| dt``, in posterior standard deviations
-        of the reference.
+    :ivar sd: log of the ratio of posterior standard deviations of f; 0 if equal, negative where the reference is wider.
+    :ivar wasserstein: 1-Wasserstein distance between the posteriors of f, ``int |F(t) - F_ref(t)| dt``, in posterior
+        standard deviations of the reference.
     :ivar kl: KL of the predictive densities of y, ``KL(reference || prediction)``, nats.
+
+    >>> import torch
+    >>> from pyro_dgp import InferenceGap
+    >>> gap = InferenceGap(mean=torch.ones(4), sd=-torch.ones(4), wasserstein=torch.ones(4), kl=torch.zeros(4))
+    >>> gap.figures()
+    {'gap_mean': 1.0, 'gap_sd': 1.0, 'gap_wasserstein': 1.0, 'gap_kl': 0.0}
     """
 
     mean: Tensor
@@ -32,7 +39,7 @@ class InferenceGap:
     kl: Tensor
 
     def figures(self) -> dict[str, float]:
-        """Averages over inputs, for a table; that of ``sd`` is of its absolute value."""
+        """Return the averages over inputs, for a table; for ``sd`` the average of the absolute value."""
         return {
             "gap_mean": float(self.mean.mean()),
             "gap_sd": float(self.sd.abs().mean()),
@@ -42,22 +49,32 @@ class InferenceGap:
 
 
 def inference_gap(prediction: Prediction, reference: Prediction) -> InferenceGap:
-    """Distances of a method from a sampler's result, both predictions at the same inputs.
+    """Measure the distances of a method from a sampler's result, both given as predictions at the same inputs.
 
-    Both are mixtures: of components of a guide, and of draws. Integrals over f and y are trapezoidal sums over all that
-    either has mass on, of 400 equidistant points and 13 around each of 30 components of either; over a discrete y they are sums. A reference of S draws has a gap of its own to another run of it,
-    of about ``1 / sqrt(effective draws)`` in ``mean`` and ``wasserstein``: measure that first.
+    Both predictions are mixtures, of components of a guide or of draws. Integrals over f and y are trapezoidal sums over
+    the range where either mixture has mass, with 400 equidistant points and 13 around each of 30 components of either.
+    Integrals over a discrete y are sums over its values.
 
-    A method that is trained by a predictive loss (``dspp``, ``ppgpr``, ``avdgp-ar2pp``) is no approximation of the posterior: its
-    gap says how different it is, not how wrong.
+    Two runs of a sampler have a gap too, of about ``1 / sqrt(effective draws)`` in ``mean`` and ``wasserstein``: measure
+    it first. A method that is trained by a predictive loss (``dspp``, ``ppgpr``, ``avdgp-ar2pp``) does not approximate
+    the posterior: its gap says how different it is, not how wrong.
 
     :raises ValueError: for y of several outputs, or predictions at different numbers of inputs.
+
+    >>> import torch
+    >>> from pyro_dgp import DeepGP, InducingPoints, MonteCarlo, Variational, inference_gap, predict
+    >>> x, y = torch.linspace(-1, 1, 20)[:, None], torch.randn(20)
+    >>> guide = Variational(DeepGP(x, layers=1), InducingPoints(20), MonteCarlo(1))
+    >>> guide.initialize(x, y)
+    >>> prediction = predict(guide, x)
+    >>> inference_gap(prediction, reference=prediction).figures()["gap_wasserstein"]
+    0.0
     """
     if prediction.event_shape or reference.event_shape:
-        raise ValueError("the inference gap compares predictions of one output")
+        raise ValueError("the inference gap compares predictions of one output: give it predictions of a single target")
     if prediction.batch_shape != reference.batch_shape:
         raise ValueError(
-            f"the predictions are at {prediction.batch_shape[0]} and {reference.batch_shape[0]} inputs: make them at the same ones"
+            f"the predictions are at {prediction.batch_shape[0]} and {reference.batch_shape[0]} inputs: predict both at the same inputs"
         )
     ours, theirs = prediction.functions(), reference.functions()
     sd, reference_sd = ours.variance().sqrt(), theirs.variance().sqrt()
@@ -72,7 +89,7 @@ def inference_gap(prediction: Prediction, reference: Prediction) -> InferenceGap
 
 
 def _grid(first: Mixture, second: Mixture) -> Tensor:
-    """Points that cover both, in order, ``(points, N, ...)``."""
+    """Return points that cover the range of two mixtures, in order, ``(points, N, ...)``."""
     low, high, points = [], [], []
     for mixture in (first, second):
         mean, scale = mixture.components.mean, mixture.components.variance.sqrt()
@@ -88,7 +105,7 @@ def _grid(first: Mixture, second: Mixture) -> Tensor:
 
 
 def _divergence(p: Prediction, q: Prediction) -> Tensor:
-    """``KL(p || q)`` of the predictive densities at each input, nats."""
+    """Return ``KL(p || q)`` of the predictive densities at each input, nats."""
     first, second = p.mixture(), q.mixture()
     components: Any = first.components
     if components.has_enumerate_support:

@@ -1,4 +1,4 @@
-"""Distributions made of the parameters of others of their kind."""
+"""Selection of components of a distribution, and concatenation of distributions of one kind, by their parameters."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch.distributions import Distribution
 
 
 def counted_components(components: Distribution, log_weights: Tensor) -> tuple[Distribution, Tensor]:
-    """The first S components of an elementwise distribution, and their log weights ``(S,)``.
+    """Return the first S components of an elementwise distribution, and their log weights ``(S,)``.
 
-    A distribution that its constructor cannot make again keeps the others, at no weight.
+    Where the constructor of the distribution cannot make a smaller one, all components stay and those after S get weight 0.
     """
     count, carried = len(log_weights), components.batch_shape[0]
     if carried == count:
@@ -34,22 +34,22 @@ def counted_components(components: Distribution, log_weights: Tensor) -> tuple[D
 
 
 def concatenate(parts: Sequence[Distribution], axis: int = 0) -> Distribution:
-    """One distribution of the parameters of several, along an axis."""
+    """Return one distribution whose parameters are those of several, concatenated along an axis."""
     of_each = [_arguments(part) for part in parts]
     return _made_of(parts[0], {name: torch.cat([values[name] for values in of_each], axis) for name in of_each[0]})
 
 
 def _arguments(components: Distribution) -> dict[str, Tensor]:
-    """What a distribution was made of."""
+    """Return the parameters by which a distribution was constructed."""
     names = [name for name in components.arg_constraints if name in components.__dict__]
-    # Some parameters are kept once they were asked for, beside those that the distribution was made of.
+    # A distribution keeps some derived parameters after their first use, beside those of its constructor.
     for made_of, kept in (("scale_tril", ("covariance_matrix", "precision_matrix")), ("logits", ("probs",))):
         names = [name for name in names if made_of not in names or name not in kept]
     return {name: getattr(components, name) for name in names}
 
 
 def _made_of(components: Distribution, arguments: dict[str, Tensor]) -> Distribution:
-    """Another distribution of the same kind."""
+    """Construct a distribution of the same kind by other parameters."""
     kind: Any = type(components)
     try:
         made: Distribution = kind(**arguments, validate_args=False)

@@ -19,10 +19,19 @@ from pyro_dgp.prediction.joining import concatenate
 class Mixture:
     """A weighted mixture for each row (and output), held in memory.
 
-    :param components: elementwise, of batch shape ``(S, N)`` or ``(S, N, D_out)``; or correlated over the outputs of a row, of
-        batch shape ``(S, N)`` and event shape ``(D_out,)``.
-    :param log_weights: ``(S,)``, summing to one.
-    :param observations: what the components come from where functions were integrated out: each makes the next of them.
+    :param components: distribution of the S components. It is elementwise, of batch shape ``(S, N)`` or
+        ``(S, N, D_out)``, or correlated over the outputs of a row, of batch shape ``(S, N)`` and event shape
+        ``(D_out,)``.
+    :param log_weights: log weights ``(S,)``; the weights sum to one.
+    :param observations: collapsed observations that the components come from, in order, where functions were integrated
+        out; empty elsewhere.
+
+    >>> import pyro.distributions as dist, torch
+    >>> from pyro_dgp import Mixture
+    >>> two = dist.Normal(torch.tensor([[-1.0], [1.0]]), torch.ones(2, 1))  # S = 2, N = 1
+    >>> mixture = Mixture(two, torch.tensor([0.5, 0.5]).log())
+    >>> mixture.mean().tolist(), mixture.variance().tolist()
+    ([0.0], [2.0])
     """
 
     def __init__(
@@ -37,26 +46,29 @@ class Mixture:
 
     @property
     def _marginals(self) -> Distribution:
-        """The components one output at a time."""
+        """Components of each output by itself."""
         if not self.components.event_shape:
             return self.components
         return dist.Normal(self.components.mean, self.components.variance.sqrt(), validate_args=False)
 
     def mean(self) -> Tensor:
-        """``sum_s w_s mean_s``."""
+        """Return ``sum_s w_s mean_s``."""
         return (self._weights * self.components.mean).sum(0)
 
     def variance(self) -> Tensor:
-        """Total variance: mean of the variances plus variance of the means."""
+        """Return the total variance: mean of the variances plus variance of the means."""
         deviation = self.components.mean - self.mean()
         return (self._weights * (self.components.variance + deviation.square())).sum(0)
 
     def covariance(self) -> Tensor:
-        """Total covariance over the outputs of a row, mean of the covariances plus covariance of the means: ``(N, D, D)``."""
+        """Return the total covariance over the outputs of a row, ``(N, D, D)``.
+
+        It is the mean of the covariances plus the covariance of the means.
+        """
         weights, components = self.log_weights.exp(), self.components
         deviation = (components.mean - self.mean()).reshape(len(weights), components.batch_shape[1], -1)
         between = torch.einsum("s,sni,snj->nij", weights, deviation, deviation)
-        if isinstance(components, LowRankMultivariateNormal):  # without its (S, N, D, D)
+        if isinstance(components, LowRankMultivariateNormal):  # its covariance matrix would take (S, N, D, D)
             root = components.cov_factor
             independent = (self._weights * components.cov_diag).sum(0)
             return between + torch.einsum("s,snik,snjk->nij", weights, root, root) + torch.diag_embed(independent)
@@ -66,29 +78,32 @@ class Mixture:
         return between + torch.diag_embed((self._weights * components.variance).sum(0).reshape(deviation.shape[1:]))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log of the mixture density for each row, joint over outputs: ``(N,)``."""
+        """Return the log of the mixture density for each row, joint over outputs: ``(N,)``."""
         log_prob = self.components.log_prob(value)
         if log_prob.dim() == 3:
             log_prob = log_prob.sum(-1)
         return torch.logsumexp(self.log_weights.unsqueeze(-1) + log_prob, 0)
 
     def component_log_prob(self, value: Tensor) -> Tensor:
-        """Log density under each component, ``(S, N)``."""
+        """Return the log density under each component, ``(S, N)``."""
         log_prob: Tensor = self.components.log_prob(value)
         return log_prob.sum(-1) if log_prob.dim() == 3 else log_prob
 
     def functions(self) -> Mixture:
-        """The functions under the likelihood, noise not included: normal components ``(S, N, F)`` of the same weights."""
+        """Return the mixture of the functions under the likelihood, without noise.
+
+        The components are normal, ``(S, N, F)``, with the weights of this mixture.
+        """
         if not self.observations:
             raise ValueError(
-                "this prediction has no moments of functions: its likelihood stands on sampled values, likelihood.given(f), "
-                "not on a Gaussian process, likelihood(gp(x))"
+                "this prediction has no moments of functions, since its likelihood is given sampled values, likelihood.given(f): "
+                "write likelihood(gp(x)) in the model"
             )
         mean, variance = zip(*(with_components(each.moments) for each in self.observations), strict=True)
         return Mixture(dist.Normal(torch.cat(mean), torch.cat(variance).sqrt(), validate_args=False), self.log_weights)
 
     def cdf(self, value: Tensor) -> Tensor:
-        """``p(y <= value)`` elementwise."""
+        """Return ``p(y <= value)``, elementwise."""
         try:
             probability = self._marginals.cdf(value)
         except NotImplementedError as error:
@@ -99,7 +114,7 @@ class Mixture:
         return (self._weights * probability).sum(0)
 
     def quantile(self, level: Tensor) -> Tensor:
-        """The smallest value with cdf at least ``level``, by bisection; levels ``(Q,)`` lead the result."""
+        """Return the smallest value with cdf at least ``level``, by bisection; levels ``(Q,)`` lead the result."""
         mean, scale = self.components.mean, self.components.variance.sqrt()
         low = (mean - 10 * scale).amin(0).expand(*level.shape, *mean.shape[1:]).clone() - 1e-3
         high = (mean + 10 * scale).amax(0).expand(low.shape).clone() + 1e-3
@@ -116,7 +131,7 @@ class Mixture:
         return bool(support.is_discrete)
 
     def sample(self, count: int) -> Tensor:
-        """``(count, N, ...)`` draws, independent over rows; outputs of a row share the component."""
+        """Draw ``(count, N, ...)`` values, independent over rows; the outputs of a row share the component."""
         rows = self.components.batch_shape[1]
         index = dist.Categorical(logits=self.log_weights).sample((count, rows))
         draws = self.components.sample((count,))
@@ -124,7 +139,7 @@ class Mixture:
         return draws.gather(1, pick).squeeze(1)
 
     def crps(self, value: Tensor) -> Tensor:
-        """Continuous ranked probability score, elementwise, units of y: lower is better.
+        """Return the continuous ranked probability score, elementwise, in units of y: lower is better.
 
         :raises ImportError: without scoringrules, which the extra ``compare`` installs.
         """
@@ -151,12 +166,12 @@ def _normal_crps(components: dist.Normal, weights: Tensor, value: Tensor) -> Ten
 
 
 def join_rows(parts: Sequence[Mixture]) -> Mixture:
-    """One mixture of the rows of several that have the same weights."""
+    """Join the rows of several mixtures that have the same weights."""
     return Mixture(concatenate([part.components for part in parts], 1), parts[0].log_weights)
 
 
 def stack_mixtures(parts: Sequence[Mixture]) -> Mixture:
-    """One mixture of several, equally weighted (one for each draw of hyperparameters or of a chain)."""
+    """Join the components of several mixtures, one for each draw of hyperparameters or of a chain, at equal weights."""
     if len(parts) == 1:
         return parts[0]
     log_weights = torch.cat([part.log_weights for part in parts]) - torch.log(torch.tensor(float(len(parts))))
@@ -165,5 +180,5 @@ def stack_mixtures(parts: Sequence[Mixture]) -> Mixture:
 
 
 def with_components(moments: Moments) -> Moments:
-    """With the axis of components in front, of size 1 if there was none."""
+    """Return moments with the axis of components in front, of size 1 if they have none."""
     return moments if moments.mean.dim() == 3 else Moments(moments.mean.unsqueeze(0), moments.variance.unsqueeze(0))

@@ -15,16 +15,27 @@ from pyro_dgp.prediction.mixture import Mixture, join_rows
 class Prediction(TorchDistribution):
     """The predictive distribution at N test rows: for each row the full mixture over components and posterior draws.
 
-    A distribution with batch shape ``(N,)`` and event shape ``()`` or ``(D_out,)``. Moments and scores are computed in
-    batches of rows, so that memory does not grow with N; the same seed makes every method see the same mixture. Units are
-    those of the targets that the model was trained on. Rows are evaluated when they are asked for, by the parameters of that
-    time: take what you need before you train on.
+    It has batch shape ``(N,)`` and event shape ``()`` or ``(D_out,)``, in units of the targets that the model was trained
+    on. Moments and scores are computed in batches of rows, so that memory does not grow with N. All methods use one seed
+    and see the same mixture.
 
-    :param evaluate: gives the mixture for rows ``start:stop``.
+    A row is evaluated at its first use, with the parameters of that time: compute the moments and scores that you need
+    before you train further.
+
+    :param evaluate: gives the mixture of a slice of rows.
     :param rows: N.
     :param event_shape: ``()`` or ``(D_out,)``.
-    :param batch_size: rows evaluated at a time.
-    :param keep: mixtures are kept after their first use up to this many numbers.
+    :param batch_size: number of rows evaluated at a time.
+    :param keep: most numbers that mixtures may have in all to be kept after their first use.
+
+    >>> import pyro.distributions as dist, torch
+    >>> from pyro_dgp import Mixture, Prediction
+    >>> def standard_normal(rows):
+    ...     mean = torch.zeros(1, rows.stop - rows.start)
+    ...     return Mixture(dist.Normal(mean, torch.ones_like(mean)), torch.zeros(1))
+    >>> prediction = Prediction(standard_normal, rows=3)
+    >>> prediction.cdf(torch.zeros(3)).tolist()
+    [0.5, 0.5, 0.5]
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}
@@ -61,12 +72,13 @@ class Prediction(TorchDistribution):
         return mixture
 
     def mixture(self) -> Mixture:
-        """The mixture of all rows at once, held in memory."""
+        """Return the mixture of all rows at once, held in memory."""
         return join_rows([self._mixture(start) for start in self._starts()])
 
     def mixtures(self, value: Tensor) -> Iterator[tuple[Mixture, Tensor]]:
-        """The mixture of each batch of rows, and the targets of these rows, ``(N, ...)``.
+        """Iterate over batches of rows: the mixture of a batch, and the targets of its rows.
 
+        :param value: targets of all rows, ``(N, ...)``.
         :raises ValueError: for targets of another shape.
         """
         self._check(value)
@@ -75,7 +87,7 @@ class Prediction(TorchDistribution):
 
     @property
     def seed(self) -> int:
-        """The seed by which its mixtures are drawn, for what else is drawn from them."""
+        """Seed by which the mixtures are drawn, for use where functions or targets are drawn from them."""
         return self._seed
 
     def _starts(self) -> range:
@@ -93,7 +105,9 @@ class Prediction(TorchDistribution):
     def _check(self, value: Tensor) -> None:
         shape = self.batch_shape + self.event_shape
         if value.shape != shape:
-            raise ValueError(f"targets have shape {tuple(value.shape)}, the prediction {tuple(shape)}")
+            raise ValueError(
+                f"targets have shape {tuple(value.shape)}, the prediction {tuple(shape)}: pass one target for each test row"
+            )
 
     @property
     def mean(self) -> Tensor:
@@ -109,44 +123,44 @@ class Prediction(TorchDistribution):
     def covariance(self) -> Tensor:
         """Total predictive covariance over the outputs of each row, ``(N, D_out, D_out)``, noise included.
 
-        By the law of total covariance over the components of the mixture; its diagonal is the variance. One output makes it
-        ``(N, 1, 1)``.
+        It follows from the law of total covariance over the components of the mixture, and its diagonal is the variance.
+        For one output it is ``(N, 1, 1)``.
         """
         return self._rows(lambda mixture, _: mixture.covariance())
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log density of the mixture for each row, nats: ``(N,)``; joint over the outputs of a row."""
+        """Return the log density of the mixture for each row, nats: ``(N,)``; joint over the outputs of a row."""
         return self._rows(lambda mixture, part: mixture.log_prob(part), value)
 
     def component_log_prob(self, value: Tensor) -> Tensor:
-        """Log density under each component, ``(S, N)``."""
+        """Return the log density under each component, ``(S, N)``."""
         return self._rows(lambda mixture, part: mixture.component_log_prob(part), value, 1)
 
     def functions(self) -> Mixture:
-        """The functions that the likelihood stands on, noise not included: normal components ``(S, N, F)``."""
+        """Return the mixture of the functions under the likelihood, without noise: normal components ``(S, N, F)``."""
         with torch.no_grad():
             return join_rows([self._mixture(start).functions() for start in self._starts()])
 
     def cdf(self, value: Tensor) -> Tensor:
-        """``p(y <= value)``, elementwise."""
+        """Return ``p(y <= value)``, elementwise."""
         return self._rows(lambda mixture, part: mixture.cdf(part), value)
 
     def quantile(self, level: float | Sequence[float] | Tensor) -> Tensor:
-        """Quantiles, elementwise: ``(N, ...)`` for one level, ``(Q, N, ...)`` for several."""
+        """Return quantiles, elementwise: ``(N, ...)`` for one level, ``(Q, N, ...)`` for several."""
         levels = torch.as_tensor(level, dtype=torch.get_default_dtype())
         if bool(((levels <= 0) | (levels >= 1)).any()):
-            raise ValueError("quantile levels lie strictly between 0 and 1")
+            raise ValueError(f"quantile levels lie strictly between 0 and 1, got {levels.tolist()}: use 0.05, not 5")
         result = self._rows(lambda mixture, _: mixture.quantile(levels.reshape(-1).to(mixture.log_weights)), axis=1)
         return result[0] if levels.dim() == 0 else result
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Draws ``(*sample_shape, N, ...)`` from each row's mixture, independent over rows."""
+        """Draw ``(*sample_shape, N, ...)`` values from the mixtures of the rows, independent over rows."""
         shape = Size(sample_shape)
         draws = self._rows(lambda mixture, _: mixture.sample(shape.numel()), axis=1)
         return draws.reshape(shape + draws.shape[1:])
 
     def crps(self, value: Tensor) -> Tensor:
-        """Continuous ranked probability score of the mixture, elementwise, units of y.
+        """Return the continuous ranked probability score of the mixture, elementwise, in units of y.
 
         :raises ImportError: without scoringrules, which the extra ``compare`` installs.
         """

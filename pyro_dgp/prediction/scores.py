@@ -11,13 +11,22 @@ from pyro_dgp.prediction.prediction import Prediction
 
 
 def scores(prediction: Prediction, y: Tensor, target_scale: float | Tensor = 1.0) -> dict[str, float]:
-    """``nll`` (mean negative log density of the mixture, nats), ``rmse``, ``crps``, each also in the target's own units.
+    """Score a prediction by ``nll`` (mean negative log density of the mixture, nats), ``rmse`` and ``crps``.
 
-    For several outputs ``nll`` is that of all outputs of a row together, ``rmse`` and ``crps`` are averages over the outputs
-    (``rmse`` is then the MRMSE of [DSPP] 5.3), and ``nll_per_output`` is ``nll`` over their number.
+    Each score is given in the units of training, and as ``nll_original`` and so on in the target's own units. For several
+    outputs ``nll`` is that of all outputs of a row together, and ``rmse`` and ``crps`` are averages over the outputs
+    (``rmse`` is then the MRMSE of [DSPP] 5.3). There ``nll_per_output`` is ``nll`` divided by the number of outputs.
 
     :param y: targets in the units that the model was trained on, ``(N,)`` or ``(N, D_out)``.
-    :param target_scale: the standard deviation by which they were divided, one for each output.
+    :param target_scale: the standard deviation by which the targets were divided, one number or one for each output.
+
+    >>> import pyro.distributions as dist, torch
+    >>> from pyro_dgp import Mixture, Prediction, scores
+    >>> def standard_normal(rows):
+    ...     return Mixture(dist.Normal(torch.zeros(1, 4), torch.ones(1, 4)), torch.zeros(1))
+    >>> figures = scores(Prediction(standard_normal, rows=4), torch.ones(4), target_scale=10.0)
+    >>> {name: round(figures[name], 2) for name in ("nll", "rmse", "crps", "rmse_original")}
+    {'nll': 1.42, 'rmse': 1.0, 'crps': 0.6, 'rmse_original': 10.0}
     """
     outputs = y.shape[-1] if y.dim() == 2 else 1
     scale = torch.as_tensor(target_scale, dtype=y.dtype, device=y.device).expand(outputs)
@@ -37,13 +46,33 @@ def scores(prediction: Prediction, y: Tensor, target_scale: float | Tensor = 1.0
 
 
 def pit(prediction: Prediction, y: Tensor) -> Tensor:
-    """Probability integral transform ``F(y_n)``, elementwise: uniform on (0, 1) if predictions of a continuous target are calibrated."""
+    """Return the probability integral transform ``F(y_n)``, elementwise.
+
+    It is uniform on (0, 1) if predictions of a continuous target are calibrated.
+
+    >>> import pyro.distributions as dist, torch
+    >>> from pyro_dgp import Mixture, Prediction, pit
+    >>> def standard_normal(rows):
+    ...     return Mixture(dist.Normal(torch.zeros(1, 2), torch.ones(1, 2)), torch.zeros(1))
+    >>> pit(Prediction(standard_normal, rows=2), torch.tensor([0.0, 10.0])).tolist()
+    [0.5, 1.0]
+    """
     with torch.no_grad():
         return prediction.cdf(y)
 
 
 def coverage(prediction: Prediction, y: Tensor, levels: Tensor | Sequence[float]) -> Tensor:
-    """Share of targets inside the central interval of each level, ``(levels,)``: equal to them if calibrated."""
+    """Return the share of targets inside the central interval of each level, ``(levels,)``.
+
+    The shares equal the levels if predictions are calibrated.
+
+    >>> import pyro.distributions as dist, torch
+    >>> from pyro_dgp import Mixture, Prediction, coverage
+    >>> def standard_normal(rows):
+    ...     return Mixture(dist.Normal(torch.zeros(1, 2), torch.ones(1, 2)), torch.zeros(1))
+    >>> coverage(Prediction(standard_normal, rows=2), torch.tensor([0.1, 3.0]), [0.5, 0.9]).tolist()
+    [0.5, 0.5]
+    """
     levels = torch.as_tensor(levels)
     distance = (2 * (pit(prediction, y) - 0.5).abs()).reshape(-1)
     return (distance[None] <= levels[:, None]).double().mean(-1)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 
 def equally_spaced(total: int, most: int) -> list[int]:
-    """At most so many numbers below ``total``; as many in each of several equal parts of it if they divide ``most``."""
+    """Return at most ``most`` equally spaced numbers below ``total``.
+
+    Where ``total`` is several chains of equal length and ``most`` a multiple of their number, each chain has as many.
+    """
     count = min(total, most)
     return [number * total // count for number in range(count)]

@@ -26,19 +26,21 @@ from pyro_dgp.processes.row_moments import row_moments
 
 
 class AmortizedProcess(Process):
-    """Each row n has M inducing points of its own, ``Z_n``, ``m_n`` and ``S_n`` being functions of the row ([AVDGP] 3.2, 4.1).
+    """Process in which each row n has M inducing points of its own ([AVDGP] 3.2, 4.1).
 
-    In whitened coordinates, ``u_n = m(Z_n) + L_n v_n`` and ``q(v_nd) = N(m_nd, S_nd)``, the marginal at x has mean
-    ``m(x) + a' m_nd`` and variance ``k(x,x) - a'a + a' S_nd a`` with ``a = L_n^-1 k(Z_n, x)`` ([AVDGP] 4.4): ordinary inducing
-    points, number for number, where the functions are constant. The regulariser is the mean over the rows of the batch of
-    ``sum_d KL(N(m_nd, S_nd) || N(0, I))`` in nats ([AVDGP] 4.6, Appendix A): that of one row, however many rows there are.
+    The inducing inputs ``Z_n``, means ``m_n`` and covariances ``S_n`` are functions of the row. In whitened coordinates,
+    ``u_n = m(Z_n) + L_n v_n`` and ``q(v_nd) = N(m_nd, S_nd)``, the marginal at x has mean ``m(x) + a' m_nd`` and variance
+    ``k(x,x) - a'a + a' S_nd a`` with ``a = L_n^-1 k(Z_n, x)`` ([AVDGP] 4.4). Where the functions are constant these are
+    the numbers of ordinary inducing points. The regulariser is the mean over the rows of the batch of
+    ``sum_d KL(N(m_nd, S_nd) || N(0, I))`` in nats ([AVDGP] 4.6, Appendix A): that of one row, whatever the number of rows.
 
-    **The objective is no lower bound on log p(y).** No KL between processes stands behind that regulariser: with ``Z_n = x_n``
-    and a narrow q every row is fitted by itself at the price of one row, and the objective exceeds the evidence. For
-    the same reason q has no joint covariance over rows.
+    **The objective is no lower bound on log p(y).** The regulariser is not a KL between processes. With ``Z_n = x_n`` and
+    a narrow q every row is fitted by itself at the price of one row, and the objective exceeds the evidence. For the same
+    reason q has no joint covariance over rows.
 
-    :ivar functions: from inputs to the variational parameters of each row.
-    :ivar sizes: M, D, D_out, and whether scales are full, as ``initial_scale`` what the functions were made with.
+    :ivar functions: map from inputs to the variational parameters of each row.
+    :ivar sizes: M, D, D_out, and 1 if scales are full, else 0.
+    :ivar initial_scale: initial standard deviation with which the functions were made.
     """
 
     sizes: Tensor
@@ -58,7 +60,11 @@ class AmortizedProcess(Process):
         self.register_buffer("initial_scale", torch.tensor(initial_scale, dtype=torch.float64))
 
     def forward(self, prior: FunctionPrior, at: Tensor | None = None) -> FunctionMarginal:
-        """The marginal at ``prior.x``; the functions look at ``at``, which is of the same shape or one for all components."""
+        """Return the marginal at ``prior.x``.
+
+        :param at: inputs that the functions look at, in the shape of ``prior.x`` or with 1 in the place of the
+            components; ``prior.x`` if not given.
+        """
         at = prior.x if at is None else at
         if at.shape[-1] != self.functions.sizes.num_inputs:
             raise ValueError(
@@ -67,15 +73,16 @@ class AmortizedProcess(Process):
             )
         if prior.num_outputs != self.functions.sizes.num_outputs:
             raise ValueError(
-                f"the inference functions of {prior.name!r} serve {self.functions.sizes.num_outputs} outputs and the GP has "
+                f"the inference functions of {prior.name!r} have {self.functions.sizes.num_outputs} outputs and the GP has "
                 f"{prior.num_outputs}: initialise the guide on this model"
             )
         z, mean, scale = self._parameters_of(at, prior.name)
         shared = at.shape != prior.x.shape
-        if shared:  # one set of inducing points for all components, which become its columns
+        if shared:  # all components share one set of inducing points, and become its columns
             if at.dim() != prior.x.dim() or len(at) != 1:
                 raise ValueError(
-                    f"inference functions of {prior.name!r} were given inputs {tuple(at.shape)} for {tuple(prior.x.shape)}"
+                    f"the inference functions of {prior.name!r} look at inputs of shape {tuple(at.shape)} and the GP has inputs of "
+                    f"shape {tuple(prior.x.shape)}: let the propagation's reference have that shape, or 1 in the place of S"
                 )
             columns = prior.x.movedim(0, -2).unsqueeze(0)
         else:
@@ -88,14 +95,14 @@ class AmortizedProcess(Process):
         return FunctionMarginal(prior.mean + loc, variance, _regularizer(mean, scale).mean(-1), _no_joint)
 
     def _parameters_of(self, at: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
-        """Points, means and scales of each row, of the shapes that :class:`InferenceFunctions` promises."""
+        """Return points, means and scales of each row; raise for shapes other than those of :class:`InferenceFunctions`."""
         sizes, found = self.functions.sizes, self.functions(at)
         points, outputs = sizes.num_inducing, sizes.num_outputs
         triangle = (points, points) if sizes.is_full else (points,)
         ends = {"points": (points, at.shape[-1]), "means": (outputs, points), "scales": (outputs, *triangle)}
         if not isinstance(found, tuple) or len(found) != len(ends):
             raise ValueError(
-                f"the inference functions of {name!r} return points, means and scales, three tensors, not {type(found).__name__}"
+                f"the inference functions of {name!r} gave a {type(found).__name__}: return a tuple of three tensors, points, means and scales"
             )
         for (what, end), value in zip(ends.items(), found, strict=True):
             if value.shape != at.shape[:-1] + end:
@@ -113,7 +120,7 @@ def _moments(
     mean: Float[Tensor, "*b n k m"],
     scale: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Mean without the prior's, and variance, at the columns of each row, both ``(..., N, D_out, S)``."""
+    """Return mean, without that of the prior, and variance at the columns of each row, both ``(..., N, D_out, S)``."""
     k_zz, columns = _within(prior, z), columns.unsqueeze(-3)
     k_zx = prior.covariance.matrix(z.unsqueeze(-3), columns)
     loc, change = row_moments(k_zz, k_zx, mean, scale, prior.jitter, prior.name)
@@ -121,7 +128,10 @@ def _moments(
 
 
 def _within(prior: FunctionPrior, z: Float[Tensor, "*b n m d"]) -> Float[Tensor, "*b n e m m"]:
-    """Kernel matrices of the points of each row; batched parameters would show in axes of size 1 that keep them off the rows."""
+    """Return the kernel matrices of the points of each row.
+
+    The inputs get extra axes of size 1. A kernel with batched parameters enlarges these, and is refused.
+    """
     k_zz = prior.covariance.matrix(z.reshape(-1, *_FREE, 1, *z.shape[-2:]))
     if k_zz.shape[1:-3] != _FREE:
         raise ValueError(
@@ -135,7 +145,7 @@ _FREE = (1,) * 8
 
 
 def _regularizer(mean: Float[Tensor, "*b n k m"], scale: Tensor) -> Float[Tensor, "*b n"]:
-    """``sum_d KL(N(m_nd, S_nd) || N(0, I))`` of each row."""
+    """Return ``sum_d KL(N(m_nd, S_nd) || N(0, I))`` of each row."""
     diagonal = scale if scale.dim() == mean.dim() else scale.diagonal(dim1=-2, dim2=-1)
     squares = scale.square().flatten(mean.dim() - 2).sum(-1)
     size = mean.shape[-2] * mean.shape[-1]
@@ -143,26 +153,38 @@ def _regularizer(mean: Float[Tensor, "*b n k m"], scale: Tensor) -> Float[Tensor
 
 
 def _no_joint() -> NoReturn:
-    raise ValueError("amortised inducing points have no joint covariance over rows: each row has points of its own")
+    raise ValueError(
+        "amortised inducing points have no joint covariance over rows, since each row has points of its own: use the variance"
+    )
 
 
 @dataclass(frozen=True)
 class AmortizedInducingPoints(ProcessFamily):
     """Inducing points that inference functions make for each row ([AVDGP]; Jafrasteh et al. 2022).
 
-    **What is trained is no lower bound on log p(y)**: see :class:`~pyro_dgp.processes.AmortizedProcess`. **Nor does q return to the
-    prior far from the data**, as ordinary inducing points do: the points of a row travel with it, and the networks go on
-    linearly, so that far predictions run off by more than their variance says.
+    **The objective is no lower bound on log p(y)**: see :class:`~pyro_dgp.processes.AmortizedProcess`. **Far from the data
+    q does not return to the prior**, unlike that of ordinary inducing points. The points of a row travel with it and the
+    networks go on linearly, so that predictions far out are wrong by more than their variance says.
 
-    Few points are enough, since they need to be good for one row only. What the functions look at is the propagation's to say: the
-    inputs of each component ([AVDGP] rule AR1), or with :class:`~pyro_dgp.WithMean` the mean of the layer below (AR2, AR2P).
+    Few points are enough, since they need to be good for one row only. The propagation decides what the functions look
+    at: the inputs of each component ([AVDGP] rule AR1), or with :class:`~pyro_dgp.WithMean` the mean of the layer below
+    (AR2, AR2P).
 
-    :param num_inducing: M, points of a row.
-    :param recipe: how the functions are made: :class:`AffineMaps`, :class:`OneNetwork`, or an
+    :param num_inducing: M, the number of points of a row.
+    :param recipe: maker of the functions: :class:`AffineMaps`, :class:`OneNetwork`, or an
         :class:`~pyro_dgp.AmortizationRecipe` of your own.
-    :param covariance: of q(v) for each row and output: ``diagonal``, or ``full``.
+    :param covariance: form of the covariance of q(v) for each row and output: ``diagonal``, or ``full``.
     :param hidden_scale: initial standard deviation of v in layers below the top.
     :param scale: initial standard deviation of v in the top layer.
+
+    >>> import torch
+    >>> from pyro_dgp import AmortizedInducingPoints, DeepGP, MonteCarlo, Variational
+    >>> x, y = torch.randn(20, 3), torch.randn(20)
+    >>> guide = Variational(DeepGP(x, layers=1), AmortizedInducingPoints(4), MonteCarlo(1))
+    >>> guide.initialize(x, y)
+    >>> points, means, scales = getattr(guide.processes, "y/f").functions(x)
+    >>> points.shape, means.shape
+    (torch.Size([20, 4, 3]), torch.Size([20, 1, 4]))
     """
 
     num_inducing: int = 8
@@ -188,14 +210,14 @@ class AmortizedInducingPoints(ProcessFamily):
             )
 
     def create(self, prior: FunctionPrior, hidden: bool) -> AmortizedProcess:
-        """Functions of the prior's inputs."""
+        """Make the functions at the prior's inputs, and a process of them."""
         x = prior.x.detach().reshape(-1, prior.x.shape[-1])
         sizes = Sizes(self.num_inducing, x.shape[-1], prior.num_outputs, self.covariance == "full")
         scale = self.hidden_scale if hidden else self.scale
         return AmortizedProcess(self.recipe.create(sizes, x, scale), scale)
 
     def restore(self, state: dict[str, Tensor]) -> AmortizedProcess:
-        """Made as the saved one was, by its ``sizes`` and ``initial_scale``, but at inputs of zero."""
+        """Make a process by the ``sizes`` and ``initial_scale`` of the state, at inputs of zero."""
         described, initial_scale = saved(state, "sizes", "initial_scale")
         points, inputs, outputs, full = described.tolist()
         like = next(v for k, v in state.items() if v.is_floating_point() and k != "initial_scale")

@@ -1,4 +1,4 @@
-"""Variational families over one GP: what a guide puts in the place of a prior."""
+"""Base class of variational processes, which a guide puts in the place of the prior of a GP."""
 
 from __future__ import annotations
 
@@ -10,11 +10,22 @@ from pyro_dgp.processes.marginal import FunctionMarginal
 
 
 class Process(PyroModule):
-    """q over one GP. ``process(prior)`` is its marginal at the prior's inputs, by the prior's kernel and mean."""
+    """A variational distribution q(f) over one GP.
+
+    ``process(prior)`` is the marginal of q(f) at the prior's inputs. Kernel and mean are those of the prior.
+
+    >>> import torch
+    >>> from pyro_dgp import GaussianProcess, InducingPoints, Matern52, Process
+    >>> prior = GaussianProcess(Matern52(), num_outputs=2)(torch.randn(20, 3))
+    >>> process = InducingPoints(20).create(prior, hidden=False)
+    >>> isinstance(process, Process), process(prior).mean.shape
+    (True, torch.Size([20, 2]))
+    """
 
     def forward(self, prior: FunctionPrior, at: Tensor | None = None) -> FunctionMarginal:
-        """The marginal of q(f) at ``prior.x``.
+        """Return the marginal of q(f) at ``prior.x``.
 
-        :param at: what an amortised process's inference functions look at, ``prior.x`` if not given; others ignore it.
+        :param at: inputs that the inference functions of an amortised process look at, ``prior.x`` if not given. Other
+            processes ignore it.
         """
         raise NotImplementedError

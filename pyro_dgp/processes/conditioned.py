@@ -1,4 +1,4 @@
-"""A GP conditioned on (noisy) values at known inputs: exact regression, and prediction from MCMC draws."""
+"""A GP conditioned on values or noisy values at known inputs: exact regression, and prediction from MCMC draws."""
 
 from __future__ import annotations
 
@@ -11,11 +11,19 @@ from pyro_dgp.processes.marginal import FunctionMarginal
 
 
 class ConditionedProcess(Process):
-    """``p(f | values at known inputs)``, exact (Rasmussen and Williams 2006, Eqs. 2.23 and 2.24).
+    """Exact conditional ``p(f | values at known inputs)`` (Rasmussen and Williams 2006, Eqs. 2.23 and 2.24).
 
     :param known: the prior at the known inputs ``(N, D)``.
-    :param values: function values there, or observations of them, ``(N, D_out)``.
-    :param noise_variance: ``(D_out,)``; nothing for function values.
+    :param values: function values at these inputs, or observations of them, ``(N, D_out)``.
+    :param noise_variance: variance of the observations, ``(D_out,)``; ``None`` for function values.
+
+    >>> import torch
+    >>> from pyro_dgp import RBF, ConditionedProcess, GaussianProcess
+    >>> gp = GaussianProcess(RBF())
+    >>> prior = gp(torch.tensor([[0.0], [1.0]]))
+    >>> process = ConditionedProcess(prior, torch.tensor([[2.0], [3.0]]), None)
+    >>> process(prior).mean.round(decimals=2).tolist()  # the known values
+    [[2.0], [3.0]]
     """
 
     def __init__(self, known: FunctionPrior, values: Tensor, noise_variance: Tensor | None) -> None:
@@ -25,7 +33,7 @@ class ConditionedProcess(Process):
         self._white = linalg.solve_factor(self._factor, values - known.mean)
 
     def forward(self, prior: FunctionPrior, at: Tensor | None = None) -> FunctionMarginal:
-        """The conditional at ``prior.x``; nothing is left to regularise."""
+        """Return the conditional at ``prior.x``, with a regulariser of 0."""
         new = prior.x.unsqueeze(-3)
         cross = prior.covariance.matrix(self._x, new)
         projection = linalg.solve_broadcast(self._factor, cross)

@@ -1,4 +1,4 @@
-"""Recipes for processes, and which of them serves which GP of a model."""
+"""Recipes for processes, and the choice of a recipe for each GP of a model."""
 
 from __future__ import annotations
 
@@ -13,37 +13,42 @@ from pyro_dgp.processes.base import Process
 
 
 def saved(state: dict[str, Tensor], *names: str) -> list[Tensor]:
-    """Tensors of a process's state by name; raises where they are those of another family."""
+    """Return tensors of a process's state by name; raise where the state is that of another family."""
     for name in names:
         if name not in state:
             raise ValueError(
-                f"the saved process has no {name!r} but {sorted(state)}: it is of another family than the guide that loads it"
+                f"the saved process has no {name!r} but {sorted(state)}: build the guide with the family that was saved"
             )
     return [state[name] for name in names]
 
 
 class ProcessFamily(ABC):
-    """A recipe for processes: what the user hands to a guide, which creates one process for each GP of the model.
+    """A recipe for processes. A user gives it to a guide, which creates one process for each GP of the model.
 
-    :ivar num_inducing: M, or what there is of that kind.
+    :ivar num_inducing: M, the number of inducing points, or the size of another basis.
+
+    >>> from pyro_dgp import AmortizedInducingPoints, InducingPoints, ProcessFamily
+    >>> families = {"h1": InducingPoints(64), "y": AmortizedInducingPoints(8)}
+    >>> [(name, family.num_inducing) for name, family in families.items() if isinstance(family, ProcessFamily)]
+    [('h1', 64), ('y', 8)]
     """
 
     num_inducing: int
 
     @abstractmethod
     def create(self, prior: FunctionPrior, hidden: bool) -> Process:
-        """A process initialised at the prior's inputs ``(N, D)``; ``hidden`` says that a layer stands above it."""
+        """Create a process, initialised at the prior's inputs ``(N, D)``; ``hidden`` is true for layers below the top."""
 
     @abstractmethod
     def restore(self, state: dict[str, Tensor]) -> Process:
-        """A process of the shapes of a state dict, to be loaded into."""
+        """Create a process in the shapes of a state dict, which is loaded into it."""
 
 
 Families = ProcessFamily | Mapping[str, ProcessFamily]
 
 
 def require_families(families: object) -> None:
-    """Raise unless it is a family, or a mapping to families."""
+    """Raise unless ``families`` is a family, or a mapping to families."""
     parts = families.items() if isinstance(families, Mapping) else [("", families)]
     for name, family in parts:
         if not isinstance(family, ProcessFamily):
@@ -52,12 +57,12 @@ def require_families(families: object) -> None:
 
 
 def family_of(families: Families, key: str) -> ProcessFamily:
-    """The family of a GP: of its own name (``"y/f"``), or of its site (``"y"``)."""
+    """Return the family that serves a GP, by the name of the GP (``"y/f"``) or of its site (``"y"``)."""
     return families if isinstance(families, ProcessFamily) else families[_serving(families, key)]
 
 
 def _serving(families: Mapping[str, ProcessFamily], key: str) -> str:
-    """The name in the mapping that serves a GP."""
+    """Return the name in the mapping that serves a GP."""
     for name in (key, site_of(key)):
         if name in families:
             return name

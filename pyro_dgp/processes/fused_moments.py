@@ -1,4 +1,4 @@
-"""The moments of inducing points with derivatives written out: the fused form of the plain formula."""
+"""Moments of inducing points with derivatives written out: the fused form of the plain formula."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from pyro_dgp.processes.plain_moments import plain_moments
 
 
 class FusedMoments(FusedFunction):
-    """:func:`~pyro_dgp.processes.plain_moments.plain_moments` with derivatives written out.
+    """Function :func:`~pyro_dgp.processes.plain_moments.plain_moments` with derivatives written out.
 
-    There are three products of M x M x n for forward and backward where autograd takes six (one kernel and one output, many columns),
-    one inverse factor for all of them, and no solve in the backward pass. With A = L^-1 K_zx and C its cotangent, that of K_zx is
-    ``L^-T C`` and that of K_zz is ``-L^-T phi(C A') L^-1``, phi the lower triangle with half the diagonal, made symmetric (the Cholesky
-    derivative, of which the solve's cancels the inner factor). The class of products (:mod:`~pyro_dgp.processes.moment_products`)
-    is chosen by the number of columns.
+    For one kernel, one output and many columns, forward and backward pass take three products of M x M x n where autograd
+    takes six. One inverse factor serves all of them, and the backward pass has no solve.
+
+    With A = L^-1 K_zx and C the cotangent of A, the cotangent of K_zx is ``L^-T C``. That of K_zz is
+    ``-L^-T phi(C A') L^-1``, where phi takes the lower triangle with half the diagonal and makes it symmetric. This is the
+    derivative of the Cholesky factor, whose inner factor the derivative of the solve cancels. The number of columns
+    decides the class of products (:mod:`~pyro_dgp.processes.moment_products`).
     """
 
     @staticmethod
     def forward(
         ctx: Any, k_zz: Tensor, mean: Tensor, scale: Tensor | None, jitter: float | None, name: str, *k_zx: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Both moments; the columns come in one block or more."""
+        """Return both moments; the columns come in one block or more."""
         ctx.products = products_for(scale, len(k_zz), sum(block.shape[-1] for block in k_zx))
         ctx.rest = jitter, name
         products = ctx.products(linalg.inverse_cholesky(k_zz, jitter, name), mean, scale)

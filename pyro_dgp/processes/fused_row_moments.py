@@ -1,4 +1,4 @@
-"""The moments of row-wise inducing points with derivatives written out."""
+"""Moments of row-wise inducing points with derivatives written out."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pyro_dgp.processes.plain_moments import plain_row_moments
 
 
 class FusedRowMoments(FusedFunction):
-    """:func:`~pyro_dgp.processes.plain_moments.plain_row_moments` for standard deviations, with derivatives written out and one
-    inverse factor for each small matrix.
+    """Function :func:`~pyro_dgp.processes.plain_moments.plain_row_moments` of standard deviations, derivatives written out.
 
-    With A = L^-1 K_zx, d = s^2 - 1, and cotangents g of the means and v of the changes, that of A is
-    ``sum_d mean_d g_d' + 2 d_d A diag(v_d)``; call it C. Those of K_zx and K_zz are ``L^-T C`` and ``-L^-T phi(C A') L^-1``, phi the
-    lower triangle with half the diagonal, made symmetric.
+    Each small matrix has one inverse factor. Let A = L^-1 K_zx, d = s^2 - 1, g the cotangents of the means and v those of
+    the changes. The cotangent of A is ``C = sum_d mean_d g_d' + 2 d_d A diag(v_d)``. The cotangents of K_zx and K_zz are
+    ``L^-T C`` and ``-L^-T phi(C A') L^-1``, where phi takes the lower triangle with half the diagonal and makes it
+    symmetric.
     """
 
     @staticmethod
     def forward(
         ctx: Any, k_zz: Tensor, k_zx: Tensor, mean: Tensor, scale: Tensor, jitter: float | None, name: str
     ) -> tuple[Tensor, Tensor]:
-        """Both moments of every row."""
+        """Return both moments of every row."""
         inverse = linalg.inverse_cholesky(k_zz, jitter, name)
         a = inverse @ k_zx
         d, squares = scale.square().sub_(1), a.square()
@@ -64,7 +64,7 @@ class FusedRowMoments(FusedFunction):
 
 
 def _by_output(weights: Float[Tensor, "*b k m"], columns: Float[Tensor, "*b e m s"]) -> Float[Tensor, "*b k s"]:
-    """``sum_m weights_km columns_ms``, one kernel's columns for all outputs or each its own."""
+    """Return ``sum_m weights_km columns_ms``; the outputs share the columns of one kernel, or each has its own."""
     if columns.shape[-3] == 1:
         return weights @ columns.squeeze(-3)
     return (weights.unsqueeze(-2) @ columns).squeeze(-2)

@@ -24,11 +24,12 @@ SMALLEST_VARIANCE = 1e-12
 
 
 class InducingPointProcess(Process):
-    """``q(f) = int p(f | u) q(u) du`` with ``u = m(Z) + L_z v``, ``q(v_d) = N(whitened_mean_d, S_d)``.
+    """Process ``q(f) = int p(f | u) q(u) du`` with ``u = m(Z) + L_z v``, ``q(v_d) = N(whitened_mean_d, S_d)``.
 
-    Mean ``m(x) + a' whitened_mean_d`` and variance ``k(x,x) - a'a + a' S_d a`` with ``a = L_z^-1 k(Z, x)`` ([DSPP] 7
-    and 8 in whitened coordinates). The regulariser is ``sum_d KL(N(whitened_mean_d, S_d) || N(0, I))`` in nats. For
-    ``delta`` (S = 0) that would be infinite: it is ``-log N(whitened_mean; 0, I)``, and no bound results.
+    The marginal at x has mean ``m(x) + a' whitened_mean_d`` and variance ``k(x,x) - a'a + a' S_d a`` with
+    ``a = L_z^-1 k(Z, x)`` ([DSPP] 7 and 8 in whitened coordinates). The regulariser is
+    ``sum_d KL(N(whitened_mean_d, S_d) || N(0, I))`` in nats. For ``delta`` (S = 0), where this KL is infinite, the
+    regulariser is ``-log N(whitened_mean; 0, I)``, and the objective is no bound.
 
     | attribute | shape |
     |---|---|
@@ -51,21 +52,22 @@ class InducingPointProcess(Process):
             self.whitened_scale = PyroParam(diagonal, constraint=constraints.positive, event_dim=2)
 
     def forward(self, prior: FunctionPrior, at: Tensor | None = None) -> FunctionMarginal:
-        """The marginal at ``prior.x``, batch and particle axes folded into the columns of one product."""
+        """Return the marginal at ``prior.x``; batch and particle axes are folded into the columns of one product."""
         z = self.inducing_points
         z = z if z.dim() == 3 else z.unsqueeze(0)
         if z.shape[-1] != prior.x.shape[-1]:
             raise ValueError(
-                f"the inducing points of {prior.name!r} have {z.shape[-1]} dimensions and its inputs {prior.x.shape[-1]}"
+                f"the inducing points of {prior.name!r} have {z.shape[-1]} dimensions and its inputs {prior.x.shape[-1]}: "
+                "pass inputs of as many columns as guide.initialize got"
             )
         mean, scale = self.whitened_mean, self._scale()
         if prior.num_outputs != len(mean):
             raise ValueError(
-                f"the inducing points of {prior.name!r} serve {len(mean)} outputs and the GP has {prior.num_outputs}: "
+                f"the inducing points of {prior.name!r} have {len(mean)} outputs and the GP has {prior.num_outputs}: "
                 "initialise the guide on this model"
             )
         k_zz = prior.covariance.matrix(z)
-        # Without batched hyperparameters all rows of all particles are columns of one product.
+        # Unless hyperparameters are batched, all rows of all particles are columns of one product.
         folded = k_zz.dim() == 3
         x = prior.x.reshape(1, -1, prior.x.shape[-1]) if folded else prior.x.unsqueeze(-3)
         blocks = column_blocks(x, *mean.shape) if folded else (x,)
@@ -92,7 +94,7 @@ class InducingPointProcess(Process):
         return FunctionMarginal(prior.mean + loc, variance, self._regularizer(mean, scale), joint)
 
     def _scale(self) -> Tensor | None:
-        """T with ``S = T T'`` (full), standard deviations (diagonal), or nothing (delta)."""
+        """Return T with ``S = T T'`` (full), standard deviations (diagonal), or ``None`` (delta)."""
         if self.covariance == "delta":
             return None
         return self.whitened_scale.tril() if self.covariance == "full" else self.whitened_scale
@@ -108,12 +110,24 @@ class InducingPointProcess(Process):
 class InducingPoints(ProcessFamily):
     """Whitened inducing points for every GP of a model ([DSVI] 3.7; Hensman et al. 2013).
 
-    :param num_inducing: M. More than there are distinct training inputs are reduced to that number, with a warning.
-    :param covariance: of q(v) for each output: ``full``, ``diagonal``, or ``delta`` (a point estimate).
-    :param per_output: an inducing set for each output of a layer instead of a shared one.
-    :param hidden_scale: initial standard deviation of v in layers below the top, small so that sampled training starts from
-        the mean functions. Sigma points would start merged there, and stay so where data are few: give them 1.0.
+    :param num_inducing: M. If it exceeds the number of distinct training inputs, it is reduced to that number, with a
+        warning.
+    :param covariance: form of the covariance of q(v) for each output: ``full``, ``diagonal``, or ``delta`` (a point
+        estimate).
+    :param per_output: whether each output of a layer has an inducing set of its own or all share one.
+    :param hidden_scale: initial standard deviation of v in layers below the top. It is small so that training by samples
+        starts from the mean functions. Sigma points would start almost merged, and stay so where data are few: give them
+        1.0.
     :param scale: initial standard deviation of v in the top layer.
+
+    >>> import torch
+    >>> from pyro_dgp import DeepGP, InducingPoints, MonteCarlo, Variational
+    >>> x, y = torch.randn(20, 3), torch.randn(20)
+    >>> guide = Variational(DeepGP(x, layers=1), InducingPoints(20, covariance="diagonal"), MonteCarlo(1))
+    >>> guide.initialize(x, y)
+    >>> process = getattr(guide.processes, "y/f")
+    >>> process.inducing_points.shape, process.whitened_scale.shape
+    (torch.Size([20, 3]), torch.Size([1, 20]))
     """
 
     num_inducing: int = 128
@@ -131,7 +145,10 @@ class InducingPoints(ProcessFamily):
         require_scales(self.scale, self.hidden_scale)
 
     def create(self, prior: FunctionPrior, hidden: bool) -> InducingPointProcess:
-        """k-means centres of the prior's inputs, which the guide has carried through the means of the layers below."""
+        """Create a process at k-means centres of the prior's inputs.
+
+        The guide has carried these inputs through the means of the layers below.
+        """
         x = prior.x.detach().reshape(-1, prior.x.shape[-1])
         points = initial_points(x, self.num_inducing, prior.name)
         if self.per_output:
@@ -140,6 +157,6 @@ class InducingPoints(ProcessFamily):
         return InducingPointProcess(points, prior.num_outputs, self.covariance, scale)
 
     def restore(self, state: dict[str, Tensor]) -> InducingPointProcess:
-        """Shapes from ``inducing_points`` and ``whitened_mean`` of the state."""
+        """Create a process in the shapes of ``inducing_points`` and ``whitened_mean`` of the state."""
         points, mean = saved(state, "inducing_points", "whitened_mean")
         return InducingPointProcess(torch.zeros_like(points), mean.shape[0], self.covariance, 1.0)

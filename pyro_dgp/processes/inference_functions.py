@@ -15,13 +15,13 @@ from torch.nn.functional import leaky_relu, linear, softplus
 
 SLOPE = 0.2
 
-#: Smallest standard deviation: far from the data networks run off, and the logarithm of what rounds to zero is infinite.
+#: Smallest standard deviation. Far from the data networks give extreme values, and a scale rounded to 0 has no logarithm.
 SMALLEST_SCALE = 1e-6
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Numbers of an amortised process: M, D, D_out, and whether the covariance of a row is full."""
+    """Sizes of an amortised process: M, D, D_out, and whether the covariance of a row is full."""
 
     num_inducing: int
     num_inputs: int
@@ -30,7 +30,7 @@ class Sizes:
 
     @property
     def num_scales(self) -> int:
-        """Numbers that describe one scale: M, or a triangle."""
+        """How many numbers describe one scale: M for a diagonal, M (M + 1) / 2 for a triangle."""
         size = self.num_inducing
         return size * (size + 1) // 2 if self.is_full else size
 
@@ -38,9 +38,9 @@ class Sizes:
 class Perceptron(PyroModule):
     """Linear layers with LeakyReLU(0.2) between them, ``(..., inputs) -> (..., outputs)``.
 
-    All weights and biases are one ``PyroParam``, since Pyro's bookkeeping is paid for each; :attr:`layers` has them by layer.
+    All weights and biases are one ``PyroParam``, since Pyro keeps books for each; :meth:`layers` gives them by layer.
 
-    :param depth: hidden layers, each ``width`` wide.
+    :param depth: number of hidden layers, each ``width`` wide.
     """
 
     def __init__(self, inputs: int, outputs: int, depth: int, width: int, like: Tensor) -> None:
@@ -51,35 +51,44 @@ class Perceptron(PyroModule):
         self.coefficients = PyroParam(torch.cat(drawn).to(like), event_dim=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The outputs."""
+        """Return the outputs, ``(..., outputs)``."""
         *hidden, last = self.layers(self.coefficients)
         for weight, bias in hidden:
             x = leaky_relu(linear(x, weight, bias), SLOPE)
         return linear(x, *last)
 
     def layers(self, coefficients: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Weight ``(outputs, inputs)`` and bias ``(outputs,)`` of each layer, views of a vector like ``coefficients``."""
+        """Return weight ``(outputs, inputs)`` and bias ``(outputs,)`` of each layer, views of the vector ``coefficients``."""
         counts = [count for columns, rows in self.shapes for count in (columns * rows, columns)]
         parts = coefficients.split(counts)
         return [(w.view(shape), b) for w, b, shape in zip(parts[::2], parts[1::2], self.shapes, strict=True)]
 
     @property
     def last(self) -> tuple[Tensor, Tensor]:
-        """Weight ``(outputs, width)`` and bias ``(outputs,)`` of the last layer, to be set in place."""
+        """Weight ``(outputs, width)`` and bias ``(outputs,)`` of the last layer, views that a caller sets in place."""
         outputs, width = self.shapes[-1]
         own = self.coefficients.data[-outputs * (width + 1) :]
         return own[:-outputs].view(outputs, width), own[-outputs:]
 
 
 class InferenceFunctions(PyroModule):
-    """The variational parameters of each row: called on inputs ``(..., N, D)``. Derive from it for networks of your own, and let an
-    :class:`AmortizationRecipe` make them; ``sizes`` has M, D and D_out.
+    """Map from inputs ``(..., N, D)`` to the variational parameters of each row. Derive from it for networks of your own.
+
+    An :class:`AmortizationRecipe` makes the networks and passes ``sizes``, which has M, D and D_out.
 
     | value | shape |
     |---|---|
     | inducing points | ``(..., N, M, D)`` |
     | whitened means | ``(..., N, D_out, M)`` |
     | whitened scales | diagonal: ``(..., N, D_out, M)``, standard deviations; full: ``(..., N, D_out, M, M)``, lower triangular |
+
+    >>> import torch
+    >>> from pyro_dgp import AffineMaps, InferenceFunctions
+    >>> from pyro_dgp.processes import Sizes
+    >>> x, sizes = torch.randn(20, 3), Sizes(num_inducing=4, num_inputs=3, num_outputs=1, is_full=False)
+    >>> functions = AffineMaps().create(sizes, x, scale=1.0)
+    >>> isinstance(functions, InferenceFunctions), [tuple(value.shape) for value in functions(x)]
+    (True, [(20, 4, 3), (20, 1, 4), (20, 1, 4)])
     """
 
     def __init__(self, sizes: Sizes) -> None:
@@ -87,7 +96,7 @@ class InferenceFunctions(PyroModule):
         self.sizes = sizes
 
     def forward(self, x: Float[Tensor, "*b n d"]) -> tuple[Tensor, Tensor, Tensor]:
-        """Points, means, scales."""
+        """Return points, means and scales."""
         raise NotImplementedError
 
     def _means(self, raw: Tensor) -> Tensor:
@@ -104,14 +113,21 @@ class InferenceFunctions(PyroModule):
 
 
 class AmortizationRecipe(ABC):
-    """How inference functions are made: what a user hands to :class:`AmortizedInducingPoints`."""
+    """A recipe for inference functions. A user gives it to :class:`AmortizedInducingPoints`.
+
+    >>> from pyro_dgp import AffineMaps, AmortizationRecipe, AmortizedInducingPoints, OneNetwork
+    >>> [isinstance(recipe, AmortizationRecipe) for recipe in (AffineMaps(), OneNetwork(depth=1))]
+    [True, True]
+    >>> AmortizedInducingPoints(8, OneNetwork(depth=1)).recipe.depth
+    1
+    """
 
     @abstractmethod
     def create(self, sizes: Sizes, x: Float[Tensor, "n d"], scale: float) -> InferenceFunctions:
-        """Functions whose initial scales are ``scale`` times the identity, at inputs like ``x``.
+        """Make functions whose initial scales are ``scale`` times the identity, at inputs like ``x``.
 
-        A saved guide is made anew with the same sizes and scale but without the inputs: whatever is taken from ``x`` must be a
-        parameter or a buffer, which the state dict holds.
+        When a guide is loaded, its functions are made by the saved sizes and scale at inputs of zero. All values that are
+        taken from ``x`` must therefore be parameters or buffers, which the state dict holds.
         """
 
 
@@ -119,9 +135,11 @@ class AmortizationRecipe(ABC):
 class Hidden:
     """Hidden layers of perceptrons.
 
-    :param depth: how many.
-    :param width: units of each; if not given, the smaller of the perceptron's inputs and outputs, but at least ``narrowest``.
-    :param narrowest: 1 for [AVDGP] C.1, whose networks have a single unit where the inputs have one dimension, and bend once.
+    :param depth: number of hidden layers.
+    :param width: units of each; if not given, the smaller of the perceptron's inputs and outputs, but at least
+        ``narrowest``.
+    :param narrowest: smallest width that is chosen. [AVDGP] C.1 has 1: there a layer has a single unit where the inputs
+        have one dimension, and its function has a single bend.
     """
 
     depth: int = 2
@@ -137,21 +155,29 @@ class Hidden:
             )
 
     def perceptron(self, inputs: int, outputs: int, like: Tensor) -> Perceptron:
-        """One of that shape."""
+        """Build a perceptron with these hidden layers."""
         width = max(self.narrowest, min(inputs, outputs)) if self.width is None else self.width
         return Perceptron(inputs, outputs, self.depth, width, like)
 
 
 @dataclass(frozen=True)
 class AffineMaps(Hidden, AmortizationRecipe):
-    """``z_nm = W_m x_n + b_m``, and two perceptrons for means and scales ([AVDGP] 3.2, 3.3).
+    """Recipe with points ``z_nm = W_m x_n + b_m``, and two perceptrons for means and scales ([AVDGP] 3.2, 3.3).
 
     An affine map of the input space onto itself keeps the inducing points of a row from degenerating. At the start W_m is
     the identity, b_m is normal, and means and scales are equal over the M points ([AVDGP] 4.6). Spread and networks expect
     inputs of about unit scale: standardise them.
 
-    :param depth: hidden layers of the perceptrons; see :class:`Hidden` for their ``width`` and ``narrowest``.
+    :param depth: number of hidden layers of the perceptrons; see :class:`Hidden` for their ``width`` and ``narrowest``.
     :param spread: initial standard deviation of b_m, in units of the inputs.
+
+    >>> import torch
+    >>> from pyro_dgp import AffineMaps
+    >>> from pyro_dgp.processes import Sizes
+    >>> x = torch.randn(20, 3)
+    >>> points, _, _ = AffineMaps(spread=0.0).create(Sizes(4, 3, 1, False), x, scale=1.0)(x)
+    >>> bool((points == x[:, None]).all())  # without spread every point of a row starts at the row
+    True
     """
 
     spread: float = 0.5
@@ -186,12 +212,19 @@ class _Affine(InferenceFunctions):
 
 @dataclass(frozen=True)
 class OneNetwork(Hidden, AmortizationRecipe):
-    """A single perceptron for points, means and scales, as in input-dependent sparse GPs ([AVDGP] 3.1; Jafrasteh et al. 2022).
+    """Recipe with a single perceptron for points, means and scales ([AVDGP] 3.1; Jafrasteh et al. 2022).
 
-    Its points start around rows of the training inputs. A deep network tends to map all inputs into a subspace and forgets
-    where a row is ([AVDGP] C.2). Inputs are expected to be of about unit scale.
+    The points start around rows of the training inputs. A deep network tends to map all inputs into a subspace, where
+    rows are no longer told apart ([AVDGP] C.2). Inputs are expected to be of about unit scale.
 
-    :param depth: hidden layers; see :class:`Hidden` for their ``width`` and ``narrowest``.
+    :param depth: number of hidden layers; see :class:`Hidden` for their ``width`` and ``narrowest``.
+
+    >>> import torch
+    >>> from pyro_dgp import OneNetwork
+    >>> from pyro_dgp.processes import Sizes
+    >>> x = torch.randn(20, 3)
+    >>> [tuple(value.shape) for value in OneNetwork(depth=1).create(Sizes(4, 3, 1, False), x, scale=1.0)(x)]
+    [(20, 4, 3), (20, 1, 4), (20, 1, 4)]
     """
 
     def create(self, sizes: Sizes, x: Float[Tensor, "n d"], scale: float) -> InferenceFunctions:

@@ -1,4 +1,4 @@
-"""Where inducing points start: k-means centres of the inputs."""
+"""Initial inducing points: k-means centres of the inputs."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch import Tensor
 
 
 def initial_points(x: Float[Tensor, "n d"], size: int, name: str) -> Float[Tensor, "m d"]:
-    """At most ``size`` k-means centres of the rows of ``x``; seeded by torch's generator."""
+    """Return at most ``size`` k-means centres of the rows of ``x``, with a seed drawn by torch's generator."""
     distinct = torch.unique(x, dim=0)
     if len(distinct) == 1 and len(x) > 1:
-        # A zero mean below carries every input to one point: start from standard normal points around it.
+        # A layer below with zero mean maps every input to one point: start from standard normal points around it.
         return distinct + torch.randn(min(size, len(x)), x.shape[-1], dtype=x.dtype, device=x.device)
     if size >= len(distinct):
         if size > len(distinct):
             warnings.warn(
-                f"{size} inducing points asked for at {name!r}, which has {len(distinct)} distinct training inputs: "
+                f"{size} inducing points are wanted at {name!r}, which has {len(distinct)} distinct training inputs: "
                 f"reduced to {len(distinct)}",
                 stacklevel=2,
             )

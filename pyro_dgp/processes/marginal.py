@@ -1,4 +1,4 @@
-"""q(f) at inputs: what a variational process gives a guide."""
+"""Marginal of a variational process at inputs, the distribution that a guide samples."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from pyro_dgp.gp import FunctionPrior
 
 
 class FunctionMarginal(TorchDistribution):
-    """q(f) at inputs: independent normals with the process's marginal moments, and its regulariser.
+    """Distribution q(f) at inputs: independent normals with the marginal moments of a process, and its regulariser.
 
-    Draws are independent over rows, which is all that factorising likelihoods and layers above need ([DSVI] 3.9); the
-    joint covariance over rows comes from ``covariance_matrix``.
+    Draws are independent over rows. Likelihoods that factorise over rows, and the layers above, need no more ([DSVI]
+    3.9). The joint covariance over rows is ``covariance_matrix``.
 
     :ivar mean: ``(..., N, D_out)``.
     :ivar variance: ``(..., N, D_out)``, marginal variances (not scales).
-    :ivar regularizer: nats in total, the term a loss subtracts; ``()`` if it is the process's own, else of the shape of the
-        batch that it depends on.
+    :ivar regularizer: nats in total, the term that a loss subtracts. Its shape is ``()`` where it does not depend on the
+        inputs, else that of the batch.
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}
@@ -43,21 +43,21 @@ class FunctionMarginal(TorchDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """E q(f_nd)."""
+        """Mean of q(f_nd)."""
         return self._mean
 
     @property
     def variance(self) -> Tensor:
-        """Var q(f_nd)."""
+        """Variance of q(f_nd)."""
         return self._variance
 
     @property
     def covariance_matrix(self) -> Float[Tensor, "*b k n n"]:
-        """The joint covariance over rows, one matrix for each output: ``(..., D_out, N, N)``."""
+        """Joint covariance over rows, one matrix for each output: ``(..., D_out, N, N)``."""
         return self._joint()
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> FunctionMarginal:
-        """The same type, moments repeated; the regulariser, a property of the process, is not multiplied."""
+        """Return the marginal with repeated moments. The regulariser belongs to the process and is not repeated."""
         shape = Size(batch_shape)
         if shape == self.batch_shape:
             return self
@@ -65,18 +65,18 @@ class FunctionMarginal(TorchDistribution):
         return FunctionMarginal(self._mean.expand(full), self._variance.expand(full), self.regularizer, self._joint)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Draws from the marginals, ``(*sample_shape, ..., N, D_out)``."""
+        """Draw from the marginals, ``(*sample_shape, ..., N, D_out)``."""
         shape = self._extended_shape(Size(sample_shape))
         noise = torch.randn(shape, dtype=self._mean.dtype, device=self._mean.device)
         return self._mean + self._variance.sqrt() * noise
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log density under the marginals, nats in total; shape of the batch."""
+        """Return the log density under the marginals, nats in total, in the shape of the batch."""
         squared = (value - self._mean).square() / self._variance
         return -0.5 * (squared + self._variance.log() + math.log(2 * math.pi)).sum((-2, -1))
 
 
 @register_kl(FunctionMarginal, FunctionPrior)
 def _kl(q: FunctionMarginal, p: FunctionPrior) -> Tensor:
-    """The process's own regulariser, so that ``TraceMeanField_ELBO`` uses it."""
+    """Return the regulariser of the process, so that ``TraceMeanField_ELBO`` uses it."""
     return q.regularizer.expand(q.batch_shape)

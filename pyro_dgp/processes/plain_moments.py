@@ -1,4 +1,4 @@
-"""Moments of ``p(f | u) q(u)`` in whitened coordinates: the formulas as they stand, differentiated by autograd."""
+"""Moments of ``p(f | u) q(u)`` in whitened coordinates by the plain formulas, differentiated by autograd."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyro_dgp.internal import linalg
 def plain_moments(
     k_zz: Tensor, k_zx: Tensor, mean: Tensor, scale: Tensor | None, jitter: float | None, name: str
 ) -> tuple[Tensor, Tensor]:
-    """The formulas as they stand, differentiated by autograd, with any batch axes: the reference of the fused form."""
+    """Return both moments by the plain formulas, with any batch axes. The fused form is tested against them."""
     projection = linalg.solve_columns(linalg.cholesky(k_zz, jitter, name), k_zx)
     loc = (mean.unsqueeze(-2) @ projection).squeeze(-2)
     change = -linalg.column_squares(projection)
@@ -25,7 +25,10 @@ def plain_moments(
 def plain_row_moments(
     k_zz: Tensor, k_zx: Tensor, mean: Tensor, scale: Tensor, jitter: float | None, name: str
 ) -> tuple[Tensor, Tensor]:
-    """The formulas as they stand, differentiated by autograd: the reference of the fused form, and the form of full scales."""
+    """Return both moments of each row by the plain formulas, which serve full scales.
+
+    The fused form of standard deviations is tested against them.
+    """
     a = torch.linalg.solve_triangular(linalg.cholesky(k_zz, jitter, name), k_zx, upper=False)
     loc = (mean.unsqueeze(-2) @ a).squeeze(-2)
     if scale.dim() == mean.dim():

@@ -17,11 +17,14 @@ def row_moments(
     jitter: float | None,
     name: str,
 ) -> tuple[Tensor, Tensor]:
-    """``a' mean_nd`` and ``a' (S_nd - I) a`` for each row, output and column, with ``a = L_n^-1 k(Z_n, x)`` ([AVDGP] 4.4).
+    """Return ``a' mean_nd`` and ``a' (S_nd - I) a`` for each row, output and column.
+
+    The columns are ``a = L_n^-1 k(Z_n, x)`` ([AVDGP] 4.4).
 
     :param k_zz: kernel matrices of the inducing points of each row; E is 1 where the outputs share them.
-    :param mean: of q(v).
-    :param scale: of q(v): standard deviations ``(..., N, D_out, M)``, or lower triangles ``(..., N, D_out, M, M)``.
+    :param mean: mean of q(v).
+    :param scale: scale of q(v): standard deviations ``(..., N, D_out, M)``, or lower triangles
+        ``(..., N, D_out, M, M)``.
     :returns: ``(..., N, D_out, S)`` and ``(..., N, D_out or E, S)``.
     """
     if scale.dim() > mean.dim():

@@ -1,4 +1,4 @@
-"""How a guide carries uncertainty from one layer to the next."""
+"""Base class of propagations: how a guide carries uncertainty from one layer to the next."""
 
 from __future__ import annotations
 
@@ -14,47 +14,58 @@ from pyro_dgp.processes import FunctionMarginal
 
 
 class Propagation(PyroModule):
-    """A strategy of S weighted components. Their axis leads all others and takes no plate's place.
+    """A strategy that carries a hidden layer in S weighted components.
 
-    A guide works on its own copy of the object it is given, so that one recipe serves any number of guides.
+    The axis of components leads all others and takes the place of no plate. A guide works on its own copy of the object
+    that it is given, so that one object serves any number of guides.
 
     :ivar num_components: S.
     :ivar looks_at_mean: whether ``reference`` needs the weighted pass over all components.
+
+    >>> from pyro_dgp import MonteCarlo, Propagation, SigmaPoints, WithMean
+    >>> [isinstance(each, Propagation) for each in (MonteCarlo(10), SigmaPoints("qr3", 10), WithMean(MonteCarlo(10)))]
+    [True, True, True]
     """
 
     num_components: int
     looks_at_mean: bool = False
 
     def initialize(self, latent: Mapping[str, FunctionPrior]) -> None:
-        """Create the parameters, if there are any, for the latent GP sites of a model."""
+        """Create the parameters, if the strategy has any, for the latent GP sites of a model."""
 
     def for_prediction(self, num_samples: int) -> Propagation:
-        """What predicts: a strategy that draws at random takes ``num_samples`` draws, any other is itself."""
+        """Return the strategy for predictions: with ``num_samples`` draws if it draws at random, else itself."""
         return self
 
     def log_weights(self, like: Tensor) -> Tensor:
-        """Log weights of the components, ``(S,)``, of the dtype and device of ``like``; they sum to one."""
+        """Return the log weights of the components, ``(S,)``, in the dtype and device of ``like``.
+
+        The weights sum to one.
+        """
         raise NotImplementedError
 
     def propagate(self, site: str, marginal: FunctionMarginal, carried: bool) -> TorchDistribution:
-        """The distribution whose one draw is the value of a hidden layer in all S components, ``(S, ..., N, D_out)``.
+        """Return the distribution whose one draw is a hidden layer in all S components, ``(S, ..., N, D_out)``.
 
         :param site: name of the layer's site.
-        :param marginal: q of the layer; its leading axis is S already if ``carried``, else it has no such axis.
+        :param marginal: q of the layer.
+        :param carried: whether the leading axis of ``marginal`` is S already; otherwise it has no such axis.
         """
         raise NotImplementedError
 
     def reference(self, x: Tensor, carried: bool) -> Tensor:
-        """What the inference functions of amortised processes look at: each component at its own inputs ([AVDGP] AR1).
+        """Return the inputs that the inference functions of an amortised process look at.
+
+        Here each component looks at its own inputs ([AVDGP] AR1).
 
         :param x: inputs of a GP, with the axis of components in front if ``carried``.
-        :returns: the same shape, or 1 in the place of S.
+        :returns: a tensor of the shape of ``x``, or with 1 in the place of S.
         """
         return x
 
     def draw(self, site: str, marginal: FunctionMarginal, memory: dict[str, Any]) -> FunctionMarginal:
-        """The distribution of one ancestral draw, in the prior's shapes.
+        """Return the distribution of one ancestral draw, in the prior's shapes.
 
-        :param memory: what the layers of one pass tell each other; empty at the first.
+        :param memory: values that the layers of one pass share; empty at the first layer.
         """
         return marginal

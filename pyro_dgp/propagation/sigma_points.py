@@ -1,4 +1,4 @@
-"""Sigma points: hidden layers at fixed or learned numbers of standard deviations from their means."""
+"""Sigma points: hidden layers placed at fixed or learned distances from their means, in standard deviations."""
 
 from __future__ import annotations
 
@@ -16,40 +16,46 @@ from pyro_dgp.processes import FunctionMarginal
 from pyro_dgp.propagation.base import Propagation
 
 RULES = ("gauss-hermite", "qr1", "qr2", "qr3")
-#: Gauss-Hermite weights of more nodes underflow.
+#: Largest number of Gauss-Hermite nodes; with more of them the weights underflow.
 MOST_NODES = 200
 
 
 class SigmaPoint(FunctionMarginal):
-    """q(f) at inputs, whose every draw is ``mean + points * sd``: a Dirac mass with the moments it was placed by."""
+    """q(f) at inputs whose every draw is ``mean + points * sd``.
+
+    It is a Dirac mass; its ``mean`` and ``variance`` are the moments of the marginal that placed it.
+    """
 
     def __init__(self, marginal: FunctionMarginal, points: Tensor) -> None:
         super().__init__(marginal.mean, marginal.variance, marginal.regularizer, marginal._joint)
         self.points = points
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> SigmaPoint:
-        """More batches, at the same points."""
+        """Return the distribution over a larger batch, at the same points."""
         return SigmaPoint(super().expand(batch_shape), self.points)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """The point, repeated: ``(*sample_shape, ..., N, D_out)``."""
+        """Return the point, repeated: ``(*sample_shape, ..., N, D_out)``."""
         value = self.mean + self.points * self.variance.sqrt()
         return value.expand(self._extended_shape(Size(sample_shape)))
 
 
 class SigmaDraw(FunctionMarginal):
-    """q(f) at inputs, whose draw puts each batch (particle) at one component, chosen by weight and the same for all layers."""
+    """q(f) at inputs whose draw puts each batch (particle) at one component.
+
+    The component is drawn by weight. All layers use the same one, which ``memory`` passes on.
+    """
 
     def __init__(self, marginal: FunctionMarginal, points: Tensor, weights: Tensor, memory: dict[str, Any]) -> None:
         super().__init__(marginal.mean, marginal.variance, marginal.regularizer, marginal._joint)
         self.points, self.weights, self.memory = points, weights, memory
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> SigmaDraw:
-        """More batches, each with a component of its own."""
+        """Return the distribution over a larger batch, each with a component of its own."""
         return SigmaDraw(super().expand(batch_shape), self.points, self.weights, self.memory)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """``mean + points[component] * sd``, ``(*sample_shape, ..., N, D_out)``."""
+        """Return ``mean + points[component] * sd``, ``(*sample_shape, ..., N, D_out)``."""
         batch = Size(sample_shape) + self.batch_shape
         if "component" not in self.memory:
             drawn = torch.multinomial(self.weights.detach(), max(batch.numel(), 1), replacement=True)
@@ -59,11 +65,11 @@ class SigmaDraw(FunctionMarginal):
 
 
 class SigmaPoints(Propagation):
-    """A deterministic, weighted grid or list of points in the place of samples ([DSPP] 3.2).
+    """Propagation by a deterministic, weighted grid or list of points in the place of samples ([DSPP] 3.2).
 
-    Component s puts output w of a hidden layer at ``mean_w + xi_w^(s) sd_w``; all rows of data share points and weights. The
-    mixture over components is the model's predictive density ([DSPP] 20 to 23), no approximation of anything unless the
-    rule is Gauss-Hermite.
+    Component s puts output w of a hidden layer at ``mean_w + xi_w^(s) sd_w``; all rows of data share points and weights.
+    The mixture over components is the model's predictive density ([DSPP] 20 to 23). It approximates an integral over a
+    normal hidden layer only if the rule is Gauss-Hermite.
 
     | rule | components | points | weights |
     |---|---|---|---|
@@ -72,14 +78,26 @@ class SigmaPoints(Propagation):
     | ``qr2`` | grid, ``S^W`` | learned, symmetric: ``xi^(s) = -xi^(S+1-s)`` | learned, one for each of the ``S^W`` |
     | ``qr3`` | list, ``S`` ([DSPP] 23) | learned, ``(S, W)`` for each hidden layer | learned, shared by the layers |
 
-    The grids serve one hidden layer of width W, ``qr3`` any number of them. ([DSPP] 19 prints the third point of three as -sqrt 3, a misprint: it is +sqrt 3.)
-    Of two plain sites, f and y given f, f is a hidden layer too: its values are one more set of points, no integral over a normal f.
-    ``guide(*args)`` draws a component by weight: a stock Pyro loss then moves the points and leaves the weights where they are;
-    the losses of this library train both.
+    The grids serve one hidden layer of width W; ``qr3`` serves any number of hidden layers. ([DSPP] 19 prints the third
+    point of three as -sqrt 3, a misprint: it is +sqrt 3.)
 
-    :param rule: one of the four.
-    :param num_points: S, points of each dimension for the grids, components in all for ``qr3``.
-    :param max_components: a grid of more is refused.
+    Where a model writes f and y given f as two plain sites, f is a hidden layer too: its values are one more set of
+    points, and no integral over a normal f is taken.
+
+    ``guide(*args)`` draws a component by weight. A stock Pyro loss therefore trains the points and leaves the weights at
+    their start; the losses of this library train both.
+
+    :param rule: one of the four rules.
+    :param num_points: S. For a grid the points of each dimension, for ``qr3`` the components in all.
+    :param max_components: most components of a grid; a larger grid is refused.
+
+    >>> from pyro_dgp import DeepGP, InducingPoints, SigmaPoints, Variational
+    >>> import torch
+    >>> x, y = torch.randn(20, 1), torch.randn(20)
+    >>> guide = Variational(DeepGP(x, width=2), InducingPoints(20), SigmaPoints("gauss-hermite", 3))
+    >>> guide.initialize(x, y)
+    >>> guide.propagation.num_components  # a grid of 3 points in each of 2 dimensions
+    9
     """
 
     def __init__(self, rule: str = "qr3", num_points: int = 10, max_components: int = 1024) -> None:
@@ -87,10 +105,10 @@ class SigmaPoints(Propagation):
         if rule not in RULES:
             raise ValueError(f"there is no quadrature rule {rule!r}: choose from {', '.join(RULES)}")
         if not isinstance(num_points, int) or num_points < 1:
-            raise ValueError(f"SigmaPoints takes a whole number of points, at least one, got {num_points}")
+            raise ValueError(f"num_points of SigmaPoints is a whole number, at least 1, got {num_points}")
         if rule != "qr3" and num_points > MOST_NODES:
             raise ValueError(
-                f"a grid has at most {MOST_NODES} points in a dimension, got {num_points}: take fewer, or 'qr3'"
+                f"a grid has at most {MOST_NODES} points in a dimension, got {num_points}: take fewer, or rule 'qr3'"
             )
         self.rule, self.num_points, self.max_components = rule, num_points, max_components
         self.points = PyroModule()
@@ -98,13 +116,16 @@ class SigmaPoints(Propagation):
 
     @property
     def num_components(self) -> int:  # type: ignore[override]
-        """S for ``qr3``, ``S^W`` for the grids; 1 for a model without hidden layers."""
+        """Number of components: S for ``qr3``, ``S^W`` for the grids, 1 for a model without hidden layers."""
         if not self._widths:
             return 1
         return self.num_points if self.rule == "qr3" else self.num_points ** sum(self._widths.values())
 
     def initialize(self, latent: Mapping[str, FunctionPrior]) -> None:
-        """Points and weights for these layers: Gauss-Hermite's for the grids, standardised normal draws for ``qr3``."""
+        """Create points and weights for the latent GP sites of a model.
+
+        They start at those of Gauss-Hermite for the grids, and at standardised normal draws of equal weight for ``qr3``.
+        """
         widths = {site: prior.num_outputs for site, prior in latent.items()}
         like = next((prior.x for prior in latent.values()), torch.empty(()))
         self._create(widths, like)
@@ -148,7 +169,7 @@ class SigmaPoints(Propagation):
         return log_weights[self._grid(log_weights.device)].sum(-1)
 
     def _grid(self, device: torch.device) -> Tensor:
-        """Which point each component takes in each dimension, ``(S^W, W)``."""
+        """Return the number of the point that each component has in each dimension, ``(S^W, W)``."""
         axes = [torch.arange(self.num_points, device=device)] * sum(self._widths.values())
         return torch.cartesian_prod(*axes).reshape(-1, len(axes))
 
@@ -156,7 +177,7 @@ class SigmaPoints(Propagation):
         return next(self.parameters(), torch.empty(())) if like is None else like
 
     def log_weights(self, like: Tensor | None = None) -> Tensor:
-        """Normalised logarithms of the weights, ``(S,)``; ``like`` as in :meth:`positions`."""
+        """Return the normalised logarithms of the weights, ``(S,)``; ``like`` is that of :meth:`positions`."""
         like = self._like(like)
         if not self._widths:
             return like.new_zeros(1)
@@ -166,15 +187,17 @@ class SigmaPoints(Propagation):
         return torch.log_softmax(logits, 0)
 
     def positions(self, site: str, like: Tensor | None = None) -> Float[Tensor, "s w"]:
-        """xi: position of each component in each output of a layer, in standard deviations.
+        """Return xi, the position of each component in each output of a layer, in standard deviations.
 
         :param site: name of the layer's site.
-        :param like: any tensor of the dtype and device of points that are not learned; those of the learned parameters if
-            not given, or torch's default where there are none.
+        :param like: any tensor that has the dtype and device for points that are not learned. If not given, a learned
+            parameter serves, or torch's default where nothing is learned.
         """
         like = self._like(like)
         if site not in self._widths:
-            raise ValueError(f"there are no sigma points for {site!r}: guide.initialize met {list(self._widths)}")
+            raise ValueError(
+                f"there are no sigma points for {site!r}: guide.initialize met {list(self._widths)}, call it on this model"
+            )
         if self.rule == "qr3":
             listed: Tensor = getattr(self.points, site)
             return listed
@@ -189,7 +212,7 @@ class SigmaPoints(Propagation):
         return points.gather(0, self._grid(points.device))
 
     def propagate(self, site: str, marginal: FunctionMarginal, carried: bool) -> SigmaPoint:
-        """Every component at its point."""
+        """Return the distribution that puts every component at its point."""
         points = self.positions(site, marginal.mean)
         if not carried:
             marginal = marginal.expand((len(points), *marginal.batch_shape))
@@ -197,23 +220,23 @@ class SigmaPoints(Propagation):
         return SigmaPoint(marginal, points.reshape(len(points), *between, points.shape[-1]))
 
     def draw(self, site: str, marginal: FunctionMarginal, memory: dict[str, Any]) -> SigmaDraw:
-        """One component, drawn by weight and the same for all layers and rows."""
+        """Return the distribution of one component, drawn by weight and shared by all layers and rows."""
         weights = self.log_weights(marginal.mean).exp()
         return SigmaDraw(marginal, self.positions(site, marginal.mean), weights, memory)
 
     def get_extra_state(self) -> dict[str, Any]:
-        """The rule, S and the widths of the hidden layers, saved with the state dict."""
+        """Return the rule, S and the widths of the hidden layers, which the state dict holds."""
         return {"rule": self.rule, "num_points": self.num_points, "widths": self._widths}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """The inverse of :meth:`get_extra_state`; the parameters are created before they are loaded."""
+        """Do nothing: loading a state dict has created the parameters from the extra state already."""
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         saved = state_dict.get(f"{prefix}_extra_state", self.get_extra_state())
         if (saved["rule"], saved["num_points"]) != (self.rule, self.num_points):
             raise ValueError(
                 f"the state is that of SigmaPoints({saved['rule']!r}, {saved['num_points']}) and is loaded into "
-                f"SigmaPoints({self.rule!r}, {self.num_points}): make them equal"
+                f"SigmaPoints({self.rule!r}, {self.num_points}): build the guide with the saved rule and points"
             )
         widths = saved["widths"]
         if widths != self._widths:
@@ -223,7 +246,7 @@ class SigmaPoints(Propagation):
 
 
 def _standardised(points: Tensor) -> Tensor:
-    """Points of zero mean and unit variance in each dimension, so that training starts from matched moments."""
+    """Return points of zero mean and unit variance in each dimension, so that training starts from matched moments."""
     if len(points) == 1:
         return torch.zeros_like(points)
     return (points - points.mean(0)) / points.std(0, correction=0)

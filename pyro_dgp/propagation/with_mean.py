@@ -1,4 +1,4 @@
-"""The mixture's mean, carried beside its components for amortised processes to look at."""
+"""Propagation that carries the mean of the mixture beside its components, for amortised processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyro_dgp.propagation.base import Propagation
 
 
 class _AndMean(FunctionMarginal):
-    """The S components as they are drawn, and after them the mean, which is not drawn."""
+    """Distribution of S drawn components, followed by the mean, which is not random."""
 
     def __init__(self, drawn: TorchDistribution, mean: Tensor) -> None:
         TorchDistribution.__init__(self, (len(drawn.mean) + 1, *mean.shape[:-2]), mean.shape[-2:], validate_args=False)
@@ -26,47 +26,58 @@ class _AndMean(FunctionMarginal):
 
     @property
     def mean(self) -> Tensor:
-        """Of the components, and the mean once more."""
+        """Means of the components, followed by the mean of the mixture."""
         return torch.cat([self.drawn.mean, self.last.unsqueeze(0)])
 
     @property
     def variance(self) -> Tensor:
-        """Of the components, and 0."""
+        """Variances of the components, followed by 0."""
         return torch.cat([self.drawn.variance, torch.zeros_like(self.last).unsqueeze(0)])
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> _AndMean:
-        """More batches behind the axis of components."""
+        """Return the distribution over a larger batch behind the axis of components."""
         shape = Size(batch_shape)
         if shape == self.batch_shape:
             return self
         return _AndMean(self.drawn.expand((shape[0] - 1, *shape[1:])), self.last.expand(*shape[1:], *self.event_shape))
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """``(*sample_shape, S + 1, ..., N, D_out)``."""
+        """Return a draw of the components, followed by the mean: ``(*sample_shape, S + 1, ..., N, D_out)``."""
         drawn = self.drawn.rsample(Size(sample_shape))
         last = self.last.expand(*sample_shape, *self.last.shape).unsqueeze(len(sample_shape))
         return torch.cat([drawn, last], len(sample_shape))
 
 
 def _no_joint() -> Tensor:
-    raise ValueError("a mixture of components has no joint covariance over rows")
+    raise ValueError("a mixture of components has no joint covariance over rows: use its mean and variance")
 
 
 class WithMean(Propagation):
-    """Another propagation, and one more component that no loss counts: the mean of the mixture at each layer.
+    """Propagation that adds one component to those of another: the mean of the mixture at each layer.
 
-    After a layer the last component is set to the weighted mean of the components' means, not of their draws ([AVDGP] 4.9),
-    and goes on through whatever the model does to hidden values (scales, selects, joins with the inputs). Amortised
-    processes look at it alone: rule AR2 over Monte Carlo samples, AR2P over sigma points. Without this every component is
-    looked at by itself, rule AR1. Processes that do not amortise are carried unchanged.
+    After each layer the last component is set to the weighted mean of the components' means, not of their draws
+    ([AVDGP] 4.9). It passes through all that the model does to hidden values (scaling, selecting, joining with the
+    inputs). Losses and predictions leave it out.
 
-    A latent site of another kind between the layers is drawn in the last component as in the others: what stands above it looks
-    at a draw.
+    Amortised processes look at this component alone: rule AR2 over Monte Carlo samples, AR2P over sigma points. With
+    another propagation they look at each component by itself, rule AR1. Processes that do not amortise are carried
+    unchanged.
 
-    A draw of the guide, ``guide(*args)``, first makes a weighted pass for those means: twice the cost, and latent sites besides the
-    GPs have one draw for all particles of a vectorised loss.
+    A latent site of another kind between two layers is drawn in the last component as in the others. A layer above such
+    a site looks at a draw in the place of a mean.
+
+    A draw of the guide, ``guide(*args)``, first makes a weighted pass for the means. This doubles the cost, and latent
+    sites besides the GPs have one draw for all particles of a vectorised loss.
 
     :param propagation: how the components themselves are carried.
+
+    >>> from pyro_dgp import AmortizedInducingPoints, DeepGP, SigmaPoints, Variational, WithMean
+    >>> import torch
+    >>> x, y = torch.randn(20, 1), torch.randn(20)
+    >>> guide = Variational(DeepGP(x, width=2), AmortizedInducingPoints(4), WithMean(SigmaPoints("qr3", 10)))
+    >>> guide.initialize(x, y)
+    >>> guide.components(x, y).trace.nodes["h1"]["value"].shape  # 10 sigma points, and the mean
+    torch.Size([11, 20, 2])
     """
 
     looks_at_mean = True
@@ -74,14 +85,14 @@ class WithMean(Propagation):
     def __init__(self, propagation: Propagation) -> None:
         super().__init__()
         if not isinstance(propagation, Propagation) or isinstance(propagation, WithMean):
-            raise TypeError(f"WithMean stands around another propagation, such as MonteCarlo(10), not {propagation!r}")
+            raise TypeError(f"WithMean takes another propagation, such as MonteCarlo(10), not {propagation!r}")
         own = copy.deepcopy(propagation)
         keep_parameters_local(own)
         self.propagation = own
 
     @property
     def num_components(self) -> int:  # type: ignore[override]
-        """S, without the mean."""
+        """Number of components S, without the mean."""
         return self.propagation.num_components
 
     def initialize(self, latent: Mapping[str, FunctionPrior]) -> None:
@@ -89,20 +100,20 @@ class WithMean(Propagation):
         self.propagation.initialize(latent)
 
     def for_prediction(self, num_samples: int) -> WithMean:
-        """The inner one's, with the mean."""
+        """Return the inner propagation for predictions, with the mean."""
         inner = self.propagation.for_prediction(num_samples)
         return self if inner is self.propagation else WithMean(inner)
 
     def log_weights(self, like: Tensor) -> Tensor:
-        """Log weights of the components, ``(S,)``; the mean has none."""
+        """Return the log weights of the components, ``(S,)``; the mean has no weight."""
         return self.propagation.log_weights(like)
 
     def reference(self, x: Tensor, carried: bool) -> Tensor:
-        """The last component, ``(1, ..., N, D)``."""
+        """Return the last component, ``(1, ..., N, D)``."""
         return x[-1:] if carried else x
 
     def propagate(self, site: str, marginal: FunctionMarginal, carried: bool) -> TorchDistribution:
-        """S components as the inner strategy has them, and the mean."""
+        """Return the distribution of the S components of the inner propagation, followed by the mean."""
         mean = marginal.mean
         if carried:
             weights = self.propagation.log_weights(mean).exp()
@@ -112,5 +123,5 @@ class WithMean(Propagation):
         return _AndMean(self.propagation.propagate(site, marginal, carried), mean)
 
     def draw(self, site: str, marginal: FunctionMarginal, memory: dict[str, Any]) -> FunctionMarginal:
-        """That of the inner strategy."""
+        """Return the distribution of one ancestral draw of the inner propagation."""
         return self.propagation.draw(site, marginal, memory)

@@ -1,4 +1,4 @@
-"""Training steps as compiled programs: for runs long enough to pay for the compiler."""
+"""Training steps as compiled programs, for runs long enough to pay for the compiler."""
 
 from __future__ import annotations
 
@@ -17,28 +17,44 @@ from pyro_dgp.internal.parameters import module_local_parameters
 
 
 class CompiledObjective(nn.Module):
-    """An objective whose loss and gradients are recorded once and compiled by ``torch.compile``; it is called as the objective is.
+    """An objective whose loss and gradients are recorded once and compiled by ``torch.compile``.
 
-    ``fit(CompiledObjective(ELBO(len(x))(model, guide)), x, y, steps)``: the same training to rounding, with the same random numbers, without
-    Python, Pyro's handlers and autograd in each step. The price is 10 to 60 seconds for each program, in each process, and minutes for amortised guides of
-    several layers (the compiler keeps what it made on disk). It needs a C++ compiler.
+    It is called as the objective is: ``fit(CompiledObjective(ELBO(len(x))(model, guide)), x, y, steps=steps)`` is the same
+    training up to rounding, with the same random numbers. Its steps run without Python, Pyro's handlers and autograd. The
+    price is 10 to 60 seconds for each program, in each process, and minutes for amortised guides of several layers. The
+    compiler keeps its results on disk. A C++ compiler is needed.
 
-    A program serves one signature: shapes, dtypes and devices of the arguments, parameters and buffers, which parameters want gradients,
-    other arguments by value, the modules, the numbers and words that each has as attributes (whether it trains, a jitter) and those that the loss
-    holds (beta, ``num_data``): one that changes at every step is never compiled. It is made when
-    its signature comes for the second time in a row, so that a call to try, or the smaller batch that ends an epoch, pays nothing: such calls run as
-    they are, and with two batches to an epoch, one smaller, all do. Parameters and buffers may change in any way between calls.
-    All else is recorded as it is: numbers inside other objects, a tensor that is neither parameter nor buffer.
+    A program serves one signature, which consists of
 
-    The model must do the same tensor operations at whatever values: one that looks at numbers (``if h.mean() > 0``, ``h.tolist()``) has no program.
-    The first :data:`~pyro_dgp.internal.compiled_function.CHECKS` results of each are compared with the objective's. Where there is no program the log says why.
-    The objective runs as it is there, without gradients (``torch.no_grad()``), inside handlers of Pyro, and at each step at which a matrix has no
-    Cholesky factor at the first jitter, the targets are refused or the loss is not finite. Parameters stay in their modules, as in
-    :func:`~pyro_dgp.module_local_parameters`. Gradients have no gradients.
+    - shapes, dtypes and devices of arguments, parameters and buffers, and which parameters want gradients;
+    - the values of arguments that are no tensors;
+    - the modules, and the numbers and strings among their attributes (whether a module trains, a jitter);
+    - the numbers and strings that the loss holds (beta, ``num_data``).
+
+    A program is made when its signature comes for the second time in a row. A single call, or the smaller batch that ends
+    an epoch, therefore costs nothing and runs uncompiled. With two batches to an epoch, one of them smaller, and with a
+    signature that changes at every step, all calls run uncompiled. Parameters and buffers may change in any way between
+    calls. Numbers inside other objects, and tensors that are neither parameters nor buffers, are recorded as constants.
+
+    The model must do the same tensor operations at all values: one that looks at numbers (``if h.mean() > 0``,
+    ``h.tolist()``) has no program, and the log says why. The first :data:`~pyro_dgp.internal.compiled_function.CHECKS`
+    results of a program are compared with those of the objective.
+
+    Calls without gradients (``torch.no_grad()``) or inside handlers of Pyro run uncompiled. So does each step at which a
+    matrix has no Cholesky factor at the first jitter, the targets are refused or the loss is not finite. Parameters stay
+    in their modules, as in :func:`~pyro_dgp.module_local_parameters`. Second derivatives are not available.
 
     :param objective: ``loss(model, guide)``, or a :class:`~pyro_dgp.MarginalLikelihood`.
-    :cvar backend: of ``torch.compile``.
-    :raises TypeError: for what is no ``torch.nn.Module``.
+    :cvar backend: backend of ``torch.compile``.
+    :raises TypeError: for an objective that is no ``torch.nn.Module``.
+
+    >>> import torch
+    >>> from pyro_dgp import CompiledObjective, DeepGP, MarginalLikelihood
+    >>> x, y = torch.linspace(-1, 1, 20)[:, None], torch.randn(20)
+    >>> objective = MarginalLikelihood(DeepGP(x, layers=1))
+    >>> compiled = CompiledObjective(objective)  # give it to fit in the place of the objective
+    >>> bool(compiled(x, y) == objective(x, y))  # the first call runs uncompiled
+    True
     """
 
     backend = "inductor"
@@ -55,16 +71,16 @@ class CompiledObjective(nn.Module):
         self._said: set[str] = set()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without programs: they belong to a process and to these very modules."""
+        """Return the state without programs, which belong to this process and to the present modules."""
         return {**vars(self), "_programs": {}, "_last": None}
 
     @property
     def elbo(self) -> Any:
-        """The loss of the objective; nothing where it has none."""
+        """Loss of the objective; ``None`` where the objective has none."""
         return getattr(self.objective, "elbo", None)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """The objective's loss, a scalar, with gradients."""
+        """Return the objective's loss, a scalar, with gradients."""
         result = self._compiled(args, kwargs) if torch.is_grad_enabled() and not am_i_wrapped() else None
         if result is None:
             with module_local_parameters(self.objective):
@@ -95,7 +111,7 @@ class CompiledObjective(nn.Module):
 
 
 class _Call(NamedTuple):
-    """What a call of an objective depends on."""
+    """Everything that a call of an objective depends on."""
 
     modules: tuple[nn.Module, ...]
     parameters: tuple[Tensor, ...]
@@ -106,7 +122,7 @@ class _Call(NamedTuple):
 
     @classmethod
     def read(cls, objective: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
-        """Parameters and buffers once each, in the order of ``named_parameters`` and ``named_buffers``."""
+        """Collect a call. Parameters and buffers come once each, in the order of ``named_parameters`` and ``named_buffers``."""
         modules = tuple(objective.modules())
         parameters = dict.fromkeys(p for module in modules for p in module._parameters.values() if p is not None)
         buffers = dict.fromkeys(b for module in modules for b in module._buffers.values() if b is not None)
@@ -121,7 +137,7 @@ class _Call(NamedTuple):
         return *self.parameters, *self.buffers, *self.arguments
 
     def signature(self, loss: Any) -> tuple[Any, ...]:
-        """What a program depends on besides the values of tensors; raises where it is not known."""
+        """Return all that a program depends on besides the values of tensors; raise where it cannot be compared."""
         if any(argument.requires_grad for argument in self.arguments):
             raise ValueError("an argument wants gradients")
         return (
@@ -138,21 +154,21 @@ class _Call(NamedTuple):
         )
 
 
-#: Attributes of modules that a program holds as they were: whether it trains, a jitter, a number of samples, a probability.
+#: Types of the attributes of modules that belong to a signature: whether a module trains, a jitter, a number of samples.
 _PLAIN = (bool, int, float, str, type(None))
 
-#: These have no insides that could change.
+#: Types compared by identity whose values do not change.
 _CONSTANTS = (type(None), type, FunctionType, torch.dtype, torch.device)
 
 
 def _values(owner: str, items: Iterable[tuple[Any, Any]]) -> tuple[Any, ...]:
-    """Names, values and their types, if values are compared by what they hold."""
+    """Return names, values and their types; raise for a value that is compared by identity and may change."""
     named = tuple([(name, value, type(value)) for name, value in items])
     for name, value, kind in named:
         by_identity = kind.__hash__ in (None, object.__hash__, Tensor.__hash__)
         if by_identity and not isinstance(value, _CONSTANTS):
             raise ValueError(
-                f"{owner} holds a {kind.__name__} ({name}), and only numbers, words and the like can be compared"
+                f"{owner} holds a {kind.__name__} ({name}), and only values such as numbers and strings can be compared"
             )
     return named
 
@@ -175,7 +191,10 @@ class _Step:
         return loss.detach(), *present, *(after[number].detach() for number in self.changed)
 
     def look_at_buffers(self, tensors: Sequence[Tensor]) -> None:
-        """Evaluate once to see which buffers the objective changes: by their values, since batch statistics leave their version alone."""
+        """Evaluate once to find the buffers that the objective changes.
+
+        Values are compared, since batch statistics do not raise the version of a buffer.
+        """
         with torch.random.fork_rng():
             _, _, before, after = self._evaluate(tensors)
         for name, old, new in zip(self.buffers, before, after, strict=True):
@@ -187,7 +206,7 @@ class _Step:
     def _evaluate(
         self, tensors: Sequence[Tensor]
     ) -> tuple[Tensor, tuple[Tensor | None, ...], list[Tensor], list[Tensor]]:
-        """Loss, gradients, and the buffers before and after."""
+        """Return loss, gradients, and the buffers before and after."""
         count, end = len(self.parameters), len(self.parameters) + len(self.buffers)
         parameters = [value.detach() for value in tensors[:count]]
         buffers = [value.clone() for value in tensors[count:end]]
@@ -203,7 +222,7 @@ class _Step:
         return loss, gradients, list(tensors[count:end]), [given[name] for name in self.buffers]
 
     def outcome(self, results: list[Tensor], call: _Call) -> Tensor:
-        """The loss with its gradients, the changed buffers written."""
+        """Write the changed buffers, and return the loss with its gradients."""
         loss, *rest = results
         with torch.no_grad():
             for number, value in zip(self.changed, rest[len(self.used) :], strict=True):

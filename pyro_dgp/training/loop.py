@@ -14,22 +14,37 @@ from torch import Tensor
 from pyro_dgp.data.streams import Stream
 from pyro_dgp.internal.parameters import module_local_parameters
 
-#: ``callback(step, loss)`` after each step; the loss is in nats per observation.
+#: Function ``callback(step, loss)`` that is called after each step; the loss is in nats per observation.
 Callback = Callable[[int, float], object]
 
 
-#: ``optimizer(objective, learning_rate)``, over the parameters of the objective.
+#: Function ``optimizer(objective, learning_rate)`` that builds an optimiser of the parameters of the objective.
 OptimizerRecipe = Callable[[torch.nn.Module, float], torch.optim.Optimizer]
 
 
 def adam(objective: torch.nn.Module, learning_rate: float) -> torch.optim.Optimizer:
-    """Adam at one learning rate."""
+    """Build Adam with one learning rate for all parameters.
+
+    >>> import torch
+    >>> from pyro_dgp import adam
+    >>> adam(torch.nn.Linear(2, 1), 0.02).param_groups[0]["lr"]
+    0.02
+    """
     return torch.optim.Adam(objective.parameters(), lr=learning_rate, fused=True)
 
 
 def adam_for_networks(objective: torch.nn.Module, learning_rate: float) -> torch.optim.Optimizer:
-    """Adam at a tenth of the learning rate for plain ``torch.nn.Parameter``s, the weights of networks: a rate that suits
-    kernels kills rectifiers. (Parameters of an adapted GPyTorch kernel are plain too.)
+    """Build Adam with a tenth of the learning rate for the weights of networks.
+
+    At a rate that suits kernels, rectifiers of a network can become zero for all inputs and stay so. Weights are
+    recognised as plain ``torch.nn.Parameter``s; the parameters of an adapted GPyTorch kernel are plain too.
+
+    >>> import torch
+    >>> from pyro_dgp import DeepGP, DeepKernel, FeatureExtractor, adam_for_networks
+    >>> x = torch.randn(20, 3)
+    >>> model = DeepKernel(FeatureExtractor(x, features=2), DeepGP(x[:, :2], layers=1))
+    >>> [round(group["lr"], 4) for group in adam_for_networks(model, 0.02).param_groups]
+    [0.02, 0.002]
     """
     named = dict(objective.named_parameters())
     own = [parameter for name, parameter in named.items() if name.endswith("_unconstrained")]
@@ -40,10 +55,14 @@ def adam_for_networks(objective: torch.nn.Module, learning_rate: float) -> torch
 
 @dataclass
 class FitResult:
-    """What a training run leaves behind besides the trained parameters.
+    """Record of a training run.
 
-    :ivar losses: minus the objective of each step, nats per observation.
-    :ivar seconds: wall-clock time.
+    :ivar losses: minus the objective at each step, nats per observation.
+    :ivar seconds: wall-clock time of the run.
+
+    >>> from pyro_dgp import FitResult
+    >>> FitResult(losses=[1.5, 1.2], seconds=0.1).losses[-1]
+    1.2
     """
 
     losses: list[float] = field(default_factory=list)
@@ -51,12 +70,15 @@ class FitResult:
 
 
 def steps_for(epochs: int, rows: int, batch_size: int) -> int:
-    """Steps in ``epochs`` passes over ``rows`` observations."""
+    """Return the number of steps in ``epochs`` passes over ``rows`` observations."""
     return epochs * math.ceil(rows / min(batch_size, rows))
 
 
 def batches(rows: int, batch_size: int, seed: int) -> Iterator[Tensor]:
-    """Row indices without end, shuffled anew for each pass; all rows in order if they fit into one batch."""
+    """Iterate over batches of row indices without end.
+
+    The rows are shuffled before each pass. If they fit into one batch, each batch is all rows in order.
+    """
     if batch_size >= rows:
         while True:
             yield torch.arange(rows)
@@ -78,17 +100,27 @@ def fit(
     optimizer: OptimizerRecipe = adam,
     stop: Callable[[int], bool] | None = None,
 ) -> FitResult:
-    """Minimise ``objective(x_batch, y_batch)`` by Adam, in place.
+    """Minimise ``objective(x_batch, y_batch)`` over its parameters, in place.
 
     The learning rate is constant for the first 60 % of the steps and then falls along a half cosine to a hundredth.
 
     :param objective: ``loss(model, guide)``, or a :class:`~pyro_dgp.losses.MarginalLikelihood`; nats in total.
     :param x: training inputs ``(N, D)``.
     :param y: targets ``(N,)`` or ``(N, D_out)``.
-    :param seed: of the order of the batches.
-    :param callback: called after each step.
-    :param optimizer: Adam, or what it gives.
-    :param stop: asked after each step, with the number of steps done, whether that was the last.
+    :param steps: number of steps of the optimiser.
+    :param batch_size: number of rows in a step.
+    :param learning_rate: learning rate of the first steps.
+    :param seed: seed of the order of the batches.
+    :param callback: function of step and loss, called after each step.
+    :param optimizer: builds the optimiser from the objective and the learning rate; Adam by default.
+    :param stop: function of the number of steps done, called after each step; true ends the run.
+
+    >>> import torch
+    >>> from pyro_dgp import DeepGP, MarginalLikelihood, fit
+    >>> x, y = torch.linspace(-1, 1, 20)[:, None], torch.randn(20)
+    >>> result = fit(MarginalLikelihood(DeepGP(x, layers=1)), x, y, steps=20, learning_rate=0.05)
+    >>> len(result.losses), result.losses[-1] < result.losses[0]
+    (20, True)
     """
     check_data(x, y)
     _check_objective(objective, len(x), batch_size)
@@ -117,10 +149,27 @@ def fit_stream(
     optimizer: OptimizerRecipe = adam,
     stop: Callable[[int], bool] | None = None,
 ) -> FitResult:
-    """The same on rows that stay on disk; the guide is initialised before, on ``stream.sample(10_000)``.
+    """Minimise an objective as :func:`fit` does, on rows that stay on disk.
 
-    :param objective: of a loss with ``num_data=len(stream)``.
-    :param stream: see :class:`~pyro_dgp.streams.Stream`; the other parameters are those of :func:`fit`.
+    Initialise the guide on a part of the rows first, such as ``guide.initialize(*stream.sample(10_000))``.
+
+    :param objective: ``loss(model, guide)`` of a loss with ``num_data=len(stream)``.
+    :param stream: source of the rows, a :class:`~pyro_dgp.data.streams.Stream`. The other parameters are those of
+        :func:`fit`.
+
+    >>> import numpy as np, tempfile
+    >>> from pathlib import Path
+    >>> from pyro_dgp import ELBO, DeepGP, InducingPoints, MonteCarlo, NumpyStream, Variational, fit_stream
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.save(Path(folder, "x.npy"), np.random.randn(60, 2))
+    ...     np.save(Path(folder, "y.npy"), np.random.randn(60))
+    ...     stream = NumpyStream(Path(folder, "x.npy"), Path(folder, "y.npy"))
+    ...     x, y = stream.sample(20)
+    ...     guide = Variational(DeepGP(x, layers=1), InducingPoints(20), MonteCarlo(1))
+    ...     guide.initialize(x, y)
+    ...     result = fit_stream(ELBO(num_data=60)(guide.model, guide), stream, steps=3, batch_size=30)
+    >>> len(result.losses)
+    3
     """
     _check_objective(objective, len(stream), batch_size)
     pairs = stream.batches(batch_size, seed)
@@ -177,11 +226,11 @@ def check_data(x: Tensor, y: Tensor) -> None:
         if not bool(torch.isfinite(values).all()):
             raise ValueError(f"{name} holds NaN or infinity: drop or fill such rows before training")
     if len(x) != len(y):
-        raise ValueError(f"x has {len(x)} rows and y has {len(y)}: they must be equal")
+        raise ValueError(f"x has {len(x)} rows and y has {len(y)}: pass a target for each row")
 
 
 def _check_objective(objective: torch.nn.Module, rows: int, batch_size: int) -> None:
-    """Raise for what is no objective, and for a loss that weights batches as parts of another number of rows."""
+    """Raise for an objective that is no module, and for a loss whose ``num_data`` is not the number of rows."""
     if not isinstance(objective, torch.nn.Module):
         raise TypeError(
             f"the objective is loss(model, guide), a torch.nn.Module, not {type(objective).__name__}: call the loss on both"
@@ -195,13 +244,13 @@ def _check_objective(objective: torch.nn.Module, rows: int, batch_size: int) -> 
         return
     if loss.num_data != rows:
         raise ValueError(
-            f"the loss has num_data={loss.num_data} and there are {rows} rows, in batches of {min(batch_size, rows)}: the KL would "
-            f"have another weight; give {type(loss).__name__}(num_data={rows})"
+            f"the loss has num_data={loss.num_data} and there are {rows} rows, in batches of {min(batch_size, rows)}: give "
+            f"{type(loss).__name__}(num_data={rows}), which weights the KL by that number"
         )
 
 
 def decay(progress: float) -> float:
-    """Factor of the learning rate after a share ``progress`` of the steps."""
+    """Return the factor of the learning rate after a share ``progress`` of the steps."""
     if progress <= 0.6:
         return 1.0
     return 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * (progress - 0.6) / 0.4))

@@ -1,4 +1,4 @@
-"""Training with a validation set: the weight of the KL, early stopping and the best checkpoint, chosen by one routine."""
+"""Training with a validation set, which chooses the weight of the KL, the length of the run and the checkpoint."""
 
 from __future__ import annotations
 
@@ -23,33 +23,44 @@ from pyro_dgp.losses import Loss
 from pyro_dgp.prediction.from_guide import predict
 from pyro_dgp.training.loop import OptimizerRecipe, adam, check_data, fit
 
-#: ``loss(beta, rows)(model, guide)``, an objective: a :class:`~pyro_dgp.losses.Loss` for each beta, or a function of model and guide.
+#: Function ``loss(beta, rows)`` that returns a :class:`~pyro_dgp.losses.Loss`, or any function from model and guide to an
+#: objective.
 LossRecipe = Callable[[float, int], Callable[[Any, Any], torch.nn.Module]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Validation:
-    """How a predictive loss is kept from overfitting.
+    """Settings of a validation, which keeps a predictive loss from overfitting.
 
-    1. A share of the training rows, drawn with the number of the split as its seed, is held out: ``n_validation``.
-    2. Search: each beta is tried from the same start for ``search`` of the steps. Of those whose best checkpoint has a validation
-       NLL within one standard error of the lowest (the error of the lowest as a mean over rows), the largest is taken: few
-       rows tell little apart, and more regularisation is the safer error (the one-standard-error rule of Breiman et al. 1984).
-       On small data that is nearly always the largest of ``betas``, which is then the setting that matters.
-       A beta that the user names is not searched for.
-    3. From the same start again, the model is trained on the other rows for all steps, or for each share of them that ``runs``
-       lists. At ``checks`` equally spaced steps of each run the validation NLL is taken (of the predictive mixture, as in every
-       result); a run stops after ``patience`` checks without a better one. The best checkpoint of that beta is what is left
-       in the model: of the longest run, or of a shorter one or that of the search, whose learning rate fell before it could
-       overfit.
+    1. A share of the training rows is held out, drawn with the number of the split as its seed.
+    2. Search: each beta is tried from the same start for a share ``search`` of the steps. Among betas within one standard
+       error of the best, the largest wins. (A beta is judged by the validation NLL of its best checkpoint, and the error
+       is that of the lowest NLL as a mean over rows.) Few rows tell little apart, and more regularisation is the safer
+       error: this is the one-standard-error rule of Breiman et al. 1984. On small data the winner is nearly always the
+       largest of ``betas``, so choose that one with care. A beta that the user gives is not searched for.
+    3. Runs: from the same start again, the model is trained on the other rows for each share of the steps that ``runs``
+       lists. The validation NLL (of the predictive mixture) is measured at ``checks`` equally spaced steps of each run. A
+       run stops after ``patience`` checks without improvement. The model gets the best checkpoint of the chosen beta, be
+       it of the longest run, of a shorter one or of the search. A short run can win because its learning rate falls
+       before it overfits.
 
-    Held-out rows are not trained on afterwards, and a guide that is initialised here does not see them (a model that was built
-    on the inputs, such as one with projections, may have). A beta whose training breaks down loses the search. The cost is
-    ``len(betas) * search`` of a run, the runs below the longest, and the checks.
+    The model is not trained on the held-out rows afterwards, and a guide that is initialised here does not see them. (A
+    model that was built on all inputs, such as one with projections, has seen these.) A beta whose training breaks down
+    loses the search. The cost is ``len(betas) * search`` of a run, the runs besides the longest, and the checks.
 
-    :ivar share: of the training rows, one ninth: nine tenths in training become eight.
-    :ivar betas: those that are tried, each 0 or more.
-    :ivar runs: lengths of the runs at the chosen beta, as shares of the steps. One that the search has made is not made again.
+    :ivar share: share of the training rows that is held out. By default it is one ninth: where nine tenths of the data
+        are training rows, eight remain.
+    :ivar betas: the betas to try, each 0 or more.
+    :ivar search: length of each run of the search, as a share of the steps.
+    :ivar runs: lengths of the runs at the chosen beta, as shares of the steps. A run that the search has made is not
+        repeated.
+    :ivar checks: number of measurements of the validation NLL in each run.
+    :ivar patience: number of checks without improvement after which a run stops.
+
+    >>> from pyro_dgp import Validation
+    >>> validation = Validation(betas=(0.05, 1.0), share=0.25)
+    >>> int(validation.held_out(rows=100, split=0).sum())
+    25
     """
 
     share: float = 1 / 9
@@ -69,7 +80,7 @@ class Validation:
             raise ValueError(f"the share of validation rows lies between 0 and 1, got {self.share}")
         if not self.betas or self.checks < 1 or self.patience < 1 or not 0 < self.search <= 1:
             raise ValueError(
-                "a validation needs at least one beta, one check, a patience of one, and a search of (0, 1]"
+                "a validation needs at least one beta, one check, a patience of one, and a search above 0 and at most 1"
             )
         if isinstance(self.runs, str) or not isinstance(self.runs, Sequence):
             raise TypeError(f"runs is a tuple of shares, got {self.runs!r}: for a single one write runs=(1.0,)")
@@ -77,7 +88,7 @@ class Validation:
             raise ValueError(f"runs lists shares of the steps, each above 0 and at most 1, got {self.runs!r}")
 
     def held_out(self, rows: int, split: int) -> Tensor:
-        """Mask of the validation rows, ``(rows,)``."""
+        """Return the mask of the validation rows, ``(rows,)``."""
         mask = torch.zeros(rows, dtype=torch.bool)
         count = max(1, round(rows * self.share))
         if count >= rows:
@@ -88,16 +99,21 @@ class Validation:
 
 @dataclass(kw_only=True)
 class ValidatedFit:
-    """What a validated training run leaves behind.
+    """Record of a validated training run.
 
-    :ivar beta: the one in use.
-    :ivar best_step: step of the checkpoint that was kept, of the ``run_steps`` of its run (the longest, a shorter one, or that of the search).
-    :ivar validation_nll: there, nats per row, and its standard error ``validation_error``.
-    :ivar rows: rows trained on, and ``validation_rows``.
-    :ivar steps: optimiser steps in all, those of the search included; ``search_steps`` of them in the search.
-    :ivar seconds: wall-clock time in all; ``extra_seconds`` of it in the checks and in all runs but the longest.
-    :ivar searched: best validation NLL of each beta that was tried.
-    :ivar failure: what broke the longest run down, if anything did.
+    :ivar beta: KL weight of the returned model.
+    :ivar best_step: step of the checkpoint that was kept, counted in its own run.
+    :ivar run_steps: number of steps of that run, which is the longest, a shorter one, or one of the search.
+    :ivar validation_nll: validation NLL of the checkpoint, nats per row.
+    :ivar validation_error: standard error of ``validation_nll``.
+    :ivar rows: number of rows trained on.
+    :ivar validation_rows: number of rows held out.
+    :ivar steps: number of optimiser steps in all, those of the search included.
+    :ivar search_steps: number of optimiser steps in the search.
+    :ivar seconds: wall-clock time in all.
+    :ivar extra_seconds: wall-clock time of the checks and of all runs but the longest.
+    :ivar searched: best validation NLL of each beta that the search tried.
+    :ivar failure: message of the error that ended the longest run, if one did.
     """
 
     beta: float
@@ -116,7 +132,7 @@ class ValidatedFit:
 
 
 class Trial:
-    """One run at one beta: keeps the state of lowest validation NLL; asked after each step, says when to stop."""
+    """One run at one beta. Called after each step, it keeps the state of lowest validation NLL and says when to stop."""
 
     def __init__(
         self, state: torch.nn.Module, score: Callable[[], Tensor], beta: float, steps: int, validation: Validation
@@ -129,7 +145,7 @@ class Trial:
         self.failure: Exception | None = None
 
     def __call__(self, step: int) -> bool:
-        """Score the state if it is time; true after ``patience`` checks without improvement."""
+        """Score the state if the step is one of the checks; return true after ``patience`` checks without improvement."""
         if step not in self.at:
             return False
         start = time.perf_counter()
@@ -144,7 +160,7 @@ class Trial:
 
 
 def largest_within_error(trials: list[Trial]) -> float:
-    """The largest beta whose NLL is within one standard error of the lowest."""
+    """Return the largest beta whose NLL is within one standard error of the lowest."""
     lowest = min(trials, key=lambda run: run.best)
     return max(run.beta for run in trials if run.best <= lowest.best + lowest.standard_error)
 
@@ -170,7 +186,7 @@ class _Training:
         self.start = _snapshot(self.state)
 
     def score(self) -> Tensor:
-        """NLL of each held-out row."""
+        """Return the NLL of each held-out row."""
         x, y = self.held_out
         with torch.no_grad(), torch.random.fork_rng():
             torch.manual_seed(self.seed)
@@ -178,7 +194,7 @@ class _Training:
         return nll
 
     def run(self, beta: float, steps: int) -> Trial:
-        """Train from the start at one beta; a breakdown ends the run and is kept."""
+        """Train from the start at one beta. An error of the training ends the run and is kept as its ``failure``."""
         _restore(self.state, self.start)
         torch.manual_seed(self.seed)
         run, first = Trial(self.state, self.score, beta, steps, self.validation), self.done
@@ -216,19 +232,37 @@ def fit_validated(
     optimizer: OptimizerRecipe = adam,
     site: str | None = None,
 ) -> ValidatedFit:
-    """Train a guide and its model as :class:`Validation` says, in place.
+    """Train a guide and its model with the validation that :class:`Validation` describes, in place.
 
-    :param guide: initialised here, on the rows trained on, if it has not been; its state is the start of every run.
-    :param loss: from beta and the number of training rows to the loss. For one that has no beta, as the ELBO, give
-        ``Validation(betas=(1.0,))``: each beta is a run. A function of model and guide does in the place of a loss, as in
-        ``lambda beta, rows: lambda *pair: CompiledObjective(PredictiveLogLikelihood(rows, beta)(*pair))`` (a program for each run).
+    :param guide: the guide, whose state is the start of every run. If it has no parameters yet, it is initialised here on
+        the rows that are not held out.
+    :param loss: function from beta and the number of training rows to the loss. A loss without beta, as the ELBO, needs
+        ``Validation(betas=(1.0,))``, since each beta is a run. The function may also return a function from model and guide
+        to an objective: ``lambda beta, rows: lambda *pair: CompiledObjective(PredictiveLogLikelihood(rows, beta)(*pair))``
+        compiles a program for each run.
     :param x: training inputs ``(N, D)``, validation rows among them.
     :param y: targets ``(N,)`` or ``(N, D_out)``.
-    :param seed: of the order of the batches, and of the draws in training and in the checks.
+    :param steps: number of steps of a full run.
+    :param batch_size: number of rows in a step.
+    :param learning_rate: learning rate of the first steps.
+    :param seed: seed of the order of the batches, and of the draws in training and in the checks.
+    :param validation: the settings; ``Validation()`` if not given.
     :param split: seed of the validation rows.
-    :param beta: given, it is not searched for.
-    :param optimizer: as in :func:`pyro_dgp.fit.fit`.
+    :param beta: KL weight to use without a search.
+    :param report: function that is called after each step with progress and figures.
+    :param optimizer: builds the optimiser from the objective and the learning rate; Adam by default.
     :param site: the observation whose held-out values are scored, if the model has several.
+
+    >>> import torch
+    >>> from pyro_dgp import DeepGP, InducingPoints, PredictiveLogLikelihood, SigmaPoints
+    >>> from pyro_dgp import Validation, Variational, fit_validated
+    >>> x, y = torch.linspace(-1, 1, 20)[:, None], torch.randn(20)
+    >>> guide = Variational(DeepGP(x, layers=1), InducingPoints(16), SigmaPoints("qr3", 8))
+    >>> loss = lambda beta, rows: PredictiveLogLikelihood(rows, beta)
+    >>> validation = Validation(betas=(0.1, 1.0), share=0.2, checks=2)
+    >>> fitted = fit_validated(guide, loss, x, y, steps=8, validation=validation)
+    >>> fitted.rows, fitted.validation_rows, sorted(fitted.searched)
+    (16, 4, [0.1, 1.0])
     """
     check_data(x, y)
     if isinstance(loss, Loss):
@@ -266,7 +300,7 @@ def fit_validated(
             best, longest = min(runs, key=lambda run: run.best), max(runs, key=lambda run: run.steps)
             if not best.best_state:
                 raise longest.failure or ValueError(
-                    "the validation NLL was infinite or NaN at every check: lower the learning rate"
+                    "the validation NLL is infinite or NaN at every check: lower the learning rate"
                 )
     except BaseException:
         _restore(training.state, training.start)

@@ -111,7 +111,7 @@ def test_one_component_is_drawn_from_as_often_as_asked(local):
 
 
 def test_functions_that_are_sampled_sites_are_refused_with_a_word():
-    with pytest.raises(ValueError, match="stands on sampled values"):
+    with pytest.raises(ValueError, match="is given sampled values"):
         prediction().functions()
 
 

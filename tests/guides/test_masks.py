@@ -96,9 +96,7 @@ def test_a_site_that_is_hidden_has_no_term_and_rows_of_one_event_cannot_be_maske
     assert abs(value(ELBO(), model, guide, x, y, True)) > 1
     for hidden in (False, torch.tensor(False)):
         assert value(ELBO(), model, guide, x, y, hidden) == 0.0
-    with pytest.raises(
-        ValueError, match=r"a mask of shape \(9,\) stands around the site 'y', whose rows are one event"
-    ):
+    with pytest.raises(ValueError, match=r"site 'y', whose rows are one event, has a mask of shape \(9,\)"):
         value(ELBO(), model, guide, x, y, torch.ones(9, dtype=torch.bool))
 
 
@@ -130,9 +128,7 @@ def test_rows_of_one_event_cannot_be_masked_for_other_algorithms_either(path):
                 return super().forward(x, y)
 
     x, y = regression(9)
-    with pytest.raises(
-        ValueError, match=r"a mask of shape \(9,\) stands around the site 'y', whose rows are one event"
-    ):
+    with pytest.raises(ValueError, match=r"site 'y', whose rows are one event, has a mask of shape \(9,\)"):
         MarginalLikelihood(Masked())(x, y) if path == "marginal" else whitened(Masked())(x, y)
 
 
@@ -150,9 +146,7 @@ def test_a_mask_wider_than_the_terms_is_refused_and_outputs_of_a_row_are_masked_
     model = Wide()
     guide = Variational(model, InducingPoints(4), MonteCarlo(2))
     guide.initialize(x, y)
-    with pytest.raises(
-        ValueError, match=r"mask of shape \(9,\) stands around the site 'deviation', whose terms have shape \(\)"
-    ):
+    with pytest.raises(ValueError, match=r"site 'deviation' has a mask of shape \(9,\) and terms of shape \(\)"):
         value(ELBO(), model, guide, x, y, torch.ones(9, dtype=torch.bool))
 
     class Outputs(Rows):

@@ -29,9 +29,7 @@ class LooksAtTarget(Encoder):
 @pytest.mark.parametrize("network", [NeedsTarget, LooksAtTarget])
 def test_a_network_that_needs_y_is_found_out_before_training(network):
     x, y = regression(6)
-    with pytest.raises(
-        ValueError, match="'w' fails where it is called as predictions call the model, without y: give y a"
-    ):
+    with pytest.raises(ValueError, match="'w' fails without y, as predictions call it: give y a"):
         a_guide(network()).initialize(x, y)
     a_guide(Encoder()).initialize(x, y=y)
 

@@ -300,7 +300,7 @@ def test_a_prior_of_the_wrong_shape_says_which_is_wanted():
     kernel = kernels.RBF(2)
     for prior in (LogNormal(0.0, 1.0), LogNormal(0.0, 1.0).expand([3]).to_event(1)):
         kernel.lengthscale = PyroSample(prior)
-        with pytest.raises(ValueError, match=r"where \(2,\) is wanted: for a prior, PyroSample\(.*expand\(\[2\]\)"):
+        with pytest.raises(ValueError, match=r"where \(2,\) is wanted: write a prior as PyroSample\(.*expand\(\[2\]\)"):
             kernel()
 
 

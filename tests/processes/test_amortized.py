@@ -450,7 +450,9 @@ def test_bad_arguments_are_one_sentence():
     process = AmortizedInducingPoints(3).create(a_prior(x), hidden=False)
     with pytest.raises(ValueError, match="take 2 dimensions and its inputs have 3"):
         process(a_prior(torch.randn(5, 3)))
-    with pytest.raises(ValueError, match=r"were given inputs \(2, 10, 2\) for \(5, 10, 2\)"):
+    with pytest.raises(
+        ValueError, match=r"look at inputs of shape \(2, 10, 2\) and the GP has inputs of shape \(5, 10, 2\)"
+    ):
         process(a_prior(x.expand(5, -1, -1)), x.expand(2, -1, -1))
     assert isinstance(process, AmortizedProcess)
 
@@ -677,9 +679,9 @@ def test_a_network_serves_one_guide_and_returns_a_posterior():
     network = Point(1, 1)
     guided(network)(x, y).backward()
     assert all(bool(parameter.grad.any()) for parameter in network.parameters())
-    with pytest.raises(ValueError, match="'w' has run in another guide already: build a new one"):
+    with pytest.raises(ValueError, match="'w' has run in another guide already: build a new network"):
         guided(network)
-    with pytest.raises(TypeError, match=r"'w' returned Normal, no distribution of pyro.distributions"):
+    with pytest.raises(TypeError, match=r"'w' returned Normal: return a distribution of pyro.distributions"):
         guided(Wrong())(x, y)
 
 

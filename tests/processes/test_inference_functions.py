@@ -95,7 +95,7 @@ def test_values_of_another_shape_are_named(wrong):
 def test_what_is_no_inference_function_is_refused():
     x = torch.randn(5, 2)
     process = AmortizedInducingPoints(3, OwnRecipe("number")).create(a_prior(x), hidden=False)
-    with pytest.raises(ValueError, match="return points, means and scales, three tensors, not tuple"):
+    with pytest.raises(ValueError, match="gave a tuple: return a tuple of three tensors"):
         process(a_prior(x))
 
 
@@ -222,9 +222,7 @@ def test_methods_are_made_of_what_their_names_say(name):
 def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match=r"initial scales are above 1e-06, got scale=1e-07"):
         AmortizedInducingPoints(2, scale=1e-7)
-    with pytest.raises(
-        TypeError, match=r"WithMean stands around another propagation, such as MonteCarlo\(10\), not WithMean"
-    ):
+    with pytest.raises(TypeError, match=r"WithMean takes another propagation, such as MonteCarlo\(10\), not WithMean"):
         WithMean(WithMean(MonteCarlo(2)))
     x, y = regression(10)
     for extra in ("h", "w", "y"):  # "y" stands behind "y/f" here
@@ -241,8 +239,8 @@ MISTAKES = {
     "AmortizedInducingPoints(3, AffineMaps)": "recipe is an object such as AffineMaps(), not <class",
     "AmortizedInducingPoints(2.5)": "whole number, at least 1, got 2.5",
     "AmortizedInducingPoints(3, Plain()).create(gp(x), False)": "create returns InferenceFunctions, not Linear: derive",
-    "WithMean(10)": "WithMean stands around another propagation, such as MonteCarlo(10), not 10",
-    "WithMean(MonteCarlo)": "WithMean stands around another propagation, such as MonteCarlo(10), not <class",
+    "WithMean(10)": "WithMean takes another propagation, such as MonteCarlo(10), not 10",
+    "WithMean(MonteCarlo)": "WithMean takes another propagation, such as MonteCarlo(10), not <class",
     "Variational(gp, InducingPoints, MonteCarlo(1))": "processes is an object such as InducingPoints(64), not <class",
     "Variational(gp, {'y': 3}, MonteCarlo(1))": "processes['y'] is an object such as InducingPoints(64), not 3",
     "Variational(gp, InducingPoints(3), MonteCarlo(1), networks={'w': len})": "networks['w'] is a torch.nn.Module, whose weights",

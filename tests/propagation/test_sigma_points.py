@@ -196,7 +196,7 @@ def test_too_large_a_grid_and_other_bad_arguments_are_one_sentence():
         guided(TwoLayers(x), x, y, SigmaPoints("qr1", 40))
     with pytest.raises(ValueError, match="no quadrature rule 'qr4'"):
         SigmaPoints("qr4")
-    with pytest.raises(ValueError, match="whole number of points, at least one, got 0"):
+    with pytest.raises(ValueError, match="num_points of SigmaPoints is a whole number, at least 1, got 0"):
         SigmaPoints("qr3", 0)
 
 

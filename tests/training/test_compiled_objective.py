@@ -490,8 +490,8 @@ def test_other_arguments_go_by_value(caplog):
     for _ in range(3):
         compiled(x, y, object())
     assert said(caplog) == [
-        "the loss is not compiled, the model runs as it is: the call holds a object (2), and only numbers, words and the like "
-        "can be compared"
+        "the loss is not compiled, the model runs as it is: the call holds a object (2), and only values such as numbers and "
+        "strings can be compared"
     ]
 
 

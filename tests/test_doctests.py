@@ -1,0 +1,113 @@
+"""The examples in the docstrings run, and each public name of the rooms that a user works in has one."""
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+from pathlib import Path
+
+import pyro
+import pytest
+
+import pyro_dgp
+
+ROOT = Path(pyro_dgp.__file__).parent
+MODULES = [name for _, name, _ in pkgutil.walk_packages([str(ROOT)], "pyro_dgp.") if not name.endswith("__main__")]
+PARSER = doctest.DocTestParser()
+
+# Public names of each room whose docstrings have an example.
+WITH_EXAMPLE = {
+    "means": ["ConstantMean", "LinearMean", "Mean", "Projection", "Zero", "concatenate_inputs"],
+    "kernels": [
+        "RBF",
+        "ActiveDims",
+        "ArcCosine",
+        "Constant",
+        "Covariance",
+        "FromPyroContrib",
+        "Kernel",
+        "Linear",
+        "Matern12",
+        "Matern32",
+        "Matern52",
+        "Periodic",
+        "Product",
+        "RationalQuadratic",
+        "Scaled",
+        "Stationary",
+        "Sum",
+        "White",
+    ],
+    "models": ["DeepGP", "DeepKernel", "FeatureExtractor", "with_priors"],
+    "processes": [
+        "AffineMaps",
+        "AmortizationRecipe",
+        "AmortizedInducingPoints",
+        "ConditionedProcess",
+        "InducingPoints",
+        "InferenceFunctions",
+        "OneNetwork",
+        "Process",
+        "ProcessFamily",
+    ],
+    "propagation": ["MonteCarlo", "Propagation", "SigmaPoints", "WithMean"],
+    "guides": ["Variational"],
+    "losses": ["ELBO", "GammaDivergence", "Loss", "MarginalLikelihood", "PredictiveLogLikelihood"],
+    "prediction": [
+        "InferenceGap",
+        "Mixture",
+        "Prediction",
+        "coverage",
+        "inference_gap",
+        "pit",
+        "predict",
+        "scores",
+    ],
+    "training": [
+        "CompiledObjective",
+        "FitResult",
+        "Validation",
+        "adam",
+        "adam_for_networks",
+        "fit",
+        "fit_stream",
+        "fit_validated",
+    ],
+}
+# An example of the first needs another library; the second is returned by a function that has an example.
+WITHOUT_EXAMPLE = {"FromGPyTorch", "ValidatedFit"}
+
+
+def documented(module):
+    """The examples of a module, one for each docstring that has any."""
+    found = doctest.DocTestFinder(exclude_empty=True).find(importlib.import_module(module))
+    return [test for test in found if test.examples]
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if documented(name)])
+def test_the_examples_of_a_module_run(module):
+    for test in documented(module):
+        pyro.clear_param_store()
+        report = []
+        result = doctest.DocTestRunner(verbose=False).run(test, out=report.append)
+        assert result.failed == 0, "".join(report)
+
+
+@pytest.mark.parametrize("room", WITH_EXAMPLE)
+def test_each_public_name_of_a_room_has_an_example(room):
+    for name in WITH_EXAMPLE[room]:
+        assert name in pyro_dgp.__all__, name
+        thing = getattr(pyro_dgp, name)
+        assert thing.__module__.startswith(f"pyro_dgp.{room}"), name
+        assert PARSER.get_examples(inspect.getdoc(thing)), f"{name} has no example"
+
+
+@pytest.mark.parametrize("room", WITH_EXAMPLE)
+def test_no_public_name_of_a_room_is_left_out(room):
+    public = {name for name in pyro_dgp.__all__ if _room(getattr(pyro_dgp, name)) == room}
+    assert public - WITHOUT_EXAMPLE == set(WITH_EXAMPLE[room])
+
+
+def _room(thing):
+    parts = getattr(thing, "__module__", "").split(".")
+    return parts[1] if parts[0] == "pyro_dgp" and len(parts) > 1 else None
