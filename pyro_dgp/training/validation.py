@@ -193,7 +193,7 @@ class _Training:
 
         objective = self.loss(beta, len(self.rows[0]))(self.guide.model, self.guide)
         try:
-            self.fit(objective, *self.rows, steps, callback=after, stop=run)
+            self.fit(objective, *self.rows, steps=steps, callback=after, stop=run)
         except (ValueError, NotPositiveDefiniteError) as error:
             run.failure = error
         run.seconds = time.perf_counter() - start
