@@ -1,4 +1,5 @@
 # make compare:   set up .venv and run the comparison on a data set that a dependency ships
+# make picture:   run the default comparison and keep its figure as docs/first-run.png, the picture of the README
 # make test:      set up .venv with the development tools and run every check
 # make test-fast: lint, types of the package and the quick tests, under two minutes on two cores: for while you write
 #
@@ -13,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 OUTPUT ?= comparison
 ARGS ?=
 
-.PHONY: help install install-dev compare test test-fast suite format lint types tutorials wheel bench-smoke clean
+.PHONY: help install install-dev compare picture test test-fast suite format lint types tutorials wheel bench-smoke clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -34,6 +35,10 @@ install-dev: .venv/.dev
 
 compare: install
 	$(BIN)/pyro-dgp compare --output $(OUTPUT) --resume $(ARGS)
+
+picture: install
+	$(BIN)/pyro-dgp compare --output build/first-run --resume
+	cp build/first-run/comparison.png docs/first-run.png
 
 test: lint types suite
 

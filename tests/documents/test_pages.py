@@ -1,0 +1,361 @@
+"""The README and every page of docs/: their code runs as it stands, with loops shortened, and does what the page says."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import pyro_dgp
+from pyro_dgp import Settings
+
+ROOT = Path(__file__).parents[2]
+SHORT_FIT = {"steps=1000": "steps=5"}
+SHORT_CHAINS = {"num_samples=200, warmup_steps=100": "num_samples=4, warmup_steps=2"}
+TOY = Settings(inducing=5, samples=2, epochs=2, mcmc_samples=8, warmup=2)
+Names = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Page:
+    """How the code of a page is run.
+
+    :ivar check: raises unless the names that the code leaves behind are what the page says.
+    :ivar shorter: replacements, each of which must be found in the text.
+    """
+
+    check: Callable[[Names], None]
+    shorter: Mapping[str, str] = field(default_factory=dict)
+
+
+def python_of(text: str) -> str:
+    return "".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+
+
+def shell_of(text: str) -> list[str]:
+    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    return [line.split("#")[0].strip() for block in blocks for line in block.splitlines() if line.strip()]
+
+
+def is_prediction(prediction: Any, rows: int, *outputs: int) -> None:
+    assert prediction.mean.shape == (rows, *outputs)
+    assert torch.isfinite(prediction.mean).all() and (prediction.variance > 0).all()
+
+
+def readme(names: Names) -> None:
+    is_prediction(names["prediction"], 100)
+    assert names["mcmc"].get_samples()["h_whitened"].shape == (5, 30, 2)
+    assert list(names["result"]) == ["dsvi", "dspp", "nuts"]
+    assert names["mean"].shape == (100,)
+
+
+def compare(names: Names) -> None:
+    assert [row["method"] for row in names["result"].rows] == ["dsvi", "dspp", "ess"]
+    assert Path("comparison.png").stat().st_size > 10_000 and Path("results/results.json").exists()
+    assert list(names["mixed"]) == ["dsvi", "points", "short trees"]
+    assert {row["reference"] for row in names["gaps"].rows} == {"ess"}
+    x = names["x"]
+    assert torch.equal(names["again"].predict(x).mean, names["result"]["dsvi"].predict(x).mean)
+    assert 60 < names["again"].predict(x).mean.mean() < 140  # the target's own units
+
+
+def own_model(names: Names) -> None:
+    assert names["y_prior"].shape == (40,)
+    trace = pyro_dgp.whitened(names["model"])
+    assert trace is not None
+    drawn = torch.stack([names["model"](names["x"]) for _ in range(2)])
+    assert not torch.equal(drawn[0], drawn[1])
+    guide = pyro_dgp.Variational(names["model"], pyro_dgp.InducingPoints(5), pyro_dgp.MonteCarlo(2))
+    guide.initialize(names["x"], names["y"])
+    assert set(guide.processes._modules) == {"h", "y/f"}
+    is_prediction(pyro_dgp.predict(guide, names["x"]), 40)
+    assert set(guide.global_latents) == {"top.kernel.lengthscale", "likelihood.variance"}
+
+
+def validation(names: Names) -> None:
+    result = names["result"]
+    assert (result.rows, result.validation_rows) == (80, 10)
+    assert set(result.searched) == {0.01, 0.05, 0.2, 1.0} and result.beta in result.searched
+    assert names["validation"].held_out(90, 0).sum() == 18
+    is_prediction(names["prediction"], 90)
+
+
+def several_outputs(names: Names) -> None:
+    prediction = names["prediction"]
+    is_prediction(prediction, 60, 3)
+    covariance = prediction.covariance
+    assert covariance.shape == (60, 3, 3) and covariance[:, 0, 1].abs().max() > 0
+    assert prediction.log_prob(names["y"]).shape == (60,)
+    for model in (names["independent"], names["also_independent"]):
+        assert model(names["x"]).shape == (60, 3)
+
+
+def other_likelihoods(names: Names) -> None:
+    probability = names["probability"]
+    assert probability.shape == (60,) and (probability > 0).all() and (probability < 1).all()
+    assert names["rate"].shape == (60,) and (names["rate"] > 0).all()
+
+
+def neural_features(names: Names) -> None:
+    is_prediction(names["prediction"], 100)
+    assert names["extractor"](names["x"]).shape == (100, 3) and names["extractor"](names["x"]).abs().max() < 3
+    assert names["network"][0].weight.grad is not None
+
+
+def robust_losses(names: Names) -> None:
+    is_prediction(names["prediction"], 60)
+    model, guide = names["model"], names["guide"]
+    x, y = names["x"], names["y"]
+    losses = []
+    for loss in (names["Tempered"](60, 1.0), pyro_dgp.ELBO(60), names["Tempered"](60, 0.5)):
+        with pyro_dgp.module_local_parameters(model, guide), torch.random.fork_rng():
+            torch.manual_seed(1)
+            losses.append(float(loss(model, guide)(x, y).detach()))
+    assert losses[0] == losses[1] != losses[2]
+
+
+def streams(names: Names) -> None:
+    assert names["mean"].shape == (4,) and 50 < names["mean"].mean() < 150  # targets lie between 80 and 120
+    assert names["x_batch"].shape == (50, 3) and names["y_batch"].shape == (50,)
+    assert len(names["stream"]) == 5000 and names["stream"].target_mean == pytest.approx(100, abs=2)
+
+
+def compiled_steps(names: Names) -> None:
+    is_prediction(names["prediction"], 60)
+    is_prediction(pyro_dgp.predict(names["guide"], names["x"]), 60)
+
+
+def amortized_guides(names: Names) -> None:
+    is_prediction(names["prediction"], 90)
+    assert names["result"].rows == 80
+    is_prediction(names["shifted"], 90)
+    assert names["guide"].global_latents == ["shift"]
+
+
+def own_networks(names: Names) -> None:
+    is_prediction(names["prediction"], 60)
+    assert type(names["hidden"]) is type(names["top"]) is names["Nearby"]
+    points, means, scales = names["top"](torch.zeros(7, 2))
+    assert points.shape == (7, 8, 2) and means.shape == scales.shape == (7, 1, 8)
+
+
+def samplers(names: Names) -> None:
+    is_prediction(names["prediction"], 50)
+    assert names["chains"].draws["top.kernel.lengthscale"].shape == (2, 5, 1)
+    assert names["chains"].stats["diverging"].shape == (2, 5)
+    assert names["means"].shape == (2, 4, 30)
+    assert set(names["from_high"].draws) == set(names["slices"].draws)
+
+
+def sampling_large_data(names: Names) -> None:
+    is_prediction(names["prediction"], 50)
+    is_prediction(names["by_batches"], 50)
+    assert names["chains"].draws["h1_whitened"].shape[:3] == (2, 5, 20)
+    assert all(len(draws) == 50 for draws in names["sampled"].draws.values())
+
+
+def arviz(names: Names) -> None:
+    assert names["data"].log_likelihood["y"].shape == (2, 4, 30)
+    assert names["data"].predictions["y"].shape == (1, 200, 50)
+    assert "likelihood.variance" in names["table"].index and "f[29, 0]" in names["table"].index
+    assert names["variational"].posterior["f"].shape == (1, 200, 30, 1)
+
+
+def inference_gap(names: Names) -> None:
+    figures = names["gap"].figures()
+    assert set(figures) == {"gap_mean", "gap_sd", "gap_wasserstein", "gap_kl"}
+    assert all(np.isfinite(value) and value > 0 for value in figures.values())
+    assert Path("gap.png").stat().st_size > 10_000
+    assert not any("kernel" in name for name in names["chains"].draws)  # hyperparameters stay fixed
+
+
+def saving(names: Names) -> None:
+    trained = names["saved"]["guide"]
+    assert all(
+        torch.equal(value, trained[key]) for key, value in names["guide"].state_dict().items() if "_extra" not in key
+    )
+    is_prediction(names["prediction"], 60)
+
+
+def parameter_stores(names: Names) -> None:
+    import pyro
+
+    assert not pyro.get_param_store()._params  # neither way touches the global store
+    first, second, untrained = (names[name].likelihood.variance for name in ("first", "second", "untrained"))
+    assert first != second and untrained not in (first, second)
+    is_prediction(names["prediction"], 60)
+
+
+def pitfalls(names: Names) -> None:
+    assert torch.isfinite(names["score"])
+    assert names["ready_x"].std() == pytest.approx(1) and abs(names["ready_y"].mean()) < 1e-6
+    assert not torch.equal(names["first"].model.likelihood.variance, names["second"].model.likelihood.variance)
+    x, y, guide = names["x"], names["y"], names["first"]
+    objective = pyro_dgp.ELBO(60)(guide.model, guide)
+    messages = {
+        "one output it is (N,)": lambda: pyro_dgp.fit(objective, x, y[:, None], steps=1),
+        "float64 and the parameters": lambda: pyro_dgp.DeepGP(x.float(), 1).float()(x, y),
+        "num_data=None": lambda: pyro_dgp.fit(pyro_dgp.ELBO()(guide.model, guide), x, y, steps=1, batch_size=10),
+    }
+    for message, do in messages.items():
+        with pytest.raises((ValueError, TypeError), match=re.escape(message)):
+            do()
+    before, unread = pyro_dgp.predict(guide, x), pyro_dgp.predict(guide, x)
+    mean = before.mean
+    pyro_dgp.fit(objective, x, y, steps=20)
+    assert torch.equal(before.mean, mean) and not torch.allclose(unread.mean, mean, atol=0.01)
+
+
+def parts(names: Names) -> None:
+    """Every public name is in the table, and every name of the table is public."""
+    text = (ROOT / "docs/parts.md").read_text()
+    listed = {name for name in re.findall(r"`([A-Za-z]\w*)`", text) if name not in {"qr1", "qr2", "qr3", "SVI"}}
+    table = {name for name in listed if hasattr(pyro_dgp, name)}
+    assert set(pyro_dgp.__all__) <= table, set(pyro_dgp.__all__) - table
+    assert listed - table <= {"pyro_dgp", "cdf", "diagonal", "log_prob", "quantile", "sample"}, listed - table
+
+
+def command_line(names: Names) -> None:
+    """Every option is on the page, and its model runs."""
+    text = (ROOT / "docs/command-line.md").read_text()
+    for command in commands().values():
+        for action in command._actions:
+            assert (
+                not action.option_strings or f"`{action.option_strings[-1]}`" in text or "-h" in action.option_strings
+            )
+    x = torch.linspace(-1, 1, 20)[:, None]
+    assert names["TwoLayer"](x)(x).shape == (20,)
+
+
+def extending(names: Names) -> None:
+    """The files and tests of the table exist, the tests have the tables, and its kernel is one."""
+    text = (ROOT / "docs/extending.md").read_text()
+    rows = re.findall(r"^\| (.+?) \| .+ \| .+ \| `(\S+)` \| `(\S+)` \|$", text, re.MULTILINE)
+    assert len(rows) == 9
+    for what, file, test in rows:
+        assert (ROOT / file).exists() and (ROOT / test).exists(), what
+    assert len(text.splitlines()) <= 45
+    prior = names["prior"]
+    covariance = prior.covariance_matrix
+    assert torch.allclose(covariance.diagonal(dim1=-2, dim2=-1), torch.ones(5))
+    squared = (prior.x[0] - prior.x[1]).square().sum()
+    assert covariance[..., 0, 1].item() == pytest.approx(float(1 / (1 + squared)))
+
+
+PAGES = {
+    "README.md": Page(
+        readme,
+        SHORT_FIT
+        | {
+            "range(1000)": "range(5)",
+            "num_samples=200, warmup_steps=200": "num_samples=5, warmup_steps=5",
+            '"nuts"])': '"nuts"], settings=TOY)',
+        },
+    ),
+    "docs/command-line.md": Page(command_line),
+    "docs/extending.md": Page(extending),
+    "docs/parts.md": Page(parts),
+    "docs/pitfalls.md": Page(pitfalls, SHORT_FIT),
+    "docs/how-to/amortized-guides.md": Page(amortized_guides, SHORT_FIT),
+    "docs/how-to/arviz.md": Page(arviz, SHORT_FIT | SHORT_CHAINS | {"draws = 2 * 200": "draws = 2 * 4"}),
+    "docs/how-to/compare.md": Page(
+        compare,
+        {
+            'output="results")': 'output="results", settings=TOY)',
+            '("short trees", short_trees)]': '("short trees", short_trees)], settings=TOY',
+        },
+    ),
+    "docs/how-to/compiled-steps.md": Page(compiled_steps, SHORT_FIT | {"layers=2, width=2": "layers=1"}),
+    "docs/how-to/inference-gap.md": Page(inference_gap, SHORT_FIT | SHORT_CHAINS | {"num_draws=400": "num_draws=8"}),
+    "docs/how-to/neural-features.md": Page(neural_features, SHORT_FIT),
+    "docs/how-to/other-likelihoods.md": Page(other_likelihoods, SHORT_FIT),
+    "docs/how-to/own-model.md": Page(own_model),
+    "docs/how-to/own-networks.md": Page(own_networks, SHORT_FIT),
+    "docs/how-to/parameter-stores.md": Page(parameter_stores, SHORT_FIT | {"range(1000)": "range(5)"}),
+    "docs/how-to/robust-losses.md": Page(robust_losses, SHORT_FIT),
+    "docs/how-to/samplers.md": Page(
+        samplers,
+        SHORT_CHAINS
+        | {
+            "num_samples=200, warmup_steps=200": "num_samples=5, warmup_steps=5",
+            "num_draws=400": "num_draws=8",
+            "reshape(2, 200, len(x))": "reshape(2, 4, len(x))",
+            "start=Ascent(500))\nfrom_high": "start=Ascent(5))\nfrom_high",
+        },
+    ),
+    "docs/how-to/sampling-large-data.md": Page(
+        sampling_large_data,
+        {
+            "num_samples=200, warmup_steps=200": "num_samples=5, warmup_steps=5",
+            "StochasticGradientHMC(burn_in=1000)": "StochasticGradientHMC(burn_in=3, thin=1)",
+        },
+    ),
+    "docs/how-to/saving.md": Page(saving, SHORT_FIT),
+    "docs/how-to/several-outputs.md": Page(several_outputs, SHORT_FIT),
+    "docs/how-to/streams.md": Page(streams, SHORT_FIT),
+    "docs/how-to/validation.md": Page(validation, SHORT_FIT),
+}
+
+
+def test_every_page_is_run():
+    found = {str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")}
+    assert found | {"README.md"} == set(PAGES)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_its_code_runs_and_does_what_it_says(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page, text = PAGES[name], python_of((ROOT / name).read_text())
+    assert text, f"{name} has no code: give it an example"
+    for long, short in page.shorter.items():
+        assert long in text, long
+        text = text.replace(long, short)
+    names: Names = {"TOY": TOY, "__name__": "page"}
+    exec(compile(text, name, "exec"), names)
+    page.check(names)
+
+
+def commands():
+    """The parsers of the commands, by name."""
+    from pyro_dgp.comparison.cli import parser
+
+    (choices,) = [action.choices for action in parser()._actions if isinstance(action.choices, dict)]
+    return choices
+
+
+DOCUMENTS = [*PAGES, "CONTRIBUTING.md"]
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_its_shell_commands_exist(name):
+    from pyro_dgp.comparison.cli import parser
+
+    makefile = (ROOT / "Makefile").read_text()
+    text = (ROOT / name).read_text()
+    for target in re.findall(r"`?make ([a-z][\w-]+)`", text):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+    for line in shell_of(text):
+        program, *arguments = line.split()
+        if program == "make":
+            assert re.search(rf"^{arguments[0]}:", makefile, re.MULTILINE), line
+        elif program == "pyro-dgp":
+            parser().parse_args(arguments)
+        else:
+            assert program in {"pip", "git"} or Path(program).name == "pre-commit", line
+    for command in re.findall(r"`pyro-dgp ([a-z]+)", text):
+        assert command in commands(), command
+
+
+def test_the_readme_is_one_page():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 120
+    first = python_of(text)
+    body = first[first.index("class") : first.index("x = torch")]
+    assert len([line for line in body.splitlines() if line.strip()]) <= 15
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL)[1:4]:
+        lines = [line for line in block.splitlines() if line.strip() and not line.startswith(("from", "import"))]
+        assert len(lines) <= 6, block
