@@ -74,8 +74,8 @@ WITH_EXAMPLE = {
         "fit_validated",
     ],
 }
-# An example of the first needs another library; the second is returned by a function that has an example.
-WITHOUT_EXAMPLE = {"FromGPyTorch", "ValidatedFit"}
+# An example of the first needs another library; the others are returned by functions that have an example.
+WITHOUT_EXAMPLE = {"FromGPyTorch", "RescaledPrediction", "ValidatedFit"}
 
 
 def documented(module):
