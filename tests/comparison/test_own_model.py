@@ -13,7 +13,10 @@ from scipy.stats import norm
 from pyro_dgp import ELBO, EllipticalSlice, InducingPoints, MonteCarlo
 from pyro_dgp.comparison.cli import main
 from pyro_dgp.comparison.keep import load_fit
-from pyro_dgp.comparison.run import compare
+from pyro_dgp.comparison.own_model import own_model
+from pyro_dgp.comparison.request import Request
+from pyro_dgp.comparison.run import compare, run
+from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.zoo.by_guide import ByGuide
 from pyro_dgp.zoo.by_mcmc import ByMCMC
 from pyro_dgp.zoo.settings import Settings
@@ -162,11 +165,12 @@ def test_classes_keep_their_target_and_a_student_likelihood_gets_quantiles_of_dr
 
 def test_a_model_object_comes_with_its_test_rows_and_is_left_as_it_was():
     x, y = data()
-    model = OneLayer()
+    model = OneLayer().float()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     result = compare(model, x[:24], y[:24], ["svgp", "exact-gp"], test=(x[24:], y[24:]), settings=TOY, say=quiet)
     assert [row["n_test"] for row in result.rows] == [6, 6]
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(value.dtype == torch.float32 for value in model.state_dict().values())
     assert result["svgp"].model is not result["exact-gp"].model
 
 
@@ -275,3 +279,27 @@ def test_a_model_that_cannot_be_read_is_one_sentence_and_exit_status_2(tmp_path,
         error = capsys.readouterr().err
         assert sentence in error and error.count("\n") == 1 and "Traceback" not in error, error
     assert not (tmp_path / "out").exists()
+
+
+def test_a_gap_on_a_likelihood_of_sampled_values_is_refused_before_anything_runs(tmp_path):
+    x, y = data()
+    request = Request(
+        output=tmp_path / "out",
+        dataset=Dataset("d", x, y),
+        methods=("svgp",),
+        settings=TOY,
+        model=own_model(Heavy),
+        gap="ess",
+    )
+    with pytest.raises(
+        ValueError, match="the gap compares function values under a likelihood, and the site 'y' has none"
+    ):
+        run(request, say=quiet)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["", "a/b", ".hidden"])
+def test_names_that_cannot_be_files_are_refused(name):
+    x, y = data()
+    with pytest.raises(ValueError, match="cannot name the files of a method"):
+        compare(None, x, y, [(name, ByMCMC(EllipticalSlice))], settings=TOY, say=quiet)
