@@ -24,8 +24,8 @@ from pyro_dgp.propagation import MonteCarlo
 def predict(
     guide: Variational,
     x: Tensor,
-    *,
     num_samples: int = 100,
+    *,
     num_hyperparameter_draws: int | None = None,
     batch_size: int = 1000,
     site: str | None = None,

@@ -245,8 +245,8 @@ MISTAKES = {
     "Variational(gp, {'y': 3}, MonteCarlo(1))": "processes['y'] is an object such as InducingPoints(64), not 3",
     "Variational(gp, InducingPoints(3), MonteCarlo(1), networks={'w': len})": "networks['w'] is a torch.nn.Module, whose weights",
     "predict(guide, x, x[:, 0])": "predict takes test inputs and no targets",
-    "fit(ELBO(5), x, x[:, 0], 1)": "the objective is loss(model, guide), a torch.nn.Module, not ELBO: call the loss on both",
-    "fit(ELBO(5)(guide.model, guide), x, x[:, 0], 1, batch_size=0)": "batch_size is at least 1, got 0",
+    "fit(ELBO(5), x, x[:, 0], steps=1)": "the objective is loss(model, guide), a torch.nn.Module, not ELBO: call the loss on both",
+    "fit(ELBO(5)(guide.model, guide), x, x[:, 0], steps=1, batch_size=0)": "batch_size is at least 1, got 0",
 }
 
 
