@@ -56,7 +56,7 @@ def readme(names: Names) -> None:
 def compare(names: Names) -> None:
     assert [row["method"] for row in names["result"].rows] == ["dsvi", "dspp", "ess"]
     assert Path("comparison.png").stat().st_size > 10_000 and Path("results/results.json").exists()
-    assert list(names["mixed"]) == ["dsvi", "points", "short trees"]
+    assert list(names["mixed"]) == ["dsvi", "points", "short-trees"]
     assert {row["reference"] for row in names["gaps"].rows} == {"ess"}
     x = names["x"]
     assert torch.equal(names["again"].predict(x).mean, names["result"]["dsvi"].predict(x).mean)
@@ -154,7 +154,7 @@ def samplers(names: Names) -> None:
 def sampling_large_data(names: Names) -> None:
     is_prediction(names["prediction"], 50)
     is_prediction(names["by_batches"], 50)
-    assert names["chains"].draws["h1_whitened"].shape[:3] == (2, 5, 20)
+    assert names["chains"].draws["h1_inducing_whitened"].shape[:3] == (2, 5, 20)
     assert all(len(draws) == 50 for draws in names["sampled"].draws.values())
 
 
@@ -266,7 +266,7 @@ PAGES = {
         compare,
         {
             'output="results")': 'output="results", settings=TOY)',
-            '("short trees", short_trees)]': '("short trees", short_trees)], settings=TOY',
+            '("short-trees", short_trees)]': '("short-trees", short_trees)], settings=TOY',
         },
     ),
     "docs/how-to/compiled-steps.md": Page(compiled_steps, SHORT_FIT | {"layers=2, width=2": "layers=1"}),
