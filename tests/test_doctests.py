@@ -17,6 +17,8 @@ PARSER = doctest.DocTestParser()
 
 # Public names of each room whose docstrings have an example.
 WITH_EXAMPLE = {
+    "gp": ["FunctionPrior", "GaussianProcess"],
+    "likelihoods": ["Bernoulli", "Gaussian", "LinearCoregionalization"],
     "means": ["ConstantMean", "LinearMean", "Mean", "Projection", "Zero", "concatenate_inputs"],
     "kernels": [
         "RBF",
@@ -74,8 +76,8 @@ WITH_EXAMPLE = {
         "fit_validated",
     ],
 }
-# An example of the first needs another library; the others are returned by functions that have an example.
-WITHOUT_EXAMPLE = {"FromGPyTorch", "RescaledPrediction", "ValidatedFit"}
+# An example of the first needs another library; three are bases, and the others are returned by functions that have an example.
+WITHOUT_EXAMPLE = {"FromGPyTorch", "GaussHermite", "Likelihood", "Observation", "RescaledPrediction", "ValidatedFit"}
 
 
 def documented(module):

@@ -143,7 +143,7 @@ class Mixture:
 
         :raises ImportError: without scoringrules, which the extra ``compare`` installs.
         """
-        if isinstance(marginals := self._marginals, dist.Normal):
+        if isinstance(marginals := self._marginals, torch.distributions.Normal):
             return _normal_crps(marginals, self._weights, value)
         if self._discrete:
             top = int(max(float(self.quantile(self.log_weights.new_tensor([1 - 1e-9])).max()), float(value.max())))
@@ -158,7 +158,7 @@ def _scoringrules() -> Any:
     return optional("scoringrules", extra="compare", what="the CRPS")
 
 
-def _normal_crps(components: dist.Normal, weights: Tensor, value: Tensor) -> Tensor:
+def _normal_crps(components: torch.distributions.Normal, weights: Tensor, value: Tensor) -> Tensor:
     mean, scale = components.loc.movedim(0, -1), components.scale.movedim(0, -1)
     weight = weights.expand(components.loc.shape).movedim(0, -1)
     score: Tensor = _scoringrules().crps_mixnorm(value, mean, scale, weight, backend="torch")

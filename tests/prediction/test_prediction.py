@@ -58,6 +58,12 @@ def test_crps_against_numerical_integration():
         assert float(m.crps(y)[row]) == pytest.approx(below + above, abs=1e-6)
 
 
+def test_components_of_plain_torch_have_the_closed_form_too():
+    m, y = mixture(), torch.tensor([0.4, -1.0, 3.0, 0.0])
+    plain = torch.distributions.Normal(m.components.mean, m.components.variance.sqrt())
+    torch.testing.assert_close(Mixture(plain, m.log_weights).crps(y), m.crps(y))
+
+
 def test_quantile_inverts_the_cdf():
     whole, p = prediction(5)
     for level in (0.01, 0.3, 0.5, 0.99):
