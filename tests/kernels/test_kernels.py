@@ -11,7 +11,8 @@ from pyro.distributions import LogNormal
 from pyro.nn import PyroSample
 
 from pyro_dgp import kernels, module_local_parameters
-from pyro_dgp.kernels import radial
+from pyro_dgp.kernels import matern as matern_kernels
+from pyro_dgp.kernels import radial, rbf
 from pyro_dgp.kernels.base import Kernel
 from pyro_dgp.kernels.distance import plain_squared_distance, squared_distance
 from pyro_dgp.kernels.dot_product import angular
@@ -189,7 +190,8 @@ def test_gradcheck(name):
 @pytest.mark.parametrize("between", [True, False])
 def test_written_out_slopes_equal_autograd_of_the_plain_formula(name, outputs, between):
     """Values, gradients and gradients of gradients, where the variance has an axis that the points lack and where not."""
-    plain, formula = getattr(radial, name), getattr(radial, f"{name}_slope")
+    home = rbf if name == "rbf" else matern_kernels
+    plain, formula = getattr(home, name), getattr(home, f"{name}_slope")
     points = [torch.randn(1, 4, 3), *([torch.randn(1, 5, 3)] if between else [])]
     inputs = [tensor.requires_grad_() for tensor in (torch.rand(*outputs, 1, 1) + 0.1, *points)]
 
@@ -223,9 +225,9 @@ def test_gradients_of_the_second_points_alone_are_found():
     (alone,) = torch.autograd.grad((covariance.matrix(x, z) * weights).sum(), z)
     (beside, _) = torch.autograd.grad((covariance.matrix(x.requires_grad_(), z) * weights).sum(), (z, x))
     torch.testing.assert_close(alone, beside)
-    fixed = radial.Radial(radial.matern52, radial.matern52_slope)
+    fixed = radial.Radial(matern_kernels.matern52, matern_kernels.matern52_slope)
     (found,) = torch.autograd.grad((fixed(x.detach(), z, torch.ones(1, 1)) * weights).sum(), z)
-    expected = torch.ones(1, 1) * radial.matern52(plain_squared_distance(x.detach(), z))
+    expected = torch.ones(1, 1) * matern_kernels.matern52(plain_squared_distance(x.detach(), z))
     torch.testing.assert_close(found, *torch.autograd.grad((expected * weights).sum(), z))
 
 
