@@ -10,6 +10,7 @@ from benchmarks.studies import sampler_calibration
 from benchmarks.studies.sampler_calibration import TwoLayers, p_values, ranks
 from pyro_dgp import EllipticalSlice, whitened
 from pyro_dgp.mcmc.density import WhitenedDensity
+from pyro_dgp.mcmc.lines import Position
 
 pytestmark = pytest.mark.usefixtures("local")
 
@@ -37,10 +38,10 @@ def test_the_chain_does_not_start_at_the_truth(monkeypatch):
     """It would have uniform ranks then however badly it mixed."""
     starts = []
 
-    def recorded(kernel, args, count, warmup, chains, seed):
+    def recorded(kernel, args, num_samples, warmup_steps, num_chains, seed):
         torch.manual_seed(seed)
-        kernel.setup(warmup, *args)
-        starts.append(kernel._values(kernel.initial_params))
+        kernel.setup(warmup_steps, *args)
+        starts.append(Position(kernel.initial_params, kernel.require_density().transforms).values)
         raise InterruptedError
 
     monkeypatch.setattr(sampler_calibration, "run_chains", recorded)
