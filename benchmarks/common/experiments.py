@@ -55,7 +55,7 @@ def run(key: Record, recipe: Method, settings: Settings, *, data: Path | None, d
     part = split(read_data(key["dataset"], data), settings.split, dtype=torch.get_default_dtype())
     torch.manual_seed(settings.seed)
     model = recipe.architecture.build(part.x_train, settings)
-    fitted = recipe.inference.run(model, part.x_train, part.y_train, settings, lambda *_: None)
+    fitted = recipe.inference.run(model, part.x_train, part.y_train, settings=settings, progress=lambda *_: None)
     figures = scores(fitted.predict(part.x_test), part.y_test, part.target_scale)
     return {
         **key,

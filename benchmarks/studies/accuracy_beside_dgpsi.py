@@ -33,7 +33,7 @@ ITERATIONS, IMPUTATIONS = 100, 10
 class ByDgpsi(Inference):
     """Fits dgpsi's own model of the same shape; the model of this library is ignored."""
 
-    def run(self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings, progress: Progress) -> Fitted:
+    def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
         """Train dgpsi on the rows and return its predictions."""
         from dgpsi import combine, dgp, emulator, kernel  # type: ignore[import-not-found]
         from dgpsi.utils import nb_seed  # type: ignore[import-not-found]
@@ -57,7 +57,7 @@ class ByDgpsi(Inference):
 
             return Prediction(evaluate, len(new))
 
-        return Fitted(predict, len(x), ITERATIONS, time.perf_counter() - start)
+        return Fitted(predict, len(x), ITERATIONS, seconds=time.perf_counter() - start)
 
 
 SETTINGS = Settings(width=3, mcmc_points=10**6, mcmc_samples=200, warmup=200)

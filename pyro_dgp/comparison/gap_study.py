@@ -123,7 +123,7 @@ class GapStudy:
         def fit(method: Method, label: str, settings: Settings) -> Prediction:
             torch.manual_seed(settings.seed)
             inference = method.inference if folder is None else method.inference.saving_to(folder / label)
-            return inference.run(copy.deepcopy(model), x, y, settings, progress(label)).predict(new)
+            return inference.run(copy.deepcopy(model), x, y, settings=settings, progress=progress(label)).predict(new)
 
         name = self.reference.name
         reference, again = fit(self.reference, name, settings), name + AGAIN
@@ -135,7 +135,7 @@ class GapStudy:
 def _learned(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> nn.Module:
     """The model with the hyperparameters that dsvi learns."""
     torch.manual_seed(settings.seed)
-    METHODS["dsvi"].inference.run(model, x, y, settings, _silent)
+    METHODS["dsvi"].inference.run(model, x, y, settings=settings, progress=_silent)
     return model.requires_grad_(False)
 
 

@@ -53,9 +53,9 @@ class Fitting:
         return MethodFit(
             self.method.name,
             fitted.predict,
-            self.part.inputs,
-            self.part.target,
-            self.part.x_train[:0],
+            inputs=self.part.inputs,
+            target=self.part.target,
+            like=self.part.x_train[:0],
             columns=self.columns,
             target_name=self.target_name,
             seed=self.settings.seed,
@@ -127,13 +127,13 @@ def load_fit(folder: Path | str, method: str, *, model: Any = None, inference: I
         torch.manual_seed(settings.seed)
         x, y, given = (torch.as_tensor(arrays[name]) for name in ("x_train", "y_train", "given"))
         built = architecture.build(x, settings)
-        predictor = used.restore(built, x[given], y[given], settings, _saved(facts, arrays))
+        predictor = used.restore(built, x[given], y[given], settings=settings, saved=_saved(facts, arrays))
     return MethodFit(
         method,
         predictor,
-        _scaler(facts["inputs"]),
-        _scaler(facts["target"]),
-        x[:0],
+        inputs=_scaler(facts["inputs"]),
+        target=_scaler(facts["target"]),
+        like=x[:0],
         columns=tuple(facts["columns"]),
         target_name=facts["target_name"],
         seed=settings.seed,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ class MethodFit:
 
     name: str
     predictor: Callable[[Tensor], Prediction]
+    _: KW_ONLY
     inputs: Scaler
     target: Scaler
     like: Tensor

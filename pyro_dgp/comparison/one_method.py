@@ -132,7 +132,7 @@ def _run_fold(fitting: Fitting, model: nn.Module, *, chains: Path | None, progre
     device = str(x.device)
     reset_peak_memory(device)
     inference = inference if chains is None else inference.saving_to(chains)
-    fitted = inference.run(model, x, y, settings, progress)
+    fitted = inference.run(model, x, y, settings=settings, progress=progress)
     start = time.perf_counter()
     torch.manual_seed(settings.seed)
     prediction = fitted.predict(part.x_test)

@@ -87,7 +87,7 @@ def _rehearse(method: Method, model: nn.Module, x: Tensor, y: Tensor, settings: 
     )
     with _aside():
         torch.manual_seed(settings.seed)
-        fitted = method.inference.run(model, x, y, small, lambda step, total, figures: None)
+        fitted = method.inference.run(model, x, y, settings=small, progress=lambda step, total, figures: None)
         scores(fitted.predict(x[:2]), y[:2])
 
 

@@ -26,8 +26,19 @@ from pyro_dgp.zoo.settings import Settings
 DEFAULT_METHODS, OWN_METHODS = ("exact-gp", "svgp", "ppgpr", "dsvi", "nuts"), ("dsvi", "dspp", "nuts")
 
 #: Methods, settings and folds where no data are named: the scan line of a photograph, one input and 320 rows, in a few minutes.
-FIRST_METHODS = ("exact-gp", "svgp", "dsvi", "dspp")
-FIRST_SETTINGS = Settings(width=1, inducing=50, samples=8, batch_size=120, epochs=400, learning_rate=0.03)
+FIRST_METHODS = ("exact-gp", "gp-nuts", "svgp", "dsvi", "dspp")
+FIRST_SETTINGS = Settings(
+    width=1,
+    inducing=50,
+    samples=8,
+    batch_size=120,
+    epochs=400,
+    learning_rate=0.03,
+    mcmc_points=320,
+    mcmc_samples=300,
+    warmup=100,
+    chains=2,
+)
 FIRST_FOLDS = 4
 
 #: Method by its name in the table, or a name and an inference made by hand.

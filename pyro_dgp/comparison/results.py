@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 from pyro_dgp.comparison.figures import STANDARDISED_INPUT, STANDARDISED_TARGET, Axis, plot_comparison
@@ -29,6 +29,7 @@ class ComparisonResult:
     rows: list[Row]
     curves: dict[str, Curves]
     dataset: str
+    _: KW_ONLY
     input_axis: Axis = STANDARDISED_INPUT
     target_axis: Axis = STANDARDISED_TARGET
     fits: dict[str, Callable[[], MethodFit]] = field(default_factory=dict)

@@ -48,8 +48,8 @@ def compare(
     model: Any,
     x: Any,
     y: Any,
-    methods: Sequence[Named] | None = None,
     *,
+    methods: Sequence[Named] | None = None,
     test: tuple[Any, Any] | None = None,
     settings: Settings = Settings(),
     split: int | None = None,
@@ -71,7 +71,7 @@ def compare(
     >>> from pyro_dgp.models.deep_gp import DeepGP
     >>> x = np.linspace(0, 10, 40)[:, None]
     >>> toy = Settings(inducing=5, samples=2, epochs=1)
-    >>> result = compare(lambda x: DeepGP(x, 2, 1), x, np.sin(x[:, 0]), ["dsvi"], settings=toy, say=lambda sentence: None)
+    >>> result = compare(lambda x: DeepGP(x, 2, 1), x, np.sin(x[:, 0]), methods=["dsvi"], settings=toy, say=lambda sentence: None)
     >>> result["dsvi"].predict(x[:3]).mean.shape
     torch.Size([3])
 

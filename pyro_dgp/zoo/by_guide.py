@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
@@ -53,9 +53,10 @@ class ByGuide(Inference):
     processes: Families | Callable[[Settings], Families]
     propagation: Propagation | Callable[[Settings], Propagation]
     loss: type[Loss] | Callable[[Settings, int], Loss] = elbo
+    _: KW_ONLY
     optimizer: OptimizerRecipe = adam
 
-    def run(self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings, progress: Progress) -> Fitted:
+    def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""
         start = time.perf_counter()
         site = anatomy_of(model, x, y).response
@@ -76,9 +77,9 @@ class ByGuide(Inference):
         )
         figures = self.figures(guide, settings) | loss.figures()
         seconds = time.perf_counter() - start
-        return Fitted(GuidePredictor(guide, site), len(x), steps, seconds, diagnostics=figures)
+        return Fitted(GuidePredictor(guide, site), len(x), steps, seconds=seconds, diagnostics=figures)
 
-    def restore(self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings, saved: Saved) -> GuidePredictor:
+    def restore(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, saved: Saved) -> GuidePredictor:
         """See :class:`Inference`."""
         site = anatomy_of(model, x, y).response
         guide = self.guide(model, x, settings)
@@ -152,9 +153,10 @@ class ByValidatedGuide(ByGuide):
     :param validation: the held-out rows and the betas that are tried.
     """
 
+    _: KW_ONLY
     validation: Validation = Validation()
 
-    def run(self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings, progress: Progress) -> Fitted:
+    def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""
         start = time.perf_counter()
         site = anatomy_of(model, x, y).response
@@ -177,7 +179,7 @@ class ByValidatedGuide(ByGuide):
         )
         figures = self.figures(guide, settings) | _validation_figures(result)
         seconds = time.perf_counter() - start
-        return Fitted(GuidePredictor(guide, site), result.rows, result.steps, seconds, diagnostics=figures)
+        return Fitted(GuidePredictor(guide, site), result.rows, result.steps, seconds=seconds, diagnostics=figures)
 
     def remarks(self, settings: Settings) -> list[str]:
         """The held-out rows, and the search."""

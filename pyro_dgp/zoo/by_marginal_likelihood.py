@@ -29,7 +29,7 @@ class ByMarginalLikelihood(Inference):
     largest: int = 3000
     default_steps: int = 300
 
-    def run(self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings, progress: Progress) -> Fitted:
+    def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""
         steps = settings.epochs if settings.epochs is not None else self.default_steps
         site = anatomy_of(model, x, y).response
@@ -43,9 +43,9 @@ class ByMarginalLikelihood(Inference):
             seed=settings.seed,
             callback=lambda step, loss: progress(step + 1, steps, {"loss": loss}),
         )
-        return Fitted(DrawsPredictor(model, x, y, site=site), len(x), steps, result.seconds)
+        return Fitted(DrawsPredictor(model, x, y, site=site), len(x), steps, seconds=result.seconds)
 
-    def restore(self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings, saved: Saved) -> DrawsPredictor:
+    def restore(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, saved: Saved) -> DrawsPredictor:
         """See :class:`Inference`."""
         model.load_state_dict(saved.state("model"))
         return DrawsPredictor(model, x, y, site=anatomy_of(model, x, y).response)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -60,15 +60,16 @@ class ByMCMC(Inference):
     """
 
     kernel: type[MCMCKernel] | KernelRecipe
+    _: KW_ONLY
     rows: Callable[[Settings], int | None] = mcmc_points
     folder: Path | None = None
     learner: Inference = LEARNER
 
-    def run(self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings, progress: Progress) -> Fitted:
+    def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""
         if free_parameters(model):
             few = replace(settings, inducing=min(settings.inducing, len(x)))
-            self.learner.run(model, x, y, few, _silent)
+            self.learner.run(model, x, y, settings=few, progress=_silent)
         site = anatomy_of(model, x, y).response
         kernel = self._made_kernel(model, x, y, settings)
         result = run_chains(
@@ -88,9 +89,17 @@ class ByMCMC(Inference):
             result.stats.get("diverging"),
         )
         steps = (settings.warmup + settings.mcmc_samples) * settings.chains
-        return Fitted(predictor, len(x), steps, result.seconds, result.draws, result.stats, figures)
+        return Fitted(
+            predictor,
+            len(x),
+            steps,
+            seconds=result.seconds,
+            draws=result.draws,
+            sample_stats=result.stats,
+            diagnostics=figures,
+        )
 
-    def restore(self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings, saved: Saved) -> DrawsPredictor:
+    def restore(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, saved: Saved) -> DrawsPredictor:
         """See :class:`Inference`."""
         model.load_state_dict(saved.state("model"))
         site = anatomy_of(model, x, y).response

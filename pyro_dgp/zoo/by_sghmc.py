@@ -37,7 +37,7 @@ class BySGHMC(Inference):
     processes: ProcessFamily | Callable[[Settings], ProcessFamily]
     sampler: StochasticGradientHMC = StochasticGradientHMC()
 
-    def run(self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings, progress: Progress) -> Fitted:
+    def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""
         steps, site = settings.steps(len(x), settings.batch_size), anatomy_of(model, x, y).response
         guide = self._guide(model, settings)
@@ -60,10 +60,18 @@ class BySGHMC(Inference):
             name: figure for name, figure in judged.items() if name != "divergences"
         }
         steps += settings.mcmc_samples * sampler.thin
-        return Fitted(predictor, len(x), steps, result.seconds, draws, stats, figures)
+        return Fitted(
+            predictor,
+            len(x),
+            steps,
+            seconds=result.seconds,
+            draws=draws,
+            sample_stats=stats,
+            diagnostics=figures,
+        )
 
     def restore(
-        self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings, saved: Saved
+        self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, saved: Saved
     ) -> InducingDrawsPredictor:
         """See :class:`Inference`."""
         site, guide = anatomy_of(model, x, y).response, self._guide(model, settings)

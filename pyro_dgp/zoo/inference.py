@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +35,7 @@ class Fitted:
     predict: Callable[[Tensor], Prediction]
     rows: int
     steps: int
+    _: KW_ONLY
     seconds: float
     draws: dict[str, Tensor] = field(default_factory=dict)
     sample_stats: dict[str, np.ndarray] = field(default_factory=dict)
@@ -45,10 +46,10 @@ class Inference(ABC):
     """A way to fit a model that is called as ``model(x, y)``, and as ``model(x)`` for prediction."""
 
     @abstractmethod
-    def run(self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings, progress: Progress) -> Fitted:
+    def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
         """Fit ``model`` to all of ``x`` ``(N, D)`` and ``y``, in place."""
 
-    def restore(self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings, saved: Saved) -> Predictor:
+    def restore(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, saved: Saved) -> Predictor:
         """The predictor that was saved.
 
         :param model: built as the fitted one was, on the same inputs.

@@ -32,6 +32,8 @@ from pyro_dgp.zoo.recipes import (
     row_points,
     sampled_points,
     shallow,
+    shallow_with_priors,
+    short_nuts,
     sigma_points,
     sigma_points_with_mean,
     slices,
@@ -62,6 +64,7 @@ class Method:
 
 
 SHALLOW = Architecture(shallow, is_deep=False)
+SHALLOW_WITH_PRIORS = Architecture(shallow_with_priors, is_deep=False, has_priors=True)
 DEEP = Architecture(deep, is_deep=True)
 DEEP_WITH_PRIORS = Architecture(deep_with_priors, is_deep=True, has_priors=True)
 SHALLOW_ON_FEATURES = Architecture(WithFeatures(shallow), is_deep=False, has_network=True)
@@ -225,6 +228,13 @@ METHODS: dict[str, Method] = {
             ByValidatedGuide(row_points, sigma_points_with_mean, predictive, validation=AMORTIZED_PREDICTIVE),
         ),
         Method(
+            "gp-nuts",
+            "one layer, No-U-Turn sampling of the hyperparameters; the function is integrated out",
+            "Rasmussen and Williams 2006, section 5.2; Hoffman, Gelman 2014, The No-U-Turn Sampler",
+            SHALLOW_WITH_PRIORS,
+            ByMCMC(short_nuts),
+        ),
+        Method(
             "nuts",
             "deep GP, No-U-Turn sampling of the whitened exact prior and the hyperparameters",
             "Hoffman, Gelman 2014, The No-U-Turn Sampler",
@@ -243,7 +253,7 @@ METHODS: dict[str, Method] = {
             "deep GP, No-U-Turn sampling of inducing variables, function values given them, and the hyperparameters",
             "Hoffman, Gelman 2014, The No-U-Turn Sampler; Hensman, Matthews, Filippone, Ghahramani 2015, MCMC for Sparse GPs",
             DEEP_WITH_PRIORS,
-            ByMCMC(sparse_nuts, all_rows),
+            ByMCMC(sparse_nuts, rows=all_rows),
         ),
         Method(
             "sghmc",

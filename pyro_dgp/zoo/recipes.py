@@ -34,9 +34,19 @@ def deep_with_priors(x: Tensor, settings: Settings) -> DeepGP:
     return with_priors(deep(x, settings))
 
 
+def shallow_with_priors(x: Tensor, settings: Settings) -> DeepGP:
+    """One GP with priors on every hyperparameter."""
+    return with_priors(shallow(x, settings))
+
+
 def nuts(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> WhitenedNUTS:
     """The No-U-Turn sampler of the whitened model, trees of at most 31 steps."""
     return WhitenedNUTS(model, max_tree_depth=5, target_accept_prob=0.9)
+
+
+def short_nuts(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> WhitenedNUTS:
+    """The No-U-Turn sampler of a few hyperparameters, trees of at most 7 steps."""
+    return WhitenedNUTS(model, max_tree_depth=3, target_accept_prob=0.8)
 
 
 def sparse_nuts(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> WhitenedNUTS:

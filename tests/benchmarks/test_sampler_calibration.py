@@ -38,7 +38,7 @@ def test_the_chain_does_not_start_at_the_truth(monkeypatch):
     """It would have uniform ranks then however badly it mixed."""
     starts = []
 
-    def recorded(kernel, args, num_samples, warmup_steps, num_chains, seed):
+    def recorded(kernel, args, *, num_samples, warmup_steps, num_chains, seed):
         torch.manual_seed(seed)
         kernel.setup(warmup_steps, *args)
         starts.append(Position(kernel.initial_params, kernel.require_density().transforms).values)

@@ -165,7 +165,7 @@ def test_data_given_from_python_is_checked_before_training(tmp_path):
 
 
 def test_a_method_that_fails_leaves_the_others(tmp_path, monkeypatch):
-    def fail(*args):
+    def fail(*args, **options):
         raise RuntimeError("no factor")
 
     monkeypatch.setattr(ByMarginalLikelihood, "run", fail)
@@ -355,7 +355,7 @@ def test_interrupted_it_stops_without_a_trace_of_the_unfinished(tmp_path):
 
 
 def test_an_interrupt_between_methods_keeps_the_first(tmp_path, monkeypatch):
-    def interrupt(*args):
+    def interrupt(*args, **options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(ByMarginalLikelihood, "run", interrupt)
@@ -403,7 +403,7 @@ def test_an_interrupted_chain_goes_on_with_resume(tmp_path, monkeypatch):
 def test_what_is_doubtful_of_a_chain_is_said():
     def said(**figures):
         stats = {"diverging": np.zeros((2, 20))}
-        return doubts(Fitted(lambda x: None, 1, 1, 1.0, sample_stats=stats, diagnostics=figures))
+        return doubts(Fitted(lambda x: None, 1, 1, seconds=1.0, sample_stats=stats, diagnostics=figures))
 
     assert said(r_hat_max=1.02, divergences=0) == said() == []
     assert said(r_hat_max=None) == ["it has no R-hat: too few draws, or some quantity never moved"]
@@ -436,10 +436,10 @@ def test_chains_of_an_interrupted_gap_are_kept(tmp_path, monkeypatch):
     options = {"settings": settings, "progress": no_progress, "say": quiet, "folder": tmp_path / "gap"}
     own_run = ByGuide.run
 
-    def interrupted(self, model, *rest):
+    def interrupted(self, model, *rest, **options):
         if (tmp_path / "gap" / "fixed" / "ess again").exists():
             raise KeyboardInterrupt
-        return own_run(self, model, *rest)
+        return own_run(self, model, *rest, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(ByGuide, "run", interrupted)

@@ -93,4 +93,4 @@ def test_folds_are_told_apart_from_a_split_when_resuming(tmp_path):
         run(Request(**{**vars(again), "folds": None}), say=quiet)
     with pytest.raises(ValueError, match="test= and folds= are two ways"):
         data = dataset()
-        compare(None, data.x, data.y, ["svgp"], test=(data.x, data.y), folds=3, say=quiet)
+        compare(None, data.x, data.y, methods=["svgp"], test=(data.x, data.y), folds=3, say=quiet)

@@ -41,7 +41,7 @@ def test_skip_connection_second_likelihood_and_hyperprior_go_through_every_kind_
     x, y = data()
     said = []
     result = compare(
-        Skip, x, y, ["svgp", "dspp", "nuts", "ess"], settings=TOY, output=tmp_path / "out", say=said.append
+        Skip, x, y, methods=["svgp", "dspp", "nuts", "ess"], settings=TOY, output=tmp_path / "out", say=said.append
     )
     assert [row["method"] for row in result.rows] == list(result) == ["svgp", "dspp", "nuts", "ess"]
     for row in result.rows:
@@ -72,11 +72,11 @@ def test_names_and_inferences_made_by_hand_are_mixed():
     x, y = data()
     by_hand = ("by-hand", ByGuide(InducingPoints(6), MonteCarlo(2), ELBO))
     slices = ("slices", ByMCMC(EllipticalSlice))
-    result = compare(lambda x: TwoLayers(x), x, y, ["dsvi", by_hand, slices], settings=TOY, say=quiet)
+    result = compare(lambda x: TwoLayers(x), x, y, methods=["dsvi", by_hand, slices], settings=TOY, say=quiet)
     first, second, third = result.rows
     assert first["nll"] == second["nll"] and third["n_train"] == 10  # the same fit under two names
     with pytest.raises(TypeError, match="a method is a name of the table or a pair|parameter 'methods'"):
-        compare(TwoLayers, x, y, cast(Any, [by_hand[1]]), settings=TOY, say=quiet)
+        compare(TwoLayers, x, y, methods=cast(Any, [by_hand[1]]), settings=TOY, say=quiet)
     with pytest.raises(KeyError, match="there is no fit of 'nuts'"):
         result["nuts"]
 
@@ -84,12 +84,19 @@ def test_names_and_inferences_made_by_hand_are_mixed():
 def test_predictions_are_in_the_target_s_own_units():
     """A model that is given standardised rows by hand predicts the same, mapped back by hand."""
     x, y = data()
-    result = compare(Skip, x[:25], y[:25], ["svgp"], test=(x[25:], y[25:]), settings=TOY, say=quiet)
+    result = compare(Skip, x[:25], y[:25], methods=["svgp"], test=(x[25:], y[25:]), settings=TOY, say=quiet)
     centre, scale = y[:25].mean(), y[:25].std()
     ready = (x - x[:25].mean(0)) / x[:25].std(0)
     z = (y - centre) / scale
     plain = compare(
-        Skip, ready[:25], z[:25], ["svgp"], test=(ready[25:], z[25:]), settings=TOY, standardize=False, say=quiet
+        Skip,
+        ready[:25],
+        z[:25],
+        methods=["svgp"],
+        test=(ready[25:], z[25:]),
+        settings=TOY,
+        standardize=False,
+        say=quiet,
     )
     own, base = result["svgp"].predict(x[25:]), plain["svgp"].predict(ready[25:])
     np.testing.assert_allclose(own.mean, centre + scale * base.mean)
@@ -107,7 +114,7 @@ def test_predictions_are_in_the_target_s_own_units():
 
 def test_the_density_in_own_units_integrates_to_one_and_is_normal_where_the_prediction_is():
     x, y = data()
-    fit = compare(lambda x: OneLayer(), x, y, ["exact-gp"], settings=TOY, say=quiet)["exact-gp"]
+    fit = compare(lambda x: OneLayer(), x, y, methods=["exact-gp"], settings=TOY, say=quiet)["exact-gp"]
     prediction = fit.predict(x[:1])
     mean, sd = float(prediction.mean), float(prediction.variance.sqrt())
     grid = torch.linspace(mean - 8 * sd, mean + 8 * sd, 2001)
@@ -132,7 +139,7 @@ def test_the_density_in_own_units_integrates_to_one_and_is_normal_where_the_pred
 def test_what_cannot_be_fitted_is_said_before_anything_runs(tmp_path, model, methods, sentences):
     x, y = data()
     with pytest.raises((ValueError, TypeError)) as caught:
-        compare(model, x, y, methods, settings=TOY, output=tmp_path / "out", say=quiet)
+        compare(model, x, y, methods=methods, settings=TOY, output=tmp_path / "out", say=quiet)
     lines = str(caught.value).splitlines()
     assert len(lines) == len(sentences)
     for line, sentence in zip(lines, sentences, strict=True):
@@ -147,17 +154,17 @@ def test_a_grid_over_two_hidden_layers_is_refused():
     with pytest.raises(
         ValueError, match="dspp-gh cannot fit this model: rule 'gauss-hermite' is a grid over one hidden"
     ):
-        compare(lambda x: DeepGP(x, 3, 2), x, y, ["dsvi", "dspp-gh"], settings=TOY, say=quiet)
+        compare(lambda x: DeepGP(x, 3, 2), x, y, methods=["dsvi", "dspp-gh"], settings=TOY, say=quiet)
 
 
 def test_classes_keep_their_target_and_a_student_likelihood_gets_quantiles_of_draws():
     x, y = data(40)
     said = []
-    result = compare(Classes, x, (y > 50).astype(float), ["svgp", "ess"], settings=TOY, say=said.append)
+    result = compare(Classes, x, (y > 50).astype(float), methods=["svgp", "ess"], settings=TOY, say=said.append)
     assert any("the target is left as it is" in sentence for sentence in said)
     mean = result["svgp"].predict(x).mean
     assert float(mean.min()) > 0 and float(mean.max()) < 1
-    heavy = compare(Heavy, x, y, ["svgp"], settings=TOY, say=quiet)
+    heavy = compare(Heavy, x, y, methods=["svgp"], settings=TOY, say=quiet)
     curves = heavy.curves["svgp"]
     assert (curves["low"] < curves["mean"]).all() and (curves["mean"] < curves["high"]).all()
     assert (np.diff(curves["coverage"]) >= 0).all()
@@ -167,7 +174,9 @@ def test_a_model_object_comes_with_its_test_rows_and_is_left_as_it_was():
     x, y = data()
     model = OneLayer().float()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    result = compare(model, x[:24], y[:24], ["svgp", "exact-gp"], test=(x[24:], y[24:]), settings=TOY, say=quiet)
+    result = compare(
+        model, x[:24], y[:24], methods=["svgp", "exact-gp"], test=(x[24:], y[24:]), settings=TOY, say=quiet
+    )
     assert [row["n_test"] for row in result.rows] == [6, 6]
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(value.dtype == torch.float32 for value in model.state_dict().values())
@@ -177,11 +186,11 @@ def test_a_model_object_comes_with_its_test_rows_and_is_left_as_it_was():
 def test_the_gap_of_an_own_model_is_measured_at_hyperparameters_that_dsvi_learns(tmp_path):
     x, y = data(15)
     settings = Settings(inducing=5, samples=2, epochs=1, mcmc_points=8, mcmc_samples=8, warmup=2)
-    result = compare(TwoLayers, x, y, ["dsvi"], settings=settings, say=quiet)
+    result = compare(TwoLayers, x, y, methods=["dsvi"], settings=settings, say=quiet)
     gap = result.gap("ess")
     assert [(row["method"], row["hyperparameters"]) for row in gap.rows] == [("ess again", "fixed"), ("dsvi", "fixed")]
     assert all(row["gap_wasserstein"] > 0 for row in gap.rows) and "distance from ess" in str(gap)
-    priors = compare(Heavy, x, y, ["svgp"], settings=settings, say=quiet)
+    priors = compare(Heavy, x, y, methods=["svgp"], settings=settings, say=quiet)
     with pytest.raises(ValueError, match="likelihood stands on sampled values"):
         priors.gap("ess")
     gap.write(tmp_path)
@@ -302,4 +311,4 @@ def test_a_gap_on_a_likelihood_of_sampled_values_is_refused_before_anything_runs
 def test_names_that_cannot_be_files_are_refused(name):
     x, y = data()
     with pytest.raises(ValueError, match="cannot name the files of a method"):
-        compare(None, x, y, [(name, ByMCMC(EllipticalSlice))], settings=TOY, say=quiet)
+        compare(None, x, y, methods=[(name, ByMCMC(EllipticalSlice))], settings=TOY, say=quiet)

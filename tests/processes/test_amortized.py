@@ -522,7 +522,7 @@ def test_the_methods_classify(name):
     method = METHODS[name]
     settings = Settings(row_inducing=6, width=2, samples=4, batch_size=60, epochs=250, learning_rate=0.01, beta=1.0)
     model = DeepGP(x, method.layers(settings), 2, likelihood=Bernoulli())
-    fitted = method.inference.run(model, x, y, settings, lambda *_: None)
+    fitted = method.inference.run(model, x, y, settings=settings, progress=lambda *_: None)
     error = ((fitted.predict(x).mean > 0.5) != (y > 0.5)).double().mean()
     assert error < 0.12 < y.mean()
     assert fitted.diagnostics["inducing"] == 6 and fitted.rows == 107

@@ -204,7 +204,9 @@ def test_training_ends_when_it_is_told_to_and_not_by_what_a_progress_bar_returns
     objective = ELBO(30)(guide.model, guide)
     assert len(fit(objective, x, y, steps=50, stop=lambda steps: steps == 7).losses) == 7
     assert len(fit(objective, x, y, steps=5, callback=lambda step, loss: True).losses) == 5
-    fitted = METHODS["svgp"].inference.run(OneLayer(), x, y, Settings(epochs=4, inducing=5), lambda *_: True)
+    fitted = METHODS["svgp"].inference.run(
+        OneLayer(), x, y, settings=Settings(epochs=4, inducing=5), progress=lambda *_: True
+    )
     assert fitted.steps == 4
 
 

@@ -36,7 +36,7 @@ def test_objects_do_in_the_place_of_functions_of_the_settings():
     predictions = []
     for inference in (by_hand, METHODS["dsvi"].inference):
         torch.manual_seed(0)
-        fitted = inference.run(TwoLayers(x), x, y, TOY, quiet)
+        fitted = inference.run(TwoLayers(x), x, y, settings=TOY, progress=quiet)
         torch.manual_seed(0)
         predictions.append(fitted.predict(x).mean)
     assert torch.equal(*predictions)
@@ -47,7 +47,7 @@ def test_hyperparameters_without_priors_take_fitted_values_and_the_others_are_sa
     model = Skip(x)
     before = model.likelihood.variance.detach().clone()
     inference = ByMCMC(EllipticalSlice)
-    fitted = inference.run(model, x, y, TOY, quiet)
+    fitted = inference.run(model, x, y, settings=TOY, progress=quiet)
     assert not torch.equal(model.likelihood.variance, before)
     assert fitted.draws["top.kernel.lengthscale"].shape == (1, 8, 3)
     said = inference.remarks_on(anatomy_of(model, x, y))[0]
@@ -65,7 +65,9 @@ def test_what_does_not_train_is_left_where_it_is():
     x, y = regression(10)
     model = Skip(x).requires_grad_(False)
     before = model.likelihood.variance.detach().clone()
-    ByMCMC(EllipticalSlice, learner=Forbidden(InducingPoints(5), MonteCarlo(1))).run(model, x, y, TOY, quiet)
+    ByMCMC(EllipticalSlice, learner=Forbidden(InducingPoints(5), MonteCarlo(1))).run(
+        model, x, y, settings=TOY, progress=quiet
+    )
     assert torch.equal(model.likelihood.variance, before)
 
 
@@ -73,7 +75,7 @@ def test_chains_are_judged_by_their_density_and_the_function_values_at_the_data(
     """Function values are m + L eps of the draws; the whitened values themselves would give other figures."""
     x, y = regression(10)
     model = TwoSites().requires_grad_(False)
-    fitted = ByMCMC(EllipticalSlice).run(model, x, y, replace(TOY, mcmc_samples=40), quiet)
+    fitted = ByMCMC(EllipticalSlice).run(model, x, y, settings=replace(TOY, mcmc_samples=40), progress=quiet)
     with torch.no_grad():
         f = torch.stack([model.gp(x).unwhiten(eps) for eps in fitted.draws["f_whitened"][0]])
     expected = convergence({"lp": torch.as_tensor(fitted.sample_stats["lp"]), "f": f[None, ..., 0]}, None)
