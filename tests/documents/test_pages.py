@@ -16,7 +16,7 @@ from pyro_dgp import Settings
 ROOT = Path(__file__).parents[2]
 SHORT_FIT = {"steps=1000": "steps=5"}
 SHORT_CHAINS = {"num_samples=200, warmup_steps=100": "num_samples=4, warmup_steps=2"}
-TOY = Settings(inducing=5, samples=2, epochs=2, mcmc_samples=8, warmup=2)
+TOY = Settings(inducing=5, samples=2, epochs=2, mcmc_samples=20, warmup=20)
 Names = dict[str, Any]
 
 
