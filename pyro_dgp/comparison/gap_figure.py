@@ -29,7 +29,7 @@ def draw_gap(gaps: Mapping[str, InferenceGap], x: Tensor, path: Path, *, referen
     """
     one_input = x.shape[-1] == 1
     order = x[:, 0].argsort()
-    figure = blank_figure(15, 4.4)
+    figure = blank_figure(15.0, 4.4)
     axes = figure.subplots(1, len(_PANELS))
     for axis, (field, title) in zip(axes, _PANELS.items(), strict=True):
         for name, gap in gaps.items():

@@ -35,8 +35,8 @@ FIRST_SETTINGS = Settings(
     epochs=400,
     learning_rate=0.03,
     mcmc_points=320,
-    mcmc_samples=300,
-    warmup=100,
+    mcmc_samples=240,
+    warmup=80,
     chains=2,
 )
 FIRST_FOLDS = 4
