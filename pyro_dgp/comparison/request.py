@@ -34,6 +34,7 @@ FIRST_SETTINGS = Settings(
     batch_size=120,
     epochs=400,
     learning_rate=0.03,
+    beta=1.0,  # validation rows chose it in every fold
     mcmc_points=320,
     mcmc_samples=240,
     warmup=80,
