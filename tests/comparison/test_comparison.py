@@ -19,7 +19,7 @@ from pyro_dgp.comparison.one_method import doubts
 from pyro_dgp.comparison.request import DEFAULT_METHODS, Request, no_progress
 from pyro_dgp.comparison.run import MethodFailedError, run
 from pyro_dgp.data.dataset import Dataset, check
-from pyro_dgp.data.named import load_default
+from pyro_dgp.data.named import load_named
 from pyro_dgp.data.reading import load
 from pyro_dgp.data.splitting import split
 from pyro_dgp.export.arviz_groups import import_arviz
@@ -208,7 +208,7 @@ def test_splits_are_the_file_s_or_random(tmp_path):
     torch.testing.assert_close(part.y_train.std(correction=0), torch.tensor(1.0))
     expected = (data.y[:7] - data.y[7:].mean()) / data.y[7:].std()
     torch.testing.assert_close(part.y_test, torch.tensor(expected))
-    assert len(load_default().x) == 442
+    assert len(load_named("diabetes").x) == 442
 
 
 def write(path, **columns):
@@ -314,9 +314,7 @@ def test_methods_are_listed_with_their_papers(capsys):
     assert main(["methods", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert [entry["name"] for entry in listed] == list(METHODS)
-    promised = (
-        "exact-gp svgp ppgpr dsvi dspp dspp-qr1 dspp-qr2 dspp-gh mc-predictive gamma-dgp nuts ess sparse-nuts sghmc"
-    )
+    promised = "exact-gp svgp ppgpr dsvi dspp dspp-qr1 dspp-qr2 dspp-gh mc-predictive gamma-dgp gp-nuts nuts ess sparse-nuts sghmc"
     promised += " dkl-svgp dkl-ppgpr dkl-dsvi dkl-dspp idsgp sgp-avi avdgp-ar1 avdgp-ar2 avdgp-ar2p avdgp-ar2pp"
     assert set(promised.split()) == set(METHODS)
 
@@ -326,7 +324,7 @@ def test_the_table_and_exit_status_of_a_run(tmp_path, capsys):
     assert main(["compare", *arguments]) == 0
     output = capsys.readouterr()
     lines = output.out.splitlines()
-    assert lines[0].split()[:4] == ["method", "n_train", "steps", "NLL"]
+    assert lines[0].split()[:4] == ["method", "n_train", "folds", "steps"]
     assert lines[1].startswith("svgp") and lines[2].startswith("exact-gp")
     assert "svgp" in output.err and "loss" in output.err
     assert "Traceback" not in output.err
@@ -372,7 +370,7 @@ def test_an_interrupt_between_methods_keeps_the_first(tmp_path, monkeypatch):
 
 def test_an_interrupted_chain_goes_on_with_resume(tmp_path, monkeypatch):
     """Killed in a chain: what it drew is kept, and the end is that of an uninterrupted run."""
-    monkeypatch.setattr("pyro_dgp.mcmc.chains.SAVE_EVERY", 0.0)
+    monkeypatch.setattr("pyro_dgp.mcmc.single_chain.SAVE_EVERY", 0.0)
     settings = replace(FAST, mcmc_points=8, warmup=3)
     whole = rows_of(asked(tmp_path / "whole", dataset(), ("ess",), settings), quiet)[0]
     sample, calls = EllipticalSlice.sample, []
@@ -505,7 +503,7 @@ def test_validated_methods_say_what_was_held_out_and_chosen(tmp_path):
     said = []
     settings = Settings(epochs=2, inducing=8, width=2, samples=4, batch_size=200)
     names = ("ppgpr", "dspp", "dspp-qr1", "dspp-qr2", "dspp-gh", "mc-predictive", "dkl-dspp")
-    rows = rows_of(asked(tmp_path / "out", methods=names, settings=settings), said.append)
+    rows = rows_of(asked(tmp_path / "out", data=load_named("diabetes"), methods=names, settings=settings), said.append)
     for row in rows:
         assert (row["n_train"], row["n_validation"], row["n_test"]) == (354, 44, 44)
         assert row["beta"] in (0.01, 0.05, 0.2, 1.0) and 0 < row["best_step"] <= 4
@@ -534,7 +532,7 @@ def test_a_grid_of_too_many_points_is_reduced_aloud(tmp_path):
 def test_methods_without_a_validation_set_run(tmp_path):
     settings = Settings(epochs=1, inducing=8, width=2, samples=2, batch_size=200)
     names = ("gamma-dgp", "dkl-svgp", "dkl-dsvi")
-    rows = rows_of(asked(tmp_path / "out", methods=names, settings=settings), quiet)
+    rows = rows_of(asked(tmp_path / "out", data=load_named("diabetes"), methods=names, settings=settings), quiet)
     assert [row["method"] for row in rows] == list(names)
     assert all(row["n_train"] == 398 and "n_validation" not in row for row in rows)
     assert [row.get("gamma") for row in rows] == [1.03, None, None]

@@ -30,7 +30,7 @@ FORMS = [
 
 def setting(outputs=2, kernel_per_output=False, rows=9, batch=()):
     kernel = Matern52(2, outputs if kernel_per_output else None, lengthscale=0.9)
-    gp = GaussianProcess(kernel, LinearMean(2, outputs), outputs, jitter=1e-12)
+    gp = GaussianProcess(kernel, LinearMean(2, outputs), num_outputs=outputs, jitter=1e-12)
     with module_local_parameters(gp):
         return gp(torch.randn(*batch, rows, 2))
 
@@ -91,7 +91,7 @@ def test_particles_are_a_loop(family):
     q = process(prior)
     for i in range(3):
         for j in range(2):
-            part = type(prior)(prior.x[i, j], prior.covariance, prior.mean_function, 2, prior.jitter)
+            part = type(prior)(prior.x[i, j], prior.covariance, prior.mean_function, num_outputs=2, jitter=prior.jitter)
             torch.testing.assert_close(q.mean[i, j], process(part).mean)
             torch.testing.assert_close(q.variance[i, j], process(part).variance)
             torch.testing.assert_close(q.covariance_matrix[i, j], process(part).covariance_matrix)
@@ -122,7 +122,7 @@ def test_gradcheck(family):
 
     def call(x, *parameters):
         values = dict(zip(names, parameters, strict=True))
-        at = type(prior)(x, prior.covariance, prior.mean_function, 2, prior.jitter)
+        at = type(prior)(x, prior.covariance, prior.mean_function, num_outputs=2, jitter=prior.jitter)
         q = torch.func.functional_call(process, values, (at,))
         return q.mean, q.variance, q.regularizer
 
@@ -135,7 +135,7 @@ def test_conditioned_process_is_gp_regression():
     prior = setting(outputs=2, rows=8)
     values, noise = torch.randn(8, 2), torch.tensor([0.1, 0.3])
     process = ConditionedProcess(prior, values, noise)
-    new = type(prior)(torch.randn(5, 2), prior.covariance, prior.mean_function, 2, prior.jitter)
+    new = type(prior)(torch.randn(5, 2), prior.covariance, prior.mean_function, num_outputs=2, jitter=prior.jitter)
     q = process(new)
     kxx, kxn = prior.covariance_matrix[0], prior.covariance.matrix(prior.x[None], new.x[None])[0]
     for d in range(2):
