@@ -157,6 +157,8 @@ def _compare(parsed: argparse.Namespace) -> int:
         return EXIT_INTERRUPTED
     except MethodFailedError as error:
         bars.close()
+        if error.result.rows:
+            print(table(error.result.rows))
         print(f"pyro-dgp: {error}", file=sys.stderr)
         return EXIT_FAILED
     bars.close()

@@ -102,7 +102,7 @@ class GapStudy:
                 PRIORS: lambda: DEEP_WITH_PRIORS.build(x, settings),
             }
         torch.manual_seed(settings.seed)
-        model = self.reference.architecture.build(x, settings)
+        model = copy.deepcopy(self.reference.architecture.build(x, settings))  # a factory may return the same object
         if free_parameters(model):
             return {FIXED: lambda: _learned(model, x, y, settings)}
         return {PRIORS: lambda: model}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from pyro_dgp.comparison.method_fit import MethodFit
 from pyro_dgp.comparison.own_model import OwnModel, model_from_source, own_model
 from pyro_dgp.comparison.parts import Part
 from pyro_dgp.data.splitting import Scaler
+from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.prediction.rescaled import default_dtype
 from pyro_dgp.zoo.architecture import Architecture
 from pyro_dgp.zoo.inference import Fitted, Inference
@@ -29,6 +30,10 @@ FOLDER, SOURCE = "fits", "model.py"
 
 #: Beginning of the names of arrays that belong to the predictor.
 _TENSOR = "predictor."
+
+
+#: Predictions at a few training rows, which tell whether a restored fit is the one that was saved; and their number.
+_PROBE, _PROBED = "probe", 5
 
 
 @dataclass(frozen=True)
@@ -95,8 +100,16 @@ def save_fit(output: Path, fitting: Fitting, fitted: Fitted) -> None:
         source = own.source
         atomically(folder / SOURCE, lambda path: path.write_text(source))
     numbers = {key: value.detach().cpu().numpy() for key, value in arrays.items()}
-    atomically(folder / f"{name}.npz", lambda path: save_arrays(path, numbers | stats))
-    atomically(folder / f"{name}.json", lambda path: path.write_text(text + "\n"))
+    numbers[_PROBE] = _probe(fitted.predict, part.x_train, fitting.settings.seed)
+    files = folder / f"{name}.npz", folder / f"{name}.json"
+    atomically(files[0], lambda path: save_arrays(path, numbers | stats))
+    atomically(files[1], lambda path: path.write_text(text + "\n"))
+    try:
+        load_fit(output, name, model=own, inference=fitting.method.inference)
+    except (ValueError, TypeError, RuntimeError, KeyError) as error:
+        for file in files:
+            file.unlink()
+        raise ValueError(f"it cannot be restored ({error})") from error
 
 
 def load_fit(folder: Path | str, method: str, *, model: Any = None, inference: Inference | None = None) -> MethodFit:
@@ -128,6 +141,12 @@ def load_fit(folder: Path | str, method: str, *, model: Any = None, inference: I
         x, y, given = (torch.as_tensor(arrays[name]) for name in ("x_train", "y_train", "given"))
         built = architecture.build(x, settings)
         predictor = used.restore(built, x[given], y[given], settings=settings, saved=_saved(facts, arrays))
+        found = _probe(predictor, x, settings.seed)
+    if not np.allclose(found, arrays[_PROBE], rtol=1e-4, atol=1e-5):
+        raise ValueError(
+            f"the fit of {method!r} predicts other values than it did when it was saved: give the model that it was fitted with, and look for "
+            "changed files that the model uses, or for numbers that it draws and does not keep as parameters or buffers"
+        )
     return MethodFit(
         method,
         predictor,
@@ -140,6 +159,15 @@ def load_fit(folder: Path | str, method: str, *, model: Any = None, inference: I
         draws={name: torch.as_tensor(values) for name, values in _group(arrays, "draws.").items()},
         sample_stats=_group(arrays, "stats."),
     )
+
+
+def _probe(predictor: Callable[[Tensor], Prediction], x: Tensor, seed: int) -> np.ndarray:
+    """Predictive means and variances at a few training rows ``(2, rows)``, by which a restored fit is known."""
+    with default_dtype(x.dtype), torch.random.fork_rng():
+        torch.manual_seed(seed)
+        prediction = predictor(x[:_PROBED])
+    found: np.ndarray = torch.stack([prediction.mean, prediction.variance]).detach().cpu().numpy()
+    return found
 
 
 def _is_named(method: Method) -> bool:

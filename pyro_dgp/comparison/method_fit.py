@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
@@ -63,10 +63,10 @@ class MethodFit:
     def predict(self, x: Any) -> RescaledPrediction:
         """The predictive distribution of y, in its own units, at inputs in theirs.
 
-        :param x: inputs ``(N, D)``, an array or a tensor.
+        :param x: inputs ``(N, D)``: an array, a tensor, or a table, whose columns are taken by name where training had names.
         :raises ValueError: for inputs of another shape, or NaN or infinity among them.
         """
-        values = as_array(x)
+        values = in_order(x, self.columns)
         if values.ndim != 2 or values.shape[1] != len(self.inputs.mean) or not len(values):
             raise ValueError(
                 f"{self.name!r} was fitted to inputs of {len(self.inputs.mean)} columns and the new ones have shape {values.shape}: "
@@ -81,6 +81,22 @@ class MethodFit:
         return RescaledPrediction(
             prediction, shift=float(self.target.mean), scale=float(self.target.scale), like=self.like
         )
+
+
+def in_order(x: Any, columns: Sequence[str]) -> Array:
+    """Inputs with their columns in the order of training: by name where both have names, else as they are.
+
+    :raises ValueError: for a table that lacks a column.
+    """
+    if not columns or not hasattr(x, "columns"):
+        return as_array(x)
+    by_name = {str(column): column for column in x.columns}
+    missing = [name for name in columns if name not in by_name]
+    if missing:
+        raise ValueError(
+            f"the inputs have no column {missing[0]!r}, which the fit takes: its inputs are {', '.join(columns)}"
+        )
+    return as_array(x[[by_name[name] for name in columns]])
 
 
 def as_array(values: Any) -> Array:

@@ -119,7 +119,7 @@ def _run_file(file: Path, source: str) -> ModuleType:
     sys.path.insert(0, str(file.resolve().parent))
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise ValueError(f"{str(file)!r} cannot be run as a module: it raised {_told(error)}") from error
     finally:
@@ -134,7 +134,7 @@ def _run_file(file: Path, source: str) -> ModuleType:
 _PICKLERS = ("cloudpickle", "joblib.externals.cloudpickle")
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     """An exception in one line."""
     text = str(error).strip()
     return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__

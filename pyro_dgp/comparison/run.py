@@ -21,7 +21,7 @@ from pyro_dgp.comparison.files import (
 )
 from pyro_dgp.comparison.gap_study import GapResult, GapStudy
 from pyro_dgp.comparison.keep import load_fit, save_fit
-from pyro_dgp.comparison.method_fit import MethodFit, as_array
+from pyro_dgp.comparison.method_fit import MethodFit, as_array, in_order
 from pyro_dgp.comparison.one_method import Outcome, Untrained, arviz_of, run_method
 from pyro_dgp.comparison.own_model import own_model
 from pyro_dgp.comparison.parts import with_test_rows
@@ -41,7 +41,14 @@ Progresses = Callable[[str], Progress]
 
 
 class MethodFailedError(RuntimeError):
-    """A method stopped with a numerical error; the others' results are kept."""
+    """A method stopped with a numerical error.
+
+    :ivar result: what the other methods gave.
+    """
+
+    def __init__(self, message: str, result: ComparisonResult) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 def compare(
@@ -95,7 +102,8 @@ def compare(
     :raises MethodFailedError: at the end, if methods stopped with a numerical error.
     """
     own = None if model is None else own_model(model)
-    dataset = Dataset(name, as_array(x), as_array(y))
+    columns = tuple(str(column) for column in getattr(x, "columns", ()))
+    dataset = Dataset(name, as_array(x), as_array(y), columns=columns)
     if test is not None:
         if folds is not None:
             raise ValueError("test= and folds= are two ways to choose the test rows: give one of them")
@@ -126,7 +134,7 @@ def compare(
 def _test_rows(test: Any, dataset: Dataset) -> tuple[Any, Any]:
     if not isinstance(test, tuple) or len(test) != 2:
         raise TypeError("test is a pair of arrays: test=(x_test, y_test)")
-    x, y = map(as_array, test)
+    x, y = in_order(test[0], dataset.columns), as_array(test[1])
     if x.ndim != 2 or x.shape[1] != dataset.x.shape[1] or y.shape != (len(x),) or not len(x):
         raise ValueError(
             f"the test rows have inputs {x.shape} and targets {y.shape}: they must be (N, {dataset.x.shape[1]}) and (N,), N at least 1"
@@ -159,7 +167,8 @@ def run(request: Request, *, say: Say = print, progress: Progresses = no_progres
         finally:
             comparison.close()
     if comparison.failures:
-        raise MethodFailedError("; ".join(f"{name} failed: {error}" for name, error in comparison.failures.items()))
+        failures = "; ".join(f"{name} failed: {error}" for name, error in comparison.failures.items())
+        raise MethodFailedError(failures, comparison.result)
     return comparison.result
 
 

@@ -51,9 +51,9 @@ class RescaledPrediction(TorchDistribution):
         return f"RescaledPrediction(rows={self.batch_shape[0]}, shift={self.shift:g}, scale={self.scale:g})"
 
     def _evaluate(self, method: Callable[[Prediction], Tensor]) -> Tensor:
-        """A figure of the standardised prediction, in the dtype of its rows."""
+        """A figure of the standardised prediction, evaluated in the dtype of the fit and returned in float64, which units of any size need."""
         with default_dtype(self.dtype):
-            return method(self.standardised)
+            return method(self.standardised).double()
 
     def _standardised(self, value: Any) -> Tensor:
         tensor = value.double() if isinstance(value, Tensor) else torch.tensor(np.asarray(value, dtype=np.float64))

@@ -169,9 +169,10 @@ def test_a_method_that_fails_leaves_the_others(tmp_path, monkeypatch):
         raise RuntimeError("no factor")
 
     monkeypatch.setattr(ByMarginalLikelihood, "run", fail)
-    with pytest.raises(MethodFailedError, match="exact-gp failed: no factor"):
+    with pytest.raises(MethodFailedError, match="exact-gp failed: no factor") as raised:
         rows_of(asked(tmp_path / "out", dataset(), ("exact-gp", "svgp"), FAST), quiet)
     assert [row["method"] for row in json.loads((tmp_path / "out" / "results.json").read_text())] == ["svgp"]
+    assert [row["method"] for row in raised.value.result.rows] == ["svgp"]
 
 
 def test_one_input_draws_bands(tmp_path):

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.stats import norm
 
-from pyro_dgp import ELBO, EllipticalSlice, InducingPoints, MonteCarlo
+from pyro_dgp import ELBO, RBF, EllipticalSlice, InducingPoints, Matern52, MonteCarlo
 from pyro_dgp.comparison.cli import main
 from pyro_dgp.comparison.keep import load_fit
 from pyro_dgp.comparison.own_model import own_model
@@ -312,3 +313,63 @@ def test_names_that_cannot_be_files_are_refused(name):
     x, y = data()
     with pytest.raises(ValueError, match="cannot name the files of a method"):
         compare(None, x, y, methods=[(name, ByMCMC(EllipticalSlice))], settings=TOY, say=quiet)
+
+
+def test_a_table_s_columns_are_taken_by_name(tmp_path):
+    x, y = data()
+    columns = [f"column-{number}" for number in range(x.shape[1])]
+    table = pd.DataFrame(x, columns=columns)
+    result = compare(TwoLayers, table, y, methods=["svgp"], settings=TOY, output=tmp_path / "out", say=quiet)
+    expected = result["svgp"].predict(x[:4]).mean
+    for fit in (result["svgp"], load_fit(tmp_path / "out", "svgp", model=TwoLayers)):
+        assert fit.columns == tuple(columns)
+        torch.testing.assert_close(fit.predict(table[columns[::-1]][:4]).mean, expected)
+        with pytest.raises(ValueError, match="the inputs have no column 'column-0'"):
+            fit.predict(table.rename(columns={"column-0": "other"}))
+
+
+def test_a_fit_that_predicts_otherwise_when_it_is_restored_is_refused(tmp_path):
+    x, y = data()
+    compare(OneLayer_of(RBF), x, y, methods=["svgp"], settings=TOY, output=tmp_path / "out", say=quiet)
+    load_fit(tmp_path / "out", "svgp", model=OneLayer_of(RBF))
+    with pytest.raises(ValueError, match="the fit of 'svgp' predicts other values than it did when it was saved"):
+        load_fit(tmp_path / "out", "svgp", model=OneLayer_of(Matern52))
+
+
+def test_a_fit_with_numbers_outside_its_parameters_is_not_kept(tmp_path):
+    class Drawn(OneLayer):
+        def __init__(self, x):
+            super().__init__()
+            self.shift = float(np.random.default_rng().normal())
+
+        def forward(self, x, y=None):
+            return super().forward(x * self.shift, y)
+
+    said: list[str] = []
+    x, y = data()
+    compare(Drawn, x, y, methods=["svgp"], settings=TOY, output=tmp_path / "out", say=said.append)
+    assert any("svgp: its fit is not kept: it cannot be restored" in sentence for sentence in said)
+    assert not list((tmp_path / "out" / "fits").glob("svgp.*"))
+
+
+def test_the_gap_leaves_an_object_that_the_factory_returns_twice_alone():
+    x, y = data()
+    shared = TwoLayers(torch.zeros(3, x.shape[1], dtype=torch.float64))
+    before = {name: value.clone() for name, value in shared.state_dict().items() if isinstance(value, torch.Tensor)}
+    result = compare(lambda x: shared, x, y, methods=["dsvi"], settings=TOY, say=quiet)
+    result.gap("ess")
+    assert all(parameter.requires_grad for parameter in shared.parameters())
+    assert all(torch.equal(shared.state_dict()[name], value) for name, value in before.items())
+
+
+def test_large_targets_keep_their_digits_in_float32():
+    x, y = data()
+    low = compare(TwoLayers, x, y, methods=["svgp"], settings=TOY, dtype="float32", say=quiet)
+    high = compare(TwoLayers, x, y + 1e7, methods=["svgp"], settings=TOY, dtype="float32", say=quiet)
+    difference = high["svgp"].predict(x[:5]).mean - 1e7 - low["svgp"].predict(x[:5]).mean
+    assert difference.dtype == torch.float64 and float(difference.abs().max()) < 1e-3 * float(y.std())
+
+
+def OneLayer_of(kernel):  # noqa: N802
+    """A factory of models of one layer with this kernel."""
+    return lambda x: OneLayer(kernel(ard=x.shape[-1]))
