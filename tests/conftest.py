@@ -21,9 +21,13 @@ SLOW = (
     "downstream",
     "mcmc/test_chains.py",
     "mcmc/test_compiled_density.py",
+    "mcmc/test_sghmc.py",
     "mcmc/test_surrogates.py",
+    "processes/test_amortized.py",
+    "test_doctests.py",
     "training/test_compiled_objective.py",
     "training/test_validation.py",
+    "zoo",
 )
 
 
