@@ -117,7 +117,7 @@ def _with_default(text: str, field: str) -> str:
 
 
 def _request(parsed: argparse.Namespace) -> Request:
-    """What the options ask for. Where neither data nor a model are named, the first example fills in what is not given."""
+    """Build the request from the options. Where neither data nor a model are named, the first example fills in what is not given."""
     model = None if parsed.model is None else model_from_file(parsed.model)
     is_first = parsed.data is None and model is None
     base = FIRST_SETTINGS if is_first else Settings()

@@ -35,7 +35,7 @@ FIXED, PRIORS = "fixed", "priors"
 
 @dataclass(frozen=True)
 class GapStudy:
-    """What is compared with what, on one model.
+    """Methods and the sampler that they are compared with, on one model.
 
     :ivar methods: methods that fit the model.
     :ivar reference: the sampler that the others are judged by.

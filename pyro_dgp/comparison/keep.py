@@ -38,7 +38,7 @@ _PROBE, _PROBED = "probe", 5
 
 @dataclass(frozen=True)
 class Fitting:
-    """What a method was fitted to, and how.
+    """Method, rows and settings of a fit.
 
     :ivar given: numbers of the training rows that the method was given.
     :ivar settings: those of the run.
@@ -175,7 +175,7 @@ def _is_named(method: Method) -> bool:
 
 
 def _architecture(fits: Path, facts: Mapping[str, Any], model: Any) -> Architecture:
-    """What builds the model of a fit."""
+    """Find the recipe that builds the model of a fit."""
     described = facts["model"]
     if model is not None:
         return own_model(model).architecture()

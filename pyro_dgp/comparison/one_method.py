@@ -238,7 +238,7 @@ def arviz_of(fold: Fold) -> Any:
 
 
 def _curves(folds: Sequence[Fold]) -> Curves:
-    """What the figure shows of one method: bands of the first fold, calibration of all test rows."""
+    """Arrays that the figure shows of one method: bands of the first fold, calibration of all test rows."""
     fold = folds[0]
     part, prediction = fold.part, fold.prediction
     rows = torch.tensor([float(len(each.part.y_test)) for each in folds])

@@ -56,7 +56,7 @@ class OwnModel:
         return Architecture(self.build, is_deep=True)
 
     def identity(self) -> dict[str, str]:
-        """What tells this model from others in a table of results."""
+        """Facts that tell this model from others in a table of results."""
         if self.source is None:
             return {"model": self.name}
         return {"model": self.name, "model_source": hashlib.sha256(self.source.encode()).hexdigest()[:16]}

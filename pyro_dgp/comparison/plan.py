@@ -15,6 +15,7 @@ from pyro_dgp.comparison.parts import Part, masks_of, part_of
 from pyro_dgp.comparison.rehearsal import as_the_model_has_it, own_anatomy, refusals
 from pyro_dgp.comparison.request import Request, Say
 from pyro_dgp.data.dataset import Dataset
+from pyro_dgp.internal.site_names import is_inside_observation, site_of
 from pyro_dgp.zoo.anatomy import Anatomy, anatomy_of
 from pyro_dgp.zoo.methods import METHODS, Method
 from pyro_dgp.zoo.settings import Settings
@@ -22,7 +23,7 @@ from pyro_dgp.zoo.settings import Settings
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run on what.
+    """Rows, methods and settings of a comparison.
 
     :ivar parts: training and test rows, one for each fold.
     :ivar methods: those that are to be run.
@@ -108,7 +109,7 @@ def _sampler(request: Request, anatomy: Anatomy) -> list[Method]:
     study = request.study()
     if study is None:
         return []
-    if not any(name.startswith(f"{anatomy.response}/") for name in anatomy.functions):
+    if not any(is_inside_observation(name) and site_of(name) == anatomy.response for name in anatomy.functions):
         raise ValueError(
             f"the gap compares function values under a likelihood, and the site {anatomy.response!r} has none: write "
             f"pyro.sample({anatomy.response!r}, likelihood(gp(x)), obs=y)"

@@ -51,7 +51,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Request:
-    """What is compared, and where the results go.
+    """Data, methods and settings of a comparison, and the folder of its results.
 
     :ivar dataset: the data; those of :func:`~pyro_dgp.data.named.load_default` if not given.
     :ivar methods: names of the table, or pairs of a name and an inference.

@@ -7,11 +7,13 @@ from typing import Any
 
 import torch
 from pyro.poutine.messenger import Messenger
-from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.guides.site_handler import Message, SiteHandler
+from pyro_dgp.guides.sites import is_random
 from pyro_dgp.internal.parameters import evaluating, module_local_parameters
+from pyro_dgp.internal.site_names import is_inside_observation, process_key
 from pyro_dgp.likelihoods import Observation
 
 
@@ -51,7 +53,7 @@ class Anatomy:
         return max((self.functions[name] for name in self.hidden), default=1)
 
 
-class _Sites(Messenger):
+class _Sites(SiteHandler, Messenger):
     """Runs a model with Gaussian processes at their means and keeps what it meets."""
 
     def __init__(self) -> None:
@@ -61,24 +63,31 @@ class _Sites(Messenger):
         self.latents: dict[str, Any] = {}
         self.observed: dict[str, tuple[Any, Any]] = {}
 
-    def _pyro_sample(self, msg: dict[str, Any]) -> None:
-        name, fn = msg["name"], msg["fn"]
-        if site_is_subsample(msg) or msg["infer"].get("_deterministic"):
-            return
-        if isinstance(fn, FunctionPrior):
-            self.functions[name] = fn.num_outputs
-            if not msg["is_observed"]:
-                self.sampled.append(name)
-                msg["value"] = fn.mean
-            return
-        if isinstance(fn, Observation):
-            self.functions |= {f"{name}/{key}": prior.num_outputs for key, prior in fn.priors.items()}
-            if msg["value"] is None:
-                msg["value"] = next(iter(fn.priors.values())).mean.new_zeros(fn.batch_shape + fn.event_shape)
+    def at_function(self, msg: Message, prior: FunctionPrior) -> None:
+        """Note the process; where its values are latent, set them to their mean."""
+        self.functions[msg["name"]] = prior.num_outputs
+        if not msg["is_observed"]:
+            self.sampled.append(msg["name"])
+            msg["value"] = prior.mean
+
+    def at_observation(self, msg: Message, observation: Observation) -> None:
+        """Note the processes under the likelihood, and the data if there are any."""
+        name = msg["name"]
+        self.functions |= {process_key(name, key): prior.num_outputs for key, prior in observation.priors.items()}
         if msg["is_observed"]:
-            self.observed[name] = (msg["value"], fn)
-        elif not isinstance(fn, Observation):
-            self.latents[name] = fn
+            self.observed[name] = (msg["value"], observation)
+        elif msg["value"] is None:
+            first = next(iter(observation.priors.values()))
+            msg["value"] = first.mean.new_zeros(observation.batch_shape + observation.event_shape)
+
+    def at_other(self, msg: Message) -> None:
+        """Note the data, or the latent site."""
+        if not is_random(msg):
+            return
+        if msg["is_observed"]:
+            self.observed[msg["name"]] = (msg["value"], msg["fn"])
+        else:
+            self.latents[msg["name"]] = msg["fn"]
 
 
 @torch.no_grad()
@@ -90,7 +99,7 @@ def anatomy_of(model: nn.Module, x: Tensor, y: Tensor | None) -> Anatomy:
     with module_local_parameters(model), evaluating(model), torch.random.fork_rng(devices=[]), _Sites() as sites:
         model(x, y)
     names = list(sites.functions)
-    top = [name for name in names if "/" in name] or names[-1:]
+    top = [name for name in names if is_inside_observation(name)] or names[-1:]
     response = _response(sites.observed, y)
     return Anatomy(
         functions=sites.functions,
