@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from pyro_dgp.comparison.gap_figure import draw_gap
 from pyro_dgp.comparison.tables import gap_table
-from pyro_dgp.internal.progress import Progress
+from pyro_dgp.internal.progress import Progress, silent
 from pyro_dgp.prediction.gap import InferenceGap, inference_gap
 from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.zoo.anatomy import free_parameters
@@ -135,17 +135,13 @@ class GapStudy:
 def _learned(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> nn.Module:
     """The model with the hyperparameters that dsvi learns."""
     torch.manual_seed(settings.seed)
-    METHODS["dsvi"].inference.run(model, x, y, settings=settings, progress=_silent)
+    METHODS["dsvi"].inference.run(model, x, y, settings=settings, progress=silent)
     return model.requires_grad_(False)
 
 
 def _gap(prediction: Prediction, reference: Prediction) -> InferenceGap:
     with torch.no_grad():
         return inference_gap(prediction, reference)
-
-
-def _silent(step: int, total: int, figures: dict[str, float]) -> None:
-    """No progress."""
 
 
 @dataclass(frozen=True)

@@ -116,9 +116,11 @@ def run_method(
         kept = None if chains is None else chains / f"fold-{number}"
         label = method.name if len(untrained) == 1 else f"{method.name} {number + 1}/{len(untrained)}"
         folds.append(_run_fold(fitting, models.copy(method), chains=kept, progress=progress(label)))
-    for doubt in doubts(folds[0].fitted):
+    row = _row(method, plan, folds)
+    transitions = sum(next(iter(fold.fitted.sample_stats.values()), np.empty(0)).size for fold in folds)
+    for doubt in doubts(row, transitions):
         say(f"{method.name}: {doubt}")
-    return Outcome(_row(method, plan, folds), _curves(folds), folds[0])
+    return Outcome(row, _curves(folds), folds[0])
 
 
 def _nothing(sentence: str) -> None:
@@ -209,9 +211,13 @@ def pooled_diagnostics(figures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return pooled
 
 
-def doubts(fitted: Fitted) -> list[str]:
-    """Sentences on chains that have not converged."""
-    said, figures = [], fitted.diagnostics
+def doubts(figures: Mapping[str, Any], transitions: int) -> list[str]:
+    """Sentences on chains that have not converged.
+
+    :param figures: ``r_hat_max`` and ``divergences``, those of the worst fold, where there are any.
+    :param transitions: number of transitions of all chains.
+    """
+    said = []
     r_hat, divergences = figures.get("r_hat_max"), figures.get("divergences")
     if isinstance(r_hat, float) and r_hat > 1.05:
         said.append(
@@ -220,8 +226,9 @@ def doubts(fitted: Fitted) -> list[str]:
     if "r_hat_max" in figures and r_hat is None:
         said.append("it has no R-hat: too few draws, or some quantity never moved")
     if isinstance(divergences, int) and divergences:
-        total = next(iter(fitted.sample_stats.values())).size
-        said.append(f"{divergences} of its {total} transitions diverged: its draws may miss parts of the posterior")
+        said.append(
+            f"{divergences} of its {transitions} transitions diverged: its draws may miss parts of the posterior"
+        )
     return said
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from pyro_dgp.comparison.parts import Part
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
+from pyro_dgp.internal.progress import silent
 from pyro_dgp.prediction.scores import scores
 from pyro_dgp.zoo.anatomy import Anatomy, anatomy_of
 from pyro_dgp.zoo.methods import Method
@@ -87,7 +88,7 @@ def _rehearse(method: Method, model: nn.Module, x: Tensor, y: Tensor, settings: 
     )
     with _aside():
         torch.manual_seed(settings.seed)
-        fitted = method.inference.run(model, x, y, settings=small, progress=lambda step, total, figures: None)
+        fitted = method.inference.run(model, x, y, settings=small, progress=silent)
         scores(fitted.predict(x[:2]), y[:2])
 
 

@@ -7,3 +7,7 @@ from collections.abc import Callable
 #: ``report(done, total, figures)``, called after each step or iteration: how many are done, of how many, and figures of the last by
 #: name, such as ``{"loss": 1.2}``.
 Progress = Callable[[int, int, dict[str, float]], object]
+
+
+def silent(step: int, total: int, figures: dict[str, float]) -> None:
+    """Show no progress."""

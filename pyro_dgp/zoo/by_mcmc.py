@@ -10,7 +10,7 @@ import numpy as np
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor, nn
 
-from pyro_dgp.internal.progress import Progress
+from pyro_dgp.internal.progress import Progress, silent
 from pyro_dgp.mcmc import run_chains
 from pyro_dgp.mcmc.diagnostics import convergence
 from pyro_dgp.zoo.anatomy import Anatomy, anatomy_of, free_parameters
@@ -69,7 +69,7 @@ class ByMCMC(Inference):
         """See :class:`Inference`."""
         if free_parameters(model):
             few = replace(settings, inducing=min(settings.inducing, len(x)))
-            self.learner.run(model, x, y, settings=few, progress=_silent)
+            self.learner.run(model, x, y, settings=few, progress=silent)
         site = anatomy_of(model, x, y).response
         kernel = self._made_kernel(model, x, y, settings)
         result = run_chains(
@@ -145,7 +145,3 @@ def monitored(log_density: np.ndarray | None, means: Tensor) -> dict[str, Tensor
     """The quantities by which chains are judged, see :class:`ByMCMC`: ``lp`` ``(chains, draws)`` and ``f`` ``(chains, draws, N)``."""
     quantities = {"f": means}
     return quantities if log_density is None else {"lp": means.new_tensor(log_density)} | quantities
-
-
-def _silent(step: int, total: int, figures: dict[str, float]) -> None:
-    """No progress."""

@@ -26,7 +26,6 @@ from pyro_dgp.export.arviz_groups import import_arviz
 from pyro_dgp.mcmc.diagnostics import convergence
 from pyro_dgp.zoo.by_guide import ByGuide
 from pyro_dgp.zoo.by_marginal_likelihood import ByMarginalLikelihood
-from pyro_dgp.zoo.inference import Fitted
 from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.settings import Settings
 
@@ -401,8 +400,7 @@ def test_an_interrupted_chain_goes_on_with_resume(tmp_path, monkeypatch):
 
 def test_what_is_doubtful_of_a_chain_is_said():
     def said(**figures):
-        stats = {"diverging": np.zeros((2, 20))}
-        return doubts(Fitted(lambda x: None, 1, 1, seconds=1.0, sample_stats=stats, diagnostics=figures))
+        return doubts(figures, 40)
 
     assert said(r_hat_max=1.02, divergences=0) == said() == []
     assert said(r_hat_max=None) == ["it has no R-hat: too few draws, or some quantity never moved"]
