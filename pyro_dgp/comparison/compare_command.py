@@ -162,8 +162,7 @@ def _compare(parsed: argparse.Namespace) -> int:
         print(f"pyro-dgp: {error}", file=sys.stderr)
         return EXIT_FAILED
     bars.close()
-    print(table(result.rows))
-    print(f"scores on the standardised target, lower is better; files in {parsed.output}")
+    print(f"{result}; files in {parsed.output}")
     if parsed.gap is not None:
         print(gap_table(json.loads((parsed.output / "gap.json").read_text())))
     return 0

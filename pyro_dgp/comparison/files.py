@@ -17,16 +17,19 @@ Curves = dict[str, np.ndarray]
 TABLE = "results.json"
 
 
-def finished_rows(output: Path, config: Mapping[str, Any]) -> list[Row]:
+def finished_rows(output: Path, config: Mapping[str, Any], inferences: Mapping[str, str]) -> list[Row]:
     """Rows of the methods whose files are all there.
 
-    :raises ValueError: if the table was made with other settings, or is no table of results.
+    :param inferences: fingerprints of the inferences that were made by hand, by method.
+    :raises ValueError: if the table was made with other settings, or by another inference under one of the names, or is no table of
+        results.
     """
     path = output / TABLE
     if not path.exists():
         return []
     try:
         rows: list[Row] = json.loads(path.read_text())
+        changed = [name for row in rows if inferences.get(name := row["method"]) not in (None, row.get("inference"))]
         different = [
             f"{key} {row['config'].get(key)!r} in {row['method']}, now {config.get(key)!r}"
             for row in rows
@@ -39,6 +42,11 @@ def finished_rows(output: Path, config: Mapping[str, Any]) -> list[Row]:
         raise ValueError(
             f"the results in {str(output)!r} were made with other settings ({different[0]}): "
             "repeat those, or name another --output"
+        )
+    if changed:
+        raise ValueError(
+            f"the results of {changed[0]!r} in {str(output)!r} were made by another inference: give this one another name, or name "
+            "another --output"
         )
     return [row for row in rows if all((output / f"{row['method']}.{end}").exists() for end in ("nc", "npz"))]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,7 +17,9 @@ from pyro_dgp.comparison.files import atomically, save_arrays
 from pyro_dgp.comparison.method_fit import MethodFit
 from pyro_dgp.comparison.own_model import OwnModel, model_from_source, own_model
 from pyro_dgp.comparison.parts import Part
+from pyro_dgp.comparison.request import is_made_by_hand
 from pyro_dgp.data.splitting import Scaler
+from pyro_dgp.internal.errors import first_line
 from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.prediction.rescaled import default_dtype
 from pyro_dgp.zoo.architecture import Architecture
@@ -80,7 +83,7 @@ def save_fit(output: Path, fitting: Fitting, fitted: Fitted) -> None:
     part, own = fitting.part, fitting.own
     facts = {
         "method": name,
-        "is_named": _is_named(fitting.method),
+        "is_named": not is_made_by_hand(fitting.method),
         "model": None if own is None else {"name": own.name, "is_file": own.source is not None},
         "settings": asdict(fitting.settings),
         "dtype": str(part.x_train.dtype).removeprefix("torch."),
@@ -128,9 +131,7 @@ def load_fit(folder: Path | str, method: str, *, model: Any = None, inference: I
     if method not in kept:
         there = f"it has {', '.join(kept)}" if kept else "it holds no fits: name the --output of a comparison"
         raise ValueError(f"there is no fit of {method!r} in {str(folder)!r}: {there}")
-    facts = json.loads((fits / f"{method}.json").read_text())
-    with np.load(fits / f"{method}.npz", allow_pickle=False) as archive:
-        arrays = {name: archive[name] for name in archive.files}
+    facts, arrays = _read(fits, method)
     if inference is None and not facts["is_named"]:
         raise ValueError(f"{method!r} was an inference made by hand: give it as inference=")
     used = METHODS[method].inference if inference is None else inference
@@ -140,7 +141,12 @@ def load_fit(folder: Path | str, method: str, *, model: Any = None, inference: I
         torch.manual_seed(settings.seed)
         x, y, given = (torch.as_tensor(arrays[name]) for name in ("x_train", "y_train", "given"))
         built = architecture.build(x, settings)
-        predictor = used.restore(built, x[given], y[given], settings=settings, saved=_saved(facts, arrays))
+        try:
+            predictor = used.restore(built, x[given], y[given], settings=settings, saved=_saved(facts, arrays))
+        except (RuntimeError, KeyError) as error:
+            raise ValueError(
+                f"the fit of {method!r} does not fit its model: give the model that it was fitted with ({first_line(error)})"
+            ) from error
         found = _probe(predictor, x, settings.seed)
     if not np.allclose(found, arrays[_PROBE], rtol=1e-4, atol=1e-5):
         raise ValueError(
@@ -161,6 +167,18 @@ def load_fit(folder: Path | str, method: str, *, model: Any = None, inference: I
     )
 
 
+def _read(fits: Path, method: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Plain values and arrays of a fit."""
+    try:
+        facts = json.loads((fits / f"{method}.json").read_text())
+        with np.load(fits / f"{method}.npz", allow_pickle=False) as archive:
+            return facts, {name: archive[name] for name in archive.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"the fit of {method!r} in {str(fits)!r} cannot be read ({first_line(error)}): run the comparison again"
+        ) from error
+
+
 def _probe(predictor: Callable[[Tensor], Prediction], x: Tensor, seed: int) -> np.ndarray:
     """Predictive means and variances at a few training rows ``(2, rows)``, by which a restored fit is known."""
     with default_dtype(x.dtype), torch.random.fork_rng():
@@ -168,10 +186,6 @@ def _probe(predictor: Callable[[Tensor], Prediction], x: Tensor, seed: int) -> n
         prediction = predictor(x[:_PROBED])
     found: np.ndarray = torch.stack([prediction.mean, prediction.variance]).detach().cpu().numpy()
     return found
-
-
-def _is_named(method: Method) -> bool:
-    return method.name in METHODS and METHODS[method.name].inference == method.inference
 
 
 def _architecture(fits: Path, facts: Mapping[str, Any], model: Any) -> Architecture:

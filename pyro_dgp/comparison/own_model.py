@@ -15,6 +15,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from pyro_dgp.comparison.fingerprint import fingerprint
+from pyro_dgp.internal.errors import first_line
 from pyro_dgp.zoo.architecture import Architecture
 from pyro_dgp.zoo.settings import Settings
 
@@ -27,12 +29,14 @@ class OwnModel:
     :ivar name: what it is called in messages.
     :ivar source: text of the file that it was read from, if it was.
     :ivar is_object: whether it was given as a finished model, made for certain training rows.
+    :ivar given: the factory or the model as it was given from Python.
     """
 
     make: Callable[[Tensor], Any]
     name: str
     source: str | None = None
     is_object: bool = False
+    given: Any = None
 
     def build(self, x: Tensor, settings: Settings) -> nn.Module:
         """The untrained model.
@@ -43,7 +47,7 @@ class OwnModel:
             model = self.make(x)
         except Exception as error:
             raise ValueError(
-                f"{self.name} raised {_told(error)} when it was called with training inputs of shape {tuple(x.shape)}"
+                f"{self.name} raised {first_line(error)} when it was called with training inputs of shape {tuple(x.shape)}"
             ) from error
         if not isinstance(model, nn.Module):
             raise ValueError(
@@ -58,7 +62,7 @@ class OwnModel:
     def identity(self) -> dict[str, str]:
         """Facts that tell this model from others in a table of results."""
         if self.source is None:
-            return {"model": self.name}
+            return {"model": self.name, "model_code": fingerprint(self.given)}
         return {"model": self.name, "model_source": hashlib.sha256(self.source.encode()).hexdigest()[:16]}
 
 
@@ -68,14 +72,16 @@ def own_model(given: Any) -> OwnModel:
         return given
     if isinstance(given, nn.Module):
         kind = type(given)
-        return OwnModel(lambda x: copy.deepcopy(given), f"{kind.__module__}.{kind.__qualname__}", is_object=True)
+        return OwnModel(
+            lambda x: copy.deepcopy(given), f"{kind.__module__}.{kind.__qualname__}", is_object=True, given=given
+        )
     if not callable(given):
         raise TypeError(
             f"the model is {type(given).__name__}: give a factory that is called with the training inputs, such as the class of the "
             "model, or a model object with test=(x_test, y_test)"
         )
     kind = given if hasattr(given, "__qualname__") else type(given)
-    return OwnModel(given, f"{kind.__module__}.{kind.__qualname__}")
+    return OwnModel(given, f"{kind.__module__}.{kind.__qualname__}", given=given)
 
 
 def model_from_file(text: str) -> OwnModel:
@@ -121,7 +127,7 @@ def _run_file(file: Path, source: str) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise ValueError(f"{str(file)!r} cannot be run as a module: it raised {_told(error)}") from error
+        raise ValueError(f"{str(file)!r} cannot be run as a module: it raised {first_line(error)}") from error
     finally:
         sys.path.pop(0)
     for pickler in _PICKLERS:
@@ -132,9 +138,3 @@ def _run_file(file: Path, source: str) -> ModuleType:
 
 #: Modules that carry classes to other processes: older versions of joblib bring their own.
 _PICKLERS = ("cloudpickle", "joblib.externals.cloudpickle")
-
-
-def _told(error: BaseException) -> str:
-    """An exception in one line."""
-    text = str(error).strip()
-    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -13,11 +14,11 @@ from pyro_dgp.comparison.figures import Axis
 from pyro_dgp.comparison.files import Row
 from pyro_dgp.comparison.parts import Part, masks_of, part_of
 from pyro_dgp.comparison.rehearsal import as_the_model_has_it, own_anatomy, refusals
-from pyro_dgp.comparison.request import Request, Say
+from pyro_dgp.comparison.request import Request, Say, is_made_by_hand
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.internal.site_names import is_inside_observation, site_of
 from pyro_dgp.zoo.anatomy import Anatomy, anatomy_of
-from pyro_dgp.zoo.methods import METHODS, Method
+from pyro_dgp.zoo.methods import Method
 from pyro_dgp.zoo.settings import Settings
 
 
@@ -28,7 +29,7 @@ class Plan:
     :ivar parts: training and test rows, one for each fold.
     :ivar methods: those that are to be run.
     :ivar settings: the request's, with what the data and the model changed in them.
-    :ivar anatomy: of the user's model, if it is one.
+    :ivar anatomy: of the user's model; without one, of the zoo's deep model, if inferences made by hand are to fit it.
     """
 
     request: Request
@@ -48,6 +49,13 @@ class Plan:
         return torch.randperm(rows, generator=generator)[:most]
 
     @property
+    def scores_on(self) -> str:
+        """Units of the scores."""
+        if not self.request.standardize:
+            return "the target in its own units"
+        return "the standardised target" if _is_standardised(self.anatomy) else "the target as it is"
+
+    @property
     def input_axis(self) -> Axis:
         """Name and units of the first input, for figures of one input."""
         columns, scaler = self.dataset.columns, self.parts[0].inputs
@@ -61,7 +69,8 @@ class Plan:
 
     def remarks(self, method: Method) -> list[str]:
         """Sentences to be said before a method starts."""
-        own = [] if self.anatomy is None else method.inference.remarks_on(self.anatomy)
+        meets_own = self.request.model is not None or is_made_by_hand(method)
+        own = method.inference.remarks_on(self.anatomy) if meets_own and self.anatomy is not None else []
         return [*method.architecture.remarks(), *method.inference.remarks(self.settings), *own]
 
 
@@ -75,30 +84,73 @@ def plan_of(request: Request, dataset: Dataset, *, finished: Sequence[Row], say:
     done = {row["method"] for row in finished}
     methods = [method for method in request.chosen() if method.name not in done]
     masks = masks_of(dataset, request.folds, request.settings.split)
-    parts = [part_of(dataset, mask, request.like, standardize=request.standardize) for mask in masks]
-    settings, anatomy = _reduced(request.settings, parts[0]), None
-    if request.model is not None:
-        model = _built(request, parts[0])
-        anatomy = own_anatomy(model, request.model.name, parts[0])
-        if not anatomy.is_real:
-            say(
-                "the likelihood is of classes or counts: the target is left as it is, and only the inputs are standardised"
-            )
-            parts = [
-                part_of(dataset, mask, request.like, standardize=request.standardize, standardize_target=False)
-                for mask in masks
-            ]
-        settings = as_the_model_has_it(settings, anatomy)
-        tried = {method.name: method for method in (*methods, *_sampler(request, anatomy))}
-        _refuse(refusals(list(tried.values()), model, anatomy, parts[0], settings=settings))
-    else:
-        _refuse(_refusals_of_own_inferences(methods, parts[0], settings))
+    first = part_of(dataset, masks[0], request.like, standardize=request.standardize, standardize_target=False)
+    settings = _reduced(request.settings, first)
+    model, anatomy = _examined(request, methods, first, settings)
+    parts = [
+        part_of(
+            dataset,
+            mask,
+            request.like,
+            standardize=request.standardize,
+            standardize_target=_is_standardised(anatomy),
+        )
+        for mask in masks
+    ]
+    for remark in _remarks_on_data(request, dataset, anatomy):
+        say(remark)
+    if model is not None and anatomy is not None:
+        tried = [method for method in methods if request.model is not None or is_made_by_hand(method)]
+        if request.model is not None:
+            settings = as_the_model_has_it(settings, anatomy)
+            tried = list({method.name: method for method in (*tried, *_sampler(request, anatomy))}.values())
+        _refuse(refusals(tried, model, anatomy, parts[0], settings=settings))
     if settings.inducing < request.settings.inducing:
         say(
             f"{request.settings.inducing} inducing points are more than the {settings.inducing} distinct training inputs: reduced to "
             f"{settings.inducing}"
         )
     return Plan(request, dataset, parts, methods, settings, anatomy)
+
+
+def _examined(
+    request: Request, methods: Sequence[Method], part: Part, settings: Settings
+) -> tuple[nn.Module | None, Anatomy | None]:
+    """The user's model, or the zoo's if inferences made by hand are to fit it, with its anatomy.
+
+    :param part: rows whose target is left as it is, since a target of classes or counts must be.
+    """
+    if request.model is not None:
+        model = _built(request, part)
+        return model, own_anatomy(model, request.model.name, part)
+    by_hand = [method for method in methods if is_made_by_hand(method)]
+    if not by_hand:
+        return None, None
+    model = by_hand[0].architecture.build(part.x_train, settings)
+    return model, anatomy_of(model, part.x_train, part.y_train)
+
+
+def _is_standardised(anatomy: Anatomy | None) -> bool:
+    """Tell whether a target may be standardised: any real number."""
+    return anatomy is None or anatomy.is_real
+
+
+def _remarks_on_data(request: Request, dataset: Dataset, anatomy: Anatomy | None) -> list[str]:
+    """Sentences on what is done to inputs and targets."""
+    said = []
+    if request.standardize and not _is_standardised(anatomy):
+        said.append(
+            "the likelihood is of classes, counts or positive numbers: the target is left as it is, and only the inputs are standardised"
+        )
+    elif request.standardize and request.model is not None and request.model.is_object:
+        said.append(
+            "the model gets standardised inputs and targets: say standardize=False if it was made for the units of the data"
+        )
+    if _is_standardised(anatomy) and len(np.unique(dataset.y)) == 2:
+        said.append(
+            "the target has two values and is treated as a number: for classes write a model with the likelihood Bernoulli()"
+        )
+    return said
 
 
 def _sampler(request: Request, anatomy: Anatomy) -> list[Method]:
@@ -126,15 +178,6 @@ def _built(request: Request, part: Part) -> nn.Module:
 def _refuse(sentences: Sequence[str]) -> None:
     if sentences:
         raise ValueError("\n".join(sentences))
-
-
-def _refusals_of_own_inferences(methods: Sequence[Method], part: Part, settings: Settings) -> list[str]:
-    """Sentences on inferences that are not in the table and cannot fit the zoo's model."""
-    own = [method for method in methods if METHODS.get(method.name) != method]
-    if not own:
-        return []
-    model = own[0].architecture.build(part.x_train, settings)
-    return refusals(own, model, anatomy_of(model, part.x_train, part.y_train), part, settings=settings)
 
 
 def _reduced(settings: Settings, part: Part) -> Settings:

@@ -6,13 +6,15 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyro_dgp.data.reading import read_arrays, read_table
+from pyro_dgp.data.reading import read_arrays, read_table, require_numbers
 from pyro_dgp.internal.optional import optional
 
 if TYPE_CHECKING:
     import pandas as pd
+    from torch import Tensor
 
     from pyro_dgp.comparison.method_fit import MethodFit
+    from pyro_dgp.prediction.rescaled import RescaledPrediction
 
 
 def add_predict(commands: Any) -> None:
@@ -95,11 +97,10 @@ def predicted(fit: MethodFit, rows: pd.DataFrame, target: str | None = None) -> 
         raise ValueError(
             f"the new rows have no column {missing[0]!r}, which the fit takes: its inputs are {', '.join(fit.columns)}"
         )
-    prediction = fit.predict((inputs[list(fit.columns)] if fit.columns else inputs).to_numpy(dtype=float))
-    try:
-        low, high = prediction.quantile([0.05, 0.95])
-    except NotImplementedError as error:
-        raise ValueError(f"{error}") from error
+    inputs = inputs[list(fit.columns)] if fit.columns else inputs
+    require_numbers(inputs if target is None else inputs.join(rows[[target]]), "the new rows")
+    prediction = fit.predict(inputs.to_numpy(dtype=float))
+    low, high = _quantiles(prediction)
     columns = {"mean": prediction.mean, "sd": prediction.variance.sqrt(), "quantile_05": low, "quantile_95": high}
     table = pd.DataFrame({name: values.cpu().numpy() for name, values in columns.items()})
     if target is not None:
@@ -108,3 +109,15 @@ def predicted(fit: MethodFit, rows: pd.DataFrame, target: str | None = None) -> 
             raise ValueError(f"the target {target!r} of the new rows holds NaN or infinity: drop the column or fill it")
         table["log_density"] = prediction.log_prob(y).cpu().numpy()
     return table
+
+
+def _quantiles(prediction: RescaledPrediction) -> Tensor:
+    """The 5 % and 95 % quantiles of each row, from draws where the likelihood has no distribution function."""
+    import torch
+
+    levels = [0.05, 0.95]
+    try:
+        return prediction.quantile(levels)
+    except NotImplementedError:
+        draws = prediction.sample((2000,))
+        return draws.quantile(torch.tensor(levels).to(draws), 0)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_dgp.comparison.parts import Part
+from pyro_dgp.internal.errors import first_line
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.internal.progress import silent
 from pyro_dgp.prediction.scores import scores
@@ -34,11 +35,16 @@ def own_anatomy(model: nn.Module, name: str, part: Part) -> Anatomy:
     except Exception as error:
         shapes = f"inputs {tuple(part.x_train.shape)} and targets {tuple(part.y_train.shape)}"
         raise ValueError(
-            f"{name} raised {_first_line(error)} when it was called as model(x, y) with {shapes}"
+            f"{name} raised {first_line(error)} when it was called as model(x, y) with {shapes}"
         ) from error
     if not anatomy.functions:
         raise ValueError(
             f"{name} has no Gaussian process: write pyro.sample('y', likelihood(gp(x)), obs=y) in its forward"
+        )
+    if anatomy.response is None and anatomy.exact:
+        raise ValueError(
+            f"{name} observes y as values of the Gaussian process {anatomy.exact[-1]!r} without noise: put a likelihood between them, "
+            "pyro.sample('y', likelihood(gp(x)), obs=y)"
         )
     if anatomy.response is None:
         raise ValueError(f"{name} observes no y: write pyro.sample('y', ..., obs=y) in its forward")
@@ -65,7 +71,7 @@ def refusals(
         except NotPositiveDefiniteError:
             continue  # a few rows at the first step say nothing about the whole run
         except Exception as error:
-            sentences.append(f"{method.name} cannot fit this model: {_first_line(error, named=False)}")
+            sentences.append(f"{method.name} cannot fit this model: {_sentence(error)}")
     return sentences
 
 
@@ -106,9 +112,8 @@ def _aside() -> Iterator[None]:
         logger.disabled = before
 
 
-def _first_line(error: Exception, *, named: bool = True) -> str:
+def _sentence(error: Exception) -> str:
     """An exception in one line, with its kind unless it is a sentence of this library."""
-    text = (str(error).strip().splitlines() or [""])[0]
-    if not named and isinstance(error, ValueError | NotImplementedError) and text:
-        return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    if isinstance(error, ValueError | NotImplementedError) and str(error).strip():
+        return str(error).strip().splitlines()[0]
+    return first_line(error)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_dgp.comparison.fingerprint import fingerprint
 from pyro_dgp.comparison.gap_study import GapStudy
 from pyro_dgp.comparison.own_model import OwnModel
 from pyro_dgp.data.dataset import Dataset
@@ -88,6 +89,10 @@ class Request:
         own = None if self.model is None else self.model.architecture()
         return [_method(given, own) for given in self.methods]
 
+    def inferences(self) -> dict[str, str]:
+        """Fingerprints of the inferences that were made by hand, by method."""
+        return {method.name: fingerprint(method.inference) for method in self.chosen() if is_made_by_hand(method)}
+
     def study(self) -> GapStudy | None:
         """The gap that was asked for, of those methods that fit the deep model."""
         return None if self.gap is None else self.study_of(self.gap)
@@ -109,6 +114,11 @@ class Request:
         config |= {} if self.folds is None else {"folds": self.folds}
         config |= {} if self.standardize else {"standardize": False}
         return config | ({} if self.model is None else self.model.identity())
+
+
+def is_made_by_hand(method: Method) -> bool:
+    """Tell whether an inference stands behind a method that the table does not have."""
+    return method.name not in METHODS
 
 
 def default_methods(model: OwnModel | None) -> tuple[str, ...]:
@@ -151,13 +161,14 @@ def _check_methods(request: Request) -> None:
             )
         if isinstance(given, str) and given not in METHODS:
             raise ValueError(f"there is no method {given!r}: choose from {', '.join(METHODS)}")
+        if not isinstance(given, str) and given[0] in METHODS:
+            raise ValueError(f"{given[0]!r} is a method of the table: give your inference another name")
     if not names:
         raise ValueError("no methods to compare: name at least one")
     if len(set(names)) < len(names):
         raise ValueError("a method is named twice: name each once")
     if request.model is not None:
         brought = [name for name in names if name in METHODS and METHODS[name].architecture.has_network]
-        brought = [name for name in brought if name in request.methods]
         if brought:
             raise ValueError(
                 f"{brought[0]} puts a network of its own in front of the zoo's model and fits no other: wrap yours in DeepKernel, and "

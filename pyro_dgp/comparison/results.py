@@ -23,6 +23,7 @@ class ComparisonResult:
     :ivar rows: a row of figures for each method, as in ``results.json``.
     :ivar curves: what the figure shows of each method.
     :ivar dataset: name of the data.
+    :ivar scores_on: units of ``nll``, ``rmse`` and ``crps``, for the line under the table.
     :ivar input_axis: name and units of the input, if there is one, and ``target_axis``, those of the target.
     """
 
@@ -32,11 +33,12 @@ class ComparisonResult:
     _: KW_ONLY
     input_axis: Axis = STANDARDISED_INPUT
     target_axis: Axis = STANDARDISED_TARGET
+    scores_on: str = "the standardised target"
     fits: dict[str, Callable[[], MethodFit]] = field(default_factory=dict)
     measure: Callable[[str], GapResult] | None = None
 
     def __str__(self) -> str:
-        return f"{table(self.rows)}\nscores on the standardised target, lower is better"
+        return f"{table(self.rows)}\nscores on {self.scores_on}, lower is better"
 
     def __getitem__(self, method: str) -> MethodFit:
         if method not in self.fits:

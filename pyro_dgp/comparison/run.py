@@ -26,7 +26,7 @@ from pyro_dgp.comparison.one_method import Outcome, Untrained, arviz_of, run_met
 from pyro_dgp.comparison.own_model import own_model
 from pyro_dgp.comparison.parts import with_test_rows
 from pyro_dgp.comparison.plan import Plan, plan_of, torch_defaults
-from pyro_dgp.comparison.request import Named, Request, Say, check, default_methods, no_progress
+from pyro_dgp.comparison.request import Named, Request, Say, check, default_methods, is_made_by_hand, no_progress
 from pyro_dgp.comparison.results import ComparisonResult
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.dataset import check as check_data
@@ -154,7 +154,7 @@ def run(request: Request, *, say: Say = print, progress: Progresses = no_progres
     dataset = request.dataset or load_default()
     check_data(dataset)
     config, output = request.config(dataset), request.output
-    rows = finished_rows(output, config) if output is not None and request.resume else []
+    rows = finished_rows(output, config, request.inferences()) if output is not None and request.resume else []
     with torch_defaults(request):
         plan = plan_of(request, dataset, finished=rows, say=say)
         if output is not None:
@@ -179,8 +179,9 @@ def _introduce(plan: Plan, finished: Sequence[Row], say: Say) -> None:
     say(
         f"{name}: {len(part.x_train)} training rows, {len(part.x_test)} test rows, {part.x_train.shape[1]} inputs{folds}"
     )
-    if plan.anatomy is None:
-        say(f"the noise variance of every method stays above {NOISE_FLOOR:g} of the standardised target's")
+    if plan.request.model is None:
+        unit = "of the standardised target's" if plan.request.standardize else "in squared units of the target"
+        say(f"the noise variance of every method stays above {NOISE_FLOOR:g} {unit}")
     for row in finished:
         say(f"{row['method']}: finished before, not run again")
 
@@ -203,6 +204,7 @@ class _Run:
             plan.dataset.name,
             input_axis=plan.input_axis,
             target_axis=plan.target_axis,
+            scores_on=plan.scores_on,
             fits=fits,
             measure=self._measure,
         )
@@ -226,7 +228,9 @@ class _Run:
         """Add a method to the result, and write its files, then the table that names it."""
         settings, name = self.plan.settings, method.name
         head = {"method": name, "dataset": self.plan.dataset.name, "split": settings.split, "seed": settings.seed}
-        row = head | outcome.row | {"config": self.config}
+        inference = self.plan.request.inferences().get(name)
+        made_by_hand = {} if inference is None else {"inference": inference}
+        row = head | outcome.row | made_by_hand | {"config": self.config}
         if self.output is not None:
             data = arviz_of(outcome.first)
             atomically(self.output / f"{name}.nc", lambda path: data.to_netcdf(str(path)))
@@ -244,8 +248,8 @@ class _Run:
     def _loaded(self, name: str) -> MethodFit:
         """The fit of a method that was finished before."""
         assert self.output is not None
-        method = next(method for method in self.plan.request.chosen() if method.name == name)
-        return load_fit(self.output, name, model=self.plan.request.model, inference=method.inference)
+        by_hand = {method.name: method.inference for method in self.plan.request.chosen() if is_made_by_hand(method)}
+        return load_fit(self.output, name, model=self.plan.request.model, inference=by_hand.get(name))
 
     def gap(self) -> None:
         """Measure the gap that was asked for, unless the folder has it."""
@@ -276,7 +280,10 @@ class _Run:
         study = self.plan.request.study_of(reference)
         study.check()
         with torch_defaults(self.plan.request):
-            return self._gaps(study)
+            gaps = self._gaps(study)
+        if self.output is not None:
+            shutil.rmtree(self.output / ".gap", ignore_errors=True)
+        return gaps
 
     def close(self) -> None:
         """Draw the figure of what there is; leave no empty folder."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-logger = logging.getLogger("pyro_dgp")
 
 
 @dataclass(frozen=True)
@@ -40,14 +38,8 @@ def check(dataset: Dataset) -> None:
     """Raise ``ValueError`` with one sentence for data that no method could be trained on."""
     _check_shapes(dataset)
     _check_numbers(dataset)
-    name, y = dataset.name, dataset.y
-    if len(y) < 10:
-        raise ValueError(f"{name!r} has {len(y)} rows: at least 10 are needed to train and test")
-    if len(np.unique(y)) == 2:
-        logger.warning(
-            "the target of %r has two values and is treated as a number: for classes write a model with Bernoulli()",
-            name,
-        )
+    if len(dataset.y) < 10:
+        raise ValueError(f"{dataset.name!r} has {len(dataset.y)} rows: at least 10 are needed to train and test")
 
 
 def _check_shapes(dataset: Dataset) -> None:

@@ -73,6 +73,7 @@ def read_arrays(path: Path, needed: Sequence[str] = ("X", "y")) -> dict[str, NDA
 
 def _from_table(path: Path, target: str | None) -> Dataset:
     table = read_table(path)
+    require_numbers(table, repr(path.name))
     target = str(table.columns[-1]) if target is None and len(table.columns) else target
     if target is None or target not in table.columns:
         columns = ", ".join(map(str, table.columns[:20]))
@@ -88,9 +89,9 @@ def _from_table(path: Path, target: str | None) -> Dataset:
 
 
 def read_table(path: Path) -> Any:
-    """A table of numbers, as pandas has it, from CSV or Parquet with a header.
+    """A table, as pandas has it, from CSV or Parquet with a header.
 
-    :raises ValueError: one sentence for a file that cannot be read, has no rows, or holds something else than numbers.
+    :raises ValueError: one sentence for a file that cannot be read or has no rows.
     :raises ImportError: if the package is missing that reads such files.
     """
     pandas = optional("pandas", extra="compare", what=f"reading {path.name!r}")
@@ -104,7 +105,12 @@ def read_table(path: Path) -> Any:
         raise ValueError(f"{path.name!r} cannot be read as {suffix[1:]} ({reason}): check the file") from error
     if table.empty and len(table.columns):
         raise ValueError(f"{path.name!r} has zero rows: give a file with data")
-    words = [str(name) for name in table.columns if not pandas.api.types.is_numeric_dtype(table[name])]
-    if words:
-        raise ValueError(f"column {words[0]!r} of {path.name!r} does not hold numbers: encode or drop it")
     return table
+
+
+def require_numbers(table: Any, name: str) -> None:
+    """Raise ``ValueError`` if a column of a table, as pandas has it, holds something else than numbers."""
+    is_numeric = optional("pandas", extra="compare", what="reading a table").api.types.is_numeric_dtype
+    words = [str(column) for column in table.columns if not is_numeric(table[column])]
+    if words:
+        raise ValueError(f"column {words[0]!r} of {name} does not hold numbers: encode or drop it")

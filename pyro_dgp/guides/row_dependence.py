@@ -18,14 +18,18 @@ from pyro_dgp.likelihoods import Observation
 
 @dataclass
 class RowDependence:
-    """Names of the sites whose shape, and of the plates whose size, follows the number of rows."""
+    """Names of the sites whose shape, and of the plates whose size, follows the number of rows.
+
+    :ivar others: names of the other sites. A site is in neither set where the model could not be asked.
+    """
 
     sites: set[str] = field(default_factory=set)
     plates: set[str] = field(default_factory=set)
+    others: set[str] = field(default_factory=set)
 
 
 class _Shapes(SiteHandler, Messenger):
-    """Handler that runs a model with GPs at their means and keeps the shapes of all other sites and the sizes of plates."""
+    """Handler that runs a model with GPs at their means and keeps the shapes of all sites and the sizes of plates."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +48,7 @@ class _Shapes(SiteHandler, Messenger):
     def _pyro_post_sample(self, msg: Message) -> None:
         for frame in msg["cond_indep_stack"]:
             self.plates[frame.name] = frame.full_size or frame.size
-        if not site_is_subsample(msg) and not isinstance(msg["fn"], FunctionPrior | Observation):
+        if not site_is_subsample(msg):
             self.sites[msg["name"]] = tuple(msg["fn"].shape())
 
 
@@ -83,7 +87,6 @@ def row_dependence(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
         return RowDependence()
     finally:
         torch.set_rng_state(state)
-    return RowDependence(
-        {name for name, shape in whole.sites.items() if less.sites.get(name) != shape},
-        {name for name, size in whole.plates.items() if less.plates.get(name) != size},
-    )
+    sites = {name for name, shape in whole.sites.items() if less.sites.get(name) != shape}
+    plates = {name for name, size in whole.plates.items() if less.plates.get(name) != size}
+    return RowDependence(sites, plates, whole.sites.keys() - sites)

@@ -22,12 +22,14 @@ class ModelStructure:
     :ivar local: by name, shapes of the latent sites, besides GPs, that have a value for each row of the data.
     :ivar responses: names of the observation sites.
     :ivar data_plates: names of the plates that hold the rows of the data.
+    :ivar without_rows: names of the sites whose shape does not follow the rows of the data.
     """
 
     axes: Mapping[str, int]
     local: Mapping[str, tuple[int, ...]]
     responses: frozenset[str]
     data_plates: frozenset[str]
+    without_rows: frozenset[str]
 
     @classmethod
     def of(cls, trace: Trace, gps: Sequence[tuple[str, FunctionPrior]], dependence: RowDependence) -> ModelStructure:
@@ -39,7 +41,7 @@ class ModelStructure:
             axes[site["name"]] = len(site["fn"].batch_shape)
             if site["name"] in dependence.sites and site["name"] not in responses:
                 local[site["name"]] = tuple(site["fn"].shape())
-        return cls(axes, local, frozenset(responses), frozenset(dependence.plates))
+        return cls(axes, local, frozenset(responses), frozenset(dependence.plates), frozenset(dependence.others))
 
     def axes_of(self, name: str) -> int:
         """Return the number of batch axes of a site that is no GP; raise for one that ``initialize`` did not meet."""
@@ -56,13 +58,15 @@ class ModelStructure:
             "local": dict(self.local),
             "plates": sorted(self.data_plates),
             "response": sorted(self.responses),
+            "without_rows": sorted(self.without_rows),
         }
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> ModelStructure:
         """Read the structure from the values that :meth:`to_state` returned."""
         local = {name: tuple(shape) for name, shape in state["local"].items()}
-        return cls(dict(state["axes"]), local, frozenset(state["response"]), frozenset(state["plates"]))
+        names = (frozenset(state[key]) for key in ("response", "plates", "without_rows"))
+        return cls(dict(state["axes"]), local, *names)
 
 
 def latent_sites(trace: Trace) -> list[Site]:

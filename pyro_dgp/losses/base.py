@@ -15,6 +15,7 @@ from torch import Tensor
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.guide_pass import SiteRecord, WeightedTrace
 from pyro_dgp.guides.sites import is_random, require_rows_unmasked
+from pyro_dgp.guides.structure import ModelStructure
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal import linalg
 from pyro_dgp.internal.parameters import require_own_parameters
@@ -33,8 +34,10 @@ class Loss(PyroELBO):  # type: ignore[misc]
     ``pyro.poutine.mask`` hides are left out.
 
     :param num_data: size of the whole training set when batches are passed; ``None`` if all data are passed. It weights
-        an observation of this library by ``num_data / N_batch``, and a site in a data plate by
-        ``num_data / plate size`` on top of the plate's own scale.
+        a site that observes the rows of the batch by ``num_data / N_batch``, and a site in a data plate by
+        ``num_data / plate size`` on top of the plate's own scale. The rows of the data are those of the first argument
+        of ``guide.initialize``. A site whose shape does not follow them, such as a second data set that every step
+        passes whole, has weight 1.
 
     >>> from pyro_dgp import ELBO, GammaDivergence, Loss, PredictiveLogLikelihood
     >>> losses = [ELBO(100), GammaDivergence(100, gamma=1.05), PredictiveLogLikelihood(100, beta=0.2)]
@@ -80,9 +83,11 @@ class Loss(PyroELBO):  # type: ignore[misc]
         if not any(site["is_observed"] for site in sites):
             raise ValueError("nothing is observed: pass y to the loss, as in svi.step(x, y)")
         objective = weighted.log_weights.new_zeros(())
-        for site in [site for site in sites if not _is_masked_out(site)]:
+        sites = [site for site in sites if not _is_masked_out(site)]
+        self._require_one_count(sites, guide.structure)
+        for site in sites:
             if site["is_observed"]:
-                weight = self._weight(site, guide.structure.data_plates)
+                weight = self._weight(site, guide.structure)
                 objective = objective + weight * self.observed(site, weighted)
             objective = objective - self.regularizer_weight() * self._regularizer(site, weighted, guide)
         return -objective
@@ -118,19 +123,31 @@ class Loss(PyroELBO):  # type: ignore[misc]
             require_own_parameters(model)
         require_own_parameters(guide)
 
-    def _weight(self, site: Site, data_plates: frozenset[str]) -> float | Tensor:
-        """Return num_data over the number of rows of the site, times the scale of the site's plates."""
+    def _weight(self, site: Site, structure: ModelStructure) -> float | Tensor:
+        """Return num_data over the number of rows of the site, times the scale of the site's plates.
+
+        A site whose shape does not follow the rows of the data counts once.
+        """
         if self.num_data is None:
             return site["scale"]
-        sizes = [f.full_size or f.size for f in site["cond_indep_stack"] if f.name in data_plates]
-        if not sizes and isinstance(site["fn"], CollapsedObservation | torch.distributions.Independent):
-            sizes = [site["fn"].event_shape[0]]
-        if not sizes and site["is_observed"]:
+        size = _rows(site, structure)
+        if size is None and site["is_observed"] and site["name"] not in structure.without_rows:
             raise ValueError(
                 f"num_data={self.num_data} cannot weight the observed site {site['name']!r}, which is in no data plate and "
                 "whose distribution has no rows: use likelihood.given(f), or pyro.plate over the data"
             )
-        return site["scale"] * self.num_data / sizes[0] if sizes else site["scale"]
+        return site["scale"] if size is None else site["scale"] * self.num_data / size
+
+    def _require_one_count(self, sites: list[Site], structure: ModelStructure) -> None:
+        """Raise if num_data is to weight observed sites of different numbers of rows."""
+        counts = {site["name"]: _rows(site, structure) for site in sites if site["is_observed"]}
+        counts = {name: count for name, count in counts.items() if count is not None}
+        if self.num_data is not None and len(set(counts.values())) > 1:
+            named = ", ".join(f"{name!r} has {count}" for name, count in counts.items())
+            raise ValueError(
+                f"num_data={self.num_data} cannot weight observed sites of different numbers of rows ({named}): pass all data "
+                "in every step and leave num_data out"
+            )
 
     def _regularizer(self, site: Site, weighted: WeightedTrace, guide: Variational) -> Tensor | float:
         fn, record = site["fn"], weighted.record(site)
@@ -149,7 +166,18 @@ class Loss(PyroELBO):  # type: ignore[misc]
         by_rows = site["name"] in guide.structure.local or any(
             frame.name in guide.structure.data_plates for frame in plates
         )
-        return (self._weight(site, guide.structure.data_plates) if by_rows else site["scale"]) * total
+        return (self._weight(site, guide.structure) if by_rows else site["scale"]) * total
+
+
+def _rows(site: Site, structure: ModelStructure) -> int | None:
+    """Return the number of rows of the data that a site holds; ``None`` if its shape does not follow them."""
+    sizes = [f.full_size or f.size for f in site["cond_indep_stack"] if f.name in structure.data_plates]
+    if sizes:
+        return int(sizes[0])
+    if site["name"] in structure.without_rows:
+        return None
+    has_rows = isinstance(site["fn"], CollapsedObservation | torch.distributions.Independent)
+    return int(site["fn"].event_shape[0]) if has_rows else None
 
 
 def _is_masked_out(site: Site) -> bool:

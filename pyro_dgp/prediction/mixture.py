@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from pyro import distributions as dist
 from torch import Tensor
-from torch.distributions import Distribution, LowRankMultivariateNormal
+from torch.distributions import Distribution, LowRankMultivariateNormal, constraints
 
 from pyro_dgp.internal.optional import optional
 from pyro_dgp.likelihoods import CollapsedObservation
@@ -103,27 +104,53 @@ class Mixture:
         return Mixture(dist.Normal(torch.cat(mean), torch.cat(variance).sqrt(), validate_args=False), self.log_weights)
 
     def cdf(self, value: Tensor) -> Tensor:
-        """Return ``p(y <= value)``, elementwise."""
+        """Return ``p(y <= value)``, elementwise: 0 below the support of y, and 1 above it."""
+        low, high = self._bounds
+        is_below = (value < low) if self._discrete else (value <= low)
+        is_above = value > high
+        inside = torch.where(high.isinf(), low + 1, 0.5 * (low + high))
         try:
-            probability = self._marginals.cdf(value)
+            probability = self._marginals.cdf(torch.where(is_below | is_above, inside, value))
         except NotImplementedError as error:
             raise NotImplementedError(
                 f"{type(self._marginals).__name__} has no cdf, which quantiles, intervals and the PIT (and the CRPS of counts) "
                 "need: give the likelihood a distribution with one, or stay with log_prob, mean and sample"
             ) from error
+        probability = torch.where(is_above, 1.0, torch.where(is_below, 0.0, probability))
         return (self._weights * probability).sum(0)
 
     def quantile(self, level: Tensor) -> Tensor:
         """Return the smallest value with cdf at least ``level``, by bisection; levels ``(Q,)`` lead the result."""
         mean, scale = self.components.mean, self.components.variance.sqrt()
+        mean, scale = mean.nan_to_num(0.0, 0.0, 0.0), scale.nan_to_num(1.0, 1.0)  # heavy tails have none
         low = (mean - 10 * scale).amin(0).expand(*level.shape, *mean.shape[1:]).clone() - 1e-3
         high = (mean + 10 * scale).amax(0).expand(low.shape).clone() + 1e-3
         target = level.reshape(-1, *[1] * (mean.dim() - 1))
+
+        def is_below(values: Tensor) -> Tensor:
+            return torch.stack([self.cdf(each) for each in values]) < target
+
+        for _ in range(60):  # heavy tails reach beyond the bracket
+            short = is_below(high)
+            long = ~is_below(low)
+            if not bool((short | long).any()):
+                break
+            width = high - low
+            low, high = torch.where(long, low - width, low), torch.where(short, high + width, high)
         for _ in range(60):
             middle = 0.5 * (low + high)
-            below = torch.stack([self.cdf(m) for m in middle]) < target
+            below = is_below(middle)
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
         return high.ceil() - (high.ceil() - high > 1 - 1e-6).to(high) if self._discrete else high
+
+    @property
+    def _bounds(self) -> tuple[Tensor, Tensor]:
+        """The least and the greatest value of y under each component; infinite where there is none."""
+        support: Any = self._marginals.support
+        while isinstance(support, constraints.independent):
+            support = support.base_constraint
+        low, high = getattr(support, "lower_bound", -math.inf), getattr(support, "upper_bound", math.inf)
+        return torch.as_tensor(low).to(self.log_weights), torch.as_tensor(high).to(self.log_weights)
 
     @property
     def _discrete(self) -> bool:

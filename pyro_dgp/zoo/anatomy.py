@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
+from torch.distributions import constraints
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.site_handler import Message, SiteHandler
@@ -28,7 +29,8 @@ class Anatomy:
     :ivar discrete: those latent sites that are discrete.
     :ivar observed: sites that hold data.
     :ivar response: the site that holds y.
-    :ivar is_real: whether the response is a real number, not a class or a count.
+    :ivar is_real: whether the response is a real number: no class, no count and no number that must be positive.
+    :ivar exact: Gaussian processes whose function values are observed, without noise.
     :ivar free: parameters without a prior that training may change.
     """
 
@@ -40,6 +42,7 @@ class Anatomy:
     observed: tuple[str, ...]
     response: str | None
     is_real: bool
+    exact: tuple[str, ...]
     free: tuple[str, ...]
 
     @property
@@ -60,13 +63,16 @@ class _Sites(SiteHandler, Messenger):
         super().__init__()
         self.functions: dict[str, int] = {}
         self.sampled: list[str] = []
+        self.exact: list[str] = []
         self.latents: dict[str, Any] = {}
         self.observed: dict[str, tuple[Any, Any]] = {}
 
     def at_function(self, msg: Message, prior: FunctionPrior) -> None:
         """Note the process; where its values are latent, set them to their mean."""
         self.functions[msg["name"]] = prior.num_outputs
-        if not msg["is_observed"]:
+        if msg["is_observed"]:
+            self.exact.append(msg["name"])
+        else:
             self.sampled.append(msg["name"])
             msg["value"] = prior.mean
 
@@ -109,7 +115,8 @@ def anatomy_of(model: nn.Module, x: Tensor, y: Tensor | None) -> Anatomy:
         discrete=tuple(name for name, fn in sites.latents.items() if _is_discrete(fn)),
         observed=tuple(sites.observed),
         response=response,
-        is_real=response is None or not _is_discrete(sites.observed[response][1]),
+        is_real=response is None or _is_real(sites.observed[response][1]),
+        exact=tuple(sites.exact),
         free=free_parameters(model),
     )
 
@@ -133,6 +140,17 @@ def _response(observed: dict[str, tuple[Any, Any]], y: Tensor | None) -> str | N
 
 def _equal(value: Tensor, y: Tensor | None) -> bool:
     return y is not None and value.numel() == y.numel() and torch.equal(value.reshape(-1), y.reshape(-1))
+
+
+def _is_real(fn: Any) -> bool:
+    """Tell whether a distribution is over all real numbers; one that does not say is taken for real."""
+    try:
+        support = fn.support
+    except (AttributeError, NotImplementedError):
+        return True
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    return support is constraints.real
 
 
 def _is_discrete(fn: Any) -> bool:

@@ -67,9 +67,10 @@ class ByMCMC(Inference):
 
     def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""
+        learning_seconds = 0.0
         if free_parameters(model):
             few = replace(settings, inducing=min(settings.inducing, len(x)))
-            self.learner.run(model, x, y, settings=few, progress=silent)
+            learning_seconds = self.learner.run(model, x, y, settings=few, progress=silent).seconds
         site = anatomy_of(model, x, y).response
         kernel = self._made_kernel(model, x, y, settings)
         result = run_chains(
@@ -93,7 +94,7 @@ class ByMCMC(Inference):
             predictor,
             len(x),
             steps,
-            seconds=result.seconds,
+            seconds=learning_seconds + result.seconds,
             draws=result.draws,
             sample_stats=result.stats,
             diagnostics=figures,
@@ -133,7 +134,11 @@ class ByMCMC(Inference):
         if not anatomy.free:
             return []
         named = ", ".join(anatomy.free)
-        return [f"no prior stands on {named}: fixed at the values that {LEARNER_NAME} learns on the same rows"]
+        return [f"no prior stands on {named}: fixed at the values that {self._learner_name} learns on the same rows"]
+
+    @property
+    def _learner_name(self) -> str:
+        return LEARNER_NAME if self.learner == LEARNER else type(self.learner).__name__
 
 
 def predicted_draws(settings: Settings) -> int:

@@ -18,7 +18,7 @@ from pyro_dgp.comparison.gap_study import GapStudy
 from pyro_dgp.comparison.one_method import doubts
 from pyro_dgp.comparison.request import DEFAULT_METHODS, Request, no_progress
 from pyro_dgp.comparison.run import MethodFailedError, run
-from pyro_dgp.data.dataset import Dataset, check
+from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.named import load_named
 from pyro_dgp.data.reading import load
 from pyro_dgp.data.splitting import split
@@ -545,11 +545,3 @@ def test_what_ran_before_a_method_does_not_change_its_figures(tmp_path):
         rows = rows_of(asked(tmp_path / folder, methods=names, settings=settings), quiet)
         figures.append([rows[-1][key] for key in ("nll", "rmse", "validation_nll")])
     assert figures[0] == figures[1]
-
-
-def test_a_target_of_two_values_is_warned_of(caplog):
-    x = np.random.default_rng(0).normal(size=(12, 2))
-    check(Dataset("numbers", x, x[:, 0]))
-    assert not caplog.records
-    check(Dataset("classes", x, (x[:, 0] > 0).astype(float)))
-    assert "the target of 'classes' has two values and is treated as a number" in caplog.text

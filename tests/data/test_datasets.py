@@ -125,11 +125,3 @@ def test_the_extra_that_is_missing_is_named(tmp_path, monkeypatch):
             patch.setitem(sys.modules, package, None)
             with pytest.raises(ImportError, match=rf"needs {package}: pip install 'pyro-dgp\[compare\]'"):
                 read()
-
-
-def test_a_target_of_two_values_is_warned_of(caplog):
-    x = np.random.default_rng(0).normal(size=(12, 2))
-    check(Dataset("numbers", x, x[:, 0]))
-    assert not caplog.records
-    check(Dataset("classes", x, (x[:, 0] > 0).astype(float)))
-    assert "the target of 'classes' has two values and is treated as a number" in caplog.text

@@ -371,6 +371,85 @@ def test_only_data_plates_are_weighted_by_num_data():
     assert abs(draws.mean() - expected) < 4 * draws.std() / math.sqrt(300) + 1e-6
 
 
+class SecondData(OneLayer):
+    """A one-layer model that observes six values besides y; ``write`` says how they are written."""
+
+    def __init__(self, write):
+        super().__init__()
+        self.write = write
+
+    def forward(self, x, y=None):
+        c = pyro.sample("c", dist.Normal(0.0, 1.0))
+        self.write(self, c, torch.linspace(0.2, 0.7, 6, dtype=x.dtype))
+        return super().forward(x, y)
+
+
+def _as_event(model, c, values):
+    pyro.sample("z", dist.Normal(c, 1.0).expand([6]).to_event(1), obs=values)
+
+
+def _as_plate(model, c, values):
+    with pyro.plate("six", 6):
+        pyro.sample("z", dist.Normal(c, 1.0), obs=values)
+
+
+def _as_scalars(model, c, values):
+    for number, value in enumerate(values):
+        pyro.sample(f"z{number}", dist.Normal(c, 1.0), obs=value)
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("write", [_as_event, _as_plate, _as_scalars])
+def test_observations_that_are_no_rows_of_the_data_count_once(write):
+    x, y = regression(12)
+    model = SecondData(write)
+    guide = guided(model, x, y)
+    plain = OneLayer()
+    plain.load_state_dict(model.state_dict())
+    other = guided(plain, x, y)
+    other.load_state_dict({k: v for k, v in guide.state_dict().items() if "latents" not in k})
+    q = guide.components(x, y).trace.nodes["c"]["fn"].base_dist
+    values = torch.linspace(0.2, 0.7, 6)
+    second = -0.5 * ((values - q.mean) ** 2 + q.variance + math.log(2 * math.pi)).sum()
+    kl = torch.distributions.kl_divergence(q, dist.Normal(0.0, 1.0))
+    draws = torch.tensor([ELBO(num_data=1200).loss(model, guide, x, y) for _ in range(400)])
+    expected = ELBO(num_data=1200).loss(plain, other, x, y) + float((kl - second).detach())
+    assert abs(draws.mean() - expected) < 4 * draws.std() / math.sqrt(400) + 1e-6
+
+
+@pytest.mark.usefixtures("local")
+def test_a_second_likelihood_on_other_rows_counts_once():
+    class TwoSets(OneLayer):
+        def forward(self, x, y=None):
+            z = torch.linspace(-1, 1, 6, dtype=x.dtype)[:, None]
+            pyro.sample("z", Gaussian(variance=0.3)(self.gp(z)), obs=z[:, 0])
+            return super().forward(x, y)
+
+    x, y = regression(12)
+    model = TwoSets()
+    guide = guided(model, x, y)
+    weighted = guide.components(x, y)
+    terms = {name: float(ELBO().observed(weighted.trace.nodes[name], weighted).detach()) for name in ("y", "z")}
+    kl = sum(weighted.record(weighted.trace.nodes[name]).regularizer for name in ("y", "z"))
+    assert ELBO(1200).loss(model, guide, x, y) == pytest.approx(float(kl.detach()) - 100 * terms["y"] - terms["z"])
+
+
+@pytest.mark.usefixtures("local")
+def test_num_data_refuses_sites_of_different_numbers_of_rows():
+    class Differences(OneLayer):
+        def forward(self, x, y=None):
+            c = pyro.sample("c", dist.Normal(0.0, 1.0))
+            pyro.sample("d", dist.Normal(c, 1.0).expand([len(x) - 1]).to_event(1), obs=x[1:, 0] - x[:-1, 0])
+            return super().forward(x, y)
+
+    x, y = regression(12)
+    model = Differences()
+    guide = guided(model, x, y)
+    assert math.isfinite(ELBO().loss(model, guide, x, y))
+    with pytest.raises(ValueError, match="'d' has 11, 'y' has 12"):
+        ELBO(1200).loss(model, guide, x, y)
+
+
 @pytest.mark.usefixtures("local")
 def test_batch_axes_are_independent_functions_and_the_bound_holds():
     x, y = regression(10)

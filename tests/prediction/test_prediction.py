@@ -1,6 +1,8 @@
 import math
 
+import numpy as np
 import pytest
+import scipy
 import torch
 from pyro import distributions as dist
 from scipy.integrate import quad
@@ -241,3 +243,44 @@ def test_a_prediction_says_what_it_is():
     one = Prediction(lambda rows: None, 5)
     assert repr(one) == "Prediction(rows=5)"
     assert repr(Prediction(lambda rows: None, 5, torch.Size((2,)))) == "Prediction(rows=5, event_shape=(2,))"
+
+
+def _two(distribution):
+    return Mixture(distribution, torch.tensor([0.3, 0.7]).log())
+
+
+_SHIFT = torch.tensor([[0.0], [0.5]], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("level", [1e-6, 0.01, 0.5, 0.99, 1 - 1e-6])
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("LogNormal", (_SHIFT, torch.full_like(_SHIFT, 2.0))),
+        ("Cauchy", (_SHIFT, torch.ones_like(_SHIFT))),
+        ("Gamma", (0.5 + _SHIFT, torch.ones_like(_SHIFT))),
+        ("Uniform", (_SHIFT, 1.0 + _SHIFT)),
+        ("Exponential", (1 + _SHIFT,)),
+    ],
+)
+def test_quantiles_of_half_lines_and_heavy_tails_equal_those_of_scipy(name, parameters, level):
+    stats = {
+        "LogNormal": lambda shift, scale: scipy.stats.lognorm(scale, scale=np.exp(shift)),
+        "Cauchy": scipy.stats.cauchy,
+        "Gamma": lambda shape, rate: scipy.stats.gamma(shape, scale=1 / rate),
+        "Uniform": lambda low, high: scipy.stats.uniform(low, high - low),
+        "Exponential": lambda rate: scipy.stats.expon(scale=1 / rate),
+    }[name]
+    kind = getattr(dist, name)
+    one = [stats(*(float(parameter[k, 0]) for parameter in parameters)) for k in range(2)]
+    mixture = _two(kind(*parameters, validate_args=True))
+
+    def cdf(value):
+        return 0.3 * one[0].cdf(value) + 0.7 * one[1].cdf(value)
+
+    ends = [each.ppf(level) for each in one]
+    expected = scipy.optimize.brentq(lambda value: cdf(value) - level, min(ends) - 1e-9, max(ends) + 1e-9, xtol=1e-14)
+    quantile = mixture.quantile(torch.tensor([level]))
+    assert float(quantile) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+    for value in (-1.0, 0.0, 0.2, 3.0):
+        assert float(mixture.cdf(torch.tensor([value]))) == pytest.approx(cdf(value), abs=1e-9)

@@ -1,0 +1,112 @@
+"""Targets that are no real numbers, or keep their units: what is standardised, and what is said of it."""
+
+import numpy as np
+import pyro
+import pytest
+import torch
+from pyro import distributions as dist
+
+from pyro_dgp import EllipticalSlice
+from pyro_dgp.comparison.cli import main
+from pyro_dgp.comparison.run import compare
+from pyro_dgp.zoo.by_mcmc import ByMCMC
+from tests.comparison import own_models
+from tests.comparison.test_own_model import COMMAND, FILE, TOY, data, quiet, write_csv
+from tests.examples import OneLayer
+
+
+class Positive(OneLayer):
+    """One layer under a log-normal likelihood."""
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x)).squeeze(-1)
+        return pyro.sample("y", dist.LogNormal(f, 0.3).to_event(1), obs=y)
+
+
+class Observed(OneLayer):
+    """Function values that are observed without noise."""
+
+    def forward(self, x, y=None):
+        return pyro.sample("f", self.gp(x), obs=None if y is None else y[:, None])
+
+
+def two_values():
+    x, y = data(40)
+    return x, (y > 50).astype(float)
+
+
+def said_of(model, x, y, **options):
+    said: list[str] = []
+    result = compare(model, x, y, methods=["svgp"], settings=TOY, say=said.append, **options)
+    return result, " | ".join(said)
+
+
+def test_two_values_are_remarked_on_where_they_are_treated_as_numbers():
+    x, y = two_values()
+    sentence = "the target has two values and is treated as a number"
+    assert sentence in said_of(None, x, y)[1] and sentence in said_of(lambda x: OneLayer(), x, y)[1]
+    assert sentence not in said_of(own_models.Classes, x, y)[1]
+    assert sentence not in said_of(None, *data(40))[1]
+
+
+def test_positive_targets_are_left_as_they_are():
+    x, y = data()
+    result, said = said_of(lambda x: Positive(), x, np.exp(y / 50))
+    assert "of classes, counts or positive numbers: the target is left as it is" in said
+    assert result["svgp"].target.scale == 1.0 and "scores on the target as it is" in str(result)
+    assert (result["svgp"].predict(x).sample((100,)) > 0).all()
+
+
+def test_the_units_of_the_scores_are_named():
+    x, y = data()
+    result, said = said_of(None, x, y, standardize=False)
+    assert "scores on the target in its own units" in str(result) and "in squared units of the target" in said
+    result, said = said_of(None, x, y)
+    assert "scores on the standardised target" in str(result) and "of the standardised target's" in said
+
+
+def test_a_model_object_is_told_that_it_gets_standardised_rows():
+    x, y = data()
+    sentence = "the model gets standardised inputs and targets: say standardize=False"
+    test = (x[24:], y[24:])
+    assert sentence in said_of(OneLayer(), x[:24], y[:24], test=test)[1]
+    assert sentence not in said_of(OneLayer(), x[:24], y[:24], test=test, standardize=False)[1]
+
+
+def test_observed_function_values_are_refused_with_the_remedy():
+    x, y = data()
+    with pytest.raises(ValueError, match="observes y as values of the Gaussian process 'f' without noise: put a like"):
+        compare(lambda x: Observed(), x, y, methods=["svgp"], settings=TOY, say=quiet)
+
+
+def test_a_sampler_made_by_hand_says_what_it_holds_and_counts_the_seconds_of_learning():
+    x, y = data(15)
+    said: list[str] = []
+    slices = ("slices", ByMCMC(EllipticalSlice))
+    compare(None, x, y, methods=[slices], settings=TOY, say=said.append)
+    assert any(sentence.startswith("slices: no prior stands on ") and "dsvi learns" in sentence for sentence in said)
+    learner = ByMCMC(EllipticalSlice, learner=ByMCMC(EllipticalSlice))
+    assert "that ByMCMC learns" in learner.remarks_on(_anatomy(x, y))[0]
+
+
+def _anatomy(x, y):
+    from pyro_dgp.zoo.anatomy import anatomy_of
+
+    return anatomy_of(OneLayer(), torch.tensor(x), torch.tensor(y))
+
+
+def test_new_rows_may_hold_text_beside_the_inputs_and_likelihoods_need_no_cdf(tmp_path, capsys):
+    x, y = data()
+    table, out = write_csv(tmp_path / "wells.csv", x, y), tmp_path / "out"
+    command = ["compare", "--model", f"{FILE}:Heavy", "--data", str(table), *COMMAND, "--output", str(out)]
+    assert main([*command, "--methods", "svgp"]) == 0, capsys.readouterr().err
+    new = tmp_path / "new.csv"
+    new.write_text("name,depth\nfirst,10.0\nsecond,20.0\n")
+    given = ["predict", "--fit", str(out), "--method", "svgp", "--output", str(tmp_path / "predicted.csv"), "--data"]
+    assert main([*given, str(new)]) == 0, capsys.readouterr().err
+    rows = np.genfromtxt(tmp_path / "predicted.csv", delimiter=",", names=True)
+    assert len(rows) == 2 and (rows["quantile_05"] < rows["quantile_95"]).all()
+    (tmp_path / "predicted.csv").unlink()
+    new.write_text("name,depth\nfirst,deep\nsecond,20.0\n")
+    assert main([*given, str(new)]) == 2
+    assert "column 'depth' of the new rows does not hold numbers" in capsys.readouterr().err
