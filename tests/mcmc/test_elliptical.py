@@ -125,6 +125,7 @@ def test_one_layer_has_the_closed_form_posterior():
     torch.testing.assert_close(sampled.mean, exact.mean, atol=0.12, rtol=0)
 
 
+@pytest.mark.slow
 def test_a_hyperparameter_is_integrated_out_like_on_a_grid():
     x = torch.linspace(-1, 1, 10)[:, None]
     y = torch.sin(3 * x[:, 0])
@@ -145,6 +146,7 @@ def test_a_hyperparameter_is_integrated_out_like_on_a_grid():
     assert float(draws.std()) == pytest.approx(float(sd), rel=0.2)
 
 
+@pytest.mark.slow
 def test_every_site_of_two_layers_moves_and_predictions_follow():
     x, y = regression(10)
     for likelihood, target in ((None, y), (Bernoulli(), (y > 0).to(y))):
@@ -173,6 +175,7 @@ class NoisyHidden(PyroModule):
         return pyro.sample("y", dist.Normal(z, 0.4).to_event(1), obs=y)
 
 
+@pytest.mark.slow
 def test_a_prior_that_stands_on_function_values_counts():
     """With z integrated out the noise is 0.3^2 + 0.4^2: the closed form."""
     x, y = torch.tensor([[-1.0], [0.0], [1.0]]), torch.tensor([1.5, -1.0, 1.5])
@@ -196,6 +199,7 @@ class Plated(PyroModule):
         return self.inner(x, y)
 
 
+@pytest.mark.slow
 def test_plates_of_all_their_rows_are_sampled():
     x, y = regression(6)
     draws = run(Plated().requires_grad_(False), x, y, 300)

@@ -77,6 +77,7 @@ def test_function_values_given_inducing_variables_have_the_prior_s_variance():
     assert told[:2].var(-1).min() > 1.8 and told[2].var() < 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [lambda model: WhitenedNUTS(model, max_tree_depth=5), EllipticalSlice])
 def test_one_layer_with_inducing_inputs_at_the_data_has_the_closed_form_posterior(kernel):
     x = torch.linspace(-1, 1, 6)[:, None]

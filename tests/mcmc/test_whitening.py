@@ -105,6 +105,7 @@ def sample(model, x, y, count, warmup=150, depth=5):
     return {name: values.detach() for name, values in mcmc.get_samples().items()}
 
 
+@pytest.mark.slow
 def test_nuts_on_one_layer_gives_the_closed_form_posterior():
     x = torch.linspace(-1, 1, 8)[:, None]
     y = torch.sin(3 * x[:, 0])
@@ -122,6 +123,7 @@ def test_nuts_on_one_layer_gives_the_closed_form_posterior():
     torch.testing.assert_close(sampled.variance, exact.variance, atol=0.1, rtol=0.1)
 
 
+@pytest.mark.slow
 def test_nuts_integrates_a_hyperparameter_out_like_a_grid_does():
     x = torch.linspace(-1, 1, 10)[:, None]
     y = torch.sin(3 * x[:, 0])
