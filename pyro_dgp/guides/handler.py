@@ -13,7 +13,7 @@ from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.guide_pass import GuidePass, SiteRecord
 from pyro_dgp.guides.latents import LatentGuides, shaped_posterior
 from pyro_dgp.guides.site_handler import SiteHandler
-from pyro_dgp.guides.sites import Message, is_random, total_regularizer
+from pyro_dgp.guides.sites import Message, is_random, require_all_groups, total_regularizer
 from pyro_dgp.guides.structure import ModelStructure
 from pyro_dgp.internal.site_names import process_key
 from pyro_dgp.likelihoods import Observation
@@ -61,6 +61,7 @@ class PassHandler(SiteHandler, AutoMessenger):
 
     def at_observation(self, msg: Message, observation: Observation) -> None:
         """Swap the observation for the one whose last layer is integrated out."""
+        require_all_groups(msg)
         gps = {name: (process_key(msg["name"], name), prior) for name, prior in observation.priors.items()}
         if self._pass.initializing:
             self._pass.gps.extend(gps.values())
@@ -82,6 +83,7 @@ class PassHandler(SiteHandler, AutoMessenger):
         if msg["is_observed"]:
             self.at_other(msg)
             return
+        require_all_groups(msg)
         key, run = msg["name"], self._pass
         if run.initializing:
             run.gps.append((key, prior))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.likelihoods import Observation, RowObservation
+from pyro_dgp.processes import Process
 
 Message = dict[str, Any]
 
@@ -62,3 +63,22 @@ def require_kernel_fits(key: str, prior: FunctionPrior) -> None:
         prior.covariance.matrix(prior.x[..., :1, :].unsqueeze(-3))
     except ValueError as error:
         raise ValueError(f"at the Gaussian process {key!r}, {error}") from error
+
+
+def require_groups(key: str, process: Process, prior: FunctionPrior) -> None:
+    """Raise if a GP in a plate, or over a batch of data sets, gets a process that holds one function."""
+    if process.groups != prior.batch_shape:
+        raise ValueError(
+            f"the Gaussian process {key!r} is one function for each of {tuple(prior.batch_shape)} groups, and {type(process).__name__} "
+            "holds one function in all: use InducingPoints for it"
+        )
+
+
+def require_all_groups(site: Message) -> None:
+    """Raise for a GP in a plate that takes a part of its groups."""
+    for frame in site["cond_indep_stack"]:
+        if frame.vectorized and frame.full_size not in (None, frame.size):
+            raise ValueError(
+                f"the Gaussian process site {site['name']!r} stands in the plate {frame.name!r}, which takes {frame.size} of its "
+                f"{frame.full_size} groups, and the guide holds a function for each: let the plate take all groups"
+            )

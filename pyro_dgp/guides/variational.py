@@ -21,7 +21,7 @@ from pyro_dgp.guides.latents import LatentGuides
 from pyro_dgp.guides.loading import missing_latents, missing_processes
 from pyro_dgp.guides.networks import pyro_networks, try_network
 from pyro_dgp.guides.row_dependence import row_dependence
-from pyro_dgp.guides.sites import is_random, require_finite, require_kernel_fits
+from pyro_dgp.guides.sites import is_random, require_finite, require_groups, require_kernel_fits
 from pyro_dgp.guides.structure import ModelStructure, latent_sites
 from pyro_dgp.internal.parameters import keep_parameters_local, module_local_parameters, require_own_parameters
 from pyro_dgp.internal.site_names import is_inside_observation, site_of
@@ -115,7 +115,9 @@ class Variational(PassHandler):
             if "." in key or hasattr(nn.Module, site_of(key)):
                 raise ValueError(f"the site {key!r} cannot name a module of torch: rename it, without a dot")
             require_kernel_fits(key, prior)
-            setattr(self.processes, key, family_of(self._families, key).create(prior, hidden=key not in top))
+            process = family_of(self._families, key).create(prior, hidden=key not in top)
+            require_groups(key, process, prior)
+            setattr(self.processes, key, process)
         self.propagation.initialize({key: prior for key, prior in gps if not is_inside_observation(key)})
         require_used(self._families, [key for key, _ in gps])
 

@@ -14,7 +14,7 @@ from pyro_dgp.likelihoods.conditional import RowObservation
 from pyro_dgp.likelihoods.moments import Moments
 from pyro_dgp.processes import InducingPoints
 from pyro_dgp.processes.conditional_moments import conditional_moments
-from pyro_dgp.processes.inducing import SMALLEST_VARIANCE
+from pyro_dgp.processes.whitened import SMALLEST_VARIANCE, WhitenedGaussian
 from pyro_dgp.propagation import MonteCarlo
 
 #: Inducing inputs ``(M, D)`` by process key, ``h`` or ``y/f``.
@@ -50,7 +50,9 @@ def sparse_moments(prior: FunctionPrior, inputs: Tensor, white: Tensor) -> Momen
     z, x = inputs.unsqueeze(0), prior.x.unsqueeze(-3)
     covariance = prior.covariance
     k_zx = [covariance.matrix(z, x)]
-    loc, change = conditional_moments(covariance.matrix(z), k_zx, white.mT, None, prior.jitter, prior.name)
+    loc, change = conditional_moments(
+        covariance.matrix(z), k_zx, WhitenedGaussian(white.mT, None), prior.jitter, prior.name
+    )
     variance = (covariance.diagonal(x) + change).clamp_min(SMALLEST_VARIANCE).mT
     mean = prior.mean + loc.mT
     return Moments(mean, variance.expand(mean.shape))

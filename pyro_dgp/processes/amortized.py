@@ -13,7 +13,6 @@ from torch import Tensor
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.processes.base import Process
 from pyro_dgp.processes.families import ProcessFamily, require_scales, saved
-from pyro_dgp.processes.inducing import SMALLEST_VARIANCE
 from pyro_dgp.processes.inference_functions import (
     SMALLEST_SCALE,
     AffineMaps,
@@ -23,6 +22,7 @@ from pyro_dgp.processes.inference_functions import (
 )
 from pyro_dgp.processes.marginal import FunctionMarginal
 from pyro_dgp.processes.row_moments import row_moments
+from pyro_dgp.processes.whitened import SMALLEST_VARIANCE
 
 
 class AmortizedProcess(Process):

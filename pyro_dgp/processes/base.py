@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyro.nn import PyroModule
-from torch import Tensor
+from torch import Size, Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.processes.marginal import FunctionMarginal
@@ -14,6 +14,8 @@ class Process(PyroModule):
 
     ``process(prior)`` is the marginal of q(f) at the prior's inputs. Kernel and mean are those of the prior.
 
+    :ivar groups: batch axes of independent functions, each with a q of its own; ``()`` for one function.
+
     >>> import torch
     >>> from pyro_dgp import GaussianProcess, InducingPoints, Matern52, Process
     >>> prior = GaussianProcess(Matern52(), num_outputs=2)(torch.randn(20, 3))
@@ -21,6 +23,8 @@ class Process(PyroModule):
     >>> isinstance(process, Process), process(prior).mean.shape
     (True, torch.Size([20, 2]))
     """
+
+    groups: Size = Size()
 
     def forward(self, prior: FunctionPrior, at: Tensor | None = None) -> FunctionMarginal:
         """Return the marginal of q(f) at ``prior.x``.

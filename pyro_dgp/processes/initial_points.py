@@ -9,6 +9,22 @@ from jaxtyping import Float
 from torch import Tensor
 
 
+def initial_points_of_groups(x: Float[Tensor, "*g n d"], size: int, name: str) -> Float[Tensor, "*g m d"]:
+    """Return the initial points of each group, as many for each; see :func:`initial_points`."""
+    if x.dim() == 2:
+        return initial_points(x, size, name)
+    parts = list(x.reshape(-1, *x.shape[-2:]))
+    if all(torch.equal(part, parts[0]) for part in parts[1:]):
+        return initial_points(parts[0], size, name).repeat(*x.shape[:-2], 1, 1)
+    points = [initial_points(part, size, name) for part in parts]
+    least = min(len(each) for each in points)
+    points = [
+        each if len(each) == least else initial_points(part, least, name)
+        for each, part in zip(points, parts, strict=True)
+    ]
+    return torch.stack(points).reshape(*x.shape[:-2], least, x.shape[-1])
+
+
 def initial_points(x: Float[Tensor, "n d"], size: int, name: str) -> Float[Tensor, "m d"]:
     """Return at most ``size`` k-means centres of the rows of ``x``, with a seed drawn by torch's generator."""
     distinct = torch.unique(x, dim=0)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from pyro_dgp.internal import linalg
+from pyro_dgp.processes.whitened import WhitenedGaussian
 
 
 def plain_moments(
@@ -13,13 +14,7 @@ def plain_moments(
 ) -> tuple[Tensor, Tensor]:
     """Return both moments by the plain formulas, with any batch axes. The fused form is tested against them."""
     projection = linalg.solve_columns(linalg.cholesky(k_zz, jitter, name), k_zx)
-    loc = (mean.unsqueeze(-2) @ projection).squeeze(-2)
-    change = -linalg.column_squares(projection)
-    if scale is None:
-        return loc, change
-    if scale.dim() == 3:
-        return loc, change + linalg.column_squares(scale.mT @ projection)
-    return loc, change + (scale.square().unsqueeze(-2) @ projection.square()).squeeze(-2)
+    return WhitenedGaussian(mean, scale).moments(projection)
 
 
 def plain_row_moments(

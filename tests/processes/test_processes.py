@@ -20,6 +20,7 @@ from pyro_dgp.processes.conditional_moments import conditional_moments
 from pyro_dgp.processes.initial_points import initial_points
 from pyro_dgp.processes.moment_products import FewColumns, ManyColumns, SomeColumns, products_for
 from pyro_dgp.processes.plain_moments import plain_moments
+from pyro_dgp.processes.whitened import WhitenedGaussian
 
 FORMS = [
     InducingPoints(5, covariance=form, per_output=per_output)
@@ -87,7 +88,8 @@ def test_marginals_and_joint_covariance_against_textbook_formulas(family, kernel
 @pytest.mark.parametrize("family", FORMS, ids=str)
 def test_particles_are_a_loop(family):
     prior = setting(batch=(3, 2))
-    process = randomised(family, prior)
+    one = type(prior)(prior.x[0, 0], prior.covariance, prior.mean_function, num_outputs=2, jitter=prior.jitter)
+    process = randomised(family, one)
     q = process(prior)
     for i in range(3):
         for j in range(2):
@@ -221,7 +223,7 @@ def _moments_case(kernels: int, outputs: int, kind: str, columns: int):
         return run
 
     def in_blocks(k_zz, k_zx, *rest):
-        return conditional_moments(k_zz, k_zx.split(6, -1), *rest)
+        return conditional_moments(k_zz, k_zx.split(6, -1), WhitenedGaussian(*rest[:2]), *rest[2:])
 
     return tensors, call(in_blocks), call(plain_moments)
 

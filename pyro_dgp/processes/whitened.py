@@ -1,0 +1,155 @@
+"""Whitened processes: a basis of the function space, and a Gaussian over the coefficients of the basis."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pyro.distributions import constraints
+from pyro.nn import PyroParam
+from torch import Size, Tensor
+
+from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.internal import linalg
+from pyro_dgp.processes.base import Process
+from pyro_dgp.processes.marginal import FunctionMarginal
+
+#: Floor of the variance of function values. The root of 0 has no derivative.
+SMALLEST_VARIANCE = 1e-12
+
+#: Forms of the covariance of q(v).
+KINDS = ("full", "diagonal", "delta")
+
+
+@dataclass(frozen=True)
+class WhitenedGaussian:
+    """The Gaussian ``q(v_d) = N(mean_d, S_d)`` over coefficients whose prior is ``N(0, I)``, with its values read once.
+
+    :ivar mean: means ``(*groups, D_out, M)``.
+    :ivar scale: T ``(*groups, D_out, M, M)`` with ``S = T T'`` (full), standard deviations ``(*groups, D_out, M)``
+        (diagonal), or ``None`` for S = 0 (delta).
+    """
+
+    mean: Tensor
+    scale: Tensor | None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the scale is a triangular factor."""
+        return self.scale is not None and self.scale.dim() > self.mean.dim()
+
+    def regularizer(self) -> Tensor:
+        """Return ``sum_d KL(N(mean_d, S_d) || N(0, I))`` in nats, one number for each group.
+
+        For S = 0, where the KL is infinite, it is ``-sum_d log N(mean_d; 0, I)``.
+        """
+        mean, scale, groups = self.mean, self.scale, self.mean.dim() - 2
+        size = mean.shape[-2] * mean.shape[-1]
+        squares = mean.square().flatten(groups).sum(-1)
+        if scale is None:
+            return 0.5 * squares + 0.5 * size * math.log(2 * math.pi)
+        diagonal = scale.diagonal(dim1=-2, dim2=-1) if self.is_full else scale
+        squares = squares + scale.square().flatten(groups).sum(-1)
+        return 0.5 * (squares - size) - diagonal.abs().log().flatten(groups).sum(-1)
+
+    def moments(self, columns: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ``a' mean_d`` and ``a' (S_d - I) a`` for each whitened column a, both ``(..., D_out or E, n)``.
+
+        :param columns: A ``(..., *groups, E, M, n)``.
+        """
+        loc = (self.mean.unsqueeze(-2) @ columns).squeeze(-2)
+        change = -linalg.column_squares(columns)
+        if self.scale is None:
+            return loc, change
+        if self.is_full:
+            return loc, change + linalg.column_squares(self.scale.mT @ columns)
+        return loc, change + (self.scale.square().unsqueeze(-2) @ columns.square()).squeeze(-2)
+
+    def spread(self, columns: Tensor) -> Tensor:
+        """Return ``a' S_d b`` for all pairs of whitened columns, ``(..., D_out, n, n)``."""
+        if self.scale is None:
+            return columns.new_zeros(()).expand(*columns.shape[:-3], self.mean.shape[-2], *[columns.shape[-1]] * 2)
+        b = self.scale.mT @ columns if self.is_full else self.scale.unsqueeze(-1) * columns
+        return b.mT @ b
+
+
+class WhitenedProcess(Process):
+    """Base of processes ``f(x) = m(x) + a(x)' v + r(x)`` with a Gaussian over the coefficients v of a basis a.
+
+    r is the part of the prior that the basis leaves, with covariance ``k(x, z) - a(x)' a(z)``. Under the prior v is
+    ``N(0, I)``. Under q it is a :class:`WhitenedGaussian`. The marginal at x has mean ``m(x) + a' mean_d`` and variance
+    ``k(x,x) - a'a + a' S_d a``. The regulariser is the KL from the prior of v.
+
+    A subclass gives the basis, as :meth:`columns`. It may override :meth:`moments` by a faster form.
+
+    **Groups.** The prior's batch axes at ``guide.initialize`` (a plate around the site, or a batch of data sets) are
+    independent functions. Each has a q of its own, whose parameters lead with these axes.
+
+    | attribute | shape |
+    |---|---|
+    | ``whitened_mean`` | ``(*groups, D_out, M)`` |
+    | ``whitened_scale`` | full: ``(*groups, D_out, M, M)``, lower triangle used, ``S = T T'``; diagonal: ``(*groups, D_out, M)``, standard deviations |
+    """
+
+    def __init__(self, like: Tensor, shape: Size, covariance: str, scale: float) -> None:
+        """Create q(v) at mean zero.
+
+        :param like: a tensor of the dtype and on the device that are wanted.
+        :param shape: ``(*groups, D_out, M)``.
+        :param covariance: one of :data:`KINDS`.
+        :param scale: initial standard deviation.
+        """
+        super().__init__()
+        self.covariance, self.groups = covariance, Size(shape[:-2])
+        self.whitened_mean = PyroParam(like.new_zeros(shape), event_dim=len(shape))
+        if covariance == "full":
+            tril = scale * torch.eye(shape[-1]).to(like).repeat(*shape[:-1], 1, 1)
+            self.whitened_scale = PyroParam(tril, event_dim=len(shape) + 1)
+        elif covariance == "diagonal":
+            diagonal = like.new_full(shape, scale)
+            self.whitened_scale = PyroParam(diagonal, constraint=constraints.positive, event_dim=len(shape))
+
+    def gaussian(self) -> WhitenedGaussian:
+        """Return q(v), with the parameters read now."""
+        mean: Any = self.whitened_mean
+        if self.covariance == "delta":
+            return WhitenedGaussian(mean, None)
+        scale: Any = self.whitened_scale
+        return WhitenedGaussian(mean, scale.tril() if self.covariance == "full" else scale)
+
+    @abstractmethod
+    def columns(self, prior: FunctionPrior) -> Tensor:
+        """Return the whitened columns A at ``prior.x``, ``(..., E, M, N)`` with ``A'A <= K(x, x)``."""
+
+    def moments(self, prior: FunctionPrior, q: WhitenedGaussian) -> tuple[Tensor, Tensor]:
+        """Return mean, without that of the prior, and variance at ``prior.x``, both ``(..., N, D_out)``."""
+        loc, change = q.moments(self.columns(prior))
+        loc, variance = torch.broadcast_tensors(loc, prior.covariance.diagonal(prior.x.unsqueeze(-3)) + change)
+        return loc.mT, variance.clamp_min(SMALLEST_VARIANCE).mT
+
+    def forward(self, prior: FunctionPrior, at: Tensor | None = None) -> FunctionMarginal:
+        """Return the marginal at ``prior.x``."""
+        q = self.gaussian()
+        if prior.num_outputs != q.mean.shape[-2]:
+            raise ValueError(
+                f"the process of {prior.name!r} has {q.mean.shape[-2]} outputs and the GP has {prior.num_outputs}: "
+                "initialise the guide on this model"
+            )
+        if self.groups and prior.batch_shape[-len(self.groups) :] != self.groups:
+            raise ValueError(
+                f"the guide holds functions of {prior.name!r} for groups of shape {tuple(self.groups)} and the inputs have "
+                f"batch shape {tuple(prior.batch_shape)}: pass inputs for the groups of guide.initialize, (*groups, N, D)"
+            )
+        loc, variance = self.moments(prior, q)
+        regularizer = q.regularizer()
+        if self.groups:
+            regularizer = regularizer.expand(prior.batch_shape)
+
+        def joint() -> Tensor:
+            columns, x = self.columns(prior), prior.x.unsqueeze(-3)
+            return prior.covariance.matrix(x) - columns.mT @ columns + q.spread(columns)
+
+        return FunctionMarginal(prior.mean + loc, variance, regularizer, joint)

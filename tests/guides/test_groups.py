@@ -1,0 +1,225 @@
+"""Groups: a GP in a plate, or over a batch of data sets, is one function for each index and has a posterior for each."""
+
+import pyro
+import pytest
+import torch
+from pyro import distributions as dist
+from pyro.distributions import constraints
+from pyro.infer import SVI, TraceMeanField_ELBO
+from pyro.nn import PyroModule, PyroParam, PyroSample
+from pyro.optim import Adam
+
+from pyro_dgp import (
+    ELBO,
+    RBF,
+    AmortizedInducingPoints,
+    Bernoulli,
+    Gaussian,
+    GaussianProcess,
+    InducingPoints,
+    MonteCarlo,
+    PredictiveLogLikelihood,
+    SigmaPoints,
+    Variational,
+)
+from tests.examples import OneLayer, TwoLayers, TwoSites
+
+pytestmark = pytest.mark.usefixtures("local")
+GROUPS, ROWS = 3, 8
+
+
+class Plated(PyroModule):
+    """A model of one data set, in a plate over groups that share inputs and hyperparameters."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x, y=None):
+        with pyro.plate("groups", GROUPS):
+            return self.inner(x, y)
+
+
+def grouped():
+    x = torch.linspace(-1, 1, ROWS)[:, None]
+    shift = torch.tensor([[-1.0], [0.0], [2.0]])
+    return x, torch.sin(3 * x[:, 0] + shift) + shift
+
+
+def guided(model, x, y, propagation=None, family=None):
+    guide = Variational(model, family or InducingPoints(5), propagation or MonteCarlo(2))
+    guide.initialize(x, y)
+    for name, parameter in guide.named_parameters():
+        if "whitened" in name:
+            parameter.data.add_(0.2 * torch.randn_like(parameter))
+    return guide
+
+
+def parts_of(guide, make, x, y):
+    """Guides of the groups, each with its own slice of the parameters."""
+    parts = []
+    for group in range(GROUPS):
+        model = make()
+        inner = guide.model.inner if hasattr(guide.model, "inner") else guide.model
+        model.load_state_dict(inner.state_dict())
+        part = Variational(model, guide._families, guide.propagation)
+        part.initialize(x if x.dim() == 2 else x[group], y[group])
+        for name, parameter in part.processes.named_parameters():
+            parameter.data.copy_(dict(guide.processes.named_parameters())[name][group])
+        part.propagation.load_state_dict(guide.propagation.state_dict())
+        parts.append(part)
+    return parts
+
+
+@pytest.mark.parametrize("loss", [ELBO, PredictiveLogLikelihood])
+@pytest.mark.parametrize("family", [InducingPoints(5), InducingPoints(5, "diagonal"), InducingPoints(5, "delta", True)])
+@pytest.mark.parametrize("likelihood", [Gaussian, Bernoulli])
+def test_the_objective_of_a_group_plate_is_the_sum_of_those_of_its_groups(loss, family, likelihood):
+    x, y = grouped()
+    y = (y > 0).double() if likelihood is Bernoulli else y
+    guide = guided(Plated(OneLayer(likelihood=likelihood())), x, y, family=family)
+    assert guide.processes._modules["y/f"].whitened_mean.shape == (GROUPS, 1, 5)
+    parts = parts_of(guide, lambda: OneLayer(likelihood=likelihood()), x, y)
+    expected = sum(loss().loss(part.model, part, x, target) for part, target in zip(parts, y, strict=True))
+    assert loss().loss(guide.model, guide, x, y) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_two_layers_of_a_group_plate_and_of_a_batch_of_data_sets_are_those_of_their_groups(batched):
+    x, y = grouped()
+    rule = SigmaPoints("gauss-hermite", 3)
+    if batched:
+        x = torch.stack([x, x + 0.3, 2 * x])
+        guide = guided(TwoLayers(x[0]), x, y, rule)
+    else:
+        guide = guided(Plated(TwoLayers(x)), x, y, rule)
+    parts = parts_of(guide, lambda: TwoLayers(torch.zeros(3, 1)), x, y)
+    inputs = x if batched else [x] * GROUPS
+    expected = sum(ELBO().loss(p.model, p, i, t) for p, i, t in zip(parts, inputs, y, strict=True))
+    assert ELBO().loss(guide.model, guide, x, y) == pytest.approx(expected)
+    num_data = 10 * ROWS
+    expected = sum(ELBO(num_data).loss(p.model, p, i, t) for p, i, t in zip(parts, inputs, y, strict=True))
+    assert ELBO(num_data).loss(guide.model, guide, x, y) == pytest.approx(expected)
+
+
+def test_each_group_comes_to_its_own_exact_posterior():
+    """At the closed-form optimum of q the bound of each group is its evidence, and the sum is that of the model's trace."""
+    x, y = grouped()
+    model = Plated(OneLayer(likelihood=Gaussian(variance=0.04), jitter=1e-10))
+    guide = Variational(model, InducingPoints(ROWS), MonteCarlo(1))
+    guide.initialize(x, y)
+    process = guide.processes._modules["y/f"]
+    prior = model.inner.gp(process.inducing_points[0])
+    factor = prior.scale_tril[0]
+    a = torch.linalg.solve_triangular(
+        factor, prior.covariance.matrix(process.inducing_points[:1], x[None])[0], upper=False
+    )
+    s = torch.linalg.inv(torch.eye(ROWS) + a @ a.T / 0.04)
+    for group in range(GROUPS):
+        process.whitened_scale.data[group, 0] = torch.linalg.cholesky(s)
+        process.whitened_mean.data[group, 0] = s @ a @ y[group] / 0.04
+    trace = pyro.poutine.trace(model).get_trace(x, y)
+    trace.compute_log_prob()
+    exact = trace.nodes["y"]["log_prob"]
+    assert exact.shape == (GROUPS,)
+    assert -ELBO().loss(model, guide, x, y) == pytest.approx(float(exact.sum().detach()), rel=1e-5)
+
+
+def test_stock_mean_field_sees_the_groups():
+    x, y = grouped()
+    guide = guided(Plated(TwoSites()), x, y, MonteCarlo(1))
+    ours = torch.tensor([ELBO().loss(guide.model, guide, x, y) for _ in range(400)])
+    stock = TraceMeanField_ELBO()
+    theirs = torch.tensor([stock.loss(guide.model, guide, x, y) for _ in range(400)])
+    error = (ours.var() / 400 + theirs.var() / 400).sqrt()
+    assert abs(ours.mean() - theirs.mean()) < 4 * error
+    vectorized = TraceMeanField_ELBO(num_particles=200, vectorize_particles=True, max_plate_nesting=1)
+    assert abs(vectorized.loss(guide.model, guide, x, y) - ours.mean()) < 6 * error
+    before = stock.loss(guide.model, guide, x, y)
+    svi = SVI(guide.model, guide, Adam({"lr": 0.05}), stock)
+    for _ in range(100):
+        svi.step(x, y)
+    assert stock.loss(guide.model, guide, x, y) < before
+
+
+class OwnHyperparameters(PyroModule):
+    """Data sets trained at once, each with a lengthscale and a noise variance of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.gp, self.likelihood = GaussianProcess(RBF()), Gaussian()
+        self.gp.kernel.lengthscale = PyroParam(torch.tensor([0.5, 0.7, 1.1]), constraints.positive, event_dim=0)
+        self.likelihood.variance = PyroParam(torch.tensor([0.1, 0.2, 0.3]), constraints.positive, event_dim=0)
+
+    def forward(self, x, y=None):
+        return pyro.sample("y", self.likelihood(self.gp(x)), obs=y)
+
+
+def test_a_batch_of_data_sets_has_hyperparameters_of_its_own():
+    x, y = grouped()
+    x = torch.stack([x, x + 0.3, 2 * x])
+    model = OwnHyperparameters()
+    guide = guided(model, x, y)
+    total = 0.0
+    for group in range(GROUPS):
+        one = OneLayer(RBF(lengthscale=model.gp.kernel.lengthscale[group].item()))
+        one.likelihood = Gaussian(variance=model.likelihood.variance[group].item())
+        part = Variational(one, InducingPoints(5), MonteCarlo(1))
+        part.initialize(x[group], y[group])
+        for name, parameter in part.processes.named_parameters():
+            parameter.data.copy_(dict(guide.processes.named_parameters())[name][group])
+        total += ELBO().loss(one, part, x[group], y[group])
+    assert ELBO().loss(model, guide, x, y) == pytest.approx(total)
+
+
+def test_a_prior_in_the_plate_has_a_value_for_each_group():
+    class Own(Plated):
+        def __init__(self):
+            super().__init__(OneLayer())
+            self.inner.gp.kernel.lengthscale = PyroSample(dist.LogNormal(0.0, 0.2))
+
+    x, y = grouped()
+    guide = guided(Own(), x, y)
+    trace = guide.components(x, y).trace
+    assert trace.nodes["inner.gp.kernel.lengthscale"]["value"].shape == (GROUPS,)
+    assert torch.isfinite(torch.tensor(ELBO().loss(guide.model, guide, x, y)))
+
+
+def test_what_has_no_groups_says_so():
+    x, y = grouped()
+    model = Plated(OneLayer())
+    with pytest.raises(
+        ValueError, match="'y/f' is one function for each of .3,. groups, and AmortizedProcess holds one"
+    ):
+        Variational(model, AmortizedInducingPoints(3), MonteCarlo(2)).initialize(x, y)
+    guide = guided(TwoLayers(x), x.expand(3, ROWS, 1), y)
+    with pytest.raises(
+        ValueError, match="functions of 'hidden' for groups of shape .3,. and the inputs have batch shape"
+    ):
+        ELBO().loss(guide.model, guide, x, y[0])
+
+    class Subsampled(OneLayer):
+        def forward(self, x, y=None):
+            with pyro.plate("groups", 10, subsample_size=3) as index:
+                return pyro.sample("y", self.likelihood(self.gp(x)), obs=None if y is None else y[index])
+
+    with pytest.raises(ValueError, match="'y' stands in the plate 'groups', which takes 3 of its 10 groups"):
+        guided(Subsampled(), x, torch.zeros(10, ROWS))
+
+
+def test_a_saved_guide_has_its_groups_again():
+    x, y = grouped()
+    guide = guided(Plated(OneLayer()), x, y)
+    other = Variational(Plated(OneLayer()), InducingPoints(5), MonteCarlo(2))
+    other.model.load_state_dict(guide.model.state_dict())
+    other.load_state_dict(guide.state_dict())
+    assert ELBO().loss(other.model, other, x, y) == pytest.approx(ELBO().loss(guide.model, guide, x, y))
+
+
+def test_float32_works():
+    torch.set_default_dtype(torch.float32)
+    x, y = grouped()
+    guide = guided(Plated(TwoLayers(x)), x, y)
+    value = ELBO()(guide.model, guide)(x, y)
+    value.backward()
+    assert value.dtype == torch.float32 and torch.isfinite(value)
