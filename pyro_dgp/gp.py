@@ -51,6 +51,11 @@ class GaussianProcess(PyroModule):
 
     def forward(self, x: Any) -> FunctionPrior:
         """The prior at inputs ``x``, with every parameter of kernel and mean read now."""
+        if isinstance(x, FunctionPrior):
+            raise TypeError(
+                f"inputs of a Gaussian process are values, not the distribution over the values of {x.name!r}: sample that layer first, "
+                "as in h = pyro.sample('h', gp(x))"
+            )
         if not isinstance(x, Tensor):
             raise TypeError(
                 f"inputs of a Gaussian process are a tensor, not {type(x).__name__}: use torch.as_tensor(x)"

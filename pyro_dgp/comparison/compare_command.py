@@ -15,6 +15,7 @@ from pyro_dgp.comparison.request import (
     FIRST_FOLDS,
     FIRST_METHODS,
     FIRST_SETTINGS,
+    OF_THE_ZOO,
     Request,
     check,
     default_methods,
@@ -120,6 +121,11 @@ def _request(parsed: argparse.Namespace) -> Request:
     """Build the request from the options. Where neither data nor a model are named, the first example fills in what is not given."""
     model = None if parsed.model is None else model_from_file(parsed.model)
     is_first = parsed.data is None and model is None
+    ignored = [f"--{name}" for name in OF_THE_ZOO if model is not None and getattr(parsed, name) is not None]
+    if ignored:
+        raise ValueError(
+            f"{ignored[0]} describes the library's own model, and --model brings another: write it into that model"
+        )
     base = FIRST_SETTINGS if is_first else Settings()
     given = {f.name: getattr(parsed, f.name) for f in fields(Settings) if getattr(parsed, f.name) is not None}
     if parsed.methods is not None:

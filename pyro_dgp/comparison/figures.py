@@ -73,9 +73,18 @@ def plot_comparison(
     figure.savefig(path, dpi=150)
 
 
+def _converged(row: Row) -> bool:
+    return not (row.get("r_hat_max") or 1.0) > _CONVERGED
+
+
+#: R-hat above which chains have not converged.
+_CONVERGED = 1.05
+
+
 def _title(rows: Sequence[Row], dataset: str) -> str:
-    """One sentence: which method predicts held-out rows best."""
-    known = sorted((row for row in rows if np.isfinite(row["nll"])), key=lambda row: float(row["nll"]))
+    """One sentence: which method predicts held-out rows best, of those whose chains have converged."""
+    known = [row for row in rows if np.isfinite(row["nll"]) and _converged(row)]
+    known = sorted(known, key=lambda row: float(row["nll"]))
     held_out = f"{rows[0]['n_test']} held-out rows" if "folds" not in rows[0] else "held-out rows"
     if len(known) < 2:
         return f"{dataset}: predictions of {held_out}"
@@ -153,9 +162,11 @@ def _by_panels(rows: Sequence[Row], curves: Curves, target_axis: Axis) -> Any:
 
 
 def _name(row: Row, rows: Sequence[Row]) -> str:
-    """The method's name, with its training rows where methods differ in them."""
+    """The method's name, with its training rows where methods differ in them, and a word on chains that have not converged."""
     differ = len({other["n_train"] for other in rows}) > 1
-    return f"{row['method']} ({row['n_train']} training rows)" if differ else str(row["method"])
+    notes = [f"{row['n_train']} training rows"] if differ else []
+    notes += [] if _converged(row) else ["not converged"]
+    return f"{row['method']} ({', '.join(notes)})" if notes else str(row["method"])
 
 
 def _limits(curves: Curves, rows: Sequence[Row], axis: Axis) -> tuple[float, float]:

@@ -70,7 +70,7 @@ class MethodFit:
         if values.ndim != 2 or values.shape[1] != len(self.inputs.mean) or not len(values):
             raise ValueError(
                 f"{self.name!r} was fitted to inputs of {len(self.inputs.mean)} columns and the new ones have shape {values.shape}: "
-                f"give (N, {len(self.inputs.mean)})"
+                f"give (N, {len(self.inputs.mean)}), one row as x[None]"
             )
         if not np.isfinite(values).all():
             raise ValueError("the new inputs hold NaN or infinity: drop or fill such rows")
@@ -103,5 +103,8 @@ def as_array(values: Any) -> Array:
     """Numbers as a float64 array, from an array, a tensor or a table."""
     if isinstance(values, Tensor):
         values = values.detach().cpu().numpy()
-    array: Array = np.asarray(values, dtype=np.float64)
+    try:
+        array: Array = np.asarray(values, dtype=np.float64)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"inputs and targets are numbers: {error}; give each class a number") from error
     return array

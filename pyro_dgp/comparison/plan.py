@@ -97,7 +97,7 @@ def plan_of(request: Request, dataset: Dataset, *, finished: Sequence[Row], say:
         )
         for mask in masks
     ]
-    for remark in _remarks_on_data(request, dataset, anatomy):
+    for remark in (*_remarks_on_data(request, dataset, anatomy), *_remarks_on_twins(methods)):
         say(remark)
     if model is not None and anatomy is not None:
         tried = [method for method in methods if request.model is not None or is_made_by_hand(method)]
@@ -150,6 +150,20 @@ def _remarks_on_data(request: Request, dataset: Dataset, anatomy: Anatomy | None
         said.append(
             "the target has two values and is treated as a number: for classes write a model with the likelihood Bernoulli()"
         )
+    return said
+
+
+def _remarks_on_twins(methods: Sequence[Method]) -> list[str]:
+    """Sentences on methods that differ by the zoo's model alone, and not on a model that is given."""
+    said = []
+    for number, method in enumerate(methods):
+        twins = [
+            other.name
+            for other in methods[:number]
+            if (other.architecture, other.inference) == (method.architecture, method.inference)
+        ]
+        if twins:
+            said.append(f"{method.name} and {twins[0]} are the same inference on this model and give the same figures")
     return said
 
 

@@ -59,8 +59,8 @@ def as_the_model_has_it(settings: Settings, anatomy: Anatomy) -> Settings:
 def refusals(
     methods: Sequence[Method], model: nn.Module, anatomy: Anatomy, part: Part, *, settings: Settings
 ) -> list[str]:
-    """One sentence for each method that cannot fit a user's model; empty if all can."""
-    sentences = []
+    """One sentence for each reason why methods cannot fit a user's model; empty if all can."""
+    reasons: dict[str, list[str]] = {}
     few = _few_rows(part.x_train)
     x, y = part.x_train[few], part.y_train[few]
     for method in methods:
@@ -71,8 +71,8 @@ def refusals(
         except NotPositiveDefiniteError:
             continue  # a few rows at the first step say nothing about the whole run
         except Exception as error:
-            sentences.append(f"{method.name} cannot fit this model: {_sentence(error)}")
-    return sentences
+            reasons.setdefault(_sentence(error), []).append(method.name)
+    return [f"{', '.join(names)} cannot fit this model: {reason}" for reason, names in reasons.items()]
 
 
 def _few_rows(x: Tensor) -> Tensor:
@@ -116,4 +116,9 @@ def _sentence(error: Exception) -> str:
     """An exception in one line, with its kind unless it is a sentence of this library."""
     if isinstance(error, ValueError | NotImplementedError) and str(error).strip():
         return str(error).strip().splitlines()[0]
-    return first_line(error)
+    hint = (
+        " (write forward(self, x, y=None): predictions call the model without targets)"
+        if "positional argument" in str(error)
+        else ""
+    )
+    return first_line(error) + hint

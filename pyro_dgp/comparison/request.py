@@ -43,6 +43,9 @@ FIRST_SETTINGS = Settings(
 )
 FIRST_FOLDS = 4
 
+#: Settings of the zoo's own model, which another model does not have.
+OF_THE_ZOO = ("layers", "width", "kernel")
+
 #: Method by its name in the table, or a name and an inference made by hand.
 Named = str | tuple[str, Inference]
 
@@ -111,6 +114,8 @@ class Request:
         """What results must have in common to stand in one table."""
         config: dict[str, Any] = {"dataset": dataset.name, "data": dataset.fingerprint(), "dtype": self.dtype}
         config |= asdict(self.settings)
+        if self.model is not None:
+            config = {name: value for name, value in config.items() if name not in OF_THE_ZOO}
         config |= {} if self.folds is None else {"folds": self.folds}
         config |= {} if self.standardize else {"standardize": False}
         return config | ({} if self.model is None else self.model.identity())
@@ -189,11 +194,11 @@ def _check_settings(request: Request) -> None:
     for name, least in _LEAST.items():
         value = getattr(settings, name)
         if value is not None and not value >= least:
-            raise ValueError(f"{name.replace('_', '-')} must be at least {least}, got {value}")
+            raise ValueError(f"{name} must be at least {least}, got {value}")
     if settings.seed >= 2**31:
         raise ValueError(f"seed must be below 2**31, got {settings.seed}")
     if not 0 < settings.learning_rate < float("inf"):
-        raise ValueError(f"learning-rate must be a positive number, got {settings.learning_rate}")
+        raise ValueError(f"learning_rate must be a positive number, got {settings.learning_rate}")
     if request.model is None:
         for method in request.chosen():
             method.inference.check(settings)

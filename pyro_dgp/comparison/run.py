@@ -101,6 +101,7 @@ def compare(
     :raises ValueError: for bad input, and for a method that cannot fit the model, before training starts.
     :raises MethodFailedError: at the end, if methods stopped with a numerical error.
     """
+    _check_kinds(methods, settings, progress)
     own = None if model is None else own_model(model)
     columns = tuple(str(column) for column in getattr(x, "columns", ()))
     dataset = Dataset(name, as_array(x), as_array(y), columns=columns)
@@ -129,6 +130,16 @@ def compare(
         resume=resume,
     )
     return run(request, say=say, progress=progress)
+
+
+def _check_kinds(methods: Any, settings: Any, progress: Any) -> None:
+    """Raise for arguments of another kind, which would be misread later."""
+    if isinstance(methods, str):
+        raise TypeError(f"methods is a list of names: write methods=[{methods!r}]")
+    if not isinstance(settings, Settings):
+        raise TypeError(f"settings is a Settings object, such as Settings(epochs=50), not {settings!r}")
+    if not callable(progress):
+        raise TypeError(f"progress is a function from the name of a method to its callback, not {progress!r}")
 
 
 def _test_rows(test: Any, dataset: Dataset) -> tuple[Any, Any]:

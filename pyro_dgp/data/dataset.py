@@ -45,7 +45,8 @@ def check(dataset: Dataset) -> None:
 def _check_shapes(dataset: Dataset) -> None:
     name, x, y = dataset.name, dataset.x, dataset.y
     if x.ndim != 2 or y.shape != (len(x),):
-        raise ValueError(f"{name!r} has inputs {x.shape} and targets {y.shape}: they must be (N, D) and (N,)")
+        one = "; one input is x[:, None]" if x.ndim == 1 else "; one target is y[:, 0]" if y.ndim == 2 else ""
+        raise ValueError(f"{name!r} has inputs {x.shape} and targets {y.shape}: they must be (N, D) and (N,){one}")
     if len(x) == 0:
         raise ValueError(f"{name!r} has zero rows: give a file with data")
     if x.shape[1] == 0:

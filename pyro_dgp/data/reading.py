@@ -112,5 +112,7 @@ def require_numbers(table: Any, name: str) -> None:
     """Raise ``ValueError`` if a column of a table, as pandas has it, holds something else than numbers."""
     is_numeric = optional("pandas", extra="compare", what="reading a table").api.types.is_numeric_dtype
     words = [str(column) for column in table.columns if not is_numeric(table[column])]
+    if words and len(table.columns) == 1 and ";" in words[0]:
+        raise ValueError(f"{name} has the one column {words[0]!r}: separate columns by commas")
     if words:
         raise ValueError(f"column {words[0]!r} of {name} does not hold numbers: encode or drop it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, cast
 
 import torch
@@ -15,6 +16,7 @@ from pyro_dgp.guides.latents import LatentGuides, shaped_posterior
 from pyro_dgp.guides.site_handler import SiteHandler
 from pyro_dgp.guides.sites import Message, is_random, require_all_groups, total_regularizer
 from pyro_dgp.guides.structure import ModelStructure
+from pyro_dgp.internal.errors import first_line
 from pyro_dgp.internal.site_names import process_key
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.processes import Process
@@ -39,6 +41,15 @@ class PassHandler(SiteHandler, AutoMessenger):
         try:
             with self:
                 self.model(*args, **kwargs)
+        except RuntimeError as error:
+            if run.propagation is not None and re.search(
+                "dimensions|size of tensor|Sizes of tensors|shape", str(error)
+            ):
+                raise ValueError(
+                    f"the model ran on its own and failed in the guide, where hidden values are (S, N, D) with one axis more in front "
+                    f"({first_line(error)}): join them with inputs by concatenate_inputs(h, x), and use operations that take leading axes"
+                ) from error
+            raise
         finally:
             self._pass = GuidePass()
             del self._outer_plates, self.args_kwargs

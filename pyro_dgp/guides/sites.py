@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+from pyro.nn import PyroModule
+from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributions import constraints
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.likelihoods import Observation, RowObservation
@@ -48,13 +54,79 @@ def total_regularizer(regularizer: Tensor, prior: FunctionPrior, carried: bool) 
     return regularizer.reshape(*regularizer.shape[: int(carried)], -1).sum(-1)
 
 
-def require_finite(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def require_finite(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raise if a tensor argument of ``guide.initialize`` holds NaN or infinity."""
-    for name, value in (*enumerate(args, 1), *kwargs.items()):
+    forward = model.forward if isinstance(model, nn.Module) else model
+    try:
+        named = inspect.signature(forward).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):
+        named = {str(number): value for number, value in enumerate(args, 1)} | kwargs
+    for name, value in named.items():
         if isinstance(value, Tensor) and not bool(torch.isfinite(value).all()):
             raise ValueError(
                 f"argument {name!r} of guide.initialize holds NaN or infinity: drop or fill such rows before training"
             )
+
+
+def real_observations(trace: Trace) -> dict[str, Tensor]:
+    """Return the observed values of a trace that a Gaussian or another real distribution explains, by site."""
+    sites = [site for site in trace.nodes.values() if is_random(site) and site["is_observed"]]
+    return {site["name"]: site["value"] for site in sites if is_real(site["fn"])}
+
+
+def is_real(fn: Any) -> bool:
+    """Tell whether a distribution is over all real numbers; one that does not say is taken for real."""
+    try:
+        support = fn.support
+    except (AttributeError, NotImplementedError):
+        return True
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    return support is constraints.real
+
+
+#: Ratio of the scale of inputs or targets to 1 beyond which a warning is given: kernels and likelihoods start near 1.
+_FAR = 10.0
+
+
+def warn_of_scales(x: Tensor, observed: Mapping[str, Tensor]) -> None:
+    """Warn of inputs and targets in raw units.
+
+    :param x: inputs ``(..., N, D)`` of the first GP.
+    :param observed: real values by the name of the observed site.
+    """
+    spread = x.detach().reshape(-1, x.shape[-1]).std(0, correction=0)
+    far = torch.nonzero((spread > _FAR) | ((spread < 1 / _FAR**2) & (spread > 0)))
+    if len(far):
+        column = int(far[0])
+        warnings.warn(
+            f"input column {column} has a standard deviation of {float(spread[column]):.3g}, and lengthscales start near 1: standardise "
+            "inputs, x = (x - x.mean(0)) / x.std(0), or start the lengthscales at the scale of the inputs",
+            stacklevel=4,
+        )
+    for name, value in observed.items():
+        value = value.detach()
+        mean, scale = float(value.mean()), float(value.std(correction=0))
+        if max(abs(mean), scale) > _FAR:
+            warnings.warn(
+                f"the target of the site {name!r} has mean {mean:.3g} and standard deviation {scale:.3g}, and the prior starts near mean 0 "
+                "and variance 1: standardise targets, y = (y - y.mean()) / y.std()",
+                stacklevel=4,
+            )
+
+
+def warn_of_unread_priors(model: nn.Module, trace: Trace) -> None:
+    """Warn of priors on attributes that no forward reads, as a misspelt name leaves them."""
+    for module in model.modules():
+        if not isinstance(module, PyroModule):
+            continue
+        for attribute in module._pyro_samples:
+            name = f"{module._pyro_name}.{attribute}" if module._pyro_name else attribute
+            if name not in trace.nodes:
+                warnings.warn(
+                    f"the prior on {name!r} is read by no forward of the model, so it changes nothing: look at the spelling of the attribute",
+                    stacklevel=4,
+                )
 
 
 def require_kernel_fits(key: str, prior: FunctionPrior) -> None:

@@ -21,13 +21,21 @@ from pyro_dgp.guides.latents import LatentGuides
 from pyro_dgp.guides.loading import missing_latents, missing_processes
 from pyro_dgp.guides.networks import pyro_networks, try_network
 from pyro_dgp.guides.row_dependence import row_dependence
-from pyro_dgp.guides.sites import is_random, require_finite, require_groups, require_kernel_fits
+from pyro_dgp.guides.sites import (
+    is_random,
+    real_observations,
+    require_finite,
+    require_groups,
+    require_kernel_fits,
+    warn_of_scales,
+    warn_of_unread_priors,
+)
 from pyro_dgp.guides.structure import ModelStructure, latent_sites
 from pyro_dgp.internal.parameters import keep_parameters_local, module_local_parameters, require_own_parameters
 from pyro_dgp.internal.site_names import is_inside_observation, site_of
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.processes.families import Families, family_of, require_families, require_used
-from pyro_dgp.propagation import Propagation
+from pyro_dgp.propagation import MonteCarlo, Propagation
 
 
 class Variational(PassHandler):
@@ -44,7 +52,7 @@ class Variational(PassHandler):
     :param model: the model. Its sites have one value ``(..., N, D_out)`` for each GP, and observations of any name.
     :param processes: one family for all GPs, or a mapping to families from site names (``"y"``) or process names
         (``"y/f"``).
-    :param propagation: how hidden layers are carried.
+    :param propagation: how hidden layers are carried; ten samples if not given. A model without hidden layers needs none.
     :param latents: a Pyro messenger guide whose ``get_posterior`` serves the other latent sites. One that holds values
         for each row of the data, as the default mean-field normal does, leaves new rows to the prior; any other serves
         new rows too.
@@ -67,7 +75,7 @@ class Variational(PassHandler):
         self,
         model: Any,
         processes: Families,
-        propagation: Propagation,
+        propagation: Propagation = MonteCarlo(10),
         *,
         latents: AutoMessenger | None = None,
         networks: Mapping[str, nn.Module] | None = None,
@@ -95,7 +103,7 @@ class Variational(PassHandler):
         carried through the means of the layers. A second call replaces the processes. NaN or infinity in a tensor
         raises.
         """
-        require_finite(args, kwargs)
+        require_finite(self.model, args, kwargs)
         self.processes, self._structure = PyroModule(), None
         run = GuidePass(initializing=True)
         with module_local_parameters(*[m for m in (self, self.model) if isinstance(m, nn.Module)]):
@@ -104,6 +112,9 @@ class Variational(PassHandler):
             self._create_processes(run.gps)
             self._create_latents(args, kwargs)
             self._structure = ModelStructure.of(self.trace, run.gps, dependence)
+            warn_of_scales(run.gps[0][1].x, real_observations(self.trace))
+            if isinstance(self.model, nn.Module):
+                warn_of_unread_priors(self.model, self.trace)
 
     def _create_processes(self, gps: Sequence[tuple[str, FunctionPrior]]) -> None:
         if not gps:

@@ -31,4 +31,9 @@ def check_target(y: Any, shape: Size, like: Tensor) -> None:
         raise ValueError(f"y has shape {tuple(y.shape)}; for one output it is (N,): pass y.squeeze(-1)")
     if y.shape[-len(shape) :] != shape:
         wanted = ", ".join(map(str, shape))
+        if y.dim() == len(shape) - 1 and shape[-1] == 1 and y.shape[-1] == shape[0]:
+            raise ValueError(
+                f"y has shape {tuple(y.shape)}, but its distribution makes it (..., {wanted}): function values have an axis of outputs, "
+                "take the one output as f[..., 0]"
+            )
         raise ValueError(f"y has shape {tuple(y.shape)}, but the inputs and the likelihood make it (..., {wanted})")

@@ -81,7 +81,10 @@ class Loss(PyroELBO):  # type: ignore[misc]
         weighted = guide.components(*args, **kwargs)
         sites = [site for site in weighted.trace.nodes.values() if is_random(site)]
         if not any(site["is_observed"] for site in sites):
-            raise ValueError("nothing is observed: pass y to the loss, as in svi.step(x, y)")
+            raise ValueError(
+                "nothing is observed: pass y to the loss, as in svi.step(x, y), and hand it on in the model, as in "
+                "pyro.sample('y', likelihood(gp(x)), obs=y)"
+            )
         objective = weighted.log_weights.new_zeros(())
         sites = [site for site in sites if not _is_masked_out(site)]
         self._require_one_count(sites, guide.structure)
@@ -134,7 +137,8 @@ class Loss(PyroELBO):  # type: ignore[misc]
         if size is None and site["is_observed"] and site["name"] not in structure.without_rows:
             raise ValueError(
                 f"num_data={self.num_data} cannot weight the observed site {site['name']!r}, which is in no data plate and "
-                "whose distribution has no rows: use likelihood.given(f), or pyro.plate over the data"
+                "whose distribution has no rows: make them an event, as in Poisson(f[..., 0].exp()).to_event(1), or use a likelihood "
+                "of this library, as in likelihood(gp(x))"
             )
         return site["scale"] if size is None else site["scale"] * self.num_data / size
 

@@ -106,7 +106,7 @@ class Mixture:
     def cdf(self, value: Tensor) -> Tensor:
         """Return ``p(y <= value)``, elementwise: 0 below the support of y, and 1 above it."""
         low, high = self._bounds
-        is_below = (value < low) if self._discrete else (value <= low)
+        is_below = (value < low) if self.is_discrete else (value <= low)
         is_above = value > high
         inside = torch.where(high.isinf(), low + 1, 0.5 * (low + high))
         try:
@@ -141,7 +141,7 @@ class Mixture:
             middle = 0.5 * (low + high)
             below = is_below(middle)
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        return high.ceil() - (high.ceil() - high > 1 - 1e-6).to(high) if self._discrete else high
+        return high.ceil() - (high.ceil() - high > 1 - 1e-6).to(high) if self.is_discrete else high
 
     @property
     def _bounds(self) -> tuple[Tensor, Tensor]:
@@ -153,7 +153,8 @@ class Mixture:
         return torch.as_tensor(low).to(self.log_weights), torch.as_tensor(high).to(self.log_weights)
 
     @property
-    def _discrete(self) -> bool:
+    def is_discrete(self) -> bool:
+        """Whether the target is a class or a count."""
         support: Any = self.components.support
         return bool(support.is_discrete)
 
@@ -172,7 +173,7 @@ class Mixture:
         """
         if isinstance(marginals := self._marginals, torch.distributions.Normal):
             return _normal_crps(marginals, self._weights, value)
-        if self._discrete:
+        if self.is_discrete:
             top = int(max(float(self.quantile(self.log_weights.new_tensor([1 - 1e-9])).max()), float(value.max())))
             steps = torch.arange(0, top + 1, dtype=value.dtype, device=value.device)
             return torch.stack([(self.cdf(k.expand_as(value)) - (value <= k).to(value)).square() for k in steps]).sum(0)

@@ -86,6 +86,11 @@ class Prediction(TorchDistribution):
             yield self._mixture(start), value[start : start + self._batch_size]
 
     @property
+    def is_discrete(self) -> bool:
+        """Whether the target is a class or a count."""
+        return self._mixture(0).is_discrete
+
+    @property
     def seed(self) -> int:
         """Seed by which the mixtures are drawn, for use where functions or targets are drawn from them."""
         return self._seed

@@ -46,9 +46,10 @@ def scores(prediction: Prediction, y: Tensor, target_scale: float | Tensor = 1.0
 
 
 def pit(prediction: Prediction, y: Tensor) -> Tensor:
-    """Return the probability integral transform ``F(y_n)``, elementwise.
+    """Return the probability integral transform ``F(y_n)``, elementwise; uniform on (0, 1) if predictions are calibrated.
 
-    It is uniform on (0, 1) if predictions of a continuous target are calibrated.
+    For classes and counts it is randomised, a uniform draw between ``F(y_n - 1)`` and ``F(y_n)`` (Czado, Gneiting and Held
+    2009, Eq. 1), with the seed of the prediction.
 
     >>> import pyro.distributions as dist, torch
     >>> from pyro_dgp import Mixture, Prediction, pit
@@ -58,7 +59,13 @@ def pit(prediction: Prediction, y: Tensor) -> Tensor:
     [0.5, 1.0]
     """
     with torch.no_grad():
-        return prediction.cdf(y)
+        upper = prediction.cdf(y)
+        if not prediction.is_discrete:
+            return upper
+        lower = prediction.cdf(y - 1)
+        generator = torch.Generator(y.device).manual_seed(prediction.seed)
+        drawn = torch.rand(y.shape, generator=generator, dtype=upper.dtype, device=y.device)
+        return lower + drawn * (upper - lower)
 
 
 def coverage(prediction: Prediction, y: Tensor, levels: Tensor | Sequence[float]) -> Tensor:

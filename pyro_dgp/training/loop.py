@@ -68,6 +68,10 @@ class FitResult:
     losses: list[float] = field(default_factory=list)
     seconds: float = 0.0
 
+    def __repr__(self) -> str:
+        last = f", last loss {self.losses[-1]:.4g}" if self.losses else ""
+        return f"{type(self).__name__}({len(self.losses)} steps{last}, {self.seconds:.1f} s)"
+
 
 def steps_for(epochs: int, rows: int, batch_size: int) -> int:
     """Return the number of steps in ``epochs`` passes over ``rows`` observations."""

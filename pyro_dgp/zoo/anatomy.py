@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
-from torch.distributions import constraints
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.site_handler import Message, SiteHandler
-from pyro_dgp.guides.sites import is_random
+from pyro_dgp.guides.sites import is_random, is_real
 from pyro_dgp.internal.parameters import evaluating, module_local_parameters
 from pyro_dgp.internal.site_names import is_inside_observation, process_key
 from pyro_dgp.likelihoods import Observation
@@ -115,7 +114,7 @@ def anatomy_of(model: nn.Module, x: Tensor, y: Tensor | None) -> Anatomy:
         discrete=tuple(name for name, fn in sites.latents.items() if _is_discrete(fn)),
         observed=tuple(sites.observed),
         response=response,
-        is_real=response is None or _is_real(sites.observed[response][1]),
+        is_real=response is None or is_real(sites.observed[response][1]),
         exact=tuple(sites.exact),
         free=free_parameters(model),
     )
@@ -140,17 +139,6 @@ def _response(observed: dict[str, tuple[Any, Any]], y: Tensor | None) -> str | N
 
 def _equal(value: Tensor, y: Tensor | None) -> bool:
     return y is not None and value.numel() == y.numel() and torch.equal(value.reshape(-1), y.reshape(-1))
-
-
-def _is_real(fn: Any) -> bool:
-    """Tell whether a distribution is over all real numbers; one that does not say is taken for real."""
-    try:
-        support = fn.support
-    except (AttributeError, NotImplementedError):
-        return True
-    while isinstance(support, constraints.independent):
-        support = support.base_constraint
-    return support is constraints.real
 
 
 def _is_discrete(fn: Any) -> bool:

@@ -10,6 +10,7 @@ from pyro_dgp import EllipticalSlice
 from pyro_dgp.comparison.cli import main
 from pyro_dgp.comparison.run import compare
 from pyro_dgp.zoo.by_mcmc import ByMCMC
+from pyro_dgp.zoo.settings import Settings
 from tests.comparison import own_models
 from tests.comparison.test_own_model import COMMAND, FILE, TOY, data, quiet, write_csv
 from tests.examples import OneLayer
@@ -59,7 +60,7 @@ def test_positive_targets_are_left_as_they_are():
 
 def test_the_units_of_the_scores_are_named():
     x, y = data()
-    result, said = said_of(None, x, y, standardize=False)
+    result, said = said_of(None, x / 50, y / 50, standardize=False)
     assert "scores on the target in its own units" in str(result) and "in squared units of the target" in said
     result, said = said_of(None, x, y)
     assert "scores on the standardised target" in str(result) and "of the standardised target's" in said
@@ -68,6 +69,7 @@ def test_the_units_of_the_scores_are_named():
 def test_a_model_object_is_told_that_it_gets_standardised_rows():
     x, y = data()
     sentence = "the model gets standardised inputs and targets: say standardize=False"
+    x, y = x / 50, y / 50
     test = (x[24:], y[24:])
     assert sentence in said_of(OneLayer(), x[:24], y[:24], test=test)[1]
     assert sentence not in said_of(OneLayer(), x[:24], y[:24], test=test, standardize=False)[1]
@@ -110,3 +112,66 @@ def test_new_rows_may_hold_text_beside_the_inputs_and_likelihoods_need_no_cdf(tm
     new.write_text("name,depth\nfirst,deep\nsecond,20.0\n")
     assert main([*given, str(new)]) == 2
     assert "column 'depth' of the new rows does not hold numbers" in capsys.readouterr().err
+
+
+def test_methods_that_are_one_inference_on_an_own_model_are_named():
+    x, y = data()
+    said: list[str] = []
+    result = compare(lambda x: OneLayer(), x, y, methods=["svgp", "dsvi"], settings=TOY, say=said.append)
+    assert "dsvi and svgp are the same inference on this model and give the same figures" in said
+    assert result.rows[0]["nll"] == result.rows[1]["nll"]
+    said.clear()
+    compare(None, x, y, methods=["svgp", "dsvi"], settings=TOY, say=said.append)
+    assert not [sentence for sentence in said if "same inference" in sentence]
+
+
+def test_options_of_the_library_s_model_are_refused_beside_another_and_not_recorded(tmp_path, capsys):
+    x, y = data()
+    table = write_csv(tmp_path / "wells.csv", x, y)
+    command = ["compare", "--model", f"{FILE}:Skip", "--data", str(table), "--output", str(tmp_path / "out")]
+    assert main([*command, "--width", "7"]) == 2
+    assert "--width describes the library's own model, and --model brings another" in capsys.readouterr().err
+    result = compare(lambda x: OneLayer(), x, y, methods=["svgp"], settings=TOY, say=quiet)
+    assert not {"layers", "width", "kernel"} & result.rows[0]["config"].keys()
+
+
+@pytest.mark.parametrize(
+    ("sentence", "change"),
+    [
+        ("methods is a list of names: write methods=.'dsvi'.|parameter 'methods'", {"methods": "dsvi"}),
+        (
+            "settings is a Settings object, such as Settings.epochs=50.|parameter 'settings'",
+            {"settings": {"epochs": 3}},
+        ),
+        ("progress is a function from the name of a method|parameter 'progress'", {"progress": False}),
+        (r"one input is x\[:, None\]", {"x": np.arange(30.0)}),
+        (r"one target is y\[:, 0\]", {"y": np.ones((30, 1))}),
+        ("inputs and targets are numbers: .* give each class a number", {"y": np.array(["a"] * 30)}),
+        ("mcmc_samples must be at least 8, got 2", {"settings": Settings(mcmc_samples=2)}),
+    ],
+)
+def test_what_is_given_wrongly_is_one_sentence_with_the_remedy(sentence, change):
+    x, y = data()
+    given = {"x": x, "y": y, "methods": ["svgp"], "settings": TOY} | change
+    with pytest.raises((ValueError, TypeError), match=sentence) as caught:
+        compare(None, say=quiet, **given)
+    assert "\n" not in str(caught.value) or "typechecking" in str(caught.value)  # the tests check types as well
+
+
+def test_one_reason_is_said_once_for_all_methods():
+    class NeedsTargets(OneLayer):
+        def forward(self, x, y):
+            return super().forward(x, y)
+
+    x, y = data()
+    with pytest.raises(
+        ValueError, match="svgp, ppgpr cannot fit this model: .*write forward.self, x, y=None."
+    ) as caught:
+        compare(lambda x: NeedsTargets(), x, y, methods=["svgp", "ppgpr"], settings=TOY, say=quiet)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_with_semicolons_is_named(tmp_path, capsys):
+    (tmp_path / "t.csv").write_text("a;b\n1;2\n3;4\n")
+    assert main(["compare", "--data", str(tmp_path / "t.csv"), "--output", str(tmp_path / "out")]) == 2
+    assert "'t.csv' has the one column 'a;b': separate columns by commas" in capsys.readouterr().err

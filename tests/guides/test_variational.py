@@ -146,7 +146,7 @@ def test_numbers_that_are_none_are_named_at_the_start(bad):
     guide = Variational(OneLayer(), InducingPoints(4), MonteCarlo(2))
     spoiled_x, spoiled = x.clone(), y.clone()
     spoiled_x[3], spoiled[7] = bad, bad
-    for args, kwargs, name in (((spoiled_x, y), {}, "1"), ((x, spoiled), {}, "2"), ((x,), {"y": spoiled}, "'y'")):
+    for args, kwargs, name in (((spoiled_x, y), {}, "'x'"), ((x, spoiled), {}, "'y'"), ((x,), {"y": spoiled}, "'y'")):
         with pytest.raises(ValueError, match=f"argument {name} of guide.initialize holds NaN or infinity"):
             guide.initialize(*args, **kwargs)
     assert not guide.is_initialized
@@ -346,3 +346,46 @@ def test_a_model_with_another_name_for_a_layer_is_named(local):
     other.load_state_dict(guide.state_dict())
     with pytest.raises(ValueError, match="no process for the GP 'z': initialize met"):
         predict(other, x)
+
+
+def test_raw_units_are_warned_of():
+    x, y = regression(20)
+    guide = Variational(OneLayer(), InducingPoints(4))
+    guide.initialize(x, y)
+    with pytest.warns(UserWarning, match="input column 0 has a standard deviation of .*: standardise inputs"):
+        guide.initialize(100 * x, y)
+    with pytest.warns(UserWarning, match="the target of the site 'y' has mean 1e.03 .*: standardise targets"):
+        guide.initialize(x, y + 1000)
+    guide = Variational(OneLayer(likelihood=Bernoulli()), InducingPoints(4))
+    guide.initialize(x, (y > 0).double())
+
+
+def test_a_prior_that_nobody_reads_is_warned_of():
+    x, y = regression(20)
+    model = OneLayer()
+    model.likelihood.noise = PyroSample(dist.LogNormal(0.0, 1.0))
+    with pytest.warns(UserWarning, match="the prior on 'likelihood.noise' is read by no forward"):
+        Variational(model, InducingPoints(4)).initialize(x, y)
+
+
+def test_models_written_for_one_draw_alone_are_told_of_the_axis_of_components():
+    class Cat(TwoLayers):
+        def forward(self, x, y=None):
+            h = pyro.sample("h", self.hidden(x))
+            return pyro.sample("y", self.likelihood(self.wide(torch.cat([h, x], -1))), obs=y)
+
+    class Unsampled(TwoLayers):
+        def forward(self, x, y=None):
+            return pyro.sample("y", self.likelihood(self.top(self.hidden(x))), obs=y)
+
+    x, y = regression(20)
+    model = Cat(x)
+    model.wide = GaussianProcess(RBF(3))
+    guide = Variational(model, InducingPoints(4))
+    guide.initialize(x, y)
+    with pytest.raises(
+        ValueError, match="failed in the guide, where hidden values are .S, N, D.* concatenate_inputs.h, x."
+    ):
+        ELBO().loss(model, guide, x, y)
+    with pytest.raises(TypeError, match="not the distribution over the values of 'hidden': sample that layer first"):
+        Variational(Unsampled(x), InducingPoints(4)).initialize(x, y)

@@ -284,3 +284,16 @@ def test_quantiles_of_half_lines_and_heavy_tails_equal_those_of_scipy(name, para
     assert float(quantile) == pytest.approx(expected, rel=1e-6, abs=1e-9)
     for value in (-1.0, 0.0, 0.2, 3.0):
         assert float(mixture.cdf(torch.tensor([value]))) == pytest.approx(cdf(value), abs=1e-9)
+
+
+@pytest.mark.parametrize("probability", [0.2, 0.9])
+def test_the_pit_of_classes_and_counts_is_uniform_where_predictions_are_right(probability):
+    rows = 20_000
+    chance = torch.full((1, rows), probability)
+    prediction = Prediction(lambda part: Mixture(Binary(logits=chance[:, part].logit()), torch.zeros(1)), rows)
+    y = torch.bernoulli(chance[0])
+    shares = coverage(prediction, y, [0.3, 0.5, 0.9])
+    error = 4 * (torch.tensor([0.3, 0.5, 0.9]) * torch.tensor([0.7, 0.5, 0.1]) / rows).sqrt()
+    assert ((shares - torch.tensor([0.3, 0.5, 0.9])).abs() < error).all()
+    assert torch.equal(pit(prediction, y), pit(prediction, y))
+    assert scipy.stats.kstest(pit(prediction, y).numpy(), "uniform").pvalue > 1e-3
