@@ -15,6 +15,7 @@ from torch.distributions import biject_to, transform_to
 from torch.distributions.transforms import Transform
 
 from pyro_dgp.internal import linalg
+from pyro_dgp.internal.plates import refuse_data_plate
 from pyro_dgp.kernels import Covariance, Kernel
 from pyro_dgp.means import Mean, MeanFunction, Zero
 
@@ -177,6 +178,8 @@ class FunctionPrior(TorchDistribution):
         shape = Size(batch_shape)
         if shape == self.batch_shape:
             return self
+        rows = self.event_shape[0]
+        refuse_data_plate(rows, f"a sample of the Gaussian process {self.name!r} at {rows} rows")
         x = self.x.expand(*shape, *self.x.shape[-2:])
         return FunctionPrior(
             x, self.covariance, self.mean_function, num_outputs=self.num_outputs, jitter=self.jitter, name=self.name

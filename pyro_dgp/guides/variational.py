@@ -31,7 +31,14 @@ from pyro_dgp.guides.sites import (
     warn_of_unread_priors,
 )
 from pyro_dgp.guides.structure import ModelStructure, latent_sites
-from pyro_dgp.internal.parameters import keep_parameters_local, module_local_parameters, require_own_parameters
+from pyro_dgp.internal.callers import refuse_pairs_of_traces
+from pyro_dgp.internal.parameters import (
+    keep_parameters_local,
+    module_local_parameters,
+    modules_of,
+    require_names_of_their_own,
+    require_own_parameters,
+)
 from pyro_dgp.internal.site_names import is_inside_observation, site_of
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.processes.families import Families, family_of, require_families, require_used
@@ -93,6 +100,7 @@ class Variational(PassHandler):
         self.networks = pyro_networks(networks or {})
         self._latent_guides = LatentGuides(self.latents, self.networks)
         self._structure: ModelStructure | None = None
+        self._modules_of_model: tuple[nn.Module, ...] = ()
         self._pass = GuidePass()
 
     @torch.no_grad()
@@ -106,15 +114,16 @@ class Variational(PassHandler):
         require_finite(self.model, args, kwargs)
         self.processes, self._structure = PyroModule(), None
         run = GuidePass(initializing=True)
-        with module_local_parameters(*[m for m in (self, self.model) if isinstance(m, nn.Module)]):
+        self._modules_of_model = tuple(modules_of(self.model))
+        with module_local_parameters(self, *self._modules_of_model):
             dependence = row_dependence(self.model, args, kwargs)
             self._run_model(run, args, kwargs)
             self._create_processes(run.gps)
             self._create_latents(args, kwargs)
             self._structure = ModelStructure.of(self.trace, run.gps, dependence)
             warn_of_scales(run.gps[0][1].x, real_observations(self.trace))
-            if isinstance(self.model, nn.Module):
-                warn_of_unread_priors(self.model, self.trace)
+            for module in self._modules_of_model:
+                warn_of_unread_priors(module, self.trace)
 
     def _create_processes(self, gps: Sequence[tuple[str, FunctionPrior]]) -> None:
         if not gps:
@@ -174,6 +183,9 @@ class Variational(PassHandler):
         """Draw every site once, as an ordinary Pyro guide. With ``y=None`` the draw includes the observation."""
         self.require_initialized()
         require_own_parameters(self)
+        require_names_of_their_own(*self.model_modules)
+        if self.hidden:
+            refuse_pairs_of_traces(self.hidden)
         run = GuidePass()
         if self.propagation.looks_at_mean:
             first = GuidePass(self.propagation)
@@ -205,6 +217,13 @@ class Variational(PassHandler):
         self._run_model(run, args, kwargs)
         assert run.propagation is not None
         return WeightedTrace(self.trace, run.propagation.log_weights(next(self.processes.parameters())))
+
+    @property
+    def model_modules(self) -> tuple[nn.Module, ...]:
+        """Modules that the model runs: the model itself, or those that a function or a handler around a model names."""
+        if not self._modules_of_model:
+            self._modules_of_model = tuple(modules_of(self.model))
+        return self._modules_of_model
 
     @property
     def is_initialized(self) -> bool:

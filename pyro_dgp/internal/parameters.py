@@ -102,27 +102,60 @@ def evaluating(*roots: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def require_own_parameters(root: nn.Module) -> None:
-    """Raise if Pyro's global store holds another object's parameter under a name that ``root`` is about to use.
+def shared_parameter(*roots: nn.Module) -> str | None:
+    """Return a name that two parameters of different modules have in Pyro, or ``None``.
+
+    Modules that are attributes of a ``PyroModule`` are named by their path. Those in a plain ``torch.nn.Module``, in its
+    containers, or beside a function have no path, so that two of a kind have the same names.
+    """
+    owners: dict[str, int] = {}
+    for root in roots:
+        for module in root.modules():
+            for name, parameter in _pyro_parameters(module):
+                if owners.setdefault(name, id(parameter)) != id(parameter):
+                    return name
+    return None
+
+
+def require_names_of_their_own(*roots: nn.Module) -> None:
+    """Raise if two modules have a parameter of one name in Pyro, which would train as one."""
+    name = shared_parameter(*roots)
+    if name is not None:
+        raise ValueError(
+            f"two modules of the model have a parameter {name!r}, and Pyro would train one for both: make them attributes of one PyroModule "
+            "(pyro.nn.PyroModule in the place of torch.nn.Module, PyroModule[torch.nn.ModuleList] for lists), or train by pyro_dgp.fit"
+        )
+
+
+def _pyro_parameters(module: nn.Module) -> Iterator[tuple[str, Tensor | None]]:
+    """Iterate over the parameters of a module by the names that they have in Pyro."""
+    if not isinstance(module, PyroModule):
+        return
+    networks = [name for name in module._parameters if not name.endswith("_unconstrained")]
+    prefix = f"{module._pyro_name}." if module._pyro_name else ""
+    for name in (*module._pyro_params, *networks):
+        yield prefix + name, module._parameters.get(name, module._parameters.get(f"{name}_unconstrained"))
+
+
+def require_own_parameters(*roots: nn.Module) -> None:
+    """Raise if Pyro's global store holds another object's parameter under a name that one of ``roots`` is about to use.
 
     Two models or guides of one class share names there: the second would silently take over the first one's values.
     """
     if pyro.settings.get("module_local_params"):
-        keep_parameters_local(root)
+        for root in roots:
+            keep_parameters_local(root)
         return
+    require_names_of_their_own(*roots)
     store = pyro.get_param_store()
     if not store._params:
         return
-    for path, module in root.named_modules():
-        if not isinstance(module, PyroModule):
-            continue
-        networks = [name for name in module._parameters if not name.endswith("_unconstrained")]
-        for name in (*module._pyro_params, *networks):
-            full = f"{path}.{name}" if path else name
-            held = store._params.get(full)
-            own = module._parameters.get(name, module._parameters.get(f"{name}_unconstrained"))
-            if held is not None and held is not own:
-                raise ValueError(
-                    f"Pyro's global parameter store holds another object's {full!r}: call pyro.clear_param_store() before "
-                    "fitting another model or guide, or train in the scope pyro_dgp.module_local_parameters()"
-                )
+    for root in roots:
+        for module in root.modules():
+            for name, own in _pyro_parameters(module):
+                held = store._params.get(name)
+                if held is not None and held is not own:
+                    raise ValueError(
+                        f"Pyro's global parameter store holds another object's {name!r}: call pyro.clear_param_store() before "
+                        "fitting another model or guide, or train in the scope pyro_dgp.module_local_parameters()"
+                    )

@@ -8,9 +8,9 @@ from pyro.nn import PyroModule, pyro_method
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.internal.plates import refuse_data_plate
 from pyro_dgp.likelihoods.conditional import Conditional, RowObservation
 from pyro_dgp.likelihoods.observation import Observation
-from pyro_dgp.likelihoods.targets import refuse_data_plate
 
 
 class Likelihood(PyroModule):
@@ -27,7 +27,7 @@ class Likelihood(PyroModule):
                 "a likelihood is called on gp(x), the distribution over function values; "
                 "for function values themselves use likelihood.given(f)"
             )
-        refuse_data_plate(prior.event_shape[0])
+        refuse_data_plate(prior.event_shape[0], f"an observation of {prior.event_shape[0]} rows")
         self.require_outputs(prior.num_outputs)
         return Observation(self.conditional(), {"f": prior}, self.target_outputs(prior.num_outputs))
 
@@ -41,6 +41,6 @@ class Likelihood(PyroModule):
     @pyro_method
     def given(self, f: Tensor) -> RowObservation:
         """p(y | f) for a model that writes ``f`` and ``y`` as two sites; no data plate around it."""
-        refuse_data_plate(f.shape[-2])
+        refuse_data_plate(f.shape[-2], f"an observation of {f.shape[-2]} rows")
         self.require_outputs(f.shape[-1])
         return self.conditional().given(f)

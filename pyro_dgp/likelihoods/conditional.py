@@ -11,8 +11,9 @@ from torch import Size, Tensor
 from torch.distributions import Distribution
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.internal.plates import refuse_data_plate
 from pyro_dgp.likelihoods.moments import Moments
-from pyro_dgp.likelihoods.targets import check_target, refuse_data_plate
+from pyro_dgp.likelihoods.targets import check_target
 
 
 class RowObservation(dist.Independent):  # type: ignore[misc]
@@ -24,7 +25,7 @@ class RowObservation(dist.Independent):  # type: ignore[misc]
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> RowObservation:
         """The same observation over more batches, such as particles."""
         shape = Size(batch_shape)
-        refuse_data_plate(self.event_shape[0])
+        refuse_data_plate(self.event_shape[0], f"an observation of {self.event_shape[0]} rows")
         base = self.base_dist.expand(shape + self.event_shape)
         return RowObservation(base, self.reinterpreted_batch_ndims)
 

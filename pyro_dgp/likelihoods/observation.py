@@ -11,9 +11,10 @@ from torch import Size, Tensor
 from torch.distributions import Distribution
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.internal.plates import refuse_data_plate
 from pyro_dgp.likelihoods.conditional import Conditional
 from pyro_dgp.likelihoods.moments import Marginal, Moments
-from pyro_dgp.likelihoods.targets import check_target, refuse_data_plate
+from pyro_dgp.likelihoods.targets import check_target
 
 
 class Observation(TorchDistribution):
@@ -41,7 +42,7 @@ class Observation(TorchDistribution):
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Observation:
         """The same observation over more batches."""
         shape = Size(batch_shape)
-        refuse_data_plate(self.event_shape[0])
+        refuse_data_plate(self.event_shape[0], f"an observation of {self.event_shape[0]} rows")
         return Observation(self.conditional, {k: p.expand(shape) for k, p in self.priors.items()}, self.outputs)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:

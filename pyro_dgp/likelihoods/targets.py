@@ -1,21 +1,10 @@
-"""Checks of targets and of the plates around them."""
+"""Checks of targets."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pyro.poutine.runtime import get_plates
 from torch import Size, Tensor
-
-
-def refuse_data_plate(rows: int) -> None:
-    """Raise inside a plate of as many elements as the data have rows."""
-    for frame in get_plates():
-        if frame.size == rows > 1 and frame.vectorized and "particles" not in frame.name:
-            raise ValueError(
-                f"an observation of {rows} rows stands inside the plate {frame.name!r} of {rows}: its rows are an event "
-                "dimension and each would be counted once more; move the sample statement out of the data plate"
-            )
 
 
 def check_target(y: Any, shape: Size, like: Tensor) -> None:

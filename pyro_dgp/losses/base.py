@@ -18,7 +18,7 @@ from pyro_dgp.guides.sites import is_random, require_rows_unmasked
 from pyro_dgp.guides.structure import ModelStructure
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal import linalg
-from pyro_dgp.internal.parameters import require_own_parameters
+from pyro_dgp.internal.parameters import require_names_of_their_own, require_own_parameters
 from pyro_dgp.internal.recording import report_invalid
 from pyro_dgp.likelihoods import CollapsedObservation, check_target
 from pyro_dgp.likelihoods.observation import Observation
@@ -59,9 +59,12 @@ class Loss(PyroELBO):  # type: ignore[misc]
 
         The guide must be initialised first, since an optimiser would miss parameters that are created later.
         """
+        objective = super().__call__(model, guide)
         if isinstance(guide, Variational):
             guide.require_initialized()
-        return super().__call__(model, guide)
+            if not isinstance(model, torch.nn.Module):
+                objective.model_modules = torch.nn.ModuleList(guide.model_modules)
+        return objective
 
     @abstractmethod
     def observed(self, site: Site, weighted: WeightedTrace) -> Tensor:
@@ -103,6 +106,7 @@ class Loss(PyroELBO):  # type: ignore[misc]
     def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
         """Return minus the objective as a number, and add its gradient to those of the parameters."""
         loss = self.differentiable_loss(model, guide, *args, **kwargs)
+        require_names_of_their_own(*guide.model_modules)
         loss.backward()  # type: ignore[no-untyped-call]
         return float(torch_item(loss))
 
@@ -122,9 +126,7 @@ class Loss(PyroELBO):  # type: ignore[misc]
                 "the model of the loss is not the guide's: the guide would run its own and ignore this one; "
                 "build the guide on the very object that the loss gets (a conditioned or reparameterised model is another)"
             )
-        if isinstance(model, torch.nn.Module):
-            require_own_parameters(model)
-        require_own_parameters(guide)
+        require_own_parameters(guide, *guide.model_modules)
 
     def _weight(self, site: Site, structure: ModelStructure) -> float | Tensor:
         """Return num_data over the number of rows of the site, times the scale of the site's plates.

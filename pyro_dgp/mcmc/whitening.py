@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.sites import is_observation, require_rows_unmasked
-from pyro_dgp.internal.parameters import require_own_parameters
+from pyro_dgp.internal.parameters import modules_of, require_own_parameters
 from pyro_dgp.internal.site_names import function_site, inducing_site, process_key, whitened_site
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.likelihoods.observation import join
@@ -149,12 +149,11 @@ class WhitenedModel:
 
     def __init__(self, model: Callable[..., Any], inducing: Inputs | None = None) -> None:
         self.model, self.inducing = model, dict(inducing or {})
-        self.strategy = Whitening(self.inducing)
+        self.strategy, self._modules = Whitening(self.inducing), modules_of(model)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model with whitened GP sites."""
-        if isinstance(self.model, torch.nn.Module):
-            require_own_parameters(self.model)
+        require_own_parameters(*self._modules)
         inputs = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
         if inputs is not None:
             self.strategy.require_inputs(inputs)

@@ -102,7 +102,7 @@ def predict(
 @contextmanager
 def _own_parameters(guide: Variational) -> Iterator[None]:
     """Set guide and model to evaluation for a while, with their own parameters, whatever the caller's settings."""
-    modules = [m for m in (guide, guide.model) if isinstance(m, torch.nn.Module)]
+    modules: tuple[torch.nn.Module, ...] = (guide, *guide.model_modules)
     with module_local_parameters(*modules), evaluating(*modules):
         yield
 

@@ -182,7 +182,7 @@ class _Training:
     done: int = 0
 
     def __post_init__(self) -> None:
-        self.state = torch.nn.ModuleList([m for m in (self.guide, self.guide.model) if isinstance(m, torch.nn.Module)])
+        self.state = torch.nn.ModuleList([self.guide, *self.guide.model_modules])
         self.start = _snapshot(self.state)
 
     def score(self) -> Tensor:

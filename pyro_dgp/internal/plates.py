@@ -1,0 +1,18 @@
+"""Plates around the statements of a model."""
+
+from __future__ import annotations
+
+from pyro.poutine.runtime import get_plates
+
+
+def refuse_data_plate(rows: int, what: str) -> None:
+    """Raise inside a plate of as many elements as the data have rows.
+
+    :param what: the statement, with its number of rows, for the message.
+    """
+    for frame in get_plates():
+        if frame.size == rows > 1 and frame.vectorized and "particles" not in frame.name:
+            raise ValueError(
+                f"{what} stands inside the plate {frame.name!r} of {rows}: its rows are an event "
+                "dimension and each would be counted once more; move the sample statement out of the data plate"
+            )

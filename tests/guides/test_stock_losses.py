@@ -1,0 +1,88 @@
+"""Stock losses of Pyro: which serve a model whose function values are a site, and which are refused."""
+
+import pyro
+import pytest
+import torch
+from pyro import distributions as dist
+from pyro.infer import (
+    SVI,
+    EmpiricalMarginal,
+    Importance,
+    Predictive,
+    RenyiELBO,
+    Trace_ELBO,
+    TraceEnum_ELBO,
+    TraceGraph_ELBO,
+    TraceMeanField_ELBO,
+)
+from pyro.infer.importance import vectorized_importance_weights
+from pyro.optim import Adam
+
+from pyro_dgp import ELBO, InducingPoints, MonteCarlo, SigmaPoints, Variational
+from tests.examples import OneLayer, TwoLayers, TwoSites, regression
+
+
+def guided(model, x, y, propagation=None):
+    guide = Variational(model, InducingPoints(6), propagation or MonteCarlo(1))
+    guide.initialize(x, y)
+    return guide
+
+
+@pytest.mark.parametrize("propagation", [MonteCarlo(1), SigmaPoints("qr3", 3)])
+@pytest.mark.parametrize("loss", [Trace_ELBO, TraceGraph_ELBO, RenyiELBO])
+def test_losses_of_density_ratios_are_refused_where_function_values_are_a_site(loss, propagation):
+    x, y = regression(12)
+    for number, model in enumerate((TwoSites(), TwoLayers(x))):
+        pyro.clear_param_store()
+        guide = guided(model, x, y, propagation)
+        with pytest.raises(
+            ValueError, match=f"{loss.__name__} needs the joint density of the function values at '{'fh'[number]}'"
+        ):
+            SVI(model, guide, Adam({"lr": 0.01}), loss()).step(x, y)
+
+
+def test_enumeration_is_refused_by_pyro():
+    x, y = regression(12)
+    model = OneLayer()
+    with pytest.raises(NotImplementedError, match="TraceEnum_ELBO does not support GuideMessenger"):
+        TraceEnum_ELBO().loss(model, guided(model, x, y), x, y)
+
+
+def test_importance_sampling_is_refused_too():
+    x, y = regression(12)
+    model = TwoSites()
+    guide = guided(model, x, y)
+    with pytest.raises(ValueError, match="Importance needs the joint density"):
+        EmpiricalMarginal(Importance(model, guide, num_samples=2).run(x, y))
+    with pytest.raises(ValueError, match="vectorized_importance_weights needs the joint density"):
+        vectorized_importance_weights(model, guide, x, y, num_samples=2, max_plate_nesting=0)
+
+
+def test_what_needs_no_joint_density_is_served():
+    x, y = regression(12)
+    model = TwoSites()
+    guide = guided(model, x, y)
+    assert torch.isfinite(torch.tensor(TraceMeanField_ELBO().loss(model, guide, x, y)))
+    assert Predictive(model, guide=guide, num_samples=3)(x)["f"].shape == (3, 12, 1)
+    assert torch.isfinite(torch.tensor(ELBO().loss(model, guide, x, y)))
+
+
+def test_a_data_plate_around_function_values_is_refused():
+    class Idiom(OneLayer):
+        def __init__(self, subsample):
+            super().__init__()
+            self.subsample = subsample
+
+        def forward(self, x, y=None):
+            with pyro.plate("data", len(x), subsample_size=self.subsample) as index:
+                f = pyro.sample("f", self.gp(x[index]))
+                return pyro.sample("y", dist.Normal(f[..., 0], 0.1), obs=None if y is None else y[index])
+
+    x, y = regression(12)
+    for subsample in (None, 5):
+        with pytest.raises(
+            ValueError, match="a sample of the Gaussian process 'gp' at .* rows stands inside the plate 'data'"
+        ):
+            guided(Idiom(subsample), x, y)
+        with pytest.raises(ValueError, match="move the sample statement out of the data plate"):
+            Idiom(subsample)(x, y)
