@@ -19,7 +19,8 @@ from pyro_dgp.guides.structure import ModelStructure
 from pyro_dgp.internal.errors import first_line
 from pyro_dgp.internal.site_names import process_key
 from pyro_dgp.likelihoods import Observation
-from pyro_dgp.processes import Process
+from pyro_dgp.processes import FunctionMarginal, Process
+from pyro_dgp.processes.whitened import WhitenedProcess
 from pyro_dgp.propagation import Propagation
 
 
@@ -83,7 +84,7 @@ class PassHandler(SiteHandler, AutoMessenger):
         marginals, regularizers, carried = {}, [], False
         for name, (key, prior) in gps.items():
             carried = self._pass.inputs_are_carried(prior, self._axes_of_gp(key))
-            marginals[name] = q = self._process(key)(prior, self._reference(key, prior, carried))
+            marginals[name] = q = self._marginal(key, prior, carried)
             regularizers.append(total_regularizer(q.regularizer, prior, carried))
         total = torch.stack(torch.broadcast_tensors(*regularizers)).sum(0)
         SiteRecord(observation, carried, total).write(msg)
@@ -102,9 +103,10 @@ class PassHandler(SiteHandler, AutoMessenger):
             SiteRecord(prior).write(msg)
             return
         carried = run.inputs_are_carried(prior, self._axes_of_gp(key))
-        marginal = self._process(key)(prior, self._reference(key, prior, carried))
-        if marginal.batch_shape != prior.batch_shape:
-            marginal = marginal.expand(prior.batch_shape)
+        marginal = self._marginal(key, prior, carried)
+        shape = torch.broadcast_shapes(marginal.batch_shape, prior.batch_shape)
+        if marginal.batch_shape != shape:
+            marginal = marginal.expand(shape)
         if run.propagation is None:
             SiteRecord(prior).write(msg)
             msg["fn"] = self.propagation.draw(key, marginal, run.memory)
@@ -128,6 +130,14 @@ class PassHandler(SiteHandler, AutoMessenger):
     def _axes_of_gp(self, key: str) -> int:
         self._process(key)  # raises a message about GPs for a GP that initialize did not meet
         return self.structure.axes[key]
+
+    def _marginal(self, key: str, prior: FunctionPrior, carried: bool) -> FunctionMarginal:
+        process, reference = self._process(key), self._reference(key, prior, carried)
+        if isinstance(process, WhitenedProcess) and process.num_deviations:
+            marginal: FunctionMarginal = process(prior, reference, self._latent_guides.deviations(self.trace))
+            return marginal
+        plain: FunctionMarginal = process(prior, reference)
+        return plain
 
     def _reference(self, key: str, prior: FunctionPrior, carried: bool) -> Tensor:
         """Return the inputs that the inference functions of a GP look at.

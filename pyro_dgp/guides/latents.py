@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import torch
 from pyro.distributions import Delta
 from pyro.infer.autoguide.effect import AutoMessenger, AutoNormalMessenger
 from pyro.nn import PyroModule
 from pyro.poutine.trace_struct import Trace
 from torch import Tensor, nn
 
+from pyro_dgp.guides.coupled_normal import CoupledNormal
 from pyro_dgp.guides.networks import from_network
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
@@ -45,6 +47,15 @@ class LatentGuides:
             return from_network(name, network, prior, *call)
         return self.from_messenger(name, prior, plates=plates, call=call, trace=trace)
 
+    @property
+    def num_deviations(self) -> int:
+        """Number of deviations that :meth:`deviations` returns; 0 for a messenger guide of the user's."""
+        return self.messenger.total if isinstance(self.messenger, CoupledNormal) else 0
+
+    def deviations(self, trace: Trace) -> Tensor | None:
+        """Return the standardised deviations of the hyperparameters in a trace, ``(*lead, num_deviations)``."""
+        return self.messenger.deviations(trace) if isinstance(self.messenger, CoupledNormal) else None
+
     def from_messenger(self, name: str, prior: Any, *, plates: tuple[Any, ...], call: Call, trace: Trace) -> Any:
         """Return the posterior that the messenger guide gives a site.
 
@@ -62,8 +73,11 @@ def shaped_posterior(name: str, posterior: Any, prior: Any) -> Any:
     """Return a posterior as a distribution of the prior's batch shape; a tensor becomes a point mass."""
     if isinstance(posterior, Tensor):
         posterior = Delta(posterior, event_dim=prior.event_dim)
-    if posterior.batch_shape == prior.batch_shape:
-        return posterior
+    try:
+        if torch.broadcast_shapes(posterior.batch_shape, prior.batch_shape) == posterior.batch_shape:
+            return posterior
+    except RuntimeError:
+        pass
     try:
         return posterior.expand(prior.batch_shape)
     except RuntimeError as error:

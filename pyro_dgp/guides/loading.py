@@ -15,6 +15,7 @@ from pyro_dgp.processes.base import Process
 from pyro_dgp.processes.families import Families, family_of
 
 _UNCONSTRAINED = "_unconstrained"
+_PARAMETERS = ("latents.locs", "latents.scales", "latents.weights", "latents.lower")
 
 
 def missing_processes(
@@ -36,12 +37,16 @@ def missing_processes(
 
 
 def missing_latents(state: Mapping[str, Any], present: Mapping[str, Any]) -> Iterator[tuple[str, PyroParam]]:
-    """Create the parameters of mean-field normals of latent sites that the guide lacks; give each with its name.
+    """Create the parameters of normals of latent sites that the guide lacks; give each with its name.
 
     :param state: the state dict of a guide.
     :param present: the state dict of the guide that loads it.
     """
     for name, value in state.items():
-        if name.startswith(("latents.locs", "latents.scales")) and name not in present:
-            constraint = constraints.positive if "scales" in name else constraints.real
-            yield name.removesuffix(_UNCONSTRAINED), PyroParam(torch.ones_like(value), constraint=constraint)
+        if name.startswith(_PARAMETERS) and name not in present:
+            constraint = constraints.positive if name.startswith("latents.scales") else constraints.real
+            dims = 2 if name.startswith(("latents.weights", "latents.lower")) else None
+            yield (
+                name.removesuffix(_UNCONSTRAINED),
+                PyroParam(torch.ones_like(value), constraint=constraint, event_dim=dims),
+            )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from pyro.infer.autoguide.effect import AutoMessenger, AutoNormalMessenger
+from pyro.infer.autoguide.effect import AutoMessenger
 from pyro.infer.autoguide.utils import deep_setattr
 from pyro.nn import PyroModule, pyro_method
 from pyro.poutine import block
@@ -15,6 +15,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.guides.coupled_normal import CoupledNormal
 from pyro_dgp.guides.guide_pass import GuidePass, Site, SiteRecord, WeightedTrace
 from pyro_dgp.guides.handler import PassHandler
 from pyro_dgp.guides.latents import LatentGuides
@@ -50,8 +51,9 @@ class Variational(PassHandler):
 
     The guide runs the model unchanged and swaps distributions at its sites. At a GP it swaps the prior for a variational
     process at the same inputs. At an observation that wraps GPs it swaps in the observation with the last layer
-    integrated out. Other latent sites (hyperparameters with priors, latent inputs) get a mean-field normal, or the
-    posterior that ``latents`` or ``networks`` gives.
+    integrated out. Other latent sites get the posterior that ``latents`` or ``networks`` gives. By default hyperparameters
+    with priors get one normal with full covariance, with which the means of inducing points move
+    (:class:`~pyro_dgp.guides.coupled_normal.CoupledNormal`), and sites with a value for each row independent normals.
 
     ``guide(*args)`` is one ancestral draw in the prior's shapes. The S components of the propagation exist only in the
     losses of this library and in predictions. Call :meth:`initialize` once on training data before anything else.
@@ -61,7 +63,7 @@ class Variational(PassHandler):
         (``"y/f"``).
     :param propagation: how hidden layers are carried; ten samples if not given. A model without hidden layers needs none.
     :param latents: a Pyro messenger guide whose ``get_posterior`` serves the other latent sites. One that holds values
-        for each row of the data, as the default mean-field normal does, leaves new rows to the prior; any other serves
+        for each row of the data, as the default and Pyro's ``AutoNormalMessenger`` do, leaves new rows to the prior; any other serves
         new rows too.
     :param networks: amortised guides of other latent sites, by site name. A network is called with the arguments of the
         model and returns a distribution of the prior's shape, a tensor (a point estimate), or ``None`` for the prior.
@@ -96,7 +98,7 @@ class Variational(PassHandler):
         own = copy.deepcopy(propagation)
         keep_parameters_local(own)
         self.propagation = own
-        self.latents = AutoNormalMessenger(model) if latents is None else latents
+        self.latents = CoupledNormal(model) if latents is None else latents
         self.networks = pyro_networks(networks or {})
         self._latent_guides = LatentGuides(self.latents, self.networks)
         self._structure: ModelStructure | None = None
@@ -120,6 +122,7 @@ class Variational(PassHandler):
             self._run_model(run, args, kwargs)
             self._create_processes(run.gps)
             self._create_latents(args, kwargs)
+            self._couple_processes(run.gps)
             self._structure = ModelStructure.of(self.trace, run.gps, dependence)
             warn_of_scales(run.gps[0][1].x, real_observations(self.trace))
             for module in self._modules_of_model:
@@ -130,7 +133,7 @@ class Variational(PassHandler):
             raise ValueError(
                 "the model has no Gaussian process site: use a stock Pyro guide, or sample a GaussianProcess in the model"
             )
-        top = {key for key, _ in gps if is_inside_observation(key)} or {gps[-1][0]}
+        top = _top(gps)
         for key, prior in gps:
             if "." in key or hasattr(nn.Module, site_of(key)):
                 raise ValueError(f"the site {key!r} cannot name a module of torch: rename it, without a dot")
@@ -160,6 +163,14 @@ class Variational(PassHandler):
                 raise ValueError(
                     f"networks= names {name!r}, which is no latent site besides the Gaussian processes: choose from {names}"
                 )
+
+    def _couple_processes(self, gps: Sequence[tuple[str, FunctionPrior]]) -> None:
+        """Let processes move with the hyperparameters, where these have a joint posterior."""
+        deviations = self._latent_guides.num_deviations
+        top = _top(gps)
+        for key, prior in gps if deviations else []:
+            process = family_of(self._families, key).coupled(self._process(key), prior, key not in top, deviations)
+            setattr(self.processes, key, process)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         """Load a state dict, and create the parameters that it holds and this guide lacks."""
@@ -244,6 +255,11 @@ class Variational(PassHandler):
             for site in self.trace.nodes.values()
             if _is_latent(site) and site["name"] not in structure.local.keys() | structure.responses
         ]
+
+
+def _top(gps: Sequence[tuple[str, FunctionPrior]]) -> set[str]:
+    """Return the names of the GPs of the top layer: those inside observations, or the last one."""
+    return {key for key, _ in gps if is_inside_observation(key)} or {gps[-1][0]}
 
 
 def _is_latent(site: Site) -> bool:

@@ -4,7 +4,8 @@ from pyro_dgp.processes.amortized import AmortizedInducingPoints, AmortizedProce
 from pyro_dgp.processes.base import Process
 from pyro_dgp.processes.conditioned import ConditionedProcess
 from pyro_dgp.processes.families import ProcessFamily
-from pyro_dgp.processes.inducing import InducingPointProcess, InducingPoints
+from pyro_dgp.processes.inducing_points import InducingPoints
+from pyro_dgp.processes.inducing_process import InducingPointProcess
 from pyro_dgp.processes.inference_functions import AffineMaps, AmortizationRecipe, InferenceFunctions, OneNetwork, Sizes
 from pyro_dgp.processes.marginal import FunctionMarginal
 

@@ -39,6 +39,14 @@ class ProcessFamily(ABC):
     def create(self, prior: FunctionPrior, hidden: bool) -> Process:
         """Create a process, initialised at the prior's inputs ``(N, D)``; ``hidden`` is true for layers below the top."""
 
+    def coupled(self, process: Process, prior: FunctionPrior, hidden: bool, deviations: int) -> Process:
+        """Return a process that moves with hyperparameters that have a posterior; by default one that does not move.
+
+        :param process: what :meth:`create` returned.
+        :param deviations: number of standardised deviations of hyperparameters.
+        """
+        return process
+
     @abstractmethod
     def restore(self, state: dict[str, Tensor]) -> Process:
         """Create a process in the shapes of a state dict, which is loaded into it."""

@@ -91,6 +91,7 @@ class WhitenedProcess(Process):
     | attribute | shape |
     |---|---|
     | ``whitened_mean`` | ``(*groups, D_out, M)`` |
+    | ``latent_weights`` | ``(*groups, D_out, M, P)``, where the model has P numbers of hyperparameters with priors: the mean is ``whitened_mean + latent_weights eps`` at their standardised deviations eps |
     | ``whitened_scale`` | full: ``(*groups, D_out, M, M)``, lower triangle used, ``S = T T'``; diagonal: ``(*groups, D_out, M)``, standard deviations |
     """
 
@@ -99,11 +100,13 @@ class WhitenedProcess(Process):
 
         :param like: a tensor of the dtype and on the device that are wanted.
         :param shape: ``(*groups, D_out, M)``.
-        :param covariance: one of :data:`KINDS`.
+        :param covariance: one of :data:`KINDS`, or ``prior`` for a subclass that has parameters of its own.
         :param scale: initial standard deviation.
         """
         super().__init__()
-        self.covariance, self.groups = covariance, Size(shape[:-2])
+        self.covariance, self.groups, self.num_deviations = covariance, Size(shape[:-2]), 0
+        if covariance == "prior":
+            return
         self.whitened_mean = PyroParam(like.new_zeros(shape), event_dim=len(shape))
         if covariance == "full":
             tril = scale * torch.eye(shape[-1]).to(like).repeat(*shape[:-1], 1, 1)
@@ -112,9 +115,21 @@ class WhitenedProcess(Process):
             diagonal = like.new_full(shape, scale)
             self.whitened_scale = PyroParam(diagonal, constraint=constraints.positive, event_dim=len(shape))
 
-    def gaussian(self) -> WhitenedGaussian:
-        """Return q(v), with the parameters read now."""
+    def couple(self, deviations: int) -> None:
+        """Let the mean of q(v) move with as many standardised deviations of hyperparameters; it does not move at first."""
         mean: Any = self.whitened_mean
+        self.num_deviations = deviations
+        self.latent_weights = PyroParam(mean.detach().new_zeros(*mean.shape, deviations), event_dim=mean.dim() + 1)
+
+    def gaussian(self, prior: FunctionPrior, deviations: Tensor | None = None) -> WhitenedGaussian:
+        """Return q(v), with the parameters read now.
+
+        :param prior: the GP, with its hyperparameters.
+        :param deviations: of the hyperparameters, ``(*lead, P)``; 0 if not given.
+        """
+        mean: Any = self.whitened_mean
+        if deviations is not None:
+            mean = mean + (self.latent_weights @ deviations[..., None, :, None]).squeeze(-1)
         if self.covariance == "delta":
             return WhitenedGaussian(mean, None)
         scale: Any = self.whitened_scale
@@ -130,9 +145,11 @@ class WhitenedProcess(Process):
         loc, variance = torch.broadcast_tensors(loc, prior.covariance.diagonal(prior.x.unsqueeze(-3)) + change)
         return loc.mT, variance.clamp_min(SMALLEST_VARIANCE).mT
 
-    def forward(self, prior: FunctionPrior, at: Tensor | None = None) -> FunctionMarginal:
-        """Return the marginal at ``prior.x``."""
-        q = self.gaussian()
+    def forward(
+        self, prior: FunctionPrior, at: Tensor | None = None, deviations: Tensor | None = None
+    ) -> FunctionMarginal:
+        """Return the marginal at ``prior.x``, given the deviations of the hyperparameters."""
+        q = self.gaussian(prior, deviations)
         if prior.num_outputs != q.mean.shape[-2]:
             raise ValueError(
                 f"the process of {prior.name!r} has {q.mean.shape[-2]} outputs and the GP has {prior.num_outputs}: "
@@ -144,12 +161,12 @@ class WhitenedProcess(Process):
                 f"batch shape {tuple(prior.batch_shape)}: pass inputs for the groups of guide.initialize, (*groups, N, D)"
             )
         loc, variance = self.moments(prior, q)
-        regularizer = q.regularizer()
-        if self.groups:
-            regularizer = regularizer.expand(prior.batch_shape)
+        mean, regularizer = prior.mean + loc, q.regularizer()
+        if regularizer.dim():
+            regularizer = regularizer.expand(mean.shape[:-2])
 
         def joint() -> Tensor:
             columns, x = self.columns(prior), prior.x.unsqueeze(-3)
             return prior.covariance.matrix(x) - columns.mT @ columns + q.spread(columns)
 
-        return FunctionMarginal(prior.mean + loc, variance, regularizer, joint)
+        return FunctionMarginal(mean, variance, regularizer, joint)

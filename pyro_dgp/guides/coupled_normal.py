@@ -1,0 +1,167 @@
+"""Default posterior of hyperparameters with priors: one normal over all of them, with full covariance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any
+
+import torch
+from pyro.distributions import Distribution, TorchDistribution, TransformedDistribution, constraints
+from pyro.infer.autoguide.effect import AutoNormalMessenger
+from pyro.infer.autoguide.initialization import init_to_median
+from pyro.infer.autoguide.utils import deep_setattr
+from pyro.nn import PyroParam
+from pyro.poutine.trace_struct import Trace
+from torch import Size, Tensor
+from torch.distributions import biject_to
+
+#: Most numbers of a site that takes part in the joint normal; a larger one is independent of the others.
+MOST = 100
+
+
+def init_to_prior_median(site: dict[str, Any]) -> Tensor:
+    """Return the median of a site's prior, which exists where the mean is infinite or missing; it may be estimated by draws."""
+    fn = site["fn"]
+    base = fn.base_dist if isinstance(fn, torch.distributions.Independent) else fn
+    try:
+        median: Tensor = base.icdf(torch.full((), 0.5, dtype=torch.get_default_dtype()).expand(base.shape()))
+    except (NotImplementedError, AttributeError):
+        median = init_to_median(site, num_samples=101)
+    if bool(torch.isfinite(median).all()):
+        return median.to(torch.get_default_dtype())
+    raise ValueError(
+        f"the prior of {site['name']!r} has no finite median: give a starting point through latents=, an AutoNormalMessenger with "
+        "init_loc_fn"
+    )
+
+
+class RowNormal(TorchDistribution):
+    """The normal ``u = loc + T eps`` of the numbers of one site, ``eps ~ N(0, I)`` and T lower triangular.
+
+    ``log_prob`` gives each number the term of its conditional given those before it, so that the terms may be summed over
+    the event alone.
+
+    :param loc: ``(*lead, *shape)``.
+    :param factor: T ``(n, n)`` with n the product of ``shape``.
+    :param dims: number of axes of ``shape``, all of them event axes.
+    """
+
+    arg_constraints: dict[str, constraints.Constraint] = {}
+    has_rsample = True
+
+    def __init__(self, loc: Tensor, factor: Tensor, dims: int) -> None:
+        self.loc, self.factor, self.dims = loc, factor, dims
+        split = loc.dim() - dims
+        super().__init__(loc.shape[:split], loc.shape[split:], validate_args=False)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """All real numbers."""
+        return constraints.independent(constraints.real, self.dims)
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> RowNormal:
+        """Return the same normal over more batches."""
+        return RowNormal(self.loc.expand(Size(batch_shape) + self.event_shape), self.factor, self.dims)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draw ``(*sample_shape, *lead, *shape)``."""
+        shape = self._extended_shape(Size(sample_shape))
+        eps = torch.randn(*shape[: len(shape) - self.dims], len(self.factor)).to(self.loc)
+        return self.loc + (eps @ self.factor.mT).reshape(shape)
+
+    def standardised(self, value: Tensor) -> Tensor:
+        """Return eps of a value, ``(*lead, n)``."""
+        deviation = (value - self.loc).flatten(-self.dims) if self.dims else (value - self.loc).unsqueeze(-1)
+        return torch.linalg.solve_triangular(self.factor, deviation.unsqueeze(-1), upper=False).squeeze(-1)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log density in nats, in the shape of the batch."""
+        eps = self.standardised(value)
+        return (-0.5 * eps.square() - 0.5 * math.log(2 * math.pi) - self.factor.diagonal().log()).sum(-1)
+
+
+class CoupledNormal(AutoNormalMessenger):  # type: ignore[misc]
+    """Normal posterior with full covariance over hyperparameters, each mapped to the real line; starts at prior medians.
+
+    The sites come one after the other: ``u_i = loc_i + W_i eps_(<i) + T_i eps_i``, with eps the standardised deviations of
+    the sites before and T_i lower triangular. Together they have one covariance. A guide passes the deviations on to the
+    processes, whose means move with them (:class:`~pyro_dgp.processes.whitened.WhitenedProcess`): a mean-field posterior
+    would hold the hyperparameters that fit *one* function.
+
+    Sites in plates, and sites of more than :data:`MOST` numbers, have independent normals.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model, init_loc_fn=init_to_prior_median)
+        self.sizes: dict[str, int] = {}
+
+    @property
+    def total(self) -> int:
+        """Number of deviations in all."""
+        return sum(self.sizes.values())
+
+    def get_posterior(self, name: str, prior: Any) -> Distribution:
+        """Return the posterior of a site given the sites of the trace before it."""
+        loc, _ = self._get_params(name, prior)
+        if name not in self.sizes and not self._register(name, loc, biject_to(prior.support).domain.event_dim):
+            return super().get_posterior(name, prior)
+        names = list(self.sizes)
+        own = self._given(name, prior, self.deviations(self.trace, names[: names.index(name)]))
+        return TransformedDistribution(own, biject_to(prior.support).with_cache())
+
+    def _register(self, name: str, loc: Tensor, dims: int) -> bool:
+        """Take a site into the joint normal; tell whether it is one that takes part."""
+        size = loc.numel()
+        if loc.dim() != dims or size > MOST:
+            return False
+        zeros = loc.detach().new_zeros
+        deep_setattr(self, f"weights.{name}", PyroParam(zeros(size, self.total), event_dim=2))
+        deep_setattr(self, f"lower.{name}", PyroParam(zeros(size, size), event_dim=2))
+        self.sizes[name] = size
+        return True
+
+    def _given(self, name: str, prior: Any, before: Tensor | None) -> RowNormal:
+        """Return the normal of a site on the real line, given the deviations of the sites before it."""
+        dims = biject_to(prior.support).domain.event_dim
+        loc, scale = self._get_params(name, prior)
+        flat, lower = scale.reshape(-1), attrgetter(f"lower.{name}")(self)
+        factor = torch.diag(flat) + flat.unsqueeze(-1) * lower.tril(-1)
+        if before is not None:
+            shift = flat * (before @ attrgetter(f"weights.{name}")(self).mT)
+            loc = loc + shift.reshape(shift.shape[:-1] + loc.shape)
+        split = loc.dim() - dims
+        lead = torch.broadcast_shapes(prior.batch_shape, loc.shape[:split])  # plates outside the guide come later
+        return RowNormal(loc.expand(lead + loc.shape[split:]), factor, dims)
+
+    def deviations(self, trace: Trace, names: Sequence[str] | None = None) -> Tensor | None:
+        """Return the standardised deviations of the sites in a trace, ``(*lead, total)``; ``None`` if none is in it.
+
+        The deviation of a site that is not in the trace is 0.
+
+        :param names: the first sites of the joint normal; all of them if not given.
+        """
+        found: Tensor | None = None
+        missing = 0
+        for name in self.sizes if names is None else names:
+            site = trace.nodes.get(name)
+            if site is None or "prior" not in site["infer"]:
+                missing += self.sizes[name]
+                continue
+            prior = site["infer"]["prior"]
+            before = None if found is None else torch.nn.functional.pad(found, (0, missing))
+            own = self._given(name, prior, before)
+            eps = own.standardised(biject_to(prior.support).inv(site["value"]))
+            zeros = eps.new_zeros(*eps.shape[:-1], missing)
+            found = torch.cat([zeros, eps] if found is None else [found, zeros, eps], -1)
+            missing = 0
+        return None if found is None else torch.nn.functional.pad(found, (0, missing))
+
+    def get_extra_state(self) -> dict[str, int]:
+        """Return the sizes of the sites in the joint normal, which the state dict holds."""
+        return dict(self.sizes)
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        """Set the sizes of the sites in the joint normal from a state dict."""
+        self.sizes = dict(state)
