@@ -11,7 +11,9 @@ from pyro.contrib.gp.kernels import Kernel as PyroContribKernel
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
-from pyro_dgp.kernels.base import Covariance, Kernel
+from pyro_dgp.internal.user_functions import with_values
+from pyro_dgp.kernels.base import Kernel
+from pyro_dgp.kernels.covariance import Covariance
 
 
 @dataclass(frozen=True)
@@ -77,16 +79,6 @@ class PyroContribCovariance(Covariance):
         return result.reshape(x.shape[:-1])
 
 
-def _with_values(module: nn.Module) -> nn.Module:
-    """Return a shallow copy of a Pyro module that holds the present values in place of parameters and priors."""
-    clone = object.__new__(type(module))
-    clone.__dict__.update(module.__dict__)
-    clone.__dict__["_modules"] = {name: _with_values(child) for name, child in module._modules.items() if child}
-    for name in (*getattr(module, "_pyro_params", ()), *getattr(module, "_pyro_samples", ())):
-        clone.__dict__[name] = getattr(module, name)
-    return clone
-
-
 class FromPyroContrib(Kernel):
     """A ``pyro.contrib.gp.kernels.Kernel`` as a kernel of this library, shared by the outputs of a layer.
 
@@ -105,4 +97,4 @@ class FromPyroContrib(Kernel):
 
     def forward(self) -> Covariance:
         """Read every parameter now; one read later would be drawn again."""
-        return PyroContribCovariance(_with_values(self.kernel))
+        return PyroContribCovariance(with_values(self.kernel))

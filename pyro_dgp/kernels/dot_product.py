@@ -10,7 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pyro_dgp.kernels.base import Covariance, Kernel, per_dimension, per_output, positive, require_dimensions
+from pyro_dgp.kernels.base import Kernel
+from pyro_dgp.kernels.covariance import Covariance
+from pyro_dgp.kernels.hyperparameters import per_dimension, per_output, positive, require_dimensions
 
 
 @dataclass(frozen=True)

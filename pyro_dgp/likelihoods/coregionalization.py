@@ -14,6 +14,7 @@ from torch.distributions import Distribution, LowRankMultivariateNormal
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.internal import linalg
+from pyro_dgp.internal.parameters import require_number
 from pyro_dgp.likelihoods.base import Likelihood
 from pyro_dgp.likelihoods.conditional import Conditional, RowObservation
 from pyro_dgp.likelihoods.gaussian import NOISE_FLOOR
@@ -102,6 +103,7 @@ class LinearCoregionalization(Likelihood):
         super().__init__()
         if outputs < 2 or latents < 1:
             raise ValueError(f"coregionalisation mixes functions into 2 or more outputs, got {latents} into {outputs}")
+        require_number(variance)
         if not variance > floor:
             raise ValueError(f"the initial noise variance {variance} must exceed its floor {floor}")
         self.outputs, self.latents = outputs, latents

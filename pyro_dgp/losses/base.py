@@ -136,6 +136,11 @@ class Loss(PyroELBO):  # type: ignore[misc]
                 f"num_data={self.num_data} cannot weight the observed site {site['name']!r}, which is in no data plate and "
                 "whose distribution has no rows: use likelihood.given(f), or pyro.plate over the data"
             )
+        if size is not None and self.num_data < size:
+            raise ValueError(
+                f"num_data={self.num_data} is less than the {size} rows of the site {site['name']!r}: it is the size of the whole "
+                "training set, of which a step passes a part; give len(x) of all data"
+            )
         return site["scale"] if size is None else site["scale"] * self.num_data / size
 
     def _require_one_count(self, sites: list[Site], structure: ModelStructure) -> None:
