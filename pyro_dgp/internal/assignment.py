@@ -88,12 +88,13 @@ class CheckedModule(PyroModule):
 
 
 def release(module: PyroModule) -> None:
-    """Let a module that has run by itself become a part of another; raise for one that has run as a part already.
+    """Let a module of several parts that has run by itself become a part of another; raise for one that has run as a part.
 
-    Pyro's names of parameters begin at the outermost module. It refuses any part that has run, since its names change.
+    Pyro's names of parameters begin at the outermost module. It refuses a module whose own parts have run under other names.
     """
     context = module._pyro_context
-    if context.used and not context.active:
+    has_parts = any(isinstance(part, PyroModule) for part in module._modules.values())
+    if has_parts and context.used and not context.active:
         if module._pyro_name:
             raise ValueError(
                 f"this {type(module).__name__} is a part of another module, under the name {module._pyro_name!r}, and has run "

@@ -43,6 +43,15 @@ def require_number(value: object) -> None:
         raise ValueError(f"a parameter starts at a finite number, not at {value}: give such a number")
 
 
+def require_shape(value: Tensor, shape: tuple[int, ...], label: str) -> None:
+    """Raise unless the values of a parameter, which may be a draw from a prior, end in its shape. Leading axes are batches."""
+    if shape and tuple(value.shape[-len(shape) :]) != shape:
+        raise ValueError(
+            f"{label} has shape {tuple(value.shape)} where {shape} is wanted: write a prior as "
+            f"PyroSample(distribution.expand({list(shape)}).to_event({len(shape)}))"
+        )
+
+
 def modules_of(model: Any) -> list[nn.Module]:
     """The modules that a model runs: the model itself if it is a module.
 

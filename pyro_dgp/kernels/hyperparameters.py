@@ -7,7 +7,7 @@ from pyro.distributions import constraints
 from pyro.nn import PyroParam
 from torch import Tensor
 
-from pyro_dgp.internal.parameters import require_number
+from pyro_dgp.internal.parameters import require_number, require_shape
 
 #: Constraint of positive parameters: softplus, whose steps do not grow with the value as those of exp do.
 POSITIVE = constraints.softplus_positive
@@ -39,12 +39,7 @@ def per_dimension(value: Tensor, outputs: int | None, ard: int | None) -> Tensor
 
 
 def _require_shape(value: Tensor, sizes: tuple[int | None, ...]) -> None:
-    shape = tuple(size for size in sizes if size is not None)
-    if shape and tuple(value.shape[-len(shape) :]) != shape:
-        raise ValueError(
-            f"a kernel parameter has shape {tuple(value.shape)} where {shape} is wanted: write a prior as "
-            f"PyroSample(distribution.expand({list(shape)}).to_event({len(shape)}))"
-        )
+    require_shape(value, tuple(size for size in sizes if size is not None), "a kernel parameter")
 
 
 def require_dimensions(x: Tensor, parameter: Tensor) -> None:

@@ -14,7 +14,7 @@ from torch.distributions import Distribution, LowRankMultivariateNormal
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.internal import linalg
-from pyro_dgp.internal.parameters import require_number
+from pyro_dgp.internal.parameters import require_number, require_shape
 from pyro_dgp.likelihoods.base import Likelihood
 from pyro_dgp.likelihoods.conditional import Conditional, RowObservation
 from pyro_dgp.likelihoods.gaussian import NOISE_FLOOR
@@ -140,4 +140,8 @@ class LinearCoregionalization(Likelihood):
 
     def conditional(self) -> CoregionalizedConditional:
         """Read every parameter."""
-        return CoregionalizedConditional(self.mixing, self.bias, self.variance)
+        read = {"mixing": self.mixing, "bias": self.bias, "variance": self.variance}
+        for name, value in read.items():
+            shape = (self.outputs, self.latents) if name == "mixing" else (self.outputs,)
+            require_shape(value, shape, f"LinearCoregionalization.{name}")
+        return CoregionalizedConditional(**read)

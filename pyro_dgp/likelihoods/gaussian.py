@@ -14,7 +14,7 @@ from torch.distributions import Distribution
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.internal import linalg
-from pyro_dgp.internal.parameters import require_number
+from pyro_dgp.internal.parameters import require_number, require_shape
 from pyro_dgp.likelihoods.base import Likelihood
 from pyro_dgp.likelihoods.conditional import Conditional, RowObservation, one_output
 from pyro_dgp.likelihoods.moments import Moments
@@ -111,4 +111,5 @@ class Gaussian(Likelihood):
     def conditional(self) -> GaussianConditional:
         """The likelihood with ``variance`` read now."""
         variance = self.variance
+        require_shape(variance, (self.outputs,) if self.outputs > 1 else (), "Gaussian.variance")
         return GaussianConditional(variance.unsqueeze(-1) if self.outputs == 1 else variance)

@@ -224,16 +224,30 @@ def test_the_parts_of_a_deep_gp_are_checked():
     assert set(model(torch.randn(6, 2)).tolist()) <= {0.0, 1.0}
 
 
-def test_a_kernel_that_ran_by_itself_can_become_a_part():
-    kernel = RBF()
-    covariance = kernel()
-    x = torch.randn(1, 4, 1)
+@pytest.mark.parametrize("make", [RBF, lambda: RBF() + Linear(), lambda: 2 * RBF()])
+def test_a_kernel_that_ran_by_itself_can_become_a_part(make):
+    kernel, x = make(), torch.randn(1, 4, 1)
+    expected = kernel().matrix(x)
     gp = GaussianProcess(2 * (kernel + 1))
-    torch.testing.assert_close(gp(x[0]).covariance_matrix, 2 * (covariance.matrix(x) + 1))
+    torch.testing.assert_close(gp(x[0]).covariance_matrix, 2 * (expected + 1))
+    again = make()
+    again()
+    other = GaussianProcess(RBF())
+    other.kernel = again
+    torch.testing.assert_close(other(x[0]).covariance_matrix, expected)
+    names = set(pyro.poutine.trace(gp).get_trace(x[0]).param_nodes)
+    assert names == {name.removesuffix("_unconstrained") for name, _ in gp.named_parameters()}
+
+
+def test_a_sum_that_ran_as_a_part_is_refused_at_a_second_place():
+    gp = GaussianProcess(RBF() + Linear())
+    gp(torch.randn(4, 1))
     with pytest.raises(
-        ValueError, match="this RBF is a part of another module, under the name 'kernel.part.parts.0', and has"
+        ValueError, match="this Sum is a part of another module, under the name 'kernel', and has run there"
     ):
-        GaussianProcess(kernel)
+        GaussianProcess(gp.kernel)
+    with pytest.raises(ValueError, match="this Sum is a part of another module"):
+        _ = gp.kernel + 1
 
 
 @pytest.mark.parametrize("bad", [-1.0, 0.0, float("nan"), float("inf")])
