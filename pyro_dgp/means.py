@@ -87,7 +87,7 @@ class ConstantMean(Mean):
     def __init__(self, outputs: int = 1, value: float = 0.0) -> None:
         super().__init__()
         require_number(value)
-        self.constant = PyroParam(torch.full((outputs,), float(value)), event_dim=1)
+        self.constant: Any = PyroParam(torch.full((outputs,), float(value)), event_dim=1)
 
     def forward(self) -> MeanFunction:
         """Read ``constant``."""
@@ -105,8 +105,8 @@ class LinearMean(Mean):
 
     def __init__(self, inputs: int, outputs: int = 1) -> None:
         super().__init__()
-        self.weight = PyroParam(torch.randn(inputs, outputs) / inputs**0.5, event_dim=2)
-        self.bias = PyroParam(torch.zeros(outputs), event_dim=1)
+        self.weight: Any = PyroParam(torch.randn(inputs, outputs) / inputs**0.5, event_dim=2)
+        self.bias: Any = PyroParam(torch.zeros(outputs), event_dim=1)
 
     def forward(self) -> MeanFunction:
         """Read ``weight`` and ``bias``."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from pyro.distributions import constraints
 from pyro.nn import PyroParam
@@ -13,8 +15,11 @@ from pyro_dgp.internal.parameters import require_number, require_shape
 POSITIVE = constraints.softplus_positive
 
 
-def positive(value: float, *shape: int | None) -> PyroParam:
-    """A positive point estimate of the given shape, whose ``None`` entries are left out. A tensor as its start is refused."""
+def positive(value: float, *shape: int | None) -> Any:
+    """A ``PyroParam``: a positive point estimate of the given shape, whose ``None`` entries are left out.
+
+    A tensor as its start is refused. The type is ``Any``, so that type checkers let numbers, tensors and priors be assigned to it.
+    """
     require_number(value)
     if not value > 0:
         raise ValueError(f"a parameter of a kernel starts above 0, not at {value}: give a positive number")

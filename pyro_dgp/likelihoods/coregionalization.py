@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from pyro import distributions as dist
@@ -107,10 +108,10 @@ class LinearCoregionalization(Likelihood):
         if not variance > floor:
             raise ValueError(f"the initial noise variance {variance} must exceed its floor {floor}")
         self.outputs, self.latents = outputs, latents
-        self.mixing = PyroParam(torch.randn(outputs, latents) / latents**0.5, event_dim=2)
-        self.bias = PyroParam(torch.zeros(outputs), event_dim=1)
+        self.mixing: Any = PyroParam(torch.randn(outputs, latents) / latents**0.5, event_dim=2)
+        self.bias: Any = PyroParam(torch.zeros(outputs), event_dim=1)
         start = torch.full((outputs,), float(variance))
-        self.variance = PyroParam(start, constraint=constraints.greater_than(floor), event_dim=1)
+        self.variance: Any = PyroParam(start, constraint=constraints.greater_than(floor), event_dim=1)
 
     @classmethod
     def fit(cls, y: Tensor, latents: int) -> LinearCoregionalization:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from pyro import distributions as dist
@@ -99,7 +100,7 @@ class Gaussian(Likelihood):
             raise ValueError(f"the initial noise variance {variance} must exceed its floor {floor}")
         self.outputs = outputs
         start = torch.tensor(float(variance)) if outputs == 1 else torch.full((outputs,), float(variance))
-        self.variance = PyroParam(start, constraint=constraints.greater_than(floor), event_dim=start.dim())
+        self.variance: Any = PyroParam(start, constraint=constraints.greater_than(floor), event_dim=start.dim())
 
     def require_outputs(self, outputs: int) -> None:
         """Raise unless there is one noise variance for all outputs, or one for each."""

@@ -248,6 +248,11 @@ def test_a_sum_that_ran_as_a_part_is_refused_at_a_second_place():
         GaussianProcess(gp.kernel)
     with pytest.raises(ValueError, match="this Sum is a part of another module"):
         _ = gp.kernel + 1
+    single = GaussianProcess(RBF())
+    single(torch.randn(4, 1))
+    assert (
+        GaussianProcess(single.kernel, mean=ConstantMean()).kernel is single.kernel
+    )  # as Pyro has it: no part of its own
 
 
 @pytest.mark.parametrize("bad", [-1.0, 0.0, float("nan"), float("inf")])
