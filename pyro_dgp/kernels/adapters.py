@@ -12,7 +12,7 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from pyro_dgp.internal.user_functions import with_values
-from pyro_dgp.kernels.base import Kernel
+from pyro_dgp.kernels.base import Kernel, packages_of
 from pyro_dgp.kernels.covariance import Covariance
 
 
@@ -45,6 +45,14 @@ class FromGPyTorch(Kernel):
     def __init__(self, kernel: nn.Module) -> None:
         super().__init__()
         self.kernel = kernel
+
+    def admit(self, name: str, value: Any) -> Any:
+        """Take a kernel of GPyTorch as ``kernel``."""
+        if name == "kernel" and "gpytorch" not in packages_of(value):
+            raise TypeError(
+                f"FromGPyTorch takes a gpytorch.kernels.Kernel, not {type(value).__name__}: give such a kernel"
+            )
+        return value
 
     def forward(self) -> Covariance:
         """Return a covariance function that calls the GPyTorch kernel, which reads its own parameters."""
@@ -94,6 +102,14 @@ class FromPyroContrib(Kernel):
     def __init__(self, kernel: PyroContribKernel) -> None:
         super().__init__()
         self.kernel: PyroModule = kernel
+
+    def admit(self, name: str, value: Any) -> Any:
+        """Take a kernel of ``pyro.contrib.gp`` as ``kernel``."""
+        if name == "kernel" and not isinstance(value, PyroContribKernel):
+            raise TypeError(
+                f"FromPyroContrib takes a pyro.contrib.gp.kernels.Kernel, not {type(value).__name__}: give such a kernel"
+            )
+        return value
 
     def forward(self) -> Covariance:
         """Read every parameter now; one read later would be drawn again."""

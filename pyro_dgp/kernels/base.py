@@ -90,11 +90,16 @@ def _summand(other: Any) -> Kernel:
     return require_kernel(other)
 
 
+def packages_of(value: object) -> set[str]:
+    """Return the packages that the classes of an object come from, without their parts named ``kernels``."""
+    return {base.__module__.partition(".kernels")[0] for base in type(value).__mro__}
+
+
 def require_kernel(value: Any) -> Kernel:
     """Return ``value`` if it is a kernel; raise with the remedy if it is not."""
     if isinstance(value, Kernel):
         return value
-    packages = {base.__module__.partition(".kernels")[0] for base in type(value).__mro__}
+    packages = packages_of(value)
     if isinstance(value, type):
         got, remedy = f"the class {value.__name__}", f"make one, {value.__name__}(...)"
     elif "gpytorch" in packages:

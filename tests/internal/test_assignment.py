@@ -6,8 +6,10 @@ import inspect
 import pickle
 import pkgutil
 
+import gpytorch
 import numpy as np
 import pyro
+import pyro.contrib.gp.kernels as contrib
 import pytest
 import torch
 from pyro import distributions as dist
@@ -25,6 +27,8 @@ from pyro_dgp import (
     Constant,
     ConstantMean,
     DeepGP,
+    FromGPyTorch,
+    FromPyroContrib,
     Gaussian,
     GaussianProcess,
     InducingPoints,
@@ -222,6 +226,32 @@ def test_the_parts_of_a_deep_gp_are_checked():
         model.top = RBF()
     model.likelihood = Bernoulli()
     assert set(model(torch.randn(6, 2)).tolist()) <= {0.0, 1.0}
+
+
+@pytest.mark.usefixtures("unannotated")
+@pytest.mark.parametrize("wrong", [RBF(), torch.nn.Linear(1, 1), 3], ids=["ours", "network", "number"])
+def test_adapters_take_kernels_of_their_library(wrong):
+    ours, theirs = FromGPyTorch(gpytorch.kernels.RBFKernel()), FromPyroContrib(contrib.RBF(1))
+    for use in (lambda: FromGPyTorch(wrong), lambda: setattr(ours, "kernel", wrong)):
+        with pytest.raises(
+            TypeError, match=f"FromGPyTorch takes a gpytorch.kernels.Kernel, not {type(wrong).__name__}: give"
+        ):
+            use()
+    for use in (lambda: FromPyroContrib(wrong), lambda: setattr(theirs, "kernel", wrong)):
+        with pytest.raises(
+            TypeError, match=f"takes a pyro.contrib.gp.kernels.Kernel, not {type(wrong).__name__}: give"
+        ):
+            use()
+
+
+def test_choices_are_checked_after_the_start_too():
+    likelihood, kernel = Bernoulli("logit"), ArcCosine(1)
+    with pytest.raises(ValueError, match="link is 'probit' or 'logit', not 'cauchit': choose"):
+        likelihood.link = "cauchit"
+    with pytest.raises(ValueError, match="the arc-cosine kernel has orders 0, 1 and 2, not 3: choose"):
+        kernel.order = 3
+    kernel.order = 2
+    assert kernel().order == 2
 
 
 @pytest.mark.parametrize("make", [RBF, lambda: RBF() + Linear(), lambda: 2 * RBF()])
