@@ -24,6 +24,7 @@ from pyro_dgp.kernels import (
     ArcCosine,
     Constant,
     Covariance,
+    FromFunction,
     FromGPyTorch,
     FromPyroContrib,
     Kernel,
@@ -33,6 +34,7 @@ from pyro_dgp.kernels import (
     Matern52,
     Periodic,
     Product,
+    Radial,
     RationalQuadratic,
     Scaled,
     Stationary,
@@ -42,11 +44,13 @@ from pyro_dgp.kernels import (
 from pyro_dgp.likelihoods import (
     NOISE_FLOOR,
     Bernoulli,
+    Conditional,
     GaussHermite,
     Gaussian,
     Likelihood,
     LinearCoregionalization,
     Observation,
+    RowObservation,
 )
 from pyro_dgp.losses import ELBO, GammaDivergence, Loss, MarginalLikelihood, PredictiveLogLikelihood
 from pyro_dgp.mcmc import (
@@ -66,7 +70,7 @@ from pyro_dgp.mcmc import (
 )
 from pyro_dgp.mcmc.diagnostics import convergence
 from pyro_dgp.mcmc.sghmc import InducingDraws, StochasticGradientHMC, predict_draws
-from pyro_dgp.means import ConstantMean, LinearMean, Mean, Projection, Zero, concatenate_inputs
+from pyro_dgp.means import ConstantMean, FunctionMean, LinearMean, Mean, Projection, Zero, concatenate_inputs
 from pyro_dgp.models.deep_gp import DeepGP
 from pyro_dgp.models.deep_kernel import DeepKernel, FeatureExtractor
 from pyro_dgp.models.priors import with_priors
@@ -124,6 +128,7 @@ __all__ = [
     "ComparisonResult",
     "CompiledDensity",
     "CompiledObjective",
+    "Conditional",
     "ConditionedProcess",
     "Constant",
     "ConstantMean",
@@ -135,8 +140,10 @@ __all__ = [
     "FeatureExtractor",
     "FitResult",
     "Fitted",
+    "FromFunction",
     "FromGPyTorch",
     "FromPyroContrib",
+    "FunctionMean",
     "FunctionPrior",
     "GammaDivergence",
     "GapResult",
@@ -176,8 +183,10 @@ __all__ = [
     "Product",
     "Projection",
     "Propagation",
+    "Radial",
     "RationalQuadratic",
     "RescaledPrediction",
+    "RowObservation",
     "Scaled",
     "Settings",
     "SigmaPoints",

@@ -9,18 +9,19 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from pyro.distributions import TorchDistribution, constraints
-from pyro.nn import PyroModule
-from torch import Size, Tensor
+from torch import Size, Tensor, nn
 from torch.distributions import biject_to, transform_to
 from torch.distributions.transforms import Transform
 
 from pyro_dgp.internal import linalg
+from pyro_dgp.internal.assignment import CheckedModule
 from pyro_dgp.internal.plates import refuse_data_plate
 from pyro_dgp.kernels import Covariance, Kernel
-from pyro_dgp.means import Mean, MeanFunction, Zero
+from pyro_dgp.kernels.base import require_kernel
+from pyro_dgp.means import Mean, MeanFunction, as_mean
 
 
-class GaussianProcess(PyroModule):
+class GaussianProcess(CheckedModule):
     """A Gaussian process prior over functions with one or several outputs, independent given the kernel.
 
     ``f_d ~ GP(m_d, k_d)``; ``gp(x)`` is a distribution over the values ``f_d(x_n)``, to be given to ``pyro.sample``
@@ -32,23 +33,33 @@ class GaussianProcess(PyroModule):
     torch.Size([5, 2])
 
     :param kernel: one kernel for all outputs, or one per output (``outputs=num_outputs`` in the kernel).
-    :param mean: mean function; zero if not given.
+    :param mean: a mean; a function or ``torch.nn.Module``, which becomes a :class:`FunctionMean`; zero if not given.
     :param num_outputs: D_out.
     :param jitter: relative jitter of every Cholesky factor; ``None`` for the policy of ``linalg.cholesky``.
     """
 
     def __init__(
-        self, kernel: Kernel, mean: Mean | None = None, num_outputs: int = 1, *, jitter: float | None = None
+        self,
+        kernel: Kernel,
+        mean: Mean | nn.Module | MeanFunction | None = None,
+        num_outputs: int = 1,
+        *,
+        jitter: float | None = None,
     ) -> None:
         super().__init__()
-        self.kernel = kernel
-        self.mean = Zero() if mean is None else mean
         self.num_outputs, self.jitter = num_outputs, jitter
-        for part in kernel.modules():
-            if getattr(part, "outputs", None) not in (None, num_outputs):
-                raise ValueError(
-                    f"the kernel has outputs={part.outputs} and the Gaussian process num_outputs={num_outputs}"
-                )
+        self.kernel, self.mean = kernel, as_mean(mean)
+
+    def admit(self, name: str, value: Any) -> Any:
+        """Take a kernel for as many outputs as ``kernel``; a mean, a function, a network or nothing as ``mean``."""
+        if name == "kernel":
+            for part in require_kernel(value).modules():
+                if getattr(part, "outputs", None) not in (None, self.num_outputs):
+                    raise ValueError(
+                        f"the kernel has outputs={part.outputs} and the Gaussian process num_outputs={self.num_outputs}: "
+                        "make them equal"
+                    )
+        return as_mean(value) if name == "mean" else value
 
     def forward(self, x: Any) -> FunctionPrior:
         """The prior at inputs ``x``, with every parameter of kernel and mean read now."""
@@ -189,6 +200,15 @@ class FunctionPrior(TorchDistribution):
     def mean(self) -> Float[Tensor, "*b n k"]:
         """``m(x)``, shape ``(..., N, D_out)``."""
         values = self.mean_function(self.x)
+        if not isinstance(values, Tensor):
+            raise TypeError(
+                f"the mean function of {self.name!r} returned {type(values).__name__}, not a tensor (..., N, 1) or (..., N, D_out)"
+            )
+        if values.dim() < self.x.dim() or values.shape[-2] != self.x.shape[-2]:
+            raise ValueError(
+                f"the mean function of {self.name!r} turned inputs of shape {tuple(self.x.shape)} into {tuple(values.shape)}, which is "
+                "neither (..., N, 1) nor (..., N, D_out): for (..., N) return values.unsqueeze(-1)"
+            )
         if values.shape[-1] not in (1, self.num_outputs):
             raise ValueError(
                 f"the mean function of {self.name!r} has {values.shape[-1]} outputs and the Gaussian process "

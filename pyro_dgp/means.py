@@ -1,18 +1,25 @@
 """Mean functions, and the concatenation of inputs between layers.
 
 A mean is a Pyro module. Called, it reads its parameters and returns a function ``(..., N, D) -> (..., N, D_out)``, or
-``(..., N, 1)`` where the mean is the same for every output.
+``(..., N, 1)`` where the mean is the same for every output. A Gaussian process also takes a network or a plain function.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
+from typing import Any
 
 import torch
 from jaxtyping import Float
-from pyro.nn import PyroModule, PyroParam
-from torch import Tensor
+from pyro.nn import PyroParam
+from torch import Tensor, nn
+
+from pyro_dgp.internal.assignment import CheckedModule
+from pyro_dgp.internal.parameters import require_number
+from pyro_dgp.internal.user_functions import PresentFunction, adopted
+from pyro_dgp.kernels import Kernel
 
 MeanFunction = Callable[[Tensor], Tensor]
 
@@ -35,7 +42,7 @@ class _Affine:
         return result if self.bias is None else result + self.bias
 
 
-class Mean(PyroModule):
+class Mean(CheckedModule):
     """Base of all mean functions; a subclass returns its function from ``forward``.
 
     >>> import torch
@@ -69,15 +76,18 @@ class Zero(Mean):
 class ConstantMean(Mean):
     """Constant mean, ``m(x) = constant``, with one learned value for each output: shape ``(outputs,)``.
 
+    :param value: initial constant, in units of the function.
+
     >>> import torch
     >>> from pyro_dgp import ConstantMean
     >>> ConstantMean(outputs=2)()(torch.ones(1, 3)).tolist()
     [[0.0, 0.0]]
     """
 
-    def __init__(self, outputs: int = 1) -> None:
+    def __init__(self, outputs: int = 1, value: float = 0.0) -> None:
         super().__init__()
-        self.constant = PyroParam(torch.zeros(outputs), event_dim=1)
+        require_number(value)
+        self.constant: Any = PyroParam(torch.full((outputs,), float(value)), event_dim=1)
 
     def forward(self) -> MeanFunction:
         """Read ``constant``."""
@@ -95,8 +105,8 @@ class LinearMean(Mean):
 
     def __init__(self, inputs: int, outputs: int = 1) -> None:
         super().__init__()
-        self.weight = PyroParam(torch.randn(inputs, outputs) / inputs**0.5, event_dim=2)
-        self.bias = PyroParam(torch.zeros(outputs), event_dim=1)
+        self.weight: Any = PyroParam(torch.randn(inputs, outputs) / inputs**0.5, event_dim=2)
+        self.bias: Any = PyroParam(torch.zeros(outputs), event_dim=1)
 
     def forward(self) -> MeanFunction:
         """Read ``weight`` and ``bias``."""
@@ -141,6 +151,61 @@ class Projection(Mean):
     def forward(self) -> MeanFunction:
         """Return ``x W``; W is a buffer and no parameter."""
         return _Affine(self.weight, None, type(self).__name__)
+
+
+class FunctionMean(Mean):
+    """Mean ``m(x) = function(x)`` of a plain function or of any ``torch.nn.Module``.
+
+    ``GaussianProcess(kernel, mean=function)`` makes one of a function or network. A network is made a Pyro module in place:
+    its parameters train with the kernel's, and stand in the state dict as ``mean.function``. They are read when the Gaussian
+    process is called. A ``PyroSample`` assigned to one of them is a prior on it.
+
+    :param function: maps inputs ``(..., N, D)`` to ``(..., N, D_out)``, or to ``(..., N, 1)`` for all outputs alike, each row
+        by itself. It draws nothing at random.
+    :raises ValueError: for a function that names a network or a tensor to be trained, which would stay as it is, and for a
+        network with dropout or batch normalisation, which is no function of single rows.
+    :raises TypeError: for what cannot be called.
+
+    >>> import torch
+    >>> from pyro_dgp import RBF, GaussianProcess
+    >>> gp = GaussianProcess(RBF(), mean=torch.nn.Linear(3, 1))
+    >>> list(gp.mean.state_dict()), gp(torch.zeros(5, 3)).mean.shape
+    (['function.weight', 'function.bias'], torch.Size([5, 1]))
+    >>> GaussianProcess(RBF(), mean=lambda x: x.sum(-1, keepdim=True))(torch.ones(2, 3)).mean.tolist()
+    [[3.0], [3.0]]
+    """
+
+    def __init__(self, function: nn.Module | MeanFunction) -> None:
+        super().__init__()
+        self.function = function
+
+    def admit(self, name: str, value: Any) -> Any:
+        """Take a function or a network as ``function``."""
+        return adopted(_callable(value), "mean function") if name == "function" else value
+
+    def forward(self) -> MeanFunction:
+        """Read every parameter of the network."""
+        return PresentFunction.of(self.function)
+
+
+def _callable(value: Any) -> Any:
+    """Return ``value`` if it may be a mean function; raise with the remedy if not."""
+    if isinstance(value, type):
+        remedy = f"the class {value.__name__}: make one, {value.__name__}(...)"
+    elif isinstance(value, Real | Tensor):
+        remedy = "a number: write ConstantMean(value=...) for a learned constant, or a function for a fixed one"
+    elif isinstance(value, Kernel | Mean) or not callable(value):
+        remedy = f"{type(value).__name__}: give one, such as ConstantMean()"
+    else:
+        return value
+    raise TypeError(f"a mean is a Mean of pyro_dgp, a function or a torch.nn.Module, not {remedy}")
+
+
+def as_mean(value: Any) -> Mean:
+    """Return a mean: a :class:`Mean` itself, a :class:`FunctionMean` of a function or network, and :class:`Zero` of nothing."""
+    if value is None:
+        return Zero()
+    return value if isinstance(value, Mean) else FunctionMean(_callable(value))
 
 
 def concatenate_inputs(h: Float[Tensor, "*s n w"], x: Float[Tensor, "*b m d"]) -> Float[Tensor, "*s n k"]:

@@ -1,6 +1,7 @@
 import warnings
 from pathlib import Path
 
+import jaxtyping
 import pyro
 import pytest
 import torch
@@ -58,3 +59,11 @@ def local():
 
     with module_local_parameters():
         yield
+
+
+@pytest.fixture
+def unannotated():
+    """Calls with wrong types reach the library, as a user's do: no check of annotations stands before them."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

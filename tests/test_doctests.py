@@ -18,14 +18,15 @@ PARSER = doctest.DocTestParser()
 # Public names of each room whose docstrings have an example.
 WITH_EXAMPLE = {
     "gp": ["FunctionPrior", "GaussianProcess"],
-    "likelihoods": ["Bernoulli", "Gaussian", "LinearCoregionalization"],
-    "means": ["ConstantMean", "LinearMean", "Mean", "Projection", "Zero", "concatenate_inputs"],
+    "likelihoods": ["Bernoulli", "Conditional", "Gaussian", "LinearCoregionalization", "RowObservation"],
+    "means": ["ConstantMean", "FunctionMean", "LinearMean", "Mean", "Projection", "Zero", "concatenate_inputs"],
     "kernels": [
         "RBF",
         "ActiveDims",
         "ArcCosine",
         "Constant",
         "Covariance",
+        "FromFunction",
         "FromPyroContrib",
         "Kernel",
         "Linear",
@@ -34,6 +35,7 @@ WITH_EXAMPLE = {
         "Matern52",
         "Periodic",
         "Product",
+        "Radial",
         "RationalQuadratic",
         "Scaled",
         "Stationary",

@@ -6,12 +6,16 @@ import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from math import isfinite
+from numbers import Real
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, TypeVar
 
 import pyro
 from pyro.nn import PyroModule
 from torch import Tensor, nn
+
+_Kind = TypeVar("_Kind")
 
 
 def keep_parameters_local(root: nn.Module) -> None:
@@ -24,11 +28,27 @@ def keep_parameters_local(root: nn.Module) -> None:
 
 
 def require_number(value: object) -> None:
-    """Raise for a tensor as the start of a parameter: a sampled tensor would be read once and never drawn again."""
+    """Raise for a start of a parameter that is no finite number. A sampled tensor would be read once and never drawn again."""
     if isinstance(value, Tensor):
         raise TypeError(
             "a parameter starts at a number, not at a tensor: for a prior assign PyroSample(distribution) to the attribute of the "
             "finished kernel or likelihood, and Pyro samples it"
+        )
+    if not isinstance(value, Real):
+        raise TypeError(
+            f"a parameter starts at a number, not at {type(value).__name__}: for several values assign a tensor to the "
+            "attribute of the finished kernel or likelihood"
+        )
+    if not isfinite(value):
+        raise ValueError(f"a parameter starts at a finite number, not at {value}: give such a number")
+
+
+def require_shape(value: Tensor, shape: tuple[int, ...], label: str) -> None:
+    """Raise unless the values of a parameter, which may be a draw from a prior, end in its shape. Leading axes are batches."""
+    if shape and tuple(value.shape[-len(shape) :]) != shape:
+        raise ValueError(
+            f"{label} has shape {tuple(value.shape)} where {shape} is wanted: write a prior as "
+            f"PyroSample(distribution.expand({list(shape)}).to_event({len(shape)}))"
         )
 
 
@@ -38,12 +58,26 @@ def modules_of(model: Any) -> list[nn.Module]:
     For a plain function or object, the modules that it names in its closure, globals, arguments, attributes and containers of these,
     and those that the functions it names name in turn.
     """
-    found: dict[int, nn.Module] = {}
+    return _named_by(model, nn.Module)
+
+
+def trainable_of(function: Any) -> list[str]:
+    """Descriptions of what a plain function names (see :func:`modules_of`) that an optimiser could train and does not find."""
+    modules = [
+        f"a {type(m).__name__}" for m in _named_by(function, nn.Module) if next(m.parameters(), None) is not None
+    ]
+    tensors = ["a tensor that requires a gradient" for t in _named_by(function, Tensor) if t.requires_grad]
+    return modules + tensors
+
+
+def _named_by(root: Any, kind: type[_Kind]) -> list[_Kind]:
+    """The objects of one kind that a function or object names."""
+    found: dict[int, _Kind] = {}
     seen: set[int] = set()
-    owners = [model] if hasattr(model, "__dict__") else []
+    owners = [root] if hasattr(root, "__dict__") else []
 
     def look(value: Any) -> None:
-        if isinstance(value, nn.Module):
+        if isinstance(value, kind):
             found[id(value)] = value
             return
         if id(value) in seen:
@@ -66,7 +100,7 @@ def modules_of(model: Any) -> list[nn.Module]:
         for part in parts:
             look(part)
 
-    look(model)
+    look(root)
     return list(found.values())
 
 

@@ -11,7 +11,9 @@ from pyro.contrib.gp.kernels import Kernel as PyroContribKernel
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
-from pyro_dgp.kernels.base import Covariance, Kernel
+from pyro_dgp.internal.user_functions import with_values
+from pyro_dgp.kernels.base import Kernel, packages_of
+from pyro_dgp.kernels.covariance import Covariance
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,14 @@ class FromGPyTorch(Kernel):
     def __init__(self, kernel: nn.Module) -> None:
         super().__init__()
         self.kernel = kernel
+
+    def admit(self, name: str, value: Any) -> Any:
+        """Take a kernel of GPyTorch as ``kernel``."""
+        if name == "kernel" and "gpytorch" not in packages_of(value):
+            raise TypeError(
+                f"FromGPyTorch takes a gpytorch.kernels.Kernel, not {type(value).__name__}: give such a kernel"
+            )
+        return value
 
     def forward(self) -> Covariance:
         """Return a covariance function that calls the GPyTorch kernel, which reads its own parameters."""
@@ -77,16 +87,6 @@ class PyroContribCovariance(Covariance):
         return result.reshape(x.shape[:-1])
 
 
-def _with_values(module: nn.Module) -> nn.Module:
-    """Return a shallow copy of a Pyro module that holds the present values in place of parameters and priors."""
-    clone = object.__new__(type(module))
-    clone.__dict__.update(module.__dict__)
-    clone.__dict__["_modules"] = {name: _with_values(child) for name, child in module._modules.items() if child}
-    for name in (*getattr(module, "_pyro_params", ()), *getattr(module, "_pyro_samples", ())):
-        clone.__dict__[name] = getattr(module, name)
-    return clone
-
-
 class FromPyroContrib(Kernel):
     """A ``pyro.contrib.gp.kernels.Kernel`` as a kernel of this library, shared by the outputs of a layer.
 
@@ -103,6 +103,14 @@ class FromPyroContrib(Kernel):
         super().__init__()
         self.kernel: PyroModule = kernel
 
+    def admit(self, name: str, value: Any) -> Any:
+        """Take a kernel of ``pyro.contrib.gp`` as ``kernel``."""
+        if name == "kernel" and not isinstance(value, PyroContribKernel):
+            raise TypeError(
+                f"FromPyroContrib takes a pyro.contrib.gp.kernels.Kernel, not {type(value).__name__}: give such a kernel"
+            )
+        return value
+
     def forward(self) -> Covariance:
         """Read every parameter now; one read later would be drawn again."""
-        return PyroContribCovariance(_with_values(self.kernel))
+        return PyroContribCovariance(with_values(self.kernel))

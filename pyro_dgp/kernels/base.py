@@ -1,152 +1,179 @@
-"""Base classes of kernels. A kernel is a Pyro module; called, it reads its parameters and returns a covariance function."""
+"""Base class of kernels, and the kernels that arithmetic makes: sums, products, and those that a number stands for."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import reduce
+from math import isfinite
+from numbers import Real
 from operator import add, mul
+from typing import Any
 
-import torch
-from jaxtyping import Float
-from pyro.distributions import constraints
-from pyro.nn import PyroModule, PyroParam
+from pyro.nn import PyroModule
 from torch import Tensor, nn
 
-from pyro_dgp.internal.parameters import require_number
+from pyro_dgp.internal.assignment import CheckedModule, release
+from pyro_dgp.kernels.covariance import CombinedCovariance, ConstantCovariance, Covariance, ScaledCovariance
+from pyro_dgp.kernels.hyperparameters import per_output, positive
 
 
-class Covariance(ABC):
-    """A covariance function k with fixed parameter values.
-
-    Inputs carry an axis for the outputs of a layer, of size 1 where the outputs share them: ``(..., E, N, D)``.
-
-    | call | result |
-    |---|---|
-    | ``matrix(x)`` | ``(..., E, N, N)``, k among the points of one set (white noise included) |
-    | ``matrix(x, z)`` | ``(..., E, N, M)``, k between two sets of distinct points |
-    | ``diagonal(x)`` | ``(..., E, N)``, the variance k(x_n, x_n) |
-
-    >>> import torch
-    >>> from pyro_dgp import RBF
-    >>> covariance = RBF()()
-    >>> x, z = torch.zeros(1, 5, 2), torch.ones(1, 3, 2)
-    >>> covariance.matrix(x, z).shape, covariance.diagonal(x).shape
-    (torch.Size([1, 5, 3]), torch.Size([1, 5]))
-    """
-
-    @abstractmethod
-    def matrix(
-        self, x: Float[Tensor, "*b e n d"], z: Float[Tensor, "*c o m d"] | None = None
-    ) -> Float[Tensor, "*r p n k"]:
-        """Covariances within ``x``, or between ``x`` and ``z``."""
-
-    @abstractmethod
-    def diagonal(self, x: Float[Tensor, "*b e n d"]) -> Float[Tensor, "*r p n"]:
-        """Variances at ``x``."""
-
-
-class Kernel(PyroModule):
+class Kernel(CheckedModule):
     """Base of all kernels: ``kernel()`` reads every parameter once and returns a :class:`Covariance`.
 
     Parameters are attributes of the module, ``PyroParam`` (a point estimate) or ``PyroSample`` (a prior). With
     ``outputs=E`` a kernel holds one set of parameters for each output of a layer, stacked in front.
 
-    >>> from pyro_dgp import Linear, Matern52, White
+    Kernels add and multiply. A number stands for a learned variance that starts there, one for all outputs:
+
+    | written | is |
+    |---|---|
+    | ``k1 + k2``, ``k1 * k2`` | ``Sum(k1, k2)``, ``Product(k1, k2)`` |
+    | ``2 * k``, ``k * 2`` | ``Scaled(k, variance=2.0)`` |
+    | ``k + 0.5``, ``0.5 + k`` | k and ``Constant(variance=0.5)`` as a :class:`Sum` |
+    | ``0 + k``, ``k + 0``, ``1 * k``, ``k * 1`` | k itself, so that ``sum(kernels)`` and ``math.prod(kernels)`` add no parameter |
+
+    A number that shall stay as it is, and a scale of 1 that shall be learned, are written out: the attribute ``variance``
+    of ``Scaled(k)`` takes what any parameter takes.
+
+    :raises ValueError: for a negative or infinite number, and for a factor of zero.
+    :raises TypeError: for anything but kernels and numbers.
+
+    >>> from pyro_dgp import RBF, Linear, Matern52, White
     >>> kernel = Matern52(ard=2) * Linear() + White()
     >>> [name for name, _ in kernel.parts[0].named_parameters()][:2]
     ['parts.0.lengthscale_unconstrained', 'parts.0.variance_unconstrained']
+    >>> kernel = 2 * RBF() + sum([RBF(), Linear()])
+    >>> round(kernel.parts[0].variance.item(), 3), len(kernel.parts[1].parts)
+    (2.0, 2)
     """
+
+    #: NumPy's numbers and arrays leave the arithmetic to the kernel.
+    __array_ufunc__ = None
 
     def forward(self) -> Covariance:
         """Read the parameters and return the covariance function. Inside a model each read is one Pyro statement."""
         raise NotImplementedError
 
-    def __add__(self, other: Kernel) -> Kernel:
+    def __add__(self, other: Kernel | float) -> Kernel:
+        return self if _is(0, other) else Sum(self, _summand(other))
 
-        return Sum(self, other)
+    def __radd__(self, other: Kernel | float) -> Kernel:
+        return self if _is(0, other) else Sum(_summand(other), self)
 
-    def __mul__(self, other: Kernel) -> Kernel:
+    def __mul__(self, other: Kernel | float) -> Kernel:
+        if _is(1, other):
+            return self
+        if isinstance(other, Real):
+            _require_variance(float(other), "times")
+            return Scaled(self, variance=float(other))
+        return Product(self, require_kernel(other))
 
-        return Product(self, other)
-
-
-#: Constraint of positive parameters: softplus, whose steps do not grow with the value as those of exp do.
-POSITIVE = constraints.softplus_positive
-
-
-def positive(value: float, *shape: int | None) -> PyroParam:
-    """A positive point estimate of the given shape, whose ``None`` entries are left out. A tensor as its start is refused."""
-    require_number(value)
-    sizes = [size for size in shape if size is not None]
-    return PyroParam(torch.full(sizes, float(value)), constraint=POSITIVE, event_dim=len(sizes))
+    def __rmul__(self, other: Kernel | float) -> Kernel:
+        return self * other  # a kernel in front would have multiplied itself
 
 
-def per_output(value: Tensor, outputs: int | None) -> Tensor:
-    """Return a scalar parameter, ``(*h,)`` or ``(*h, E)``, with the output axis made explicit: ``(*h, E or 1)``."""
-    _require_shape(value, (outputs,))
-    return value.unsqueeze(-1) if outputs is None else value
+def _is(number: int, other: object) -> bool:
+    """Tell whether the other side of an operator is this number."""
+    return isinstance(other, Real) and bool(other == number)
 
 
-def per_dimension(value: Tensor, outputs: int | None, ard: int | None) -> Tensor:
-    """Return a lengthscale-like parameter with the axes of outputs and inputs explicit: ``(*h, E or 1, 1, D or 1)``."""
-    _require_shape(value, (outputs, ard))
-    if ard is None:
-        value = value.unsqueeze(-1)
-    if outputs is None:
-        value = value.unsqueeze(-2)
-    return value.unsqueeze(-2)
-
-
-def _require_shape(value: Tensor, sizes: tuple[int | None, ...]) -> None:
-    shape = tuple(size for size in sizes if size is not None)
-    if shape and tuple(value.shape[-len(shape) :]) != shape:
+def _require_variance(number: float, operator: str) -> None:
+    if not (isfinite(number) and number > 0):
         raise ValueError(
-            f"a kernel parameter has shape {tuple(value.shape)} where {shape} is wanted: write a prior as "
-            f"PyroSample(distribution.expand({list(shape)}).to_event({len(shape)}))"
+            f"a kernel {operator} a number needs a positive one, a variance, not {number}: give such a number"
         )
 
 
-def require_dimensions(x: Tensor, parameter: Tensor) -> None:
-    """Raise unless a parameter ``(..., D or 1)`` has an entry for each dimension of the inputs, or one for all."""
-    if parameter.shape[-1] not in (1, x.shape[-1]):
-        raise ValueError(
-            f"a kernel with ard={parameter.shape[-1]} got inputs of {x.shape[-1]} dimensions: make them equal"
+def _summand(other: Any) -> Kernel:
+    """Return the kernel that is added: a number is a random offset."""
+    if isinstance(other, Real):
+        _require_variance(float(other), "plus")
+        return Constant(variance=float(other))
+    return require_kernel(other)
+
+
+def packages_of(value: object) -> set[str]:
+    """Return the packages that the classes of an object come from, without their parts named ``kernels``."""
+    return {base.__module__.partition(".kernels")[0] for base in type(value).__mro__}
+
+
+def require_kernel(value: Any) -> Kernel:
+    """Return ``value`` if it is a kernel; raise with the remedy if it is not."""
+    if isinstance(value, Kernel):
+        return value
+    packages = packages_of(value)
+    if isinstance(value, type):
+        got, remedy = f"the class {value.__name__}", f"make one, {value.__name__}(...)"
+    elif "gpytorch" in packages:
+        got, remedy = "a kernel of GPyTorch", "wrap it, FromGPyTorch(kernel)"
+    elif "pyro.contrib.gp" in packages:
+        got, remedy = "a kernel of pyro.contrib.gp", "wrap it, FromPyroContrib(kernel)"
+    elif isinstance(value, Covariance):
+        got, remedy = "a covariance function", "give the kernel itself, not kernel()"
+    elif isinstance(value, Tensor):
+        got, remedy = (
+            "a tensor",
+            "for a scale give a number, and for a prior on it assign a PyroSample to Scaled(kernel).variance",
         )
+    elif callable(value):
+        got, remedy = type(value).__name__, "wrap a function k(x, z), FromFunction(function)"
+    else:
+        got, remedy = type(value).__name__, "give one, such as RBF()"
+    raise TypeError(f"a kernel of pyro_dgp is wanted, not {got}: {remedy}")
 
 
-@dataclass(frozen=True)
-class ConstantDiagonal:
-    """Mixin of covariance functions whose variance is the same everywhere."""
+class OneVariance(Kernel):
+    """Base of kernels whose only parameter is a variance, shape ``(outputs?,)``."""
 
-    variance: Tensor
-
-    def diagonal(self, x: Float[Tensor, "*b e n d"]) -> Float[Tensor, "*r p n"]:
-        """Return ``variance`` repeated for each point: ``(..., E, N)``."""
-        ones = x.new_ones(()).expand(x.shape[:-1])  # broadcasts at no cost; torch.broadcast_shapes is slow
-        return self.variance.unsqueeze(-1) * ones
+    def __init__(self, outputs: int | None = None, variance: float = 1.0) -> None:
+        super().__init__()
+        self.outputs = outputs
+        self.variance = positive(variance, outputs)
 
 
-@dataclass(frozen=True)
-class CombinedCovariance(Covariance):
-    """``k_1 + k_2 + ...`` or ``k_1 * k_2 * ...``.
+class Constant(OneVariance):
+    """Constant kernel, ``k = variance``: a random offset. ``outputs`` and ``variance`` are those of ``Stationary``.
 
-    :param combine: the operator between two parts.
+    >>> import torch
+    >>> from pyro_dgp import Constant
+    >>> Constant()().matrix(torch.zeros(1, 2, 3), torch.ones(1, 3, 3)).round().tolist()
+    [[[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]]
     """
 
-    parts: tuple[Covariance, ...]
-    combine: Callable[[Tensor, Tensor], Tensor]
+    def forward(self) -> Covariance:
+        """Read ``variance``."""
+        return ConstantCovariance(per_output(self.variance, self.outputs))
 
-    def matrix(
-        self, x: Float[Tensor, "*b e n d"], z: Float[Tensor, "*c o m d"] | None = None
-    ) -> Float[Tensor, "*r p n k"]:
-        """See :class:`Covariance`."""
-        return reduce(self.combine, [part.matrix(x, z) for part in self.parts])
 
-    def diagonal(self, x: Float[Tensor, "*b e n d"]) -> Float[Tensor, "*r p n"]:
-        """See :class:`Covariance`."""
-        return reduce(self.combine, [part.diagonal(x) for part in self.parts])
+class Wrapper(Kernel):
+    """Base of kernels around a kernel, ``part``."""
+
+    def __init__(self, part: Kernel) -> None:
+        super().__init__()
+        self.part = part
+
+    def admit(self, name: str, value: Any) -> Any:
+        """Take a kernel as ``part``."""
+        return require_kernel(value) if name == "part" else value
+
+
+class Scaled(Wrapper):
+    """Kernel ``variance * k`` of another kernel k, with a learned variance of its own, shape ``(outputs?,)``.
+
+    ``2 * k`` is the same as ``Scaled(k, variance=2.0)``.
+
+    >>> from pyro_dgp import Periodic, Scaled
+    >>> seasons = Scaled(Periodic(period=12.0), variance=4.0)
+    >>> round(seasons.variance.item()), round(seasons.part.period.item())
+    (4, 12)
+    """
+
+    def __init__(self, part: Kernel, outputs: int | None = None, variance: float = 1.0) -> None:
+        super().__init__(part)
+        self.outputs = outputs
+        self.variance = positive(variance, outputs)
+
+    def forward(self) -> Covariance:
+        """Read the variance and the part."""
+        return ScaledCovariance(self.part(), per_output(self.variance, self.outputs))
 
 
 class _Combination(Kernel):
@@ -154,6 +181,8 @@ class _Combination(Kernel):
         super().__init__()
         if len(parts) < 2:
             raise ValueError(f"{type(self).__name__} needs two kernels or more, not {len(parts)}: pass them one by one")
+        for part in parts:
+            release(require_kernel(part))
         self.parts = PyroModule[nn.ModuleList](parts)
 
     def _read(self) -> tuple[Covariance, ...]:
@@ -163,6 +192,7 @@ class _Combination(Kernel):
 class Sum(_Combination):
     """Sum of kernels, also written ``k1 + k2``.
 
+    >>> import torch
     >>> from pyro_dgp import RBF, Linear
     >>> k = (RBF() + Linear())()
     >>> x = torch.zeros(1, 3, 1)
@@ -178,6 +208,7 @@ class Sum(_Combination):
 class Product(_Combination):
     """Product of kernels, also written ``k1 * k2``.
 
+    >>> import torch
     >>> from pyro_dgp import RBF, Linear
     >>> k = (RBF() * Linear())()
     >>> x = torch.zeros(1, 3, 1)

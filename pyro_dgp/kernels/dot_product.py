@@ -10,7 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pyro_dgp.kernels.base import Covariance, Kernel, per_dimension, per_output, positive, require_dimensions
+from pyro_dgp.kernels.base import Kernel
+from pyro_dgp.kernels.covariance import Covariance
+from pyro_dgp.kernels.hyperparameters import per_dimension, per_output, positive, require_dimensions
 
 
 @dataclass(frozen=True)
@@ -145,12 +147,16 @@ class ArcCosine(Kernel):
         self, order: int = 1, ard: int | None = None, outputs: int | None = None, *, variance: float = 1.0
     ) -> None:
         super().__init__()
-        if order not in (0, 1, 2):
-            raise ValueError(f"the arc-cosine kernel has orders 0, 1 and 2, not {order}: choose one of these")
         self.order, self.ard, self.outputs = order, ard, outputs
         self.variance = positive(variance, outputs)
         self.weight_variance = positive(1.0, outputs, ard)
         self.bias_variance = positive(1.0, outputs)
+
+    def admit(self, name: str, value: Any) -> Any:
+        """Take 0, 1 or 2 as ``order``."""
+        if name == "order" and value not in (0, 1, 2):
+            raise ValueError(f"the arc-cosine kernel has orders 0, 1 and 2, not {value}: choose one of these")
+        return value
 
     def forward(self) -> Covariance:
         """Read ``variance``, ``weight_variance`` and ``bias_variance``."""

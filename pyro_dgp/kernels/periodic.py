@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyro_dgp.kernels.base import per_dimension, positive, require_dimensions
+from pyro_dgp.kernels.hyperparameters import per_dimension, positive, require_dimensions
 from pyro_dgp.kernels.rbf import RBF
 from pyro_dgp.kernels.stationary import Stationary
 

@@ -70,6 +70,15 @@ class Radial:
     :param plain: the formula, which autograd differentiates where second derivatives are wanted.
     :param formula: gives the value and, on request, the slope with respect to the squared distance. It may write them
         into the memory of the squared distance.
+
+    >>> import torch
+    >>> from pyro_dgp import Radial
+    >>> def cauchy(squared, need):
+    ...     value = 1 / (1 + squared)
+    ...     return value, -value.square() if need else None
+    >>> correlation = Radial(lambda squared: 1 / (1 + squared), cauchy)
+    >>> correlation(torch.tensor([[0.0], [3.0]]), None, torch.ones(1, 1)).round(decimals=3).tolist()
+    [[1.0, 0.1], [0.1, 1.0]]
     """
 
     plain: Formula

@@ -7,11 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyro_dgp.kernels.base import (
-    per_output,
-    positive,
-)
 from pyro_dgp.kernels.distance import squared_distance
+from pyro_dgp.kernels.hyperparameters import per_output, positive
 from pyro_dgp.kernels.stationary import Correlation, Stationary
 
 

@@ -8,15 +8,9 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from pyro_dgp.kernels.base import (
-    ConstantDiagonal,
-    Covariance,
-    Kernel,
-    per_dimension,
-    per_output,
-    positive,
-    require_dimensions,
-)
+from pyro_dgp.kernels.base import Kernel
+from pyro_dgp.kernels.covariance import ConstantDiagonal, Covariance
+from pyro_dgp.kernels.hyperparameters import per_dimension, per_output, positive, require_dimensions
 
 #: Function ``correlation(x, z, variance) -> variance * c(r^2)``, with r the distances within ``x`` or between ``x`` and ``z``.
 Correlation = Callable[[Tensor, Tensor | None, Tensor], Tensor]

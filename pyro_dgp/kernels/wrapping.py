@@ -1,4 +1,4 @@
-"""Kernels around a kernel: a variance in front, and a choice of input dimensions."""
+"""The kernel of a choice of input dimensions."""
 
 from __future__ import annotations
 
@@ -8,25 +8,8 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from pyro_dgp.kernels.base import Covariance, Kernel, per_output, positive
-
-
-@dataclass(frozen=True)
-class ScaledCovariance(Covariance):
-    """Covariance function ``variance * k``."""
-
-    part: Covariance
-    variance: Tensor
-
-    def matrix(
-        self, x: Float[Tensor, "*b e n d"], z: Float[Tensor, "*c o m d"] | None = None
-    ) -> Float[Tensor, "*r p n k"]:
-        """See :class:`Covariance`."""
-        return self.variance[..., None, None] * self.part.matrix(x, z)
-
-    def diagonal(self, x: Float[Tensor, "*b e n d"]) -> Float[Tensor, "*r p n"]:
-        """See :class:`Covariance`."""
-        return self.variance[..., None] * self.part.diagonal(x)
+from pyro_dgp.kernels.base import Kernel, Wrapper
+from pyro_dgp.kernels.covariance import Covariance
 
 
 @dataclass(frozen=True)
@@ -47,26 +30,7 @@ class ActiveDimsCovariance(Covariance):
         return self.part.diagonal(x[..., self.dims])
 
 
-class Scaled(Kernel):
-    """Kernel ``variance * k`` of another kernel k, with a variance of its own, shape ``(outputs?,)``.
-
-    >>> from pyro_dgp import Periodic, Scaled
-    >>> seasons = Scaled(Periodic(period=12.0), variance=4.0)
-    >>> round(seasons.variance.item()), round(seasons.part.period.item())
-    (4, 12)
-    """
-
-    def __init__(self, part: Kernel, outputs: int | None = None, variance: float = 1.0) -> None:
-        super().__init__()
-        self.part, self.outputs = part, outputs
-        self.variance = positive(variance, outputs)
-
-    def forward(self) -> Covariance:
-        """Read the variance and the part."""
-        return ScaledCovariance(self.part(), per_output(self.variance, self.outputs))
-
-
-class ActiveDims(Kernel):
+class ActiveDims(Wrapper):
     """Kernel of the input dimensions ``dims`` alone; ``ard`` of the kernel inside counts these only.
 
     >>> import torch
@@ -77,8 +41,8 @@ class ActiveDims(Kernel):
     """
 
     def __init__(self, part: Kernel, dims: Sequence[int]) -> None:
-        super().__init__()
-        self.part, self.dims = part, tuple(dims)
+        super().__init__(part)
+        self.dims = tuple(dims)
 
     def forward(self) -> Covariance:
         """Read the part."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyro.nn import PyroModule, pyro_method
+from pyro.nn import pyro_method
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.internal.assignment import CheckedModule
 from pyro_dgp.internal.plates import refuse_data_plate
 from pyro_dgp.likelihoods.conditional import Conditional, RowObservation
 from pyro_dgp.likelihoods.observation import Observation
 
 
-class Likelihood(PyroModule):
+class Likelihood(CheckedModule):
     """Base of all observation models. ``likelihood(gp(x))`` is the distribution of y to put into ``pyro.sample``."""
 
     def conditional(self) -> Conditional:

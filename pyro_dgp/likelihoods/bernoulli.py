@@ -95,9 +95,13 @@ class Bernoulli(Likelihood):
 
     def __init__(self, link: str = "probit") -> None:
         super().__init__()
-        if link not in ("probit", "logit"):
-            raise ValueError(f"link is 'probit' or 'logit', not {link!r}")
         self.link = link
+
+    def admit(self, name: str, value: Any) -> Any:
+        """Take a known link as ``link``."""
+        if name == "link" and value not in ("probit", "logit"):
+            raise ValueError(f"link is 'probit' or 'logit', not {value!r}: choose one of these")
+        return value
 
     def conditional(self) -> Conditional:
         """The link, which has no parameters."""

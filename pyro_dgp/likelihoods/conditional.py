@@ -20,6 +20,14 @@ class RowObservation(dist.Independent):  # type: ignore[misc]
     """p(y | f) over the rows of a data set. The rows are an event dimension; ``base_dist`` has the log density of each.
 
     The event is scored as a whole. A data plate around it would count it once for each of its rows, so a plate raises.
+    A likelihood of one's own returns one from ``given``: a distribution of batch shape ``(..., N)`` and 1, or of
+    ``(..., N, D_out)`` and 2.
+
+    >>> import torch
+    >>> from pyro import distributions as dist
+    >>> from pyro_dgp import RowObservation
+    >>> RowObservation(dist.Poisson(torch.ones(5)), 1).event_shape
+    torch.Size([5])
     """
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> RowObservation:
@@ -40,6 +48,12 @@ class Conditional(ABC):
     """A likelihood with its parameter values: p(y | f), and its integrals over normal function values.
 
     ``y`` is ``(..., N)`` for one output and ``(..., N, D_out)`` for several; moments of f are ``(..., N, D_out)``.
+
+    >>> from pyro_dgp import Bernoulli, Conditional, Gaussian
+    >>> [isinstance(each.conditional(), Conditional) for each in (Bernoulli("logit"), Gaussian())]
+    [True, True]
+    >>> Bernoulli("logit").conditional().integration
+    'Gauss-Hermite, 20 nodes'
     """
 
     #: How the last layer is integrated: for the expected and for the predictive log density.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from pyro import distributions as dist
@@ -14,6 +15,7 @@ from torch.distributions import Distribution, LowRankMultivariateNormal
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.internal import linalg
+from pyro_dgp.internal.parameters import require_number, require_shape
 from pyro_dgp.likelihoods.base import Likelihood
 from pyro_dgp.likelihoods.conditional import Conditional, RowObservation
 from pyro_dgp.likelihoods.gaussian import NOISE_FLOOR
@@ -102,13 +104,14 @@ class LinearCoregionalization(Likelihood):
         super().__init__()
         if outputs < 2 or latents < 1:
             raise ValueError(f"coregionalisation mixes functions into 2 or more outputs, got {latents} into {outputs}")
+        require_number(variance)
         if not variance > floor:
             raise ValueError(f"the initial noise variance {variance} must exceed its floor {floor}")
         self.outputs, self.latents = outputs, latents
-        self.mixing = PyroParam(torch.randn(outputs, latents) / latents**0.5, event_dim=2)
-        self.bias = PyroParam(torch.zeros(outputs), event_dim=1)
+        self.mixing: Any = PyroParam(torch.randn(outputs, latents) / latents**0.5, event_dim=2)
+        self.bias: Any = PyroParam(torch.zeros(outputs), event_dim=1)
         start = torch.full((outputs,), float(variance))
-        self.variance = PyroParam(start, constraint=constraints.greater_than(floor), event_dim=1)
+        self.variance: Any = PyroParam(start, constraint=constraints.greater_than(floor), event_dim=1)
 
     @classmethod
     def fit(cls, y: Tensor, latents: int) -> LinearCoregionalization:
@@ -138,4 +141,8 @@ class LinearCoregionalization(Likelihood):
 
     def conditional(self) -> CoregionalizedConditional:
         """Read every parameter."""
-        return CoregionalizedConditional(self.mixing, self.bias, self.variance)
+        read = {"mixing": self.mixing, "bias": self.bias, "variance": self.variance}
+        for name, value in read.items():
+            shape = (self.outputs, self.latents) if name == "mixing" else (self.outputs,)
+            require_shape(value, shape, f"LinearCoregionalization.{name}")
+        return CoregionalizedConditional(**read)

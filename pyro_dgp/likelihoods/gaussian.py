@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from pyro import distributions as dist
@@ -14,7 +15,7 @@ from torch.distributions import Distribution
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.internal import linalg
-from pyro_dgp.internal.parameters import require_number
+from pyro_dgp.internal.parameters import require_number, require_shape
 from pyro_dgp.likelihoods.base import Likelihood
 from pyro_dgp.likelihoods.conditional import Conditional, RowObservation, one_output
 from pyro_dgp.likelihoods.moments import Moments
@@ -99,7 +100,7 @@ class Gaussian(Likelihood):
             raise ValueError(f"the initial noise variance {variance} must exceed its floor {floor}")
         self.outputs = outputs
         start = torch.tensor(float(variance)) if outputs == 1 else torch.full((outputs,), float(variance))
-        self.variance = PyroParam(start, constraint=constraints.greater_than(floor), event_dim=start.dim())
+        self.variance: Any = PyroParam(start, constraint=constraints.greater_than(floor), event_dim=start.dim())
 
     def require_outputs(self, outputs: int) -> None:
         """Raise unless there is one noise variance for all outputs, or one for each."""
@@ -111,4 +112,5 @@ class Gaussian(Likelihood):
     def conditional(self) -> GaussianConditional:
         """The likelihood with ``variance`` read now."""
         variance = self.variance
+        require_shape(variance, (self.outputs,) if self.outputs > 1 else (), "Gaussian.variance")
         return GaussianConditional(variance.unsqueeze(-1) if self.outputs == 1 else variance)

@@ -142,6 +142,11 @@ class Loss(PyroELBO):  # type: ignore[misc]
                 "whose distribution has no rows: make them an event, as in Poisson(f[..., 0].exp()).to_event(1), or use a likelihood "
                 "of this library, as in likelihood(gp(x))"
             )
+        if size is not None and self.num_data < size:
+            raise ValueError(
+                f"num_data={self.num_data} is less than the {size} rows of the site {site['name']!r}: it is the size of the whole "
+                "training set, of which a step passes a part; give len(x) of all data"
+            )
         return site["scale"] if size is None else site["scale"] * self.num_data / size
 
     def _require_one_count(self, sites: list[Site], structure: ModelStructure) -> None:

@@ -11,7 +11,6 @@ import torch
 from pyro import distributions as dist
 from pyro import sample
 from pyro.infer.reparam.reparam import Reparam
-from pyro.nn import PyroModule
 from pyro.poutine.reparam_messenger import ReparamMessenger
 from torch import Tensor
 
@@ -177,7 +176,7 @@ def whitened(model: Callable[..., Any], inducing: Inputs | None = None) -> White
 
     The model itself is not changed. With a Gaussian likelihood the top layer stays integrated out; any other likelihood's
     function values become a whitened site ``y_f_whitened``. Hyperparameters that are ``PyroSample`` are sampled; those that
-    are ``PyroParam`` stay at their present values, and the log names them.
+    have no prior, and the weights of networks, stay at their present values, and the log names them.
 
     :param inducing: inputs ``(M, D)`` of inducing variables by the name of the GP, ``h`` or ``y/f``, as :func:`inducing_inputs` makes them.
         Such a GP is sparse: its inducing variables are sampled (``h_inducing_whitened``), and its function values given them
@@ -185,12 +184,7 @@ def whitened(model: Callable[..., Any], inducing: Inputs | None = None) -> White
         out). The cost is linear in the rows; inducing inputs at the data make it exact.
     """
     if isinstance(model, torch.nn.Module):
-        fixed = [
-            f"{path}.{name}" if path else name
-            for path, module in model.named_modules()
-            if isinstance(module, PyroModule)
-            for name in module._pyro_params
-        ]
+        fixed = [name.removesuffix("_unconstrained") for name, value in model.named_parameters() if value.requires_grad]
         if fixed and _told.get(model) != fixed:
             _told[model] = fixed
             logger.warning("MCMC keeps these point estimates at their present values: %s", ", ".join(fixed))

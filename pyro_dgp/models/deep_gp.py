@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pyro
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from pyro_dgp.gp import GaussianProcess
+from pyro_dgp.internal.assignment import CheckedModule
 from pyro_dgp.kernels import RBF, ArcCosine, Kernel, Linear, Matern12, Matern32, Matern52, RationalQuadratic
 from pyro_dgp.likelihoods import Gaussian, Likelihood
 from pyro_dgp.means import Projection
@@ -25,7 +27,7 @@ KERNELS: dict[str, Callable[[int, int | None], Kernel]] = {
 }
 
 
-class DeepGP(PyroModule):
+class DeepGP(CheckedModule):
     """A chain of ``layers - 1`` hidden GPs with ``width`` outputs each, and one GP on top.
 
     The hidden GPs have the fixed linear means of [DSVI] 3.12. The sites are ``h1, h2, ...``, function values
@@ -70,6 +72,15 @@ class DeepGP(PyroModule):
         self.hidden = PyroModule[nn.ModuleList](hidden)
         self.top = GaussianProcess(KERNELS[kernel](inputs.shape[-1], None), num_outputs=outputs)
         self.likelihood = Gaussian(outputs) if likelihood is None else likelihood
+
+    def admit(self, name: str, value: Any) -> Any:
+        """Take a likelihood as ``likelihood`` and a Gaussian process as ``top``."""
+        wanted = {"likelihood": Likelihood, "top": GaussianProcess}.get(name, object)
+        if not isinstance(value, wanted):
+            raise TypeError(
+                f"{name} of a DeepGP is a {wanted.__name__} of pyro_dgp, not {type(value).__name__}: for any other write a model of your own"
+            )
+        return value
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
         """Sample every site jointly; where ``y`` is given, it is observed."""

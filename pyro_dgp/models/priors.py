@@ -11,7 +11,7 @@ from pyro.distributions import constraints
 from pyro.nn import PyroModule, PyroSample
 from torch import Tensor
 
-from pyro_dgp.kernels.base import POSITIVE
+from pyro_dgp.kernels.hyperparameters import POSITIVE
 from pyro_dgp.likelihoods import NOISE_FLOOR
 from pyro_dgp.models.deep_gp import DeepGP
 

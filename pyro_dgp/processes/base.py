@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pyro.nn import PyroModule
 from torch import Size, Tensor
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.internal.assignment import CheckedModule
 from pyro_dgp.processes.marginal import FunctionMarginal
 
 
-class Process(PyroModule):
+class Process(CheckedModule):
     """A variational distribution q(f) over one GP.
 
     ``process(prior)`` is the marginal of q(f) at the prior's inputs. Kernel and mean are those of the prior.

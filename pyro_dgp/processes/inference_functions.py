@@ -9,9 +9,11 @@ from dataclasses import KW_ONLY, dataclass
 
 import torch
 from jaxtyping import Float
-from pyro.nn import PyroModule, PyroParam
+from pyro.nn import PyroParam
 from torch import Tensor
 from torch.nn.functional import leaky_relu, linear, softplus
+
+from pyro_dgp.internal.assignment import CheckedModule
 
 SLOPE = 0.2
 
@@ -35,7 +37,7 @@ class Sizes:
         return size * (size + 1) // 2 if self.is_full else size
 
 
-class Perceptron(PyroModule):
+class Perceptron(CheckedModule):
     """Linear layers with LeakyReLU(0.2) between them, ``(..., inputs) -> (..., outputs)``.
 
     All weights and biases are one ``PyroParam``, since Pyro keeps books for each; :meth:`layers` gives them by layer.
@@ -71,7 +73,7 @@ class Perceptron(PyroModule):
         return own[:-outputs].view(outputs, width), own[-outputs:]
 
 
-class InferenceFunctions(PyroModule):
+class InferenceFunctions(CheckedModule):
     """Map from inputs ``(..., N, D)`` to the variational parameters of each row. Derive from it for networks of your own.
 
     An :class:`AmortizationRecipe` makes the networks and passes ``sizes``, which has M, D and D_out.

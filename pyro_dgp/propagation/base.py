@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from pyro.distributions import TorchDistribution
-from pyro.nn import PyroModule
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.internal.assignment import CheckedModule
 from pyro_dgp.processes import FunctionMarginal
 
 
-class Propagation(PyroModule):
+class Propagation(CheckedModule):
     """A strategy that carries a hidden layer in S weighted components.
 
     The axis of components leads all others and takes the place of no plate. A guide works on its own copy of the object

@@ -246,6 +246,21 @@ def extending(names: Names) -> None:
     assert covariance[..., 0, 1].item() == pytest.approx(float(1 / (1 + squared)))
 
 
+def own_kernel_or_mean(names: Names) -> None:
+    x, kernel = names["x"], names["kernel"]
+    assert kernel.parts[0].parts[0].part.lengthscale.item() == pytest.approx(0.3)
+    assert torch.isclose(kernel().diagonal(x[None]), torch.tensor(3.5).to(x)).all()  # 2 + 1 * 1 + 0.5
+    assert len(names["total"].parts) == 2
+    assert torch.equal(names["gp"](x).mean, x)
+    assert names["slope"].shape == (1, 1) and names["paths"].shape == (5, 60, 1)
+    by_class, by_function = names["Brownian"]()(), names["brownian"]()
+    torch.testing.assert_close(by_function.matrix(x[None]), 2 * by_class.matrix(x[None]))
+    torch.testing.assert_close(by_function.diagonal(x[None]), 2 * by_class.diagonal(x[None]))
+    trained = dict(names["model"].top.named_parameters())
+    assert {"kernel.parts.0.variance_unconstrained", "mean.amplitude_unconstrained"} <= set(trained)
+    assert trained["mean.amplitude_unconstrained"] != 1 and names["model"](x).shape == (60,)
+
+
 PAGES = {
     "README.md": Page(
         readme,
@@ -273,6 +288,7 @@ PAGES = {
     "docs/how-to/inference-gap.md": Page(inference_gap, SHORT_FIT | SHORT_CHAINS | {"num_draws=400": "num_draws=8"}),
     "docs/how-to/neural-features.md": Page(neural_features, SHORT_FIT),
     "docs/how-to/other-likelihoods.md": Page(other_likelihoods, SHORT_FIT),
+    "docs/how-to/own-kernel-or-mean.md": Page(own_kernel_or_mean, SHORT_FIT),
     "docs/how-to/own-model.md": Page(own_model),
     "docs/how-to/own-networks.md": Page(own_networks, SHORT_FIT),
     "docs/how-to/parameter-stores.md": Page(parameter_stores, SHORT_FIT | {"range(1000)": "range(5)"}),

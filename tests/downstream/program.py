@@ -44,8 +44,9 @@ class TwoLayer(PyroModule):
     def __init__(self, x: Tensor, width: int = 2) -> None:
         super().__init__()
         self.hidden = GaussianProcess(Matern52(ard=x.shape[-1]), mean=Projection.fit(x, width), num_outputs=width)
-        self.top = GaussianProcess(RBF(ard=width))
+        self.top = GaussianProcess(2 * RBF(ard=width) + 0.5, mean=lambda h: h.sum(-1, keepdim=True))
         self.likelihood = Gaussian()
+        self.likelihood.variance = 0.05
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
         h = pyro.sample("h", self.hidden(x))

@@ -87,6 +87,9 @@ COMBINED = {
     "FromGPyTorch": lambda outputs=None: kernels.FromGPyTorch(
         gpytorch.kernels.RBFKernel(ard_num_dims=D, batch_shape=torch.Size([] if outputs is None else [outputs]))
     ),
+    "FromFunction": lambda outputs=None: kernels.Scaled(
+        kernels.FromFunction(lambda x, z: (1 + x @ z.mT) ** 2), outputs, 2.0
+    ),
     "FromPyroContrib": lambda outputs=None: kernels.FromPyroContrib(contrib.RBF(D, lengthscale=torch.ones(D))),
 }
 ABSTRACT = {"Kernel", "Stationary", "Covariance"}

@@ -6,6 +6,7 @@ import pytest
 import torch
 from pyro import distributions as dist
 from pyro.infer import MCMC, NUTS
+from pyro.nn import PyroSample
 from scipy.integrate import quad
 from scipy.stats import norm
 
@@ -364,3 +365,23 @@ def test_a_batch_of_hyperparameters_of_as_many_as_the_rows_is_no_broadcast_over_
             together.log_expected_gamma_score(y, moments, 1.2)[k], alone.log_expected_gamma_score(y, part, 1.2)
         )
         torch.testing.assert_close(together.given(f).base_dist.log_prob(y)[k], alone.given(f[k]).base_dist.log_prob(y))
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "shape"),
+    [
+        (lambda: Gaussian(2), "variance", (2,)),
+        (lambda: LinearCoregionalization(3, 2), "mixing", (3, 2)),
+        (lambda: LinearCoregionalization(3, 2), "bias", (3,)),
+        (lambda: LinearCoregionalization(3, 2), "variance", (3,)),
+    ],
+)
+def test_a_prior_of_the_wrong_shape_says_which_is_wanted(make, name, shape):
+    for wrong in ((), (5,)):
+        likelihood = make()
+        setattr(likelihood, name, PyroSample(dist.LogNormal(0.0, 1.0).expand(wrong).to_event(len(wrong))))
+        with pytest.raises(ValueError) as error:
+            likelihood.conditional()
+        assert f".{name} has shape {wrong} where {shape} is wanted: write a prior as PyroSample(" in str(error.value)
+    setattr(likelihood, name, PyroSample(dist.LogNormal(0.0, 1.0).expand(shape).to_event(len(shape))))
+    assert likelihood.conditional() is not None

@@ -30,7 +30,7 @@ from pyro_dgp import (
 )
 from pyro_dgp.guides.guide_pass import SiteRecord
 from pyro_dgp.likelihoods import GaussHermite
-from tests.examples import OneLayer, TwoLayers, TwoSites, regression
+from tests.examples import LatentInputs, OneLayer, TwoLayers, TwoSites, regression
 
 LOSSES = [ELBO, PredictiveLogLikelihood, GammaDivergence]
 
@@ -432,6 +432,38 @@ def test_a_second_likelihood_on_other_rows_counts_once():
     terms = {name: float(ELBO().observed(weighted.trace.nodes[name], weighted).detach()) for name in ("y", "z")}
     kl = sum(weighted.record(weighted.trace.nodes[name]).regularizer for name in ("y", "z"))
     assert ELBO(1200).loss(model, guide, x, y) == pytest.approx(float(kl.detach()) - 100 * terms["y"] - terms["z"])
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("kind", ["event", "two sites", "plate", "plate that subsamples", "latent inputs"])
+def test_num_data_below_the_rows_of_a_step_is_refused(loss, kind):
+    """A plate that subsamples has as many rows as its full size, though a step sees fewer than num_data."""
+    x, y = regression(12)
+    model = {
+        "event": OneLayer,
+        "two sites": TwoSites,
+        "plate": Plated,
+        "plate that subsamples": lambda: Plated(subsample=4),
+        "latent inputs": LatentInputs,
+    }[kind]()
+    guide = guided(model, x, y, InducingPoints(4))
+    site = "w" if kind == "latent inputs" else "y"
+    with pytest.raises(
+        ValueError, match=f"num_data=11 is less than the 12 rows of the site '[{site}y]': it is the size"
+    ):
+        loss(num_data=11).loss(model, guide, x, y)
+    assert math.isfinite(loss(num_data=12).loss(model, guide, x, y))
+    if "subsamples" not in kind and kind != "latent inputs":
+        assert math.isfinite(loss(num_data=11).loss(model, guide, x[:11], y[:11]))
+
+
+@pytest.mark.usefixtures("local")
+def test_num_data_below_the_rows_of_data_that_every_step_passes_whole_is_fine():
+    x, y = regression(12)
+    model = SecondData(_as_event)
+    guide = guided(model, x, y)
+    assert math.isfinite(ELBO(5).loss(model, guide, x[:5], y[:5]))  # six values beside y count once
 
 
 @pytest.mark.usefixtures("local")

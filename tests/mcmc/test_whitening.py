@@ -92,8 +92,10 @@ def test_point_estimates_are_named_aloud(caplog):
     x, _ = regression(8)
     model = OneLayer()
     model.gp.kernel.lengthscale = PyroSample(dist.LogNormal(0.0, 1.0))
+    model.gp.mean = torch.nn.Linear(1, 1)
     with caplog.at_level(logging.WARNING, logger="pyro_dgp"):
         whitened(model)
+    assert "gp.mean.function.weight, gp.mean.function.bias" in caplog.text
     assert "keeps these point estimates" in caplog.text
     assert "gp.kernel.variance" in caplog.text and "likelihood.variance" in caplog.text
     assert "lengthscale" not in caplog.text

@@ -1,0 +1,119 @@
+"""Checks of what is assigned to a module's attributes, made there and then."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+import numpy as np
+import torch
+from pyro.distributions import Distribution, constraints
+from pyro.nn import PyroModule, PyroParam, PyroSample
+from torch import Tensor, nn
+from torch.distributions import transform_to
+
+
+class CheckedModule(PyroModule):
+    """Base of the library's modules: an attribute takes what can stand there, and refuses the rest in a sentence.
+
+    | assigned where a ``PyroParam`` stands | result |
+    |---|---|
+    | a number | every entry has this value; the constraint stays |
+    | a tensor, array or list of the parameter's shape | the parameter has these values, in its own dtype and device |
+    | ``PyroParam``, ``PyroSample`` | a new parameter, a prior: as in any Pyro module |
+    | anything else; a wrong shape; a value outside the constraint | raises |
+
+    A value is read once: a tensor that a model sampled belongs in a ``PyroSample``. A subclass says in :meth:`admit`
+    what its other attributes take.
+
+    :raises ValueError: for a wrong shape, for values outside the constraint, and for a value where a prior stands.
+    :raises TypeError: for any other object where a parameter stands.
+
+    >>> from pyro_dgp import RBF
+    >>> kernel = RBF(ard=2)
+    >>> kernel.lengthscale = 0.5
+    >>> kernel.lengthscale.detach()
+    tensor([0.5000, 0.5000])
+    """
+
+    def admit(self, name: str, value: Any) -> Any:
+        """Return what the attribute ``name``, which is no parameter, keeps for ``value``; raise if it cannot stand there."""
+        return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        explicit = isinstance(value, PyroParam | PyroSample)
+        if not explicit and name in self.__dict__.get("_pyro_params", ()):
+            value = self._values(name, value)
+        elif not explicit and name in self.__dict__.get("_pyro_samples", ()):
+            raise ValueError(
+                f"{self._labelled(name)} has a prior: for a point estimate assign PyroParam(torch.as_tensor(value), "
+                f"constraint=...), and for a fixed value condition the model, pyro.condition(model, data={{site: value}})"
+            )
+        else:
+            value = self.admit(name, value)
+            if isinstance(value, PyroModule):
+                release(value)
+        super().__setattr__(name, value)
+
+    def _labelled(self, name: str) -> str:
+        return f"{type(self).__name__}.{name}"
+
+    def _values(self, name: str, value: Any) -> Tensor:
+        """Return the values that a parameter takes, in its shape, dtype and device."""
+        constraint, _ = self._pyro_params[name]
+        label = self._labelled(name)
+        if isinstance(value, Distribution | torch.distributions.Distribution):
+            raise TypeError(f"{label} takes a number or a tensor; for a prior assign PyroSample(distribution)")
+        if isinstance(value, nn.Parameter):
+            raise TypeError(
+                f"{label} would lose its constraint to an nn.Parameter: assign its values, value.detach(), or a PyroParam"
+            )
+        with torch.no_grad():
+            present = transform_to(constraint)(self._parameters[f"{name}_unconstrained"])
+        if not isinstance(value, numbers.Real | Tensor | np.ndarray | list | tuple):
+            raise TypeError(
+                f"{label} takes a number or a tensor of shape {tuple(present.shape)}, not {type(value).__name__}: "
+                "for a prior assign a PyroSample, for another parameter a PyroParam"
+            )
+        values = torch.as_tensor(value, dtype=present.dtype, device=present.device).detach()
+        if isinstance(value, numbers.Real):
+            values = values.expand(present.shape)
+        if values.shape != present.shape:
+            raise ValueError(
+                f"{label} has shape {tuple(present.shape)} and got values of shape {tuple(values.shape)}: "
+                "give a number for all entries, or one value for each"
+            )
+        _require_within(constraint, values, label)
+        return values.clone()
+
+
+def release(module: PyroModule) -> None:
+    """Let a module of several parts that has run by itself become a part of another; raise for one that has run as a part.
+
+    Pyro's names of parameters begin at the outermost module. It refuses a module whose own parts have run under other names.
+    """
+    context = module._pyro_context
+    has_parts = any(isinstance(part, PyroModule) for part in module._modules.values())
+    if has_parts and context.used and not context.active:
+        if module._pyro_name:
+            raise ValueError(
+                f"this {type(module).__name__} is a part of another module, under the name {module._pyro_name!r}, and has run "
+                "there: make one for each place"
+            )
+        context.used = False
+
+
+def _require_within(constraint: constraints.Constraint, values: Tensor, label: str) -> None:
+    """Raise unless all values are finite and satisfy the constraint of a parameter."""
+    valid = constraint.check(values)
+    valid = torch.isfinite(values) & (valid if valid.shape == values.shape else valid.all())
+    if not bool(valid.all()):
+        first = values[~valid][0].item()
+        raise ValueError(f"{label} takes {_described(constraint)}, not {first:g}: give such values")
+
+
+def _described(constraint: constraints.Constraint) -> str:
+    """Return a constraint in words."""
+    if isinstance(constraint, type(constraints.greater_than(0.0))):
+        return f"numbers above {constraint.lower_bound:g}"
+    return "finite numbers" if constraint is constraints.real else f"values that satisfy {constraint}"
