@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,7 @@ from pyro_dgp.losses import ELBO
 from pyro_dgp.prediction.from_guide import predict
 from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.prediction.thinning import equally_spaced
-from pyro_dgp.training.loop import batches, check_data, decay
+from pyro_dgp.training.loop import batches, decay, training_rows
 
 #: e at the first step of the burn-in at least.
 FIRST_STEP = 0.1
@@ -96,6 +97,7 @@ class StochasticGradientHMC:
         batch_size: int = 1000,
         seed: int = 0,
         report: Progress | None = None,
+        **arguments: Any,
     ) -> InducingDraws:
         """Sample; the guide is left at the last draw, its other parameters trained.
 
@@ -105,8 +107,9 @@ class StochasticGradientHMC:
         :param y: targets.
         :param num_samples: draws kept.
         :param batch_size: rows of a gradient.
+        :param arguments: further arguments of the model, such as ``exposure=e``; of a tensor of N rows a step gets those of its batch.
         """
-        check_data(x, y)
+        data = training_rows(x, y, arguments)
         guide.require_initialized()
         start, total = time.perf_counter(), self.burn_in + num_samples * self.thin
         loss, rows, result = ELBO(len(x))(guide.model, guide), batches(len(x), batch_size, seed), InducingDraws()
@@ -120,8 +123,8 @@ class StochasticGradientHMC:
             potentials = []
 
             def of_next_rows() -> Tensor:
-                index = next(rows)
-                value: Tensor = loss(x[index], y[index])
+                args, kwargs = data[next(rows)]
+                value: Tensor = loss(*args, **kwargs)
                 return value
 
             for step in range(total):
