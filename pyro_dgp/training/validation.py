@@ -21,7 +21,7 @@ from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.internal.progress import Progress
 from pyro_dgp.internal.rows import Call
 from pyro_dgp.losses import Loss
-from pyro_dgp.prediction.from_guide import predict
+from pyro_dgp.prediction.predict import predict
 from pyro_dgp.training.loop import OptimizerRecipe, adam, fit, training_rows
 
 #: Function ``loss(beta, rows)`` that returns a :class:`~pyro_dgp.losses.Loss`, or any function from model and guide to an
