@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Distribution, OneHotCategorical
 
 from pyro_dgp.prediction.point_values import PointValues
 
@@ -48,6 +48,8 @@ def concatenate(parts: Sequence[Distribution], axis: int = 0) -> Distribution:
 
 def parameters_of(components: Distribution) -> dict[str, Tensor]:
     """Return the parameters by which a distribution was constructed."""
+    if isinstance(components, OneHotCategorical):  # it keeps them in a distribution of its own
+        return {"logits": components.logits}
     names = [name for name in components.arg_constraints if name in components.__dict__]
     # A distribution keeps some derived parameters after their first use, beside those of its constructor.
     for made_of, kept in (("scale_tril", ("covariance_matrix", "precision_matrix")), ("logits", ("probs",))):

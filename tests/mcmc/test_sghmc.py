@@ -154,7 +154,7 @@ def test_predictions_are_the_mixture_over_draws():
     assert prediction.component_log_prob(y[:4]).shape == (3, 4)
     assert torch.equal(dict(guide.named_parameters())[name], own)
     with pytest.raises(ValueError, match="no parameter 'nothing'"):
-        predict(guide, x, states=[{"nothing": own}])
+        predict(InducingDraws(guide, {"nothing": own[None]}), x)
 
 
 def test_bad_requests_are_one_sentence():
