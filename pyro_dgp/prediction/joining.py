@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, OneHotCategorical
+from torch.distributions import Distribution
 
 from pyro_dgp.prediction.point_values import PointValues
 
@@ -48,9 +49,10 @@ def concatenate(parts: Sequence[Distribution], axis: int = 0) -> Distribution:
 
 def parameters_of(components: Distribution) -> dict[str, Tensor]:
     """Return the parameters by which a distribution was constructed."""
-    if isinstance(components, OneHotCategorical):  # it keeps them in a distribution of its own
-        return {"logits": components.logits}
     names = [name for name in components.arg_constraints if name in components.__dict__]
+    constructor = inspect.signature(type(components).__init__).parameters.keys() - {"self", "validate_args"}
+    if not names and constructor <= components.arg_constraints.keys():
+        names = list(components.arg_constraints)  # as of LogNormal or Beta, which keep theirs in a distribution inside
     # A distribution keeps some derived parameters after their first use, beside those of its constructor.
     for made_of, kept in (("scale_tril", ("covariance_matrix", "precision_matrix")), ("logits", ("probs",))):
         names = [name for name in names if made_of not in names or name not in kept]
