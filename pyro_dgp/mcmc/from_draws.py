@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.trace_messenger import TraceMessenger
-from pyro.poutine.util import site_is_subsample
 from torch import Size, Tensor
 
 from pyro_dgp.gp import FunctionPrior
@@ -28,6 +27,7 @@ from pyro_dgp.prediction.site_components import (
     one_name,
     probed_layout,
     require_reparameterised,
+    sites_of,
 )
 from pyro_dgp.prediction.thinning import equally_spaced
 from pyro_dgp.processes import ConditionedProcess, FunctionMarginal
@@ -191,9 +191,7 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
         return done
 
     def components(done: _Predict) -> Any:
-        site = done.trace.nodes[name]
-        marginal = site["fn"] if isinstance(site["fn"], FunctionMarginal) else None
-        return components_at(site, marginal, drawn=done.holds(name))
+        return components_at(sites_of(done.trace)[name], drawn=done.holds(name))
 
     with torch.no_grad():
         first = run(slice(0, 1), 0)
@@ -209,7 +207,7 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
         parts = []
         for number in range(len(chosen)):
             done = run(rows, number)
-            fn = done.trace.nodes[name]["fn"]
+            fn = sites_of(done.trace)[name]["fn"]
             collapsed = fn if isinstance(fn, CollapsedObservation) else None
             parts.append(layout.mixture(components(done), zero, rows=count, observation=collapsed))
         return stack_mixtures(parts)
@@ -235,24 +233,19 @@ def _chosen(posterior: PosteriorDraws, request: Request) -> list[Draw]:
 
 def _name(first: _Predict, request: Request) -> str:
     """Return the name of the site to predict."""
-    nodes = {
-        name: site
-        for name, site in first.trace.nodes.items()
-        if site["type"] == "sample" and not site_is_subsample(site)
-    }
-    functions = [name for name, site in nodes.items() if isinstance(site["fn"], FunctionMarginal)]
+    sites = sites_of(first.trace)
     observed = [
         name
-        for name, site in nodes.items()
+        for name, site in sites.items()
         if isinstance(site["fn"], CollapsedObservation)
-        or not (name in first.draw or site["is_observed"] or name in functions)
+        or not (name in first.draw or site["is_observed"] or isinstance(site["fn"], FunctionMarginal))
     ]
-    return one_name(list(nodes), request.site, observed=observed, functions=functions)
+    return one_name(sites, request.site, observed)
 
 
 def _layout(first: _Predict, name: str) -> SiteLayout | None:
     """Return the layout of an observation, which is known."""
-    fn = first.trace.nodes[name]["fn"]
+    fn = sites_of(first.trace)[name]["fn"]
     return SiteLayout(False, True, fn.event_shape[1:]) if isinstance(fn, CollapsedObservation) else None
 
 

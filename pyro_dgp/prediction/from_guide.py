@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyro_dgp.guides.guide_pass import SiteRecord, WeightedTrace
+from pyro_dgp.guides.guide_pass import WeightedTrace
 from pyro_dgp.guides.sites import is_observation, is_random
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.parameters import constant_parameters, evaluating, module_local_parameters
@@ -26,6 +25,7 @@ from pyro_dgp.prediction.site_components import (
     one_name,
     probed_layout,
     require_reparameterised,
+    sites_of,
 )
 from pyro_dgp.propagation import MonteCarlo
 
@@ -47,7 +47,8 @@ def answer_from_guide(guide: Variational, request: Request, states: Sequence[Sta
     first_row = request.rows[slice(0, 1)]
     with torch.no_grad(), _own_parameters(guide):
         first = _pass(guide, first_row, MonteCarlo(1), {})
-        name = _name(guide, first, request.site)
+        sites = sites_of(first.trace)
+        name = one_name(sites, request.site, [name for name, site in sites.items() if _is_response(guide, site)])
         drawn = name in guide.global_latents
         if request.wants_gradients:
             _require_differentiable(guide, first, name)
@@ -77,26 +78,21 @@ def _pass(guide: Variational, call: Call, propagation: Any, fixed: Mapping[str, 
 
 def _mixture(weighted: WeightedTrace, name: str, layout: SiteLayout, *, drawn: bool, rows: int) -> Mixture:
     """Return the mixture of the components at a site."""
-    site, observation = weighted.trace.nodes[name], None
+    site, observation = sites_of(weighted.trace)[name], None
     if isinstance(site["fn"], CollapsedObservation):
         observation = site["fn"]
         if layout.carried:
             observation = observation.first_components(len(weighted.log_weights))
         site = {**site, "fn": observation}
-    components = components_at(site, _marginal(site), drawn=drawn)
+    components = components_at(site, drawn=drawn)
     return layout.mixture(components, weighted.log_weights, rows=rows, observation=observation)
-
-
-def _marginal(site: Site) -> Any:
-    record = SiteRecord.of(site)
-    return None if record is None else record.marginal
 
 
 def _layout(
     guide: Variational, first: WeightedTrace, name: str, *, request: Request, fixed: Mapping[str, Tensor]
 ) -> SiteLayout:
     """Return the layout of a site. That of an observation of the rows is known; others are looked at in two small passes."""
-    structure, site = guide.structure, first.trace.nodes[name]
+    structure, site = guide.structure, sites_of(first.trace)[name]
     if _is_response(guide, site) and name not in structure.without_rows:
         carried, known = first.record(site).carried, components_at(site)
         return SiteLayout(carried, True, (known.batch_shape + known.event_shape)[1 + carried :])
@@ -104,8 +100,7 @@ def _layout(
 
     def components(rows: Tensor, count: int) -> Any:
         probe = _pass(guide, request.rows[rows], MonteCarlo(count), fixed)
-        site = probe.trace.nodes[name]
-        return components_at(site, _marginal(site), drawn=drawn)
+        return components_at(sites_of(probe.trace)[name], drawn=drawn)
 
     return probed_layout(name, len(request.rows), components)
 
@@ -114,20 +109,8 @@ def _number_of_draws(guide: Variational, first: WeightedTrace, name: str, reques
     """Return R, see :func:`~pyro_dgp.predict`."""
     if request.num_hyperparameter_draws is not None:
         return request.num_hyperparameter_draws
-    by_values = name in guide.global_latents or is_computed(first.trace.nodes[name])
+    by_values = name in guide.global_latents or is_computed(sites_of(first.trace)[name])
     return request.num_samples if guide.structure.local or by_values else 20
-
-
-def _name(guide: Variational, first: WeightedTrace, wanted: str | None) -> str:
-    """Return the name of the site to predict."""
-    nodes = {
-        name: site
-        for name, site in first.trace.nodes.items()
-        if site["type"] == "sample" and not site_is_subsample(site)
-    }
-    observed = [name for name, site in nodes.items() if is_random(site) and _is_response(guide, site)]
-    functions = [name for name, site in nodes.items() if _marginal(site) is not None]
-    return one_name(list(nodes), wanted, observed=observed, functions=functions)
 
 
 def _require_differentiable(guide: Variational, first: WeightedTrace, name: str) -> None:
@@ -147,7 +130,7 @@ def _require_differentiable(guide: Variational, first: WeightedTrace, name: str)
 
 
 def _is_response(guide: Variational, site: Site) -> bool:
-    return is_observation(site) or site["name"] in guide.structure.responses
+    return is_random(site) and (is_observation(site) or site["name"] in guide.structure.responses)
 
 
 @contextmanager

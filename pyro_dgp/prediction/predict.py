@@ -40,7 +40,7 @@ def predict(
         of its own draws, whose NLL falls as R grows. It is ``num_samples`` too where the predicted site is latent or computed.
     :param batch_size: number of test rows evaluated at a time.
     :param site: the site to predict; it can be left out if the model has one observation, or none and one GP. Besides
-        observations it may be a GP (the marginals of its posterior at each row), or a ``pyro.deterministic`` or latent site
+        observations it may be a GP (the marginals of its posterior at each row; one inside an observation is ``"y/f"``), or a ``pyro.deterministic`` or latent site
         (a mixture of its values, which has no ``log_prob``). A value that all rows share is repeated for each row.
     :param arguments: further arguments of the model, such as ``exposure=e``. A tensor whose first dimension is N is a row
         argument, which is split into batches as x is; all others go to each batch whole. A tensor of N entries that is no row

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from pyro import distributions as dist
+from pyro.poutine.trace_struct import Trace
+from pyro.poutine.util import site_is_subsample
 from torch import Size, Tensor
 
+from pyro_dgp.guides.guide_pass import SiteRecord
 from pyro_dgp.internal.distributions import elementwise
+from pyro_dgp.internal.site_names import process_key
 from pyro_dgp.likelihoods import CollapsedObservation
 from pyro_dgp.prediction.joining import counted_components, parameters_of
 from pyro_dgp.prediction.mixture import Mixture
@@ -24,15 +28,34 @@ Site = dict[str, Any]
 PROBES = ((2, 3), (5, 7))
 
 
-def components_at(site: Site, marginal: FunctionMarginal | None = None, *, drawn: bool = False) -> Any:
+def sites_of(trace: Trace) -> dict[str, Site]:
+    """Return the sites of a trace that can be predicted, by name.
+
+    The distribution of a GP is the marginal of its posterior, not yet carried. A GP inside an observation has its process
+    key, ``y/f``, as its name.
+    """
+    found: dict[str, Site] = {}
+    for name, site in trace.nodes.items():
+        if site["type"] != "sample" or site_is_subsample(site):
+            continue
+        record, fn = SiteRecord.of(site), site["fn"]
+        found[name] = site if record is None or record.marginal is None else {**site, "fn": record.marginal}
+        if isinstance(fn, CollapsedObservation):
+            for gp, marginal in fn.marginals.items():
+                key = process_key(name, gp)
+                found[key] = {**site, "name": key, "fn": marginal, "infer": {}}
+    return found
+
+
+def components_at(site: Site, *, drawn: bool = False) -> Any:
     """Return the distribution of single values at a site, in whatever shape the pass gives it.
 
-    :param marginal: q(f), for a site of function values. A single output has no axis.
+    :param site: one of :func:`sites_of`. A GP of a single output has no axis of outputs here.
     :param drawn: whether the value of the site is itself a draw of the posterior, as that of a hyperparameter.
     """
     fn = site["fn"]
-    if marginal is not None:
-        mean, variance = marginal.mean, marginal.variance
+    if isinstance(fn, FunctionMarginal):
+        mean, variance = fn.mean, fn.variance
         if mean.shape[-1] == 1:
             mean, variance = mean.squeeze(-1), variance.squeeze(-1)
         return dist.Normal(mean, variance.sqrt(), validate_args=False)
@@ -115,20 +138,21 @@ def probed_layout(name: str, rows: int, components: Callable[[Tensor, int], Any]
     return SiteLayout.of(name, [components(each, count) for each, (_, count) in zip(numbers, PROBES, strict=True)])
 
 
-def one_name(names: Sequence[str], wanted: str | None, *, observed: Sequence[str], functions: Sequence[str]) -> str:
-    """Return the site to predict: the wanted one, else the only observation, else the only site of function values.
+def one_name(sites: Mapping[str, Site], wanted: str | None, observed: Sequence[str]) -> str:
+    """Return the site to predict: the wanted one, else the only observation, else the only GP.
 
-    :param names: all sites of the model.
+    :param sites: those that can be predicted, see :func:`sites_of`.
+    :param observed: names of the observations among them.
     """
+    names = list(sites)
+    functions = [name for name, site in sites.items() if isinstance(site["fn"], FunctionMarginal)]
     if wanted is not None and wanted not in names:
-        raise ValueError(f"there is no site {wanted!r}: the model has {list(names)}")
+        raise ValueError(f"there is no site {wanted!r}: the model has {names}")
     if wanted is not None:
         return wanted
     if len(observed) > 1 or (not observed and len(functions) != 1):
         what = (
-            f"{len(observed)} observation sites, {list(observed)}"
-            if observed
-            else f"no observation site, and {list(names)}"
+            f"{len(observed)} observation sites, {list(observed)}" if observed else f"no observation site, and {names}"
         )
         raise ValueError(f"the model has {what}: name one with site=")
     return (observed or functions)[0]

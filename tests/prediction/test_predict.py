@@ -20,6 +20,7 @@ from pyro_dgp import (
     SigmaPoints,
     StochasticGradientHMC,
     Variational,
+    WithMean,
     fit,
     predict,
     run_chains,
@@ -133,6 +134,19 @@ def test_a_hidden_layer_is_predicted_too(local, propagation):
     torch.testing.assert_close(hidden.quantile(0.5), q.mean, atol=1e-8, rtol=0)
     top = predict(guide, x)
     assert top.mean.shape == (12,) and top.functions().components.batch_shape[0] > 1
+
+
+@pytest.mark.parametrize("propagation", [MonteCarlo(4), WithMean(MonteCarlo(4)), SigmaPoints("qr3", 4)])
+def test_a_function_inside_an_observation_is_the_prediction_without_noise(local, propagation):
+    x, y = regression(12)
+    guide = guide_of(TwoLayers(x), x, y, propagation=propagation)
+    draws = PosteriorDraws(guide.model, {"h": torch.randn(5, 12, 2)}, (x, y))
+    for fitted in (guide, draws):
+        f, noisy = predict(fitted, x, 8, site="y/f"), predict(fitted, x, 8)
+        noisy._seed = f._seed  # the same draws of the hidden layer
+        torch.testing.assert_close(f.mean, noisy.mean)
+        torch.testing.assert_close(f.variance + guide.model.likelihood.variance, noisy.variance)
+        torch.testing.assert_close(f.mixture().components.mean, noisy.functions().components.mean[..., 0])
 
 
 @pytest.mark.slow
