@@ -58,25 +58,25 @@ from pyro_dgp.mcmc import (
     Chains,
     CompiledDensity,
     EllipticalSlice,
+    PosteriorDraws,
     PriorDraw,
     SurrogateScale,
     SurrogateSlice,
     WhitenedModel,
     WhitenedNUTS,
     inducing_inputs,
-    predict_mcmc,
     run_chains,
     whitened,
 )
 from pyro_dgp.mcmc.diagnostics import convergence
-from pyro_dgp.mcmc.sghmc import InducingDraws, StochasticGradientHMC, predict_draws
+from pyro_dgp.mcmc.sghmc import InducingDraws, StochasticGradientHMC
 from pyro_dgp.means import ConstantMean, FunctionMean, LinearMean, Mean, Projection, Zero, concatenate_inputs
 from pyro_dgp.models.deep_gp import DeepGP
 from pyro_dgp.models.deep_kernel import DeepKernel, FeatureExtractor
 from pyro_dgp.models.priors import with_priors
-from pyro_dgp.prediction.from_guide import predict
 from pyro_dgp.prediction.gap import InferenceGap, inference_gap
 from pyro_dgp.prediction.mixture import Mixture
+from pyro_dgp.prediction.predict import predict
 from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.prediction.rescaled import RescaledPrediction
 from pyro_dgp.prediction.scores import coverage, pit, scores
@@ -175,6 +175,7 @@ __all__ = [
     "OneNetwork",
     "ParquetStream",
     "Periodic",
+    "PosteriorDraws",
     "Prediction",
     "PredictiveLogLikelihood",
     "PriorDraw",
@@ -229,8 +230,6 @@ __all__ = [
     "module_local_parameters",
     "pit",
     "predict",
-    "predict_draws",
-    "predict_mcmc",
     "run_chains",
     "scores",
     "split",

@@ -36,6 +36,7 @@ from pyro_dgp import (
     MarginalLikelihood,
     Mixture,
     MonteCarlo,
+    PosteriorDraws,
     Prediction,
     PredictiveLogLikelihood,
     SigmaPoints,
@@ -47,7 +48,6 @@ from pyro_dgp import (
     load_named,
     module_local_parameters,
     predict,
-    predict_mcmc,
     scores,
     split,
 )
@@ -501,7 +501,7 @@ def exact_gp(part):
         learning_rate=0.03,
     )
     with module_local_parameters(model):
-        return predict_mcmc(model, {}, part.x_train, part.y_train, part.x_test)
+        return predict(PosteriorDraws(model, {}, (part.x_train, part.y_train)), part.x_test)
 
 
 results, reports = {}, {}

@@ -39,6 +39,7 @@ from pyro_dgp import (
     InducingPoints,
     Matern52,
     MonteCarlo,
+    PosteriorDraws,
     Projection,
     Variational,
     WhitenedNUTS,
@@ -48,7 +49,6 @@ from pyro_dgp import (
     inference_gap,
     module_local_parameters,
     predict,
-    predict_mcmc,
     run_chains,
     to_arviz,
 )
@@ -133,8 +133,8 @@ print({name: tuple(values.shape) for name, values in slices.draws.items()})
 
 # %%
 def in_arviz(chains):
-    draws = next(iter(chains.draws.values())).shape[:2]  # predict_mcmc takes 100 if not told otherwise
-    at_data = predict_mcmc(model, chains.flat, x, y, x, num_draws=draws[0] * draws[1])
+    draws = next(iter(chains.draws.values())).shape[:2]  # predict takes 100 if not told otherwise
+    at_data = predict(chains, x, num_samples=draws[0] * draws[1])
     return to_arviz(at_data, x, y, draws=chains.draws, sample_stats=chains.stats)
 
 
@@ -179,7 +179,7 @@ _ = axes[0].set_ylabel("log density, nats")
 # one chain stands in a worse mode than the others.
 
 # %%
-sampled = predict_mcmc(model, slices.flat, x, y, grid, num_draws=400)
+sampled = predict(slices, grid, num_samples=400)
 low, high = sampled.quantile([0.05, 0.95])
 figure, axis = plt.subplots(figsize=(6.5, 3), layout="constrained")
 axis.fill_between(grid[:, 0], low, high, color="C0", alpha=0.25, lw=0, label="90 %")
@@ -193,7 +193,7 @@ for name, chains in (("ess", slices), ("nuts", nuts)):
     nll = []
     for chain in range(4):
         own = {site: values[chain] for site, values in chains.draws.items()}
-        nll.append(-predict_mcmc(model, own, x, y, x_test, num_draws=100).log_prob(y_test).mean().item())
+        nll.append(-predict(PosteriorDraws(model, own, (x, y)), x_test, num_samples=100).log_prob(y_test).mean().item())
     print(f"{name}: test NLL by chain", ", ".join(f"{value:.3f}" for value in nll))
 
 # %% [markdown]
@@ -226,7 +226,7 @@ again = run_chains(
     EllipticalSlice(model), (x, y), num_samples=count(1000, 16), warmup_steps=count(200, 4), num_chains=4, seed=9
 )
 gaps = {
-    "another run": inference_gap(predict_mcmc(model, again.flat, x, y, grid, num_draws=400), sampled),
+    "another run": inference_gap(predict(again, grid, num_samples=400), sampled),
     "variational": inference_gap(variational, sampled),
 }
 for name, gap in gaps.items():

@@ -61,7 +61,6 @@ from pyro_dgp import (
     inference_gap,
     module_local_parameters,
     predict,
-    predict_mcmc,
     run_chains,
 )
 
@@ -144,7 +143,7 @@ def sampled(kernel, seed, draws):
         if "diverging" in chains.stats:
             words += f", {100 * float(chains.stats['diverging'].mean()):.1f} % of transitions diverged"
         print(words)
-        return lambda new: predict_mcmc(model, chains.flat, x, y, new, num_draws=400)
+        return lambda new: predict(chains, new, num_samples=400)
 
     return run
 

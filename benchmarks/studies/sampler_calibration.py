@@ -38,9 +38,10 @@ from pyro_dgp import (
     Gaussian,
     GaussianProcess,
     Matern52,
+    PosteriorDraws,
     WhitenedNUTS,
     module_local_parameters,
-    predict_mcmc,
+    predict,
     run_chains,
     whitened,
 )
@@ -124,8 +125,8 @@ def ranks(
     kept = {name: sampled[thin - 1 :: thin] for name, sampled in result.flat.items()}
     density = WhitenedDensity(whitened(model), (x, y), {})
     torch.manual_seed(seed + 1)
-    at_first = predict_mcmc(model, kept, x, y, x[:1], num_draws=draws).functions().components
-    at_new = predict_mcmc(model, kept, x, y, new, num_draws=draws)
+    at_first = predict(PosteriorDraws(model, kept, (x, y)), x[:1], num_samples=draws).functions().components
+    at_new = predict(PosteriorDraws(model, kept, (x, y)), new, num_samples=draws)
     sampled = {name: kept[name] for name in truth if name in kept}
     sampled["f"] = at_first.sample()[:, 0, 0]
     sampled["new y"] = at_new.mixture().components.sample()[:, 0]

@@ -37,7 +37,7 @@ from pyro_dgp import (
     PriorDraw,
     SurrogateSlice,
     WhitenedNUTS,
-    predict_mcmc,
+    predict,
     run_chains,
 )
 from pyro_dgp.data.reading import load
@@ -97,7 +97,7 @@ def judged(model: Any, chains: Any, data: tuple[Tensor, Tensor, Tensor, Tensor])
     x, y, new, target = data
     count, draws = next(iter(chains.draws.values())).shape[:2]
     torch.manual_seed(0)
-    mixture = predict_mcmc(model, chains.flat, x, y, new, num_draws=count * draws).mixture()
+    mixture = predict(chains, new, num_samples=count * draws).mixture()
     density = mixture.component_log_prob(target)
     by_chain = density.reshape(count, draws, -1).logsumexp(1) - np.log(draws)
     values = torch.cat([density.mean(-1, keepdim=True), mixture.components.mean], 1).reshape(count, draws, -1)

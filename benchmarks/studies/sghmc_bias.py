@@ -12,7 +12,16 @@ import argparse
 import torch
 from torch import Tensor
 
-from pyro_dgp import RBF, Gaussian, InducingPoints, MonteCarlo, StochasticGradientHMC, Variational, predict_draws
+from pyro_dgp import (
+    RBF,
+    Gaussian,
+    InducingDraws,
+    InducingPoints,
+    MonteCarlo,
+    StochasticGradientHMC,
+    Variational,
+    predict,
+)
 from pyro_dgp.models.deep_gp import DeepGP
 
 STEP_SIZES = (1.0, 0.5, 0.25)
@@ -33,7 +42,7 @@ def bias(step_size: float, draws: int, burn_in: int = 2000) -> dict[str, float]:
     guide.initialize(x, y)
     sampler = StochasticGradientHMC(step_size=step_size, burn_in=burn_in, thin=round(10 / step_size), learning_rate=0.0)
     sampled = sampler.run(guide, x, y, num_samples=draws, batch_size=ROWS).draws
-    values = predict_draws(guide, sampled, x, num_draws=draws).functions().components.mean[..., 0]
+    values = predict(InducingDraws(guide, sampled), x, num_samples=draws).functions().components.mean[..., 0]
     mean, sd = closed_form(x, y)
     return {
         "step_size": step_size,

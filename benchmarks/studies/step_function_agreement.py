@@ -21,10 +21,10 @@ from pyro_dgp import (
     ELBO,
     InducingPoints,
     MonteCarlo,
+    PosteriorDraws,
     Variational,
     module_local_parameters,
     predict,
-    predict_mcmc,
     whitened,
 )
 from pyro_dgp.mcmc.diagnostics import convergence
@@ -73,7 +73,7 @@ def run(draws: int = 300, warmup: int = 300, steps: int = 3000, depth: int = 6) 
         mcmc.run(x, y)
     samples = {name: values.detach() for name, values in mcmc.get_samples().items()}
     seconds = time.perf_counter() - start
-    nuts = predict_mcmc(model, samples, x, y, grid, num_draws=200)
+    nuts = predict(PosteriorDraws(model, samples, (x, y)), grid, num_samples=200)
     diverging = torch.zeros(1, draws, dtype=torch.bool)
     diverging[0, mcmc.diagnostics()["divergences"]["chain 0"]] = True
     figures = convergence({k: v[None] for k, v in samples.items()}, diverging.numpy())

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from pyro_dgp.internal.optional import optional
 
-Block = tuple[NDArray[Any], NDArray[Any]]
+#: Inputs, targets, and further row arguments of the model if there are any.
+Block = tuple[NDArray[Any], ...]
 
 #: Blocks whose rows are shuffled together, in memory twice while they are put into one.
 POOL = 4
@@ -23,7 +24,8 @@ POOL = 4
 class Stream(ABC):
     """Base of streams: inputs ``(N, D)`` and targets ``(N,)`` in blocks of rows, of which :data:`POOL` are shuffled together.
 
-    Memory is that of twice :data:`POOL` blocks. A stream of your own sets ``sizes`` and writes :meth:`read`.
+    A model that takes more than inputs and targets, ``model(x, y, exposure)``, has its further row arguments in each block
+    and each batch after these two, in its own order. Memory is that of twice :data:`POOL` blocks. A stream of your own sets ``sizes`` and writes :meth:`read`.
 
     :ivar sizes: rows of each block.
     :param dtype: of the batches.
@@ -38,12 +40,12 @@ class Stream(ABC):
 
     @abstractmethod
     def read(self, block: int) -> Block:
-        """Inputs ``(rows, D)`` and targets ``(rows,)`` of a block, in memory."""
+        """Inputs ``(rows, D)``, targets ``(rows,)`` and further row arguments ``(rows, ...)`` of a block, in memory."""
 
     def __len__(self) -> int:
         return sum(self.sizes)
 
-    def batches(self, batch_size: int, seed: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, batch_size: int, seed: int = 0) -> Iterator[tuple[Tensor, ...]]:
         """Batches without end. A pass visits every row once: blocks in random order, the rows of :data:`POOL` of them shuffled
         together; its last batch may be smaller. Rows that a file has in an order are mixed no further than that.
 
@@ -56,65 +58,78 @@ class Stream(ABC):
             order = generator.permutation(filled)
             rest: Block | None = None
             for start in range(0, len(order), POOL):
-                x, y = self._joined([int(block) for block in order[start : start + POOL]], rest)
-                shuffled = generator.permutation(len(x))
-                full = len(x) - len(x) % batch_size
+                pool = self._joined([int(block) for block in order[start : start + POOL]], rest)
+                rows = len(pool[0])
+                shuffled = generator.permutation(rows)
+                full = rows - rows % batch_size
                 for first in range(0, full, batch_size):
-                    yield self._tensors((x, y), shuffled[first : first + batch_size])
-                rest = x[shuffled[full:]], y[shuffled[full:]]
-                del x, y  # before the next ones are read
+                    yield self._tensors(pool, shuffled[first : first + batch_size])
+                rest = tuple(part[shuffled[full:]] for part in pool)
+                del pool  # before the next one is read
             if rest is not None and len(rest[0]):
                 yield self._tensors(rest, np.arange(len(rest[0])))
 
-    def sample(self, rows: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    def sample(self, rows: int, seed: int = 0) -> tuple[Tensor, ...]:
         """Rows of a few random blocks, for ``guide.initialize``; every row if the stream has no more than that."""
         return next(self.batches(min(rows, len(self)), seed))
 
     def _joined(self, numbers: list[int], rest: Block | None) -> Block:
         """Several blocks as one, after the rows that the last batches left over."""
         blocks = [*([rest] if rest else []), *map(self._checked, numbers)]
-        x, y = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
-        return x, y
+        return tuple(np.concatenate(parts) for parts in zip(*blocks, strict=True))
 
     def _checked(self, block: int) -> Block:
-        x, y = self.read(block)
-        for name, values in (("an input", x), ("the target", y)):
+        parts = self.read(block)
+        names = ["an input", "the target", *(f"row argument {number}" for number in range(1, len(parts) - 1))]
+        for name, values in zip(names, parts, strict=True):
             bad = ~np.isfinite(values).reshape(len(values), -1).all(1)
             if bad.any():
                 row = sum(self.sizes[:block]) + int(bad.argmax())
                 raise ValueError(f"{name} of row {row} of the stream is NaN or infinity: drop or fill such rows")
-        return x, y
+        return parts
 
-    def _tensors(self, block: Block, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        x, y = (torch.as_tensor(part[rows], dtype=self.dtype, device=self.device) for part in block)
-        return x, y
+    def _tensors(self, block: Block, rows: NDArray[np.int64]) -> tuple[Tensor, ...]:
+        return tuple(torch.as_tensor(part[rows], dtype=self.dtype, device=self.device) for part in block)
 
 
 class NumpyStream(Stream):
-    """Two ``.npy`` files, of which a block at a time is mapped into memory.
+    """Two ``.npy`` files or more, of which a block at a time is mapped into memory.
 
     :param x: file of the inputs ``(N, D)``.
     :param y: file of the targets ``(N,)``.
     :param block_rows: rows of a block.
+    :param rows: files of further row arguments of the model, ``(N, ...)``, in the order that it takes them in.
     """
 
-    def __init__(self, x: str | Path, y: str | Path, block_rows: int = 65_536, **batches: Any) -> None:
+    def __init__(
+        self,
+        x: str | Path,
+        y: str | Path,
+        block_rows: int = 65_536,
+        *,
+        rows: Sequence[str | Path] = (),
+        **batches: Any,
+    ) -> None:
         super().__init__(**batches)
-        self.files = Path(x), Path(y)
+        self.files = (Path(x), Path(y), *map(Path, rows))
         shapes = [_described(file) for file in self.files]
         if len(shapes[0]) != 2 or shapes[1] != shapes[0][:1]:
             raise ValueError(f"{x} and {y} have shapes {shapes[0]} and {shapes[1]}: they must be (N, D) and (N,)")
+        for file, shape in zip(self.files, shapes, strict=True):
+            if shape[:1] != shapes[0][:1]:
+                raise ValueError(
+                    f"{file} has shape {shape} and {x} has {shapes[0][0]} rows: give one entry for each row"
+                )
         if block_rows < 1:
             raise ValueError(f"block_rows must be at least 1, got {block_rows}")
-        rows = shapes[0][0]
-        self.starts = range(0, rows, block_rows)
-        self.sizes = [min(block_rows, rows - start) for start in self.starts]
+        total = shapes[0][0]
+        self.starts = range(0, total, block_rows)
+        self.sizes = [min(block_rows, total - start) for start in self.starts]
 
     def read(self, block: int) -> Block:
         """See :class:`Stream`."""
         rows = slice(self.starts[block], self.starts[block] + self.sizes[block])
-        x, y = (np.array(np.load(file, mmap_mode="r")[rows]) for file in self.files)
-        return x, y
+        return tuple(np.array(np.load(file, mmap_mode="r")[rows]) for file in self.files)
 
 
 def _described(file: Path) -> tuple[int, ...]:
@@ -132,33 +147,39 @@ class ParquetStream(Stream):
     """A Parquet file, whose row groups are the blocks; their size was chosen when the file was written.
 
     :param path: the file.
-    :param target: the column of the targets; the others are inputs.
+    :param target: the column of the targets.
+    :param rows: columns that are row arguments of the model besides x and y, in the order that it takes them in. All other
+        columns are inputs.
     """
 
-    def __init__(self, path: str | Path, target: str, **batches: Any) -> None:
+    def __init__(self, path: str | Path, target: str, *, rows: Sequence[str] = (), **batches: Any) -> None:
         super().__init__(**batches)
         parquet = optional("pyarrow.parquet", extra="parquet", what="reading Parquet")
-        self.file, self.target = parquet.ParquetFile(path), target
+        self.file, self.target, self.rows = parquet.ParquetFile(path), target, tuple(rows)
         schema = self.file.schema_arrow
         names = schema.names
-        if target not in names:
-            raise ValueError(f"{path} has no column {target!r}: its columns are {', '.join(names[:20])}")
+        for name in (target, *rows):
+            if name not in names:
+                raise ValueError(f"{path} has no column {name!r}: its columns are {', '.join(names[:20])}")
         for name in names:
             if not np.issubdtype(schema.field(name).type.to_pandas_dtype(), np.number):
                 raise ValueError(
                     f"column {name!r} of {path} holds {schema.field(name).type}, not numbers: encode or drop it"
                 )
-        self.inputs = [name for name in names if name != target]
+        self.inputs = [name for name in names if name not in (target, *rows)]
         self.sizes = [self.file.metadata.row_group(number).num_rows for number in range(self.file.num_row_groups)]
 
     def read(self, block: int) -> Block:
         """See :class:`Stream`."""
         table = self.file.read_row_group(block)
-        return np.column_stack([table[name].to_numpy() for name in self.inputs]), table[self.target].to_numpy()
+        inputs = np.column_stack([table[name].to_numpy() for name in self.inputs])
+        return (inputs, *(table[name].to_numpy() for name in (self.target, *self.rows)))
 
 
 class Standardized(Stream):
     """Another stream with inputs and targets of zero mean and unit variance, by one pass over all of its rows.
+
+    Further row arguments stay as they are.
 
     :ivar target_mean: mean of the targets.
     :ivar target_scale: standard deviation of the targets, ``y = target_mean + target_scale * standardised``.
@@ -172,7 +193,7 @@ class Standardized(Stream):
         self.stream, self.sizes = stream, stream.sizes
         self.inputs, self.targets = StandardScaler(), StandardScaler()
         for block in [block for block, size in enumerate(self.sizes) if size]:
-            x, y = stream._checked(block)
+            x, y, *_ = stream._checked(block)
             self.inputs.partial_fit(x.astype(float))
             self.targets.partial_fit(y.astype(float)[:, None])
         if not (self.inputs.var_ > 0).all() or not self.targets.var_[0] > 0:
@@ -182,5 +203,5 @@ class Standardized(Stream):
 
     def read(self, block: int) -> Block:
         """See :class:`Stream`."""
-        x, y = self.stream.read(block)
-        return (x - self.inputs.mean_) / self.inputs.scale_, (y - self.target_mean) / self.target_scale
+        x, y, *rest = self.stream.read(block)
+        return (x - self.inputs.mean_) / self.inputs.scale_, (y - self.target_mean) / self.target_scale, *rest

@@ -48,9 +48,9 @@ def to_arviz(
     A variational method has one chain with a draw for each component of its mixture, and at least ``num_samples`` draws.
     Components are resampled if their weights differ.
 
-    A prediction may have been made from some of the MCMC draws: ``predict_mcmc`` takes 100 by default. The object then
+    A prediction may have been made from some of the MCMC draws: ``predict`` takes 100 by default. The object then
     has these draws alone, in every group, with a warning. For all draws use
-    ``predict_mcmc(..., num_draws=chains * draws)``.
+    ``predict(chains, x, num_samples=chains * draws)``.
 
     :param prediction: prediction at the training rows ``x``, from a guide or from MCMC draws.
     :param x: training inputs ``(N, D)``.
@@ -114,11 +114,11 @@ def _kept(predicted: int, chains: int, length: int) -> list[int] | slice:
     if predicted > chains * length or any(numbers != own[0] for numbers in own):
         raise ValueError(
             f"the prediction has {predicted} components and there are {chains} chains of {length} draws: make it from these draws, "
-            f"with predict_mcmc(..., num_draws={chains * length})"
+            f"with predict(..., num_samples={chains * length})"
         )
     warnings.warn(
         f"the prediction was made from {predicted} of the {chains * length} draws, and the ArviZ object has these alone: for all "
-        f"draws use predict_mcmc(..., num_draws={chains * length})",
+        f"draws use predict(..., num_samples={chains * length})",
         stacklevel=3,
     )
     return own[0]

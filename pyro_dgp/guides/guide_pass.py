@@ -10,6 +10,7 @@ from pyro.poutine.trace_struct import Trace
 from torch import Size, Tensor
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.processes import FunctionMarginal
 from pyro_dgp.propagation import Propagation
 
 Site = dict[str, Any]
@@ -69,11 +70,14 @@ class SiteRecord:
     :ivar prior: the model's distribution at the site.
     :ivar carried: whether the guide's distribution leads with the axis of components.
     :ivar regularizer: for a Gaussian process, nats in total: ``()``, or one number for each component.
+    :ivar marginal: for a latent site of function values in a pass with components, q(f) before it is carried. It leads with
+        the components where the inputs do.
     """
 
     prior: Any
     carried: bool = False
     regularizer: Tensor | None = None
+    marginal: FunctionMarginal | None = None
 
     def write(self, msg: Site) -> None:
         """Keep the record in a message of Pyro. Pyro's stock losses read the prior from the same place."""

@@ -111,7 +111,7 @@ class PassHandler(SiteHandler, AutoMessenger):
             SiteRecord(prior).write(msg)
             msg["fn"] = self.propagation.draw(key, marginal, run.memory)
             return
-        SiteRecord(prior, True, total_regularizer(marginal.regularizer, prior, carried)).write(msg)
+        SiteRecord(prior, True, total_regularizer(marginal.regularizer, prior, carried), marginal).write(msg)
         msg["fn"] = run.propagation.propagate(key, marginal, carried)
         run.components = msg["fn"].batch_shape[0]
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.site_handler import Message, SiteHandler
+from pyro_dgp.internal.rows import RowArguments
 from pyro_dgp.likelihoods import Observation
 
 
@@ -66,23 +67,19 @@ def row_dependence(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
     """Compare the model on its arguments with the model on their first N - 1 rows.
 
     N is the number of rows of the first tensor argument ``(N, D)``; where all tensors are ``(N,)``, it is the first length
-    that two of them share. Every tensor of N rows is shortened. Nothing is found for batched inputs, a single row, or a
+    that two of them share. Every row argument, a tensor of N rows, is shortened. Nothing is found for batched inputs, a single row, or a
     model that cannot be run on fewer rows.
     """
     first = _rows_of([value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)])
     if first is None or len(first) < 2:
         return RowDependence()
-    rows = len(first)
-
-    def shorter(value: Any) -> Any:
-        return value[:-1] if isinstance(value, Tensor) and value.dim() and len(value) == rows else value
-
+    fewer_args, fewer_kwargs = RowArguments(args, kwargs, len(first))[slice(0, len(first) - 1)]
     state = torch.get_rng_state()
     try:
         with _Shapes() as whole:
             model(*args, **kwargs)
         with _Shapes() as less:
-            model(*map(shorter, args), **{name: shorter(value) for name, value in kwargs.items()})
+            model(*fewer_args, **fewer_kwargs)
     except (RuntimeError, ValueError, IndexError, AssertionError, KeyError, TypeError):
         return RowDependence()
     finally:

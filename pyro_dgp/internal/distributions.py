@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from pyro.distributions.torch_distribution import MaskedDistribution
 
 
 def elementwise(distribution: Any) -> Any:
-    """The distribution of single elements: every ``Independent`` around it, which turns batch axes into event axes, is taken off.
+    """The distribution of single elements.
+
+    Every ``Independent`` around it, which turns batch axes into event axes, is taken off, and so is every mask, which leaves
+    elements out of a log density.
 
     >>> elementwise(torch.distributions.Independent(torch.distributions.Normal(torch.zeros(5), 1.0), 1)).batch_shape
     torch.Size([5])
     """
-    while isinstance(distribution, torch.distributions.Independent):
+    while isinstance(distribution, torch.distributions.Independent | MaskedDistribution):
         distribution = distribution.base_dist
     return distribution

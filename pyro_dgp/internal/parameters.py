@@ -136,6 +136,20 @@ def evaluating(*roots: nn.Module) -> Iterator[None]:
             module.training = training
 
 
+@contextmanager
+def constant_parameters(*roots: nn.Module) -> Iterator[None]:
+    """A scope in which no parameter wants gradients: neither those of modules nor those of Pyro's global store."""
+    own = [parameter for root in roots for parameter in root.parameters()]
+    trained = [p for p in (*own, *pyro.get_param_store()._params.values()) if p.is_leaf and p.requires_grad]
+    for parameter in trained:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)
+
+
 def shared_parameter(*roots: nn.Module) -> str | None:
     """Return a name that two parameters of different modules have in Pyro, or ``None``.
 

@@ -3,7 +3,7 @@
 from pyro_dgp.mcmc.chains import Chains, run_chains
 from pyro_dgp.mcmc.compiled_density import CompiledDensity
 from pyro_dgp.mcmc.elliptical import EllipticalSlice
-from pyro_dgp.mcmc.from_draws import predict_mcmc
+from pyro_dgp.mcmc.from_draws import PosteriorDraws
 from pyro_dgp.mcmc.initial_points import Ascent, PriorDraw
 from pyro_dgp.mcmc.nuts import WhitenedNUTS
 from pyro_dgp.mcmc.sparse import inducing_inputs
@@ -16,6 +16,7 @@ __all__ = [
     "Chains",
     "CompiledDensity",
     "EllipticalSlice",
+    "PosteriorDraws",
     "PriorDraw",
     "SurrogateScale",
     "SurrogateSlice",
@@ -23,7 +24,6 @@ __all__ = [
     "WhitenedNUTS",
     "Whitening",
     "inducing_inputs",
-    "predict_mcmc",
     "run_chains",
     "whitened",
 ]

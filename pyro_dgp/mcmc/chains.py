@@ -17,18 +17,22 @@ from torch import Tensor
 
 from pyro_dgp.internal.progress import Progress
 from pyro_dgp.mcmc.chain_identity import identity
+from pyro_dgp.mcmc.from_draws import PosteriorDraws, answer_from_draws
 from pyro_dgp.mcmc.single_chain import ChainPlan, ChainState, OwnProgress
+from pyro_dgp.prediction.request import Answer, Request, answer
 
 
 @dataclass(frozen=True)
 class Chains:
-    """The result of sampling.
+    """The result of sampling: ``predict(chains, x)`` predicts from it.
 
     :ivar draws: by site, ``(chains, draws, ...)``.
     :ivar stats: the kernel's figures of each draw, by name, ``(chains, draws)``.
     :ivar diagnostics: the kernel's figures of each chain.
     :ivar seconds: wall-clock time of this call.
     :ivar sampling_seconds: time spent in iterations, warm-up included, summed over chains and over calls that were interrupted.
+    :ivar model: the model that was sampled; ``None`` for a kernel that was given none.
+    :ivar args: arguments that it was sampled with.
     """
 
     draws: dict[str, Tensor]
@@ -37,11 +41,21 @@ class Chains:
     diagnostics: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
     sampling_seconds: float = 0.0
+    model: Any = None
+    args: tuple[Any, ...] = ()
 
     @property
     def flat(self) -> dict[str, Tensor]:
-        """The draws of all chains behind one another, ``(chains * draws, ...)``, as :func:`~pyro_dgp.predict_mcmc` takes them."""
+        """The draws of all chains behind one another, ``(chains * draws, ...)``, as :class:`~pyro_dgp.PosteriorDraws` takes them."""
         return {name: values.flatten(0, 1) for name, values in self.draws.items()}
+
+
+@answer.register
+def answer_from_chains(chains: Chains, request: Request) -> Answer:
+    """Return the answer of chains, by their own model and arguments."""
+    if chains.model is None:
+        raise ValueError("these chains hold no model: predict from PosteriorDraws(model, chains.flat, (x, y))")
+    return answer_from_draws(PosteriorDraws(chains.model, chains.flat, chains.args), request)
 
 
 def run_chains(
@@ -100,6 +114,8 @@ def run_chains(
         diagnostics=[state.diagnostics for state in states],
         seconds=time.perf_counter() - start,
         sampling_seconds=sum(state.seconds for state in states),
+        model=getattr(kernel, "model", None),
+        args=args,
     )
 
 

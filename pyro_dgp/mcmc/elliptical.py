@@ -30,7 +30,7 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
     learned in the warm-up. After a change only the Cholesky factors of the layers above it are computed again. Where little noise ties
     hyperparameters to function values, :class:`~pyro_dgp.SurrogateSlice` mixes better.
 
-    Draws have the names of :func:`~pyro_dgp.whitened`, so that :func:`~pyro_dgp.predict_mcmc` takes them.
+    Draws have the names of :func:`~pyro_dgp.whitened`, so that :class:`~pyro_dgp.PosteriorDraws` takes them.
 
     :param model: the model, or ``whitened(model)``.
     :param function_updates: of every output in one iteration. An update of function values takes fewer runs of the model than one of

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import torch
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Size, Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.row_dependence import row_dependence
 from pyro_dgp.guides.site_handler import Message, SiteHandler
-from pyro_dgp.internal.distributions import elementwise
-from pyro_dgp.internal.parameters import evaluating, module_local_parameters, modules_of
+from pyro_dgp.internal.parameters import constant_parameters, evaluating, module_local_parameters, modules_of
 from pyro_dgp.internal.site_names import function_site, inducing_site, is_inducing, process_key, whitened_site
 from pyro_dgp.likelihoods import CollapsedObservation, Observation
 from pyro_dgp.mcmc.sparse import Inputs, at_inducing_inputs, sparse_values
 from pyro_dgp.mcmc.whitening import WhitenedModel, without_whitening
 from pyro_dgp.prediction.mixture import Mixture, stack_mixtures
-from pyro_dgp.prediction.prediction import Prediction
+from pyro_dgp.prediction.request import Answer, Request, answer
+from pyro_dgp.prediction.site_components import (
+    SiteLayout,
+    components_at,
+    one_name,
+    probed_layout,
+    require_reparameterised,
+    sites_of,
+)
 from pyro_dgp.prediction.thinning import equally_spaced
-from pyro_dgp.processes import ConditionedProcess
+from pyro_dgp.processes import ConditionedProcess, FunctionMarginal
 
 #: Values by site.
 Draw = Mapping[str, Tensor]
@@ -91,19 +100,18 @@ class _Condition(SiteHandler, Messenger):
         )
 
 
-class _Predict(SiteHandler, Messenger):
-    """Runs the model at test inputs: GPs by their conditioned processes, other latent sites by the draw."""
+class _Predict(SiteHandler, TraceMessenger):
+    """Runs the model at test inputs, GPs by their conditioned processes and other latent sites by the draw, and keeps a trace."""
 
     def __init__(self, processes: Mapping[str, ConditionedProcess], draw: Draw, local: set[str]) -> None:
         super().__init__()
         self.processes, self.draw, self.local = processes, draw, local
-        self.observations: dict[str, Any] = {}
 
     def at_observation(self, msg: Message, observation: Observation) -> None:
         """Integrate the conditioned processes out."""
         name = msg["name"]
         marginals = {gp: self.processes[process_key(name, gp)](prior) for gp, prior in observation.priors.items()}
-        self.observations[name] = msg["fn"] = observation.collapse(marginals)
+        msg["fn"] = observation.collapse(marginals)
 
     def at_function(self, msg: Message, prior: FunctionPrior) -> None:
         """Draw from the conditioned process."""
@@ -112,77 +120,133 @@ class _Predict(SiteHandler, Messenger):
     def at_other(self, msg: Message) -> None:
         """Set a latent value that all rows share; new rows have latent values of their own, from the prior."""
         name, fn = msg["name"], msg["fn"]
-        if name in self.draw:
-            if name not in self.local:
-                msg["value"] = self.draw[name].reshape(fn.batch_shape + fn.event_shape)
-        elif not msg["is_observed"]:
-            self.observations[name] = fn
+        if self.holds(name):
+            msg["value"] = self.draw[name].reshape(fn.batch_shape + fn.event_shape)
+
+    def holds(self, name: str) -> bool:
+        """Tell whether the draw holds the value of a site at all rows."""
+        return name in self.draw and name not in self.local
 
 
-def predict_mcmc(
-    model: Callable[..., Any],
-    draws: Mapping[str, Tensor],
-    x_train: Tensor,
-    y_train: Tensor,
-    x: Tensor,
-    *,
-    num_draws: int = 100,
-    batch_size: int = 1000,
-    site: str | None = None,
-) -> Prediction:
-    """The predictive distribution at new inputs from MCMC draws: one mixture component for each draw.
+@dataclass(frozen=True)
+class PosteriorDraws:
+    """Draws of the posterior of a model, with what they belong to: what :func:`~pyro_dgp.predict` needs.
 
     For each draw, each GP is conditioned on its sampled values at the training inputs, and the last one, under Gaussian
-    noise, on ``y_train`` in closed form.
+    noise, on the targets in closed form. A prediction has one mixture component for each draw.
 
-    :param model: the model itself, or ``whitened(model)``, which it has to be if that has inducing inputs; called as ``model(x, y)`` and ``model(x)``.
-    :param draws: ``mcmc.get_samples()``: by site ``(K, ...)``. Empty for a model without latent sites: exact regression.
-    :param num_draws: at most this many draws, equally spaced, are used: as many of each chain if it is a multiple of their number.
-    :param site: the observation to predict, if the model has several.
-    :raises ValueError: for inputs of other shapes, draws of several chains that are not one behind another, or draws of inducing
-        variables without their inputs.
+    :ivar model: the model itself, or ``whitened(model)``, which it has to be if that has inducing inputs.
+    :ivar draws: ``mcmc.get_samples()`` or ``chains.flat``: by site ``(K, ...)``. Empty for a model without latent sites: exact
+        regression.
+    :ivar args: arguments that the model was sampled with, ``(x, y)`` or more; the first are the training inputs ``(N, D)``.
+    :ivar kwargs: arguments by name.
+
+    >>> import torch
+    >>> from pyro_dgp import DeepGP, PosteriorDraws, predict
+    >>> x, y = torch.linspace(-1, 1, 20)[:, None], torch.randn(20)
+    >>> exact = PosteriorDraws(DeepGP(x, layers=1), {}, (x, y))  # one layer, Gaussian noise: nothing to sample
+    >>> predict(exact, torch.linspace(-2, 2, 7)[:, None]).mean.shape
+    torch.Size([7])
     """
-    if x.dim() != 2 or len(x) == 0:
-        raise ValueError(f"test inputs have shape (N, D) with N at least 1, got {tuple(x.shape)}")
-    _check_shapes(x_train, x, draws)
-    inducing = _inducing_inputs_of(model, draws)
-    model = without_whitening(model)
-    total = len(next(iter(draws.values()))) if draws else 1
-    chosen = [{name: values[i] for name, values in draws.items()} for i in equally_spaced(total, num_draws)]
-    scope = modules_of(model)
+
+    model: Callable[..., Any]
+    draws: Mapping[str, Tensor]
+    args: tuple[Any, ...]
+    _: KW_ONLY
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.args, tuple) or not self.args or not isinstance(self.args[0], Tensor):
+            raise TypeError(
+                "the arguments that the model was sampled with are a tuple that begins with x, such as (x, y)"
+            )
+        if self.args[0].dim() != 2:
+            raise ValueError(
+                f"training inputs have shape (N, D), got {tuple(self.args[0].shape)}: use x[:, None] for one input"
+            )
+        if len({len(values) for values in self.draws.values()}) > 1:
+            sizes = {name: len(values) for name, values in self.draws.items()}
+            raise ValueError(f"there are as many draws of each site, one behind another, got {sizes}: take chains.flat")
+
+
+@answer.register
+def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
+    """Return the answer of posterior draws."""
+    model, scope = without_whitening(posterior.model), modules_of(without_whitening(posterior.model))
+    chosen = _chosen(posterior, request)
+    inducing = _inducing_inputs_of(posterior.model, posterior.draws)
     conditioned = []
     with torch.no_grad(), module_local_parameters(*scope), evaluating(*scope):
-        local = row_dependence(model, (x_train, y_train), {}).sites
+        local = row_dependence(model, posterior.args, dict(posterior.kwargs)).sites
         for draw in chosen:
             with _Condition(draw, inducing) as condition:
-                model(x_train, y_train)
+                model(*posterior.args, **posterior.kwargs)
             conditioned.append(condition.processes)
 
-    def observation(rows: slice, number: int) -> Any:
-        with (
-            module_local_parameters(*scope),
-            evaluating(*scope),
-            _Predict(conditioned[number], chosen[number], local) as run,
-        ):
-            model(x[rows])
-        if site is None and len(run.observations) != 1:
-            raise ValueError(f"the model has observation sites {list(run.observations)}: name one with site=")
-        return run.observations[site or next(iter(run.observations))]
+    def run(rows: slice | Tensor, number: int) -> _Predict:
+        args, kwargs = request.rows[rows]
+        handler = _Predict(conditioned[number], chosen[number], local)
+        with module_local_parameters(*scope), evaluating(*scope), constant_parameters(*scope), handler as done:
+            model(*args, **kwargs)
+        return done
 
-    def evaluate(rows: slice) -> Mixture:
-        zero = x.new_zeros(1)
-        parts = []
-        for number in range(len(chosen)):
-            fn = observation(rows, number)
-            elements = _of_elements(fn)
-            collapsed = [fn] if isinstance(fn, CollapsedObservation) else []
-            parts.append(Mixture(elements.expand((1, *elements.batch_shape)), zero, collapsed))
-        return stack_mixtures(parts)
+    def components(done: _Predict) -> Any:
+        return components_at(sites_of(done.trace)[name], drawn=done.holds(name))
 
     with torch.no_grad():
-        one = _of_elements(observation(slice(0, 1), 0))
-        event_shape = (one.batch_shape + one.event_shape)[1:]
-    return Prediction(evaluate, len(x), Size(event_shape), batch_size=batch_size)
+        first = run(slice(0, 1), 0)
+        name = _name(first, request)
+        layout = _layout(first, name) or probed_layout(name, len(request.x), lambda rows, _: components(run(rows, 0)))
+        if request.wants_gradients:
+            require_reparameterised(
+                site for site in first.trace.nodes.values() if site["name"] in first.draw.keys() & local
+            )
+
+    def evaluate(rows: slice) -> Mixture:
+        zero, count = request.x.new_zeros(1), len(request.x[rows])
+        parts = []
+        for number in range(len(chosen)):
+            done = run(rows, number)
+            fn = sites_of(done.trace)[name]["fn"]
+            collapsed = fn if isinstance(fn, CollapsedObservation) else None
+            parts.append(layout.mixture(components(done), zero, rows=count, observation=collapsed))
+        return stack_mixtures(parts)
+
+    return Answer(evaluate, layout.event_shape)
+
+
+def _chosen(posterior: PosteriorDraws, request: Request) -> list[Draw]:
+    """Return the draws that the prediction is made from; raise for a request that draws cannot answer."""
+    if request.num_hyperparameter_draws is not None:
+        raise ValueError(
+            "num_hyperparameter_draws is for guides: posterior draws hold the hyperparameters, so set num_samples"
+        )
+    x = posterior.args[0]
+    if x.shape[1] != request.x.shape[1]:
+        raise ValueError(
+            f"training and test inputs have shapes {tuple(x.shape)} and {tuple(request.x.shape)}: both are (N, D)"
+        )
+    draws = posterior.draws
+    total = len(next(iter(draws.values()))) if draws else 1
+    return [{name: values[i] for name, values in draws.items()} for i in equally_spaced(total, request.num_samples)]
+
+
+def _name(first: _Predict, request: Request) -> str:
+    """Return the name of the site to predict."""
+    sites = sites_of(first.trace)
+    observed = [
+        name
+        for name, site in sites.items()
+        if isinstance(site["fn"], CollapsedObservation)
+        or not (name in first.draw or site["is_observed"] or isinstance(site["fn"], FunctionMarginal))
+    ]
+    return one_name(sites, request.site, observed)
+
+
+def _layout(first: _Predict, name: str) -> SiteLayout | None:
+    """Return the layout of an observation, which is known."""
+    fn = sites_of(first.trace)[name]["fn"]
+    return SiteLayout(False, True, fn.event_shape[1:]) if isinstance(fn, CollapsedObservation) else None
 
 
 def _inducing_inputs_of(model: Any, draws: Mapping[str, Tensor]) -> Inputs:
@@ -197,17 +261,6 @@ def _inducing_inputs_of(model: Any, draws: Mapping[str, Tensor]) -> Inputs:
     return inducing
 
 
-def _check_shapes(x_train: Tensor, x: Tensor, draws: Mapping[str, Tensor]) -> None:
-    """Raise for shapes that do not belong together."""
-    if x_train.dim() != 2 or x_train.shape[1] != x.shape[1]:
-        raise ValueError(
-            f"training and test inputs have shapes {tuple(x_train.shape)} and {tuple(x.shape)}: both are (N, D)"
-        )
-    if len({len(values) for values in draws.values()}) > 1:
-        sizes = {name: len(values) for name, values in draws.items()}
-        raise ValueError(f"there are as many draws of each site, one behind another, got {sizes}: take chains.flat")
-
-
 def _shaped(name: str, value: Tensor, shape: Size) -> Tensor:
     """One draw of a site in the shape that the model has it in at the training inputs."""
     if value.numel() != shape.numel():
@@ -216,8 +269,3 @@ def _shaped(name: str, value: Tensor, shape: Size) -> Tensor:
             "rows that were sampled with, and draws of several chains one behind another (chains.flat)"
         )
     return value.reshape(shape)
-
-
-def _of_elements(fn: Any) -> Any:
-    """The distribution of each row of an observation, or of each output of a row where outputs are independent."""
-    return fn.components() if isinstance(fn, CollapsedObservation) else elementwise(fn)

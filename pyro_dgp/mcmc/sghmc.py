@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +18,10 @@ from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.internal.progress import Progress
 from pyro_dgp.internal.site_names import process_parameter
 from pyro_dgp.losses import ELBO
-from pyro_dgp.prediction.from_guide import predict
-from pyro_dgp.prediction.prediction import Prediction
+from pyro_dgp.prediction.from_guide import answer_from_guide
+from pyro_dgp.prediction.request import Answer, Request, answer
 from pyro_dgp.prediction.thinning import equally_spaced
-from pyro_dgp.training.loop import batches, check_data, decay
+from pyro_dgp.training.loop import batches, decay, training_rows
 
 #: e at the first step of the burn-in at least.
 FIRST_STEP = 0.1
@@ -28,8 +29,9 @@ FIRST_STEP = 0.1
 
 @dataclass
 class InducingDraws:
-    """The result of stochastic-gradient HMC.
+    """The result of stochastic-gradient HMC: ``predict(draws, x)`` predicts from it.
 
+    :ivar guide: the guide that was sampled.
     :ivar draws: whitened inducing variables of each GP ``(draws, D_out, M)``, by the name of the guide's parameter: one chain, for ArviZ
         ``{name: values[None] for name, values in draws.items()}``.
     :ivar potential: minus the log joint density of mini-batches just before the move to each draw, nats, scaled to all rows, a stochastic
@@ -37,7 +39,9 @@ class InducingDraws:
     :ivar seconds: wall-clock time.
     """
 
-    draws: dict[str, Tensor] = field(default_factory=dict)
+    guide: Variational
+    draws: Mapping[str, Tensor] = field(default_factory=dict)
+    _: KW_ONLY
     potential: Tensor = field(default_factory=lambda: torch.zeros(0))
     seconds: float = 0.0
 
@@ -96,6 +100,7 @@ class StochasticGradientHMC:
         batch_size: int = 1000,
         seed: int = 0,
         report: Progress | None = None,
+        **arguments: Any,
     ) -> InducingDraws:
         """Sample; the guide is left at the last draw, its other parameters trained.
 
@@ -105,11 +110,12 @@ class StochasticGradientHMC:
         :param y: targets.
         :param num_samples: draws kept.
         :param batch_size: rows of a gradient.
+        :param arguments: further arguments of the model, such as ``exposure=e``; of a tensor of N rows a step gets those of its batch.
         """
-        check_data(x, y)
+        data = training_rows(x, y, arguments)
         guide.require_initialized()
         start, total = time.perf_counter(), self.burn_in + num_samples * self.thin
-        loss, rows, result = ELBO(len(x))(guide.model, guide), batches(len(x), batch_size, seed), InducingDraws()
+        loss, rows, result = ELBO(len(x))(guide.model, guide), batches(len(x), batch_size, seed), InducingDraws(guide)
         with module_local_parameters(loss), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             sampled = _sampled(guide)
@@ -120,8 +126,8 @@ class StochasticGradientHMC:
             potentials = []
 
             def of_next_rows() -> Tensor:
-                index = next(rows)
-                value: Tensor = loss(x[index], y[index])
+                args, kwargs = data[next(rows)]
+                value: Tensor = loss(*args, **kwargs)
                 return value
 
             for step in range(total):
@@ -223,16 +229,10 @@ def _sampled(guide: Variational) -> dict[str, nn.Parameter]:
     return {n: p for n, p in named if (owner := process_parameter(n)) is not None and owner[1] == "whitened_mean"}
 
 
-def predict_draws(
-    guide: Variational, draws: dict[str, Tensor], x: Tensor, *, num_draws: int = 100, batch_size: int = 1000
-) -> Prediction:
-    """The predictive distribution at new inputs from draws of inducing variables: one mixture component for each.
-
-    :param guide: the one that was sampled.
-    :param draws: ``InducingDraws.draws``.
-    :param x: test inputs ``(N, D)``.
-    :param num_draws: at most this many draws, equally spaced, are used.
-    """
-    total = len(next(iter(draws.values())))
-    states = [{name: values[i] for name, values in draws.items()} for i in equally_spaced(total, num_draws)]
-    return predict(guide, x, num_samples=len(states), batch_size=batch_size, states=states)
+@answer.register
+def answer_from_inducing_draws(sampled: InducingDraws, request: Request) -> Answer:
+    """Return the answer of draws of inducing variables: one mixture component for each."""
+    total = len(next(iter(sampled.draws.values())))
+    chosen = equally_spaced(total, request.num_samples)
+    states = [{name: values[i] for name, values in sampled.draws.items()} for i in chosen]
+    return answer_from_guide(sampled.guide, replace(request, num_samples=len(states)), states)

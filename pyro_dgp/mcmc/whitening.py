@@ -139,7 +139,7 @@ class Whitening:
         elif self._inputs.shape != inputs.shape or not torch.equal(self._inputs, inputs):
             raise ValueError(
                 f"this whitened model was run at {len(self._inputs)} inputs and is now called with others "
-                f"({tuple(inputs.shape)}): predict at new inputs with pyro_dgp.predict_mcmc, or make a new whitened(model)"
+                f"({tuple(inputs.shape)}): predict at new inputs with pyro_dgp.predict(PosteriorDraws(...), x), or make a new whitened(model)"
             )
 
 

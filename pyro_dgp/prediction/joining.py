@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
+
+from pyro_dgp.prediction.point_values import PointValues
 
 
 def counted_components(components: Distribution, log_weights: Tensor) -> tuple[Distribution, Tensor]:
@@ -19,10 +22,12 @@ def counted_components(components: Distribution, log_weights: Tensor) -> tuple[D
     count, carried = len(log_weights), components.batch_shape[0]
     if carried == count:
         return components, log_weights
+    if isinstance(components, PointValues):
+        return PointValues(components.value[:count], components.site), log_weights
     axes, shape = len(components.batch_shape), (count, *components.batch_shape[1:])
     arguments = {
         name: value[:count] if value.dim() >= axes and len(value) == carried else value
-        for name, value in _arguments(components).items()
+        for name, value in parameters_of(components).items()
     }
     try:
         made = _made_of(components, arguments)
@@ -35,13 +40,19 @@ def counted_components(components: Distribution, log_weights: Tensor) -> tuple[D
 
 def concatenate(parts: Sequence[Distribution], axis: int = 0) -> Distribution:
     """Return one distribution whose parameters are those of several, concatenated along an axis."""
-    of_each = [_arguments(part) for part in parts]
+    if isinstance(parts[0], PointValues):
+        first, *others = (part for part in parts if isinstance(part, PointValues))
+        return first.joined(others, axis)
+    of_each = [parameters_of(part) for part in parts]
     return _made_of(parts[0], {name: torch.cat([values[name] for values in of_each], axis) for name in of_each[0]})
 
 
-def _arguments(components: Distribution) -> dict[str, Tensor]:
+def parameters_of(components: Distribution) -> dict[str, Tensor]:
     """Return the parameters by which a distribution was constructed."""
     names = [name for name in components.arg_constraints if name in components.__dict__]
+    constructor = inspect.signature(type(components).__init__).parameters.keys() - {"self", "validate_args"}
+    if not names and constructor <= components.arg_constraints.keys():
+        names = list(components.arg_constraints)  # as of LogNormal or Beta, which keep theirs in a distribution inside
     # A distribution keeps some derived parameters after their first use, beside those of its constructor.
     for made_of, kept in (("scale_tril", ("covariance_matrix", "precision_matrix")), ("logits", ("probs",))):
         names = [name for name in names if made_of not in names or name not in kept]

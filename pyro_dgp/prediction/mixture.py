@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from pyro import distributions as dist
-from torch import Tensor
-from torch.distributions import Distribution, LowRankMultivariateNormal, constraints
+from torch import Size, Tensor
+from torch.distributions import Distribution, LowRankMultivariateNormal
 
 from pyro_dgp.internal.optional import optional
 from pyro_dgp.likelihoods import CollapsedObservation
 from pyro_dgp.likelihoods.moments import Moments
+from pyro_dgp.prediction.distribution_functions import DistributionFunction
 from pyro_dgp.prediction.joining import concatenate
+from pyro_dgp.prediction.target_kinds import is_discrete, require_normal_outputs, require_numbers
 
 
 class Mixture:
@@ -54,10 +55,12 @@ class Mixture:
 
     def mean(self) -> Tensor:
         """Return ``sum_s w_s mean_s``."""
+        require_numbers(self.components, "mean")
         return (self._weights * self.components.mean).sum(0)
 
     def variance(self) -> Tensor:
         """Return the total variance: mean of the variances plus variance of the means."""
+        require_numbers(self.components, "variance")
         deviation = self.components.mean - self.mean()
         return (self._weights * (self.components.variance + deviation.square())).sum(0)
 
@@ -66,6 +69,7 @@ class Mixture:
 
         It is the mean of the covariances plus the covariance of the means.
         """
+        require_numbers(self.components, "covariance")
         weights, components = self.log_weights.exp(), self.components
         deviation = (components.mean - self.mean()).reshape(len(weights), components.batch_shape[1], -1)
         between = torch.einsum("s,sni,snj->nij", weights, deviation, deviation)
@@ -75,6 +79,8 @@ class Mixture:
             return between + torch.einsum("s,snik,snjk->nij", weights, root, root) + torch.diag_embed(independent)
         if components.event_shape:
             within: Any = components
+            if not hasattr(within, "covariance_matrix"):
+                raise NotImplementedError(f"{type(within).__name__} has no covariance matrix: take variance or sample")
             return between + torch.einsum("s,snij->nij", weights, within.covariance_matrix)
         return between + torch.diag_embed((self._weights * components.variance).sum(0).reshape(deviation.shape[1:]))
 
@@ -98,85 +104,72 @@ class Mixture:
         if not self.observations:
             raise ValueError(
                 "this prediction has no moments of functions, since its likelihood is given sampled values, likelihood.given(f): "
-                "write likelihood(gp(x)) in the model"
+                "write likelihood(gp(x)) in the model, or predict the site of the function values, predict(..., site=)"
             )
         mean, variance = zip(*(with_components(each.moments) for each in self.observations), strict=True)
         return Mixture(dist.Normal(torch.cat(mean), torch.cat(variance).sqrt(), validate_args=False), self.log_weights)
 
+    @property
+    def probs(self) -> Tensor:
+        """Probabilities of the values of y, for classes and other targets of few values: ``(N, ..., C)``."""
+        components: Any = self.components
+        if not components.has_enumerate_support:
+            raise ValueError(
+                f"probs lists the probabilities of classes, and {type(components).__name__} is no distribution of classes: take mean, "
+                "log_prob or sample"
+            )
+        values = components.enumerate_support(expand=False)
+        log_probs = torch.stack([components.log_prob(value) for value in values], -1)
+        return (self.log_weights.exp().reshape(-1, *[1] * (log_probs.dim() - 1)) * log_probs.exp()).sum(0)
+
     def cdf(self, value: Tensor) -> Tensor:
         """Return ``p(y <= value)``, elementwise: 0 below the support of y, and 1 above it."""
-        low, high = self._bounds
-        is_below = (value < low) if self.is_discrete else (value <= low)
-        is_above = value > high
-        inside = torch.where(high.isinf(), low + 1, 0.5 * (low + high))
-        try:
-            probability = self._marginals.cdf(torch.where(is_below | is_above, inside, value))
-        except NotImplementedError as error:
-            raise NotImplementedError(
-                f"{type(self._marginals).__name__} has no cdf, which quantiles, intervals and the PIT (and the CRPS of counts) "
-                "need: give the likelihood a distribution with one, or stay with log_prob, mean and sample"
-            ) from error
-        probability = torch.where(is_above, 1.0, torch.where(is_below, 0.0, probability))
-        return (self._weights * probability).sum(0)
+        return self._distribution_function("cdf")(value)
 
     def quantile(self, level: Tensor) -> Tensor:
-        """Return the smallest value with cdf at least ``level``, by bisection; levels ``(Q,)`` lead the result."""
-        mean, scale = self.components.mean, self.components.variance.sqrt()
-        mean, scale = mean.nan_to_num(0.0, 0.0, 0.0), scale.nan_to_num(1.0, 1.0)  # heavy tails have none
-        low = (mean - 10 * scale).amin(0).expand(*level.shape, *mean.shape[1:]).clone() - 1e-3
-        high = (mean + 10 * scale).amax(0).expand(low.shape).clone() + 1e-3
-        target = level.reshape(-1, *[1] * (mean.dim() - 1))
-
-        def is_below(values: Tensor) -> Tensor:
-            return torch.stack([self.cdf(each) for each in values]) < target
-
-        for _ in range(60):  # heavy tails reach beyond the bracket
-            short = is_below(high)
-            long = ~is_below(low)
-            if not bool((short | long).any()):
-                break
-            width = high - low
-            low, high = torch.where(long, low - width, low), torch.where(short, high + width, high)
-        for _ in range(60):
-            middle = 0.5 * (low + high)
-            below = is_below(middle)
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        return high.ceil() - (high.ceil() - high > 1 - 1e-6).to(high) if self.is_discrete else high
-
-    @property
-    def _bounds(self) -> tuple[Tensor, Tensor]:
-        """The least and the greatest value of y under each component; infinite where there is none."""
-        support: Any = self._marginals.support
-        while isinstance(support, constraints.independent):
-            support = support.base_constraint
-        low, high = getattr(support, "lower_bound", -math.inf), getattr(support, "upper_bound", math.inf)
-        return torch.as_tensor(low).to(self.log_weights), torch.as_tensor(high).to(self.log_weights)
+        """Return the smallest value with cdf at least ``level``; levels ``(Q,)`` lead the result."""
+        return self._distribution_function("quantile").quantile(level)
 
     @property
     def is_discrete(self) -> bool:
         """Whether the target is a class or a count."""
-        support: Any = self.components.support
-        return bool(support.is_discrete)
+        return is_discrete(self.components)
+
+    def _distribution_function(self, figure: str) -> DistributionFunction:
+        require_numbers(self.components, figure)
+        require_normal_outputs(self.components, figure)
+        return DistributionFunction(self._marginals, self.log_weights)
 
     def sample(self, count: int) -> Tensor:
         """Draw ``(count, N, ...)`` values, independent over rows; the outputs of a row share the component."""
-        rows = self.components.batch_shape[1]
-        index = dist.Categorical(logits=self.log_weights).sample((count, rows))
-        draws = self.components.sample((count,))
-        pick = index.reshape(count, 1, rows, *[1] * (draws.dim() - 3)).expand(count, 1, *draws.shape[2:])
-        return draws.gather(1, pick).squeeze(1)
+        with torch.no_grad():
+            return self._drawn(count, self.components.sample)
+
+    def rsample(self, count: int) -> Tensor:
+        """Draw as :meth:`sample` does, differentiable in what the components are made of."""
+        if not self.components.has_rsample:
+            raise NotImplementedError(
+                f"{type(self.components).__name__} has no reparameterised draws: use sample, which has no gradients"
+            )
+        return self._drawn(count, self.components.rsample)
+
+    def _drawn(self, count: int, draw: Callable[[Size], Tensor]) -> Tensor:
+        """Return one component's draw for each row."""
+        index = dist.Categorical(logits=self.log_weights).sample((count, self.components.batch_shape[1]))
+        draws = draw(Size((count,)))
+        pick = index.reshape(*index.shape[:1], 1, *index.shape[1:], *[1] * (draws.dim() - 3))
+        return draws.gather(1, pick.expand(count, 1, *draws.shape[2:])).squeeze(1)
 
     def crps(self, value: Tensor) -> Tensor:
         """Return the continuous ranked probability score, elementwise, in units of y: lower is better.
 
         :raises ImportError: without scoringrules, which the extra ``compare`` installs.
         """
+        distribution_function = self._distribution_function("CRPS")
         if isinstance(marginals := self._marginals, torch.distributions.Normal):
             return _normal_crps(marginals, self._weights, value)
-        if self.is_discrete:
-            top = int(max(float(self.quantile(self.log_weights.new_tensor([1 - 1e-9])).max()), float(value.max())))
-            steps = torch.arange(0, top + 1, dtype=value.dtype, device=value.device)
-            return torch.stack([(self.cdf(k.expand_as(value)) - (value <= k).to(value)).square() for k in steps]).sum(0)
+        if is_discrete(marginals):
+            return distribution_function.squared_distance(value)
         draws = self.sample(1000)
         score = _scoringrules().crps_ensemble(value.cpu().numpy(), draws.movedim(0, -1).cpu().numpy())
         return torch.as_tensor(score, dtype=value.dtype, device=value.device)

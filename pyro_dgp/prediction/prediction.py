@@ -22,11 +22,16 @@ class Prediction(TorchDistribution):
     A row is evaluated at its first use, with the parameters of that time: compute the moments and scores that you need
     before you train further.
 
+    Where an input wants gradients (``x.requires_grad``), moments, ``log_prob``, ``cdf``, ``quantile`` and ``rsample`` are
+    differentiable in it; quantiles once, by the implicit function theorem. Each figure then has a graph of its own, and
+    nothing is kept: a mixture is evaluated again for each.
+
     :param evaluate: gives the mixture of a slice of rows.
     :param rows: N.
     :param event_shape: ``()`` or ``(D_out,)``.
     :param batch_size: number of rows evaluated at a time.
     :param keep: most numbers that mixtures may have in all to be kept after their first use.
+    :param inputs: tensors that the mixtures depend on, which are asked whether they want gradients.
 
     >>> import pyro.distributions as dist, torch
     >>> from pyro_dgp import Mixture, Prediction
@@ -40,7 +45,6 @@ class Prediction(TorchDistribution):
 
     arg_constraints: dict[str, constraints.Constraint] = {}
     support = constraints.real
-    has_rsample = False
 
     def __init__(
         self,
@@ -50,8 +54,10 @@ class Prediction(TorchDistribution):
         *,
         batch_size: int = 1000,
         keep: int = 20_000_000,
+        inputs: Sequence[Tensor] = (),
     ) -> None:
         self._evaluate, self._batch_size, self._keep = evaluate, batch_size, keep
+        self._inputs = tuple(inputs)
         self._seed = int(torch.randint(2**31 - 1, ()))
         self._kept: dict[int, Mixture] = {}
         super().__init__(Size((rows,)), event_shape, validate_args=False)
@@ -60,14 +66,20 @@ class Prediction(TorchDistribution):
         event = f", event_shape={tuple(self.event_shape)}" if self.event_shape else ""
         return f"Prediction(rows={self.batch_shape[0]}{event})"
 
+    @property
+    def _is_differentiable(self) -> bool:
+        """Whether gradients are wanted, by an input and by the caller's mode."""
+        return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in self._inputs)
+
     def _mixture(self, start: int) -> Mixture:
-        if start in self._kept:
+        wanted = self._is_differentiable
+        if start in self._kept and not wanted:
             return self._kept[start]
-        with torch.random.fork_rng(), torch.no_grad():
+        with torch.random.fork_rng(), torch.set_grad_enabled(wanted):
             torch.manual_seed(self._seed + start)
             mixture = self._evaluate(slice(start, min(start + self._batch_size, self.batch_shape[0])))
         size = (mixture.components.batch_shape + mixture.components.event_shape).numel()
-        if size * self.batch_shape[0] // min(self._batch_size, self.batch_shape[0]) <= self._keep:
+        if not wanted and size * self.batch_shape[0] // min(self._batch_size, self.batch_shape[0]) <= self._keep:
             self._kept[start] = mixture
         return mixture
 
@@ -116,13 +128,26 @@ class Prediction(TorchDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """Predictive mean, ``(N,)`` or ``(N, D_out)``."""
+        """Predictive mean, ``(N,)`` or ``(N, D_out)``; classes have :attr:`probs` instead."""
         return self._rows(lambda mixture, _: mixture.mean())
 
     @property
     def variance(self) -> Tensor:
         """Total predictive variance, noise included (not a standard deviation)."""
         return self._rows(lambda mixture, _: mixture.variance())
+
+    @property
+    def probs(self) -> Tensor:
+        """Predictive probabilities of the classes, ``(N, C)``, and of the values of other targets that have few.
+
+        >>> import pyro.distributions as dist, torch
+        >>> from pyro_dgp import Mixture, Prediction
+        >>> def two_components(rows):
+        ...     return Mixture(dist.Categorical(torch.tensor([[[0.2, 0.8]], [[0.4, 0.6]]])), torch.full((2,), 0.5).log())
+        >>> [round(value, 2) for value in Prediction(two_components, rows=1).probs[0].tolist()]
+        [0.3, 0.7]
+        """
+        return self._rows(lambda mixture, _: mixture.probs)
 
     @property
     def covariance(self) -> Tensor:
@@ -143,11 +168,11 @@ class Prediction(TorchDistribution):
 
     def functions(self) -> Mixture:
         """Return the mixture of the functions under the likelihood, without noise: normal components ``(S, N, F)``."""
-        with torch.no_grad():
+        with torch.set_grad_enabled(self._is_differentiable):
             return join_rows([self._mixture(start).functions() for start in self._starts()])
 
     def cdf(self, value: Tensor) -> Tensor:
-        """Return ``p(y <= value)``, elementwise."""
+        """Return ``p(y <= value)``, elementwise: for counts a sum of probabilities."""
         return self._rows(lambda mixture, part: mixture.cdf(part), value)
 
     def quantile(self, level: float | Sequence[float] | Tensor) -> Tensor:
@@ -160,8 +185,22 @@ class Prediction(TorchDistribution):
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draw ``(*sample_shape, N, ...)`` values from the mixtures of the rows, independent over rows."""
-        shape = Size(sample_shape)
-        draws = self._rows(lambda mixture, _: mixture.sample(shape.numel()), axis=1)
+        return self._drawn(Size(sample_shape), lambda mixture, count: mixture.sample(count))
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draw as :meth:`sample` does, with gradients in the inputs that want them.
+
+        With the same seed before each call, draws are smooth functions of the inputs.
+        """
+        return self._drawn(Size(sample_shape), lambda mixture, count: mixture.rsample(count))
+
+    @property
+    def has_rsample(self) -> bool:
+        """Whether y has reparameterised draws."""
+        return bool(self._mixture(0).components.has_rsample)
+
+    def _drawn(self, shape: Size, draw: Callable[[Mixture, int], Tensor]) -> Tensor:
+        draws = self._rows(lambda mixture, _: draw(mixture, shape.numel()), axis=1)
         return draws.reshape(shape + draws.shape[1:])
 
     def crps(self, value: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pyro_dgp.prediction.prediction import Prediction
+from pyro_dgp.prediction.target_kinds import are_classes
 
 
 def scores(prediction: Prediction, y: Tensor, target_scale: float | Tensor = 1.0) -> dict[str, float]:
@@ -16,6 +17,9 @@ def scores(prediction: Prediction, y: Tensor, target_scale: float | Tensor = 1.0
     Each score is given in the units of training, and as ``nll_original`` and so on in the target's own units. For several
     outputs ``nll`` is that of all outputs of a row together, and ``rmse`` and ``crps`` are averages over the outputs
     (``rmse`` is then the MRMSE of [DSPP] 5.3). There ``nll_per_output`` is ``nll`` divided by the number of outputs.
+
+    Classes have no units and no differences. Their scores are ``nll``, ``accuracy`` (the share of rows whose most probable
+    class is the true one) and ``brier``, the mean over rows of ``sum_c (p_c - 1[y = c])^2`` (Brier 1950).
 
     :param y: targets in the units that the model was trained on, ``(N,)`` or ``(N, D_out)``.
     :param target_scale: the standard deviation by which the targets were divided, one number or one for each output.
@@ -28,6 +32,8 @@ def scores(prediction: Prediction, y: Tensor, target_scale: float | Tensor = 1.0
     >>> {name: round(figures[name], 2) for name in ("nll", "rmse", "crps", "rmse_original")}
     {'nll': 1.42, 'rmse': 1.0, 'crps': 0.6, 'rmse_original': 10.0}
     """
+    if are_classes(next(prediction.mixtures(y))[0].components):
+        return _scores_of_classes(prediction, y)
     outputs = y.shape[-1] if y.dim() == 2 else 1
     scale = torch.as_tensor(target_scale, dtype=y.dtype, device=y.device).expand(outputs)
     with torch.no_grad():
@@ -43,6 +49,14 @@ def scores(prediction: Prediction, y: Tensor, target_scale: float | Tensor = 1.0
         "crps_original": float((crps * scale).mean()),
     }
     return figures | ({"nll_per_output": nll / outputs} if outputs > 1 else {})
+
+
+def _scores_of_classes(prediction: Prediction, y: Tensor) -> dict[str, float]:
+    with torch.no_grad():
+        probs, nll = prediction.probs, -float(prediction.log_prob(y).mean())
+    truth = torch.nn.functional.one_hot(y.long(), probs.shape[-1])
+    right = (probs.argmax(-1) == y).double().mean()
+    return {"nll": nll, "accuracy": float(right), "brier": float((probs - truth).square().sum(-1).mean())}
 
 
 def pit(prediction: Prediction, y: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pyro_dgp.data.streams import Stream
 from pyro_dgp.internal.parameters import module_local_parameters
+from pyro_dgp.internal.rows import Call, RowArguments
 
 #: Function ``callback(step, loss)`` that is called after each step; the loss is in nats per observation.
 Callback = Callable[[int, float], object]
@@ -103,6 +104,7 @@ def fit(
     callback: Callback | None = None,
     optimizer: OptimizerRecipe = adam,
     stop: Callable[[int], bool] | None = None,
+    **arguments: Any,
 ) -> FitResult:
     """Minimise ``objective(x_batch, y_batch)`` over its parameters, in place.
 
@@ -118,6 +120,8 @@ def fit(
     :param callback: function of step and loss, called after each step.
     :param optimizer: builds the optimiser from the objective and the learning rate; Adam by default.
     :param stop: function of the number of steps done, called after each step; true ends the run.
+    :param arguments: further arguments of the model, such as ``exposure=e``. A tensor whose first dimension is N is a row
+        argument, of which a step gets the rows of its batch; all others go to each step whole.
 
     >>> import torch
     >>> from pyro_dgp import DeepGP, MarginalLikelihood, fit
@@ -126,12 +130,11 @@ def fit(
     >>> len(result.losses), result.losses[-1] < result.losses[0]
     (20, True)
     """
-    check_data(x, y)
+    rows = training_rows(x, y, arguments)
     _check_objective(objective, len(x), batch_size)
-    pairs = ((x[index], y[index]) for index in batches(len(x), batch_size, seed))
     return _minimise(
         objective,
-        pairs,
+        (rows[index] for index in batches(len(x), batch_size, seed)),
         len(x),
         steps=steps,
         learning_rate=learning_rate,
@@ -152,14 +155,16 @@ def fit_stream(
     callback: Callback | None = None,
     optimizer: OptimizerRecipe = adam,
     stop: Callable[[int], bool] | None = None,
+    **arguments: Any,
 ) -> FitResult:
     """Minimise an objective as :func:`fit` does, on rows that stay on disk.
 
     Initialise the guide on a part of the rows first, such as ``guide.initialize(*stream.sample(10_000))``.
 
     :param objective: ``loss(model, guide)`` of a loss with ``num_data=len(stream)``.
-    :param stream: source of the rows, a :class:`~pyro_dgp.data.streams.Stream`. The other parameters are those of
-        :func:`fit`.
+    :param stream: source of the rows, a :class:`~pyro_dgp.data.streams.Stream`, and of row arguments that its batches hold
+        after x and y. The other parameters are those of :func:`fit`.
+    :param arguments: arguments of the model that have no rows, passed whole to each step.
 
     >>> import numpy as np, tempfile
     >>> from pathlib import Path
@@ -176,10 +181,9 @@ def fit_stream(
     3
     """
     _check_objective(objective, len(stream), batch_size)
-    pairs = stream.batches(batch_size, seed)
     return _minimise(
         objective,
-        pairs,
+        ((batch, arguments) for batch in stream.batches(batch_size, seed)),
         len(stream),
         steps=steps,
         learning_rate=learning_rate,
@@ -191,7 +195,7 @@ def fit_stream(
 
 def _minimise(
     objective: torch.nn.Module,
-    pairs: Iterator[tuple[Tensor, Tensor]],
+    calls: Iterator[Call],
     rows: int,
     *,
     steps: int,
@@ -206,7 +210,8 @@ def _minimise(
         schedule = torch.optim.lr_scheduler.LambdaLR(stepper, lambda step: decay(step / max(steps, 1)))
         for step in range(steps):
             stepper.zero_grad()
-            loss = objective(*next(pairs)) / rows
+            args, kwargs = next(calls)
+            loss = objective(*args, **kwargs) / rows
             value = float(loss.detach())
             if not math.isfinite(value):
                 raise ValueError(
@@ -231,6 +236,14 @@ def check_data(x: Tensor, y: Tensor) -> None:
             raise ValueError(f"{name} holds NaN or infinity: drop or fill such rows before training")
     if len(x) != len(y):
         raise ValueError(f"x has {len(x)} rows and y has {len(y)}: pass a target for each row")
+
+
+def training_rows(x: Tensor, y: Tensor, arguments: Mapping[str, Any]) -> RowArguments:
+    """Return the arguments of a training step, row by row; raise for NaN or infinity, or unequal numbers of rows."""
+    check_data(x, y)
+    rows = RowArguments((x, y), arguments)
+    rows.require_finite("training")
+    return rows
 
 
 def _check_objective(objective: torch.nn.Module, rows: int, batch_size: int) -> None:

@@ -19,9 +19,10 @@ from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.internal.progress import Progress
+from pyro_dgp.internal.rows import Call
 from pyro_dgp.losses import Loss
-from pyro_dgp.prediction.from_guide import predict
-from pyro_dgp.training.loop import OptimizerRecipe, adam, check_data, fit
+from pyro_dgp.prediction.predict import predict
+from pyro_dgp.training.loop import OptimizerRecipe, adam, fit, training_rows
 
 #: Function ``loss(beta, rows)`` that returns a :class:`~pyro_dgp.losses.Loss`, or any function from model and guide to an
 #: objective.
@@ -171,8 +172,8 @@ class _Training:
 
     guide: Variational
     loss: LossRecipe
-    rows: tuple[Tensor, Tensor]
-    held_out: tuple[Tensor, Tensor]
+    rows: Call
+    held_out: Call
     seed: int
     validation: Validation
     fit: Callable[..., Any]
@@ -187,10 +188,10 @@ class _Training:
 
     def score(self) -> Tensor:
         """Return the NLL of each held-out row."""
-        x, y = self.held_out
+        (x, y), named = self.held_out
         with torch.no_grad(), torch.random.fork_rng():
             torch.manual_seed(self.seed)
-            nll = -predict(self.guide, x, site=self.site).log_prob(y)
+            nll = -predict(self.guide, x, site=self.site, **named).log_prob(y)
         return nll
 
     def run(self, beta: float, steps: int) -> Trial:
@@ -206,9 +207,10 @@ class _Training:
                 known = {"validation NLL": run.best} if math.isfinite(run.best) else {}
                 self.report(self.done, self.total, {"loss": value, "beta": beta} | known)
 
-        objective = self.loss(beta, len(self.rows[0]))(self.guide.model, self.guide)
+        args, kwargs = self.rows
+        objective = self.loss(beta, len(args[0]))(self.guide.model, self.guide)
         try:
-            self.fit(objective, *self.rows, steps=steps, callback=after, stop=run)
+            self.fit(objective, *args, **kwargs, steps=steps, callback=after, stop=run)
         except (ValueError, NotPositiveDefiniteError) as error:
             run.failure = error
         run.seconds = time.perf_counter() - start
@@ -231,6 +233,7 @@ def fit_validated(
     report: Progress | None = None,
     optimizer: OptimizerRecipe = adam,
     site: str | None = None,
+    **arguments: Any,
 ) -> ValidatedFit:
     """Train a guide and its model with the validation that :class:`Validation` describes, in place.
 
@@ -252,6 +255,7 @@ def fit_validated(
     :param report: function that is called after each step with progress and figures.
     :param optimizer: builds the optimiser from the objective and the learning rate; Adam by default.
     :param site: the observation whose held-out values are scored, if the model has several.
+    :param arguments: further arguments of the model, such as ``exposure=e``; a tensor of N rows is split as x is.
 
     >>> import torch
     >>> from pyro_dgp import DeepGP, InducingPoints, PredictiveLogLikelihood, SigmaPoints
@@ -264,7 +268,7 @@ def fit_validated(
     >>> fitted.rows, fitted.validation_rows, sorted(fitted.searched)
     (16, 4, [0.1, 1.0])
     """
-    check_data(x, y)
+    data = training_rows(x, y, arguments)
     if isinstance(loss, Loss):
         kind = type(loss).__name__
         raise TypeError(
@@ -273,8 +277,9 @@ def fit_validated(
     validation = validation or Validation()
     began = time.perf_counter()
     mask = validation.held_out(len(x), split).to(x.device)
+    rows = data[~mask]
     if not guide.is_initialized:
-        guide.initialize(x[~mask], y[~mask])
+        guide.initialize(*rows[0], **rows[1])
     betas = validation.betas if beta is None else (beta,)
     trial_steps = max(1, round(validation.search * steps)) if len(betas) > 1 else 0
     lengths = sorted({max(1, round(share * steps)) for share in validation.runs} - {trial_steps})
@@ -282,8 +287,8 @@ def fit_validated(
     training = _Training(
         guide,
         loss,
-        rows=(x[~mask], y[~mask]),
-        held_out=(x[mask], y[mask]),
+        rows=rows,
+        held_out=data[mask],
         seed=seed,
         validation=validation,
         fit=train,

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from pyro_dgp.guides.variational import Variational
-from pyro_dgp.mcmc import WhitenedModel, predict_mcmc
-from pyro_dgp.prediction.from_guide import predict
+from pyro_dgp.mcmc import PosteriorDraws, WhitenedModel
+from pyro_dgp.mcmc.sghmc import InducingDraws
+from pyro_dgp.prediction.predict import predict
 from pyro_dgp.prediction.prediction import Prediction
 
 
@@ -112,7 +113,7 @@ class DrawsPredictor(Predictor):
         """See :class:`Predictor`."""
         model = WhitenedModel(self.model, self.inducing) if self.inducing else self.model
         flat = {name: values.flatten(0, 1) for name, values in self.draws.items()}
-        return predict_mcmc(model, flat, self.x, self.y, x, num_draws=self.num_draws, site=self.site)
+        return predict(PosteriorDraws(model, flat, (self.x, self.y)), x, self.num_draws, site=self.site)
 
     def saved(self) -> Saved:
         """The model's state dict, draws and inducing inputs."""
@@ -142,8 +143,7 @@ class InducingDrawsPredictor(Predictor):
     def __call__(self, x: Tensor) -> Prediction:
         """See :class:`Predictor`."""
         count = len(next(iter(self.draws.values())))
-        states = [{name: values[i] for name, values in self.draws.items()} for i in range(count)]
-        return predict(self.guide, x, num_samples=count, states=states, site=self.site)
+        return predict(InducingDraws(self.guide, self.draws), x, num_samples=count, site=self.site)
 
     def saved(self) -> Saved:
         """State dicts of model and guide, and draws."""

@@ -186,3 +186,49 @@ def test_files_of_no_numbers_are_named(tmp_path):
     ):
         with pytest.raises(ValueError, match=rf"{file.name} is no .npy file of numbers.*{found}"):
             NumpyStream(x, file)
+
+
+def test_further_row_arguments_travel_with_their_rows(tmp_path):
+    stream, x, _ = on_disk(tmp_path)
+    np.save(tmp_path / "weight.npy", np.stack([x[:, 1], -x[:, 1]], -1))
+    more = NumpyStream(tmp_path / "x.npy", tmp_path / "y.npy", 16, rows=[tmp_path / "weight.npy"])
+    for source in (more, Standardized(more)):
+        for inputs, targets, weights in one_pass(source, 12)[0]:
+            assert weights.shape == (len(inputs), 2) and len(targets) == len(inputs)
+            order = weights[:, 0].long()
+            torch.testing.assert_close(weights[:, 1], -weights[:, 0])
+            if source is more:
+                assert torch.equal(inputs[:, 1].long(), order)
+    assert len(stream.sample(10)) == 2 and len(more.sample(10)) == 3
+    np.save(tmp_path / "short.npy", np.zeros(99))
+    with pytest.raises(ValueError, match=r"short.npy has shape \(99,\) and .* has 100 rows"):
+        NumpyStream(tmp_path / "x.npy", tmp_path / "y.npy", rows=[tmp_path / "short.npy"])
+    np.save(tmp_path / "bad.npy", np.full(100, np.nan))
+    with pytest.raises(ValueError, match="row argument 1 of row .* is NaN or infinity"):
+        next(NumpyStream(tmp_path / "x.npy", tmp_path / "y.npy", rows=[tmp_path / "bad.npy"]).batches(5))
+
+
+def test_columns_of_parquet_may_be_row_arguments(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"a": np.arange(20.0), "exposure": 2 * np.arange(20.0), "y": np.zeros(20)})
+    table.to_parquet(tmp_path / "rows.parquet")
+    x, y, exposure = next(ParquetStream(tmp_path / "rows.parquet", "y", rows=["exposure"]).batches(8))
+    assert x.shape == (8, 1) and y.shape == (8,) and torch.equal(exposure, 2 * x[:, 0])
+    with pytest.raises(ValueError, match="has no column 'nope'"):
+        ParquetStream(tmp_path / "rows.parquet", "y", rows=["nope"])
+
+
+def test_a_model_is_trained_on_the_row_arguments_of_a_stream(tmp_path):
+    class Shifted(OneLayer):
+        def forward(self, x, y=None, offset=None, *, sign=1.0):
+            assert len(offset) == len(x)
+            torch.testing.assert_close(offset, 2 * x[:, 0])
+            return super().forward(x, y)
+
+    _, x, _ = on_disk(tmp_path)
+    np.save(tmp_path / "offset.npy", 2 * x[:, 0])
+    stream = NumpyStream(tmp_path / "x.npy", tmp_path / "y.npy", 16, rows=[tmp_path / "offset.npy"])
+    guide = Variational(Shifted(), InducingPoints(5), MonteCarlo(1))
+    guide.initialize(*stream.sample(30))
+    result = fit_stream(ELBO(100)(guide.model, guide), stream, steps=3, batch_size=20, sign=-1.0)
+    assert len(result.losses) == 3

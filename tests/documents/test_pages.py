@@ -100,6 +100,17 @@ def other_likelihoods(names: Names) -> None:
     assert names["rate"].shape == (60,) and (names["rate"] > 0).all()
 
 
+def predictions(names: Names) -> None:
+    is_prediction(names["prediction"], 60)
+    assert (names["low"] <= names["high"]).all() and (names["high"] % 1 == 0).all()
+    is_prediction(names["f"], 60)
+    assert (names["interval"] > 0).all() and names["interval"].shape == (2, 60)
+    torch.testing.assert_close(names["probs"].sum(-1), torch.ones(60))
+    assert set(names["figures"]) == {"nll", "accuracy", "brier"}
+    assert names["slope"].shape == (1, 1)
+    assert all(torch.isfinite(p).all() for p in names["model"].parameters())
+
+
 def neural_features(names: Names) -> None:
     is_prediction(names["prediction"], 100)
     assert names["extractor"](names["x"]).shape == (100, 3) and names["extractor"](names["x"]).abs().max() < 3
@@ -285,7 +296,9 @@ PAGES = {
         },
     ),
     "docs/how-to/compiled-steps.md": Page(compiled_steps, SHORT_FIT | {"layers=2, width=2": "layers=1"}),
-    "docs/how-to/inference-gap.md": Page(inference_gap, SHORT_FIT | SHORT_CHAINS | {"num_draws=400": "num_draws=8"}),
+    "docs/how-to/inference-gap.md": Page(
+        inference_gap, SHORT_FIT | SHORT_CHAINS | {"num_samples=400": "num_samples=8"}
+    ),
     "docs/how-to/neural-features.md": Page(neural_features, SHORT_FIT),
     "docs/how-to/other-likelihoods.md": Page(other_likelihoods, SHORT_FIT),
     "docs/how-to/own-kernel-or-mean.md": Page(own_kernel_or_mean, SHORT_FIT),
@@ -298,7 +311,7 @@ PAGES = {
         SHORT_CHAINS
         | {
             "num_samples=200, warmup_steps=200": "num_samples=5, warmup_steps=5",
-            "num_draws=400": "num_draws=8",
+            "num_samples=400": "num_samples=8",
             "reshape(2, 200, len(x))": "reshape(2, 4, len(x))",
             "start=Ascent(500))\nfrom_high": "start=Ascent(5))\nfrom_high",
         },
@@ -311,6 +324,7 @@ PAGES = {
         },
     ),
     "docs/how-to/saving.md": Page(saving, SHORT_FIT),
+    "docs/how-to/predictions.md": Page(predictions, SHORT_FIT),
     "docs/how-to/several-outputs.md": Page(several_outputs, SHORT_FIT),
     "docs/how-to/streams.md": Page(streams, SHORT_FIT),
     "docs/how-to/validation.md": Page(validation, SHORT_FIT),

@@ -19,6 +19,7 @@ from pyro_dgp import (
     InducingPoints,
     Matern52,
     MonteCarlo,
+    PosteriorDraws,
     Prediction,
     PredictiveLogLikelihood,
     Projection,
@@ -32,7 +33,6 @@ from pyro_dgp import (
     fit_validated,
     pit,
     predict,
-    predict_mcmc,
     run_chains,
     scores,
     to_arviz,
@@ -86,7 +86,7 @@ def by_sampling(x: Tensor, y: Tensor, draws: int) -> Prediction:
     with pyro_dgp.module_local_parameters(model):
         kernel = WhitenedNUTS(model, max_tree_depth=2)
         chains = run_chains(kernel, (x, y), num_samples=draws, warmup_steps=draws, num_chains=1, processes=1)
-        prediction = predict_mcmc(model, chains.flat, x, y, x, num_draws=draws)
+        prediction = predict(PosteriorDraws(model, chains.flat, (x, y)), x, num_samples=draws)
     to_arviz(prediction, x, y, draws=chains.draws, sample_stats=chains.stats)
     return prediction
 

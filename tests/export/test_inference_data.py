@@ -14,11 +14,11 @@ from pyro_dgp import (
     InducingPoints,
     Mixture,
     MonteCarlo,
+    PosteriorDraws,
     Prediction,
     Variational,
     WhitenedNUTS,
     predict,
-    predict_mcmc,
     run_chains,
     whitened,
 )
@@ -67,7 +67,7 @@ def test_log_likelihoods_are_those_of_the_functions_beside_them_and_those_have_t
     x, y = regression(6)
     model = OneLayer(likelihood=Gaussian(variance=0.2))
     model.requires_grad_(False)
-    p = predict_mcmc(model, {"unused": torch.zeros(4000)}, x, y, x, num_draws=4000)
+    p = predict(PosteriorDraws(model, {"unused": torch.zeros(4000)}, (x, y)), x, num_samples=4000)
     data = to_arviz(p, x, y)
     f = torch.as_tensor(data.posterior["f"].values)[0, ..., 0]
     assert f.shape == (4000, 6)
@@ -133,7 +133,7 @@ def test_what_arviz_offers_works_on_a_sampled_deep_gp(local, tmp_path):
     x, y = regression(12)
     model = TwoLayers(x).requires_grad_(False)
     result = run_chains(WhitenedNUTS(model, max_tree_depth=3), (x, y), num_samples=60, warmup_steps=30, num_chains=2)
-    p = predict_mcmc(model, result.flat, x, y, x, num_draws=120)
+    p = predict(PosteriorDraws(model, result.flat, (x, y)), x, num_samples=120)
     data = to_arviz(p, x, y, draws=result.draws, sample_stats=result.stats, new=(p, x, y))
     data.to_netcdf(str(tmp_path / "a.nc"))
     loaded = az.from_netcdf(str(tmp_path / "a.nc"))
@@ -157,12 +157,12 @@ def test_an_object_of_some_of_the_draws_has_those_in_every_group(local):
     result = run_chains(EllipticalSlice(model), (x, y), num_samples=20, warmup_steps=5, num_chains=2, processes=1)
 
     def made(num_draws):
-        p = predict_mcmc(model, result.flat, x, y, x, num_draws=num_draws)
+        p = predict(PosteriorDraws(model, result.flat, (x, y)), x, num_samples=num_draws)
         torch.manual_seed(0)
         return to_arviz(p, x, y, draws=result.draws, sample_stats=result.stats, new=(p, x, y), num_samples=7)
 
     whole = made(40)
-    with pytest.warns(UserWarning, match=r"made from 10 of the 40 draws.*num_draws=40"):
+    with pytest.warns(UserWarning, match=r"made from 10 of the 40 draws.*num_samples=40"):
         some = made(10)
     labels = [0, 4, 8, 12, 16]
     for group in ("posterior", "log_likelihood", "posterior_predictive", "sample_stats"):
@@ -194,7 +194,7 @@ def test_psis_loo_of_a_gp_is_leaving_out_by_the_closed_form(local):
     """Rasmussen and Williams 2006, Eqs. 5.10 to 5.12: the mean and variance of y_n given the others."""
     x, y = regression(30)
     model = OneLayer(likelihood=Gaussian(variance=0.1)).requires_grad_(False)
-    p = predict_mcmc(model, {"unused": torch.zeros(4000)}, x, y, x, num_draws=4000)
+    p = predict(PosteriorDraws(model, {"unused": torch.zeros(4000)}, (x, y)), x, num_samples=4000)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a few Pareto shapes above 0.7 at the edges of the data
         loo = az.loo(to_arviz(p, x, y))

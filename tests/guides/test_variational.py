@@ -327,7 +327,7 @@ def test_predictions_say_what_is_wrong_with_a_request(local):
     wrong = {
         "test inputs hold NaN": {"x": torch.full((2, 1), torch.nan)},
         "num_samples and num_hyperparameter_draws are 1 or more": {"x": x, "num_hyperparameter_draws": 0},
-        "there is no observation site 'nope': the model has": {"x": x, "site": "nope"},
+        "there is no site 'nope': the model has": {"x": x, "site": "nope"},
     }
     for message, arguments in wrong.items():
         with pytest.raises(ValueError, match=message):

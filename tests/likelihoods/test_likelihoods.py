@@ -19,13 +19,13 @@ from pyro_dgp import (
     InducingPoints,
     LinearCoregionalization,
     MonteCarlo,
+    PosteriorDraws,
     PredictiveLogLikelihood,
     Variational,
     fit,
     likelihoods,
     module_local_parameters,
     predict,
-    predict_mcmc,
     whitened,
 )
 from pyro_dgp.likelihoods import Likelihood
@@ -309,7 +309,7 @@ def test_coregionalization_under_guides_losses_and_nuts(local):
     kernel = NUTS(whitened(model), max_tree_depth=4)
     mcmc = MCMC(kernel, num_samples=80, warmup_steps=60, disable_progbar=True)
     mcmc.run(x, y)
-    sampled = predict_mcmc(model, mcmc.get_samples(), x, y, x)
+    sampled = predict(PosteriorDraws(model, mcmc.get_samples(), (x, y)), x)
     assert float((sampled.mean - prediction.mean).abs().max()) < 0.1
     assert sampled.log_prob(y).shape == (25,)
 

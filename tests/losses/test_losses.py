@@ -20,13 +20,13 @@ from pyro_dgp import (
     MarginalLikelihood,
     Matern52,
     MonteCarlo,
+    PosteriorDraws,
     PredictiveLogLikelihood,
     SigmaPoints,
     Variational,
     losses,
     module_local_parameters,
     predict,
-    predict_mcmc,
 )
 from pyro_dgp.guides.guide_pass import SiteRecord
 from pyro_dgp.likelihoods import GaussHermite
@@ -97,7 +97,7 @@ def test_with_inducing_points_at_the_data_the_bound_is_the_exact_evidence(output
     assert -ELBO().loss(model, guide, x, y) == pytest.approx(float(exact), abs=1e-6)
     assert -MarginalLikelihood(model)(x, y).item() == pytest.approx(float(exact), abs=1e-6)
     new = torch.linspace(-3, 3, 17)[:, None]
-    ours, exactly = predict(guide, new), predict_mcmc(model, {}, x, y, new)
+    ours, exactly = predict(guide, new), predict(PosteriorDraws(model, {}, (x, y)), new)
     kxn = Matern52(lengthscale=0.5)().matrix(x[None], new[None])[0].detach()
     torch.testing.assert_close(exactly.mean, (kxn.T @ torch.linalg.solve(k, y)), atol=1e-8, rtol=1e-8)
     for p in (ours, exactly):

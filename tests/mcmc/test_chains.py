@@ -16,8 +16,9 @@ from pyro_dgp import (
     Gaussian,
     GaussianProcess,
     Matern52,
+    PosteriorDraws,
     WhitenedNUTS,
-    predict_mcmc,
+    predict,
     run_chains,
     whitened,
 )
@@ -218,7 +219,7 @@ def test_a_plain_function_samples_the_modules_that_it_names():
         )
     ]
     assert all(torch.equal(own, draws[-1]) for own in draws)
-    p = predict_mcmc(by_closure, {"f_whitened": draws[0].flatten(0, 1)}, x, y, x[:3])
+    p = predict(PosteriorDraws(by_closure, {"f_whitened": draws[0].flatten(0, 1)}, (x, y)), x[:3])
     assert p.mean.shape == (3,)
 
 

@@ -8,7 +8,7 @@ from pyro import poutine
 from pyro.infer import MCMC
 from pyro.nn import PyroModule, PyroSample
 
-from pyro_dgp import Bernoulli, EllipticalSlice, Gaussian, predict_mcmc, run_chains, whitened
+from pyro_dgp import Bernoulli, EllipticalSlice, Gaussian, PosteriorDraws, predict, run_chains, whitened
 from pyro_dgp.mcmc.density import WhitenedDensity
 from pyro_dgp.mcmc.slices import elliptical_slice, slice_sample
 from tests.examples import OneLayer, TwoLayers, TwoSites, posterior, regression
@@ -120,8 +120,8 @@ def test_one_layer_has_the_closed_form_posterior():
     assert ((f.mean(0) - mean).abs() / sd).max() < 0.2
     torch.testing.assert_close(f.std(0), sd, rtol=0.12, atol=0)
     new = torch.linspace(-1.5, 1.5, 9)[:, None]
-    sampled = predict_mcmc(model, draws, x, y, new, num_draws=300)
-    exact = predict_mcmc(OneLayer(likelihood=Gaussian(variance=0.1)), {}, x, y, new)
+    sampled = predict(PosteriorDraws(model, draws, (x, y)), new, num_samples=300)
+    exact = predict(PosteriorDraws(OneLayer(likelihood=Gaussian(variance=0.1)), {}, (x, y)), new)
     torch.testing.assert_close(sampled.mean, exact.mean, atol=0.12, rtol=0)
 
 
@@ -158,7 +158,7 @@ def test_every_site_of_two_layers_moves_and_predictions_follow():
         draws = run(model, x, target, 20, warmup=12)
         assert all(len(values.reshape(20, -1).unique(dim=0)) > 15 for values in draws.values())
         assert ("y_f_whitened" in draws) == (likelihood is not None)
-        prediction = predict_mcmc(model, draws, x, target, torch.linspace(-2, 2, 5)[:, None])
+        prediction = predict(PosteriorDraws(model, draws, (x, target)), torch.linspace(-2, 2, 5)[:, None])
         assert torch.isfinite(prediction.log_prob(torch.zeros(5))).all()
 
 

@@ -8,12 +8,12 @@ from benchmarks.studies.sghmc_bias import bias
 from pyro_dgp import (
     ELBO,
     Gaussian,
+    InducingDraws,
     InducingPoints,
     MonteCarlo,
     StochasticGradientHMC,
     Variational,
     predict,
-    predict_draws,
 )
 from pyro_dgp.mcmc.sghmc import _HamiltonianState
 from tests.examples import OneLayer, TwoLayers, regression
@@ -57,7 +57,7 @@ def test_many_rows_are_fitted_within_a_short_burn_in():
     guide = point_guide(OneLayer(likelihood=Gaussian(variance=0.05)), x, y, 12)
     sampler = StochasticGradientHMC(burn_in=300, thin=5, learning_rate=0.0)
     draws = sampler.run(guide, x, y, num_samples=10, batch_size=200).draws
-    error = predict_draws(guide, draws, x).mean - torch.sin(2 * x[:, 0])
+    error = predict(InducingDraws(guide, draws), x).mean - torch.sin(2 * x[:, 0])
     assert float(error.square().mean().sqrt()) < 0.15
 
 
@@ -143,7 +143,7 @@ def test_predictions_are_the_mixture_over_draws():
     name = "processes.y/f.whitened_mean_unconstrained"
     draws = {name: torch.randn(3, 1, 5)}
     own = dict(guide.named_parameters())[name].detach().clone()
-    prediction = predict_draws(guide, draws, x[:4])
+    prediction = predict(InducingDraws(guide, draws), x[:4])
     means = []
     for draw in draws[name]:
         dict(guide.named_parameters())[name].data.copy_(draw)
@@ -154,7 +154,7 @@ def test_predictions_are_the_mixture_over_draws():
     assert prediction.component_log_prob(y[:4]).shape == (3, 4)
     assert torch.equal(dict(guide.named_parameters())[name], own)
     with pytest.raises(ValueError, match="no parameter 'nothing'"):
-        predict(guide, x, states=[{"nothing": own}])
+        predict(InducingDraws(guide, {"nothing": own[None]}), x)
 
 
 def test_bad_requests_are_one_sentence():

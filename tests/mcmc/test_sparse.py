@@ -8,9 +8,10 @@ from pyro_dgp import (
     EllipticalSlice,
     Gaussian,
     GaussianProcess,
+    PosteriorDraws,
     WhitenedNUTS,
     inducing_inputs,
-    predict_mcmc,
+    predict,
     run_chains,
     whitened,
 )
@@ -59,8 +60,8 @@ def test_with_inducing_inputs_at_the_data_it_is_the_exact_density():
     values = {"h_inducing_whitened": exact.start["h_whitened"], "h_whitened": torch.zeros(9, 2)}
     assert sparse.evaluate(values).log_likelihood == pytest.approx(exact.evaluate(exact.start).log_likelihood, rel=1e-4)
     predictions = [  # at the data, where the hidden values of a draw are what they are
-        predict_mcmc(whitened(model, {"h": x}), {k: v[None] for k, v in values.items()}, x, y, x),
-        predict_mcmc(model, {"h": h[None]}, x, y, x),
+        predict(PosteriorDraws(whitened(model, {"h": x}), {k: v[None] for k, v in values.items()}, (x, y)), x),
+        predict(PosteriorDraws(model, {"h": h[None]}, (x, y)), x),
     ]
     torch.testing.assert_close(predictions[0].mean, predictions[1].mean, rtol=1e-3, atol=1e-3)
 
@@ -92,8 +93,8 @@ def test_one_layer_with_inducing_inputs_at_the_data_has_the_closed_form_posterio
     assert ((f.mean(0) - mean).abs() / sd).max() < 0.25
     torch.testing.assert_close(f.std(0), sd, rtol=0.15, atol=0)
     new = torch.linspace(-1.5, 1.5, 9)[:, None]
-    sampled = predict_mcmc(sparse, result.flat, x, y, new, num_draws=250)
-    exact = predict_mcmc(model, {}, x, y, new)
+    sampled = predict(PosteriorDraws(sparse, result.flat, (x, y)), new, num_samples=250)
+    exact = predict(PosteriorDraws(model, {}, (x, y)), new)
     torch.testing.assert_close(sampled.mean, exact.mean, atol=0.2, rtol=0)
     torch.testing.assert_close(sampled.variance, exact.variance, atol=0.05, rtol=0.2)
 
@@ -103,10 +104,10 @@ def test_two_layers_predict_and_say_what_is_missing():
     model = TwoLayers(x).requires_grad_(False)
     sparse = whitened(model, inducing_inputs(model, x, y, num_inducing=4))
     result = run_chains(EllipticalSlice(sparse), (x, y), num_samples=8, warmup_steps=2, num_chains=1)
-    prediction = predict_mcmc(sparse, result.flat, x, y, x[:4])
+    prediction = predict(PosteriorDraws(sparse, result.flat, (x, y)), x[:4])
     assert torch.isfinite(prediction.log_prob(y[:4])).all()
     with pytest.raises(ValueError, match="do not hold 'h_inducing_whitened'"):
-        predict_mcmc(sparse, {"h": torch.zeros(1, 12, 2)}, x, y, x)
+        predict(PosteriorDraws(sparse, {"h": torch.zeros(1, 12, 2)}, (x, y)), x)
     with pytest.raises(ValueError, match=r"inducing inputs of 'hidden' have shape \(M, 1\), got \(4, 3\)"):
         run_chains(
             EllipticalSlice(whitened(model, {"h": torch.zeros(4, 3)})),

@@ -16,9 +16,10 @@ from pyro_dgp import (
     Bernoulli,
     EllipticalSlice,
     Gaussian,
+    PosteriorDraws,
     Projection,
     inducing_inputs,
-    predict_mcmc,
+    predict,
     run_chains,
     whitened,
 )
@@ -75,7 +76,7 @@ def test_it_remembers_its_inputs_and_refuses_others():
     model(x, y)
     model(x.clone(), y)
     for other in (x[:5], x + 1.0):
-        with pytest.raises(ValueError, match=r"run at 8 inputs and is now called with others .*predict_mcmc"):
+        with pytest.raises(ValueError, match=r"run at 8 inputs and is now called with others .*pyro_dgp.predict"):
             model(other)
 
 
@@ -119,8 +120,8 @@ def test_nuts_on_one_layer_gives_the_closed_form_posterior():
     assert ((f.mean(0) - mean).abs() / sd).max() < 0.2
     torch.testing.assert_close(f.std(0), sd, rtol=0.2, atol=0)
     new = torch.linspace(-1.5, 1.5, 9)[:, None]
-    sampled = predict_mcmc(model, draws, x, y, new, num_draws=250)
-    exact = predict_mcmc(OneLayer(likelihood=Gaussian(variance=0.1)), {}, x, y, new)
+    sampled = predict(PosteriorDraws(model, draws, (x, y)), new, num_samples=250)
+    exact = predict(PosteriorDraws(OneLayer(likelihood=Gaussian(variance=0.1)), {}, (x, y)), new)
     torch.testing.assert_close(sampled.mean, exact.mean, atol=0.12, rtol=0)
     torch.testing.assert_close(sampled.variance, exact.variance, atol=0.1, rtol=0.1)
 
@@ -147,10 +148,10 @@ def test_nuts_starts_and_runs_on_two_layers_from_stock_settings_too():
     model = TwoLayers(x).requires_grad_(False)
     draws = sample(whitened(model), x, y, 20, warmup=20, depth=3)
     assert draws["h_whitened"].shape == (20, 10, 2)
-    prediction = predict_mcmc(model, draws, x, y, torch.linspace(-2, 2, 7)[:, None])
+    prediction = predict(PosteriorDraws(model, draws, (x, y)), torch.linspace(-2, 2, 7)[:, None])
     assert torch.isfinite(prediction.log_prob(torch.zeros(7))).all()
     assert prediction.component_log_prob(torch.zeros(7)).shape == (20, 7)
-    few = predict_mcmc(model, draws, x, y, x, num_draws=5)
+    few = predict(PosteriorDraws(model, draws, (x, y)), x, num_samples=5)
     assert few.component_log_prob(y).shape == (5, 10)
 
 
@@ -158,7 +159,7 @@ def test_prediction_conditions_every_layer_on_its_draw():
     x, y = regression(9)
     model = TwoLayers(x, width=1).requires_grad_(False)
     h = model.hidden(x).rsample()
-    prediction = predict_mcmc(model, {"h": h[None]}, x, y, x)
+    prediction = predict(PosteriorDraws(model, {"h": h[None]}, (x, y)), x)
     # At the training inputs the hidden values are the drawn ones: what is left is exact regression on them.
     k = model.top.kernel().matrix(h.unsqueeze(-3))[0]
     mean = k @ torch.linalg.solve(k + 0.04 * torch.eye(9), y)
@@ -169,7 +170,7 @@ def test_missing_draws_are_one_sentence():
     x, y = regression(6)
     model = TwoLayers(x)
     with pytest.raises(ValueError, match="hold neither 'h' nor 'h_whitened'"):
-        predict_mcmc(model, {"other": torch.zeros(2, 1)}, x, y, x)
+        predict(PosteriorDraws(model, {"other": torch.zeros(2, 1)}, (x, y)), x)
     assert math.isfinite(score(model, x, y, h=Projection.fit(x, 2)()(x)))
     assert pyro.settings.get("module_local_params")
 
@@ -180,7 +181,7 @@ def test_latents_of_new_rows_come_from_the_prior():
     x, y = regression(8)
     model = LatentInputs()
     draws = {"w": torch.full((30, 8), 50.0)}
-    prediction = predict_mcmc(model, draws, x, y, x)  # as many rows as in training, but new ones
+    prediction = predict(PosteriorDraws(model, draws, (x, y)), x)  # as many rows as in training, but new ones
     torch.testing.assert_close(
         prediction.mean, torch.zeros(8), atol=1e-6, rtol=0
     )  # far from the latents of the training rows
@@ -194,7 +195,7 @@ def test_a_user_s_attribute_called_model_is_left_alone():
 
     x, y = regression(8)
     wrapper = Wrapper()
-    prediction = predict_mcmc(wrapper, {}, x, y, x)
+    prediction = predict(PosteriorDraws(wrapper, {}, (x, y)), x)
     assert prediction.variance.max() < 0.2
 
 
@@ -210,17 +211,17 @@ def test_draws_that_do_not_fit_are_one_sentence():
     x, y = regression(6)
     model = TwoSites().requires_grad_(False)
     draws = {"f_whitened": torch.randn(4, 6, 1)}
-    assert predict_mcmc(model, draws, x, y, x).mean.shape == (6,)
+    assert predict(PosteriorDraws(model, draws, (x, y)), x).mean.shape == (6,)
     with pytest.raises(
         ValueError, match=r"'f_whitened' has shape \(4, 6, 1\) and the model wants \(6, 1\).*chains.flat"
     ):
-        predict_mcmc(model, {"f_whitened": draws["f_whitened"][None]}, x, y, x)
+        predict(PosteriorDraws(model, {"f_whitened": draws["f_whitened"][None]}, (x, y)), x)
     with pytest.raises(ValueError, match=r"'f_whitened' has shape \(6, 1\) and the model wants \(5, 1\)"):
-        predict_mcmc(model, draws, x[:5], y[:5], x)
+        predict(PosteriorDraws(model, draws, (x[:5], y[:5])), x)
     with pytest.raises(ValueError, match=r"shapes \(6, 1\) and \(6, 2\)"):
-        predict_mcmc(model, draws, x, y, torch.cat([x, x], -1))
+        predict(PosteriorDraws(model, draws, (x, y)), torch.cat([x, x], -1))
     with pytest.raises(ValueError, match=r"as many draws of each site.*'a': 3"):
-        predict_mcmc(model, draws | {"a": torch.zeros(3)}, x, y, x)
+        predict(PosteriorDraws(model, draws | {"a": torch.zeros(3)}, (x, y)), x)
 
 
 def test_sparse_draws_want_the_model_with_its_inducing_inputs():
@@ -228,9 +229,9 @@ def test_sparse_draws_want_the_model_with_its_inducing_inputs():
     model = TwoLayers(x).requires_grad_(False)
     sparse = whitened(model, inducing_inputs(model, x, y, num_inducing=4))
     draws = run_chains(EllipticalSlice(sparse), (x, y), num_samples=2, warmup_steps=1, num_chains=1).flat
-    assert predict_mcmc(sparse, draws, x, y, x).mean.shape == (8,)
+    assert predict(PosteriorDraws(sparse, draws, (x, y)), x).mean.shape == (8,)
     with pytest.raises(ValueError, match="h_inducing_whitened.*give the whitened"):
-        predict_mcmc(model, draws, x, y, x)
+        predict(PosteriorDraws(model, draws, (x, y)), x)
 
 
 def test_point_estimates_are_named_once_for_a_model(caplog):

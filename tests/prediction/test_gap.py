@@ -10,13 +10,13 @@ from pyro_dgp import (
     InducingPoints,
     Mixture,
     MonteCarlo,
+    PosteriorDraws,
     Prediction,
     Variational,
     draw_gap,
     fit,
     inference_gap,
     predict,
-    predict_mcmc,
 )
 from pyro_dgp.comparison.gap_study import GapStudy
 from pyro_dgp.likelihoods import CollapsedObservation
@@ -94,7 +94,7 @@ def test_training_closes_the_gap_to_the_exact_posterior(local, tmp_path):
     x, y = regression(12)
     model = OneLayer(likelihood=Gaussian(variance=0.1)).requires_grad_(False)
     new = torch.linspace(-2, 2, 9)[:, None]
-    exact = predict_mcmc(model, {}, x, y, new)
+    exact = predict(PosteriorDraws(model, {}, (x, y)), new)
     guide = Variational(model, InducingPoints(12), MonteCarlo(1))
     guide.initialize(x, y)
     before = inference_gap(predict(guide, new), exact)

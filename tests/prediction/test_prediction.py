@@ -9,7 +9,7 @@ from scipy.integrate import quad
 
 from pyro_dgp import Mixture, Prediction
 from pyro_dgp.likelihoods.bernoulli import Binary
-from pyro_dgp.prediction.mixture import stack_mixtures
+from pyro_dgp.prediction.mixture import join_rows, stack_mixtures
 from pyro_dgp.prediction.scores import coverage, pit, scores
 
 
@@ -230,10 +230,26 @@ def test_mixtures_stack_after_their_lazy_parameters_were_read():
     torch.testing.assert_close(stack_mixtures(parts).mean(), means.mean(0))
 
 
+@pytest.mark.parametrize(
+    "kind", ["LogNormal", "HalfNormal", "Weibull", "Gumbel", "Pareto", "StudentT", "Gamma", "Beta"]
+)
+def test_mixtures_of_any_plain_distribution_are_joined(kind):
+    def one():
+        count = {"HalfNormal": 1, "StudentT": 3}.get(kind, 2)
+        return Mixture(getattr(dist, kind)(*(torch.rand(count, 2, 4) + 0.5)), torch.tensor([0.5, 0.5]).log())
+
+    a, b = one(), one()
+    y = torch.full((4,), 0.7 if kind != "Pareto" else 3.0)
+    torch.testing.assert_close(
+        stack_mixtures([a, b]).log_prob(y).exp(), 0.5 * (a.log_prob(y).exp() + b.log_prob(y).exp())
+    )
+    torch.testing.assert_close(join_rows([a, b]).mean(), torch.cat([a.mean(), b.mean()]), equal_nan=True)
+
+
 def test_what_a_component_cannot_do_is_said():
-    counts = Mixture(dist.Poisson(torch.ones(2, 3)), torch.tensor([0.5, 0.5]).log())
-    with pytest.raises(NotImplementedError, match="Poisson has no cdf, which quantiles"):
-        counts.quantile(torch.tensor([0.5]))
+    robust = Mixture(dist.StudentT(torch.full((2, 3), 4.0)), torch.tensor([0.5, 0.5]).log())
+    with pytest.raises(NotImplementedError, match="StudentT has no cdf, which quantiles"):
+        robust.quantile(torch.tensor([0.5]))
     nested = dist.MixtureSameFamily(dist.Categorical(torch.ones(1, 3, 2)), dist.Normal(torch.zeros(1, 3, 2), 1.0))
     with pytest.raises(ValueError, match="mixtures of MixtureSameFamily components cannot be joined"):
         stack_mixtures([Mixture(nested, torch.zeros(1))] * 2)

@@ -320,3 +320,23 @@ def test_data_are_looked_at_before_training():
         fit_validated(guide, predictive, x, y, steps=2)
     with pytest.raises(ValueError, match="x has 18 rows and y has 17"):
         fit_validated(guide, predictive, x, y[:-1].nan_to_num(), steps=2)
+
+
+def test_row_arguments_are_held_out_with_their_rows(local):
+    class Shifted(OneLayer):
+        def forward(self, x, y=None, *, offset, table):
+            assert torch.equal(offset, 2 * x[:, 0]) and len(table) == 3
+            return super().forward(x, y)
+
+    x, y = regression(24)
+    guide = Variational(Shifted(), InducingPoints(5), MonteCarlo(1))
+    validation = Validation(betas=(1.0,), share=0.25, checks=2)
+    arguments = {"offset": 2 * x[:, 0], "table": torch.zeros(3)}
+    fitted = fit_validated(
+        guide, lambda beta, rows: ELBO(rows), x, y, steps=4, batch_size=10, validation=validation, **arguments
+    )
+    assert (fitted.rows, fitted.validation_rows) == (18, 6)
+    with pytest.raises(ValueError, match="offset holds NaN or infinity: drop or fill such rows before training"):
+        fit_validated(
+            guide, lambda beta, rows: ELBO(rows), x, y, steps=4, **arguments | {"offset": torch.full((24,), torch.nan)}
+        )

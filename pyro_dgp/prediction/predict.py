@@ -1,0 +1,75 @@
+"""Prediction at new inputs, from any kind of fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_dgp.internal.rows import RowArguments
+from pyro_dgp.prediction import from_guide  # noqa: F401  # registers guides
+from pyro_dgp.prediction.prediction import Prediction
+from pyro_dgp.prediction.request import Request, answer
+
+
+def predict(
+    fit: Any,
+    x: Tensor,
+    num_samples: int = 100,
+    *,
+    num_hyperparameter_draws: int | None = None,
+    batch_size: int = 1000,
+    site: str | None = None,
+    **arguments: Any,
+) -> Prediction:
+    """Return the predictive distribution at new inputs.
+
+    The model is called as ``model(x, **arguments)``, with no ``y``. The figures of the prediction are differentiable in x if
+    ``x.requires_grad``, see :class:`Prediction`.
+
+    :param fit: a trained guide, :class:`~pyro_dgp.Variational`; the chains of :func:`~pyro_dgp.run_chains`, or draws of any
+        sampler as :class:`~pyro_dgp.PosteriorDraws`; the draws of :class:`~pyro_dgp.StochasticGradientHMC`.
+    :param x: test inputs ``(N, D)``.
+    :param num_samples: number of mixture components in all. For a guide under Monte Carlo propagation it exceeds that of
+        training, since few components bias the NLL upwards; sigma points predict by their own components. For posterior
+        draws at most this many are used, equally spaced: as many of each chain if it is a multiple of their number.
+    :param num_hyperparameter_draws: for a guide R, the number of draws of the latent sites besides GPs, if the model has such
+        sites. Under Monte Carlo each draw gets ``num_samples / R`` components. The same draws of global sites serve every
+        batch. If not given, R is 20. Where a site has values for each row, R is ``num_samples``: there each row is a mixture
+        of its own draws, whose NLL falls as R grows. It is ``num_samples`` too where the predicted site is latent or computed.
+    :param batch_size: number of test rows evaluated at a time.
+    :param site: the site to predict; it can be left out if the model has one observation, or none and one GP. Besides
+        observations it may be a GP (the marginals of its posterior at each row; one inside an observation is ``"y/f"``), or a ``pyro.deterministic`` or latent site
+        (a mixture of its values, which has no ``log_prob``). A value that all rows share is repeated for each row.
+    :param arguments: further arguments of the model, such as ``exposure=e``. A tensor whose first dimension is N is a row
+        argument, which is split into batches as x is; all others go to each batch whole. A tensor of N entries that is no row
+        argument belongs into the model, as a buffer, or gets another first dimension.
+
+    >>> import torch
+    >>> from pyro_dgp import DeepGP, InducingPoints, MonteCarlo, Variational, predict
+    >>> x, y = torch.linspace(-1, 1, 20)[:, None], torch.randn(20)
+    >>> guide = Variational(DeepGP(x, width=1), InducingPoints(20), MonteCarlo(10))
+    >>> guide.initialize(x, y)
+    >>> prediction = predict(guide, torch.linspace(-2, 2, 7)[:, None])  # a trained guide is used in the same way
+    >>> prediction, prediction.mean.shape, prediction.quantile([0.1, 0.9]).shape
+    (Prediction(rows=7), torch.Size([7]), torch.Size([2, 7]))
+    """
+    if not isinstance(x, Tensor):
+        raise TypeError(f"test inputs are a tensor, not {type(x).__name__}: use torch.as_tensor(x)")
+    if isinstance(num_samples, Tensor):
+        raise TypeError("predict takes test inputs and no targets: predict(fit, x).log_prob(y) scores y")
+    if num_samples < 1 or (num_hyperparameter_draws is not None and num_hyperparameter_draws < 1):
+        raise ValueError(
+            f"num_samples and num_hyperparameter_draws are 1 or more, got {num_samples} and {num_hyperparameter_draws}"
+        )
+    if not bool(torch.isfinite(x).all()):
+        raise ValueError("test inputs hold NaN or infinity: drop or fill such rows before prediction")
+    if x.dim() != 2 or len(x) == 0:
+        raise ValueError(
+            f"test inputs have shape (N, D) with N at least 1, got {tuple(x.shape)}: use x[:, None] for one input"
+        )
+    rows = RowArguments((x,), arguments)
+    rows.require_finite("prediction")
+    evaluate, event_shape = answer(fit, Request(rows, num_samples, num_hyperparameter_draws, site))
+    return Prediction(evaluate, len(x), event_shape, batch_size=batch_size, inputs=rows.tensors)

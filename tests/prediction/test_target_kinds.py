@@ -1,0 +1,190 @@
+"""Classes have probabilities and no moments; counts have distribution functions by sums."""
+
+import math
+
+import numpy as np
+import pyro
+import pytest
+import scipy.stats
+import torch
+from pyro import distributions as dist
+from pyro.nn import PyroModule
+
+from pyro_dgp import (
+    RBF,
+    Bernoulli,
+    GaussianProcess,
+    InducingPoints,
+    Mixture,
+    MonteCarlo,
+    PosteriorDraws,
+    Prediction,
+    Variational,
+    coverage,
+    pit,
+    predict,
+    scores,
+)
+from pyro_dgp.prediction.mixture import join_rows, stack_mixtures
+from tests.examples import OneLayer, regression
+
+WEIGHTS = torch.tensor([0.3, 0.7], dtype=torch.float64)
+
+
+def mixed(components):
+    return Mixture(components, WEIGHTS.log())
+
+
+def prediction(mixture, rows):
+    return Prediction(lambda part: mixture, rows, mixture.components.event_shape)
+
+
+class Classes(PyroModule):
+    """Three classes, by a softmax of three functions or by cut points of one."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+        self.gp = GaussianProcess(RBF(lengthscale=0.7), num_outputs=1 if kind == "OrderedLogistic" else 3)
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))
+        if self.kind == "OrderedLogistic":
+            fn = dist.OrderedLogistic(f[..., 0], torch.tensor([-0.5, 0.5]))
+        else:
+            fn = getattr(dist, self.kind)(logits=f)
+        return pyro.sample("y", fn.to_event(1), obs=y)
+
+
+@pytest.mark.parametrize("kind", ["Categorical", "OrderedLogistic", "OneHotCategorical"])
+def test_the_probabilities_of_classes_are_those_of_the_mixture(local, kind):
+    x, _ = regression(12)
+    y = torch.randint(3, (12,))
+    target = torch.eye(3)[y] if kind == "OneHotCategorical" else y
+    guide = Variational(Classes(kind), InducingPoints(5), MonteCarlo(4))
+    guide.initialize(x, target)
+    draws = PosteriorDraws(guide.model, {"f": torch.randn(6, 12, guide.model.gp.num_outputs)}, (x, target))
+    for fitted in (guide, draws):
+        p = predict(fitted, x, 8, batch_size=5)
+        probs = p.probs
+        assert probs.shape == (12, 3)
+        torch.testing.assert_close(probs.sum(-1), torch.ones(12))
+        torch.testing.assert_close(p.log_prob(target), probs.gather(1, y[:, None])[:, 0].log())
+        draw = p.sample((4000,))
+        shares = (
+            draw.mean(0)
+            if kind == "OneHotCategorical"
+            else torch.stack([(draw == c).double().mean(0) for c in range(3)], -1)
+        )
+        torch.testing.assert_close(shares, probs, atol=0.04, rtol=0)
+
+
+def test_figures_that_classes_do_not_have_are_refused_in_one_sentence():
+    p = prediction(mixed(dist.Categorical(torch.rand(2, 4, 3))), 4)
+    y = torch.zeros(4)
+    figures = {
+        "mean": lambda: p.mean,
+        "variance": lambda: p.variance,
+        "covariance": lambda: p.covariance,
+        "quantile": lambda: p.quantile(0.5),
+        "cdf": lambda: p.cdf(y),
+        "CRPS": lambda: p.crps(y),
+    }
+    for name, figure in figures.items():
+        with pytest.raises(ValueError, match=f"the targets are 3 classes, whose numbers have no {name}: take probs"):
+            figure()
+    for judge in (lambda: pit(p, y), lambda: coverage(p, y, [0.5])):
+        with pytest.raises(ValueError, match="3 classes, whose numbers have no cdf"):
+            judge()
+    one_hot = prediction(mixed(dist.OneHotCategorical(torch.rand(2, 4, 3))), 4)
+    with pytest.raises(NotImplementedError, match="OneHotCategorical has no cdf of each output by itself"):
+        one_hot.cdf(torch.zeros(4, 3))
+    with pytest.raises(NotImplementedError, match="no covariance matrix"):
+        _ = one_hot.covariance
+    with pytest.raises(ValueError, match="Normal is no distribution of classes"):
+        _ = prediction(mixed(dist.Normal(torch.zeros(2, 4), 1.0)), 4).probs
+
+
+def test_scores_of_classes(local):
+    probs = torch.tensor([[[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]], [[0.5, 0.4, 0.1], [0.6, 0.2, 0.2]]])
+    p = prediction(mixed(dist.Categorical(probs)), 2)
+    mixture, y = 0.3 * probs[0] + 0.7 * probs[1], torch.tensor([0, 1])
+    figures = scores(p, y)
+    assert figures["nll"] == pytest.approx(-float(mixture[[0, 1], y].log().mean()))
+    assert figures["accuracy"] == 0.5
+    brier = float((mixture - torch.eye(3)[y]).square().sum(-1).mean())
+    assert figures["brier"] == pytest.approx(brier)
+    assert set(figures) == {"nll", "accuracy", "brier"}
+    x, y = regression(8)
+    guide = Variational(OneLayer(likelihood=Bernoulli()), InducingPoints(5), MonteCarlo(1))
+    guide.initialize(x, (y > 0).to(x))
+    p = predict(guide, x)
+    torch.testing.assert_close(p.probs[:, 1], p.mean)
+
+
+COUNTS = {
+    "Poisson": (dist.Poisson, scipy.stats.poisson, ([1.5, 7.0],)),
+    "NegativeBinomial": (
+        lambda n, p: dist.NegativeBinomial(n, probs=p),
+        lambda n, p: scipy.stats.nbinom(n, 1 - p),
+        ([3.0, 8.0], [0.4, 0.6]),
+    ),
+    "Binomial": (dist.Binomial, scipy.stats.binom, ([5.0, 9.0], [0.3, 0.6])),
+    "Geometric": (dist.Geometric, lambda p: scipy.stats.geom(p, loc=-1), ([0.2, 0.5],)),
+    "Bernoulli": (dist.Bernoulli, scipy.stats.bernoulli, ([0.2, 0.7],)),
+    "ZeroInflatedPoisson": (
+        lambda gate, rate: dist.ZeroInflatedPoisson(rate, gate=gate),
+        None,
+        ([0.2, 0.5], [3.0, 6.0]),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_distribution_functions_of_counts_equal_those_of_scipy(name):
+    make, stats, parameters = COUNTS[name]
+    m = mixed(make(*(torch.tensor(each)[:, None] for each in parameters)))
+    if stats is None:
+        gate, rate = parameters
+        cdfs = [
+            lambda k, g=g, r=r: g * (k >= 0) + (1 - g) * scipy.stats.poisson(r).cdf(k)
+            for g, r in zip(gate, rate, strict=True)
+        ]
+    else:
+        cdfs = [stats(*(each[s] for each in parameters)).cdf for s in range(2)]
+    ks = np.arange(0, 400)
+    exact = 0.3 * cdfs[0](ks) + 0.7 * cdfs[1](ks)
+    for value in (-1.0, 0.0, 0.4, 1.0, 3.7, 6.0, 20.0, math.inf):
+        expected = 0.0 if value < 0 else exact[int(min(value, 399.0))]
+        assert float(m.cdf(torch.tensor([value]))) == pytest.approx(expected, abs=1e-10)
+    for level in (0.01, 0.5, 0.9, 0.999):
+        assert float(m.quantile(torch.tensor([level]))) == float(ks[np.searchsorted(exact, level)])
+    y = torch.tensor([2.0 if name != "Bernoulli" else 1.0])
+    crps = ((exact - (ks >= float(y))) ** 2).sum()
+    assert float(m.crps(y)) == pytest.approx(crps, abs=1e-8)
+
+
+def test_counts_keep_their_moments_and_rows_differ():
+    rate = torch.tensor([[1.0, 50.0, 4.0], [2.0, 60.0, 0.1]])
+    m = mixed(dist.Poisson(rate))
+    torch.testing.assert_close(m.mean(), (WEIGHTS[:, None] * rate).sum(0))
+    y = torch.tensor([0.0, 70.0, 3.0])
+    expected = sum(w * scipy.stats.poisson(rate[s]).cdf(y) for s, w in enumerate(WEIGHTS.tolist()))
+    np.testing.assert_allclose(m.cdf(y), expected, atol=1e-12)
+    assert m.quantile(torch.tensor([0.5, 0.9], dtype=torch.float32)).shape == (2, 3)
+    single = Mixture(dist.Poisson(rate.float()), WEIGHTS.float().log())
+    levels = torch.tensor([0.1, 0.5, 0.999])
+    assert (single.quantile(levels.float()).double() - m.quantile(levels)).abs().max() <= 1
+
+
+@pytest.mark.parametrize("kind", ["Categorical", "OrderedLogistic"])
+def test_mixtures_of_classes_are_joined(kind):
+    def one():
+        if kind == "Categorical":
+            return mixed(dist.Categorical(logits=torch.randn(2, 4, 3)))
+        return mixed(dist.OrderedLogistic(torch.randn(2, 4), torch.tensor([-1.0, 0.5])))
+
+    a, b = one(), one()
+    _ = a.components.logits, b.probs  # lazy parameters
+    torch.testing.assert_close(stack_mixtures([a, b]).probs, 0.5 * (a.probs + b.probs))
+    torch.testing.assert_close(join_rows([a, b]).probs, torch.cat([a.probs, b.probs]))
