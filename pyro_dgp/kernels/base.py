@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
-from operator import add, mul
 
 import torch
 from jaxtyping import Float
@@ -130,13 +128,14 @@ class ConstantDiagonal:
 
 @dataclass(frozen=True)
 class CombinedCovariance(Covariance):
-    """``k_1 + k_2 + ...`` or ``k_1 * k_2 * ...``.
-
-    :param combine: the operator between two parts.
-    """
+    """Base of sums and products of covariance functions."""
 
     parts: tuple[Covariance, ...]
-    combine: Callable[[Tensor, Tensor], Tensor]
+
+    @staticmethod
+    @abstractmethod
+    def combine(first: Tensor, second: Tensor) -> Tensor:
+        """Return the values of two parts together."""
 
     def matrix(
         self, x: Float[Tensor, "*b e n d"], z: Float[Tensor, "*c o m d"] | None = None
@@ -147,6 +146,24 @@ class CombinedCovariance(Covariance):
     def diagonal(self, x: Float[Tensor, "*b e n d"]) -> Float[Tensor, "*r p n"]:
         """See :class:`Covariance`."""
         return reduce(self.combine, [part.diagonal(x) for part in self.parts])
+
+
+class SumCovariance(CombinedCovariance):
+    """Covariance function ``k_1 + k_2 + ...``."""
+
+    @staticmethod
+    def combine(first: Tensor, second: Tensor) -> Tensor:
+        """See :class:`CombinedCovariance`."""
+        return first + second
+
+
+class ProductCovariance(CombinedCovariance):
+    """Covariance function ``k_1 * k_2 * ...``."""
+
+    @staticmethod
+    def combine(first: Tensor, second: Tensor) -> Tensor:
+        """See :class:`CombinedCovariance`."""
+        return first * second
 
 
 class _Combination(Kernel):
@@ -172,7 +189,7 @@ class Sum(_Combination):
 
     def forward(self) -> Covariance:
         """Read every part."""
-        return CombinedCovariance(self._read(), add)
+        return SumCovariance(self._read())
 
 
 class Product(_Combination):
@@ -187,4 +204,4 @@ class Product(_Combination):
 
     def forward(self) -> Covariance:
         """Read every part."""
-        return CombinedCovariance(self._read(), mul)
+        return ProductCovariance(self._read())

@@ -13,7 +13,7 @@ from torch import Tensor
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.internal import linalg
 from pyro_dgp.internal.blocks import column_blocks
-from pyro_dgp.processes.base import Process
+from pyro_dgp.processes.base import KnownValues, Process
 from pyro_dgp.processes.conditional_moments import conditional_moments
 from pyro_dgp.processes.families import ProcessFamily, require_scales, saved
 from pyro_dgp.processes.initial_points import initial_points
@@ -53,19 +53,7 @@ class InducingPointProcess(Process):
 
     def forward(self, prior: FunctionPrior, at: Tensor | None = None) -> FunctionMarginal:
         """Return the marginal at ``prior.x``; batch and particle axes are folded into the columns of one product."""
-        z = self.inducing_points
-        z = z if z.dim() == 3 else z.unsqueeze(0)
-        if z.shape[-1] != prior.x.shape[-1]:
-            raise ValueError(
-                f"the inducing points of {prior.name!r} have {z.shape[-1]} dimensions and its inputs {prior.x.shape[-1]}: "
-                "pass inputs of as many columns as guide.initialize got"
-            )
-        mean, scale = self.whitened_mean, self._scale()
-        if prior.num_outputs != len(mean):
-            raise ValueError(
-                f"the inducing points of {prior.name!r} have {len(mean)} outputs and the GP has {prior.num_outputs}: "
-                "initialise the guide on this model"
-            )
+        z, mean, scale = self._read(prior)
         k_zz = prior.covariance.matrix(z)
         # Unless hyperparameters are batched, all rows of all particles are columns of one product.
         folded = k_zz.dim() == 3
@@ -92,6 +80,32 @@ class InducingPointProcess(Process):
             return base + b.mT @ b
 
         return FunctionMarginal(prior.mean + loc, variance, self._regularizer(mean, scale), joint)
+
+    def known_values(self, prior: FunctionPrior, num_draws: int) -> KnownValues:
+        """Draw v from q(v)."""
+        z, mean, scale = self._read(prior)
+        white = mean.expand(num_draws, *mean.shape)
+        if scale is not None:
+            noise = torch.randn_like(white)
+            white = white + (scale @ noise.unsqueeze(-1)).squeeze(-1) if scale.dim() == 3 else white + scale * noise
+        return KnownValues(z, linalg.cholesky(prior.covariance.matrix(z), prior.jitter, prior.name), white)
+
+    def _read(self, prior: FunctionPrior) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return Z ``(1 or D_out, M, D)``, mean and scale of q(v); raise where they do not fit the prior."""
+        z = self.inducing_points
+        z = z if z.dim() == 3 else z.unsqueeze(0)
+        if z.shape[-1] != prior.x.shape[-1]:
+            raise ValueError(
+                f"the inducing points of {prior.name!r} have {z.shape[-1]} dimensions and its inputs {prior.x.shape[-1]}: "
+                "pass inputs of as many columns as guide.initialize got"
+            )
+        mean = self.whitened_mean
+        if prior.num_outputs != len(mean):
+            raise ValueError(
+                f"the inducing points of {prior.name!r} have {len(mean)} outputs and the GP has {prior.num_outputs}: "
+                "initialise the guide on this model"
+            )
+        return z, mean, self._scale()
 
     def _scale(self) -> Tensor | None:
         """Return T with ``S = T T'`` (full), standard deviations (diagonal), or ``None`` (delta)."""
