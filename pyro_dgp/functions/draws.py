@@ -53,7 +53,6 @@ class FunctionDraws:
         self._parameters = [p for module in fit.modules() for p in module.parameters()]
         self._values_then = [p.detach().clone() for p in self._parameters]
         self._groups: list[_Group] = []
-        self._axes: dict[str, int] = {}
 
     def __repr__(self) -> str:
         return f"FunctionDraws({self.num_draws} of {self.site!r})"
@@ -69,11 +68,11 @@ class FunctionDraws:
         self._check(x)
         if torch.is_grad_enabled() and x.requires_grad:
             with self._fit.running():
+                self._prepare(x)
                 return self._values(x)
         with torch.no_grad(), self._fit.running():
-            self._prepare(x.reshape(-1, x.shape[-1])[:1])
-            most = max(group.setting.num_draws for group in self._groups)
-            rows = max(1, _BLOCK // (most * 4 * self._num_frequencies))
+            self._prepare(x)
+            rows = max(1, _BLOCK // max(each.numbers for group in self._groups for each in group.functions.values()))
             return torch.cat([self._values(block) for block in x.split(rows, -2)], -2)
 
     def joint(self, x: Tensor) -> JointDistribution:
@@ -88,7 +87,7 @@ class FunctionDraws:
         require_few_rows(x)
         self._fit.require_joint(self.site)
         with torch.no_grad(), self._fit.running():
-            self._prepare(x[:1])
+            self._prepare(x)
             reached = [(group.setting, self._reach(group, x)) for group in self._groups]
         shares, components = shares_and_components(reached)
         site = reached[0][1]
@@ -121,34 +120,29 @@ class FunctionDraws:
                 "the parameters of the model or the guide have changed since the functions were drawn: draw them again"
             )
 
-    def _prepare(self, row: Tensor) -> None:
-        """Settle all that does not depend on inputs, and meet each GP once, to know how many axes its inputs have without draws."""
+    def _prepare(self, x: Tensor) -> None:
+        """Draw all that is random, at the first row of the first call: nothing of it depends on the row."""
         if self._groups:
             return
-        with torch.random.fork_rng():
+        row = x.detach().reshape(-1, x.shape[-1])[:1]
+        with torch.random.fork_rng(), torch.no_grad():
             torch.manual_seed(self._seed_of("settings"))
-            settings = self._fit.settings(self.num_draws, row.detach())
-
-        def meet(key: str, prior: FunctionPrior) -> Tensor:
-            self._axes[key] = prior.x.dim()
-            return prior.mean
-
-        reached = run_to(self.site, self._fit.model, row.detach(), values=meet, latents=settings[0].latents)
-        for key, prior in reached.priors.items():
-            meet(key, prior)
-        self._groups = [_Group(number, setting) for number, setting in enumerate(settings)]
+            settings = self._fit.settings(self.num_draws, row)
+            groups = [_Group(number, setting) for number, setting in enumerate(settings)]
+            for group in groups:
+                torch.manual_seed(self._seed_of(f"{group.number}"))
+                self._of_group(group, row)
+        self._groups = groups
 
     def _seed_of(self, what: str) -> int:
         """Return a seed for one part of the draws, so that it does not depend on the others, nor on when it is drawn."""
         return zlib.crc32(f"{self._seed}/{what}".encode())
 
     def _values(self, x: Tensor) -> Tensor:
-        self._prepare(x.reshape(-1, x.shape[-1])[:1])
         parts, start = [], 0
         for group in self._groups:
             end = start + group.setting.num_draws
-            reached = self._reach(group, x if x.dim() == 2 else x[start:end])
-            parts.append(torch.cat([self._at(group, key, prior) for key, prior in reached.priors.items()], -1))
+            parts.append(self._of_group(group, x if x.dim() == 2 else x[start:end]))
             start = end
         values = torch.cat(parts)
         if not bool(torch.isfinite(values).all()):
@@ -157,6 +151,11 @@ class FunctionDraws:
                 "depends, since observations are no functions of the inputs"
             )
         return values
+
+    def _of_group(self, group: _Group, x: Tensor) -> Tensor:
+        """Return the values of one group, ``(K, N, D_out)``."""
+        priors = self._reach(group, x).priors
+        return torch.cat([self._at(group, key, prior) for key, prior in priors.items()], -1)
 
     def _reach(self, group: _Group, x: Tensor) -> ReachedSite:
         return run_to(
@@ -176,7 +175,7 @@ class FunctionDraws:
                 f"{draws} draws in front where they come from a layer below"
             )
         if key not in group.functions:
-            with torch.random.fork_rng(), torch.no_grad():
+            with torch.random.fork_rng():
                 torch.manual_seed(self._seed_of(f"{group.number}/{key}"))
                 group.functions[key] = self._fit.functions(
                     key, group.setting, prior, num_frequencies=self._num_frequencies, memory=group.memory

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
 from functools import singledispatch
 from typing import Any
 
@@ -17,11 +16,21 @@ from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.processes import Process
 from pyro_dgp.propagation import MonteCarlo, Propagation, SigmaPoints, WithMean
 
-#: Function ``path(prior) -> values``: K functions at the prior's inputs, ``(N, D)`` or ``(K, N, D)``; values ``(K, N, D_out)``.
-Functions = Callable[[FunctionPrior], Tensor]
+
+class Functions(ABC):
+    """K functions of one Gaussian process.
+
+    :ivar numbers: how many numbers an evaluation holds for each row.
+    """
+
+    numbers: int
+
+    @abstractmethod
+    def __call__(self, prior: FunctionPrior) -> Float[Tensor, "k n o"]:
+        """Return the values at the prior's inputs, ``(N, D)`` or ``(K, N, D)``."""
 
 
-class PosteriorPath:
+class PosteriorPath(Functions):
     """K functions of one Gaussian process, ``f(x) = m(x) + g(x) + k(x, Z) (K_ZZ + R)^-1 (u - m(Z) - g(Z) - e)``.
 
     Matheron's rule (Wilson et al. 2020, Eq. 13): g is a draw of the prior of zero mean, u of the values at Z that q(f) is conditioned on,
@@ -37,8 +46,10 @@ class PosteriorPath:
     def __init__(self, prior: FunctionPrior, process: Process, *, num_draws: int, num_frequencies: int) -> None:
         known = process.known_values(prior, num_draws)
         self.x = known.x
+        self._require_columns(prior)
         one = prior.x.reshape(-1, prior.x.shape[-1])[None, :1]
         kernels = prior.covariance.diagonal(one).shape[-2]
+        self.numbers = num_draws * kernels * (2 * num_frequencies + 3 * known.x.shape[-2])
         request = PathRequest(prior.name, one, num_draws, prior.num_outputs, kernels, num_frequencies)
         self.prior_path = draw_path(prior.covariance, request)
         drawn = self.prior_path(self.x.unsqueeze(0))
@@ -48,9 +59,17 @@ class PosteriorPath:
 
     def __call__(self, prior: FunctionPrior) -> Float[Tensor, "k n o"]:
         """Return the values at the prior's inputs."""
+        self._require_columns(prior)
         x = prior.x if prior.x.dim() == 3 else prior.x.unsqueeze(0)
         values = self.prior_path(x.unsqueeze(-3)) + self._update(prior, x)
         return prior.mean + values.mT
+
+    def _require_columns(self, prior: FunctionPrior) -> None:
+        if prior.x.shape[-1] != self.x.shape[-1]:
+            raise ValueError(
+                f"the inputs of {prior.name!r} have {prior.x.shape[-1]} columns and those that it was fitted at {self.x.shape[-1]}: pass "
+                "inputs of as many columns"
+            )
 
     def _update(self, prior: FunctionPrior, x: Float[Tensor, "c n d"]) -> Float[Tensor, "k o n"]:
         """Return ``k(x, Z) weights``."""
@@ -73,18 +92,17 @@ def _solve(factor: Float[Tensor, "e m m"], values: Float[Tensor, "k o m"], upper
     return torch.linalg.solve_triangular(factor, values.permute(1, 2, 0), upper=upper).permute(2, 0, 1)
 
 
-@dataclass(frozen=True)
-class PointPath:
+class PointPath(Functions):
     """Functions ``mean(x) + xi_c sd(x)`` of a hidden layer that sigma points carry: each draw has a component c, drawn by weight.
 
-    :ivar memory: the components, which all layers share.
+    :param memory: the components, which all layers share.
     """
 
-    key: str
-    process: Process
-    propagation: Propagation
-    num_draws: int
-    memory: dict[str, Any]
+    def __init__(
+        self, key: str, process: Process, propagation: Propagation, *, num_draws: int, memory: dict[str, Any]
+    ) -> None:
+        self.key, self.process, self.propagation, self.memory = key, process, propagation, memory
+        self.num_draws, self.numbers = num_draws, 1000 * num_draws  # a process takes rows in blocks of its own
 
     def __call__(self, prior: FunctionPrior) -> Float[Tensor, "k n o"]:
         """Return the values at the prior's inputs."""
@@ -128,7 +146,7 @@ def _points(
     num_draws: int,
     num_frequencies: int,
 ) -> Functions:
-    return PointPath(key, process, propagation, num_draws, memory)
+    return PointPath(key, process, propagation, num_draws=num_draws, memory=memory)
 
 
 @hidden_functions.register

@@ -14,6 +14,7 @@ from pyro_dgp import (
     Gaussian,
     GaussianProcess,
     InducingPoints,
+    Linear,
     LinearCoregionalization,
     Matern52,
     MonteCarlo,
@@ -30,6 +31,7 @@ from pyro_dgp import (
     whitened,
 )
 from tests.examples import LatentInputs, OneLayer, TwoLayers, TwoSites, regression
+from tests.functions.test_prior_paths import Own
 
 GRID = torch.tensor([[-1.5], [-0.4], [-0.35], [0.8], [2.5]], dtype=torch.float64)
 MANY = 10_000
@@ -108,7 +110,8 @@ def test_inducing_points_have_the_moments_of_the_closed_form(family, kernel):
     process = getattr(guide.processes, "y/f")
     if family.per_output:
         process.inducing_points = process.inducing_points + torch.tensor([0.0, 0.3])[:, None, None]
-    values = draw_functions(guide, MANY, seed=0)(GRID)
+    draws = 3000 if model.gp.kernel.outputs else MANY
+    values = draw_functions(guide, draws, seed=0)(GRID)
     covariance, z = model.gp.kernel(), process.inducing_points.expand(2, 6, 1)
     k = lambda a, b: covariance.matrix(a.expand(2, -1, -1), b.expand(2, -1, -1))
     factor = torch.linalg.cholesky(k(z, z) + 1e-8 * torch.eye(6))
@@ -120,7 +123,7 @@ def test_inducing_points_have_the_moments_of_the_closed_form(family, kernel):
     for output in range(2):
         assert errors(values[..., output], mean[output], closed[output]) < 4.2
     crossed = (values[..., 0] - mean[0]).unsqueeze(-1) * (values[..., 1] - mean[1]).unsqueeze(-2)
-    assert (crossed.mean(0).abs() / (crossed.std(0) / MANY**0.5)).max() < 4.2
+    assert (crossed.mean(0).abs() / (crossed.std(0) / draws**0.5)).max() < 4.2
 
 
 @torch.no_grad()
@@ -192,7 +195,7 @@ def test_blocks_of_rows_change_nothing(monkeypatch):
     x, y = regression(12)
     guide, grid = guide_for(TwoLayers(x), x, y), torch.linspace(-3, 3, 40)[:, None]
     values = draw_functions(guide, 3, seed=0)(grid)
-    monkeypatch.setattr("pyro_dgp.functions.draws._BLOCK", 3 * 4 * 256 * 7)
+    monkeypatch.setattr("pyro_dgp.functions.draws._BLOCK", 3 * (512 + 18) * 7)
     monkeypatch.setattr("pyro_dgp.functions.waves._BLOCK", 3 * 256 * 2)
     torch.testing.assert_close(draw_functions(guide, 3, seed=0)(grid), values)
     assert not values.requires_grad
@@ -258,6 +261,8 @@ def test_hyperparameters_have_one_value_for_each_draw():
     torch.testing.assert_close(functions(GRID[2:]), values[:, 2:, None], atol=1e-9, rtol=0)
     lengthscales = torch.stack([group.setting.latents["gp.kernel.lengthscale"] for group in functions._groups])
     assert len(lengthscales.unique()) == 100
+    own = torch.stack([GRID[i % 5 : i % 5 + 1] for i in range(100)])
+    torch.testing.assert_close(functions(own)[:, 0, 0], values[torch.arange(100), torch.arange(100) % 5])
     mixture = predict(guide, GRID, 100, num_hyperparameter_draws=100).functions()
     spread = mixture.variance()[:, 0].sqrt()
     assert ((values.mean(0) - mixture.mean()[:, 0]).abs() / spread).max() < 4 * (2 / 100) ** 0.5
@@ -294,6 +299,7 @@ def test_sigma_points_are_functions_drawn_by_weight(wrap):
     squares = (values - mean).square()
     assert ((squares.mean(0) - variance).abs() / (squares.std(0) / 4000**0.5)).max() < 4
     torch.testing.assert_close(functions(GRID[3:]), values[:, 3:, None])
+    torch.testing.assert_close(draw_functions(guide, 4000, seed=0)(GRID[3:]), values[:, 3:, None])
     hidden = draw_functions(guide, 4000, seed=0, site="h")(GRID)
     q = guide.processes._modules["h"](guide.model.hidden(GRID))
     assert len((((hidden - q.mean) / q.variance.sqrt()) * 1e6).round().unique()) <= 9
@@ -318,6 +324,30 @@ def test_draws_of_mcmc_condition_each_layer():
     assert draw_functions_mcmc(model, draws, x, y, num_draws=2)(GRID).shape == (2, 5, 1)
     near = draw_functions_mcmc(model, draws, x, y, num_draws=300)(x)[..., 0]
     assert (near.mean(0) - y).abs().max() < 1.0
+
+
+@torch.no_grad()
+def test_equal_draws_of_mcmc_have_functions_of_their_own():
+    x, y = regression(12)
+    draws = {"h_whitened": torch.randn(1, 12, 2).expand(2, -1, -1)}
+    first, second = draw_functions_mcmc(TwoLayers(x), draws, x, y, num_draws=2, seed=0, site="h")(x + 5)
+    assert (first - second).abs().max() > 0.1
+
+
+@torch.no_grad()
+def test_kernels_without_frequencies_serve_every_layer():
+    x, y = regression(12)
+    model = TwoLayers(x, width=1)
+    model.hidden.kernel, model.top.kernel = Own(), Matern52() * Linear()
+    guide = guide_for(model, x, y)
+    functions = draw_functions(guide, 3, seed=0)
+    values = functions(GRID)
+    torch.testing.assert_close(functions(GRID[[4, 1]]), values[:, [4, 1]], atol=1e-3, rtol=0)
+    hidden = draw_functions(guide_for(TwoLayers(x, width=1), x, y), 2000, seed=0, site="h")
+    hidden._fit.model.hidden.kernel = Own()
+    q = hidden._fit.guide.processes._modules["h"](hidden._fit.model.hidden(GRID))
+    hidden._parameters, hidden._values_then = [], []
+    assert errors(hidden(GRID)[..., 0], q.mean[:, 0], q.covariance_matrix[0]) < 4
 
 
 @torch.no_grad()
@@ -370,6 +400,11 @@ def test_what_has_no_functions_is_refused():
     for wrong in (torch.zeros(3), torch.zeros(2, 4, 1), torch.zeros(0, 1)):
         with pytest.raises(ValueError, match="inputs of 3 functions have shape"):
             functions(wrong)
+    with pytest.raises(ValueError, match="have 1 dimensions and its inputs 2"):
+        functions(torch.zeros(4, 2))
+    functions(x)
+    with pytest.raises(ValueError, match="the inputs of 'hidden' have 2 columns"):
+        functions(torch.zeros(4, 2))
     with torch.no_grad():
         guide.model.likelihood.variance = torch.tensor(0.3)
     with pytest.raises(ValueError, match="have changed since the functions were drawn"):

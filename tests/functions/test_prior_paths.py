@@ -153,6 +153,16 @@ def test_joint_draws_made_in_pieces_have_the_covariances_of_the_kernel():
         assert worst(values, covariance.matrix(x[None])[0]) < 4
 
 
+def test_points_that_come_again_do_not_count_twice():
+    covariance, x = Own()(), points()
+    with torch.no_grad():
+        path = draw_path(covariance, request(covariance, 4000))
+        first = path(x[None, None, :3])
+        path(x[None, None, :3])
+        values = torch.cat([first, path(x[None, None, 3:])], -1)[:, 0]
+        assert worst(values, covariance.matrix(x[None])[0]) < 4
+
+
 def test_joint_draws_refuse_many_points_and_gradients():
     covariance = Own()()
     path = draw_path(covariance, request(covariance, 1, name="h"))
