@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,8 +35,8 @@ class _Group:
 class FunctionDraws:
     """Draws of a function from a fit: ``functions(x)`` gives its values at any inputs.
 
-    Each draw is one fixed function. It has the same value at the same input, whatever the other rows and in whatever batches they come.
-    Made by :func:`draw_functions` and :func:`draw_functions_mcmc`.
+    Each draw is one fixed function. It has the same value at the same input, whatever the other rows and in whatever batches they come, up
+    to rounding: some 1e-12 of its scale in float64 and 1e-3 in float32. Made by :func:`draw_functions` and :func:`draw_functions_mcmc`.
 
     :ivar num_draws: S.
     :ivar site: the site whose function is drawn.
@@ -184,7 +184,13 @@ class FunctionDraws:
 
 
 def draw_functions(
-    guide: Variational, num_draws: int, *, site: str | None = None, seed: int | None = None, num_frequencies: int = 256
+    guide: Variational,
+    num_draws: int,
+    *,
+    site: str | None = None,
+    states: Sequence[Mapping[str, Tensor]] = (),
+    seed: int | None = None,
+    num_frequencies: int = 256,
 ) -> FunctionDraws:
     """Draw whole functions from a trained guide.
 
@@ -199,6 +205,9 @@ def draw_functions(
     :param num_draws: S.
     :param site: the Gaussian process: a site (``"h1"``), an observation (``"y"``, all functions under it) or one GP of an observation
         (``"y/f"``). If not given, the function under the likelihood.
+    :param states: values of parameters of the guide's processes, by their names in ``guide.named_parameters()``, as
+        :class:`~pyro_dgp.StochasticGradientHMC` draws them. They are equally spaced; if there are fewer than functions, they serve several
+        each. If not given, the present values are used.
     :param seed: the seed of the draws; drawn from torch's generator if not given.
     :param num_frequencies: F, the number of random frequencies of a draw. More make each draw closer to normal, and cost as much more.
     :returns: ``functions(x)``, ``(S, N, D_out)``.
@@ -216,7 +225,7 @@ def draw_functions(
     >>> bool((functions(torch.tensor([[2.0]])) - values[:, -1:]).abs().max() < 0.01)  # a draw is one function, here in float32
     True
     """
-    return FunctionDraws(GuideFit(guide), num_draws, site=site, seed=seed, num_frequencies=num_frequencies)
+    return FunctionDraws(GuideFit(guide, states), num_draws, site=site, seed=seed, num_frequencies=num_frequencies)
 
 
 def draw_functions_mcmc(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from pyro.poutine.trace_struct import Trace
@@ -16,10 +17,11 @@ from pyro_dgp.functions.posterior_path import Functions, PosteriorPath, hidden_f
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.row_dependence import row_dependence
 from pyro_dgp.guides.variational import Variational
-from pyro_dgp.internal.parameters import evaluating, module_local_parameters, modules_of
-from pyro_dgp.internal.site_names import is_inside_observation
+from pyro_dgp.internal.parameters import evaluating, keep_parameters_local, module_local_parameters, modules_of
+from pyro_dgp.internal.site_names import is_inside_observation, process_parameter
 from pyro_dgp.mcmc.conditioning import condition_on
 from pyro_dgp.mcmc.whitening import without_whitening
+from pyro_dgp.prediction.thinning import equally_spaced
 from pyro_dgp.processes import Process
 from pyro_dgp.propagation import MonteCarlo, Propagation, WithMean
 
@@ -36,6 +38,12 @@ class Setting:
     num_draws: int
     processes: Mapping[str, Process]
     latents: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+def shared_out(num_draws: int, count: int) -> list[int]:
+    """Return the share of each of ``count`` settings in ``num_draws`` draws, as equal as can be."""
+    ends = [(number + 1) * num_draws // count for number in range(count)]
+    return [end - start for start, end in zip([0, *ends], ends, strict=False)]
 
 
 class Fit(ABC):
@@ -97,9 +105,12 @@ class Fit(ABC):
 
 
 class GuideFit(Fit):
-    """The posterior that a guide holds."""
+    """The posterior that a guide holds, or the draws of its processes' parameters in the place of one q(f).
 
-    def __init__(self, guide: Variational) -> None:
+    :param states: values of parameters of the guide's processes, by name; the present values if there are none.
+    """
+
+    def __init__(self, guide: Variational, states: Sequence[Mapping[str, Tensor]] = ()) -> None:
         structure = guide.structure
         if structure.local:
             raise ValueError(
@@ -109,6 +120,13 @@ class GuideFit(Fit):
         self.guide, self.model, self.keys = guide, guide.model, list(guide.processes._modules)
         for key in self.keys:
             guide._process(key).require_functions(key)
+        for name in {name for state in states for name in state}:
+            if process_parameter(name) is None or name not in dict(guide.named_parameters()):
+                raise ValueError(
+                    f"states= names {name!r}, which is no parameter of one of the guide's processes: choose from "
+                    f"{[each for each, _ in guide.processes.named_parameters(prefix='processes')]}"
+                )
+        self.states = states
 
     def modules(self) -> list[nn.Module]:
         """See :class:`Fit`."""
@@ -116,8 +134,9 @@ class GuideFit(Fit):
 
     def settings(self, num_draws: int, row: Tensor) -> list[Setting]:
         """Return one setting, or, with latent sites beside the GPs, a draw of these for each function."""
-        guide = self.guide
-        processes = {key: guide._process(key) for key in self.keys}
+        guide, states = self.guide, [self.states[i] for i in equally_spaced(len(self.states), num_draws)]
+        by_state = [self._processes(state) for state in states or [{}]]
+        shares = shared_out(num_draws, len(by_state))
         self._pass_of_one_draw(row)
         names = guide.global_latents
         by_network = [name for name in names if name in guide.networks._modules]
@@ -127,12 +146,25 @@ class GuideFit(Fit):
                 "the other rows: give this site a mean-field posterior, as Variational does without networks="
             )
         if not names:
-            return [Setting(num_draws, processes)]
+            return [Setting(*each) for each in zip(shares, by_state, strict=True)]
         sets = []
-        for _ in range(num_draws):
-            nodes = self._pass_of_one_draw(row).nodes
-            sets.append(Setting(1, processes, {name: nodes[name]["value"].detach() for name in names}))
+        for share, processes in zip(shares, by_state, strict=True):
+            for _ in range(share):
+                nodes = self._pass_of_one_draw(row).nodes
+                sets.append(Setting(1, processes, {name: nodes[name]["value"].detach() for name in names}))
         return sets
+
+    def _processes(self, state: Mapping[str, Tensor]) -> dict[str, Process]:
+        """Return the guide's processes, or, for a state, copies that hold its values."""
+        processes = {key: self.guide._process(key) for key in self.keys}
+        if not state:
+            return processes
+        copies: nn.Module = copy.deepcopy(self.guide.processes)
+        parameters = dict(copies.named_parameters(prefix="processes"))
+        for name, value in state.items():
+            parameters[name].data.copy_(value)
+        keep_parameters_local(copies)
+        return {key: cast(Process, copies._modules[key]) for key in self.keys}
 
     def _pass_of_one_draw(self, row: Tensor) -> Trace:
         return self.guide.components(row, new_rows=True, propagation=MonteCarlo(1)).trace
@@ -192,7 +224,5 @@ class DrawsFit(Fit):
 
     def settings(self, num_draws: int, row: Tensor) -> list[Setting]:
         """Return one setting for each draw of MCMC; functions are shared out among them."""
-        count = len(self.conditioned)
-        ends = [(number + 1) * num_draws // count for number in range(count)]
-        shares = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+        shares = shared_out(num_draws, len(self.conditioned))
         return [Setting(*each) for each in zip(shares, self.conditioned, self.latents, strict=True)]

@@ -10,6 +10,8 @@ from pyro_dgp import (
     RBF,
     AffineMaps,
     AmortizedInducingPoints,
+    Bernoulli,
+    ConditionedProcess,
     DeepGP,
     Gaussian,
     GaussianProcess,
@@ -327,11 +329,57 @@ def test_draws_of_mcmc_condition_each_layer():
 
 
 @torch.no_grad()
+@pytest.mark.usefixtures("local")
+def test_draws_of_hyperparameters_are_those_of_the_functions():
+    x, y = regression(12)
+    lengthscales = torch.tensor([0.4, 2.0])
+    values = draw_functions_mcmc(
+        with_prior(OneLayer()), {"gp.kernel.lengthscale": lengthscales}, x, y, num_draws=4000, seed=0
+    )(GRID)[..., 0]
+    for number, lengthscale in enumerate(lengthscales):
+        model = OneLayer(RBF(lengthscale=float(lengthscale)))
+        known = model.gp(x)
+        q = ConditionedProcess(known, y[:, None], model.likelihood.variance[None])(model.gp(GRID))
+        own = values[2000 * number : 2000 * (number + 1)]
+        assert errors(own, q.mean[:, 0], q.covariance_matrix[0]) < 4
+
+
+@torch.no_grad()
+def test_sampled_values_under_another_likelihood_are_met():
+    x, y = regression(12)
+    model, white = OneLayer(likelihood=Bernoulli()), torch.randn(2, 12, 1)
+    values = draw_functions_mcmc(model, {"y_f_whitened": white}, x, (y > 0).double(), num_draws=2)(x)
+    expected = torch.stack([model.gp(x).unwhiten(each) for each in white])
+    torch.testing.assert_close(values, expected, atol=2e-3, rtol=0)
+
+
+@torch.no_grad()
 def test_equal_draws_of_mcmc_have_functions_of_their_own():
     x, y = regression(12)
     draws = {"h_whitened": torch.randn(1, 12, 2).expand(2, -1, -1)}
     first, second = draw_functions_mcmc(TwoLayers(x), draws, x, y, num_draws=2, seed=0, site="h")(x + 5)
     assert (first - second).abs().max() > 0.1
+
+
+@torch.no_grad()
+def test_states_of_a_guide_serve_functions_of_their_own():
+    x, y = regression(12)
+    guide = guide_for(TwoLayers(x), x, y, InducingPoints(6, "delta"))
+    name = "processes.h.whitened_mean"
+    states = [{name: 3 * torch.randn_like(guide.get_parameter(name))} for _ in range(3)]
+    values = draw_functions(guide, 6, seed=0, site="h", states=states)(GRID)
+    before = guide.get_parameter(name).clone()
+    process, at = guide.processes._modules["h"], guide.processes._modules["h"].inducing_points
+    for number, state in enumerate(states):
+        guide.get_parameter(name).copy_(state[name])
+        known = process(guide.model.hidden(at)).mean
+        guide.get_parameter(name).copy_(before)
+        drawn = draw_functions(guide, 6, seed=0, site="h", states=states)(at)
+        torch.testing.assert_close(drawn[2 * number : 2 * number + 2], known.expand(2, -1, -1), atol=1e-3, rtol=0)
+    assert (values[0] - values[1]).abs().max() > 1e-3
+    assert draw_functions(guide, 2, states=states)(GRID).shape == (2, 5, 1)
+    with pytest.raises(ValueError, match="states= names 'processes.g.whitened_mean'"):
+        draw_functions(guide, 2, states=[{"processes.g.whitened_mean": before}])
 
 
 @torch.no_grad()
