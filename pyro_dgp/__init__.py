@@ -15,6 +15,8 @@ from pyro_dgp.data.splitting import split
 from pyro_dgp.data.streams import NumpyStream, ParquetStream, Standardized, Stream
 from pyro_dgp.export.arviz_groups import from_groups, import_arviz
 from pyro_dgp.export.inference_data import to_arviz
+from pyro_dgp.functions.draws import FunctionDraws, draw_functions, draw_functions_mcmc
+from pyro_dgp.functions.joint import JointDistribution
 from pyro_dgp.gp import FunctionPrior, GaussianProcess
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.parameters import module_local_parameters
@@ -143,6 +145,7 @@ __all__ = [
     "FromFunction",
     "FromGPyTorch",
     "FromPyroContrib",
+    "FunctionDraws",
     "FunctionMean",
     "FunctionPrior",
     "GammaDivergence",
@@ -155,6 +158,7 @@ __all__ = [
     "Inference",
     "InferenceFunctions",
     "InferenceGap",
+    "JointDistribution",
     "Kernel",
     "Likelihood",
     "Linear",
@@ -213,6 +217,8 @@ __all__ = [
     "convergence",
     "coverage",
     "describe_letters",
+    "draw_functions",
+    "draw_functions_mcmc",
     "draw_gap",
     "fit",
     "fit_stream",

@@ -11,6 +11,7 @@ from pyro.infer.autoguide.effect import AutoMessenger
 from pyro.infer.autoguide.utils import deep_setattr
 from pyro.nn import PyroModule, pyro_method
 from pyro.poutine import block
+from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
@@ -235,6 +236,10 @@ class Variational(PassHandler):
         if not self._modules_of_model:
             self._modules_of_model = tuple(modules_of(self.model))
         return self._modules_of_model
+
+    def deviations(self, trace: Trace) -> Tensor | None:
+        """Return the standardised deviations of the hyperparameters in a trace of this guide; ``None`` if it has none."""
+        return self._latent_guides.deviations(trace)
 
     @property
     def is_initialized(self) -> bool:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from math import isfinite
 from numbers import Real
-from operator import add, mul
 from typing import Any
 
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from pyro_dgp.internal.assignment import CheckedModule, release
-from pyro_dgp.kernels.covariance import CombinedCovariance, ConstantCovariance, Covariance, ScaledCovariance
+from pyro_dgp.kernels.covariance import (
+    ConstantCovariance,
+    Covariance,
+    ProductCovariance,
+    ScaledCovariance,
+    SumCovariance,
+)
 from pyro_dgp.kernels.hyperparameters import per_output, positive
 
 
@@ -202,7 +207,7 @@ class Sum(_Combination):
 
     def forward(self) -> Covariance:
         """Read every part."""
-        return CombinedCovariance(self._read(), add)
+        return SumCovariance(self._read())
 
 
 class Product(_Combination):
@@ -218,4 +223,4 @@ class Product(_Combination):
 
     def forward(self) -> Covariance:
         """Read every part."""
-        return CombinedCovariance(self._read(), mul)
+        return ProductCovariance(self._read())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 
@@ -86,13 +85,14 @@ class ScaledCovariance(Covariance):
 
 @dataclass(frozen=True)
 class CombinedCovariance(Covariance):
-    """``k_1 + k_2 + ...`` or ``k_1 * k_2 * ...``.
-
-    :param combine: the operator between two parts.
-    """
+    """Base of sums and products of covariance functions."""
 
     parts: tuple[Covariance, ...]
-    combine: Callable[[Tensor, Tensor], Tensor]
+
+    @staticmethod
+    @abstractmethod
+    def combine(first: Tensor, second: Tensor) -> Tensor:
+        """Return the values of two parts together."""
 
     def matrix(
         self, x: Float[Tensor, "*b e n d"], z: Float[Tensor, "*c o m d"] | None = None
@@ -103,3 +103,21 @@ class CombinedCovariance(Covariance):
     def diagonal(self, x: Float[Tensor, "*b e n d"]) -> Float[Tensor, "*r p n"]:
         """See :class:`Covariance`."""
         return reduce(self.combine, [part.diagonal(x) for part in self.parts])
+
+
+class SumCovariance(CombinedCovariance):
+    """Covariance function ``k_1 + k_2 + ...``."""
+
+    @staticmethod
+    def combine(first: Tensor, second: Tensor) -> Tensor:
+        """See :class:`CombinedCovariance`."""
+        return first + second
+
+
+class ProductCovariance(CombinedCovariance):
+    """Covariance function ``k_1 * k_2 * ...``."""
+
+    @staticmethod
+    def combine(first: Tensor, second: Tensor) -> Tensor:
+        """See :class:`CombinedCovariance`."""
+        return first * second

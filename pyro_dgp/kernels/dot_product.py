@@ -100,7 +100,8 @@ class ArcCosineCovariance(Covariance):
     bias: Tensor
     order: int
 
-    def _extend(self, x: Tensor) -> Tensor:
+    def extend(self, x: Tensor) -> Tensor:
+        """Return the weighted inputs with the root of the bias behind them, ``(..., E, N, D + 1)``."""
         require_dimensions(x, self.scale)
         x = x * self.scale
         bias = self.bias.sqrt()[..., None, None]
@@ -111,8 +112,8 @@ class ArcCosineCovariance(Covariance):
         self, x: Float[Tensor, "*b e n d"], z: Float[Tensor, "*c o m d"] | None = None
     ) -> Float[Tensor, "*r p n k"]:
         """See :class:`Covariance`."""
-        x = self._extend(x)
-        other = x if z is None else self._extend(z)
+        x = self.extend(x)
+        other = x if z is None else self.extend(z)
         x_norm, z_norm = x.norm(dim=-1, keepdim=True), other.norm(dim=-1, keepdim=True)
         cosine = ((x / x_norm) @ (other / z_norm).mT).clamp(-1.0, 1.0)
         if z is None:
@@ -123,7 +124,7 @@ class ArcCosineCovariance(Covariance):
 
     def diagonal(self, x: Float[Tensor, "*b e n d"]) -> Float[Tensor, "*r p n"]:
         """``variance * |x|^2n J_n(0) / pi``, with J_n(0) / pi = 1, 1, 3."""
-        squared = self._extend(x).square().sum(-1)
+        squared = self.extend(x).square().sum(-1)
         return self.variance[..., None] * squared**self.order * (3.0 if self.order == 2 else 1.0)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -30,6 +32,17 @@ def matern12_slope(squared: Tensor, need: bool) -> tuple[Tensor, Tensor | None]:
     return value, (value / s).mul_(-0.5).masked_fill_(s <= _FLOOR**0.5, 0.0)
 
 
+@dataclass(frozen=True)
+class _InverseGamma:
+    """Draws of ``2 nu / chi^2_{2 nu}``: frequencies of a Matern kernel follow a t distribution of ``2 nu`` degrees of freedom."""
+
+    degrees: int
+
+    def __call__(self, like: Tensor) -> Tensor:
+        normal = torch.randn(self.degrees, *like.shape, dtype=like.dtype, device=like.device)
+        return self.degrees / normal.square().sum(0)
+
+
 class Matern12(Stationary):
     """Matern kernel of smoothness 1/2, ``c = exp(-r)``.
 
@@ -39,7 +52,7 @@ class Matern12(Stationary):
     0.368
     """
 
-    correlation = Radial(matern12, matern12_slope)
+    correlation = Radial(matern12, matern12_slope, _InverseGamma(1))
 
 
 def matern32(squared: Tensor) -> Tensor:
@@ -64,7 +77,7 @@ class Matern32(Stationary):
     0.483
     """
 
-    correlation = Radial(matern32, matern32_slope)
+    correlation = Radial(matern32, matern32_slope, _InverseGamma(3))
 
 
 def matern52(squared: Tensor) -> Tensor:
@@ -91,4 +104,4 @@ class Matern52(Stationary):
     0.524
     """
 
-    correlation = Radial(matern52, matern52_slope)
+    correlation = Radial(matern52, matern52_slope, _InverseGamma(5))

@@ -21,6 +21,10 @@ from pyro_dgp.kernels.distance import centred_distance, cotangents, plain_square
 Formula = Callable[[Tensor], Tensor]
 SlopeFormula = Callable[[Tensor, bool], tuple[Tensor, Tensor | None]]
 
+#: Draws of s for which ``c(r^2) = E exp(-s r^2 / 2)``, independent, in the shape of a tensor: frequencies are ``sqrt(s)`` times
+#: standard normal. Each correlation that serves inputs of any dimension has them (Schoenberg 1938).
+Precisions = Callable[[Tensor], Tensor]
+
 
 class RadialMatrix(FusedFunction):
     """Kernel matrix ``variance * c(|x_n - z_m|^2)``, ``variance`` ``(..., 1, 1)``. Value and slope serve the backward pass."""
@@ -70,6 +74,8 @@ class Radial:
     :param plain: the formula, which autograd differentiates where second derivatives are wanted.
     :param formula: gives the value and, on request, the slope with respect to the squared distance. It may write them
         into the memory of the squared distance.
+    :param precisions: draws of the scale mixture, from which functions are drawn. Without it, functions are drawn jointly
+        at all points that are asked for, which serves few points.
 
     >>> import torch
     >>> from pyro_dgp import Radial
@@ -83,6 +89,7 @@ class Radial:
 
     plain: Formula
     formula: SlopeFormula
+    precisions: Precisions | None = None
 
     def __call__(self, x: Tensor, z: Tensor | None, variance: Tensor) -> Tensor:
         """Return ``variance * c(|x_n - z_m|^2)``, within ``x`` or between ``x`` and ``z``; ``variance`` ``(..., 1, 1)``."""

@@ -20,6 +20,12 @@ class _RationalQuadraticCorrelation:
         alpha = self.alpha[..., None, None]
         return variance * torch.exp(-alpha * torch.log1p(squared_distance(x, z).clamp_min(0.0) / (2 * alpha)))
 
+    def precisions(self, like: Tensor) -> Tensor:
+        """Draws of s ~ Gamma(alpha, rate alpha) for which ``c = E exp(-s r^2 / 2)``, in the shape of ``like`` ``(..., E, 1, F)``."""
+        alpha = (self.alpha[..., None, None] * torch.ones_like(like)).contiguous()
+        draws: Tensor = torch.distributions.Gamma(alpha, alpha, validate_args=False).sample()
+        return draws
+
 
 class RationalQuadratic(Stationary):
     """Rational quadratic kernel, ``c = (1 + r^2 / (2 alpha))^-alpha``; ``alpha`` to infinity gives :class:`RBF`.

@@ -29,4 +29,4 @@ class RBF(Stationary):
     torch.Size([1, 3, 5])
     """
 
-    correlation = Radial(rbf, rbf_slope)
+    correlation = Radial(rbf, rbf_slope, torch.ones_like)

@@ -7,18 +7,17 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import torch
-from pyro.poutine.messenger import Messenger
 from pyro.poutine.trace_messenger import TraceMessenger
-from torch import Size, Tensor
+from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.row_dependence import row_dependence
 from pyro_dgp.guides.site_handler import Message, SiteHandler
 from pyro_dgp.internal.parameters import constant_parameters, evaluating, module_local_parameters, modules_of
-from pyro_dgp.internal.site_names import function_site, inducing_site, is_inducing, process_key, whitened_site
+from pyro_dgp.internal.site_names import process_key
 from pyro_dgp.likelihoods import CollapsedObservation, Observation
-from pyro_dgp.mcmc.sparse import Inputs, at_inducing_inputs, sparse_values
-from pyro_dgp.mcmc.whitening import WhitenedModel, without_whitening
+from pyro_dgp.mcmc.conditioning import Draw, condition_on
+from pyro_dgp.mcmc.whitening import without_whitening
 from pyro_dgp.prediction.mixture import Mixture, stack_mixtures
 from pyro_dgp.prediction.request import Answer, Request, answer
 from pyro_dgp.prediction.site_components import (
@@ -29,75 +28,7 @@ from pyro_dgp.prediction.site_components import (
     require_reparameterised,
     sites_of,
 )
-from pyro_dgp.prediction.thinning import equally_spaced
 from pyro_dgp.processes import ConditionedProcess, FunctionMarginal
-
-#: Values by site.
-Draw = Mapping[str, Tensor]
-
-
-class _Condition(SiteHandler, Messenger):
-    """Runs the model at the training inputs with the values of one draw, and keeps a conditioned process for each GP."""
-
-    def __init__(self, draw: Draw, inducing: Inputs) -> None:
-        super().__init__()
-        self.draw, self.inducing = draw, inducing
-        self.processes: dict[str, ConditionedProcess] = {}
-
-    def at_observation(self, msg: Message, observation: Observation) -> None:
-        """Condition each GP on its inducing variables, its values, or the targets: the first of these that there are."""
-        noise, y = observation.conditional.noise_variance(), msg["value"]
-        for gp, prior in observation.priors.items():
-            key, site = process_key(msg["name"], gp), function_site(msg["name"], gp)
-            if key in self.inducing:
-                self.processes[key] = self._sparse(site, prior, self.inducing[key])
-            elif site in self.draw or whitened_site(site) in self.draw:
-                self.processes[key] = ConditionedProcess(prior, self._function_values(site, prior), None)
-            elif noise is not None and y is not None:
-                values = y.unsqueeze(-1) if observation.outputs == 1 else y
-                self.processes[key] = ConditionedProcess(prior, values, noise)
-            else:
-                raise ValueError(
-                    f"prediction needs draws of {whitened_site(site)!r}, from MCMC on whitened(model), or, under Gaussian noise, y_train"
-                )
-
-    def at_function(self, msg: Message, prior: FunctionPrior) -> None:
-        """Condition the GP on its inducing variables or its values, and set the values."""
-        name = msg["name"]
-        if name in self.inducing:
-            self.processes[name] = self._sparse(name, prior, self.inducing[name])
-            white, rest = self.draw[inducing_site(name)], self.draw[whitened_site(name)]
-            msg["value"] = sparse_values(prior, self.inducing[name], white, rest)
-            return
-        if not msg["is_observed"]:
-            msg["value"] = self._function_values(name, prior)
-        self.processes[name] = ConditionedProcess(prior, msg["value"], None)
-
-    def at_other(self, msg: Message) -> None:
-        """Set a latent value."""
-        name, fn = msg["name"], msg["fn"]
-        if name in self.draw:
-            msg["value"] = _shaped(name, self.draw[name], fn.batch_shape + fn.event_shape)
-        elif not msg["is_observed"]:
-            raise ValueError(f"the draws hold no value for the latent site {name!r}: they have {list(self.draw)}")
-
-    def _sparse(self, name: str, prior: FunctionPrior, inputs: Tensor) -> ConditionedProcess:
-        """The GP of the function site ``name``, conditioned on its inducing variables."""
-        site = inducing_site(name)
-        if site not in self.draw:
-            raise ValueError(f"the draws do not hold {site!r}, the inducing variables: they have {list(self.draw)}")
-        known = at_inducing_inputs(prior, inputs)
-        return ConditionedProcess(known, known.unwhiten(self.draw[site]), None)
-
-    def _function_values(self, name: str, prior: FunctionPrior) -> Tensor:
-        """The values of the function site ``name`` in the draw, plain or whitened."""
-        for site in (name, whitened_site(name)):
-            if site in self.draw:
-                values = _shaped(site, self.draw[site], prior.batch_shape + prior.event_shape)
-                return values if site == name else prior.unwhiten(values)
-        raise ValueError(
-            f"the draws hold neither {name!r} nor {whitened_site(name)!r}, the values of that GP: they have {list(self.draw)}"
-        )
 
 
 class _Predict(SiteHandler, TraceMessenger):
@@ -173,15 +104,12 @@ class PosteriorDraws:
 def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
     """Return the answer of posterior draws."""
     model, scope = without_whitening(posterior.model), modules_of(without_whitening(posterior.model))
-    chosen = _chosen(posterior, request)
-    inducing = _inducing_inputs_of(posterior.model, posterior.draws)
-    conditioned = []
+    _check(posterior, request)
+    chosen, conditioned = condition_on(
+        posterior.model, posterior.draws, posterior.args, posterior.kwargs, num_draws=request.num_samples
+    )
     with torch.no_grad(), module_local_parameters(*scope), evaluating(*scope):
         local = row_dependence(model, posterior.args, dict(posterior.kwargs)).sites
-        for draw in chosen:
-            with _Condition(draw, inducing) as condition:
-                model(*posterior.args, **posterior.kwargs)
-            conditioned.append(condition.processes)
 
     def run(rows: slice | Tensor, number: int) -> _Predict:
         args, kwargs = request.rows[rows]
@@ -215,8 +143,8 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
     return Answer(evaluate, layout.event_shape)
 
 
-def _chosen(posterior: PosteriorDraws, request: Request) -> list[Draw]:
-    """Return the draws that the prediction is made from; raise for a request that draws cannot answer."""
+def _check(posterior: PosteriorDraws, request: Request) -> None:
+    """Raise for a request that draws cannot answer."""
     if request.num_hyperparameter_draws is not None:
         raise ValueError(
             "num_hyperparameter_draws is for guides: posterior draws hold the hyperparameters, so set num_samples"
@@ -226,9 +154,6 @@ def _chosen(posterior: PosteriorDraws, request: Request) -> list[Draw]:
         raise ValueError(
             f"training and test inputs have shapes {tuple(x.shape)} and {tuple(request.x.shape)}: both are (N, D)"
         )
-    draws = posterior.draws
-    total = len(next(iter(draws.values()))) if draws else 1
-    return [{name: values[i] for name, values in draws.items()} for i in equally_spaced(total, request.num_samples)]
 
 
 def _name(first: _Predict, request: Request) -> str:
@@ -247,25 +172,3 @@ def _layout(first: _Predict, name: str) -> SiteLayout | None:
     """Return the layout of an observation, which is known."""
     fn = sites_of(first.trace)[name]["fn"]
     return SiteLayout(False, True, fn.event_shape[1:]) if isinstance(fn, CollapsedObservation) else None
-
-
-def _inducing_inputs_of(model: Any, draws: Mapping[str, Tensor]) -> Inputs:
-    """The inducing inputs of a whitened model; raises if there are none and the draws hold inducing variables."""
-    inducing: Inputs = model.inducing if isinstance(model, WhitenedModel) else {}
-    sparse = [name for name in draws if is_inducing(name)]
-    if sparse and not inducing:
-        raise ValueError(
-            f"the draws hold {sparse[0]!r}, inducing variables: give the whitened(model, inducing_inputs(...)) that was sampled, not the "
-            "model alone"
-        )
-    return inducing
-
-
-def _shaped(name: str, value: Tensor, shape: Size) -> Tensor:
-    """One draw of a site in the shape that the model has it in at the training inputs."""
-    if value.numel() != shape.numel():
-        raise ValueError(
-            f"one draw of {name!r} has shape {tuple(value.shape)} and the model wants {tuple(shape)} at these training inputs: give the "
-            "rows that were sampled with, and draws of several chains one behind another (chains.flat)"
-        )
-    return value.reshape(shape)

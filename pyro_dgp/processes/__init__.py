@@ -1,7 +1,7 @@
 """Variational processes q(f), interchangeable at each GP of a model."""
 
 from pyro_dgp.processes.amortized import AmortizedInducingPoints, AmortizedProcess
-from pyro_dgp.processes.base import Process
+from pyro_dgp.processes.base import KnownValues, Process
 from pyro_dgp.processes.conditioned import ConditionedProcess
 from pyro_dgp.processes.families import ProcessFamily
 from pyro_dgp.processes.inducing_points import InducingPoints
@@ -19,6 +19,7 @@ __all__ = [
     "InducingPointProcess",
     "InducingPoints",
     "InferenceFunctions",
+    "KnownValues",
     "OneNetwork",
     "Process",
     "ProcessFamily",

@@ -94,6 +94,13 @@ class AmortizedProcess(Process):
             loc, variance = loc.squeeze(-1), variance.squeeze(-1)
         return FunctionMarginal(prior.mean + loc, variance, _regularizer(mean, scale).mean(-1), _no_joint)
 
+    def require_functions(self, key: str) -> None:
+        """Raise, since each row has inducing points of its own."""
+        raise ValueError(
+            f"the process of {key!r} has amortised inducing points, a set for each row, so that there is no one distribution of functions "
+            f'to draw from: fit a guide with {{"{key}": InducingPoints(...)}}'
+        )
+
     def _parameters_of(self, at: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
         """Return points, means and scales of each row; raise for shapes other than those of :class:`InferenceFunctions`."""
         sizes, found = self.functions.sizes, self.functions(at)

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from torch import Size, Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.internal.assignment import CheckedModule
 from pyro_dgp.processes.marginal import FunctionMarginal
+
+
+@dataclass(frozen=True)
+class KnownValues:
+    """Draws of the function values, exact or noisy, that determine a process up to the prior: ``u = m(Z) + L v``.
+
+    :ivar x: Z, ``(1, M, D)``, or ``(D_out, M, D)`` for a set per output.
+    :ivar factor: L, the Cholesky factor of ``k(Z, Z)``, with the variance of the noise and the jitter on its diagonal: ``(E, M, M)``.
+    :ivar white: v, ``(num_draws, D_out, M)``.
+    """
+
+    x: Tensor
+    factor: Tensor
+    white: Tensor
 
 
 class Process(CheckedModule):
@@ -33,3 +49,19 @@ class Process(CheckedModule):
             processes ignore it.
         """
         raise NotImplementedError
+
+    def known_values(self, prior: FunctionPrior, num_draws: int, deviations: Tensor | None = None) -> KnownValues:
+        """Draw the values that determine q(f) up to the prior, ``num_draws`` times: functions are drawn from them.
+
+        Kernel and mean are those of ``prior``, whose inputs do not matter.
+
+        :param deviations: standardised deviations of the hyperparameters, with which some processes move.
+        :raises ValueError: for a process that has no such values.
+        """
+        raise ValueError(
+            f"{type(self).__name__}, the process of {prior.name!r}, says nothing of function values at several rows together: give it "
+            "a method known_values, or take InducingPoints"
+        )
+
+    def require_functions(self, key: str) -> None:
+        """Raise unless the process of the GP ``key`` is a distribution over functions."""

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.internal import linalg
-from pyro_dgp.processes.base import Process
+from pyro_dgp.processes.base import KnownValues, Process
 from pyro_dgp.processes.marginal import FunctionMarginal
 
 
@@ -45,3 +45,7 @@ class ConditionedProcess(Process):
             return prior.covariance.matrix(new) - projection.mT @ projection
 
         return FunctionMarginal(mean, variance.expand(mean.shape), mean.new_zeros(()), joint)
+
+    def known_values(self, prior: FunctionPrior, num_draws: int, deviations: Tensor | None = None) -> KnownValues:
+        """Return the known values, which are the same in every draw."""
+        return KnownValues(self._x, self._factor, self._white.mT.expand(num_draws, *self._white.mT.shape))

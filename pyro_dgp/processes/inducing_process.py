@@ -9,6 +9,7 @@ from torch import Size, Tensor
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.internal import linalg
 from pyro_dgp.internal.blocks import column_blocks
+from pyro_dgp.processes.base import KnownValues
 from pyro_dgp.processes.conditional_moments import conditional_moments
 from pyro_dgp.processes.whitened import SMALLEST_VARIANCE, WhitenedGaussian, WhitenedProcess
 
@@ -47,6 +48,17 @@ class InducingPointProcess(WhitenedProcess):
         z = self._points(prior)
         factor = linalg.cholesky(prior.covariance.matrix(z), prior.jitter, prior.name)
         return linalg.solve_columns(factor, prior.covariance.matrix(z, prior.x.unsqueeze(-3)))
+
+    def known_values(self, prior: FunctionPrior, num_draws: int, deviations: Tensor | None = None) -> KnownValues:
+        """Draw v from q(v)."""
+        if self.groups:
+            raise ValueError(
+                f"{prior.name!r} is one function for each of {tuple(self.groups)} groups, and functions are drawn of one: draw them from a "
+                "guide of one group"
+            )
+        z, q = self._points(prior), self.gaussian(prior, deviations)
+        factor = linalg.cholesky(prior.covariance.matrix(z), prior.jitter, prior.name)
+        return KnownValues(z, factor, q.draw(num_draws))
 
     def moments(self, prior: FunctionPrior, q: WhitenedGaussian) -> tuple[Tensor, Tensor]:
         """Return both moments; batch and particle axes are folded into the columns of one product.

@@ -68,6 +68,16 @@ class WhitenedGaussian:
             return loc, change + linalg.column_squares(self.scale.mT @ columns)
         return loc, change + (self.scale.square().unsqueeze(-2) @ columns.square()).squeeze(-2)
 
+    def draw(self, count: int) -> Tensor:
+        """Draw v, ``(count, *groups, D_out, M)``."""
+        white = self.mean.expand(count, *self.mean.shape)
+        if self.scale is None:
+            return white
+        noise = torch.randn_like(white)
+        if self.is_full:
+            return white + (self.scale @ noise.unsqueeze(-1)).squeeze(-1)
+        return white + self.scale * noise
+
     def spread(self, columns: Tensor) -> Tensor:
         """Return ``a' S_d b`` for all pairs of whitened columns, ``(..., D_out, n, n)``."""
         if self.scale is None:

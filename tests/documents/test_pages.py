@@ -176,6 +176,17 @@ def arviz(names: Names) -> None:
     assert names["variational"].posterior["f"].shape == (1, 200, 30, 1)
 
 
+def functions(names: Names) -> None:
+    assert names["values"].shape == (200, 301) and names["best"].shape == names["integral"].shape == (200,)
+    assert names["slopes"].shape == (5,) and names["slopes"].abs().min() > 0
+    assert names["x"].shape == (12, 1) and (names["x_next"] >= -1).all() and (names["x_next"] <= 2).all()
+    starts, drawn = names["grid"][::10], pyro_dgp.draw_functions(names["guide"], 4)
+    climbed = drawn(names["proposals"](drawn, starts).unsqueeze(1))[:, 0, 0]
+    assert (climbed >= drawn(starts)[..., 0].amax(1) - 1e-3).all()
+    assert names["exact_functions"](names["x"]).shape == (100, 12, 1)
+    assert names["joint"].covariance.shape == (3, 3)
+
+
 def inference_gap(names: Names) -> None:
     figures = names["gap"].figures()
     assert set(figures) == {"gap_mean", "gap_sd", "gap_wasserstein", "gap_kl"}
@@ -296,6 +307,7 @@ PAGES = {
         },
     ),
     "docs/how-to/compiled-steps.md": Page(compiled_steps, SHORT_FIT | {"layers=2, width=2": "layers=1"}),
+    "docs/how-to/functions.md": Page(functions, SHORT_FIT),
     "docs/how-to/inference-gap.md": Page(
         inference_gap, SHORT_FIT | SHORT_CHAINS | {"num_samples=400": "num_samples=8"}
     ),

@@ -1,0 +1,261 @@
+"""Draws of whole functions from a fit."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pyro_dgp.functions.fits import DrawsFit, Fit, GuideFit, Setting
+from pyro_dgp.functions.handler import ReachedSite, run_to, wanted_site
+from pyro_dgp.functions.joint import Component, JointDistribution, JointNormal, require_few_rows, shares_and_components
+from pyro_dgp.functions.posterior_path import Functions
+from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.guides.variational import Variational
+
+#: Numbers in a block of rows: their random features and kernel values for all draws are held at once.
+_BLOCK = 2**23
+
+
+@dataclass
+class _Group:
+    """K draws that share a setting, and the functions of each GP, drawn when the model first comes to it."""
+
+    number: int
+    setting: Setting
+    functions: dict[str, Functions] = field(default_factory=dict)
+    memory: dict[str, Any] = field(default_factory=dict)
+
+
+class FunctionDraws:
+    """Draws of a function from a fit: ``functions(x)`` gives its values at any inputs.
+
+    Each draw is one fixed function. It has the same value at the same input, whatever the other rows and in whatever batches they come, up
+    to rounding: some 1e-12 of its scale in float64 and 1e-3 in float32. Made by :func:`draw_functions` and :func:`draw_functions_mcmc`.
+
+    :ivar num_draws: S.
+    :ivar site: the site whose function is drawn.
+    """
+
+    def __init__(self, fit: Fit, num_draws: int, *, site: str | None, seed: int | None, num_frequencies: int) -> None:
+        if num_draws < 1 or num_frequencies < 1:
+            raise ValueError(
+                f"num_draws and num_frequencies are 1 or more, got {num_draws} and {num_frequencies}: ask for at least one"
+            )
+        self.num_draws, self.site = num_draws, wanted_site(fit.keys, site)
+        self._fit, self._num_frequencies = fit, num_frequencies
+        self._seed = int(torch.randint(2**31 - 1, ())) if seed is None else seed
+        self._parameters = [p for module in fit.modules() for p in module.parameters()]
+        self._values_then = [p.detach().clone() for p in self._parameters]
+        self._groups: list[_Group] = []
+
+    def __repr__(self) -> str:
+        return f"FunctionDraws({self.num_draws} of {self.site!r})"
+
+    def __call__(self, x: Tensor) -> Float[Tensor, "s n o"]:
+        """Return the values of each draw at inputs ``(N, D)``, or at inputs of its own, ``(S, N, D)``: ``(S, N, D_out)``.
+
+        The values are those of the latent function, without noise, in units of the targets that the model was trained on. They are
+        differentiable in ``x`` if that requires gradients; otherwise rows are evaluated in blocks, in little memory.
+
+        :raises ValueError: for inputs of another shape, or after the parameters of the model or guide have changed.
+        """
+        self._check(x)
+        if torch.is_grad_enabled() and x.requires_grad:
+            with self._fit.running():
+                self._prepare(x)
+                return self._values(x)
+        with torch.no_grad(), self._fit.running():
+            self._prepare(x)
+            rows = max(1, _BLOCK // max(each.numbers for group in self._groups for each in group.functions.values()))
+            return torch.cat([self._values(block) for block in x.split(rows, -2)], -2)
+
+    def joint(self, x: Tensor) -> JointDistribution:
+        """Return the joint distribution of the function at rows ``(N, D)``, and of targets there.
+
+        For a model of one layer it is normal, in closed form, for each setting of the other latent sites. For a deep model it is a mixture
+        of as many normals as there are draws: hidden layers are drawn as functions, and the last layer is integrated out.
+
+        :raises ValueError: for more than 2000 rows.
+        """
+        self._check(x)
+        require_few_rows(x)
+        self._fit.require_joint(self.site)
+        with torch.no_grad(), self._fit.running():
+            self._prepare(x)
+            reached = [(group.setting, self._reach(group, x)) for group in self._groups]
+        shares, components = shares_and_components(reached)
+        site = reached[0][1]
+        noise = None if site.conditional is None or len(site.priors) > 1 else site.conditional.noise_variance()
+        return JointDistribution([self._checked(each) for each in components], shares, noise=noise, name=self.site)
+
+    def _checked(self, component: Component) -> Component:
+        """Return a component that is computed with the parameters of the time when the functions were drawn, or raises."""
+
+        def evaluate() -> JointNormal:
+            self._require_parameters()
+            with torch.no_grad(), self._fit.running():
+                return component()
+
+        return evaluate
+
+    def _check(self, x: Tensor) -> None:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"inputs of functions are a tensor, not {type(x).__name__}: use torch.as_tensor(x)")
+        if x.dim() not in (2, 3) or x.shape[-2] == 0 or (x.dim() == 3 and len(x) != self.num_draws):
+            raise ValueError(
+                f"inputs of {self.num_draws} functions have shape (N, D), or ({self.num_draws}, N, D) for rows of its own for each, got "
+                f"{tuple(x.shape)}: use x[:, None] for one input"
+            )
+        self._require_parameters()
+
+    def _require_parameters(self) -> None:
+        if not all(torch.equal(now, then) for now, then in zip(self._parameters, self._values_then, strict=True)):
+            raise ValueError(
+                "the parameters of the model or the guide have changed since the functions were drawn: draw them again"
+            )
+
+    def _prepare(self, x: Tensor) -> None:
+        """Draw all that is random, at the first row of the first call: nothing of it depends on the row."""
+        if self._groups:
+            return
+        row = x.detach().reshape(-1, x.shape[-1])[:1]
+        with torch.random.fork_rng(), torch.no_grad():
+            torch.manual_seed(self._seed_of("settings"))
+            settings = self._fit.settings(self.num_draws, row)
+            groups = [_Group(number, setting) for number, setting in enumerate(settings)]
+            for group in groups:
+                torch.manual_seed(self._seed_of(f"{group.number}"))
+                self._of_group(group, row)
+        self._groups = groups
+
+    def _seed_of(self, what: str) -> int:
+        """Return a seed for one part of the draws, so that it does not depend on the others, nor on when it is drawn."""
+        return zlib.crc32(f"{self._seed}/{what}".encode())
+
+    def _values(self, x: Tensor) -> Tensor:
+        parts, start = [], 0
+        for group in self._groups:
+            end = start + group.setting.num_draws
+            parts.append(self._of_group(group, x if x.dim() == 2 else x[start:end]))
+            start = end
+        values = torch.cat(parts)
+        if not bool(torch.isfinite(values).all()):
+            raise ValueError(
+                f"the function at {self.site!r} is not finite: look for NaN in the inputs, and for an observed site before it on which it "
+                "depends, since observations are no functions of the inputs"
+            )
+        return values
+
+    def _of_group(self, group: _Group, x: Tensor) -> Tensor:
+        """Return the values of one group, ``(K, N, D_out)``."""
+        priors = self._reach(group, x).priors
+        return torch.cat([self._at(group, key, prior) for key, prior in priors.items()], -1)
+
+    def _reach(self, group: _Group, x: Tensor) -> ReachedSite:
+        return run_to(
+            self.site,
+            self._fit.model,
+            x,
+            values=lambda key, prior: self._at(group, key, prior),
+            latents=group.setting.latents,
+        )
+
+    def _at(self, group: _Group, key: str, prior: FunctionPrior) -> Tensor:
+        """Return the values of one GP's functions, ``(K, N, D_out)``; draw them at the first call."""
+        draws = group.setting.num_draws
+        if prior.x.dim() > 3 or (prior.x.dim() == 3 and len(prior.x) != draws):
+            raise ValueError(
+                f"the Gaussian process {key!r} has inputs of shape {tuple(prior.x.shape)}: functions are drawn for inputs (N, D), with "
+                f"{draws} draws in front where they come from a layer below"
+            )
+        if key not in group.functions:
+            with torch.random.fork_rng():
+                torch.manual_seed(self._seed_of(f"{group.number}/{key}"))
+                group.functions[key] = self._fit.functions(
+                    key, group.setting, prior, num_frequencies=self._num_frequencies, memory=group.memory
+                )
+        return group.functions[key](prior)
+
+
+def draw_functions(
+    guide: Variational,
+    num_draws: int,
+    *,
+    site: str | None = None,
+    states: Sequence[Mapping[str, Tensor]] = (),
+    seed: int | None = None,
+    num_frequencies: int = 256,
+) -> FunctionDraws:
+    """Draw whole functions from a trained guide.
+
+    The model itself is run, with a function in the place of each Gaussian process, so that all that it does between layers holds. A
+    function is a draw of the prior by random features, moved to a draw of the inducing variables by Matheron's rule (Wilson et al. 2020,
+    "Efficiently sampling functions from Gaussian process posteriors"). Each draw has frequencies of its own, so that means and
+    covariances over draws are those of q(f). Under sigma points a hidden layer is ``mean(x) + xi sd(x)``, with the point drawn by weight.
+    Other latent sites have one value for each draw. Kernels without random features (adapters, your own, a product with ``Linear``) are
+    drawn jointly at all points asked for, at most 2000.
+
+    :param guide: a trained guide; its model is called as ``model(x)``.
+    :param num_draws: S.
+    :param site: the Gaussian process: a site (``"h1"``), an observation (``"y"``, all functions under it) or one GP of an observation
+        (``"y/f"``). If not given, the function under the likelihood.
+    :param states: values of parameters of the guide's processes, by their names in ``guide.named_parameters()``, as
+        :class:`~pyro_dgp.StochasticGradientHMC` draws them. They are equally spaced; if there are fewer than functions, they serve several
+        each. If not given, the present values are used.
+    :param seed: the seed of the draws; drawn from torch's generator if not given.
+    :param num_frequencies: F, the number of random frequencies of a draw. More make each draw closer to normal, and cost as much more.
+    :returns: ``functions(x)``, ``(S, N, D_out)``.
+    :raises ValueError: for amortised inducing points and latent sites that have a value for each row.
+
+    >>> import torch
+    >>> from pyro_dgp import DeepGP, InducingPoints, MonteCarlo, Variational, draw_functions
+    >>> x, y = torch.linspace(-1, 1, 20)[:, None], torch.randn(20)
+    >>> guide = Variational(DeepGP(x, width=2), InducingPoints(20), MonteCarlo(10))
+    >>> guide.initialize(x, y)  # a trained guide is used in the same way
+    >>> functions = draw_functions(guide, 10, seed=0)
+    >>> values = functions(torch.linspace(-2, 2, 50)[:, None])
+    >>> values.shape, values.amax(1).shape  # the maximum of each draw
+    (torch.Size([10, 50, 1]), torch.Size([10, 1]))
+    >>> bool((functions(torch.tensor([[2.0]])) - values[:, -1:]).abs().max() < 0.01)  # a draw is one function, here in float32
+    True
+    """
+    return FunctionDraws(GuideFit(guide, states), num_draws, site=site, seed=seed, num_frequencies=num_frequencies)
+
+
+def draw_functions_mcmc(
+    model: Callable[..., Any],
+    draws: Mapping[str, Tensor],
+    x_train: Tensor,
+    y_train: Tensor,
+    *,
+    num_draws: int = 100,
+    site: str | None = None,
+    seed: int | None = None,
+    num_frequencies: int = 256,
+) -> FunctionDraws:
+    """Draw whole functions from draws of MCMC, or from exact regression.
+
+    Each Gaussian process is conditioned on its sampled values at the training inputs, and the last one, under Gaussian noise, on
+    ``y_train``, as in :func:`~pyro_dgp.predict`. Functions are drawn as by :func:`draw_functions`.
+
+    :param model: the model itself, or ``whitened(model)``, which it has to be if that has inducing inputs.
+    :param draws: ``chains.flat``, or ``mcmc.get_samples()``: by site ``(K, ...)``. Empty for a model without latent sites, as
+        :class:`~pyro_dgp.MarginalLikelihood` fits it: exact regression.
+    :param num_draws: S, the number of functions. Draws of MCMC are equally spaced; if there are fewer, they serve several functions each.
+    :returns: ``functions(x)``, ``(S, N, D_out)``. The other parameters are those of :func:`draw_functions`.
+
+    >>> import torch
+    >>> from pyro_dgp import DeepGP, draw_functions_mcmc
+    >>> x, y = torch.linspace(-1, 1, 20)[:, None], torch.randn(20)
+    >>> functions = draw_functions_mcmc(DeepGP(x, layers=1), {}, x, y, num_draws=5)  # exact regression
+    >>> functions(x).shape
+    torch.Size([5, 20, 1])
+    """
+    fit = DrawsFit(model, draws, x_train, y_train, num_draws=num_draws)
+    return FunctionDraws(fit, num_draws, site=site, seed=seed, num_frequencies=num_frequencies)

@@ -1,0 +1,180 @@
+"""Joint distributions of rows: mixtures of normals over all rows at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Size, Tensor
+
+from pyro_dgp.functions.fits import Setting
+from pyro_dgp.functions.handler import ReachedSite
+from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.internal import linalg
+from pyro_dgp.likelihoods.targets import check_target
+
+#: Rows of a joint distribution at most: it factorises a matrix of all of them for each component.
+MOST_ROWS = 2000
+
+
+@dataclass(frozen=True)
+class JointNormal:
+    """One component: a function at all rows, mean ``(D_out, N)`` and covariance ``(D_out, N, N)``, independent over outputs."""
+
+    mean: Tensor
+    covariance: Tensor
+
+
+#: A component of a mixture, computed when it is called for.
+Component = Callable[[], JointNormal]
+
+
+class JointDistribution:
+    """Distribution of a function at N rows together, and of targets there: a mixture of normals over all rows.
+
+    Within a component outputs are independent. A component's matrix is computed when it is needed and is not kept, so that memory does not
+    grow with their number. Made by :meth:`FunctionDraws.joint`.
+
+    :param components: S components.
+    :param shares: their weights, which sum to one.
+    :param noise: variance of Gaussian noise of each output, ``(D_out,)``; ``None`` where the site has no such noise.
+    :param name: the site, for messages.
+
+    >>> import torch
+    >>> from pyro_dgp import DeepGP, draw_functions_mcmc
+    >>> x, y = torch.linspace(-1, 1, 20)[:, None], torch.randn(20)
+    >>> joint = draw_functions_mcmc(DeepGP(x, layers=1), {}, x[::2], y[::2]).joint(x[1::2])  # exact regression
+    >>> joint.mean.shape, joint.covariance.shape, joint.log_prob(y[1::2]).shape
+    (torch.Size([10]), torch.Size([10, 10]), torch.Size([]))
+    """
+
+    def __init__(
+        self, components: Sequence[Component], shares: Sequence[float], *, noise: Tensor | None, name: str
+    ) -> None:
+        self._components, self._shares, self._noise, self._name = components, shares, noise, name
+
+    @property
+    def num_components(self) -> int:
+        """Number of normals, S."""
+        return len(self._components)
+
+    @cached_property
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        """Mean ``(D_out, N)`` and covariance ``(D_out, N, N)`` of the mixture, about the mean of the first component."""
+        centre: Tensor | None = None
+        first = second = torch.zeros(())
+        for component, share in zip(self._components, self._shares, strict=True):
+            normal = component()
+            centre = normal.mean if centre is None else centre
+            away = normal.mean - centre
+            first = first + share * away
+            second = second + share * (normal.covariance + away.unsqueeze(-1) * away.unsqueeze(-2))
+        assert centre is not None
+        return centre + first, second - first.unsqueeze(-1) * first.unsqueeze(-2)
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean of the function, ``(N,)`` for one output and ``(N, D_out)`` for several."""
+        mean = self._moments[0]
+        return mean[0] if len(mean) == 1 else mean.mT
+
+    @property
+    def covariance(self) -> Tensor:
+        """Covariance of the function over rows, ``(N, N)`` for one output and ``(D_out, N, N)`` for several; no noise."""
+        covariance = self._moments[1]
+        return covariance[0] if len(covariance) == 1 else covariance
+
+    @property
+    def target_covariance(self) -> Tensor:
+        """Covariance of targets over rows, noise included, in the shape of :attr:`covariance`.
+
+        :raises ValueError: unless the noise is Gaussian.
+        """
+        covariance = linalg.add_noise(self._moments[1], self._gaussian_noise())
+        return covariance[0] if len(covariance) == 1 else covariance
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        """Return the joint log density of targets ``(N,)`` or ``(N, D_out)``, nats in total: ``log sum_s w_s N(y | m_s, C_s + noise)``.
+
+        :raises ValueError: for targets of another shape, or unless the noise is Gaussian.
+        """
+        noise, terms = self._gaussian_noise(), []
+        for component, share in zip(self._components, self._shares, strict=True):
+            normal = component()
+            outputs, rows = normal.mean.shape
+            check_target(y, Size([rows] if outputs == 1 else [rows, outputs]), normal.mean)
+            target = y.unsqueeze(0) if outputs == 1 else y.mT
+            factor = linalg.noisy_cholesky(linalg.add_noise(normal.covariance, noise), None, self._name)
+            white = torch.linalg.solve_triangular(factor, (target - normal.mean).unsqueeze(-1), upper=False)
+            size = outputs * rows * math.log(2 * math.pi)
+            total = -0.5 * white.square().sum() - linalg.half_log_determinants(factor).sum() - 0.5 * size
+            terms.append(total + math.log(share))
+        return torch.logsumexp(torch.stack(terms), 0)
+
+    def _gaussian_noise(self) -> Tensor:
+        if self._noise is None:
+            raise ValueError(
+                f"the targets at {self._name!r} have no Gaussian noise around one Gaussian process, so that their joint distribution has "
+                "no closed form: use that of the function, .mean and .covariance"
+            )
+        return self._noise
+
+
+def require_few_rows(x: Tensor) -> None:
+    """Raise for inputs that are no rows ``(N, D)``, or more than :data:`MOST_ROWS`."""
+    if x.dim() != 2 or len(x) > MOST_ROWS:
+        raise ValueError(
+            f"a joint distribution takes at most {MOST_ROWS} rows (N, D), got {tuple(x.shape)}: pass fewer rows, or draw functions, "
+            "which take any number"
+        )
+
+
+def shares_and_components(
+    reached: Sequence[tuple[Setting, ReachedSite]],
+) -> tuple[list[float], list[Component]]:
+    """Return the mixture over settings and draws of the layers below: one component for all draws whose inputs do not differ."""
+    shares: list[float] = []
+    components: list[Component] = []
+    total = sum(setting.num_draws for setting, _ in reached)
+    for setting, site in reached:
+        carried = any(prior.x.dim() == 3 for prior in site.priors.values())
+        for draw in range(setting.num_draws) if carried else [0]:
+            shares.append(1 / total if carried else setting.num_draws / total)
+            components.append(_LastLayer(setting, site, draw))
+    return shares, components
+
+
+@dataclass(frozen=True)
+class _LastLayer:
+    """Component of one draw: q(f) of the last layer at the inputs that the layers below have drawn."""
+
+    setting: Setting
+    site: ReachedSite
+    draw: int
+
+    def __call__(self) -> JointNormal:
+        means, covariances = [], []
+        for key, prior in self.site.priors.items():
+            at = _of_one_draw(prior, self.draw)
+            marginal = self.setting.processes[key](at)
+            covariance = marginal.covariance_matrix
+            means.append(marginal.mean.mT)
+            covariances.append(covariance.expand(at.num_outputs, *covariance.shape[-2:]))
+        return JointNormal(torch.cat(means), torch.cat(covariances))
+
+
+def _of_one_draw(prior: FunctionPrior, draw: int) -> FunctionPrior:
+    """Return the prior at the inputs of one draw, ``(N, D)``."""
+    if prior.x.dim() == 2:
+        return prior
+    return FunctionPrior(
+        prior.x[draw],
+        prior.covariance,
+        prior.mean_function,
+        num_outputs=prior.num_outputs,
+        jitter=prior.jitter,
+        name=prior.name,
+    )

@@ -1,0 +1,108 @@
+"""Joint distributions of rows: closed forms on one layer, brute force on two."""
+
+import math
+
+import pytest
+import torch
+from torch.distributions import MultivariateNormal
+
+from pyro_dgp import (
+    RBF,
+    Bernoulli,
+    InducingPoints,
+    LinearCoregionalization,
+    MarginalLikelihood,
+    Matern52,
+    SigmaPoints,
+    draw_functions,
+    draw_functions_mcmc,
+)
+from pyro_dgp.functions.joint import MOST_ROWS
+from tests.examples import OneLayer, TwoLayers, TwoSites, regression
+from tests.functions.test_functions import GRID, guide_for
+
+pytestmark = pytest.mark.usefixtures("local")
+
+
+@torch.no_grad()
+def test_exact_regression_is_the_quotient_of_two_marginal_likelihoods():
+    x, y = regression(12)
+    model = OneLayer(RBF(lengthscale=0.7))
+    joint = draw_functions_mcmc(model, {}, x[:8], y[:8], num_draws=3).joint(x[8:])
+    assert joint.num_components == 1
+    log_p = lambda rows: -MarginalLikelihood(model)(x[:rows], y[:rows])
+    torch.testing.assert_close(joint.log_prob(y[8:]), log_p(12) - log_p(8))
+    noisy = MultivariateNormal(joint.mean, joint.target_covariance)
+    torch.testing.assert_close(joint.log_prob(y[8:]), noisy.log_prob(y[8:]))
+    torch.testing.assert_close(joint.target_covariance - joint.covariance, model.likelihood.variance * torch.eye(4))
+
+
+@torch.no_grad()
+def test_one_layer_is_the_marginal_of_the_process():
+    x, y = regression(12)
+    guide = guide_for(OneLayer(Matern52(outputs=2), outputs=2), x, torch.stack([y, -y], -1))
+    joint = draw_functions(guide, 3).joint(GRID)
+    q = getattr(guide.processes, "y/f")(guide.model.gp(GRID))
+    torch.testing.assert_close(joint.mean, q.mean)
+    torch.testing.assert_close(joint.covariance, q.covariance_matrix)
+    target = torch.randn(5, 2)
+    noise = guide.model.likelihood.variance
+    expected = sum(
+        MultivariateNormal(q.mean[:, d], q.covariance_matrix[d] + noise[d] * torch.eye(5)).log_prob(target[:, d])
+        for d in range(2)
+    )
+    torch.testing.assert_close(joint.log_prob(target), expected)
+
+
+@torch.no_grad()
+def test_two_layers_are_a_mixture_over_draws_of_the_hidden_layer():
+    x, y = regression(12)
+    guide = guide_for(TwoLayers(x), x, y)
+    functions = draw_functions(guide, 6, seed=0)
+    joint, target = functions.joint(GRID), torch.randn(5)
+    assert joint.num_components == 6
+    hidden = draw_functions(guide, 6, seed=0, site="h")(GRID)
+    q = getattr(guide.processes, "y/f")(guide.model.top(hidden))
+    means, covariances = q.mean[..., 0], q.covariance_matrix[:, 0]
+    torch.testing.assert_close(joint.mean, means.mean(0))
+    torch.testing.assert_close(joint.covariance, covariances.mean(0) + torch.cov(means.mT, correction=0))
+    noisy = covariances + guide.model.likelihood.variance * torch.eye(5)
+    densities = MultivariateNormal(means, noisy).log_prob(target)
+    torch.testing.assert_close(joint.log_prob(target), torch.logsumexp(densities, 0) - math.log(6))
+    of_hidden = draw_functions(guide, 6, seed=0, site="h").joint(GRID)
+    assert of_hidden.num_components == 1 and of_hidden.covariance.shape == (2, 5, 5)
+
+
+@torch.no_grad()
+def test_draws_of_mcmc_are_components():
+    x, y = regression(12)
+    draws = {"h_whitened": torch.randn(3, 12, 2)}
+    joint = draw_functions_mcmc(TwoLayers(x), draws, x, y, num_draws=6).joint(GRID)
+    assert joint.num_components == 6 and joint.mean.shape == (5,)
+
+
+def test_what_has_no_joint_distribution_is_refused():
+    x, y = regression(12)
+    functions = draw_functions(guide_for(OneLayer(), x, y), 3)
+    for rows in (torch.zeros(MOST_ROWS + 1, 1), torch.zeros(3, 4, 1)):
+        with pytest.raises(ValueError, match="at most 2000 rows"):
+            functions.joint(rows)
+    with pytest.raises(ValueError, match="shape"):
+        functions.joint(GRID).log_prob(torch.zeros(5, 1))
+    classes = draw_functions(guide_for(OneLayer(likelihood=Bernoulli()), x, (y > 0).double()), 3).joint(GRID)
+    mixed = OneLayer(Matern52(), LinearCoregionalization(3, 2), outputs=2)
+    several = draw_functions(guide_for(mixed, x, torch.stack([y, y, y], -1)), 3).joint(GRID)
+    two_sites = draw_functions(guide_for(TwoSites(), x, y), 3).joint(GRID)
+    for joint in (classes, several, two_sites):
+        with pytest.raises(ValueError, match="no Gaussian noise around one Gaussian process"):
+            joint.log_prob(torch.zeros(5))
+        assert torch.isfinite(joint.covariance).all()
+    points = guide_for(TwoLayers(x), x, y, InducingPoints(6, "diagonal"), SigmaPoints("qr3", 4))
+    with pytest.raises(ValueError, match="the values of 'h' are carried by SigmaPoints"):
+        draw_functions(points, 3, site="h").joint(GRID)
+    assert draw_functions(points, 3).joint(GRID).num_components == 3
+    joint = functions.joint(GRID)
+    with torch.no_grad():
+        functions._parameters[0].add_(0.1)
+    with pytest.raises(ValueError, match="have changed since"):
+        joint.log_prob(torch.zeros(5))
