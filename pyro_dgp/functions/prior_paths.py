@@ -13,7 +13,6 @@ from torch import Tensor
 from pyro_dgp.functions.joint_path import JointPath
 from pyro_dgp.functions.paths import Path, PathRequest, weighted
 from pyro_dgp.functions.waves import NoWavesError, WavePath, draw_waves
-from pyro_dgp.kernels.constant import WhiteCovariance
 from pyro_dgp.kernels.covariance import (
     ConstantCovariance,
     Covariance,
@@ -23,6 +22,7 @@ from pyro_dgp.kernels.covariance import (
 )
 from pyro_dgp.kernels.dot_product import ArcCosineCovariance, LinearCovariance
 from pyro_dgp.kernels.stationary import StationaryCovariance
+from pyro_dgp.kernels.white import WhiteCovariance
 from pyro_dgp.kernels.wrapping import ActiveDimsCovariance
 
 

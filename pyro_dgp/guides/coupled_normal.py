@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -97,6 +97,10 @@ class CoupledNormal(AutoNormalMessenger):  # type: ignore[misc]
         super().__init__(model, init_loc_fn=init_to_prior_median)
         self.sizes: dict[str, int] = {}
 
+    def total_of(self, names: Collection[str]) -> int:
+        """Return the number of deviations of some sites."""
+        return sum(size for name, size in self.sizes.items() if name in names)
+
     @property
     def total(self) -> int:
         """Number of deviations in all."""
@@ -116,20 +120,31 @@ class CoupledNormal(AutoNormalMessenger):  # type: ignore[misc]
         size = loc.numel()
         if loc.dim() != dims or size > MOST:
             return False
-        zeros = loc.detach().new_zeros
-        deep_setattr(self, f"weights.{name}", PyroParam(zeros(size, self.total), event_dim=2))
-        deep_setattr(self, f"lower.{name}", PyroParam(zeros(size, size), event_dim=2))
+        for attribute, columns in (("weights", self.total), ("lower", size if size > 1 else 0)):
+            if columns and self._matrix(attribute, name) is None:  # a state dict may have brought it
+                matrix = PyroParam(loc.detach().new_zeros(size, columns), event_dim=2)
+                deep_setattr(self, f"{attribute}.{name}", matrix)
         self.sizes[name] = size
         return True
+
+    def _matrix(self, attribute: str, name: str) -> Tensor | None:
+        """Return the weights or the lower factor of a site; ``None`` where there is nothing to weigh."""
+        try:
+            matrix: Tensor = attrgetter(f"{attribute}.{name}")(self)
+        except AttributeError:
+            return None
+        return matrix
 
     def _given(self, name: str, prior: Any, before: Tensor | None) -> RowNormal:
         """Return the normal of a site on the real line, given the deviations of the sites before it."""
         dims = biject_to(prior.support).domain.event_dim
         loc, scale = self._get_params(name, prior)
-        flat, lower = scale.reshape(-1), attrgetter(f"lower.{name}")(self)
-        factor = torch.diag(flat) + flat.unsqueeze(-1) * lower.tril(-1)
-        if before is not None:
-            shift = flat * (before @ attrgetter(f"weights.{name}")(self).mT)
+        flat, lower, weights = scale.reshape(-1), self._matrix("lower", name), self._matrix("weights", name)
+        factor = torch.diag(flat)
+        if lower is not None:
+            factor = factor + flat.unsqueeze(-1) * lower.tril(-1)
+        if before is not None and weights is not None:
+            shift = flat * (before @ weights.mT)
             loc = loc + shift.reshape(shift.shape[:-1] + loc.shape)
         split = loc.dim() - dims
         lead = torch.broadcast_shapes(prior.batch_shape, loc.shape[:split])  # plates outside the guide come later
@@ -157,11 +172,3 @@ class CoupledNormal(AutoNormalMessenger):  # type: ignore[misc]
             found = torch.cat([zeros, eps] if found is None else [found, zeros, eps], -1)
             missing = 0
         return None if found is None else torch.nn.functional.pad(found, (0, missing))
-
-    def get_extra_state(self) -> dict[str, int]:
-        """Return the sizes of the sites in the joint normal, which the state dict holds."""
-        return dict(self.sizes)
-
-    def set_extra_state(self, state: dict[str, int]) -> None:
-        """Set the sizes of the sites in the joint normal from a state dict."""
-        self.sizes = dict(state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, cast
 
 import torch
@@ -47,13 +48,12 @@ class LatentGuides:
             return from_network(name, network, prior, *call)
         return self.from_messenger(name, prior, plates=plates, call=call, trace=trace)
 
-    @property
-    def num_deviations(self) -> int:
-        """Number of deviations that :meth:`deviations` returns; 0 for a messenger guide of the user's."""
-        return self.messenger.total if isinstance(self.messenger, CoupledNormal) else 0
+    def num_deviations(self, names: Collection[str]) -> int:
+        """Return the number of deviations of some sites; 0 for a messenger guide of the user's."""
+        return self.messenger.total_of(names) if isinstance(self.messenger, CoupledNormal) else 0
 
     def deviations(self, trace: Trace) -> Tensor | None:
-        """Return the standardised deviations of the hyperparameters in a trace, ``(*lead, num_deviations)``."""
+        """Return the standardised deviations of the hyperparameters in a trace, ``(*lead, P)``."""
         return self.messenger.deviations(trace) if isinstance(self.messenger, CoupledNormal) else None
 
     def from_messenger(self, name: str, prior: Any, *, plates: tuple[Any, ...], call: Call, trace: Trace) -> Any:

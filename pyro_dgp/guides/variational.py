@@ -166,12 +166,13 @@ class Variational(PassHandler):
                 )
 
     def _couple_processes(self, gps: Sequence[tuple[str, FunctionPrior]]) -> None:
-        """Let processes move with the hyperparameters, where these have a joint posterior."""
-        deviations = self._latent_guides.num_deviations
-        top = _top(gps)
-        for key, prior in gps if deviations else []:
-            process = family_of(self._families, key).coupled(self._process(key), prior, key not in top, deviations)
-            setattr(self.processes, key, process)
+        """Let each process move with the hyperparameters that the model reads before its GP, where these have a joint posterior."""
+        top, names = _top(gps), list(self.trace.nodes)
+        for key, prior in gps:
+            deviations = self._latent_guides.num_deviations(names[: names.index(site_of(key))])
+            if deviations:
+                process = family_of(self._families, key).coupled(self._process(key), prior, key not in top, deviations)
+                setattr(self.processes, key, process)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         """Load a state dict, and create the parameters that it holds and this guide lacks."""

@@ -57,7 +57,7 @@ class PseudoTargetProcess(InducingPointProcess):
         log_scales: Any = self.log_scales
         root = torch.eye(targets.shape[-1]).to(targets) + self.pseudo_factor.tril(-1)
         if deviations is not None:
-            eps = deviations[..., None, :, None]
+            eps = self.known(deviations)[..., None, :, None]
             targets = targets + (self.latent_weights @ eps).squeeze(-1)
             log_scales = log_scales + (self.scale_weights.unsqueeze(-2) @ eps).squeeze(-1)
         root = log_scales.exp().unsqueeze(-1) * root

@@ -131,6 +131,10 @@ class WhitenedProcess(Process):
         self.num_deviations = deviations
         self.latent_weights = PyroParam(mean.detach().new_zeros(*mean.shape, deviations), event_dim=mean.dim() + 1)
 
+    def known(self, deviations: Tensor) -> Tensor:
+        """Return the deviations that the process moves with: those of the hyperparameters that the model reads before its GP."""
+        return deviations[..., : self.num_deviations]
+
     def gaussian(self, prior: FunctionPrior, deviations: Tensor | None = None) -> WhitenedGaussian:
         """Return q(v), with the parameters read now.
 
@@ -139,7 +143,7 @@ class WhitenedProcess(Process):
         """
         mean: Any = self.whitened_mean
         if deviations is not None:
-            mean = mean + (self.latent_weights @ deviations[..., None, :, None]).squeeze(-1)
+            mean = mean + (self.latent_weights @ self.known(deviations)[..., None, :, None]).squeeze(-1)
         if self.covariance == "delta":
             return WhitenedGaussian(mean, None)
         scale: Any = self.whitened_scale

@@ -99,11 +99,10 @@ def test_its_density_is_that_of_one_normal_with_full_covariance():
             loc, scale = (getattr(guide.latents, kind) for kind in ("locs", "scales"))
             for part in name.split("."):
                 loc, scale = getattr(loc, part), getattr(scale, part)
-            weights, lower = guide.latents.weights, guide.latents.lower
-            for part in name.split("."):
-                weights, lower = getattr(weights, part), getattr(lower, part)
             n = loc.numel()
-            inner = torch.eye(n) + lower.tril(-1)
+            weights, lower = (guide.latents._matrix(kind, name) for kind in ("weights", "lower"))
+            weights = torch.zeros(n, 0) if weights is None else weights
+            inner = torch.eye(n) + (0 if lower is None else lower.tril(-1))
             out.append(loc.reshape(-1) + scale.reshape(-1) * (weights @ eps[:at] + inner @ eps[at : at + n]))
             at += n
         return torch.cat(out)

@@ -195,14 +195,14 @@ def test_the_loss_module_copies_and_pickles_with_guide_and_model_tied():
             assert torch.equal(other(x, y), expected)
 
 
-def test_hyperparameters_with_priors_get_a_mean_field_normal_shared_by_the_particles():
+def test_hyperparameters_with_priors_get_a_normal_shared_by_the_particles():
     x, y = regression(12)
     model = WithPriors(x)
     guide = guided(model, x, y)
     site = guide.components(x, y).trace.nodes["top.kernel.lengthscale"]
     assert site["value"].shape == (2,)
     names = [n for n, _ in guide.named_parameters() if n.startswith("latents")]
-    assert len(names) == 2 and all("top.kernel.lengthscale" in name for name in names)
+    assert len(names) == 3 and all("top.kernel.lengthscale" in name for name in names)
     prediction = predict(guide, x, num_samples=40, num_hyperparameter_draws=8)
     assert prediction.component_log_prob(y).shape == (40, 12)
     split = predict(guide, x, num_samples=40, num_hyperparameter_draws=8, batch_size=5)

@@ -203,16 +203,16 @@ def test_a_number_that_was_assigned_is_what_the_model_runs_with(scope):
 def test_parts_are_checked_when_they_are_assigned():
     gp = GaussianProcess(RBF(), num_outputs=2)
     with pytest.raises(TypeError, match=r"a kernel of pyro_dgp is wanted, not int: give one, such as RBF\(\)"):
-        gp.kernel = 3
+        gp.kernel = 3  # type: ignore[assignment]
     with pytest.raises(
         ValueError, match="the kernel has outputs=3 and the Gaussian process num_outputs=2: make them equal"
     ):
         gp.kernel = RBF(outputs=3)
     with pytest.raises(TypeError, match=r"not a number: write ConstantMean\(value=...\) for a learned constant"):
-        gp.mean = 3
-    gp.kernel, gp.mean = 2 * RBF(outputs=2), ConstantMean(2)
+        gp.mean = 3  # type: ignore[assignment]
+    gp.kernel, gp.mean = 2 * RBF(outputs=2), ConstantMean(2)  # type: ignore[assignment]
     assert gp(torch.randn(5, 1)).mean.shape == (5, 2)
-    gp.mean = None
+    gp.mean = None  # type: ignore[assignment]
     assert isinstance(gp.mean, Zero)
 
 
@@ -221,7 +221,7 @@ def test_the_parts_of_a_deep_gp_are_checked():
     with pytest.raises(
         TypeError, match="likelihood of a DeepGP is a Likelihood of pyro_dgp, not str: for any other write"
     ):
-        model.likelihood = "bernoulli"
+        model.likelihood = "bernoulli"  # type: ignore[assignment]
     with pytest.raises(TypeError, match="top of a DeepGP is a GaussianProcess of pyro_dgp, not RBF"):
         model.top = RBF()
     model.likelihood = Bernoulli()

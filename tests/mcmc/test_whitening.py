@@ -93,7 +93,7 @@ def test_point_estimates_are_named_aloud(caplog):
     x, _ = regression(8)
     model = OneLayer()
     model.gp.kernel.lengthscale = PyroSample(dist.LogNormal(0.0, 1.0))
-    model.gp.mean = torch.nn.Linear(1, 1)
+    model.gp.mean = torch.nn.Linear(1, 1)  # type: ignore[assignment]
     with caplog.at_level(logging.WARNING, logger="pyro_dgp"):
         whitened(model)
     assert "gp.mean.function.weight, gp.mean.function.bias" in caplog.text
