@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Size, Tensor
 
 from pyro_dgp.guides.guide_pass import WeightedTrace
 from pyro_dgp.guides.sites import is_observation, is_random
@@ -15,6 +15,7 @@ from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.parameters import constant_parameters, evaluating, module_local_parameters
 from pyro_dgp.internal.rows import Call
 from pyro_dgp.likelihoods import CollapsedObservation
+from pyro_dgp.prediction.joining import flattened
 from pyro_dgp.prediction.mixture import Mixture, stack_mixtures
 from pyro_dgp.prediction.request import Answer, Request, answer
 from pyro_dgp.prediction.site_components import (
@@ -53,6 +54,7 @@ def answer_from_guide(guide: Variational, request: Request, states: Sequence[Sta
         if request.wants_gradients:
             _require_differentiable(guide, first, name)
         draws = _global_draws(guide, request, len(states) or _number_of_draws(guide, first, name, request))
+        groups = _groups(guide, sites[name])
         layout = _layout(guide, first, name, request=request, fixed=draws[0])
     count = max(len(states), len(draws))  # one draw serves all states, or each state has its own
     at = [(states[i] if states else {}, draws[i % len(draws)]) for i in range(count)]
@@ -64,10 +66,20 @@ def answer_from_guide(guide: Variational, request: Request, states: Sequence[Sta
             for state, fixed in at:
                 with _values(guide, state):
                     weighted = _pass(guide, call, propagation, fixed)
-                parts.append(_mixture(weighted, name, layout, drawn=drawn, rows=len(call[0][0])))
+                parts.append(_mixture(weighted, name, layout, drawn=drawn, rows=len(call[0][0]), groups=groups))
         return stack_mixtures(parts)
 
-    return Answer(evaluate, layout.event_shape)
+    return Answer(evaluate, layout.event_shape, groups)
+
+
+def _groups(guide: Variational, site: Site) -> Size:
+    """Return the batch axes of groups at an observation; raise for another site of a model with groups."""
+    groups = next((process.groups for process in guide.processes.children() if process.groups), Size())
+    if groups and not _is_response(guide, site):
+        raise ValueError(
+            f"the site {site['name']!r} has values for each of {tuple(groups)} groups: of a model with groups, predict the observation"
+        )
+    return groups
 
 
 def _pass(guide: Variational, call: Call, propagation: Any, fixed: Mapping[str, Tensor]) -> WeightedTrace:
@@ -76,7 +88,9 @@ def _pass(guide: Variational, call: Call, propagation: Any, fixed: Mapping[str, 
     return guide.components(*args, new_rows=True, propagation=propagation, fixed=fixed, **kwargs)
 
 
-def _mixture(weighted: WeightedTrace, name: str, layout: SiteLayout, *, drawn: bool, rows: int) -> Mixture:
+def _mixture(
+    weighted: WeightedTrace, name: str, layout: SiteLayout, *, drawn: bool, rows: int, groups: Size
+) -> Mixture:
     """Return the mixture of the components at a site."""
     site, observation = sites_of(weighted.trace)[name], None
     if isinstance(site["fn"], CollapsedObservation):
@@ -85,6 +99,8 @@ def _mixture(weighted: WeightedTrace, name: str, layout: SiteLayout, *, drawn: b
             observation = observation.first_components(len(weighted.log_weights))
         site = {**site, "fn": observation}
     components = components_at(site, drawn=drawn)
+    if groups:
+        components = flattened(components, int(layout.carried), int(layout.carried) + len(groups) + 1)
     return layout.mixture(components, weighted.log_weights, rows=rows, observation=observation)
 
 
@@ -95,7 +111,8 @@ def _layout(
     structure, site = guide.structure, sites_of(first.trace)[name]
     if _is_response(guide, site) and name not in structure.without_rows:
         carried, known = first.record(site).carried, components_at(site)
-        return SiteLayout(carried, True, (known.batch_shape + known.event_shape)[1 + carried :])
+        axes = 1 + carried + len(_groups(guide, site))
+        return SiteLayout(carried, True, (known.batch_shape + known.event_shape)[axes:])
     drawn = name in guide.global_latents
 
     def components(rows: Tensor, count: int) -> Any:

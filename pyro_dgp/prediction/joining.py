@@ -47,6 +47,18 @@ def concatenate(parts: Sequence[Distribution], axis: int = 0) -> Distribution:
     return _made_of(parts[0], {name: torch.cat([values[name] for values in of_each], axis) for name in of_each[0]})
 
 
+def flattened(components: Distribution, start: int, end: int) -> Distribution:
+    """Return a distribution with the batch axes from ``start`` to before ``end`` as one."""
+    if isinstance(components, PointValues):
+        return PointValues(components.value.flatten(start, end - 1), components.site)
+    parameters = {}
+    for name, value in parameters_of(components).items():
+        constraint: Any = components.arg_constraints[name]
+        event = value.shape[value.dim() - constraint.event_dim :]
+        parameters[name] = value.expand(components.batch_shape + event).flatten(start, end - 1)
+    return _made_of(components, parameters)
+
+
 def parameters_of(components: Distribution) -> dict[str, Tensor]:
     """Return the parameters by which a distribution was constructed."""
     names = [name for name in components.arg_constraints if name in components.__dict__]

@@ -71,5 +71,5 @@ def predict(
         )
     rows = RowArguments((x,), arguments)
     rows.require_finite("prediction")
-    evaluate, event_shape = answer(fit, Request(rows, num_samples, num_hyperparameter_draws, site))
-    return Prediction(evaluate, len(x), event_shape, batch_size=batch_size, inputs=rows.tensors)
+    evaluate, event_shape, groups = answer(fit, Request(rows, num_samples, num_hyperparameter_draws, site))
+    return Prediction(evaluate, len(x), event_shape, groups=groups, batch_size=batch_size, inputs=rows.tensors)

@@ -15,7 +15,7 @@ from pyro_dgp.prediction.mixture import Mixture, join_rows
 class Prediction(TorchDistribution):
     """The predictive distribution at N test rows: for each row the full mixture over components and posterior draws.
 
-    It has batch shape ``(N,)`` and event shape ``()`` or ``(D_out,)``, in units of the targets that the model was trained
+    It has batch shape ``(N,)``, or ``(*groups, N)`` for a model with groups, and event shape ``()`` or ``(D_out,)``, in units of the targets that the model was trained
     on. Moments and scores are computed in batches of rows, so that memory does not grow with N. All methods use one seed
     and see the same mixture.
 
@@ -29,6 +29,7 @@ class Prediction(TorchDistribution):
     :param evaluate: gives the mixture of a slice of rows.
     :param rows: N.
     :param event_shape: ``()`` or ``(D_out,)``.
+    :param groups: batch axes in front of the rows; in the mixture of a slice the rows of all groups are one behind another.
     :param batch_size: number of rows evaluated at a time.
     :param keep: most numbers that mixtures may have in all to be kept after their first use.
     :param inputs: tensors that the mixtures depend on, which are asked whether they want gradients.
@@ -52,6 +53,7 @@ class Prediction(TorchDistribution):
         rows: int,
         event_shape: Size = Size(),
         *,
+        groups: Size = Size(),
         batch_size: int = 1000,
         keep: int = 20_000_000,
         inputs: Sequence[Tensor] = (),
@@ -60,11 +62,13 @@ class Prediction(TorchDistribution):
         self._inputs = tuple(inputs)
         self._seed = int(torch.randint(2**31 - 1, ()))
         self._kept: dict[int, Mixture] = {}
-        super().__init__(Size((rows,)), event_shape, validate_args=False)
+        self._count, self._groups = rows, groups
+        super().__init__(groups + (rows,), event_shape, validate_args=False)
 
     def __repr__(self) -> str:
         event = f", event_shape={tuple(self.event_shape)}" if self.event_shape else ""
-        return f"Prediction(rows={self.batch_shape[0]}{event})"
+        groups = f", groups={tuple(self._groups)}" if self._groups else ""
+        return f"Prediction(rows={self._count}{groups}{event})"
 
     @property
     def _is_differentiable(self) -> bool:
@@ -77,14 +81,14 @@ class Prediction(TorchDistribution):
             return self._kept[start]
         with torch.random.fork_rng(), torch.set_grad_enabled(wanted):
             torch.manual_seed(self._seed + start)
-            mixture = self._evaluate(slice(start, min(start + self._batch_size, self.batch_shape[0])))
+            mixture = self._evaluate(slice(start, min(start + self._batch_size, self._count)))
         size = (mixture.components.batch_shape + mixture.components.event_shape).numel()
-        if not wanted and size * self.batch_shape[0] // min(self._batch_size, self.batch_shape[0]) <= self._keep:
+        if not wanted and size * self._count // min(self._batch_size, self._count) <= self._keep:
             self._kept[start] = mixture
         return mixture
 
     def mixture(self) -> Mixture:
-        """Return the mixture of all rows at once, held in memory."""
+        """Return the mixture of all rows at once, held in memory; with groups, the rows of each batch group by group."""
         return join_rows([self._mixture(start) for start in self._starts()])
 
     def mixtures(self, value: Tensor) -> Iterator[tuple[Mixture, Tensor]]:
@@ -95,7 +99,7 @@ class Prediction(TorchDistribution):
         """
         self._check(value)
         for start in self._starts():
-            yield self._mixture(start), value[start : start + self._batch_size]
+            yield self._mixture(start), self._part(value, start)
 
     @property
     def is_discrete(self) -> bool:
@@ -108,16 +112,22 @@ class Prediction(TorchDistribution):
         return self._seed
 
     def _starts(self) -> range:
-        return range(0, self.batch_shape[0], self._batch_size)
+        return range(0, self._count, self._batch_size)
+
+    def _part(self, value: Tensor, start: int) -> Tensor:
+        """Return the values of a batch of rows, those of all groups one behind another."""
+        axis = len(self._groups)
+        part = value.narrow(axis, start, min(self._batch_size, self._count - start))
+        return part.flatten(0, axis) if axis else part
 
     def _rows(self, method: Callable[[Mixture, Any], Tensor], value: Tensor | None = None, axis: int = 0) -> Tensor:
         if value is not None:
             self._check(value)
         parts = []
         for start in self._starts():
-            part = None if value is None else value[start : start + self._batch_size]
-            parts.append(method(self._mixture(start), part))
-        return torch.cat(parts, axis)
+            result = method(self._mixture(start), None if value is None else self._part(value, start))
+            parts.append(result.unflatten(axis, (*self._groups, -1)) if self._groups else result)
+        return torch.cat(parts, axis + len(self._groups))
 
     def _check(self, value: Tensor) -> None:
         shape = self.batch_shape + self.event_shape

@@ -45,10 +45,12 @@ class Answer(NamedTuple):
 
     :ivar evaluate: gives the mixture of a slice of rows.
     :ivar event_shape: ``()`` or ``(D_out,)``.
+    :ivar groups: batch axes of groups, whose rows are one behind another in the mixture.
     """
 
     evaluate: Callable[[slice], Mixture]
     event_shape: Size
+    groups: Size = Size()
 
 
 @singledispatch

@@ -21,6 +21,7 @@ from pyro_dgp import (
     PredictiveLogLikelihood,
     SigmaPoints,
     Variational,
+    predict,
 )
 from tests.examples import OneLayer, TwoLayers, TwoSites
 
@@ -223,3 +224,37 @@ def test_float32_works():
     value = ELBO()(guide.model, guide)(x, y)
     value.backward()
     assert value.dtype == torch.float32 and torch.isfinite(value)
+
+
+@pytest.mark.parametrize("make", [OneLayer, TwoSites])
+def test_predictions_have_the_groups_in_front_and_are_those_of_each_group(make):
+    x, y = grouped()
+    guide = guided(Plated(make()), x, y, MonteCarlo(1))
+    new = torch.linspace(-2, 2, 7)[:, None]
+    targets = torch.randn(GROUPS, 7)
+    prediction = predict(guide, new, num_samples=4000, batch_size=3)
+    parts = [predict(part, new, num_samples=4000) for part in parts_of(guide, make, x, y)]
+    tolerance = {} if make is OneLayer else {"rtol": 0.1, "atol": 0.1}  # two sites: a layer of samples
+    assert prediction.batch_shape == (GROUPS, 7) and repr(prediction) == "Prediction(rows=7, groups=(3,))"
+    for figure in (
+        lambda p, i: p.mean if i is None else p.mean[i],
+        lambda p, i: p.variance if i is None else p.variance[i],
+        lambda p, i: p.quantile([0.1, 0.9]) if i is None else p.quantile([0.1, 0.9])[:, i],
+    ):
+        for group, part in enumerate(parts):
+            torch.testing.assert_close(figure(prediction, group), figure(part, None), **tolerance)
+    for group, part in enumerate(parts):
+        torch.testing.assert_close(prediction.log_prob(targets)[group], part.log_prob(targets[group]), **tolerance)
+    assert prediction.sample((5,)).shape == (5, GROUPS, 7)
+    with pytest.raises(ValueError, match="targets have shape .7,., the prediction .3, 7.: pass one target"):
+        prediction.log_prob(targets[0])
+
+
+def test_predictions_of_classes_and_of_two_layers_have_groups():
+    x, y = grouped()
+    guide = guided(Plated(OneLayer(likelihood=Bernoulli())), x, (y > 0).double())
+    assert predict(guide, x).probs.shape == (GROUPS, ROWS, 2)
+    deep = guided(Plated(TwoLayers(x)), x, y)
+    assert predict(deep, x).mean.shape == (GROUPS, ROWS)
+    with pytest.raises(ValueError, match="of a model with groups, predict the observation"):
+        predict(deep, x, site="h")
