@@ -10,6 +10,8 @@ from pyro.nn import PyroModule
 from pyro.nn.module import to_pyro_module_
 from torch import Tensor, nn
 
+from pyro_dgp.internal.assignment import CheckedModule
+
 #: Widths of the hidden layers, without the features.
 HIDDEN = (50, 20)
 #: Bound of a feature, in its initial standard deviations.
@@ -87,7 +89,7 @@ def _linear(inputs: int, outputs: int, nonlinearity: Literal["relu", "linear"]) 
     return layer
 
 
-class DeepKernel(PyroModule):
+class DeepKernel(CheckedModule):
     """A model of the features of the inputs, ``model(extractor(x), y)`` ([DSPP] 5.5; Wilson et al. 2016).
 
     Model and extractor are trained together: ``fit`` trains a deep kernel as it trains any model. A network other than
@@ -110,9 +112,18 @@ class DeepKernel(PyroModule):
 
     def __init__(self, extractor: nn.Module, model: nn.Module) -> None:
         super().__init__()
-        if not isinstance(extractor, PyroModule):
-            to_pyro_module_(extractor)
         self.extractor, self.model = extractor, model
+
+    def admit(self, name: str, value: Any) -> Any:
+        """Take a network as ``extractor``, and make it a Pyro module in place."""
+        if name == "extractor":
+            if not isinstance(value, nn.Module):
+                raise TypeError(
+                    f"the extractor of a DeepKernel is a torch.nn.Module, not {type(value).__name__}: give a network (N, D) -> (N, features)"
+                )
+            if not isinstance(value, PyroModule):
+                to_pyro_module_(value)
+        return value
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
         """Call the model on the features of ``x``."""

@@ -20,6 +20,7 @@ from pyro_dgp import (
     CompiledObjective,
     DeepKernel,
     FeatureExtractor,
+    FromFunction,
     GammaDivergence,
     GaussianProcess,
     InducingPoints,
@@ -103,12 +104,20 @@ def logit(x, y):
     return objective_of(OneLayer(likelihood=Bernoulli("logit")), x, y)
 
 
+def own_functions(x, y):
+    model = TwoLayers(x)
+    model.top.kernel = 2 * FromFunction(lambda x, z: (1 + x @ z.mT) ** 2) + RBF() + 0.5
+    model.top.mean = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
+    return objective_of(model, x, y)
+
+
 def exact(x, y):
     return MarginalLikelihood(OneLayer())
 
 
 OBJECTIVES = [
-    plain, sampled, three_layers, per_output, sigma_points, robust, amortized, priors, features, probit, logit, exact,
+    plain, sampled, three_layers, per_output, sigma_points, robust, amortized, priors, features, probit, logit, own_functions,
+    exact,
 ]  # fmt: skip
 
 
