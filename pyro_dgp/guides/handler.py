@@ -17,6 +17,7 @@ from pyro_dgp.guides.site_handler import SiteHandler
 from pyro_dgp.guides.sites import Message, is_random, require_all_groups, total_regularizer
 from pyro_dgp.guides.structure import ModelStructure
 from pyro_dgp.internal.errors import first_line
+from pyro_dgp.internal.plates import known_groups
 from pyro_dgp.internal.site_names import process_key
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.processes import FunctionMarginal, Process
@@ -40,7 +41,7 @@ class PassHandler(SiteHandler, AutoMessenger):
     def _run_model(self, run: GuidePass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._pass, self._outer_plates, self.args_kwargs = run, (), (args, kwargs)
         try:
-            with self:
+            with self, known_groups(() if self._structure is None else self._structure.group_plates):
                 self.model(*args, **kwargs)
         except RuntimeError as error:
             if run.propagation is not None and re.search(

@@ -22,6 +22,7 @@ class ModelStructure:
     :ivar local: by name, shapes of the latent sites, besides GPs, that have a value for each row of the data.
     :ivar responses: names of the observation sites.
     :ivar data_plates: names of the plates that hold the rows of the data.
+    :ivar group_plates: names of the plates around Gaussian processes, each index of which has a function of its own.
     :ivar without_rows: names of the sites whose shape does not follow the rows of the data.
     """
 
@@ -30,6 +31,7 @@ class ModelStructure:
     responses: frozenset[str]
     data_plates: frozenset[str]
     without_rows: frozenset[str]
+    group_plates: frozenset[str]
 
     @classmethod
     def of(cls, trace: Trace, gps: Sequence[tuple[str, FunctionPrior]], dependence: RowDependence) -> ModelStructure:
@@ -41,7 +43,22 @@ class ModelStructure:
             axes[site["name"]] = len(site["fn"].batch_shape)
             if site["name"] in dependence.sites and site["name"] not in responses:
                 local[site["name"]] = tuple(site["fn"].shape())
-        return cls(axes, local, frozenset(responses), frozenset(dependence.plates), frozenset(dependence.others))
+        around = [
+            frame.name
+            for site in trace.nodes.values()
+            if is_random(site) and (_is_function(site) or is_observation(site))
+            for frame in site["cond_indep_stack"]
+            if frame.vectorized
+        ]
+        groups = frozenset(around) - dependence.plates
+        return cls(
+            axes,
+            local,
+            frozenset(responses),
+            frozenset(dependence.plates),
+            frozenset(dependence.others),
+            groups,
+        )
 
     def axes_of(self, name: str) -> int:
         """Return the number of batch axes of a site that is no GP; raise for one that ``initialize`` did not meet."""
@@ -59,13 +76,14 @@ class ModelStructure:
             "plates": sorted(self.data_plates),
             "response": sorted(self.responses),
             "without_rows": sorted(self.without_rows),
+            "groups": sorted(self.group_plates),
         }
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> ModelStructure:
         """Read the structure from the values that :meth:`to_state` returned."""
         local = {name: tuple(shape) for name, shape in state["local"].items()}
-        names = (frozenset(state[key]) for key in ("response", "plates", "without_rows"))
+        names = (frozenset(state[key]) for key in ("response", "plates", "without_rows", "groups"))
         return cls(dict(state["axes"]), local, *names)
 
 

@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 from pyro.poutine.runtime import get_plates
+
+_GROUPS: ContextVar[Collection[str]] = ContextVar("group plates", default=())
+
+
+@contextmanager
+def known_groups(names: Collection[str]) -> Iterator[None]:
+    """A scope in which plates of these names hold groups, however many rows there are."""
+    token = _GROUPS.set(names)
+    try:
+        yield
+    finally:
+        _GROUPS.reset(token)
 
 
 def refuse_data_plate(rows: int, what: str) -> None:
@@ -11,6 +27,8 @@ def refuse_data_plate(rows: int, what: str) -> None:
     :param what: the statement, with its number of rows, for the message.
     """
     for frame in get_plates():
+        if frame.name in _GROUPS.get():
+            continue
         if frame.size == rows > 1 and frame.vectorized and "particles" not in frame.name:
             raise ValueError(
                 f"{what} stands inside the plate {frame.name!r} of {rows}: its rows are an event "

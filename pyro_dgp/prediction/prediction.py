@@ -63,7 +63,7 @@ class Prediction(TorchDistribution):
         self._seed = int(torch.randint(2**31 - 1, ()))
         self._kept: dict[int, Mixture] = {}
         self._count, self._groups = rows, groups
-        super().__init__(groups + (rows,), event_shape, validate_args=False)
+        super().__init__((*groups, rows), event_shape, validate_args=False)
 
     def __repr__(self) -> str:
         event = f", event_shape={tuple(self.event_shape)}" if self.event_shape else ""
