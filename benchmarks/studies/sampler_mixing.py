@@ -88,13 +88,13 @@ def yacht(folder: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return part.x_train[rows], part.y_train[rows], part.x_test, part.y_test
 
 
-def judged(model: Any, chains: Any, data: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[np.ndarray, list[float]]:
+def judged(chains: Any, data: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[np.ndarray, list[float]]:
     """Compute the judged quantities.
 
     :return: mean log density of the test rows and predictive means of each draw, ``(chains, draws, 1 + N)``; and the NLL of each
         chain's mixture, nats per row.
     """
-    x, y, new, target = data
+    _, _, new, target = data
     count, draws = next(iter(chains.draws.values())).shape[:2]
     torch.manual_seed(0)
     mixture = predict(chains, new, num_samples=count * draws).mixture()
@@ -171,7 +171,7 @@ def sample(
         processes=arguments.processes,
         folder=folder,
     )
-    values, nll = judged(model, chains, data)
+    values, nll = judged(chains, data)
     row = {
         "problem": arguments.problem,
         "sampler": name,

@@ -238,7 +238,8 @@ def row_terms(
         if isinstance(fn, torch.distributions.Independent) and not plates:
             check_target(value, fn.event_shape, value)
             terms = plain(fn.base_dist, value)
-            terms = terms.sum(tuple(range(-fn.reinterpreted_batch_ndims + 1, 0))) if len(fn.event_shape) > 1 else terms
+            outputs = tuple(range(-fn.reinterpreted_batch_ndims + 1, 0))
+            terms = terms.sum(outputs) if outputs else terms  # the sum over no axes would be the sum over all
         else:
             terms = unmasked(plain(fn, value), site)
     if not weighted.record(site).carried:

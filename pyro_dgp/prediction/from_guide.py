@@ -49,7 +49,11 @@ def answer_from_guide(guide: Variational, request: Request, states: Sequence[Sta
     with torch.no_grad(), _own_parameters(guide):
         first = _pass(guide, first_row, MonteCarlo(1), {})
         sites = sites_of(first.trace)
-        name = one_name(sites, request.site, [name for name, site in sites.items() if _is_response(guide, site)])
+        responses = [name for name, site in sites.items() if _is_response(guide, site)]
+        unseen = [
+            name for name in responses if not sites[name]["is_observed"]
+        ]  # the others the model observes by itself
+        name = one_name(sites, request.site, unseen or responses)
         drawn = name in guide.global_latents
         if request.wants_gradients:
             _require_differentiable(guide, first, name)

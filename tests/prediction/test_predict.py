@@ -233,6 +233,21 @@ def test_a_latent_value_of_each_row_has_its_distribution_at_new_rows(local):
     assert predict(draws, x[:3]).mean.shape == (3,)
 
 
+def test_what_a_model_observes_by_itself_is_not_what_is_predicted(local):
+    class Measured(OneLayer):
+        def forward(self, x, y=None):
+            mu = pyro.sample("mu", dist.Normal(0.0, 1.0))
+            pyro.sample("z", dist.Normal(mu, 1.0).expand([5]).to_event(1), obs=torch.zeros(5))
+            return super().forward(x, y)
+
+    x, y = regression(10)
+    draws = {"mu": torch.randn(4)}
+    for fitted in (guide_of(Measured(), x, y), PosteriorDraws(Measured(), draws, (x, y))):
+        assert predict(fitted, x).mean.shape == (10,)
+        again = predict(fitted, x, site="z")
+        torch.testing.assert_close(again.mean, again.mean[0, 0].expand(10, 5))
+
+
 def test_what_no_prediction_can_be_made_of_is_said(local):
     class Total(TwoSites):
         def forward(self, x, y=None):

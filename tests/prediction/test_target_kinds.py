@@ -11,6 +11,7 @@ from pyro import distributions as dist
 from pyro.nn import PyroModule
 
 from pyro_dgp import (
+    ELBO,
     RBF,
     Bernoulli,
     GaussianProcess,
@@ -21,6 +22,7 @@ from pyro_dgp import (
     Prediction,
     Variational,
     coverage,
+    fit,
     pit,
     predict,
     scores,
@@ -77,6 +79,18 @@ def test_the_probabilities_of_classes_are_those_of_the_mixture(local, kind):
             else torch.stack([(draw == c).double().mean(0) for c in range(3)], -1)
         )
         torch.testing.assert_close(shares, probs, atol=0.04, rtol=0)
+
+
+def test_a_guide_learns_classes_that_are_vectors_as_it_learns_their_numbers(local):
+    x, _ = regression(12)
+    y = torch.randint(3, (12,))
+    losses = []
+    for kind, target in (("Categorical", y), ("OneHotCategorical", torch.eye(3)[y])):
+        torch.manual_seed(0)
+        guide = Variational(Classes(kind), InducingPoints(5), MonteCarlo(4))
+        guide.initialize(x, target)
+        losses.append(fit(ELBO(12)(guide.model, guide), x, target, steps=3, batch_size=5).losses)
+    assert losses[0] == pytest.approx(losses[1])
 
 
 def test_figures_that_classes_do_not_have_are_refused_in_one_sentence():
