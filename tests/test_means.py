@@ -121,7 +121,8 @@ def test_a_function_or_network_is_the_mean(function, expected):
         torch.testing.assert_close(prior.unwhiten(torch.zeros(shape)), expected(x))
 
 
-WEIGHT, BIAS = torch.tensor([[1.0, -2.0], [0.5, 3.0]]).double(), torch.tensor([0.1, 0.2]).double()
+WEIGHT: torch.Tensor = torch.tensor([[1.0, -2.0], [0.5, 3.0]]).double()
+BIAS: torch.Tensor = torch.tensor([0.1, 0.2]).double()
 
 
 @pytest.mark.parametrize("scope", ["module", "store"])

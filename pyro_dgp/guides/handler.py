@@ -8,7 +8,8 @@ from typing import Any, cast
 import torch
 from pyro.infer.autoguide.effect import AutoMessenger
 from pyro.nn import PyroModule
-from torch import Tensor
+from pyro.poutine.trace_struct import Trace
+from torch import Tensor, nn
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.guide_pass import GuidePass, SiteRecord
@@ -17,8 +18,9 @@ from pyro_dgp.guides.site_handler import SiteHandler
 from pyro_dgp.guides.sites import Message, is_random, require_all_groups, total_regularizer
 from pyro_dgp.guides.structure import ModelStructure
 from pyro_dgp.internal.errors import first_line
+from pyro_dgp.internal.parameters import modules_of
 from pyro_dgp.internal.plates import known_groups
-from pyro_dgp.internal.site_names import process_key
+from pyro_dgp.internal.site_names import is_inside_observation, process_key
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.processes import FunctionMarginal, Process
 from pyro_dgp.processes.whitened import WhitenedProcess
@@ -37,6 +39,7 @@ class PassHandler(SiteHandler, AutoMessenger):
     _latent_guides: LatentGuides
     _structure: ModelStructure | None
     _pass: GuidePass
+    _modules_of_model: tuple[nn.Module, ...]
 
     def _run_model(self, run: GuidePass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._pass, self._outer_plates, self.args_kwargs = run, (), (args, kwargs)
@@ -55,6 +58,27 @@ class PassHandler(SiteHandler, AutoMessenger):
         finally:
             self._pass = GuidePass()
             del self._outer_plates, self.args_kwargs
+
+    @property
+    def model_modules(self) -> tuple[nn.Module, ...]:
+        """Modules that the model runs: the model itself, or those that a function or a handler around a model names."""
+        if not self._modules_of_model:
+            self._modules_of_model = tuple(modules_of(self.model))
+        return self._modules_of_model
+
+    def deviations(self, trace: Trace) -> Tensor | None:
+        """Return the standardised deviations of the hyperparameters in a trace of this guide; ``None`` if it has none."""
+        return self._latent_guides.deviations(trace)
+
+    @property
+    def is_initialized(self) -> bool:
+        """Whether :meth:`initialize` has created the processes."""
+        return self._structure is not None
+
+    @property
+    def hidden(self) -> list[str]:
+        """Names of the GP sites that the propagation carries, as ``initialize`` met them."""
+        return [key for key in self.processes._modules if not is_inside_observation(key)]
 
     def require_initialized(self) -> None:
         """Raise if ``initialize`` has not been called."""

@@ -11,7 +11,6 @@ from pyro.infer.autoguide.effect import AutoMessenger
 from pyro.infer.autoguide.utils import deep_setattr
 from pyro.nn import PyroModule, pyro_method
 from pyro.poutine import block
-from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
@@ -171,7 +170,9 @@ class Variational(PassHandler):
         for key, prior in gps:
             deviations = self._latent_guides.num_deviations(names[: names.index(site_of(key))])
             if deviations:
-                process = family_of(self._families, key).coupled(self._process(key), prior, key not in top, deviations)
+                process = family_of(self._families, key).coupled(
+                    self._process(key), prior, hidden=key not in top, deviations=deviations
+                )
                 setattr(self.processes, key, process)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
@@ -230,27 +231,6 @@ class Variational(PassHandler):
         self._run_model(run, args, kwargs)
         assert run.propagation is not None
         return WeightedTrace(self.trace, run.propagation.log_weights(next(self.processes.parameters())))
-
-    @property
-    def model_modules(self) -> tuple[nn.Module, ...]:
-        """Modules that the model runs: the model itself, or those that a function or a handler around a model names."""
-        if not self._modules_of_model:
-            self._modules_of_model = tuple(modules_of(self.model))
-        return self._modules_of_model
-
-    def deviations(self, trace: Trace) -> Tensor | None:
-        """Return the standardised deviations of the hyperparameters in a trace of this guide; ``None`` if it has none."""
-        return self._latent_guides.deviations(trace)
-
-    @property
-    def is_initialized(self) -> bool:
-        """Whether :meth:`initialize` has created the processes."""
-        return self._structure is not None
-
-    @property
-    def hidden(self) -> list[str]:
-        """Names of the GP sites that the propagation carries, as ``initialize`` met them."""
-        return [key for key in self.processes._modules if not is_inside_observation(key)]
 
     @property
     def global_latents(self) -> list[str]:

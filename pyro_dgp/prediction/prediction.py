@@ -99,7 +99,7 @@ class Prediction(TorchDistribution):
         """
         self._check(value)
         for start in self._starts():
-            yield self._mixture(start), self._part(value, start)
+            yield self._mixture(start), _part(value, slice(start, start + self._batch_size), len(self._groups))
 
     @property
     def is_discrete(self) -> bool:
@@ -114,18 +114,15 @@ class Prediction(TorchDistribution):
     def _starts(self) -> range:
         return range(0, self._count, self._batch_size)
 
-    def _part(self, value: Tensor, start: int) -> Tensor:
-        """Return the values of a batch of rows, those of all groups one behind another."""
-        axis = len(self._groups)
-        part = value.narrow(axis, start, min(self._batch_size, self._count - start))
-        return part.flatten(0, axis) if axis else part
-
     def _rows(self, method: Callable[[Mixture, Any], Tensor], value: Tensor | None = None, axis: int = 0) -> Tensor:
         if value is not None:
             self._check(value)
         parts = []
         for start in self._starts():
-            result = method(self._mixture(start), None if value is None else self._part(value, start))
+            result = method(
+                self._mixture(start),
+                None if value is None else _part(value, slice(start, start + self._batch_size), len(self._groups)),
+            )
             parts.append(result.unflatten(axis, (*self._groups, -1)) if self._groups else result)
         return torch.cat(parts, axis + len(self._groups))
 
@@ -219,3 +216,9 @@ class Prediction(TorchDistribution):
         :raises ImportError: without scoringrules, which the extra ``compare`` installs.
         """
         return self._rows(lambda mixture, part: mixture.crps(part), value)
+
+
+def _part(value: Tensor, rows: slice, axis: int) -> Tensor:
+    """Return the values of a batch of rows, those of all groups, the axes before ``axis``, one behind another."""
+    part = value[(slice(None),) * axis + (rows,)]
+    return part.flatten(0, axis) if axis else part

@@ -39,7 +39,7 @@ class ProcessFamily(ABC):
     def create(self, prior: FunctionPrior, hidden: bool) -> Process:
         """Create a process, initialised at the prior's inputs ``(N, D)``; ``hidden`` is true for layers below the top."""
 
-    def coupled(self, process: Process, prior: FunctionPrior, hidden: bool, deviations: int) -> Process:
+    def coupled(self, process: Process, prior: FunctionPrior, *, hidden: bool, deviations: int) -> Process:
         """Return a process that moves with hyperparameters that have a posterior; by default one that does not move.
 
         :param process: what :meth:`create` returned.

@@ -77,7 +77,7 @@ class InducingPoints(ProcessFamily):
             process.couple(weights.shape[-1])
         return process
 
-    def coupled(self, process: Process, prior: FunctionPrior, hidden: bool, deviations: int) -> Process:
+    def coupled(self, process: Process, prior: FunctionPrior, *, hidden: bool, deviations: int) -> Process:
         """See :class:`ProcessFamily`: pseudo-targets for a full covariance, else a mean that moves."""
         assert isinstance(process, InducingPointProcess)
         if self.covariance != "full":

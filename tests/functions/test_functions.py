@@ -44,7 +44,7 @@ def shaken(guide):
     torch.manual_seed(5)
     with torch.no_grad():
         for process in guide.processes.children():
-            process.whitened_mean += torch.randn_like(process.whitened_mean)
+            process.whitened_mean = process.whitened_mean.detach() + torch.randn_like(process.whitened_mean)
             if process.covariance == "full":
                 process.whitened_scale.copy_(0.5 * torch.randn_like(process.whitened_scale))
             elif process.covariance == "diagonal":

@@ -106,8 +106,8 @@ def logit(x, y):
 
 def own_functions(x, y):
     model = TwoLayers(x)
-    model.top.kernel = 2 * FromFunction(lambda x, z: (1 + x @ z.mT) ** 2) + RBF() + 0.5
-    model.top.mean = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
+    model.top.kernel = 2 * FromFunction(lambda x, z: (1 + x @ z.mT) ** 2) + RBF() + 0.5  # type: ignore[assignment]
+    model.top.mean = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))  # type: ignore[assignment]
     return objective_of(model, x, y)
 
 
