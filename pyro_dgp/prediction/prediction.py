@@ -19,12 +19,10 @@ class Prediction(TorchDistribution):
     on. Moments and scores are computed in batches of rows, so that memory does not grow with N. All methods use one seed
     and see the same mixture.
 
-    A row is evaluated at its first use, with the parameters of that time: compute the moments and scores that you need
-    before you train further.
+    A row is evaluated at its first use, with the parameters of that time: compute what you need before you train further.
 
-    Where an input wants gradients (``x.requires_grad``), moments, ``log_prob``, ``cdf``, ``quantile`` and ``rsample`` are
-    differentiable in it; quantiles once, by the implicit function theorem. Each figure then has a graph of its own, and
-    nothing is kept: a mixture is evaluated again for each.
+    Where an input wants gradients (``x.requires_grad``), moments, ``log_prob``, ``cdf``, ``quantile`` (once) and ``rsample``
+    are differentiable in it. Each figure then has a graph of its own, and a mixture is evaluated again for each.
 
     :param evaluate: gives the mixture of a slice of rows.
     :param rows: N.
@@ -67,8 +65,7 @@ class Prediction(TorchDistribution):
 
     def __repr__(self) -> str:
         event = f", event_shape={tuple(self.event_shape)}" if self.event_shape else ""
-        groups = f", groups={tuple(self._groups)}" if self._groups else ""
-        return f"Prediction(rows={self._count}{groups}{event})"
+        return f"Prediction(rows={self._count}{f', groups={tuple(self._groups)}' if self._groups else ''}{event})"
 
     @property
     def _is_differentiable(self) -> bool:
@@ -88,7 +85,7 @@ class Prediction(TorchDistribution):
         return mixture
 
     def mixture(self) -> Mixture:
-        """Return the mixture of all rows at once, held in memory; with groups, the rows of each batch group by group."""
+        """Return the mixture of all rows at once; with groups, the rows of each batch group by group."""
         return join_rows([self._mixture(start) for start in self._starts()])
 
     def mixtures(self, value: Tensor) -> Iterator[tuple[Mixture, Tensor]]:
