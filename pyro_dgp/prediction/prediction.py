@@ -15,9 +15,9 @@ from pyro_dgp.prediction.mixture import Mixture, join_rows
 class Prediction(TorchDistribution):
     """The predictive distribution at N test rows: for each row the full mixture over components and posterior draws.
 
-    It has batch shape ``(N,)``, or ``(*groups, N)`` for a model with groups, and event shape ``()`` or ``(D_out,)``, in units of the targets that the model was trained
-    on. Moments and scores are computed in batches of rows, so that memory does not grow with N. All methods use one seed
-    and see the same mixture.
+    Its batch shape is ``(N,)``, or ``(*groups, N)`` for a model with groups, its event shape ``()`` or ``(D_out,)``, in
+    units of the targets in training. Figures are computed in batches of rows, so that memory does not grow with N. All
+    methods use one seed and see the same mixture.
 
     A row is evaluated at its first use, with the parameters of that time: compute what you need before you train further.
 
@@ -30,7 +30,7 @@ class Prediction(TorchDistribution):
     :param groups: batch axes in front of the rows; in the mixture of a slice the rows of all groups are one behind another.
     :param batch_size: number of rows evaluated at a time.
     :param keep: most numbers that mixtures may have in all to be kept after their first use.
-    :param inputs: tensors that the mixtures depend on, which are asked whether they want gradients.
+    :param inputs: tensors that the mixtures depend on, asked whether they want gradients.
 
     >>> import pyro.distributions as dist, torch
     >>> from pyro_dgp import Mixture, Prediction
