@@ -16,8 +16,7 @@ class Prediction(TorchDistribution):
     """The predictive distribution at N test rows: for each row the full mixture over components and posterior draws.
 
     Its batch shape is ``(N,)``, or ``(*groups, N)`` for a model with groups, its event shape ``()`` or ``(D_out,)``, in
-    units of the targets in training. Figures are computed in batches of rows, so that memory does not grow with N. All
-    methods use one seed and see the same mixture.
+    units of the targets in training. Memory does not grow with N. All methods use one seed and see the same mixture.
 
     A row is evaluated at its first use, with the parameters of that time: compute what you need before you train further.
 
