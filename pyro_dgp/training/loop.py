@@ -235,7 +235,12 @@ def check_data(x: Tensor, y: Tensor) -> None:
         if not bool(torch.isfinite(values).all()):
             raise ValueError(f"{name} holds NaN or infinity: drop or fill such rows before training")
     if len(x) != len(y):
-        raise ValueError(f"x has {len(x)} rows and y has {len(y)}: pass a target for each row")
+        remedy = (
+            "train groups, y (groups, N), by SVI or a loop of your own"
+            if y.shape[-1] == len(x)
+            else "pass a target for each row"
+        )
+        raise ValueError(f"x has {len(x)} rows and y has {len(y)}: {remedy}")
 
 
 def training_rows(x: Tensor, y: Tensor, arguments: Mapping[str, Any]) -> RowArguments:

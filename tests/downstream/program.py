@@ -28,6 +28,7 @@ from pyro_dgp import (
     Validation,
     Variational,
     WhitenedNUTS,
+    compare,
     coverage,
     fit,
     fit_validated,
@@ -91,6 +92,15 @@ def by_sampling(x: Tensor, y: Tensor, draws: int) -> Prediction:
     return prediction
 
 
+def by_comparison(x: Tensor, y: Tensor) -> Prediction:
+    """The user's model through a comparison; its fit predicts in the target's units."""
+    settings = Settings(inducing=5, samples=2, epochs=1)
+    result = compare(TwoLayer, x, y, methods=["dsvi"], settings=settings, say=lambda sentence: None)
+    row: dict[str, object] = result.rows[0]
+    assert row["method"] == "dsvi" and len(str(result)) > 0
+    return result["dsvi"].predict(x).standardised
+
+
 def judge(prediction: Prediction, y: Tensor) -> dict[str, float]:
     """Scores, calibration, quantiles."""
     low, high = prediction.quantile([0.05, 0.95])
@@ -107,7 +117,12 @@ def main(steps: int = 1000, draws: int = 100) -> list[dict[str, float]]:
     y = torch.sign(x[:, 0]) + 0.1 * torch.randn(30)
     settings = Settings(layers=2, width=1)
     assert METHODS["dsvi"].layers(settings) == 2 and NOISE_FLOOR > 0
-    fits = (by_variational_inference(x, y, steps), by_a_predictive_loss(x, y, steps), by_sampling(x, y, draws))
+    fits = (
+        by_variational_inference(x, y, steps),
+        by_a_predictive_loss(x, y, steps),
+        by_sampling(x, y, draws),
+        by_comparison(x, y),
+    )
     return [judge(prediction, y) for prediction in fits]
 
 

@@ -14,7 +14,7 @@ ROOT = Path(pyro_dgp.__file__).parents[1]
 
 def test_the_program_runs():
     rows = program.main(steps=3, draws=4)
-    assert len(rows) == 3 and all(math.isfinite(figure) for row in rows for figure in row.values())
+    assert len(rows) == 4 and all(math.isfinite(figure) for row in rows for figure in row.values())
 
 
 def test_the_program_passes_mypy_strict(tmp_path):
