@@ -177,7 +177,7 @@ class FunctionPrior(TorchDistribution):
         self.x, self.covariance, self.mean_function = x, covariance, mean_function
         self.num_outputs, self.jitter, self.name = num_outputs, jitter, name
         self._factor: Tensor | None = None
-        super().__init__(x.shape[:-2], Size((x.shape[-2], num_outputs)), validate_args=False)
+        super().__init__(Size(x.shape[:-2]), Size((x.shape[-2], num_outputs)), validate_args=False)
 
     @property
     def support(self) -> constraints.Constraint:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
+from pyro.distributions import Unit
 from pyro.nn import PyroModule
 from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
@@ -106,6 +107,8 @@ def warn_of_scales(x: Tensor, observed: Mapping[str, Tensor]) -> None:
         )
     for name, value in observed.items():
         value = value.detach()
+        if not value.numel():
+            continue
         mean, scale = float(value.mean()), float(value.std(correction=0))
         if max(abs(mean), scale) > _FAR:
             warnings.warn(
@@ -135,6 +138,29 @@ def require_kernel_fits(key: str, prior: FunctionPrior) -> None:
         prior.covariance.matrix(prior.x[..., :1, :].unsqueeze(-3))
     except ValueError as error:
         raise ValueError(f"at the Gaussian process {key!r}, {error}") from error
+
+
+def require_served(sites: Iterable[Message]) -> None:
+    """Raise for a ``pyro.factor``, whose rows nobody knows, and for a discrete latent site."""
+    for site in sites:
+        name, fn = site["name"], site["fn"]
+        if isinstance(fn, Unit):
+            raise ValueError(
+                f"the factor {name!r} is a number without rows, so that no loss can weight it and no prediction knows its target: write "
+                f"pyro.sample({name!r}, distribution, obs=y) in its place"
+            )
+        if not site["is_observed"] and is_discrete(fn):
+            raise ValueError(
+                f"the latent site {name!r} is discrete, which no normal approximates: sum it out in the model, as in MixtureSameFamily"
+            )
+
+
+def is_discrete(fn: Any) -> bool:
+    """Tell whether a distribution is over classes or counts; one that does not say is not."""
+    try:
+        return bool(fn.has_enumerate_support or fn.support.is_discrete)
+    except (AttributeError, NotImplementedError):
+        return False
 
 
 def require_groups(key: str, process: Process, prior: FunctionPrior) -> None:

@@ -28,6 +28,7 @@ from pyro_dgp.guides.sites import (
     require_finite,
     require_groups,
     require_kernel_fits,
+    require_served,
     warn_of_scales,
     warn_of_unread_priors,
 )
@@ -147,6 +148,9 @@ class Variational(PassHandler):
     def _create_latents(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Create the posteriors of latent sites that are no GP, and try their networks."""
         guides, latent = self._latent_guides, latent_sites(self.trace)
+        require_served(
+            [*latent, *(site for site in self.trace.nodes.values() if is_random(site) and site["is_observed"])]
+        )
         observed = [site["value"] for site in self.trace.nodes.values() if is_random(site) and site["is_observed"]]
         for site in latent:
             name, prior = site["name"], site["fn"]

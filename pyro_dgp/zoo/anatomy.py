@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.site_handler import Message, SiteHandler
-from pyro_dgp.guides.sites import is_random, is_real
+from pyro_dgp.guides.sites import is_discrete, is_random, is_real
 from pyro_dgp.internal.parameters import evaluating, module_local_parameters
 from pyro_dgp.internal.site_names import is_inside_observation, process_key
 from pyro_dgp.likelihoods import Observation
@@ -111,7 +111,7 @@ def anatomy_of(model: nn.Module, x: Tensor, y: Tensor | None) -> Anatomy:
         hidden=tuple(name for name in names if name not in top),
         sampled=tuple(sites.sampled),
         latents=tuple(sites.latents),
-        discrete=tuple(name for name, fn in sites.latents.items() if _is_discrete(fn)),
+        discrete=tuple(name for name, fn in sites.latents.items() if is_discrete(fn)),
         observed=tuple(sites.observed),
         response=response,
         is_real=response is None or is_real(sites.observed[response][1]),
@@ -139,10 +139,3 @@ def _response(observed: dict[str, tuple[Any, Any]], y: Tensor | None) -> str | N
 
 def _equal(value: Tensor, y: Tensor | None) -> bool:
     return y is not None and value.numel() == y.numel() and torch.equal(value.reshape(-1), y.reshape(-1))
-
-
-def _is_discrete(fn: Any) -> bool:
-    try:
-        return bool(fn.has_enumerate_support or fn.support.is_discrete)
-    except (AttributeError, NotImplementedError):
-        return False

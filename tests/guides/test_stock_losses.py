@@ -86,3 +86,31 @@ def test_a_data_plate_around_function_values_is_refused():
             guided(Idiom(subsample), x, y)
         with pytest.raises(ValueError, match="move the sample statement out of the data plate"):
             Idiom(subsample)(x, y)
+
+
+def test_a_factor_and_a_discrete_latent_site_are_refused_with_the_remedy():
+    class Factor(TwoSites):
+        def forward(self, x, y=None):
+            f = pyro.sample("f", self.gp(x))
+            if y is not None:
+                pyro.factor("y", dist.Normal(f[..., 0], 0.1).log_prob(y).sum(-1))
+
+    class Discrete(OneLayer):
+        def forward(self, x, y=None):
+            z = pyro.sample("z", dist.Bernoulli(0.5), infer={"enumerate": "parallel"})
+            return super().forward(x + z, y)
+
+    x, y = regression(12)
+    with pytest.raises(ValueError, match=r"the factor 'y' is a number without rows, .* write pyro.sample\('y'"):
+        guided(Factor(), x, y)
+    with pytest.raises(ValueError, match="the latent site 'z' is discrete, which no normal approximates: sum it out"):
+        guided(Discrete(), x, y)
+
+
+def test_dependencies_of_a_model_are_found():
+    x, y = regression(12)
+    found = pyro.infer.inspect.get_dependencies(TwoLayers(x), (x, y))
+    assert found["posterior_dependencies"] == {"h": {"h": set(), "y": set()}}
+    guide = guided(TwoLayers(x), x, y)
+    with pytest.raises(ValueError, match="a stock loss asked for the log_prob of an observation"):
+        pyro.infer.inspect.get_dependencies(guide, (x, y))
