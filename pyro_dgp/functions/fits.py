@@ -202,18 +202,21 @@ class GuideFit(Fit):
             )
 
 
-class _Moved:
+class _Moved(Process):
     """A process at given deviations of the hyperparameters, with which it moves."""
 
     def __init__(self, process: WhitenedProcess, deviations: Tensor) -> None:
-        self.process, self.deviations = process, deviations
+        super().__init__()
+        self._held = (process, deviations)  # not a part: the process belongs to its guide
 
-    def __call__(self, prior: FunctionPrior, at: Tensor | None = None) -> FunctionMarginal:
-        marginal: FunctionMarginal = self.process(prior, at, self.deviations)
+    def forward(self, prior: FunctionPrior, at: Tensor | None = None) -> FunctionMarginal:
+        process, deviations = self._held
+        marginal: FunctionMarginal = process(prior, at, deviations)
         return marginal
 
-    def known_values(self, prior: FunctionPrior, num_draws: int) -> KnownValues:
-        return self.process.known_values(prior, num_draws, self.deviations)
+    def known_values(self, prior: FunctionPrior, num_draws: int, deviations: Tensor | None = None) -> KnownValues:
+        process, own = self._held
+        return process.known_values(prior, num_draws, own)
 
 
 def _moved(processes: Mapping[str, Process], deviations: Tensor | None) -> dict[str, Process]:
@@ -221,7 +224,7 @@ def _moved(processes: Mapping[str, Process], deviations: Tensor | None) -> dict[
     if deviations is None:
         return dict(processes)
     return {
-        key: cast(Process, _Moved(process, deviations.detach()))
+        key: _Moved(process, deviations.detach())
         if isinstance(process, WhitenedProcess) and process.num_deviations
         else process
         for key, process in processes.items()

@@ -126,7 +126,7 @@ class Loss(PyroELBO):  # type: ignore[misc]
                 "the model of the loss is not the guide's: the guide would run its own and ignore this one; "
                 "build the guide on the very object that the loss gets (a conditioned or reparameterised model is another)"
             )
-        require_own_parameters(guide, *guide.model_modules)
+        require_own_parameters(*guide.model_modules, guide)
 
     def _weight(self, site: Site, structure: ModelStructure) -> float | Tensor:
         """Return num_data over the number of rows of the site, times the scale of the site's plates.

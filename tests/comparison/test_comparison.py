@@ -276,7 +276,7 @@ def bad_inputs(folder):
         "there is no kernel 'rbff'": ["--kernel", "rbff"],
         "layers must be at least 1": ["--layers", "0"],
         "epochs must be at least 1": ["--epochs", "-3"],
-        "learning-rate must be a positive number": ["--learning-rate", "nan"],
+        "learning_rate must be a positive number": ["--learning-rate", "nan"],
         "beta must be at least 0": ["--beta", "nan"],
         "threads must be at least 1": ["--threads", "0"],
         "split must be at least 0": ["--split", "-1"],

@@ -229,6 +229,7 @@ def test_a_model_is_trained_on_the_row_arguments_of_a_stream(tmp_path):
     np.save(tmp_path / "offset.npy", 2 * x[:, 0])
     stream = NumpyStream(tmp_path / "x.npy", tmp_path / "y.npy", 16, rows=[tmp_path / "offset.npy"])
     guide = Variational(Shifted(), InducingPoints(5), MonteCarlo(1))
-    guide.initialize(*stream.sample(30))
+    with pytest.warns(UserWarning, match="standardise inputs"):
+        guide.initialize(*stream.sample(30))
     result = fit_stream(ELBO(100)(guide.model, guide), stream, steps=3, batch_size=20, sign=-1.0)
     assert len(result.losses) == 3

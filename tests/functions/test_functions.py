@@ -44,7 +44,11 @@ def shaken(guide):
     torch.manual_seed(5)
     with torch.no_grad():
         for process in guide.processes.children():
-            process.whitened_mean = process.whitened_mean.detach() + torch.randn_like(process.whitened_mean)
+            name = "whitened_mean" if hasattr(process, "whitened_mean") else "pseudo_targets"
+            value = getattr(process, name).detach()
+            setattr(process, name, value + torch.randn_like(value))
+            if process.num_deviations:
+                process.latent_weights = torch.randn_like(process.latent_weights)
             if process.covariance == "full":
                 process.whitened_scale.copy_(0.5 * torch.randn_like(process.whitened_scale))
             elif process.covariance == "diagonal":
@@ -367,7 +371,7 @@ def test_equal_draws_of_mcmc_have_functions_of_their_own():
 def test_states_of_a_guide_serve_functions_of_their_own():
     x, y = regression(12)
     guide = guide_for(TwoLayers(x), x, y, InducingPoints(6, "delta"))
-    name = "processes.h.whitened_mean"
+    name = "processes.h.whitened_mean_unconstrained"
     states = [{name: 3 * torch.randn_like(guide.get_parameter(name))} for _ in range(3)]
     values = draw_functions(guide, 6, seed=0, site="h", states=states)(GRID)
     before = guide.get_parameter(name).clone()

@@ -131,7 +131,7 @@ def test_predictions_with_a_network_of_all_rows_do_not_depend_on_their_order():
     model = Shift()
     guide = Variational(model, InducingPoints(4), MonteCarlo(1), networks={"b": OfAll()})
     guide.initialize(x, y)
-    getattr(guide.processes, "y/f").whitened_mean.data.normal_()
+    getattr(guide.processes, "y/f").pseudo_targets.data.normal_()
     torch.manual_seed(0)
     forwards = predict(guide, x, num_hyperparameter_draws=200).mean
     torch.manual_seed(0)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from pyro import distributions as dist
 from pyro.infer import SVI, TraceMeanField_ELBO
-from pyro.nn import PyroModule, PyroSample
-from torch.distributions import Normal, kl_divergence
+from pyro.nn import PyroModule, PyroParam, PyroSample
+from torch.distributions import Normal, constraints, kl_divergence
 
 from pyro_dgp import (
     ELBO,
@@ -587,7 +587,7 @@ def test_batched_kernel_parameters_are_refused():
     x = torch.randn(4, 2)
     process = AmortizedInducingPoints(3).create(a_prior(x, outputs=1), hidden=False)
     gp = GaussianProcess(RBF())
-    gp.kernel.variance = torch.tensor([0.5, 1.0, 2.0, 4.0])
+    gp.kernel.variance = PyroParam(torch.tensor([0.5, 1.0, 2.0, 4.0]), constraints.positive, event_dim=0)
     with pytest.raises(ValueError, match="kernel of '.*' has batched parameters"):
         process(gp(x.expand(4, 4, 2)))
 
@@ -638,7 +638,7 @@ def test_a_guide_of_another_width_and_bad_recipes_are_refused():
     x, y = regression(10, inputs=2)
     for family in (AmortizedInducingPoints(3), InducingPoints(3)):
         process = family.create(a_prior(x, outputs=3), hidden=False)
-        with pytest.raises(ValueError, match="have 3 outputs and the GP has 1: initialise the guide on this model"):
+        with pytest.raises(ValueError, match="3 outputs and the GP has 1: initialise the guide on this model"):
             process(a_prior(x, outputs=1))
     for arguments in ({"depth": -1}, {"width": 0}, {"narrowest": 0}):
         with pytest.raises(ValueError, match="a depth of 0 or more and a width of 1 or more"):
@@ -748,10 +748,10 @@ def test_an_ancestral_draw_looks_at_the_mean_under_its_own_hyperparameters():
 @pytest.mark.parametrize("family", [InducingPoints(3), AmortizedInducingPoints(3)])
 @pytest.mark.parametrize("tasks", [4, 3])
 def test_the_loss_of_several_tasks_is_the_sum_of_theirs_with_hyperparameters_charged_once(family, tasks):
-    """Initialised on all, called on one: also where there are as many tasks as components."""
+    """Initialised on one, called on all: also where there are as many tasks as components."""
     x, y = torch.randn(tasks, 6, 1), torch.randn(tasks, 6)
     guide = Variational(SlopedTop(), family, WithMean(SigmaPoints("qr3", 4)))
-    guide.initialize(x, y)
+    guide.initialize(x[0], y[0])
 
     def loss(*data):
         torch.manual_seed(0)

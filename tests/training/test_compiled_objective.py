@@ -38,6 +38,7 @@ from pyro_dgp import (
 )
 from pyro_dgp.internal import linalg
 from pyro_dgp.internal.compiled_function import CHECKS
+from pyro_dgp.internal.parameters import keep_parameters_local
 from pyro_dgp.models.deep_gp import DeepGP
 from pyro_dgp.models.priors import with_priors
 from pyro_dgp.training.loop import adam_for_networks
@@ -515,7 +516,10 @@ def test_gradients_of_arguments_are_those_of_the_objective(caplog, ready):
 def test_parameters_of_modules_that_are_not_its_own_get_their_gradients(caplog):
     x, y = regression(20)
     hidden = OneLayer()
-    guide = Variational(lambda x, y=None: hidden(x, y), InducingPoints(5), MonteCarlo(1))
+    box = type("Box", (), {"model": None})()
+    box.model = hidden  # a module that nothing names
+    keep_parameters_local(hidden)
+    guide = Variational(lambda x, y=None: box.model(x, y), InducingPoints(5), MonteCarlo(1))
     guide.initialize(x, y)
     compiled = Recorded(ELBO(20)(guide.model, guide))
     for _ in range(3):
