@@ -48,12 +48,12 @@ class WhitenedGaussian:
         """
         mean, scale, groups = self.mean, self.scale, self.mean.dim() - 2
         size = mean.shape[-2] * mean.shape[-1]
-        squares = mean.square().flatten(groups).sum(-1)
+        squares = _total(mean.square(), groups)
         if scale is None:
             return 0.5 * squares + 0.5 * size * math.log(2 * math.pi)
         diagonal = scale.diagonal(dim1=-2, dim2=-1) if self.is_full else scale
-        squares = squares + scale.square().flatten(groups).sum(-1)
-        return 0.5 * (squares - size) - diagonal.abs().log().flatten(groups).sum(-1)
+        squares = squares + _total(scale.square(), groups)
+        return 0.5 * (squares - size) - _total(diagonal.abs().log(), groups)
 
     def moments(self, columns: Tensor) -> tuple[Tensor, Tensor]:
         """Return ``a' mean_d`` and ``a' (S_d - I) a`` for each whitened column a, both ``(..., D_out or E, n)``.
@@ -84,6 +84,11 @@ class WhitenedGaussian:
             return columns.new_zeros(()).expand(*columns.shape[:-3], self.mean.shape[-2], *[columns.shape[-1]] * 2)
         b = self.scale.mT @ columns if self.is_full else self.scale.unsqueeze(-1) * columns
         return b.mT @ b
+
+
+def _total(values: Tensor, groups: int) -> Tensor:
+    """Return the sum over all axes behind those of the groups."""
+    return values.flatten(groups).sum(-1) if groups else values.sum()
 
 
 class WhitenedProcess(Process):
