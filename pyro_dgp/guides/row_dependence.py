@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
-from torch import Tensor
+from torch import Size, Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.site_handler import Message, SiteHandler
+from pyro_dgp.internal.plates import known_groups
 from pyro_dgp.internal.rows import RowArguments
 from pyro_dgp.likelihoods import Observation
 
@@ -22,11 +23,15 @@ class RowDependence:
     """Names of the sites whose shape, and of the plates whose size, follows the number of rows.
 
     :ivar others: names of the other sites. A site is in neither set where the model could not be asked.
+    :ivar groups: batch axes of the Gaussian processes, see :func:`groups_of`.
+    :ivar group_plates: names of the plates around Gaussian processes.
     """
 
     sites: set[str] = field(default_factory=set)
     plates: set[str] = field(default_factory=set)
     others: set[str] = field(default_factory=set)
+    groups: Size = Size()
+    group_plates: set[str] = field(default_factory=set)
 
 
 class _Shapes(SiteHandler, Messenger):
@@ -36,15 +41,27 @@ class _Shapes(SiteHandler, Messenger):
         super().__init__()
         self.sites: dict[str, tuple[int, ...]] = {}
         self.plates: dict[str, int] = {}
+        self.groups = Size()
+        self.group_plates: set[str] = set()
 
     def at_function(self, msg: Message, prior: FunctionPrior) -> None:
         """Set function values to their mean where they are not observed."""
         msg["value"] = prior.mean if msg["value"] is None else msg["value"]
+        self._note_groups(msg, prior.batch_shape)
 
     def at_observation(self, msg: Message, observation: Observation) -> None:
         """Set an observation to zeros, since only its shape matters."""
         first = next(iter(observation.priors.values()))
         msg["value"] = first.mean.new_zeros(observation.batch_shape + observation.event_shape)
+        self._note_groups(msg, observation.batch_shape)
+
+    def _note_groups(self, msg: Message, groups: Size) -> None:
+        self.groups = max(self.groups, groups, key=len)
+        self.group_plates |= {frame.name for frame in msg["cond_indep_stack"] if frame.vectorized}
+
+    def undecided(self) -> RowDependence:
+        """Return what is known without a second run."""
+        return RowDependence(groups=self.groups, group_plates=self.group_plates)
 
     def _pyro_post_sample(self, msg: Message) -> None:
         for frame in msg["cond_indep_stack"]:
@@ -53,8 +70,23 @@ class _Shapes(SiteHandler, Messenger):
             self.sites[msg["name"]] = tuple(msg["fn"].shape())
 
 
+@torch.no_grad()
+def groups_of(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Size:
+    """Return the batch axes of the model's Gaussian processes, those of data sets or of plates; ``()`` for one function.
+
+    No covariance is factorised.
+    """
+    state = torch.get_rng_state()
+    try:
+        with _Shapes() as whole:
+            model(*args, **kwargs)
+    finally:
+        torch.set_rng_state(state)
+    return whole.groups
+
+
 def _rows_of(tensors: list[Tensor]) -> Tensor | None:
-    if tensors and tensors[0].dim() == 2:
+    if tensors and tensors[0].dim() >= 2:
         return tensors[0]
     if any(tensor.dim() != 1 for tensor in tensors):
         return None
@@ -66,24 +98,28 @@ def _rows_of(tensors: list[Tensor]) -> Tensor | None:
 def row_dependence(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> RowDependence:
     """Compare the model on its arguments with the model on their first N - 1 rows.
 
-    N is the number of rows of the first tensor argument ``(N, D)``; where all tensors are ``(N,)``, it is the first length
-    that two of them share. Every row argument, a tensor of N rows, is shortened. Nothing is found for batched inputs, a single row, or a
-    model that cannot be run on fewer rows.
+    N is the number of rows of the first tensor argument ``(..., N, D)``; where all tensors are ``(N,)``, it is the first
+    length that two of them share. Every row argument, see :class:`RowArguments`, is shortened. Nothing is found for a single
+    row, or a model that cannot be run on fewer rows.
     """
     first = _rows_of([value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)])
-    if first is None or len(first) < 2:
+    if first is None:
         return RowDependence()
-    fewer_args, fewer_kwargs = RowArguments(args, kwargs, len(first))[slice(0, len(first) - 1)]
+    whole, less = _Shapes(), _Shapes()
     state = torch.get_rng_state()
     try:
-        with _Shapes() as whole:
+        with whole:
             model(*args, **kwargs)
-        with _Shapes() as less:
+        rows = RowArguments(args, kwargs, x=first, groups=whole.groups)
+        if len(rows) < 2:
+            return whole.undecided()
+        fewer_args, fewer_kwargs = rows[slice(0, len(rows) - 1)]
+        with less, known_groups(whole.group_plates):
             model(*fewer_args, **fewer_kwargs)
     except (RuntimeError, ValueError, IndexError, AssertionError, KeyError, TypeError):
-        return RowDependence()
+        return whole.undecided()
     finally:
         torch.set_rng_state(state)
     sites = {name for name, shape in whole.sites.items() if less.sites.get(name) != shape}
     plates = {name for name, size in whole.plates.items() if less.plates.get(name) != size}
-    return RowDependence(sites, plates, whole.sites.keys() - sites)
+    return RowDependence(sites, plates, whole.sites.keys() - sites, whole.groups, whole.group_plates)

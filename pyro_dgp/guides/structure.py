@@ -24,6 +24,7 @@ class ModelStructure:
     :ivar data_plates: names of the plates that hold the rows of the data.
     :ivar group_plates: names of the plates around Gaussian processes, each index of which has a function of its own.
     :ivar without_rows: names of the sites whose shape does not follow the rows of the data.
+    :ivar joins_rows: whether a part of the model joins rows of function values, which are then drawn jointly.
     """
 
     axes: Mapping[str, int]
@@ -32,9 +33,12 @@ class ModelStructure:
     data_plates: frozenset[str]
     without_rows: frozenset[str]
     group_plates: frozenset[str]
+    joins_rows: bool = False
 
     @classmethod
-    def of(cls, trace: Trace, gps: Sequence[tuple[str, FunctionPrior]], dependence: RowDependence) -> ModelStructure:
+    def of(
+        cls, trace: Trace, gps: Sequence[tuple[str, FunctionPrior]], dependence: RowDependence, *, joins_rows: bool
+    ) -> ModelStructure:
         """Read the structure from the trace of an initialising pass."""
         foreign, responses = _foreign(trace)
         axes = {key: prior.x.dim() for key, prior in gps}
@@ -58,6 +62,7 @@ class ModelStructure:
             frozenset(dependence.plates),
             frozenset(dependence.others),
             groups,
+            joins_rows,
         )
 
     def axes_of(self, name: str) -> int:
@@ -77,14 +82,18 @@ class ModelStructure:
             "response": sorted(self.responses),
             "without_rows": sorted(self.without_rows),
             "groups": sorted(self.group_plates),
+            "joins_rows": self.joins_rows,
         }
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> ModelStructure:
         """Read the structure from the values that :meth:`to_state` returned."""
         local = {name: tuple(shape) for name, shape in state["local"].items()}
-        names = (frozenset(state[key]) for key in ("response", "plates", "without_rows", "groups"))
-        return cls(dict(state["axes"]), local, *names)
+        responses, plates, without_rows, groups = (
+            frozenset(state[key]) for key in ("response", "plates", "without_rows", "groups")
+        )
+        joins_rows = bool(state["joins_rows"])
+        return cls(dict(state["axes"]), local, responses, plates, without_rows, groups, joins_rows)
 
 
 def latent_sites(trace: Trace) -> list[Site]:
