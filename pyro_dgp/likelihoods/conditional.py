@@ -14,6 +14,7 @@ from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.internal.plates import refuse_data_plate
 from pyro_dgp.likelihoods.moments import Moments
 from pyro_dgp.likelihoods.targets import check_target
+from pyro_dgp.likelihoods.units import NO_UNITS, Units
 
 
 class RowObservation(dist.Independent):  # type: ignore[misc]
@@ -59,6 +60,9 @@ class Conditional(ABC):
     #: How the last layer is integrated: for the expected and for the predictive log density.
     integration: str
 
+    #: What targets are standardised by before p(y | f) sees them; functions, and the noise variance, are in the units of the result.
+    units: Units = NO_UNITS
+
     @abstractmethod
     def given(self, f: Tensor) -> RowObservation:
         """p(y | f) for function values ``(..., N, D_out)``."""
@@ -93,7 +97,7 @@ class Conditional(ABC):
         """Raise for targets that the likelihood cannot have produced."""
 
     def noise_variance(self) -> Tensor | None:
-        """``(D_out,)`` if p(y | f) is normal with this variance, else nothing."""
+        """``(D_out,)`` if p(y | f) is normal around f with this variance, in the units of f, else nothing."""
         return None
 
 

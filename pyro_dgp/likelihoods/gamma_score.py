@@ -8,9 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_dgp.likelihoods.units import InUnits
+
 
 def log_gamma_score(distribution: Any, y: Tensor, gamma: float) -> Tensor:
-    """``log [p(y)^c / (int p^gamma)^(c / gamma)]``, ``c = gamma - 1``, for normal and finite discrete p, or independent ones."""
+    """``log [p(y)^c / (int p^gamma)^(c / gamma)]``, ``c = gamma - 1``, for normal and finite discrete p, or independent ones.
+
+    Targets with units are scored as standardised, so that the score does not depend on the units.
+    """
+    if isinstance(distribution, InUnits):
+        return log_gamma_score(distribution.base_dist, distribution.units(y), gamma)
     if isinstance(distribution, torch.distributions.Independent):
         terms = log_gamma_score(distribution.base_dist, y, gamma)
         return terms.sum(tuple(range(-distribution.reinterpreted_batch_ndims, 0)))

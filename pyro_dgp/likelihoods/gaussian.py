@@ -95,6 +95,10 @@ class Gaussian(Likelihood):
 
     def __init__(self, outputs: int = 1, variance: float = 0.1, floor: float = NOISE_FLOOR) -> None:
         super().__init__()
+        if not isinstance(outputs, int):
+            raise TypeError(
+                f"the first argument of Gaussian is the number of outputs, got {outputs!r}: give the noise by name, variance=0.1"
+            )
         require_number(variance)
         if not variance > floor:
             raise ValueError(f"the initial noise variance {variance} must exceed its floor {floor}")

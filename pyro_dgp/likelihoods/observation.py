@@ -10,7 +10,7 @@ from pyro.distributions import TorchDistribution, constraints
 from torch import Size, Tensor
 from torch.distributions import Distribution
 
-from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.gp import FunctionPrior, too_many_values_message
 from pyro_dgp.internal.plates import refuse_data_plate
 from pyro_dgp.likelihoods.conditional import Conditional
 from pyro_dgp.likelihoods.moments import Marginal, Moments
@@ -59,7 +59,12 @@ class Observation(TorchDistribution):
             raise ValueError(
                 "log p(y) has no closed form for a likelihood of several GPs: use pyro_dgp.whitened(model)"
             )
-        return self.conditional.joint_log_prob(value, next(iter(self.priors.values())))
+        prior = next(iter(self.priors.values()))
+        total = self.conditional.joint_log_prob(value, prior)
+        wanted = torch.broadcast_shapes(self.batch_shape, value.shape[: value.dim() - self.event_dim])
+        if total.shape != wanted:
+            raise ValueError(too_many_values_message(prior.name, tuple(total.shape), tuple(wanted)))
+        return total
 
     def collapse(self, marginals: Mapping[str, Marginal]) -> CollapsedObservation:
         """The distribution of y under marginals q(f) in the place of the priors."""

@@ -14,6 +14,7 @@ from pyro_dgp.internal.assignment import CheckedModule
 from pyro_dgp.kernels import RBF, ArcCosine, Kernel, Linear, Matern12, Matern32, Matern52, RationalQuadratic
 from pyro_dgp.likelihoods import Gaussian, Likelihood
 from pyro_dgp.means import Projection
+from pyro_dgp.models.standardizer import Standardizer
 
 #: Kernels by name, as the command line offers them. Each is built for a number of inputs and a number of outputs or ``None``.
 KERNELS: dict[str, Callable[[int, int | None], Kernel]] = {
@@ -40,6 +41,8 @@ class DeepGP(CheckedModule):
     :param likelihood: observation model; Gaussian with ``outputs`` outputs if not given.
     :param outputs: number of functions of the top layer.
     :param per_output: whether each output of a hidden layer has a kernel of its own ([DSPP]) or all share one ([DSVI]).
+    :param standardizer: ``Standardizer.fit(x, y)`` for inputs and targets in their own units, in which predictions are then; without,
+        standardise both before training.
 
     >>> import pyro, torch
     >>> from pyro_dgp import DeepGP
@@ -59,11 +62,13 @@ class DeepGP(CheckedModule):
         likelihood: Likelihood | None = None,
         outputs: int = 1,
         per_output: bool = False,
+        standardizer: Standardizer | None = None,
     ) -> None:
         super().__init__()
         if layers < 1 or width < 1:
             raise ValueError(f"a deep GP has at least one layer of width one, got layers={layers}, width={width}")
-        hidden, inputs = [], x
+        self.standardizer = standardizer
+        hidden, inputs = [], self._standardised(x)
         for _ in range(layers - 1):
             mean = Projection.fit(inputs, width)
             choice = KERNELS[kernel](inputs.shape[-1], width if per_output else None)
@@ -71,7 +76,8 @@ class DeepGP(CheckedModule):
             inputs = inputs @ mean.weight
         self.hidden = PyroModule[nn.ModuleList](hidden)
         self.top = GaussianProcess(KERNELS[kernel](inputs.shape[-1], None), num_outputs=outputs)
-        self.likelihood = Gaussian(outputs) if likelihood is None else likelihood
+        likelihood = Gaussian(outputs) if likelihood is None else likelihood
+        self.likelihood = likelihood if standardizer is None else standardizer.likelihood(likelihood)
 
     def admit(self, name: str, value: Any) -> Any:
         """Take a likelihood as ``likelihood`` and a Gaussian process as ``top``."""
@@ -84,8 +90,11 @@ class DeepGP(CheckedModule):
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
         """Sample every site jointly; where ``y`` is given, it is observed."""
-        h = x
+        h = self._standardised(x)
         for number, layer in enumerate(self.hidden, 1):
             h = pyro.sample(f"h{number}", layer(h))
         draw: Tensor = pyro.sample("y", self.likelihood(self.top(h)), obs=y)
         return draw
+
+    def _standardised(self, x: Tensor) -> Tensor:
+        return x if self.standardizer is None else self.standardizer.inputs(x)
