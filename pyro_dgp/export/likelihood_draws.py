@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_dgp.prediction.mixture import Mixture, with_components
-from pyro_dgp.prediction.prediction import Prediction
+from pyro_dgp.prediction.prediction import Prediction, require_no_groups
 
 
 class LikelihoodDraws(NamedTuple):
@@ -35,6 +35,7 @@ def likelihood_draws(prediction: Prediction, value: Tensor, least: int = 1) -> L
 
     :param value: targets ``(N,)`` or ``(N, D_out)``.
     """
+    require_no_groups(prediction, "draws of the functions and their likelihoods")
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(prediction.seed)
         parts = [_draws_of_batch(mixture, part, least) for mixture, part in prediction.mixtures(value)]

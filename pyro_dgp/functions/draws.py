@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Size, Tensor
 
-from pyro_dgp.functions.fits import DrawsFit, Fit, GuideFit, Setting
+from pyro_dgp.functions.fits import Fit, Setting, functions_of
 from pyro_dgp.functions.handler import ReachedSite, run_to, wanted_site
 from pyro_dgp.functions.joint import Component, JointDistribution, JointNormal, require_few_rows, shares_and_components
 from pyro_dgp.functions.posterior_path import Functions
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.guides.variational import Variational
+from pyro_dgp.internal.rows import RowArguments
 
 #: Numbers in a block of rows: their random features and kernel values for all draws are held at once.
 _BLOCK = 2**23
@@ -36,17 +35,15 @@ class FunctionDraws:
     """Draws of a function from a fit: ``functions(x)`` gives its values at any inputs.
 
     Each draw is one fixed function. It has the same value at the same input, whatever the other rows and in whatever batches they come, up
-    to rounding: some 1e-12 of its scale in float64 and 1e-3 in float32. Made by :func:`draw_functions` and :func:`draw_functions_mcmc`.
+    to rounding: some 1e-12 of its scale in float64 and 1e-3 in float32. Made by :func:`draw_functions`.
 
     :ivar num_draws: S.
     :ivar site: the site whose function is drawn.
     """
 
     def __init__(self, fit: Fit, num_draws: int, *, site: str | None, seed: int | None, num_frequencies: int) -> None:
-        if num_draws < 1 or num_frequencies < 1:
-            raise ValueError(
-                f"num_draws and num_frequencies are 1 or more, got {num_draws} and {num_frequencies}: ask for at least one"
-            )
+        if num_frequencies < 1:
+            raise ValueError(f"num_frequencies is 1 or more, got {num_frequencies}: ask for at least one")
         self.num_draws, self.site = num_draws, wanted_site(fit.keys, site)
         self._fit, self._num_frequencies = fit, num_frequencies
         self._seed = int(torch.randint(2**31 - 1, ())) if seed is None else seed
@@ -57,42 +54,48 @@ class FunctionDraws:
     def __repr__(self) -> str:
         return f"FunctionDraws({self.num_draws} of {self.site!r})"
 
-    def __call__(self, x: Tensor) -> Float[Tensor, "s n o"]:
+    def __call__(self, x: Tensor, **arguments: Any) -> Float[Tensor, "s n o"]:
         """Return the values of each draw at inputs ``(N, D)``, or at inputs of its own, ``(S, N, D)``: ``(S, N, D_out)``.
 
-        The values are those of the latent function, without noise, in units of the targets that the model was trained on. They are
-        differentiable in ``x`` if that requires gradients; otherwise rows are evaluated in blocks, in little memory.
+        The values are those of the latent function, without noise, in units of the targets that the likelihood sees: of standardised ones in
+        a model with a :class:`~pyro_dgp.Standardizer`, whose ``to_target`` puts them into the target's own. They are differentiable in ``x`` if that requires gradients; otherwise rows are evaluated in blocks, in little memory.
 
+        :param arguments: further arguments of the model, such as ``exposure=e``; a tensor with one entry for each row goes with its rows.
         :raises ValueError: for inputs of another shape, or after the parameters of the model or guide have changed.
         """
         self._check(x)
+        rows = RowArguments((x,), arguments, groups=Size())
         if torch.is_grad_enabled() and x.requires_grad:
             with self._fit.running():
-                self._prepare(x)
-                return self._values(x)
+                self._prepare(rows)
+                return self._values(x, arguments)
         with torch.no_grad(), self._fit.running():
-            self._prepare(x)
-            rows = max(1, _BLOCK // max(each.numbers for group in self._groups for each in group.functions.values()))
-            return torch.cat([self._values(block) for block in x.split(rows, -2)], -2)
+            self._prepare(rows)
+            size = max(1, _BLOCK // max(each.numbers for group in self._groups for each in group.functions.values()))
+            blocks = [slice(start, start + size) for start in range(0, len(rows), size)]
+            return torch.cat([self._values(x[..., block, :], rows[block][1]) for block in blocks], -2)
 
-    def joint(self, x: Tensor) -> JointDistribution:
+    def joint(self, x: Tensor, **arguments: Any) -> JointDistribution:
         """Return the joint distribution of the function at rows ``(N, D)``, and of targets there.
 
         For a model of one layer it is normal, in closed form, for each setting of the other latent sites. For a deep model it is a mixture
         of as many normals as there are draws: hidden layers are drawn as functions, and the last layer is integrated out.
 
+        :param arguments: further arguments of the model.
         :raises ValueError: for more than 2000 rows.
         """
         self._check(x)
         require_few_rows(x)
         self._fit.require_joint(self.site)
         with torch.no_grad(), self._fit.running():
-            self._prepare(x)
-            reached = [(group.setting, self._reach(group, x)) for group in self._groups]
+            self._prepare(RowArguments((x,), arguments, groups=Size()))
+            reached = [(group.setting, self._reach(group, x, arguments)) for group in self._groups]
         shares, components = shares_and_components(reached)
         site = reached[0][1]
-        noise = None if site.conditional is None or len(site.priors) > 1 else site.conditional.noise_variance()
-        return JointDistribution([self._checked(each) for each in components], shares, noise=noise, name=self.site)
+        likelihood = site.conditional if len(site.priors) == 1 else None
+        return JointDistribution(
+            [self._checked(each) for each in components], shares, likelihood=likelihood, name=self.site
+        )
 
     def _checked(self, component: Component) -> Component:
         """Return a component that is computed with the parameters of the time when the functions were drawn, or raises."""
@@ -120,29 +123,30 @@ class FunctionDraws:
                 "the parameters of the model or the guide have changed since the functions were drawn: draw them again"
             )
 
-    def _prepare(self, x: Tensor) -> None:
+    def _prepare(self, rows: RowArguments) -> None:
         """Draw all that is random, at the first row of the first call: nothing of it depends on the row."""
         if self._groups:
             return
-        row = x.detach().reshape(-1, x.shape[-1])[:1]
+        x: Tensor = rows.args[0]
+        row, arguments = x.detach().reshape(-1, x.shape[-1])[:1], rows[slice(0, 1)][1]
         with torch.random.fork_rng(), torch.no_grad():
             torch.manual_seed(self._seed_of("settings"))
-            settings = self._fit.settings(self.num_draws, row)
+            settings = self._fit.settings(self.num_draws, ((row,), arguments))
             groups = [_Group(number, setting) for number, setting in enumerate(settings)]
             for group in groups:
                 torch.manual_seed(self._seed_of(f"{group.number}"))
-                self._of_group(group, row)
+                self._of_group(group, row, arguments)
         self._groups = groups
 
     def _seed_of(self, what: str) -> int:
         """Return a seed for one part of the draws, so that it does not depend on the others, nor on when it is drawn."""
         return zlib.crc32(f"{self._seed}/{what}".encode())
 
-    def _values(self, x: Tensor) -> Tensor:
+    def _values(self, x: Tensor, arguments: dict[str, Any]) -> Tensor:
         parts, start = [], 0
         for group in self._groups:
             end = start + group.setting.num_draws
-            parts.append(self._of_group(group, x if x.dim() == 2 else x[start:end]))
+            parts.append(self._of_group(group, x if x.dim() == 2 else x[start:end], arguments))
             start = end
         values = torch.cat(parts)
         if not bool(torch.isfinite(values).all()):
@@ -152,18 +156,19 @@ class FunctionDraws:
             )
         return values
 
-    def _of_group(self, group: _Group, x: Tensor) -> Tensor:
+    def _of_group(self, group: _Group, x: Tensor, arguments: dict[str, Any]) -> Tensor:
         """Return the values of one group, ``(K, N, D_out)``."""
-        priors = self._reach(group, x).priors
+        priors = self._reach(group, x, arguments).priors
         return torch.cat([self._at(group, key, prior) for key, prior in priors.items()], -1)
 
-    def _reach(self, group: _Group, x: Tensor) -> ReachedSite:
+    def _reach(self, group: _Group, x: Tensor, arguments: dict[str, Any]) -> ReachedSite:
         return run_to(
             self.site,
             self._fit.model,
-            x,
+            ((x,), arguments),
             values=lambda key, prior: self._at(group, key, prior),
             latents=group.setting.latents,
+            observed=self._fit.was_observed,
         )
 
     def _at(self, group: _Group, key: str, prior: FunctionPrior) -> Tensor:
@@ -184,37 +189,36 @@ class FunctionDraws:
 
 
 def draw_functions(
-    guide: Variational,
+    fit: Any,
     num_draws: int,
     *,
     site: str | None = None,
-    states: Sequence[Mapping[str, Tensor]] = (),
     seed: int | None = None,
     num_frequencies: int = 256,
 ) -> FunctionDraws:
-    """Draw whole functions from a trained guide.
+    """Draw whole functions from any fit.
 
     The model itself is run, with a function in the place of each Gaussian process, so that all that it does between layers holds. A
     function is a draw of the prior by random features, moved to a draw of the inducing variables by Matheron's rule (Wilson et al. 2020,
-    "Efficiently sampling functions from Gaussian process posteriors"). Each draw has frequencies of its own, so that means and
-    covariances over draws are those of q(f). Under sigma points a hidden layer is ``mean(x) + xi sd(x)``, with the point drawn by weight.
-    Other latent sites have one value for each draw. Kernels without random features (adapters, your own, a product with ``Linear``) are
-    drawn jointly at all points asked for, at most 2000.
+    "Efficiently sampling functions from Gaussian process posteriors"). For draws of MCMC and exact regression it is moved to the sampled
+    values at the training inputs, and the last function, under Gaussian noise, to the targets. Each draw has frequencies of its own, so
+    that means and covariances over draws are those of the posterior. Under sigma points a hidden layer is ``mean(x) + xi sd(x)``, with
+    the point drawn by weight. Other latent sites have one value for each draw. Kernels without random features (adapters, your own, a
+    product with ``Linear``) are drawn jointly at all points asked for, at most 2000.
 
-    :param guide: a trained guide; its model is called as ``model(x)``.
+    :param fit: what :func:`~pyro_dgp.predict` takes: a trained guide, chains, :class:`~pyro_dgp.PosteriorDraws` (without draws: exact
+        regression), or :class:`~pyro_dgp.InducingDraws`. Draws of a sampler are equally spaced; if there are fewer than functions, they
+        serve several each.
     :param num_draws: S.
     :param site: the Gaussian process: a site (``"h1"``), an observation (``"y"``, all functions under it) or one GP of an observation
         (``"y/f"``). If not given, the function under the likelihood.
-    :param states: values of parameters of the guide's processes, by their names in ``guide.named_parameters()``, as
-        :class:`~pyro_dgp.StochasticGradientHMC` draws them. They are equally spaced; if there are fewer than functions, they serve several
-        each. If not given, the present values are used.
     :param seed: the seed of the draws; drawn from torch's generator if not given.
     :param num_frequencies: F, the number of random frequencies of a draw. More make each draw closer to normal, and cost as much more.
     :returns: ``functions(x)``, ``(S, N, D_out)``.
     :raises ValueError: for amortised inducing points and latent sites that have a value for each row.
 
     >>> import torch
-    >>> from pyro_dgp import DeepGP, InducingPoints, MonteCarlo, Variational, draw_functions
+    >>> from pyro_dgp import DeepGP, InducingPoints, MonteCarlo, PosteriorDraws, Variational, draw_functions
     >>> x, y = torch.linspace(-1, 1, 20)[:, None], torch.randn(20)
     >>> guide = Variational(DeepGP(x, width=2), InducingPoints(20), MonteCarlo(10))
     >>> guide.initialize(x, y)  # a trained guide is used in the same way
@@ -224,38 +228,10 @@ def draw_functions(
     (torch.Size([10, 50, 1]), torch.Size([10, 1]))
     >>> bool((functions(torch.tensor([[2.0]])) - values[:, -1:]).abs().max() < 0.01)  # a draw is one function, here in float32
     True
-    """
-    return FunctionDraws(GuideFit(guide, states), num_draws, site=site, seed=seed, num_frequencies=num_frequencies)
-
-
-def draw_functions_mcmc(
-    model: Callable[..., Any],
-    draws: Mapping[str, Tensor],
-    x_train: Tensor,
-    y_train: Tensor,
-    *,
-    num_draws: int = 100,
-    site: str | None = None,
-    seed: int | None = None,
-    num_frequencies: int = 256,
-) -> FunctionDraws:
-    """Draw whole functions from draws of MCMC, or from exact regression.
-
-    Each Gaussian process is conditioned on its sampled values at the training inputs, and the last one, under Gaussian noise, on
-    ``y_train``, as in :func:`~pyro_dgp.predict`. Functions are drawn as by :func:`draw_functions`.
-
-    :param model: the model itself, or ``whitened(model)``, which it has to be if that has inducing inputs.
-    :param draws: ``chains.flat``, or ``mcmc.get_samples()``: by site ``(K, ...)``. Empty for a model without latent sites, as
-        :class:`~pyro_dgp.MarginalLikelihood` fits it: exact regression.
-    :param num_draws: S, the number of functions. Draws of MCMC are equally spaced; if there are fewer, they serve several functions each.
-    :returns: ``functions(x)``, ``(S, N, D_out)``. The other parameters are those of :func:`draw_functions`.
-
-    >>> import torch
-    >>> from pyro_dgp import DeepGP, draw_functions_mcmc
-    >>> x, y = torch.linspace(-1, 1, 20)[:, None], torch.randn(20)
-    >>> functions = draw_functions_mcmc(DeepGP(x, layers=1), {}, x, y, num_draws=5)  # exact regression
-    >>> functions(x).shape
+    >>> exact = PosteriorDraws(DeepGP(x, layers=1), {}, (x, y))  # exact regression
+    >>> draw_functions(exact, 5)(x).shape
     torch.Size([5, 20, 1])
     """
-    fit = DrawsFit(model, draws, x_train, y_train, num_draws=num_draws)
-    return FunctionDraws(fit, num_draws, site=site, seed=seed, num_frequencies=num_frequencies)
+    if num_draws < 1:
+        raise ValueError(f"num_draws is 1 or more, got {num_draws}: ask for at least one")
+    return FunctionDraws(functions_of(fit, num_draws), num_draws, site=site, seed=seed, num_frequencies=num_frequencies)

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import singledispatch
 from typing import Any, cast
 
 import torch
@@ -18,8 +19,12 @@ from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.row_dependence import row_dependence
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.parameters import evaluating, keep_parameters_local, module_local_parameters, modules_of
-from pyro_dgp.internal.site_names import is_inside_observation, process_parameter
+from pyro_dgp.internal.rows import Call
+from pyro_dgp.internal.site_names import is_inside_observation
+from pyro_dgp.mcmc.chains import Chains
 from pyro_dgp.mcmc.conditioning import condition_on
+from pyro_dgp.mcmc.from_draws import PosteriorDraws
+from pyro_dgp.mcmc.sghmc import InducingDraws
 from pyro_dgp.mcmc.whitening import without_whitening
 from pyro_dgp.prediction.thinning import equally_spaced
 from pyro_dgp.processes import FunctionMarginal, Process
@@ -63,10 +68,14 @@ class Fit(ABC):
         """Return the modules that the functions depend on."""
 
     @abstractmethod
-    def settings(self, num_draws: int, row: Tensor) -> list[Setting]:
+    def was_observed(self, name: str) -> bool:
+        """Tell whether a site that is neither a GP nor in the settings was observed in training."""
+
+    @abstractmethod
+    def settings(self, num_draws: int, row: Call) -> list[Setting]:
         """Return the settings of ``num_draws`` draws; those of a guide are drawn.
 
-        :param row: one row of inputs, ``(1, D)``.
+        :param row: arguments of the model at one row of inputs.
         """
 
     def functions(
@@ -122,19 +131,17 @@ class GuideFit(Fit):
         self.guide, self.model, self.keys = guide, guide.model, list(guide.processes._modules)
         for key in self.keys:
             guide._process(key).require_functions(key)
-        for name in {name for state in states for name in state}:
-            if process_parameter(name) is None or name not in dict(guide.named_parameters()):
-                raise ValueError(
-                    f"states= names {name!r}, which is no parameter of one of the guide's processes: choose from "
-                    f"{[each for each, _ in guide.processes.named_parameters(prefix='processes')]}"
-                )
         self.states = states
 
     def modules(self) -> list[nn.Module]:
         """See :class:`Fit`."""
         return [self.guide, *modules_of(self.model)]
 
-    def settings(self, num_draws: int, row: Tensor) -> list[Setting]:
+    def was_observed(self, name: str) -> bool:
+        """See :class:`Fit`."""
+        return name in self.guide.structure.responses
+
+    def settings(self, num_draws: int, row: Call) -> list[Setting]:
         """Return one setting, or, with latent sites beside the GPs, a draw of these for each function."""
         guide, states = self.guide, [self.states[i] for i in equally_spaced(len(self.states), num_draws)]
         by_state = [self._processes(state) for state in states or [{}]]
@@ -169,8 +176,9 @@ class GuideFit(Fit):
         keep_parameters_local(copies)
         return {key: cast(Process, copies._modules[key]) for key in self.keys}
 
-    def _pass_of_one_draw(self, row: Tensor) -> Trace:
-        return self.guide.components(row, new_rows=True, propagation=MonteCarlo(1)).trace
+    def _pass_of_one_draw(self, row: Call) -> Trace:
+        args, kwargs = row
+        return self.guide.components(*args, new_rows=True, propagation=MonteCarlo(1), **kwargs).trace
 
     def functions(
         self,
@@ -234,14 +242,17 @@ def _moved(processes: Mapping[str, Process], deviations: Tensor | None) -> dict[
 class DrawsFit(Fit):
     """The posterior in draws of MCMC at the training rows; without draws, that of exact regression."""
 
-    def __init__(
-        self, model: Any, draws: Mapping[str, Tensor], x_train: Tensor, y_train: Tensor, *, num_draws: int
-    ) -> None:
-        self.model = without_whitening(model)
-        chosen, conditioned = condition_on(model, draws, (x_train, y_train), {}, num_draws=num_draws)
+    def __init__(self, posterior: PosteriorDraws, num_draws: int) -> None:
+        self.model, args, kwargs = without_whitening(posterior.model), posterior.args, dict(posterior.kwargs)
+        chosen, conditioned = condition_on(posterior.model, posterior.draws, args, kwargs, num_draws=num_draws)
         self.chosen, self.conditioned, self.keys = chosen, conditioned, list(conditioned[0])
         with torch.no_grad(), self.running():
-            local = row_dependence(self.model, (x_train, y_train), {}).sites
+            dependence = row_dependence(self.model, args, kwargs)
+        if dependence.groups:
+            raise ValueError(
+                f"the model has one function for each of {tuple(dependence.groups)} groups: functions are drawn from models of one function"
+            )
+        local = dependence.sites
         per_row = sorted(name for name in chosen[0] if name in local and name not in self.keys)
         self.latents = [{name: v for name, v in draw.items() if name not in local} for draw in chosen]
         if per_row:
@@ -254,7 +265,41 @@ class DrawsFit(Fit):
         """See :class:`Fit`."""
         return modules_of(self.model)
 
-    def settings(self, num_draws: int, row: Tensor) -> list[Setting]:
+    def was_observed(self, name: str) -> bool:
+        """See :class:`Fit`: all latent sites have draws."""
+        return True
+
+    def settings(self, num_draws: int, row: Call) -> list[Setting]:
         """Return one setting for each draw of MCMC; functions are shared out among them."""
         shares = shared_out(num_draws, len(self.conditioned))
         return [Setting(*each) for each in zip(shares, self.conditioned, self.latents, strict=True)]
+
+
+@singledispatch
+def functions_of(fit: Any, num_draws: int) -> Fit:
+    """Return what functions are drawn from; kinds of fits register a function of their own."""
+    raise TypeError(
+        "draw_functions takes a trained guide, chains, PosteriorDraws(model, draws, (x, y)) or InducingDraws, not "
+        f"{type(fit).__name__}"
+    )
+
+
+@functions_of.register
+def _of_guide(fit: Variational, num_draws: int) -> Fit:
+    return GuideFit(fit)
+
+
+@functions_of.register
+def _of_inducing_draws(fit: InducingDraws, num_draws: int) -> Fit:
+    total = len(next(iter(fit.draws.values())))
+    return GuideFit(fit.guide, [{name: values[i] for name, values in fit.draws.items()} for i in range(total)])
+
+
+@functions_of.register
+def _of_draws(fit: PosteriorDraws, num_draws: int) -> Fit:
+    return DrawsFit(fit, num_draws)
+
+
+@functions_of.register
+def _of_chains(fit: Chains, num_draws: int) -> Fit:
+    return DrawsFit(fit.posterior, num_draws)

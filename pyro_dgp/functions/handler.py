@@ -13,6 +13,7 @@ from torch import Tensor
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.site_handler import Message, SiteHandler
 from pyro_dgp.guides.sites import is_observation
+from pyro_dgp.internal.rows import Call
 from pyro_dgp.internal.site_names import is_inside_observation, process_key, site_of
 from pyro_dgp.likelihoods import Conditional, Observation
 
@@ -41,9 +42,11 @@ class _ReachedError(Exception):
 
 
 class _AtFunctions(SiteHandler, Messenger):
-    def __init__(self, wanted: str, values: Values, latents: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, wanted: str, values: Values, latents: Mapping[str, Tensor], observed: Callable[[str], bool]
+    ) -> None:
         super().__init__()
-        self.wanted, self.values, self.latents = wanted, values, latents
+        self.wanted, self.values, self.latents, self.observed = wanted, values, latents, observed
 
     def at_function(self, msg: Message, prior: FunctionPrior) -> None:
         """Set function values to those of the functions; end the run at the wanted site."""
@@ -65,12 +68,12 @@ class _AtFunctions(SiteHandler, Messenger):
             msg["value"] = like.new_full(observation.batch_shape + observation.event_shape, torch.nan)
 
     def at_other(self, msg: Message) -> None:
-        """Set a latent value that all rows share."""
+        """Set a latent value that all rows share, and NaN at a site that training observed."""
         name, fn = msg["name"], msg["fn"]
         if name in self.latents:
             msg["value"] = self.latents[name].reshape(fn.batch_shape + fn.event_shape)
         elif not msg["is_observed"] and not msg["infer"].get("_deterministic"):
-            if not is_observation(msg):
+            if not (is_observation(msg) or self.observed(name)):
                 raise ValueError(
                     f"the latent site {name!r} has a value for each row, or none that the fit knows: functions can be drawn where all "
                     "latent sites beside the Gaussian processes have one value for all rows"
@@ -79,18 +82,27 @@ class _AtFunctions(SiteHandler, Messenger):
 
 
 def run_to(
-    wanted: str, model: Callable[[Tensor], Any], x: Tensor, *, values: Values, latents: Mapping[str, Tensor]
+    wanted: str,
+    model: Callable[..., Any],
+    call: Call,
+    *,
+    values: Values,
+    latents: Mapping[str, Tensor],
+    observed: Callable[[str], bool],
 ) -> ReachedSite:
-    """Run ``model(x)`` with functions in the place of its GPs, up to the wanted site.
+    """Run the model with functions in the place of its GPs, up to the wanted site.
 
     :param wanted: a site, ``h`` or ``y``, or the process key of one GP of an observation, ``y/f``.
+    :param call: arguments of the model, without targets.
     :param values: the functions.
     :param latents: values of the other latent sites.
+    :param observed: tells whether a site was observed in training. Its value is NaN, so that nothing depends on it without a word.
     :raises ValueError: if the model has no such site.
     """
+    args, kwargs = call
     try:
-        with _AtFunctions(wanted, values, latents):
-            model(x)
+        with _AtFunctions(wanted, values, latents, observed):
+            model(*args, **kwargs)
     except _ReachedError as reached:
         return reached.site
     raise ValueError(f"the model ran to its end without the site {wanted!r}: name a Gaussian process that it has")

@@ -14,7 +14,9 @@ from pyro_dgp.functions.fits import Setting
 from pyro_dgp.functions.handler import ReachedSite
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.internal import linalg
+from pyro_dgp.likelihoods.conditional import Conditional
 from pyro_dgp.likelihoods.targets import check_target
+from pyro_dgp.likelihoods.units import Units
 
 #: Rows of a joint distribution at most: it factorises a matrix of all of them for each component.
 MOST_ROWS = 2000
@@ -36,25 +38,26 @@ class JointDistribution:
     """Distribution of a function at N rows together, and of targets there: a mixture of normals over all rows.
 
     Within a component outputs are independent. A component's matrix is computed when it is needed and is not kept, so that memory does not
-    grow with their number. Made by :meth:`FunctionDraws.joint`.
+    grow with their number. Made by :meth:`FunctionDraws.joint`. In a model with a :class:`~pyro_dgp.Standardizer` the function, its mean and
+    its covariance are in standardised units, and targets, their covariance and their density in the target's own.
 
     :param components: S components.
     :param shares: their weights, which sum to one.
-    :param noise: variance of Gaussian noise of each output, ``(D_out,)``; ``None`` where the site has no such noise.
+    :param likelihood: the likelihood around the function; ``None`` where there is none around it alone.
     :param name: the site, for messages.
 
     >>> import torch
-    >>> from pyro_dgp import DeepGP, draw_functions_mcmc
+    >>> from pyro_dgp import DeepGP, PosteriorDraws, draw_functions
     >>> x, y = torch.linspace(-1, 1, 20)[:, None], torch.randn(20)
-    >>> joint = draw_functions_mcmc(DeepGP(x, layers=1), {}, x[::2], y[::2]).joint(x[1::2])  # exact regression
+    >>> joint = draw_functions(PosteriorDraws(DeepGP(x, layers=1), {}, (x[::2], y[::2])), 1).joint(x[1::2])  # exact regression
     >>> joint.mean.shape, joint.covariance.shape, joint.log_prob(y[1::2]).shape
     (torch.Size([10]), torch.Size([10, 10]), torch.Size([]))
     """
 
     def __init__(
-        self, components: Sequence[Component], shares: Sequence[float], *, noise: Tensor | None, name: str
+        self, components: Sequence[Component], shares: Sequence[float], *, likelihood: Conditional | None, name: str
     ) -> None:
-        self._components, self._shares, self._noise, self._name = components, shares, noise, name
+        self._components, self._shares, self._likelihood, self._name = components, shares, likelihood, name
 
     @property
     def num_components(self) -> int:
@@ -89,11 +92,13 @@ class JointDistribution:
 
     @property
     def target_covariance(self) -> Tensor:
-        """Covariance of targets over rows, noise included, in the shape of :attr:`covariance`.
+        """Covariance of targets over rows, noise included, in the shape of :attr:`covariance`, squared units of the targets.
 
         :raises ValueError: unless the noise is Gaussian.
         """
-        covariance = linalg.add_noise(self._moments[1], self._gaussian_noise())
+        noise, units = self._gaussian_noise()
+        by_output = linalg.add_noise(self._moments[1], noise).movedim(0, -1)
+        covariance = units.scaled(by_output, power=2).movedim(-1, 0)
         return covariance[0] if len(covariance) == 1 else covariance
 
     def log_prob(self, y: Tensor) -> Tensor:
@@ -101,26 +106,28 @@ class JointDistribution:
 
         :raises ValueError: for targets of another shape, or unless the noise is Gaussian.
         """
-        noise, terms = self._gaussian_noise(), []
+        (noise, units), terms = self._gaussian_noise(), []
         for component, share in zip(self._components, self._shares, strict=True):
             normal = component()
             outputs, rows = normal.mean.shape
             check_target(y, Size([rows] if outputs == 1 else [rows, outputs]), normal.mean)
-            target = y.unsqueeze(0) if outputs == 1 else y.mT
+            target = units(y).unsqueeze(0) if outputs == 1 else units(y).mT
             factor = linalg.noisy_cholesky(linalg.add_noise(normal.covariance, noise), None, self._name)
             white = torch.linalg.solve_triangular(factor, (target - normal.mean).unsqueeze(-1), upper=False)
             size = outputs * rows * math.log(2 * math.pi)
             total = -0.5 * white.square().sum() - linalg.half_log_determinants(factor).sum() - 0.5 * size
-            terms.append(total + math.log(share))
+            terms.append(total - rows * units.log_scale(outputs).to(total) + math.log(share))
         return torch.logsumexp(torch.stack(terms), 0)
 
-    def _gaussian_noise(self) -> Tensor:
-        if self._noise is None:
+    def _gaussian_noise(self) -> tuple[Tensor, Units]:
+        """Return the noise variance, in units of the function, and the units of the targets."""
+        noise = None if self._likelihood is None else self._likelihood.noise_variance()
+        if self._likelihood is None or noise is None:
             raise ValueError(
                 f"the targets at {self._name!r} have no Gaussian noise around one Gaussian process, so that their joint distribution has "
                 "no closed form: use that of the function, .mean and .covariance"
             )
-        return self._noise
+        return noise, self._likelihood.units
 
 
 def require_few_rows(x: Tensor) -> None:

@@ -15,19 +15,20 @@ from pyro_dgp import (
     DeepGP,
     Gaussian,
     GaussianProcess,
+    InducingDraws,
     InducingPoints,
     Linear,
     LinearCoregionalization,
     Matern52,
     MonteCarlo,
     Periodic,
+    PosteriorDraws,
     Propagation,
     SigmaPoints,
     Variational,
     WithMean,
     concatenate_inputs,
     draw_functions,
-    draw_functions_mcmc,
     inducing_inputs,
     predict,
     whitened,
@@ -86,7 +87,7 @@ def sampled_errors(values, others):
 def test_exact_regression_has_the_moments_of_the_closed_form():
     x, y = regression(12)
     model = OneLayer(RBF(lengthscale=0.7))
-    values = draw_functions_mcmc(model, {}, x, y, num_draws=MANY, seed=0)(GRID)[..., 0]
+    values = draw_functions(PosteriorDraws(model, {}, (x, y)), MANY, seed=0)(GRID)[..., 0]
     kernel = lambda a, b: torch.exp(-0.5 * (a - b.mT).square() / 0.49)
     gain = kernel(GRID, x) @ torch.linalg.inv(kernel(x, x) + model.likelihood.variance * torch.eye(12))
     mean, covariance = gain @ y, kernel(GRID, GRID) - gain @ kernel(x, GRID)
@@ -322,15 +323,15 @@ def draws_of_two_layers(x, y, count=3):
 def test_draws_of_mcmc_condition_each_layer():
     x, y = regression(12)
     model, draws = TwoLayers(x), draws_of_two_layers(x, y)
-    functions = draw_functions_mcmc(model, draws, x, y, num_draws=6, seed=0, site="h")
+    functions = draw_functions(PosteriorDraws(model, draws, (x, y)), 6, seed=0, site="h")
     values = functions(x)
     prior = model.hidden(x)
     for number in range(6):
         torch.testing.assert_close(values[number], prior.unwhiten(draws["h_whitened"][number // 2]), atol=1e-3, rtol=0)
     away = functions(x + 5)
     assert (away[0] - away[1]).abs().max() > 0.1  # two functions of one draw of MCMC
-    assert draw_functions_mcmc(model, draws, x, y, num_draws=2)(GRID).shape == (2, 5, 1)
-    near = draw_functions_mcmc(model, draws, x, y, num_draws=300)(x)[..., 0]
+    assert draw_functions(PosteriorDraws(model, draws, (x, y)), 2)(GRID).shape == (2, 5, 1)
+    near = draw_functions(PosteriorDraws(model, draws, (x, y)), 300)(x)[..., 0]
     assert (near.mean(0) - y).abs().max() < 1.0
 
 
@@ -339,9 +340,8 @@ def test_draws_of_mcmc_condition_each_layer():
 def test_draws_of_hyperparameters_are_those_of_the_functions():
     x, y = regression(12)
     lengthscales = torch.tensor([0.4, 2.0])
-    values = draw_functions_mcmc(
-        with_prior(OneLayer()), {"gp.kernel.lengthscale": lengthscales}, x, y, num_draws=4000, seed=0
-    )(GRID)[..., 0]
+    posterior = PosteriorDraws(with_prior(OneLayer()), {"gp.kernel.lengthscale": lengthscales}, (x, y))
+    values = draw_functions(posterior, 4000, seed=0)(GRID)[..., 0]
     for number, lengthscale in enumerate(lengthscales):
         model = OneLayer(RBF(lengthscale=float(lengthscale)))
         known = model.gp(x)
@@ -354,7 +354,7 @@ def test_draws_of_hyperparameters_are_those_of_the_functions():
 def test_sampled_values_under_another_likelihood_are_met():
     x, y = regression(12)
     model, white = OneLayer(likelihood=Bernoulli()), torch.randn(2, 12, 1)
-    values = draw_functions_mcmc(model, {"y_f_whitened": white}, x, (y > 0).double(), num_draws=2)(x)
+    values = draw_functions(PosteriorDraws(model, {"y_f_whitened": white}, (x, (y > 0).double())), 2)(x)
     expected = torch.stack([model.gp(x).unwhiten(each) for each in white])
     torch.testing.assert_close(values, expected, atol=2e-3, rtol=0)
 
@@ -363,29 +363,56 @@ def test_sampled_values_under_another_likelihood_are_met():
 def test_equal_draws_of_mcmc_have_functions_of_their_own():
     x, y = regression(12)
     draws = {"h_whitened": torch.randn(1, 12, 2).expand(2, -1, -1)}
-    first, second = draw_functions_mcmc(TwoLayers(x), draws, x, y, num_draws=2, seed=0, site="h")(x + 5)
+    first, second = draw_functions(PosteriorDraws(TwoLayers(x), draws, (x, y)), 2, seed=0, site="h")(x + 5)
     assert (first - second).abs().max() > 0.1
 
 
+class Measured(PyroModule):
+    """A hidden layer that training measures, and an exposure by row."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.top = GaussianProcess(RBF()), GaussianProcess(RBF())
+
+    def forward(self, x, y=None, seen=None, exposure=None):
+        h = pyro.sample("h", self.hidden(x))
+        pyro.sample("seen", dist.Normal(h[..., 0], 0.3).to_event(1), obs=seen)
+        f = pyro.sample("f", self.top(h * exposure[:, None]))
+        return pyro.sample("y", dist.Poisson(f[..., 0].exp() * exposure).to_event(1), obs=y)
+
+
+def test_other_observed_sites_and_arguments_by_row_are_no_hindrance():
+    x, exposure = torch.linspace(-1, 1, 8)[:, None], torch.rand(8) + 0.5
+    guide = Variational(Measured(), InducingPoints(8), MonteCarlo(2))
+    guide.initialize(x, torch.ones(8), seen=x[:, 0], exposure=exposure)
+    functions = draw_functions(shaken(guide), 4, seed=0)
+    values = functions(x, exposure=exposure)
+    assert values.shape == (4, 8, 1) and bool(torch.isfinite(values).all())
+    torch.testing.assert_close(functions(x[2:4], exposure=exposure[2:4]), values[:, 2:4])
+    assert (functions(x, exposure=2 * exposure) - values).abs().max() > 1e-3
+    assert functions.joint(x[:3], exposure=exposure[:3]).covariance.shape == (3, 3)
+
+
 @torch.no_grad()
-def test_states_of_a_guide_serve_functions_of_their_own():
+def test_draws_of_inducing_variables_serve_functions_of_their_own():
     x, y = regression(12)
     guide = guide_for(TwoLayers(x), x, y, InducingPoints(6, "delta"))
     name = "processes.h.whitened_mean_unconstrained"
-    states = [{name: 3 * torch.randn_like(guide.get_parameter(name))} for _ in range(3)]
-    values = draw_functions(guide, 6, seed=0, site="h", states=states)(GRID)
+    states = 3 * torch.randn(3, *guide.get_parameter(name).shape)
+    sampled = InducingDraws(guide, {name: states})
+    values = draw_functions(sampled, 6, seed=0, site="h")(GRID)
     before = guide.get_parameter(name).clone()
     process, at = guide.processes._modules["h"], guide.processes._modules["h"].inducing_points
+    drawn = draw_functions(sampled, 6, seed=0, site="h")(at)
     for number, state in enumerate(states):
-        guide.get_parameter(name).copy_(state[name])
+        guide.get_parameter(name).copy_(state)
         known = process(guide.model.hidden(at)).mean
         guide.get_parameter(name).copy_(before)
-        drawn = draw_functions(guide, 6, seed=0, site="h", states=states)(at)
         torch.testing.assert_close(drawn[2 * number : 2 * number + 2], known.expand(2, -1, -1), atol=1e-3, rtol=0)
     assert (values[0] - values[1]).abs().max() > 1e-3
-    assert draw_functions(guide, 2, states=states)(GRID).shape == (2, 5, 1)
-    with pytest.raises(ValueError, match="states= names 'processes.g.whitened_mean'"):
-        draw_functions(guide, 2, states=[{"processes.g.whitened_mean": before}])
+    assert draw_functions(sampled, 2)(GRID).shape == (2, 5, 1)
+    with pytest.raises(TypeError, match="draw_functions takes a trained guide, chains"):
+        draw_functions(guide.model, 2)
 
 
 @torch.no_grad()
@@ -412,7 +439,7 @@ def test_draws_of_inducing_variables_serve_too():
     sparse = whitened(model, inputs)
     drawn = pyro.poutine.trace(sparse).get_trace(x, y)
     draws = {name: drawn.nodes[name]["value"][None] for name in drawn.stochastic_nodes}
-    values = draw_functions_mcmc(sparse, draws, x, y, num_draws=4, site="h")(inputs["h"])
+    values = draw_functions(PosteriorDraws(sparse, draws, (x, y)), 4, site="h")(inputs["h"])
     expected = model.hidden(inputs["h"]).unwhiten(draws["h_inducing_whitened"][0])
     torch.testing.assert_close(values, expected.expand_as(values), atol=1e-3, rtol=0)
 
@@ -444,11 +471,11 @@ def test_what_has_no_functions_is_refused():
     with pytest.raises(ValueError, match="latent site 'w' has a value for each row"):
         draw_functions(local, 3)
     with pytest.raises(ValueError, match="latent site 'w' has a value for each row"):
-        draw_functions_mcmc(local.model, {"w": torch.randn(2, 12)}, x, y)
+        draw_functions(PosteriorDraws(local.model, {"w": torch.randn(2, 12)}, (x, y)), 3)
     guide = guide_for(TwoLayers(x), x, y)
     with pytest.raises(ValueError, match="no Gaussian process at 'g'"):
         draw_functions(guide, 3, site="g")
-    with pytest.raises(ValueError, match="num_draws and num_frequencies are 1 or more"):
+    with pytest.raises(ValueError, match="num_draws is 1 or more"):
         draw_functions(guide, 0)
     functions = draw_functions(guide, 3)
     for wrong in (torch.zeros(3), torch.zeros(2, 4, 1), torch.zeros(0, 1)):
@@ -515,9 +542,9 @@ def test_the_global_generator_decides_the_seed():
     x, y = regression(12)
     model = DeepGP(x, layers=1)
     torch.manual_seed(7)
-    first = draw_functions_mcmc(model, {}, x, y, num_draws=2)
+    first = draw_functions(PosteriorDraws(model, {}, (x, y)), 2)
     state = torch.get_rng_state()
     first(GRID)
     assert torch.equal(state, torch.get_rng_state())
     torch.manual_seed(7)
-    assert torch.equal(draw_functions_mcmc(model, {}, x, y, num_draws=2)(GRID), first(GRID))
+    assert torch.equal(draw_functions(PosteriorDraws(model, {}, (x, y)), 2)(GRID), first(GRID))

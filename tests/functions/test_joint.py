@@ -13,9 +13,9 @@ from pyro_dgp import (
     LinearCoregionalization,
     MarginalLikelihood,
     Matern52,
+    PosteriorDraws,
     SigmaPoints,
     draw_functions,
-    draw_functions_mcmc,
 )
 from pyro_dgp.functions.joint import MOST_ROWS
 from tests.examples import OneLayer, TwoLayers, TwoSites, regression
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("local")
 def test_exact_regression_is_the_quotient_of_two_marginal_likelihoods():
     x, y = regression(12)
     model = OneLayer(RBF(lengthscale=0.7))
-    joint = draw_functions_mcmc(model, {}, x[:8], y[:8], num_draws=3).joint(x[8:])
+    joint = draw_functions(PosteriorDraws(model, {}, (x[:8], y[:8])), 3).joint(x[8:])
     assert joint.num_components == 1
     log_p = lambda rows: -MarginalLikelihood(model)(x[:rows], y[:rows])
     torch.testing.assert_close(joint.log_prob(y[8:]), log_p(12) - log_p(8))
@@ -77,7 +77,7 @@ def test_two_layers_are_a_mixture_over_draws_of_the_hidden_layer():
 def test_draws_of_mcmc_are_components():
     x, y = regression(12)
     draws = {"h_whitened": torch.randn(3, 12, 2)}
-    joint = draw_functions_mcmc(TwoLayers(x), draws, x, y, num_draws=6).joint(GRID)
+    joint = draw_functions(PosteriorDraws(TwoLayers(x), draws, (x, y)), 6).joint(GRID)
     assert joint.num_components == 6 and joint.mean.shape == (5,)
 
 
