@@ -15,7 +15,7 @@ from pyro_dgp.data.splitting import split
 from pyro_dgp.data.streams import NumpyStream, ParquetStream, Standardized, Stream
 from pyro_dgp.export.arviz_groups import from_groups, import_arviz
 from pyro_dgp.export.inference_data import to_arviz
-from pyro_dgp.functions.draws import FunctionDraws, draw_functions, draw_functions_mcmc
+from pyro_dgp.functions.draws import FunctionDraws, draw_functions
 from pyro_dgp.functions.joint import JointDistribution
 from pyro_dgp.gp import FunctionPrior, GaussianProcess
 from pyro_dgp.guides.variational import Variational
@@ -76,6 +76,7 @@ from pyro_dgp.means import ConstantMean, FunctionMean, LinearMean, Mean, Project
 from pyro_dgp.models.deep_gp import DeepGP
 from pyro_dgp.models.deep_kernel import DeepKernel, FeatureExtractor
 from pyro_dgp.models.priors import with_priors
+from pyro_dgp.models.standardizer import Standardizer
 from pyro_dgp.prediction.gap import InferenceGap, inference_gap
 from pyro_dgp.prediction.mixture import Mixture
 from pyro_dgp.prediction.predict import predict
@@ -196,6 +197,7 @@ __all__ = [
     "Settings",
     "SigmaPoints",
     "Standardized",
+    "Standardizer",
     "Stationary",
     "StochasticGradientHMC",
     "Stream",
@@ -218,7 +220,6 @@ __all__ = [
     "coverage",
     "describe_letters",
     "draw_functions",
-    "draw_functions_mcmc",
     "draw_gap",
     "fit",
     "fit_stream",

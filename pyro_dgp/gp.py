@@ -143,6 +143,14 @@ def _whitening(constraint: _FunctionValues) -> Transform:
     return _Whitening(constraint.prior)
 
 
+def too_many_values_message(name: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+    """The sentence that refuses a hyperparameter with more values than its kernel, mean or likelihood has."""
+    return (
+        f"at {name!r} a hyperparameter has more values than its kernel, mean or likelihood has parameters, so that shapes are {found} where "
+        f"{wanted} is right: give a prior the shape of the parameter, and a kernel one lengthscale for each input by ard=D"
+    )
+
+
 class FunctionPrior(TorchDistribution):
     """Distribution of GP function values at inputs: ``N(m(x), K(x, x))``, independent over outputs.
 
@@ -191,7 +199,10 @@ class FunctionPrior(TorchDistribution):
             return self
         rows = self.event_shape[0]
         refuse_data_plate(rows, f"a sample of the Gaussian process {self.name!r} at {rows} rows")
-        x = self.x.expand(*shape, *self.x.shape[-2:])
+        return self.at(self.x.expand(*shape, *self.x.shape[-2:]))
+
+    def at(self, x: Tensor) -> FunctionPrior:
+        """The prior of the same functions at other inputs."""
         return FunctionPrior(
             x, self.covariance, self.mean_function, num_outputs=self.num_outputs, jitter=self.jitter, name=self.name
         )
@@ -235,7 +246,10 @@ class FunctionPrior(TorchDistribution):
 
     def unwhiten(self, noise: Tensor) -> Tensor:
         """``m(x) + L eps``; ``eps`` and result ``(..., N, D_out)``."""
-        return self.mean + linalg.apply_factor(self.scale_tril, noise)
+        values = self.mean + linalg.apply_factor(self.scale_tril, noise)
+        if values.shape != noise.shape:
+            raise ValueError(too_many_values_message(self.name, tuple(values.shape), tuple(noise.shape)))
+        return values
 
     def whiten(self, values: Tensor) -> Tensor:
         """``L^-1 (f - m(x))``, the inverse of :meth:`unwhiten`."""

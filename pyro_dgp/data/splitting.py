@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pyro_dgp.data.dataset import Array, Dataset
+from pyro_dgp.internal.affine import standardised
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Scaler:
 
     def __call__(self, values: Array) -> Array:
         """Standardised values."""
-        scaled: Array = (values - self.mean) / self.scale
+        scaled: Array = standardised(values, self.mean, self.scale)
         return scaled
 
 
@@ -74,9 +75,9 @@ def split(dataset: Dataset, number: int, *, dtype: torch.dtype = torch.float64, 
     if test.all() or not test.any():
         raise ValueError(f"split {number} of {dataset.name!r} leaves no training or no test rows: check 'splits'")
     scale_x, scale_y = Scaler.fit(dataset.x[~test]), Scaler.fit(dataset.y[~test])
-    if (constant := np.flatnonzero(_is_constant(dataset.x[~test]))).size:
+    if (constant := np.flatnonzero(is_constant(dataset.x[~test]))).size:
         raise ValueError(f"input column {constant[0]} of {dataset.name!r} is constant in the training part: drop it")
-    if _is_constant(dataset.y[~test][:, None])[0]:
+    if is_constant(dataset.y[~test][:, None])[0]:
         raise ValueError(f"the target of {dataset.name!r} is constant in the training part: there is nothing to learn")
 
     def tensor(values: Array) -> Tensor:
@@ -92,6 +93,7 @@ def split(dataset: Dataset, number: int, *, dtype: torch.dtype = torch.float64, 
     )
 
 
-def _is_constant(values: Array) -> NDArray[np.bool_]:
+def is_constant(values: Array) -> NDArray[np.bool_]:
+    """Tell of each column ``(N, D)`` whether it is constant, up to rounding: ``(D,)``."""
     spread = values.max(0) - values.min(0)
     return np.asarray(spread <= 1e-12 * np.abs(values).max(0))

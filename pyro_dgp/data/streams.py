@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pyro_dgp.internal.affine import standardised
 from pyro_dgp.internal.optional import optional
 
 #: Inputs, targets, and further row arguments of the model if there are any.
@@ -204,4 +205,5 @@ class Standardized(Stream):
     def read(self, block: int) -> Block:
         """See :class:`Stream`."""
         x, y, *rest = self.stream.read(block)
-        return (x - self.inputs.mean_) / self.inputs.scale_, (y - self.target_mean) / self.target_scale, *rest
+        x = standardised(x, self.inputs.mean_, self.inputs.scale_)
+        return x, standardised(y, self.target_mean, self.target_scale), *rest

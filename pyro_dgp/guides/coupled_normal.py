@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -167,8 +167,20 @@ class CoupledNormal(AutoNormalMessenger):  # type: ignore[misc]
             prior = site["infer"]["prior"]
             before = None if found is None else torch.nn.functional.pad(found, (0, missing))
             own = self._given(name, prior, before)
-            eps = own.standardised(biject_to(prior.support).inv(site["value"]))
-            zeros = eps.new_zeros(*eps.shape[:-1], missing)
-            found = torch.cat([zeros, eps] if found is None else [found, zeros, eps], -1)
+            eps = own.standardised(_on_the_real_line(site, prior))
+            lead = eps.shape[:-1] if found is None else torch.broadcast_shapes(eps.shape[:-1], found.shape[:-1])
+            parts = [eps.new_zeros(missing), eps] if found is None else [found, eps.new_zeros(missing), eps]
+            found = torch.cat([part.expand(*lead, part.shape[-1]) for part in parts], -1)
             missing = 0
         return None if found is None else torch.nn.functional.pad(found, (0, missing))
+
+
+def _on_the_real_line(site: Mapping[str, Any], prior: Any) -> Tensor:
+    """Return the value of a site mapped to the real line, by the transform that drew it: it remembers the number that it mapped."""
+    fn, transform = site["fn"], biject_to(prior.support)
+    while not isinstance(fn, TransformedDistribution) and hasattr(fn, "base_dist"):
+        fn = fn.base_dist
+    if isinstance(fn, TransformedDistribution) and fn.transforms == [transform]:
+        (transform,) = fn.transforms
+    value: Tensor = transform.inv(site["value"])
+    return value

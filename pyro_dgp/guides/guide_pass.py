@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from pyro.poutine.trace_struct import Trace
 from torch import Size, Tensor
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.internal.differentiation import touches_rows
 from pyro_dgp.processes import FunctionMarginal
 from pyro_dgp.propagation import Propagation
 
@@ -29,7 +31,11 @@ class GuidePass:
     :ivar extra_axes: batch axes of this call's inputs beyond those at ``initialize``; known from the first GP on.
     :ivar components: size of the leading axis, known once a value has this axis.
     :ivar gps: names of the processes with their priors, in the order of the model, met while initialising.
+    :ivar below: names of the GP sites on whose values the inputs of another GP depend, met while initialising.
+    :ivar whole: by process name, the prior at the inputs of all groups, met while initialising.
     :ivar memory: values that the layers of one ancestral draw share.
+    :ivar means: by name of the GP sites, their values while initialising.
+    :ivar joins_rows: whether a row of a GP's inputs depends on two rows or more of the GPs below, met while initialising.
     :ivar references: by process name, the inputs that the inference functions of a GP look at.
     """
 
@@ -40,8 +46,32 @@ class GuidePass:
     extra_axes: int | None = None
     components: int | None = None
     gps: list[tuple[str, FunctionPrior]] = field(default_factory=list)
+    below: set[str] = field(default_factory=set)
+    whole: dict[str, FunctionPrior] = field(default_factory=dict)
     memory: dict[str, Any] = field(default_factory=dict)
     references: dict[str, Tensor] = field(default_factory=dict)
+    means: dict[str, Tensor] = field(default_factory=dict)
+    joins_rows: bool = False
+
+    def meet(self, key: str, prior: FunctionPrior, *, whole: FunctionPrior) -> None:
+        """Note a GP while initialising, and the layers below it: those of which its inputs have a gradient.
+
+        :param whole: the prior at the inputs of all groups.
+        """
+        self.gps.append((key, prior))
+        self.whole[key] = whole
+        if self.means and prior.x.requires_grad:
+            rows = prior.x.reshape(-1, *prior.x.shape[-2:])[0]
+            self.joins_rows |= any(
+                touches_rows(row.sum(), list(self.means.values())) for row in rows[:: max(1, len(rows) // 8)]
+            )
+            slopes = torch.autograd.grad(prior.x.sum(), list(self.means.values()), retain_graph=True, allow_unused=True)
+            self.below.update(name for name, slope in zip(self.means, slopes, strict=True) if slope is not None)
+
+    def mean_of(self, key: str, prior: FunctionPrior) -> Tensor:
+        """Return the mean of a GP site as its value while initialising, followed by autograd."""
+        self.means[key] = prior.mean.detach().requires_grad_()
+        return self.means[key] * 1.0
 
     def inputs_are_carried(self, prior: FunctionPrior, axes: int) -> bool:
         """Tell whether the inputs of a GP have the axis of components already.

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, cast
 
 import torch
 from pyro.infer.autoguide.effect import AutoMessenger
 from pyro.nn import PyroModule
 from pyro.poutine.trace_struct import Trace
-from torch import Tensor, nn
+from torch import Size, Tensor, nn
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.guide_pass import GuidePass, SiteRecord
 from pyro_dgp.guides.latents import LatentGuides, shaped_posterior
 from pyro_dgp.guides.site_handler import SiteHandler
-from pyro_dgp.guides.sites import Message, is_random, require_all_groups, total_regularizer
+from pyro_dgp.guides.sites import (
+    Message,
+    is_random,
+    require_likelihood_fits,
+    require_told_apart,
+    shape_errors_explained,
+    taken_groups,
+    total_regularizer,
+    with_all_groups,
+)
 from pyro_dgp.guides.structure import ModelStructure
-from pyro_dgp.internal.errors import first_line
 from pyro_dgp.internal.parameters import modules_of
 from pyro_dgp.internal.plates import known_groups
 from pyro_dgp.internal.site_names import is_inside_observation, process_key
@@ -43,18 +50,16 @@ class PassHandler(SiteHandler, AutoMessenger):
 
     def _run_model(self, run: GuidePass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._pass, self._outer_plates, self.args_kwargs = run, (), (args, kwargs)
+        groups = () if self._structure is None else self._structure.group_plates
+        grad = torch.is_grad_enabled() or run.initializing
         try:
-            with self, known_groups(() if self._structure is None else self._structure.group_plates):
-                self.model(*args, **kwargs)
-        except RuntimeError as error:
-            if run.propagation is not None and re.search(
-                "dimensions|size of tensor|Sizes of tensors|shape", str(error)
+            with (
+                self,
+                known_groups(groups),
+                torch.set_grad_enabled(grad),
+                shape_errors_explained(run.propagation is not None),
             ):
-                raise ValueError(
-                    f"the model ran on its own and failed in the guide, where hidden values are (S, N, D) with one axis more in front "
-                    f"({first_line(error)}): join them with inputs by concatenate_inputs(h, x), and use operations that take leading axes"
-                ) from error
-            raise
+                self.model(*args, **kwargs)
         finally:
             self._pass = GuidePass()
             del self._outer_plates, self.args_kwargs
@@ -80,6 +85,11 @@ class PassHandler(SiteHandler, AutoMessenger):
         """Names of the GP sites that the propagation carries, as ``initialize`` met them."""
         return [key for key in self.processes._modules if not is_inside_observation(key)]
 
+    @property
+    def groups(self) -> Size:
+        """Batch axes of the model's Gaussian processes, each index of which has a posterior of its own; ``()`` for one function."""
+        return max((process.groups for process in self.processes.children()), key=len, default=Size())
+
     def require_initialized(self) -> None:
         """Raise if ``initialize`` has not been called."""
         if not self.is_initialized:
@@ -98,10 +108,11 @@ class PassHandler(SiteHandler, AutoMessenger):
 
     def at_observation(self, msg: Message, observation: Observation) -> None:
         """Swap the observation for the one whose last layer is integrated out."""
-        require_all_groups(msg)
         gps = {name: (process_key(msg["name"], name), prior) for name, prior in observation.priors.items()}
         if self._pass.initializing:
-            self._pass.gps.extend(gps.values())
+            for key, prior in gps.values():
+                self._pass.meet(key, prior, whole=with_all_groups(prior, msg))
+            require_likelihood_fits(msg["name"], observation)
             if msg["value"] is None:
                 msg["value"] = next(iter(observation.priors.values())).mean.new_zeros(observation.event_shape)
             SiteRecord(observation).write(msg)
@@ -109,7 +120,8 @@ class PassHandler(SiteHandler, AutoMessenger):
         marginals, regularizers, carried = {}, [], False
         for name, (key, prior) in gps.items():
             carried = self._pass.inputs_are_carried(prior, self._axes_of_gp(key))
-            marginals[name] = q = self._marginal(key, prior, carried)
+            require_told_apart(msg, carried, self._pass.components, self.structure.data_plates)
+            marginals[name] = q = self._marginal(key, prior, carried, msg)
             regularizers.append(total_regularizer(q.regularizer, prior, carried))
         total = torch.stack(torch.broadcast_tensors(*regularizers)).sum(0)
         SiteRecord(observation, carried, total).write(msg)
@@ -120,15 +132,17 @@ class PassHandler(SiteHandler, AutoMessenger):
         if msg["is_observed"]:
             self.at_other(msg)
             return
-        require_all_groups(msg)
         key, run = msg["name"], self._pass
         if run.initializing:
-            run.gps.append((key, prior))
-            msg["value"] = prior.mean
+            run.meet(key, prior, whole=with_all_groups(prior, msg))
+            msg["value"] = run.mean_of(key, prior)
             SiteRecord(prior).write(msg)
             return
         carried = run.inputs_are_carried(prior, self._axes_of_gp(key))
-        marginal = self._marginal(key, prior, carried)
+        require_told_apart(msg, carried, self._pass.components, self.structure.data_plates)
+        marginal = self._marginal(key, prior, carried, msg)
+        if self.structure.joins_rows:
+            marginal = marginal.jointly()
         shape = torch.broadcast_shapes(marginal.batch_shape, prior.batch_shape)
         if marginal.batch_shape != shape:
             marginal = marginal.expand(shape)
@@ -150,19 +164,22 @@ class PassHandler(SiteHandler, AutoMessenger):
             self._draw_latent(msg)
         elif is_random(msg):
             axes = self.structure.axes_of(msg["name"])
-            SiteRecord(fn, run.leads_with_components(fn.batch_shape, axes)).write(msg)
+            carried = run.leads_with_components(fn.batch_shape, axes)
+            require_told_apart(msg, carried, self._pass.components, self.structure.data_plates)
+            SiteRecord(fn, carried).write(msg)
 
     def _axes_of_gp(self, key: str) -> int:
         self._process(key)  # raises a message about GPs for a GP that initialize did not meet
         return self.structure.axes[key]
 
-    def _marginal(self, key: str, prior: FunctionPrior, carried: bool) -> FunctionMarginal:
+    def _marginal(self, key: str, prior: FunctionPrior, carried: bool, msg: Message) -> FunctionMarginal:
         process, reference = self._process(key), self._reference(key, prior, carried)
-        if isinstance(process, WhitenedProcess) and process.num_deviations:
-            marginal: FunctionMarginal = process(prior, reference, self._latent_guides.deviations(self.trace))
-            return marginal
-        plain: FunctionMarginal = process(prior, reference)
-        return plain
+        moving = isinstance(process, WhitenedProcess) and process.num_deviations
+        deviations = (self._latent_guides.deviations(self.trace),) if moving else ()
+        numbers = {len(process.groups) + axis: taken for axis, taken in taken_groups(msg, self.trace).items()}
+        with process.taking(numbers):
+            marginal: FunctionMarginal = process(prior, reference, *deviations)
+        return marginal
 
     def _reference(self, key: str, prior: FunctionPrior, carried: bool) -> Tensor:
         """Return the inputs that the inference functions of a GP look at.

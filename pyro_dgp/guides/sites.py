@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,10 +15,13 @@ from pyro.nn import PyroModule
 from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
-from torch.distributions import constraints
 
-from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.likelihoods import Observation, RowObservation
+from pyro_dgp.gp import FunctionPrior, too_many_values_message
+from pyro_dgp.internal.distributions import is_real
+from pyro_dgp.internal.errors import first_line
+from pyro_dgp.likelihoods import CollapsedObservation, Observation, RowObservation
+from pyro_dgp.likelihoods.observation import join
+from pyro_dgp.likelihoods.units import standardised_value
 from pyro_dgp.processes import Process
 
 Message = dict[str, Any]
@@ -40,6 +45,16 @@ def require_rows_unmasked(site: Message) -> None:
         )
 
 
+def require_unscaled(site: Message) -> None:
+    """Raise for ``poutine.scale`` around function values that a sampler whitens: their prior would be scaled too."""
+    scale = site["scale"]
+    if not (isinstance(scale, int | float) and scale == 1) and not bool((torch.as_tensor(scale) == 1).all()):
+        raise ValueError(
+            f"the function values at {site['name']!r} stand in a poutine.scale, which would scale their prior too: put the scale around the "
+            "statement of a plain observed site, pyro.sample('y', ..., obs=y), alone"
+        )
+
+
 def is_random(site: Message) -> bool:
     """Tell whether a site is a draw or an observation: a sample site that is no subsample and no ``pyro.deterministic``."""
     return site["type"] == "sample" and not site_is_subsample(site) and not site["infer"].get("_deterministic")
@@ -55,8 +70,11 @@ def total_regularizer(regularizer: Tensor, prior: FunctionPrior, carried: bool) 
     return regularizer.reshape(*regularizer.shape[: int(carried)], -1).sum(-1)
 
 
-def require_finite(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise if a tensor argument of ``guide.initialize`` holds NaN or infinity."""
+def require_finite(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: str = "guide.initialize") -> None:
+    """Raise if a tensor argument of the model holds NaN or infinity.
+
+    :param call: what got the arguments, as the message says it.
+    """
     forward = model.forward if isinstance(model, nn.Module) else model
     try:
         named = inspect.signature(forward).bind(*args, **kwargs).arguments
@@ -64,26 +82,25 @@ def require_finite(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         named = {str(number): value for number, value in enumerate(args, 1)} | kwargs
     for name, value in named.items():
         if isinstance(value, Tensor) and not bool(torch.isfinite(value).all()):
+            first = tuple(torch.nonzero(~torch.isfinite(value))[0].tolist())
             raise ValueError(
-                f"argument {name!r} of guide.initialize holds NaN or infinity: drop or fill such rows before training"
+                f"argument {name!r} of {call} holds NaN or infinity, of shape {tuple(value.shape)} first at {first}: drop or fill such rows "
+                "before training"
             )
 
 
 def real_observations(trace: Trace) -> dict[str, Tensor]:
-    """Return the observed values of a trace that a Gaussian or another real distribution explains, by site."""
+    """Return the observed values of a trace that a Gaussian or another real distribution explains, by site.
+
+    Where the model standardises its targets, they are the standardised ones.
+    """
     sites = [site for site in trace.nodes.values() if is_random(site) and site["is_observed"]]
-    return {site["name"]: site["value"] for site in sites if is_real(site["fn"])}
+    return {site["name"]: _standardised(site["fn"], site["value"]) for site in sites if is_real(site["fn"])}
 
 
-def is_real(fn: Any) -> bool:
-    """Tell whether a distribution is over all real numbers; one that does not say is taken for real."""
-    try:
-        support = fn.support
-    except (AttributeError, NotImplementedError):
-        return True
-    while isinstance(support, constraints.independent):
-        support = support.base_constraint
-    return support is constraints.real
+def _standardised(fn: Any, value: Tensor) -> Tensor:
+    by_likelihood = isinstance(fn, Observation | CollapsedObservation)
+    return fn.conditional.units(value) if by_likelihood else standardised_value(fn, value)
 
 
 #: Ratio of the scale of inputs or targets to 1 beyond which a warning is given: kernels and likelihoods start near 1.
@@ -102,7 +119,8 @@ def warn_of_scales(x: Tensor, observed: Mapping[str, Tensor]) -> None:
         column = int(far[0])
         warnings.warn(
             f"input column {column} has a standard deviation of {float(spread[column]):.3g}, and lengthscales start near 1: standardise "
-            "inputs, x = (x - x.mean(0)) / x.std(0), or start the lengthscales at the scale of the inputs",
+            "inputs by a Standardizer.fit(x, y) that the model carries, as in DeepGP(x, standardizer=...), or start the lengthscales at the scale "
+            "of the inputs",
             stacklevel=4,
         )
     for name, value in observed.items():
@@ -113,7 +131,7 @@ def warn_of_scales(x: Tensor, observed: Mapping[str, Tensor]) -> None:
         if max(abs(mean), scale) > _FAR:
             warnings.warn(
                 f"the target of the site {name!r} has mean {mean:.3g} and standard deviation {scale:.3g}, and the prior starts near mean 0 "
-                "and variance 1: standardise targets, y = (y - y.mean()) / y.std()",
+                "and variance 1: standardise targets by a Standardizer.fit(x, y) that the model carries, as in DeepGP(x, standardizer=...)",
                 stacklevel=4,
             )
 
@@ -135,9 +153,19 @@ def warn_of_unread_priors(model: nn.Module, trace: Trace) -> None:
 def require_kernel_fits(key: str, prior: FunctionPrior) -> None:
     """Raise, with the name of the GP, if the kernel does not fit the number of dimensions of the inputs."""
     try:
-        prior.covariance.matrix(prior.x[..., :1, :].unsqueeze(-3))
+        shape = prior.covariance.matrix(prior.x[..., :1, :].unsqueeze(-3)).shape[:-3]
     except ValueError as error:
         raise ValueError(f"at the Gaussian process {key!r}, {error}") from error
+    if torch.broadcast_shapes(shape, prior.batch_shape) != prior.batch_shape:
+        raise ValueError(too_many_values_message(key, tuple(shape), tuple(prior.batch_shape)))
+
+
+def require_likelihood_fits(name: str, observation: Observation) -> None:
+    """Raise if a parameter of the likelihood has more values than it should."""
+    means = join({gp: prior.mean for gp, prior in observation.priors.items()})
+    found = observation.conditional.given(means).shape()
+    if found != observation.shape():
+        raise ValueError(too_many_values_message(name, tuple(found), tuple(observation.shape())))
 
 
 def require_served(sites: Iterable[Message]) -> None:
@@ -172,11 +200,81 @@ def require_groups(key: str, process: Process, prior: FunctionPrior) -> None:
         )
 
 
-def require_all_groups(site: Message) -> None:
-    """Raise for a GP in a plate that takes a part of its groups."""
+def taken_groups(site: Message, trace: Trace) -> dict[int, Tensor]:
+    """Return the numbers of the groups that the plates around a GP take, by their batch axis from the right, ``-1``.
+
+    A plate that takes all groups is left out.
+    """
+    return {frame.dim: trace.nodes[frame.name]["value"] for frame in site["cond_indep_stack"] if _takes_part(frame)}
+
+
+def require_whole_groups(latent: Iterable[Message], gps: Iterable[str], trace: Trace) -> None:
+    """Raise for a latent value of each group in a plate around a GP that takes a part of its groups.
+
+    :param gps: names of the sites of Gaussian processes.
+    """
+    partial = {frame.name for name in gps for frame in trace.nodes[name]["cond_indep_stack"] if _takes_part(frame)}
+    for site in latent:
+        for frame in site["cond_indep_stack"]:
+            if frame.name in partial:
+                raise ValueError(
+                    f"the latent site {site['name']!r} has a value for each group of the plate {frame.name!r}, which takes {frame.size} of "
+                    f"{frame.full_size}, and its posterior would hold these alone: let the plate take all groups, or sample it before the plate"
+                )
+
+
+def _takes_part(frame: Any) -> bool:
+    return bool(frame.vectorized and frame.full_size not in (None, frame.size))
+
+
+def with_all_groups(prior: FunctionPrior, site: Message) -> FunctionPrior:
+    """Return a GP as it is where the plates around it take all groups: the inputs of those that are seen, over and over."""
+    x = prior.x
     for frame in site["cond_indep_stack"]:
-        if frame.vectorized and frame.full_size not in (None, frame.size):
+        if _takes_part(frame):
+            x = x.index_select(frame.dim - 2, torch.arange(frame.full_size, device=x.device) % frame.size)
+    return prior if x is prior.x else prior.at(x)
+
+
+def require_told_apart(site: Message, carried: bool, components: int | None, data_plates: Collection[str]) -> None:
+    """Raise for a site without the axis of components in a plate of groups of the same size: either axis could be the other.
+
+    :param carried: whether the site leads with the axis of components.
+    :param components: size of this axis, if a site has it already.
+    :param data_plates: names of the plates over rows.
+    """
+    if carried or components is None:
+        return
+    for frame in site["cond_indep_stack"]:
+        if frame.vectorized and frame.size == components and frame.name not in data_plates:
             raise ValueError(
-                f"the Gaussian process site {site['name']!r} stands in the plate {frame.name!r}, which takes {frame.size} of its "
-                f"{frame.full_size} groups, and the guide holds a function for each: let the plate take all groups"
+                f"the site {site['name']!r} in the plate {frame.name!r} of {frame.size} comes after a hidden layer in as many samples, and "
+                "their axes cannot be told apart: take another number of samples; if the site depends on the layer, give its values an "
+                "axis for the plate, h.unsqueeze(-3)"
             )
+
+
+@contextmanager
+def shape_errors_explained(has_components: bool) -> Iterator[None]:
+    """A scope in which errors of shapes that the axis of components makes are one sentence.
+
+    :param has_components: whether hidden values have this axis; without it errors pass as they are.
+    """
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        if not has_components:
+            raise
+        if isinstance(error, ValueError) and "inside plate" in str(error):
+            raise ValueError(
+                f"the model ran on its own and failed in the guide, where hidden values are (S, N, D) with the samples in front "
+                f"({first_line(error)}): inside a plate give them an axis for it, as in gp(h.unsqueeze(-3))"
+            ) from error
+        if isinstance(error, RuntimeError) and re.search(
+            "dimensions|size of tensor|Sizes of tensors|shape", str(error)
+        ):
+            raise ValueError(
+                f"the model ran on its own and failed in the guide, where hidden values are (S, N, D) with one axis more in front "
+                f"({first_line(error)}): join them with inputs by concatenate_inputs(h, x), and use operations that take leading axes"
+            ) from error
+        raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.coupled_normal import CoupledNormal
 from pyro_dgp.guides.guide_pass import GuidePass, Site, SiteRecord, WeightedTrace
 from pyro_dgp.guides.handler import PassHandler
+from pyro_dgp.guides.joint_rows import joins_rows
 from pyro_dgp.guides.latents import LatentGuides
 from pyro_dgp.guides.loading import missing_latents, missing_processes
 from pyro_dgp.guides.networks import pyro_networks, try_network
@@ -29,6 +30,7 @@ from pyro_dgp.guides.sites import (
     require_groups,
     require_kernel_fits,
     require_served,
+    require_whole_groups,
     warn_of_scales,
     warn_of_unread_priors,
 )
@@ -40,6 +42,7 @@ from pyro_dgp.internal.parameters import (
     modules_of,
     require_names_of_their_own,
     require_own_parameters,
+    show_networks_to_svi,
 )
 from pyro_dgp.internal.site_names import is_inside_observation, site_of
 from pyro_dgp.likelihoods import Observation
@@ -56,8 +59,8 @@ class Variational(PassHandler):
     with priors get one normal with full covariance, with which the means of inducing points move
     (:class:`~pyro_dgp.guides.coupled_normal.CoupledNormal`), and sites with a value for each row independent normals.
 
-    ``guide(*args)`` is one ancestral draw in the prior's shapes. The S components of the propagation exist only in the
-    losses of this library and in predictions. Call :meth:`initialize` once on training data before anything else.
+    ``guide(*args)`` is one ancestral draw in the prior's shapes. The S components of the propagation exist in losses of this library and in predictions
+    alone. Call :meth:`initialize` once on training data before anything else.
 
     :param model: the model. Its sites have one value ``(..., N, D_out)`` for each GP, and observations of any name.
     :param processes: one family for all GPs, or a mapping to families from site names (``"y"``) or process names
@@ -115,39 +118,40 @@ class Variational(PassHandler):
         raises.
         """
         require_finite(self.model, args, kwargs)
-        self.processes, self._structure = PyroModule(), None
-        run = GuidePass(initializing=True)
+        self.processes, self._structure, run = PyroModule(), None, GuidePass(initializing=True)
         self._modules_of_model = tuple(modules_of(self.model))
         with module_local_parameters(self, *self._modules_of_model):
             dependence = row_dependence(self.model, args, kwargs)
             self._run_model(run, args, kwargs)
-            self._create_processes(run.gps)
+            self._create_processes(run)
             self._create_latents(args, kwargs)
-            self._couple_processes(run.gps)
-            self._structure = ModelStructure.of(self.trace, run.gps, dependence)
+            self._couple_processes(run)
+            joins = joins_rows(run, self.trace, self.propagation)
+            self._structure = ModelStructure.of(self.trace, run.gps, dependence, joins_rows=joins)
             warn_of_scales(run.gps[0][1].x, real_observations(self.trace))
             for module in self._modules_of_model:
                 warn_of_unread_priors(module, self.trace)
 
-    def _create_processes(self, gps: Sequence[tuple[str, FunctionPrior]]) -> None:
-        if not gps:
+    def _create_processes(self, run: GuidePass) -> None:
+        if not run.gps:
             raise ValueError(
                 "the model has no Gaussian process site: use a stock Pyro guide, or sample a GaussianProcess in the model"
             )
-        top = _top(gps)
-        for key, prior in gps:
+        for key, prior in run.gps:
             if "." in key or hasattr(nn.Module, site_of(key)):
                 raise ValueError(f"the site {key!r} cannot name a module of torch: rename it, without a dot")
             require_kernel_fits(key, prior)
-            process = family_of(self._families, key).create(prior, hidden=key not in top)
-            require_groups(key, process, prior)
+            process = family_of(self._families, key).create(run.whole[key], hidden=key in run.below)
+            require_groups(key, process, run.whole[key])
             setattr(self.processes, key, process)
-        self.propagation.initialize({key: prior for key, prior in gps if not is_inside_observation(key)})
-        require_used(self._families, [key for key, _ in gps])
+        sampled = {key: prior for key, prior in run.gps if not is_inside_observation(key)}
+        self.propagation.initialize(sampled, run.below)
+        require_used(self._families, [key for key, _ in run.gps])
 
     def _create_latents(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Create the posteriors of latent sites that are no GP, and try their networks."""
         guides, latent = self._latent_guides, latent_sites(self.trace)
+        require_whole_groups(latent, map(site_of, self.processes._modules), self.trace)
         require_served(
             [*latent, *(site for site in self.trace.nodes.values() if is_random(site) and site["is_observed"])]
         )
@@ -168,14 +172,14 @@ class Variational(PassHandler):
                     f"networks= names {name!r}, which is no latent site besides the Gaussian processes: choose from {names}"
                 )
 
-    def _couple_processes(self, gps: Sequence[tuple[str, FunctionPrior]]) -> None:
+    def _couple_processes(self, run: GuidePass) -> None:
         """Let each process move with the hyperparameters that the model reads before its GP, where these have a joint posterior."""
-        top, names = _top(gps), list(self.trace.nodes)
-        for key, prior in gps:
+        names = list(self.trace.nodes)
+        for key, prior in run.gps:
             deviations = self._latent_guides.num_deviations(names[: names.index(site_of(key))])
             if deviations:
                 process = family_of(self._families, key).coupled(
-                    self._process(key), prior, hidden=key not in top, deviations=deviations
+                    self._process(key), prior, hidden=key in run.below, deviations=deviations
                 )
                 setattr(self.processes, key, process)
 
@@ -201,6 +205,7 @@ class Variational(PassHandler):
         """Draw every site once, as an ordinary Pyro guide. With ``y=None`` the draw includes the observation."""
         self.require_initialized()
         require_own_parameters(self)
+        show_networks_to_svi(*self.model_modules, self)
         require_names_of_their_own(*self.model_modules)
         if self.hidden:
             refuse_pairs_of_traces(self.hidden)
@@ -245,11 +250,6 @@ class Variational(PassHandler):
             for site in self.trace.nodes.values()
             if _is_latent(site) and site["name"] not in structure.local.keys() | structure.responses
         ]
-
-
-def _top(gps: Sequence[tuple[str, FunctionPrior]]) -> set[str]:
-    """Return the names of the GPs of the top layer: those inside observations, or the last one."""
-    return {key for key, _ in gps if is_inside_observation(key)} or {gps[-1][0]}
 
 
 def _is_latent(site: Site) -> bool:

@@ -7,6 +7,8 @@ from typing import Any
 
 from pyro.infer import ELBO, TraceMeanField_ELBO
 from pyro.infer.abstract_infer import TracePosterior
+from pyro.poutine import runtime
+from pyro.poutine.trace_messenger import TraceMessenger
 
 
 def refuse_pairs_of_traces(sites: list[str]) -> None:
@@ -33,3 +35,8 @@ def refuse_pairs_of_traces(sites: list[str]) -> None:
             if isinstance(caller, TraceMeanField_ELBO):
                 return
         frame = frame.f_back  # type: ignore[assignment]
+
+
+def is_trained() -> bool:
+    """Tell whether a model runs in a step of Pyro's ``SVI``, which collects its parameters."""
+    return any(isinstance(handler, TraceMessenger) and handler.param_only for handler in runtime._PYRO_STACK)

@@ -59,3 +59,15 @@ def differentiated(
     pairs = [(o, grad.expand_as(o)) for grad, o in zip(grads, outputs, strict=True) if o.requires_grad]
     results = iter(torch.autograd.grad([o for o, _ in pairs], wanted, [g for _, g in pairs], create_graph=True))
     return tuple(next(results) if tensor is not None and tensor.requires_grad else None for tensor in inputs)
+
+
+def touches_rows(element: Tensor, means: list[Tensor]) -> bool:
+    """Tell whether a number has a gradient with respect to two rows or more of one of ``means``."""
+    if not element.requires_grad:
+        return False
+    slopes = torch.autograd.grad(element, means, retain_graph=True, allow_unused=True)
+    return any(
+        int((slope.nan_to_num() != 0).any(-1).reshape(-1, slope.shape[-2]).any(0).sum()) > 1
+        for slope in slopes
+        if slope is not None
+    )

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from pyro.distributions.torch_distribution import MaskedDistribution
+from torch.distributions import constraints
 
 
 def elementwise(distribution: Any) -> Any:
@@ -20,3 +21,14 @@ def elementwise(distribution: Any) -> Any:
     while isinstance(distribution, torch.distributions.Independent | MaskedDistribution):
         distribution = distribution.base_dist
     return distribution
+
+
+def is_real(fn: Any) -> bool:
+    """Tell whether a distribution is over all real numbers; one that does not say is taken for real."""
+    try:
+        support = fn.support
+    except (AttributeError, NotImplementedError):
+        return True
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    return support is constraints.real

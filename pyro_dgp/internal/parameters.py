@@ -10,8 +10,10 @@ from math import isfinite
 from numbers import Real
 from types import FunctionType, MethodType
 from typing import Any, TypeVar
+from weakref import ref
 
 import pyro
+from pyro.distributions import constraints
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
@@ -185,10 +187,26 @@ def _pyro_parameters(module: nn.Module) -> Iterator[tuple[str, Tensor | None]]:
         yield prefix + name, module._parameters.get(name, module._parameters.get(f"{name}_unconstrained"))
 
 
+def show_networks_to_svi(*roots: nn.Module) -> None:
+    """Let stock ``SVI`` train the weights of networks where modules keep their own parameters.
+
+    ``SVI`` asks each parameter of a step for its ``unconstrained``. Pyro's global store gives plain weights this attribute, a
+    weak reference to themselves, and takes it away when they are pickled; modules with parameters of their own do not.
+    """
+    if not pyro.settings.get("module_local_params"):
+        return
+    for root in roots:
+        for module in root.modules():
+            for name, weights in module._parameters.items():
+                if weights is not None and not name.endswith("_unconstrained"):
+                    weights.unconstrained = ref(weights)  # type: ignore[attr-defined]
+
+
 def require_own_parameters(*roots: nn.Module) -> None:
     """Raise if Pyro's global store holds another object's parameter under a name that one of ``roots`` is about to use.
 
-    Two models or guides of one class share names there: the second would silently take over the first one's values.
+    Two models or guides of one class share names there: the second would silently take over the first one's values. A frozen
+    parameter of a network enters the store here as it is, since Pyro would set ``requires_grad`` and train it.
     """
     if pyro.settings.get("module_local_params"):
         for root in roots:
@@ -196,8 +214,6 @@ def require_own_parameters(*roots: nn.Module) -> None:
         return
     require_names_of_their_own(*roots)
     store = pyro.get_param_store()
-    if not store._params:
-        return
     for root in roots:
         for module in root.modules():
             for name, own in _pyro_parameters(module):
@@ -207,3 +223,7 @@ def require_own_parameters(*roots: nn.Module) -> None:
                         f"Pyro's global parameter store holds another object's {name!r}: call pyro.clear_param_store() before "
                         "fitting another model or guide, or train in the scope pyro_dgp.module_local_parameters()"
                     )
+                is_plain = own is not None and own is module._parameters.get(name.rpartition(".")[2])
+                if own is not None and is_plain and held is None and not own.requires_grad:
+                    store._constraints[name] = constraints.real
+                    store._params[name], store._param_to_name[own] = own, name

@@ -6,23 +6,33 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Size, Tensor
 
 #: Positional and named arguments of one call.
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
+def num_rows(x: Tensor) -> int:
+    """Return the number of rows of inputs ``(..., N, D)``, or of values ``(N,)``."""
+    return x.shape[max(x.dim() - 2, 0)]
+
+
 class RowArguments:
     """The arguments of a call, of which those that hold rows can be taken row by row.
 
-    A row argument is a tensor, given as an argument by itself, whose first dimension is the number of rows: targets, an
-    offset, an exposure, a second set of inputs. All others (numbers, tensors of other lengths, lists) go to each call
-    whole. A tensor that has as many entries as there are rows and is no row argument belongs into the model, as a buffer,
-    or gets another first dimension.
+    The rows of the inputs x are their last axis but one, ``(..., N, D)``. Where a model has groups (data sets
+    ``(*groups, N, D)``, or a plate around its Gaussian processes), these are the axes in front of the rows of all else, as
+    in y ``(*groups, N)``. So an argument holds rows if it is a tensor, given by itself, whose shape begins with
+    ``(*groups, N)``, or with what broadcasting leaves of that, such as ``(N,)``: targets, an offset, an exposure, a second
+    set of inputs. The longest beginning that fits is taken.
+
+    All others (numbers, tensors of other lengths, lists) go to each call whole. A tensor that has as many entries as there
+    are rows and is no row argument belongs into the model, as a buffer, or gets another first dimension.
 
     :param args: positional arguments.
     :param kwargs: arguments by name.
-    :param count: number of rows; that of the first positional argument if not given.
+    :param x: the inputs; the first positional argument if not given.
+    :param groups: the groups of the model; the batch axes of x if not given.
 
     >>> import torch
     >>> from pyro_dgp.internal.rows import RowArguments
@@ -30,11 +40,23 @@ class RowArguments:
     >>> (x,), named = arguments[slice(0, 3)]
     >>> len(x), len(named["exposure"]), named["power"]
     (3, 3, 2.0)
+    >>> (x, y), _ = RowArguments((torch.zeros(4, 5, 2), torch.zeros(4, 5)), {})[slice(0, 3)]  # four data sets
+    >>> x.shape, y.shape
+    (torch.Size([4, 3, 2]), torch.Size([4, 3]))
     """
 
-    def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], count: int | None = None) -> None:
+    def __init__(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        x: Tensor | None = None,
+        groups: Size | None = None,
+    ) -> None:
         self.args, self.kwargs = args, dict(kwargs)
-        self.count = len(args[0]) if count is None else count
+        self.x: Tensor = args[0] if x is None else x
+        self.count = num_rows(self.x)
+        self.groups = Size(self.x.shape[:-2]) if groups is None else groups
 
     def __len__(self) -> int:
         return self.count
@@ -45,16 +67,29 @@ class RowArguments:
             name: self._taken(value, rows) for name, value in self.kwargs.items()
         }
 
-    def _holds_rows(self, value: Any) -> bool:
-        return isinstance(value, Tensor) and value.dim() > 0 and len(value) == self.count
+    def grouped(self, groups: Size) -> RowArguments:
+        """Return the same arguments of a model with these groups."""
+        return RowArguments(self.args, self.kwargs, x=self.x, groups=groups)
+
+    def axis_of(self, value: Any) -> int | None:
+        """Return the axis of an argument that holds the rows; ``None`` if none does."""
+        if not isinstance(value, Tensor):
+            return None
+        if value is self.x:
+            return max(value.dim() - 2, 0)
+        for axis in range(len(self.groups), -1, -1):
+            if value.shape[: axis + 1] == (*self.groups[len(self.groups) - axis :], self.count):
+                return axis
+        return None
 
     def _taken(self, value: Any, rows: slice | Tensor) -> Any:
-        return value[rows] if self._holds_rows(value) else value
+        axis = self.axis_of(value)
+        return value if axis is None else value[(slice(None),) * axis + (rows,)]
 
     @property
     def tensors(self) -> list[Tensor]:
         """The row arguments, positional ones first."""
-        return [value for value in (*self.args, *self.kwargs.values()) if self._holds_rows(value)]
+        return [value for value in (*self.args, *self.kwargs.values()) if self.axis_of(value) is not None]
 
     def require_finite(self, purpose: str) -> None:
         """Raise if a named row argument holds NaN or infinity.
@@ -62,5 +97,5 @@ class RowArguments:
         :param purpose: what the rows are for, as the message says it: ``training``.
         """
         for name, value in self.kwargs.items():
-            if self._holds_rows(value) and not bool(torch.isfinite(value).all()):
+            if self.axis_of(value) is not None and not bool(torch.isfinite(value).all()):
                 raise ValueError(f"{name} holds NaN or infinity: drop or fill such rows before {purpose}")

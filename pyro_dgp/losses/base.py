@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -14,11 +15,11 @@ from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.guide_pass import SiteRecord, WeightedTrace
-from pyro_dgp.guides.sites import is_random, require_rows_unmasked
+from pyro_dgp.guides.sites import is_random, require_finite, require_rows_unmasked
 from pyro_dgp.guides.structure import ModelStructure
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal import linalg
-from pyro_dgp.internal.parameters import require_names_of_their_own, require_own_parameters
+from pyro_dgp.internal.parameters import require_names_of_their_own, require_own_parameters, show_networks_to_svi
 from pyro_dgp.internal.recording import report_invalid
 from pyro_dgp.likelihoods import CollapsedObservation, check_target
 from pyro_dgp.likelihoods.observation import Observation
@@ -33,7 +34,10 @@ class Loss(PyroELBO):  # type: ignore[misc]
     observations. It takes one pass of the guide and calls no prior's ``log_prob`` at a GP. Terms that
     ``pyro.poutine.mask`` hides are left out.
 
-    :param num_data: size of the whole training set when batches are passed; ``None`` if all data are passed. It weights
+    Groups, a plate around the GPs or a batch of data sets, add up: the objective is the sum of those of the groups.
+
+    :param num_data: size of the whole training set when batches are passed; ``None`` if all data are passed. With groups it
+        is the number of rows of each group, not that of all together, and so weights each as it would alone. It weights
         a site that observes the rows of the batch by ``num_data / N_batch``, and a site in a data plate by
         ``num_data / plate size`` on top of the plate's own scale. The rows of the data are those of the first argument
         of ``guide.initialize``. A site whose shape does not follow them, such as a second data set that every step
@@ -101,14 +105,25 @@ class Loss(PyroELBO):  # type: ignore[misc]
     def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
         """Return minus the objective as a number."""
         with torch.no_grad():
-            return float(torch_item(self.differentiable_loss(model, guide, *args, **kwargs)))
+            value = float(torch_item(self.differentiable_loss(model, guide, *args, **kwargs)))
+        if math.isnan(value):
+            require_finite(model, args, kwargs, "the loss")
+        return value
 
     def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
-        """Return minus the objective as a number, and add its gradient to those of the parameters."""
+        """Return minus the objective as a number, and add its gradient to those of the parameters.
+
+        :raises ValueError: for NaN or infinity, before a gradient reaches a parameter.
+        """
         loss = self.differentiable_loss(model, guide, *args, **kwargs)
         require_names_of_their_own(*guide.model_modules)
+        show_networks_to_svi(*guide.model_modules, guide)
+        value = float(torch_item(loss))
+        if not math.isfinite(value):
+            require_finite(model, args, kwargs, "a training step")
+            raise ValueError(f"the loss is {value}: lower the learning rate, or use float64 if this is float32")
         loss.backward()  # type: ignore[no-untyped-call]
-        return float(torch_item(loss))
+        return value
 
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Any:
         raise ValueError(

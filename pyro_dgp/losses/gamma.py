@@ -20,7 +20,8 @@ class GammaDivergence(Loss):
     (Knoblauch, Jewson and Damoulas 2019; gamma-DGP of [DSPP] 5.2, whose footnote 6 gives half of it). An outlier, whose
     density is nearly zero, costs a bounded amount. As gamma falls to 1 the term becomes ``E_q log p(y_n | f_n)`` and the
     loss becomes the ELBO. The constant -1 serves this limit and has no gradient. At any other gamma the objective is no
-    bound on ``log p(y)``.
+    bound on ``log p(y)``. Targets with a :class:`~pyro_dgp.Standardizer` are scored as standardised: in units of their own, the score
+    would weigh the data by ``scale^(-(gamma - 1) / gamma)``.
 
     :param num_data: size N of the whole training set when mini-batches are passed. The sum over the rows of a batch is
         scaled by ``N / N_batch``, so that its balance with the KL stays that of all data. ``None`` if all data are passed

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from pyro import poutine
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyro_dgp.guides.sites import is_observation, require_rows_unmasked
-from pyro_dgp.internal.parameters import require_own_parameters
+from pyro_dgp.internal.parameters import modules_of, require_own_parameters
 
 
 class MarginalLikelihood(torch.nn.Module):
@@ -26,18 +28,19 @@ class MarginalLikelihood(torch.nn.Module):
     True
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: Callable[..., Any]) -> None:
         super().__init__()
         self.model = model
+        self.model_modules = torch.nn.ModuleList([] if isinstance(model, torch.nn.Module) else modules_of(model))
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Return minus the log marginal likelihood."""
-        require_own_parameters(self.model)
+        require_own_parameters(*modules_of(self.model))
         trace = poutine.trace(self.model).get_trace(*args, **kwargs)
         for site in trace.nodes.values():
             if site["type"] == "sample" and is_observation(site):
                 require_rows_unmasked(site)
-        latent = trace.stochastic_nodes
+        latent = [name for name in trace.stochastic_nodes if not site_is_subsample(trace.nodes[name])]
         if latent:
             raise ValueError(
                 f"the marginal likelihood is exact for one layer only, and this model has latent sites {latent}: "

@@ -49,13 +49,20 @@ class Chains:
         """The draws of all chains behind one another, ``(chains * draws, ...)``, as :class:`~pyro_dgp.PosteriorDraws` takes them."""
         return {name: values.flatten(0, 1) for name, values in self.draws.items()}
 
+    @property
+    def posterior(self) -> PosteriorDraws:
+        """The draws with the model and the arguments that they belong to."""
+        if self.model is None:
+            raise ValueError(
+                "these chains hold no model: take PosteriorDraws(model, chains.flat, (x, y)) in their place"
+            )
+        return PosteriorDraws(self.model, self.flat, self.args)
+
 
 @answer.register
 def answer_from_chains(chains: Chains, request: Request) -> Answer:
     """Return the answer of chains, by their own model and arguments."""
-    if chains.model is None:
-        raise ValueError("these chains hold no model: predict from PosteriorDraws(model, chains.flat, (x, y))")
-    return answer_from_draws(PosteriorDraws(chains.model, chains.flat, chains.args), request)
+    return answer_from_draws(chains.posterior, request)
 
 
 def run_chains(

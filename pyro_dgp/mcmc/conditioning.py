@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +23,13 @@ from pyro_dgp.processes import ConditionedProcess
 Draw = Mapping[str, Tensor]
 
 
+#: The draws that are used, and for each the conditioned process of every Gaussian process, by process key.
+Conditions = tuple[list[Draw], list[dict[str, ConditionedProcess]]]
+
+#: Most numbers that the conditioned processes of a fit may have to be kept: 160 MB in double precision.
+MOST_KEPT = 20_000_000
+
+
 def condition_on(
     model: Callable[..., Any],
     draws: Mapping[str, Tensor],
@@ -30,7 +37,7 @@ def condition_on(
     kwargs: Mapping[str, Any],
     *,
     num_draws: int,
-) -> tuple[list[Draw], list[dict[str, ConditionedProcess]]]:
+) -> Conditions:
     """Return equally spaced draws, at most ``num_draws``, and for each the conditioned process of every GP, by process key.
 
     :param model: the model, or ``whitened(model)``, which it has to be if that has inducing inputs.
@@ -55,6 +62,51 @@ def condition_on(
     return chosen, conditioned
 
 
+class KeptConditions:
+    """The last result of :func:`condition_on` for one fit, used again while nothing that it depends on has changed.
+
+    That is the number of draws, every parameter and buffer of the model, and the draws and arguments. Other changes of a model (another
+    kernel, a plain attribute, a value in the global store) are not noticed, so that this is for fits whose model belongs to the fit. At
+    most :data:`MOST_KEPT` numbers are kept, and none in a pickle or a copy.
+    """
+
+    def __init__(self) -> None:
+        self._state: tuple[Any, list[Tensor]] | None = None
+        self._result: Conditions = [], []
+
+    def __reduce__(self) -> tuple[type[KeptConditions], tuple[()]]:
+        return KeptConditions, ()
+
+    def of(
+        self,
+        model: Callable[..., Any],
+        draws: Mapping[str, Tensor],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        num_draws: int,
+    ) -> Conditions:
+        """Return what :func:`condition_on` returns."""
+        given = [value for value in (*draws.values(), *args, *kwargs.values()) if isinstance(value, Tensor)]
+        modules = modules_of(without_whitening(model))
+        present = [value for module in modules for value in (*module.parameters(), *module.buffers())]
+        key = num_draws, [(id(value), value._version) for value in given]
+        if self._state is not None and self._state[0] == key and _are_equal(self._state[1], present):
+            return self._result
+        result = condition_on(model, draws, args, kwargs, num_draws=num_draws)
+        size = sum(process.size for processes in result[1] for process in processes.values())
+        self._state = (key, [value.detach().clone() for value in present]) if size <= MOST_KEPT else None
+        self._result = result if size <= MOST_KEPT else ([], [])
+        return result
+
+
+def _are_equal(before: Sequence[Tensor], now: Sequence[Tensor]) -> bool:
+    return len(before) == len(now) and all(
+        a.shape == b.shape and a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
+        for a, b in zip(before, now, strict=True)
+    )
+
+
 class _Condition(SiteHandler, Messenger):
     """Runs the model at the training inputs with the values of one draw, and keeps a conditioned process for each GP."""
 
@@ -73,6 +125,7 @@ class _Condition(SiteHandler, Messenger):
             elif site in self.draw or whitened_site(site) in self.draw:
                 self.processes[key] = ConditionedProcess(prior, self._function_values(site, prior), None)
             elif noise is not None and y is not None:
+                y = observation.conditional.units(y)
                 values = y.unsqueeze(-1) if observation.outputs == 1 else y
                 self.processes[key] = ConditionedProcess(prior, values, noise)
             else:

@@ -14,9 +14,11 @@ from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.row_dependence import row_dependence
 from pyro_dgp.guides.site_handler import Message, SiteHandler
 from pyro_dgp.internal.parameters import constant_parameters, evaluating, module_local_parameters, modules_of
+from pyro_dgp.internal.plates import known_groups
+from pyro_dgp.internal.rows import num_rows
 from pyro_dgp.internal.site_names import process_key
 from pyro_dgp.likelihoods import CollapsedObservation, Observation
-from pyro_dgp.mcmc.conditioning import Draw, condition_on
+from pyro_dgp.mcmc.conditioning import Draw, KeptConditions, condition_on
 from pyro_dgp.mcmc.whitening import without_whitening
 from pyro_dgp.prediction.mixture import Mixture, stack_mixtures
 from pyro_dgp.prediction.request import Answer, Request, answer
@@ -64,13 +66,16 @@ class PosteriorDraws:
     """Draws of the posterior of a model, with what they belong to: what :func:`~pyro_dgp.predict` needs.
 
     For each draw, each GP is conditioned on its sampled values at the training inputs, and the last one, under Gaussian
-    noise, on the targets in closed form. A prediction has one mixture component for each draw.
+    noise, on the targets in closed form. A prediction has one mixture component for each draw. What the draws are conditioned
+    on is factorised once for several predictions, if it has at most 20 million numbers (160 MB).
 
     :ivar model: the model itself, or ``whitened(model)``, which it has to be if that has inducing inputs.
     :ivar draws: ``mcmc.get_samples()`` or ``chains.flat``: by site ``(K, ...)``. Empty for a model without latent sites: exact
         regression.
-    :ivar args: arguments that the model was sampled with, ``(x, y)`` or more; the first are the training inputs ``(N, D)``.
+    :ivar args: arguments that the model was sampled with, ``(x, y)`` or more; the first are the training inputs ``(N, D)``, or
+        ``(B, N, D)`` for a batch of data sets.
     :ivar kwargs: arguments by name.
+    :ivar conditions: keeps what the draws are conditioned on from one prediction to the next, for a model that does not change.
 
     >>> import torch
     >>> from pyro_dgp import DeepGP, PosteriorDraws, predict
@@ -85,15 +90,16 @@ class PosteriorDraws:
     args: tuple[Any, ...]
     _: KW_ONLY
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    conditions: KeptConditions | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.args, tuple) or not self.args or not isinstance(self.args[0], Tensor):
             raise TypeError(
                 "the arguments that the model was sampled with are a tuple that begins with x, such as (x, y)"
             )
-        if self.args[0].dim() != 2:
+        if self.args[0].dim() < 2:
             raise ValueError(
-                f"training inputs have shape (N, D), got {tuple(self.args[0].shape)}: use x[:, None] for one input"
+                f"training inputs have shape (..., N, D), got {tuple(self.args[0].shape)}: use x[:, None] for one input"
             )
         if len({len(values) for values in self.draws.values()}) > 1:
             sizes = {name: len(values) for name, values in self.draws.items()}
@@ -105,16 +111,25 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
     """Return the answer of posterior draws."""
     model, scope = without_whitening(posterior.model), modules_of(without_whitening(posterior.model))
     _check(posterior, request)
-    chosen, conditioned = condition_on(
+    conditioned_on = condition_on if posterior.conditions is None else posterior.conditions.of
+    chosen, conditioned = conditioned_on(
         posterior.model, posterior.draws, posterior.args, posterior.kwargs, num_draws=request.num_samples
     )
     with torch.no_grad(), module_local_parameters(*scope), evaluating(*scope):
-        local = row_dependence(model, posterior.args, dict(posterior.kwargs)).sites
+        dependence = row_dependence(model, posterior.args, dict(posterior.kwargs))
+    local, groups = dependence.sites, dependence.groups
+    request = request.of_groups(groups)
 
     def run(rows: slice | Tensor, number: int) -> _Predict:
         args, kwargs = request.rows[rows]
         handler = _Predict(conditioned[number], chosen[number], local)
-        with module_local_parameters(*scope), evaluating(*scope), constant_parameters(*scope), handler as done:
+        with (
+            known_groups(dependence.group_plates),
+            module_local_parameters(*scope),
+            evaluating(*scope),
+            constant_parameters(*scope),
+            handler as done,
+        ):
             model(*args, **kwargs)
         return done
 
@@ -124,14 +139,16 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
     with torch.no_grad():
         first = run(slice(0, 1), 0)
         name = _name(first, request)
-        layout = _layout(first, name) or probed_layout(name, len(request.x), lambda rows, _: components(run(rows, 0)))
+        layout = _layout(first, name) or probed_layout(
+            name, len(request.rows), lambda rows, _: components(run(rows, 0)), groups
+        )
         if request.wants_gradients:
             require_reparameterised(
                 site for site in first.trace.nodes.values() if site["name"] in first.draw.keys() & local
             )
 
     def evaluate(rows: slice) -> Mixture:
-        zero, count = request.x.new_zeros(1), len(request.x[rows])
+        zero, count = request.x.new_zeros(1), num_rows(request.rows[rows][0][0])
         parts = []
         for number in range(len(chosen)):
             done = run(rows, number)
@@ -140,7 +157,7 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
             parts.append(layout.mixture(components(done), zero, rows=count, observation=collapsed))
         return stack_mixtures(parts)
 
-    return Answer(evaluate, layout.event_shape)
+    return Answer(evaluate, layout.event_shape, layout.groups, request.rows.tensors)
 
 
 def _check(posterior: PosteriorDraws, request: Request) -> None:
@@ -150,9 +167,9 @@ def _check(posterior: PosteriorDraws, request: Request) -> None:
             "num_hyperparameter_draws is for guides: posterior draws hold the hyperparameters, so set num_samples"
         )
     x = posterior.args[0]
-    if x.shape[1] != request.x.shape[1]:
+    if x.shape[-1] != request.x.shape[-1]:
         raise ValueError(
-            f"training and test inputs have shapes {tuple(x.shape)} and {tuple(request.x.shape)}: both are (N, D)"
+            f"training and test inputs have shapes {tuple(x.shape)} and {tuple(request.x.shape)}: both are (..., N, D)"
         )
 
 
@@ -171,4 +188,6 @@ def _name(first: _Predict, request: Request) -> str:
 def _layout(first: _Predict, name: str) -> SiteLayout | None:
     """Return the layout of an observation, which is known."""
     fn = sites_of(first.trace)[name]["fn"]
-    return SiteLayout(False, True, fn.event_shape[1:]) if isinstance(fn, CollapsedObservation) else None
+    if not isinstance(fn, CollapsedObservation):
+        return None
+    return SiteLayout(False, True, fn.event_shape[1:], fn.batch_shape)

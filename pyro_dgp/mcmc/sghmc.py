@@ -106,16 +106,17 @@ class StochasticGradientHMC:
 
         :param guide: initialised, with ``InducingPoints(M, covariance="delta")`` for every GP: its points are what is sampled. Its
             propagation's samples estimate ``log p(y | v)`` from below, one of them as in [SGHMC].
-        :param x: training inputs ``(N, D)``.
+        :param x: training inputs ``(N, D)`` or ``(B, N, D)``, with groups as in :func:`~pyro_dgp.fit`.
         :param y: targets.
         :param num_samples: draws kept.
         :param batch_size: rows of a gradient.
         :param arguments: further arguments of the model, such as ``exposure=e``; of a tensor of N rows a step gets those of its batch.
         """
-        data = training_rows(x, y, arguments)
         guide.require_initialized()
+        data = training_rows(x, y, arguments, groups=guide.groups)
+        count = len(data)
         start, total = time.perf_counter(), self.burn_in + num_samples * self.thin
-        loss, rows, result = ELBO(len(x))(guide.model, guide), batches(len(x), batch_size, seed), InducingDraws(guide)
+        loss, rows, result = ELBO(count)(guide.model, guide), batches(count, batch_size, seed), InducingDraws(guide)
         with module_local_parameters(loss), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             sampled = _sampled(guide)
@@ -132,14 +133,14 @@ class StochasticGradientHMC:
 
             for step in range(total):
                 potential = of_next_rows()
-                chain.move(potential, self._step(step, len(x)), adapt=step < self.burn_in)
+                chain.move(potential, self._step(step, count), adapt=step < self.burn_in)
                 if step < self.burn_in and self.learning_rate > 0:
-                    window.train(chain, lambda: of_next_rows() / len(x))
+                    window.train(chain, lambda: of_next_rows() / count)
                 elif step >= self.burn_in and (step - self.burn_in + 1) % self.thin == 0:
                     kept.append(chain.copy())
                     potentials.append(float(potential.detach()))
                 if report is not None:
-                    report(step + 1, total, {"potential": float(potential.detach()) / len(x)})
+                    report(step + 1, total, {"potential": float(potential.detach()) / count})
         result.draws = {name: torch.stack([draw[i] for draw in kept]) for i, name in enumerate(sampled)}
         result.potential, result.seconds = torch.tensor(potentials), time.perf_counter() - start
         return result

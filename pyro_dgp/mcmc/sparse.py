@@ -21,27 +21,26 @@ from pyro_dgp.propagation import MonteCarlo
 Inputs = Mapping[str, Tensor]
 
 
-def inducing_inputs(model: Any, x: Tensor, y: Tensor, *, num_inducing: int) -> dict[str, Tensor]:
+def inducing_inputs(model: Any, *args: Any, num_inducing: int, **kwargs: Any) -> dict[str, Tensor]:
     """Inducing inputs ``(M, D)`` of every GP of a model: k-means of the training inputs, carried through the layers' means.
 
+    :param args: arguments of the model that it will be sampled with, ``inducing_inputs(model, x, y, num_inducing=20)``, with ``kwargs``.
     :returns: by the name of the site, ``h``, or of the observation and the GP in it, ``y/f``.
     """
     guide = Variational(model, InducingPoints(num_inducing), MonteCarlo(1))
-    guide.initialize(x, y)
+    guide.initialize(*args, **kwargs)
+    if guide.groups:
+        raise ValueError(
+            f"the model has one function for each of {tuple(guide.groups)} groups, and sparse sampling takes models of one function: sample "
+            "without inducing inputs"
+        )
     return {key: process.inducing_points.detach().clone() for key, process in guide.processes.named_children()}
 
 
 def at_inducing_inputs(prior: FunctionPrior, inputs: Tensor) -> FunctionPrior:
     """The same GP at its inducing inputs."""
     _check(prior, inputs)
-    return FunctionPrior(
-        inputs,
-        prior.covariance,
-        prior.mean_function,
-        num_outputs=prior.num_outputs,
-        jitter=prior.jitter,
-        name=prior.name,
-    )
+    return prior.at(inputs)
 
 
 def sparse_moments(prior: FunctionPrior, inputs: Tensor, white: Tensor) -> Moments:

@@ -15,8 +15,9 @@ from pyro.poutine.reparam_messenger import ReparamMessenger
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.guides.sites import is_observation, require_rows_unmasked
-from pyro_dgp.internal.parameters import modules_of, require_own_parameters
+from pyro_dgp.guides.sites import is_observation, require_rows_unmasked, require_unscaled
+from pyro_dgp.internal.callers import is_trained
+from pyro_dgp.internal.parameters import module_local_parameters, modules_of, require_own_parameters
 from pyro_dgp.internal.site_names import function_site, inducing_site, process_key, whitened_site
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.likelihoods.observation import join
@@ -124,11 +125,15 @@ class Whitening:
         fn = msg["fn"]
         if isinstance(fn, FunctionPrior) or is_observation(msg):
             require_rows_unmasked(msg)
+        elif msg["is_observed"] and isinstance(msg["mask"], Tensor) and msg["mask"].dim() > len(fn.batch_shape):
+            require_rows_unmasked(msg)  # the mask would multiply the one term of all rows
         if isinstance(fn, FunctionPrior):
+            require_unscaled(msg)
             return self._whiten
         if isinstance(fn, Observation) and (
             is_expanded(fn) or any(process_key(msg["name"], gp) in self.inducing for gp in fn.priors)
         ):
+            require_unscaled(msg)
             return self._expand
         return None
 
@@ -152,11 +157,15 @@ class WhitenedModel:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model with whitened GP sites."""
-        require_own_parameters(*self._modules)
         inputs = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
         if inputs is not None:
             self.strategy.require_inputs(inputs)
-        return ReparamMessenger(self.strategy)(self.model)(*args, **kwargs)
+        run = ReparamMessenger(self.strategy)(self.model)
+        if is_trained():
+            require_own_parameters(*self._modules)
+            return run(*args, **kwargs)
+        with module_local_parameters(*self._modules):  # a sampler trains nothing: Pyro's global store has no part in it
+            return run(*args, **kwargs)
 
 
 def without_whitening(model: Any) -> Any:

@@ -13,9 +13,8 @@ from pyro_dgp.guides.guide_pass import WeightedTrace
 from pyro_dgp.guides.sites import is_observation, is_random
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.parameters import constant_parameters, evaluating, module_local_parameters
-from pyro_dgp.internal.rows import Call
+from pyro_dgp.internal.rows import Call, num_rows
 from pyro_dgp.likelihoods import CollapsedObservation
-from pyro_dgp.prediction.joining import flattened
 from pyro_dgp.prediction.mixture import Mixture, stack_mixtures
 from pyro_dgp.prediction.request import Answer, Request, answer
 from pyro_dgp.prediction.site_components import (
@@ -45,9 +44,12 @@ def answer_from_guide(guide: Variational, request: Request, states: Sequence[Sta
     unknown = [name for state in states for name in state if name not in known]
     if unknown:
         raise ValueError(f"the guide has no parameter {unknown[0]!r}: it has {list(known)}")
+    guide.require_initialized()
+    request = request.of_groups(guide.groups)
     first_row = request.rows[slice(0, 1)]
     with torch.no_grad(), _own_parameters(guide):
         first = _pass(guide, first_row, MonteCarlo(1), {})
+        _require_whole_plates(guide, first)
         sites = sites_of(first.trace)
         responses = [name for name, site in sites.items() if _is_response(guide, site)]
         unseen = [
@@ -58,7 +60,6 @@ def answer_from_guide(guide: Variational, request: Request, states: Sequence[Sta
         if request.wants_gradients:
             _require_differentiable(guide, first, name)
         draws = _global_draws(guide, request, len(states) or _number_of_draws(guide, first, name, request))
-        groups = _groups(guide, sites[name])
         layout = _layout(guide, first, name, request=request, fixed=draws[0])
     count = max(len(states), len(draws))  # one draw serves all states, or each state has its own
     at = [(states[i] if states else {}, draws[i % len(draws)]) for i in range(count)]
@@ -70,20 +71,21 @@ def answer_from_guide(guide: Variational, request: Request, states: Sequence[Sta
             for state, fixed in at:
                 with _values(guide, state):
                     weighted = _pass(guide, call, propagation, fixed)
-                parts.append(_mixture(weighted, name, layout, drawn=drawn, rows=len(call[0][0]), groups=groups))
+                parts.append(_mixture(weighted, name, layout, drawn=drawn, rows=num_rows(call[0][0])))
         return stack_mixtures(parts)
 
-    return Answer(evaluate, layout.event_shape, groups)
+    return Answer(evaluate, layout.event_shape, layout.groups, request.rows.tensors)
 
 
-def _groups(guide: Variational, site: Site) -> Size:
-    """Return the batch axes of groups at an observation; raise for another site of a model with groups."""
-    groups = next((process.groups for process in guide.processes.children() if process.groups), Size())
-    if groups and not _is_response(guide, site):
-        raise ValueError(
-            f"the site {site['name']!r} has values for each of {tuple(groups)} groups: of a model with groups, predict the observation"
-        )
-    return groups
+def _require_whole_plates(guide: Variational, weighted: WeightedTrace) -> None:
+    """Raise for a plate that takes some of the groups at random, of which a prediction would be made."""
+    for site in weighted.trace.nodes.values():
+        for frame in site.get("cond_indep_stack", ()):
+            if frame.name in guide.structure.group_plates and frame.full_size not in (None, frame.size):
+                raise ValueError(
+                    f"the plate {frame.name!r} takes {frame.size} of its {frame.full_size} groups, and a prediction is one of all: let it take "
+                    f"all outside training, as in subsample_size={frame.size} if self.training else {frame.full_size}"
+                )
 
 
 def _pass(guide: Variational, call: Call, propagation: Any, fixed: Mapping[str, Tensor]) -> WeightedTrace:
@@ -92,9 +94,7 @@ def _pass(guide: Variational, call: Call, propagation: Any, fixed: Mapping[str, 
     return guide.components(*args, new_rows=True, propagation=propagation, fixed=fixed, **kwargs)
 
 
-def _mixture(
-    weighted: WeightedTrace, name: str, layout: SiteLayout, *, drawn: bool, rows: int, groups: Size
-) -> Mixture:
+def _mixture(weighted: WeightedTrace, name: str, layout: SiteLayout, *, drawn: bool, rows: int) -> Mixture:
     """Return the mixture of the components at a site."""
     site, observation = sites_of(weighted.trace)[name], None
     if isinstance(site["fn"], CollapsedObservation):
@@ -103,8 +103,6 @@ def _mixture(
             observation = observation.first_components(len(weighted.log_weights))
         site = {**site, "fn": observation}
     components = components_at(site, drawn=drawn)
-    if groups:
-        components = flattened(components, int(layout.carried), int(layout.carried) + len(groups) + 1)
     return layout.mixture(components, weighted.log_weights, rows=rows, observation=observation)
 
 
@@ -115,15 +113,17 @@ def _layout(
     structure, site = guide.structure, sites_of(first.trace)[name]
     if _is_response(guide, site) and name not in structure.without_rows:
         carried, known = first.record(site).carried, components_at(site)
-        axes = 1 + carried + len(_groups(guide, site))
-        return SiteLayout(carried, True, (known.batch_shape + known.event_shape)[axes:])
+        shape, groups = (known.batch_shape + known.event_shape)[int(carried) :], guide.groups
+        if shape[: len(groups) + 1] != (*groups, 1):  # one observation of all groups together
+            groups = Size()
+        return SiteLayout(carried, True, shape[len(groups) + 1 :], groups)
     drawn = name in guide.global_latents
 
     def components(rows: Tensor, count: int) -> Any:
         probe = _pass(guide, request.rows[rows], MonteCarlo(count), fixed)
         return components_at(sites_of(probe.trace)[name], drawn=drawn)
 
-    return probed_layout(name, len(request.rows), components)
+    return probed_layout(name, len(request.rows), components, guide.groups)
 
 
 def _number_of_draws(guide: Variational, first: WeightedTrace, name: str, request: Request) -> int:

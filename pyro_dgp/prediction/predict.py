@@ -30,7 +30,8 @@ def predict(
 
     :param fit: a trained guide, :class:`~pyro_dgp.Variational`; the chains of :func:`~pyro_dgp.run_chains`, or draws of any
         sampler as :class:`~pyro_dgp.PosteriorDraws`; the draws of :class:`~pyro_dgp.StochasticGradientHMC`.
-    :param x: test inputs ``(N, D)``.
+    :param x: test inputs ``(N, D)``; of a fit to B data sets ``(B, N, D)``, as many new rows for each. Predictions for groups
+        lead with the groups, ``(*groups, N)``.
     :param num_samples: number of mixture components in all. For a guide under Monte Carlo propagation it exceeds that of
         training, since few components bias the NLL upwards; sigma points predict by their own components. For posterior
         draws at most this many are used, equally spaced: as many of each chain if it is a multiple of their number.
@@ -42,8 +43,8 @@ def predict(
     :param site: the site to predict; it can be left out if the model has one observation, or none and one GP. Besides
         observations it may be a GP (the marginals of its posterior at each row; one inside an observation is ``"y/f"``), or a ``pyro.deterministic`` or latent site
         (a mixture of its values, which has no ``log_prob``). A value that all rows share is repeated for each row.
-    :param arguments: further arguments of the model, such as ``exposure=e``. A tensor whose first dimension is N is a row
-        argument, which is split into batches as x is; all others go to each batch whole. A tensor of N entries that is no row
+    :param arguments: further arguments of the model, such as ``exposure=e``. A tensor whose first dimension is N, or ``(*groups, N)``, is a
+        row argument, which is split into batches as x is; all others go to each batch whole. A tensor of N entries that is no row
         argument belongs into the model, as a buffer, or gets another first dimension.
 
     >>> import torch
@@ -65,11 +66,10 @@ def predict(
         )
     if not bool(torch.isfinite(x).all()):
         raise ValueError("test inputs hold NaN or infinity: drop or fill such rows before prediction")
-    if x.dim() != 2 or len(x) == 0:
+    if x.dim() < 2 or 0 in x.shape[:-1]:
         raise ValueError(
             f"test inputs have shape (N, D) with N at least 1, got {tuple(x.shape)}: use x[:, None] for one input"
         )
     rows = RowArguments((x,), arguments)
-    rows.require_finite("prediction")
-    evaluate, event_shape, groups = answer(fit, Request(rows, num_samples, num_hyperparameter_draws, site))
-    return Prediction(evaluate, len(x), event_shape, groups=groups, batch_size=batch_size, inputs=rows.tensors)
+    evaluate, event_shape, groups, inputs = answer(fit, Request(rows, num_samples, num_hyperparameter_draws, site))
+    return Prediction(evaluate, len(rows), event_shape, groups=groups, batch_size=batch_size, inputs=inputs)

@@ -115,10 +115,8 @@ class Prediction(TorchDistribution):
             self._check(value)
         parts = []
         for start in self._starts():
-            result = method(
-                self._mixture(start),
-                None if value is None else _part(value, slice(start, start + self._batch_size), len(self._groups)),
-            )
+            part = None if value is None else _part(value, slice(start, start + self._batch_size), len(self._groups))
+            result = method(self._mixture(start), part)
             parts.append(result.unflatten(axis, (*self._groups, -1)) if self._groups else result)
         return torch.cat(parts, axis + len(self._groups))
 
@@ -170,7 +168,8 @@ class Prediction(TorchDistribution):
         return self._rows(lambda mixture, part: mixture.component_log_prob(part), value, 1)
 
     def functions(self) -> Mixture:
-        """Return the mixture of the functions under the likelihood, without noise: normal components ``(S, N, F)``."""
+        """Return the mixture of the functions under the likelihood, no noise: normal components ``(S, N, F)``, standardised by a Standardizer."""
+        require_no_groups(self, "the functions under the likelihood")
         with torch.set_grad_enabled(self._is_differentiable):
             return join_rows([self._mixture(start).functions() for start in self._starts()])
 
@@ -218,3 +217,16 @@ def _part(value: Tensor, rows: slice, axis: int) -> Tensor:
     """Return the values of a batch of rows, those of all groups, the axes before ``axis``, one behind another."""
     part = value[(slice(None),) * axis + (rows,)]
     return part.flatten(0, axis) if axis else part
+
+
+def require_no_groups(prediction: TorchDistribution, what: str) -> None:
+    """Raise where a prediction has groups.
+
+    :param what: what is made of one data set alone, for the message.
+    """
+    groups = tuple(prediction.batch_shape[:-1])
+    if groups:
+        raise ValueError(
+            f"{what} are those of one data set, and the prediction has groups of shape {groups}: take its mean, variance, quantile, "
+            "sample and log_prob, or predict the site of the functions, predict(..., site='y/f')"
+        )

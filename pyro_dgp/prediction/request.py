@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import singledispatch
 from typing import Any, NamedTuple
 
@@ -30,9 +30,24 @@ class Request:
 
     @property
     def x(self) -> Tensor:
-        """Test inputs ``(N, D)``."""
-        x: Tensor = self.rows.args[0]
-        return x
+        """Test inputs ``(..., N, D)``."""
+        return self.rows.x
+
+    def of_groups(self, groups: Size) -> Request:
+        """Return the same request to a fit with groups.
+
+        :raises ValueError: for x whose batch axes are not those of the groups, or NaN or infinity in a row argument.
+        """
+        batch = self.x.shape[:-2]
+        if batch and batch != groups[len(groups) - len(batch) :]:
+            holds = f"functions for groups of shape {tuple(groups)}" if groups else "one function in all"
+            remedy = (
+                "pass inputs (N, D) or (*groups, N, D)" if groups else "pass them as (N, D), x.reshape(-1, x.shape[-1])"
+            )
+            raise ValueError(f"test inputs have shape {tuple(self.x.shape)} and the fit holds {holds}: {remedy}")
+        rows = self.rows.grouped(groups)
+        rows.require_finite("prediction")
+        return replace(self, rows=rows)
 
     @property
     def wants_gradients(self) -> bool:
@@ -46,11 +61,13 @@ class Answer(NamedTuple):
     :ivar evaluate: gives the mixture of a slice of rows.
     :ivar event_shape: ``()`` or ``(D_out,)``.
     :ivar groups: batch axes of groups, whose rows are one behind another in the mixture.
+    :ivar inputs: the row arguments, which may want gradients.
     """
 
     evaluate: Callable[[slice], Mixture]
     event_shape: Size
     groups: Size = Size()
+    inputs: Sequence[Tensor] = ()
 
 
 @singledispatch

@@ -12,6 +12,7 @@ import torch
 from pyro.distributions import TorchDistribution, constraints
 from torch import Tensor
 
+from pyro_dgp.internal.affine import restored, standardised
 from pyro_dgp.prediction.prediction import Prediction
 
 
@@ -57,12 +58,17 @@ class RescaledPrediction(TorchDistribution):
 
     def _standardised(self, value: Any) -> Tensor:
         tensor = value.double() if isinstance(value, Tensor) else torch.tensor(np.asarray(value, dtype=np.float64))
-        return ((tensor - self.shift) / self.scale).to(dtype=self.dtype, device=self.device)
+        z: Tensor = standardised(tensor, self.shift, self.scale)
+        return z.to(dtype=self.dtype, device=self.device)
+
+    def _restored(self, method: Callable[[Prediction], Tensor]) -> Tensor:
+        """A figure in units of the standardised target, in the target's own."""
+        return restored(self._evaluate(method), self.shift, self.scale)  # type: ignore[no-any-return]
 
     @property
     def mean(self) -> Tensor:
         """Predictive mean ``(N,)``."""
-        return self.shift + self.scale * self._evaluate(lambda p: p.mean)
+        return self._restored(lambda p: p.mean)
 
     @property
     def variance(self) -> Tensor:
@@ -81,11 +87,11 @@ class RescaledPrediction(TorchDistribution):
 
     def quantile(self, level: float | Sequence[float] | Tensor) -> Tensor:
         """Quantiles: ``(N,)`` for one level, ``(Q, N)`` for several."""
-        return self.shift + self.scale * self._evaluate(lambda p: p.quantile(level))
+        return self._restored(lambda p: p.quantile(level))
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draws ``(*sample_shape, N)``, independent over rows."""
-        return self.shift + self.scale * self._evaluate(lambda p: p.sample(sample_shape))
+        return self._restored(lambda p: p.sample(sample_shape))
 
     def crps(self, value: Any) -> Tensor:
         """Continuous ranked probability score of each row, units of the target."""

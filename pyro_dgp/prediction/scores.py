@@ -21,7 +21,9 @@ def scores(prediction: Prediction, y: Tensor, target_scale: float | Tensor = 1.0
     Classes have no units and no differences. Their scores are ``nll``, ``accuracy`` (the share of rows whose most probable
     class is the true one) and ``brier``, the mean over rows of ``sum_c (p_c - 1[y = c])^2`` (Brier 1950).
 
-    :param y: targets in the units that the model was trained on, ``(N,)`` or ``(N, D_out)``.
+    With groups they are averages over the rows of all groups.
+
+    :param y: targets in the units that the model was trained on, ``(N,)`` or ``(N, D_out)``; with groups ``(*groups, N)``.
     :param target_scale: the standard deviation by which the targets were divided, one number or one for each output.
 
     >>> import pyro.distributions as dist, torch
@@ -34,12 +36,12 @@ def scores(prediction: Prediction, y: Tensor, target_scale: float | Tensor = 1.0
     """
     if are_classes(next(prediction.mixtures(y))[0].components):
         return _scores_of_classes(prediction, y)
-    outputs = y.shape[-1] if y.dim() == 2 else 1
+    outputs = prediction.event_shape.numel()
     scale = torch.as_tensor(target_scale, dtype=y.dtype, device=y.device).expand(outputs)
     with torch.no_grad():
         nll = -float(prediction.log_prob(y).mean())
-        rmse = (prediction.mean - y).square().reshape(len(y), outputs).mean(0).sqrt()
-        crps = prediction.crps(y).reshape(len(y), outputs).mean(0)
+        rmse = (prediction.mean - y).square().reshape(-1, outputs).mean(0).sqrt()
+        crps = prediction.crps(y).reshape(-1, outputs).mean(0)
     figures = {
         "nll": nll,
         "rmse": float(rmse.mean()),

@@ -13,10 +13,10 @@ from pyro.poutine.util import site_is_subsample
 from torch import Size, Tensor
 
 from pyro_dgp.guides.guide_pass import SiteRecord
-from pyro_dgp.internal.distributions import elementwise
 from pyro_dgp.internal.site_names import process_key
 from pyro_dgp.likelihoods import CollapsedObservation
-from pyro_dgp.prediction.joining import counted_components, parameters_of
+from pyro_dgp.likelihoods.units import plain
+from pyro_dgp.prediction.joining import counted_components, flattened, parameters_of
 from pyro_dgp.prediction.mixture import Mixture
 from pyro_dgp.prediction.point_values import PointValues
 from pyro_dgp.processes import FunctionMarginal
@@ -63,7 +63,7 @@ def components_at(site: Site, *, drawn: bool = False) -> Any:
         return fn.components()
     if drawn or is_computed(site):
         return PointValues(site["value"], site["name"])
-    return elementwise(fn)
+    return plain(fn)
 
 
 def is_computed(site: Site) -> bool:
@@ -78,16 +78,19 @@ class SiteLayout:
     :ivar carried: whether the components of a propagation lead.
     :ivar by_row: whether there is a value for each row of the batch; otherwise all rows share one.
     :ivar event_shape: ``()`` or ``(D_out,)``, the values of a row.
+    :ivar groups: axes of groups in front of the rows.
     """
 
     carried: bool
     by_row: bool
     event_shape: Size = Size()
+    groups: Size = Size()
 
     @classmethod
-    def of(cls, name: str, probes: Sequence[Any]) -> SiteLayout:
+    def of(cls, name: str, probes: Sequence[Any], groups: Size = Size()) -> SiteLayout:
         """Read the layout from the components in the two passes of :data:`PROBES`.
 
+        :param groups: those of the fit.
         :raises ValueError: for more than one axis besides those of rows, and for one value of all rows that depends on
             which rows are in the batch.
         """
@@ -95,9 +98,12 @@ class SiteLayout:
         first, second = (tuple(each.batch_shape + each.event_shape) for each in probes)
         sizes = list(zip(first, second, strict=False))
         carried = sizes[:1] == [(count, other_count)]
-        by_row = sizes[carried:][:1] == [(rows, other_rows)]
-        rest = first[carried + by_row :]
-        if len(first) != len(second) or len(rest) > 1 or rest != second[carried + by_row :]:
+        lead = carried + len(groups)
+        if not groups or first[carried:lead] != groups or sizes[lead:][:1] != [(rows, other_rows)]:
+            groups, lead = Size(), int(carried)
+        by_row = sizes[lead:][:1] == [(rows, other_rows)]
+        rest = first[lead + by_row :]
+        if len(first) != len(second) or len(rest) > 1 or rest != second[lead + by_row :]:
             raise ValueError(
                 f"the site {name!r} has shape {second[carried:]} for {other_rows} rows and {first[carried:]} for {rows}: a prediction "
                 "has one value, or one vector, for each row"
@@ -107,7 +113,7 @@ class SiteLayout:
                 f"the site {name!r} has one value for all rows together, which depends on the rows of the batch: predict the "
                 "values of single rows, and put them together from prediction.sample"
             )
-        return cls(carried, by_row, Size(rest))
+        return cls(carried, by_row, Size(rest), groups)
 
     def mixture(self, components: Any, log_weights: Tensor, *, rows: int, observation: Any = None) -> Mixture:
         """Return the mixture for a batch of rows.
@@ -115,6 +121,9 @@ class SiteLayout:
         :param observation: the collapsed observation that the components come from, if they do.
         """
         observations = [] if observation is None else [observation]
+        if self.groups:  # the rows of all groups, one behind another
+            start = int(self.carried)
+            components = flattened(components, start, start + len(self.groups) + 1)
         if self.carried:
             return Mixture(*counted_components(components, log_weights), observations)
         lead = (1,) if self.by_row else (1, rows)
@@ -128,14 +137,17 @@ def _are_equal(first: Any, second: Any) -> bool:
     )
 
 
-def probed_layout(name: str, rows: int, components: Callable[[Tensor, int], Any]) -> SiteLayout:
+def probed_layout(name: str, rows: int, components: Callable[[Tensor, int], Any], groups: Size = Size()) -> SiteLayout:
     """Return the layout of a site, from two small passes.
 
+    :param groups: those of the fit.
     :param rows: number of rows to choose those of the passes from.
     :param components: from numbers of rows and a number of components to what :func:`components_at` gives.
     """
     numbers = [torch.arange(PROBES[0][0]) % rows, rows - 1 - torch.arange(PROBES[1][0]) % rows]
-    return SiteLayout.of(name, [components(each, count) for each, (_, count) in zip(numbers, PROBES, strict=True)])
+    return SiteLayout.of(
+        name, [components(each, count) for each, (_, count) in zip(numbers, PROBES, strict=True)], groups
+    )
 
 
 def one_name(sites: Mapping[str, Site], wanted: str | None, observed: Sequence[str]) -> str:

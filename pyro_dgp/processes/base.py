@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from torch import Size, Tensor
@@ -41,6 +43,32 @@ class Process(CheckedModule):
     """
 
     groups: Size = Size()
+    #: Numbers of the groups that a pass takes, by their axis; see :meth:`taking`.
+    _taken: Mapping[int, Tensor] = {}
+
+    @contextmanager
+    def taking(self, numbers: Mapping[int, Tensor]) -> Iterator[None]:
+        """A scope in which the process stands for some of its groups, those of a plate that takes a part.
+
+        :param numbers: numbers of groups by their axis, ``0`` for the first.
+        """
+        before, self._taken = self._taken, numbers
+        try:
+            yield
+        finally:
+            self._taken = before
+
+    def of_groups(self, name: str) -> Tensor:
+        """Return a parameter that leads with the groups: those of them that are taken."""
+        value: Tensor = getattr(self, name)
+        for axis, numbers in self._taken.items():
+            value = value.index_select(axis, numbers.to(value.device))
+        return value
+
+    @property
+    def present_groups(self) -> Size:
+        """The groups that are taken; all of them outside :meth:`taking`."""
+        return Size(len(self._taken[axis]) if axis in self._taken else size for axis, size in enumerate(self.groups))
 
     def forward(self, prior: FunctionPrior, at: Tensor | None = None) -> FunctionMarginal:
         """Return the marginal of q(f) at ``prior.x``.

@@ -32,6 +32,11 @@ class ConditionedProcess(Process):
         self._factor = known.scale_tril if noise_variance is None else known.noisy_scale_tril(noise_variance)
         self._white = linalg.solve_factor(self._factor, values - known.mean)
 
+    @property
+    def size(self) -> int:
+        """Number of numbers that are held."""
+        return sum(values.numel() for values in (self._x, self._factor, self._white))
+
     def forward(self, prior: FunctionPrior, at: Tensor | None = None) -> FunctionMarginal:
         """Return the conditional at ``prior.x``, with a regulariser of 0."""
         new = prior.x.unsqueeze(-3)

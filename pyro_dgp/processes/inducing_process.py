@@ -35,7 +35,7 @@ class InducingPointProcess(WhitenedProcess):
 
     def _points(self, prior: FunctionPrior) -> Tensor:
         """Return the inducing points with an axis for the outputs, ``(*groups, E, M, D)``."""
-        z: Tensor = self.inducing_points
+        z = self.of_groups("inducing_points")
         if z.shape[-1] != prior.x.shape[-1]:
             raise ValueError(
                 f"the inducing points of {prior.name!r} have {z.shape[-1]} dimensions and its inputs {prior.x.shape[-1]}: "

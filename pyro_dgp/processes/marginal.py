@@ -13,6 +13,7 @@ from torch import Size, Tensor
 from torch.distributions import register_kl
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.internal.linalg import cholesky
 
 
 class FunctionMarginal(TorchDistribution):
@@ -70,10 +71,29 @@ class FunctionMarginal(TorchDistribution):
         noise = torch.randn(shape, dtype=self._mean.dtype, device=self._mean.device)
         return self._mean + self._variance.sqrt() * noise
 
+    def jointly(self) -> JointMarginal:
+        """Return the same q(f) with draws that are joint over rows."""
+        return JointMarginal(self._mean, self._variance, self.regularizer, self._joint)
+
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density under the marginals, nats in total, in the shape of the batch."""
         squared = (value - self._mean).square() / self._variance
         return -0.5 * (squared + self._variance.log() + math.log(2 * math.pi)).sum((-2, -1))
+
+
+class JointMarginal(FunctionMarginal):
+    """q(f) at inputs, drawn jointly over rows: for likelihoods that do not factorise over rows. A draw factorises N x N matrices."""
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> JointMarginal:
+        """Return the distribution with repeated moments."""
+        return super().expand(batch_shape).jointly()
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draw jointly, ``(*sample_shape, ..., N, D_out)``."""
+        shape = self._extended_shape(Size(sample_shape))
+        noise = torch.randn(shape, dtype=self._mean.dtype, device=self._mean.device)
+        factor = cholesky(self.covariance_matrix, None, "q(f)")
+        return self._mean + (factor @ noise.mT.unsqueeze(-1)).squeeze(-1).mT
 
 
 @register_kl(FunctionMarginal, FunctionPrior)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from pyro.nn import PyroParam
@@ -53,13 +52,13 @@ class PseudoTargetProcess(InducingPointProcess):
 
     def gaussian(self, prior: FunctionPrior, deviations: Tensor | None = None) -> WhitenedGaussian:
         """Return q(v) under the hyperparameters of the prior."""
-        targets: Any = self.pseudo_targets
-        log_scales: Any = self.log_scales
-        root = torch.eye(targets.shape[-1]).to(targets) + self.pseudo_factor.tril(-1)
+        targets = self.of_groups("pseudo_targets")
+        log_scales = self.of_groups("log_scales")
+        root = torch.eye(targets.shape[-1]).to(targets) + self.of_groups("pseudo_factor").tril(-1)
         if deviations is not None:
             eps = self.known(deviations)[..., None, :, None]
-            targets = targets + (self.latent_weights @ eps).squeeze(-1)
-            log_scales = log_scales + (self.scale_weights.unsqueeze(-2) @ eps).squeeze(-1)
+            targets = targets + (self.of_groups("latent_weights") @ eps).squeeze(-1)
+            log_scales = log_scales + (self.of_groups("scale_weights").unsqueeze(-2) @ eps).squeeze(-1)
         root = log_scales.exp().unsqueeze(-1) * root
         factor = linalg.cholesky(prior.covariance.matrix(self._points(prior)), prior.jitter, prior.name)
         w = factor.mT @ root

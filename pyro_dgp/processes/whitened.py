@@ -146,12 +146,12 @@ class WhitenedProcess(Process):
         :param prior: the GP, with its hyperparameters.
         :param deviations: of the hyperparameters, ``(*lead, P)``; 0 if not given.
         """
-        mean: Any = self.whitened_mean
+        mean: Any = self.of_groups("whitened_mean")
         if deviations is not None:
-            mean = mean + (self.latent_weights @ self.known(deviations)[..., None, :, None]).squeeze(-1)
+            mean = mean + (self.of_groups("latent_weights") @ self.known(deviations)[..., None, :, None]).squeeze(-1)
         if self.covariance == "delta":
             return WhitenedGaussian(mean, None)
-        scale: Any = self.whitened_scale
+        scale: Any = self.of_groups("whitened_scale")
         return WhitenedGaussian(mean, scale.tril() if self.covariance == "full" else scale)
 
     @abstractmethod
@@ -174,9 +174,9 @@ class WhitenedProcess(Process):
                 f"the process of {prior.name!r} has {q.mean.shape[-2]} outputs and the GP has {prior.num_outputs}: "
                 "initialise the guide on this model"
             )
-        if self.groups and prior.batch_shape[-len(self.groups) :] != self.groups:
+        if self.groups and prior.batch_shape[-len(self.groups) :] != self.present_groups:
             raise ValueError(
-                f"the guide holds functions of {prior.name!r} for groups of shape {tuple(self.groups)} and the inputs have "
+                f"the guide holds functions of {prior.name!r} for groups of shape {tuple(self.present_groups)} and the inputs have "
                 f"batch shape {tuple(prior.batch_shape)}: pass inputs for the groups of guide.initialize, (*groups, N, D)"
             )
         loc, variance = self.moments(prior, q)
@@ -184,8 +184,11 @@ class WhitenedProcess(Process):
         if regularizer.dim():
             regularizer = regularizer.expand(mean.shape[:-2])
 
+        taken = self._taken
+
         def joint() -> Tensor:
-            columns, x = self.columns(prior), prior.x.unsqueeze(-3)
+            with self.taking(taken):
+                columns, x = self.columns(prior), prior.x.unsqueeze(-3)
             return prior.covariance.matrix(x) - columns.mT @ columns + q.spread(columns)
 
         return FunctionMarginal(mean, variance, regularizer, joint)

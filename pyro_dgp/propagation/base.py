@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pyro.distributions import TorchDistribution
@@ -30,8 +30,12 @@ class Propagation(CheckedModule):
     num_components: int
     looks_at_mean: bool = False
 
-    def initialize(self, latent: Mapping[str, FunctionPrior]) -> None:
-        """Create the parameters, if the strategy has any, for the latent GP sites of a model."""
+    def initialize(self, latent: Mapping[str, FunctionPrior], below: Collection[str]) -> None:
+        """Create the parameters, if the strategy has any, for the latent GP sites of a model.
+
+        :param below: names of the sites that are hidden layers: another GP's inputs depend on them. The others are functions that a
+            plain observation is made from.
+        """
 
     def for_prediction(self, num_samples: int) -> Propagation:
         """Return the strategy for predictions: with ``num_samples`` draws if it draws at random, else itself."""

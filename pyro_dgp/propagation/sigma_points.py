@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -81,8 +81,9 @@ class SigmaPoints(Propagation):
     The grids serve one hidden layer of width W; ``qr3`` serves any number of hidden layers. ([DSPP] 19 prints the third
     point of three as -sqrt 3, a misprint: it is +sqrt 3.)
 
-    Where a model writes f and y given f as two plain sites, f is a hidden layer too: its values are one more set of
-    points, and no integral over a normal f is taken.
+    Where a model writes f and y given f as two plain sites, f is one more layer of points. Its points are not learned, since no KL would
+    hold them: those of a grid stay at the Gauss-Hermite nodes, and those of ``qr3`` at the quantiles of a normal in random order, one list for each output. If there is
+    no hidden layer, the weights stay fixed too, and the rule is a quadrature of the normal f.
 
     ``guide(*args)`` draws a component by weight. A stock Pyro loss therefore trains the points and leaves the weights at
     their start; the losses of this library train both.
@@ -113,6 +114,7 @@ class SigmaPoints(Propagation):
         self.rule, self.num_points, self.max_components = rule, num_points, max_components
         self.points = PyroModule()
         self._widths: dict[str, int] = {}
+        self._learned: frozenset[str] = frozenset()
 
     @property
     def num_components(self) -> int:  # type: ignore[override]
@@ -121,22 +123,25 @@ class SigmaPoints(Propagation):
             return 1
         return self.num_points if self.rule == "qr3" else self.num_points ** sum(self._widths.values())
 
-    def initialize(self, latent: Mapping[str, FunctionPrior]) -> None:
+    def initialize(self, latent: Mapping[str, FunctionPrior], below: Collection[str]) -> None:
         """Create points and weights for the latent GP sites of a model.
 
-        They start at those of Gauss-Hermite for the grids, and at standardised normal draws of equal weight for ``qr3``.
+        Learned ones start at those of Gauss-Hermite for the grids, and at standardised normal draws of equal weight for ``qr3``.
         """
         widths = {site: prior.num_outputs for site, prior in latent.items()}
-        like = next((prior.x for prior in latent.values()), torch.empty(()))
-        self._create(widths, like)
+        like = next((prior.x for prior in latent.values()), torch.empty(())).detach()
+        self._create(widths, frozenset(below), like)
         if self.rule == "qr3":
             for site, width in widths.items():
-                drawn = torch.randn(self.num_points, width, dtype=like.dtype, device=like.device)
-                setattr(self.points, site, PyroParam(_standardised(drawn), event_dim=2))
+                drawn = (
+                    torch.randn(self.num_points, width) if site in self._learned else _quantiles(self.num_points, width)
+                )
+                self._set_points(site, _standardised(drawn.to(like)))
 
-    def _create(self, widths: dict[str, int], like: Tensor) -> None:
+    def _create(self, widths: dict[str, int], below: frozenset[str], like: Tensor) -> None:
         self._require_size(widths)
         self._widths, self.points = dict(widths), PyroModule()
+        self._learned = below & widths.keys() if self.rule != "gauss-hermite" else frozenset()
         if not widths or self.rule == "gauss-hermite":
             return
         nodes, log_weights = torch.zeros(self.num_points).to(like), like
@@ -144,10 +149,19 @@ class SigmaPoints(Propagation):
             nodes, log_weights = (values.to(like) for values in gauss_hermite(self.num_points))
         for site, width in widths.items():
             start = nodes[:, None].repeat(1, width)
-            start = start[(self.num_points + 1) // 2 :] if self.rule == "qr2" else start
-            setattr(self.points, site, PyroParam(start, event_dim=2))
+            self._set_points(site, start[(self.num_points + 1) // 2 :] if self.rule == "qr2" else start)
         logits = like.new_zeros(self.num_points) if self.rule == "qr3" else self._grid_log_weights(log_weights)
-        self.weight_logits = PyroParam(logits, event_dim=1)
+        if self._learned:
+            self.weight_logits = PyroParam(logits, event_dim=1)
+        else:
+            self.register_buffer("weight_logits", logits)
+
+    def _set_points(self, site: str, points: Tensor) -> None:
+        """Set the points of a layer: a parameter for a hidden layer, a constant for function values under a plain observation."""
+        if site in self._learned:
+            setattr(self.points, site, PyroParam(points, event_dim=2))
+        else:
+            self.points.register_buffer(site, points)
 
     def _require_size(self, widths: dict[str, int]) -> None:
         if self.rule == "qr3":
@@ -225,8 +239,9 @@ class SigmaPoints(Propagation):
         return SigmaDraw(marginal, self.positions(site, marginal.mean), weights, memory)
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Return the rule, S and the widths of the hidden layers, which the state dict holds."""
-        return {"rule": self.rule, "num_points": self.num_points, "widths": self._widths}
+        """Return the rule, S, the widths of the layers and which of them are learned, which the state dict holds."""
+        learned = sorted(self._learned)
+        return {"rule": self.rule, "num_points": self.num_points, "widths": self._widths, "learned": learned}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Do nothing: loading a state dict has created the parameters from the extra state already."""
@@ -241,8 +256,15 @@ class SigmaPoints(Propagation):
         widths = saved["widths"]
         if widths != self._widths:
             values = (v for k, v in state_dict.items() if k.startswith(prefix) and isinstance(v, Tensor))
-            self._create(widths, next(values, torch.empty(())))
+            self._create(widths, frozenset(saved["learned"]), next(values, torch.empty(())))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+
+def _quantiles(count: int, width: int) -> Tensor:
+    """Return the quantiles of a standard normal at ``(i + 1/2) / count``, in random order in each column: ``(count, width)``."""
+    levels = (torch.arange(count) + 0.5) / count
+    values = torch.distributions.Normal(0.0, 1.0).icdf(levels)
+    return torch.stack([values[torch.randperm(count)] for _ in range(width)], -1)
 
 
 def _standardised(points: Tensor) -> Tensor:

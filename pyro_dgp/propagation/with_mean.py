@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -95,9 +95,9 @@ class WithMean(Propagation):
         """Number of components S, without the mean."""
         return self.propagation.num_components
 
-    def initialize(self, latent: Mapping[str, FunctionPrior]) -> None:
+    def initialize(self, latent: Mapping[str, FunctionPrior], below: Collection[str]) -> None:
         """See :class:`Propagation`."""
-        self.propagation.initialize(latent)
+        self.propagation.initialize(latent, below)
 
     def for_prediction(self, num_samples: int) -> WithMean:
         """Return the inner propagation for predictions, with the mean."""

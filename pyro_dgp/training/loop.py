@@ -9,11 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Size, Tensor
 
 from pyro_dgp.data.streams import Stream
+from pyro_dgp.guides.row_dependence import groups_of
+from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.internal.rows import Call, RowArguments
+from pyro_dgp.losses.marginal import MarginalLikelihood
 
 #: Function ``callback(step, loss)`` that is called after each step; the loss is in nats per observation.
 Callback = Callable[[int, float], object]
@@ -111,17 +114,20 @@ def fit(
     The learning rate is constant for the first 60 % of the steps and then falls along a half cosine to a hundredth.
 
     :param objective: ``loss(model, guide)``, or a :class:`~pyro_dgp.losses.MarginalLikelihood`; nats in total.
-    :param x: training inputs ``(N, D)``.
-    :param y: targets ``(N,)`` or ``(N, D_out)``.
+    With groups, a plate around the GPs or a batch of data sets, a step has the same rows of all of them. The gradient of
+    each is that of its own loss, so that parameters of single groups train as they would alone.
+
+    :param x: training inputs ``(N, D)``, or ``(B, N, D)`` for B data sets with functions of their own.
+    :param y: targets ``(N,)`` or ``(N, D_out)``; with groups ``(*groups, N)`` or ``(*groups, N, D_out)``.
     :param steps: number of steps of the optimiser.
-    :param batch_size: number of rows in a step.
+    :param batch_size: number of rows in a step, of each group if there are any.
     :param learning_rate: learning rate of the first steps.
     :param seed: seed of the order of the batches.
     :param callback: function of step and loss, called after each step.
     :param optimizer: builds the optimiser from the objective and the learning rate; Adam by default.
     :param stop: function of the number of steps done, called after each step; true ends the run.
-    :param arguments: further arguments of the model, such as ``exposure=e``. A tensor whose first dimension is N is a row
-        argument, of which a step gets the rows of its batch; all others go to each step whole.
+    :param arguments: further arguments of the model, such as ``exposure=e``. A tensor whose first dimension is N, or
+        ``(*groups, N)``, is a row argument, of which a step gets the rows of its batch; all others go to each step whole.
 
     >>> import torch
     >>> from pyro_dgp import DeepGP, MarginalLikelihood, fit
@@ -130,12 +136,13 @@ def fit(
     >>> len(result.losses), result.losses[-1] < result.losses[0]
     (20, True)
     """
-    rows = training_rows(x, y, arguments)
-    _check_objective(objective, len(x), batch_size)
+    rows = training_rows(x, y, arguments, groups=_groups_of(objective, (x, y), arguments))
+    _check_objective(objective, len(rows), batch_size)
     return _minimise(
         objective,
-        (rows[index] for index in batches(len(x), batch_size, seed)),
-        len(x),
+        (rows[index] for index in batches(len(rows), batch_size, seed)),
+        len(rows),
+        data_sets=y.shape[: rows.axis_of(y)].numel(),
         steps=steps,
         learning_rate=learning_rate,
         callback=callback,
@@ -181,6 +188,12 @@ def fit_stream(
     3
     """
     _check_objective(objective, len(stream), batch_size)
+    guide = _guide_of(objective)
+    if guide is not None and guide.groups:
+        raise ValueError(
+            f"a stream has rows (N, D) and (N,), and the guide holds functions for groups of shape {tuple(guide.groups)}: "
+            "read the rows into memory, y (*groups, N), and use fit"
+        )
     return _minimise(
         objective,
         ((batch, arguments) for batch in stream.batches(batch_size, seed)),
@@ -198,12 +211,14 @@ def _minimise(
     calls: Iterator[Call],
     rows: int,
     *,
+    data_sets: int = 1,
     steps: int,
     learning_rate: float,
     callback: Callback | None,
     optimizer: OptimizerRecipe,
     stop: Callable[[int], bool] | None,
 ) -> FitResult:
+    """Minimise; ``data_sets`` is the number of data sets of so many rows that each call has."""
     result, start = FitResult(), time.perf_counter()
     with module_local_parameters(objective):
         stepper = optimizer(objective, learning_rate)
@@ -212,7 +227,7 @@ def _minimise(
             stepper.zero_grad()
             args, kwargs = next(calls)
             loss = objective(*args, **kwargs) / rows
-            value = float(loss.detach())
+            value = float(loss.detach()) / data_sets
             if not math.isfinite(value):
                 raise ValueError(
                     f"the loss is {value} at step {step}: lower the learning rate, or use float64 if this is float32"
@@ -230,25 +245,58 @@ def _minimise(
 
 
 def check_data(x: Tensor, y: Tensor) -> None:
-    """Raise for NaN or infinity, or unequal numbers of rows."""
+    """Raise for NaN or infinity."""
     for name, values in (("x", x), ("y", y)):
         if not bool(torch.isfinite(values).all()):
             raise ValueError(f"{name} holds NaN or infinity: drop or fill such rows before training")
-    if len(x) != len(y):
-        remedy = (
-            "train groups, y (groups, N), by SVI or a loop of your own"
-            if y.shape[-1] == len(x)
-            else "pass a target for each row"
-        )
-        raise ValueError(f"x has {len(x)} rows and y has {len(y)}: {remedy}")
 
 
-def training_rows(x: Tensor, y: Tensor, arguments: Mapping[str, Any]) -> RowArguments:
-    """Return the arguments of a training step, row by row; raise for NaN or infinity, or unequal numbers of rows."""
+def training_rows(x: Tensor, y: Tensor, arguments: Mapping[str, Any], *, groups: Size | None = None) -> RowArguments:
+    """Return the arguments of a training step, row by row; raise for NaN or infinity, or unequal numbers of rows.
+
+    :param groups: the groups of the model; the batch axes of x if not given.
+    """
     check_data(x, y)
-    rows = RowArguments((x, y), arguments)
+    if x.dim() < 2:
+        raise ValueError(f"training inputs have shape (..., N, D), got {tuple(x.shape)}: use x[:, None] for one input")
+    rows = RowArguments((x, y), arguments, groups=groups)
+    if rows.axis_of(y) is None:
+        wanted = ", ".join(map(str, (*rows.groups, len(rows))))
+        if rows.groups:
+            raise ValueError(
+                f"x has shape {tuple(x.shape)} and y has shape {tuple(y.shape)}, and the model's functions have groups of shape "
+                f"{tuple(rows.groups)}: pass y ({wanted}), a target for each row of each group"
+            )
+        held = len(y) if y.dim() else 0
+        raise ValueError(
+            f"x has {len(rows)} rows and y has {held}: pass a target for each row, or train by SVI or a loop of your own"
+        )
     rows.require_finite("training")
     return rows
+
+
+def _guide_of(objective: Any) -> Variational | None:
+    """Return the guide of an objective, which may be compiled; ``None`` where it has none that is initialised."""
+    guide = getattr(getattr(objective, "objective", objective), "guide", None)
+    return guide if isinstance(guide, Variational) and guide.is_initialized else None
+
+
+def groups_of_guide(guide: Variational, args: tuple[Tensor, ...], arguments: Mapping[str, Any]) -> Size:
+    """Return the groups of a guide; of one that is not yet initialised, by a run of its model."""
+    if guide.is_initialized:
+        return guide.groups
+    with module_local_parameters(*guide.model_modules):
+        return groups_of(guide.model, args, arguments)
+
+
+def _groups_of(objective: Any, args: tuple[Tensor, ...], arguments: Mapping[str, Any]) -> Size | None:
+    """Return the groups of the model of an objective; ``None`` for an objective that is not of this library."""
+    inner = getattr(objective, "objective", objective)
+    if isinstance(inner, MarginalLikelihood):
+        with module_local_parameters(inner):
+            return groups_of(inner.model, args, arguments)
+    guide = _guide_of(objective)
+    return None if guide is None else guide.groups
 
 
 def _check_objective(objective: torch.nn.Module, rows: int, batch_size: int) -> None:

@@ -19,10 +19,10 @@ from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.internal.progress import Progress
-from pyro_dgp.internal.rows import Call
+from pyro_dgp.internal.rows import Call, num_rows
 from pyro_dgp.losses import Loss
 from pyro_dgp.prediction.predict import predict
-from pyro_dgp.training.loop import OptimizerRecipe, adam, fit, training_rows
+from pyro_dgp.training.loop import OptimizerRecipe, adam, fit, groups_of_guide, training_rows
 
 #: Function ``loss(beta, rows)`` that returns a :class:`~pyro_dgp.losses.Loss`, or any function from model and guide to an
 #: objective.
@@ -155,7 +155,7 @@ class Trial:
         self.since += 1
         if math.isfinite(value) and value < self.best:
             self.best, self.best_step, self.best_state, self.since = value, step, _snapshot(self.state), 0
-            self.standard_error = float(values.std(correction=0)) / math.sqrt(len(values))
+            self.standard_error = float(values.std(correction=0)) / math.sqrt(values.numel())
         self.checking_seconds += time.perf_counter() - start
         return self.since >= self.validation.patience
 
@@ -208,7 +208,7 @@ class _Training:
                 self.report(self.done, self.total, {"loss": value, "beta": beta} | known)
 
         args, kwargs = self.rows
-        objective = self.loss(beta, len(args[0]))(self.guide.model, self.guide)
+        objective = self.loss(beta, num_rows(args[0]))(self.guide.model, self.guide)
         try:
             self.fit(objective, *args, **kwargs, steps=steps, callback=after, stop=run)
         except (ValueError, NotPositiveDefiniteError) as error:
@@ -243,8 +243,8 @@ def fit_validated(
         ``Validation(betas=(1.0,))``, since each beta is a run. The function may also return a function from model and guide
         to an objective: ``lambda beta, rows: lambda *pair: CompiledObjective(PredictiveLogLikelihood(rows, beta)(*pair))``
         compiles a program for each run.
-    :param x: training inputs ``(N, D)``, validation rows among them.
-    :param y: targets ``(N,)`` or ``(N, D_out)``.
+    :param x: training inputs ``(N, D)`` or ``(B, N, D)``, validation rows among them. Groups have the same validation rows.
+    :param y: targets ``(N,)`` or ``(N, D_out)``, with groups ``(*groups, N)``, as in :func:`fit`.
     :param steps: number of steps of a full run.
     :param batch_size: number of rows in a step.
     :param learning_rate: learning rate of the first steps.
@@ -268,7 +268,7 @@ def fit_validated(
     >>> fitted.rows, fitted.validation_rows, sorted(fitted.searched)
     (16, 4, [0.1, 1.0])
     """
-    data = training_rows(x, y, arguments)
+    data = training_rows(x, y, arguments, groups=groups_of_guide(guide, (x, y), arguments))
     if isinstance(loss, Loss):
         kind = type(loss).__name__
         raise TypeError(
@@ -276,7 +276,7 @@ def fit_validated(
         )
     validation = validation or Validation()
     began = time.perf_counter()
-    mask = validation.held_out(len(x), split).to(x.device)
+    mask = validation.held_out(len(data), split).to(x.device)
     rows = data[~mask]
     if not guide.is_initialized:
         guide.initialize(*rows[0], **rows[1])

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.site_handler import Message, SiteHandler
-from pyro_dgp.guides.sites import is_discrete, is_random, is_real
+from pyro_dgp.guides.sites import is_discrete, is_random
+from pyro_dgp.internal.distributions import is_real
 from pyro_dgp.internal.parameters import evaluating, module_local_parameters
 from pyro_dgp.internal.site_names import is_inside_observation, process_key
 from pyro_dgp.likelihoods import Observation

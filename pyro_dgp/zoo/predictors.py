@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,9 +13,11 @@ from torch import Tensor, nn
 
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.mcmc import PosteriorDraws, WhitenedModel
+from pyro_dgp.mcmc.conditioning import KeptConditions
 from pyro_dgp.mcmc.sghmc import InducingDraws
 from pyro_dgp.prediction.predict import predict
 from pyro_dgp.prediction.prediction import Prediction
+from pyro_dgp.prediction.target_kinds import are_classes
 
 
 @dataclass(frozen=True)
@@ -109,11 +112,16 @@ class DrawsPredictor(Predictor):
     num_draws: int = 100
     site: str | None = None
 
-    def __call__(self, x: Tensor) -> Prediction:
-        """See :class:`Predictor`."""
+    @cached_property
+    def posterior(self) -> PosteriorDraws:
+        """The draws of all chains, which keep what they are conditioned on from one prediction to the next."""
         model = WhitenedModel(self.model, self.inducing) if self.inducing else self.model
         flat = {name: values.flatten(0, 1) for name, values in self.draws.items()}
-        return predict(PosteriorDraws(model, flat, (self.x, self.y)), x, self.num_draws, site=self.site)
+        return PosteriorDraws(model, flat, (self.x, self.y), conditions=KeptConditions())
+
+    def __call__(self, x: Tensor) -> Prediction:
+        """See :class:`Predictor`."""
+        return predict(self.posterior, x, self.num_draws, site=self.site)
 
     def saved(self) -> Saved:
         """The model's state dict, draws and inducing inputs."""
@@ -152,7 +160,11 @@ class InducingDrawsPredictor(Predictor):
 
 
 def predictive_means(predictor: Predictor, x: Tensor, chains: int) -> Tensor:
-    """E[y_n | draw] at the inputs for each draw that predictions are made from, ``(chains, draws, N)``."""
+    """E[y_n | draw] at the inputs for each draw that predictions are made from, ``(chains, draws, N)``.
+
+    Classes have no mean: there it is p(y_n = c | draw) of each class, ``(chains, draws, N, C)``.
+    """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        means: Tensor = predictor(x).mixture().components.mean
+        components: Any = predictor(x).mixture().components
+    means: Tensor = components.probs if are_classes(components) else components.mean
     return means.unflatten(0, (chains, -1))
