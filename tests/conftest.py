@@ -18,6 +18,7 @@ HERE = Path(__file__).parent
 SLOW = (
     "benchmarks",
     "comparison",
+    "contract",
     "documents",
     "downstream",
     "functions",
@@ -35,6 +36,7 @@ SLOW = (
     "processes/test_amortized.py",
     "test_doctests.py",
     "training/test_compiled_objective.py",
+    "training/test_data_sets.py",
     "training/test_validation.py",
     "zoo",
 )

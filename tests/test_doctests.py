@@ -42,7 +42,7 @@ WITH_EXAMPLE = {
         "Sum",
         "White",
     ],
-    "models": ["DeepGP", "DeepKernel", "FeatureExtractor", "with_priors"],
+    "models": ["DeepGP", "DeepKernel", "FeatureExtractor", "Standardizer", "with_priors"],
     "processes": [
         "AffineMaps",
         "AmortizationRecipe",

@@ -46,7 +46,7 @@ MOST_LINES_OF_A_CLASS = 200
 MOST_LINES_WRITTEN_TWICE = 7
 MOST_POSITIONAL = 3
 # Data that come in pairs, and cannot be mistaken for options.
-MORE_POSITIONAL = {"fit_validated": 4, "draw_functions_mcmc": 4}
+MORE_POSITIONAL = {"fit_validated": 4}
 
 
 def room(path):

@@ -19,3 +19,27 @@ def test_a_run_improves(method, monkeypatch):
         monkeypatch.setattr(study, name, value)
     row = study.run("branin", method, 0)
     assert len(row["regrets"]) == 2 and row["regrets"][1] <= row["regrets"][0] and row["regrets"][1] >= 0
+
+
+def test_four_greedy_choices_share_out_the_draws():
+    values = torch.tensor([[0.0, 5.0, 5.0, 5.0, 1.0], [5.0, 0.0, 5.0, 5.0, 1.0], [5.0, 5.0, 0.0, 5.0, 1.0]])
+    assert study.greedy(values, torch.tensor(3.0)).tolist()[0] == 4  # good in every draw
+    assert sorted(study.greedy(values, torch.tensor(3.0)).tolist()[1:]) == [0, 1, 2]
+
+
+def test_draws_of_gpytorch_between_candidates_pass_through_the_data():
+    x = torch.rand(8, 2)
+    y = study.branin(x)
+    y = (y - y.mean()) / y.std()
+    draws = study.gpytorch_functions(x, y, 3)
+    torch.testing.assert_close(draws(x), y.expand(3, -1), atol=0.15, rtol=0.0)
+    assert draws(torch.rand(3, 5, 2)).shape == (3, 3, 5)
+
+
+def test_the_table_has_medians_and_quartiles(capsys):
+    rows = [
+        {"experiment": "branin", "method": "random", "seed": n, "regrets": [9.0, float(n**2)], "seconds": 1.0}
+        for n in range(5)
+    ]
+    study.print_table(rows)
+    assert "| branin | random | 5 | 4.000 | 1.000 | 9.000 | 1 |" in capsys.readouterr().out

@@ -73,7 +73,11 @@ def own_model(names: Names) -> None:
     guide.initialize(names["x"], names["y"])
     assert set(guide.processes._modules) == {"h", "y/f"}
     is_prediction(pyro_dgp.predict(guide, names["x"]), 40)
+    for in_units in (names["simple"], names["model_in_units"]):
+        with pyro_dgp.module_local_parameters(in_units):
+            assert 5e4 < in_units(names["years"]).mean() < 15e4
     assert set(guide.global_latents) == {"top.kernel.lengthscale", "likelihood.variance"}
+    assert names["prediction"].mean.shape == (3, 40) and names["of_each"].mean.shape == (3, 5)
 
 
 def validation(names: Names) -> None:
@@ -214,7 +218,8 @@ def parameter_stores(names: Names) -> None:
 
 def pitfalls(names: Names) -> None:
     assert torch.isfinite(names["score"])
-    assert names["ready_x"].std() == pytest.approx(1) and abs(names["ready_y"].mean()) < 1e-6
+    with pyro_dgp.module_local_parameters(names["carries_units"]):
+        assert 50 < names["carries_units"](names["raw_x"]).mean() < 150
     assert not torch.equal(names["first"].model.likelihood.variance, names["second"].model.likelihood.variance)
     x, y, guide = names["x"], names["y"], names["first"]
     objective = pyro_dgp.ELBO(60)(guide.model, guide)
@@ -314,7 +319,7 @@ PAGES = {
     "docs/how-to/neural-features.md": Page(neural_features, SHORT_FIT),
     "docs/how-to/other-likelihoods.md": Page(other_likelihoods, SHORT_FIT),
     "docs/how-to/own-kernel-or-mean.md": Page(own_kernel_or_mean, SHORT_FIT),
-    "docs/how-to/own-model.md": Page(own_model),
+    "docs/how-to/own-model.md": Page(own_model, {"steps=300": "steps=5"}),
     "docs/how-to/own-networks.md": Page(own_networks, SHORT_FIT),
     "docs/how-to/parameter-stores.md": Page(parameter_stores, SHORT_FIT | {"range(1000)": "range(5)"}),
     "docs/how-to/robust-losses.md": Page(robust_losses, SHORT_FIT),

@@ -229,3 +229,19 @@ def test_named_lists_of_gps_train_under_stock_svi():
     trained_by_svi(model, x, y)
     values = [gp.kernel.lengthscale_unconstrained.item() for gp in model.gps]
     assert values[0] != values[1]
+
+
+@pytest.mark.parametrize("train", [trained_by_fit, trained_by_svi])
+def test_frozen_networks_stay_frozen(train):
+    """Pyro's store sets requires_grad on the weights of a network, and would train them."""
+    x, y = regression(20)
+    model = OneLayer()
+    network = torch.nn.Linear(1, 1).requires_grad_(False)
+    before = [value.clone() for value in network.parameters()]
+    model.gp.mean = network  # type: ignore[assignment]  # any network is taken as a mean
+    train(model, x, y)
+    after = [value for name, value in model.named_parameters() if "mean" in name]
+    assert len(after) == 2 and all(torch.equal(*pair) for pair in zip(before, after, strict=True))
+    model.gp.mean.requires_grad_(True)
+    train(model, x, y)
+    assert not torch.equal(before[0], next(v for n, v in model.named_parameters() if "mean" in n and "weight" in n))

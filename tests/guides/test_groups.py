@@ -1,5 +1,7 @@
 """Groups: a GP in a plate, or over a batch of data sets, is one function for each index and has a posterior for each."""
 
+from operator import attrgetter
+
 import pyro
 import pytest
 import torch
@@ -21,6 +23,7 @@ from pyro_dgp import (
     PredictiveLogLikelihood,
     SigmaPoints,
     Variational,
+    fit,
     predict,
 )
 from tests.examples import OneLayer, TwoLayers, TwoSites
@@ -39,6 +42,22 @@ class Plated(PyroModule):
     def forward(self, x, y=None):
         with pyro.plate("groups", GROUPS):
             return self.inner(x, y)
+
+
+class Subsampled(PyroModule):
+    """A model of one data set, in a plate that takes some of the groups in training."""
+
+    def __init__(self, inner, groups, size, own_inputs=False):
+        super().__init__()
+        self.inner, self.groups, self.own_inputs = inner, groups, own_inputs
+        self.size, self.in_predictions, self.index, self.read = size, groups, None, None
+
+    def forward(self, x, y=None):
+        if self.read is not None:
+            self.read(self.inner)  # before the plate, and so one value for all groups
+        size = self.size if self.training else self.in_predictions
+        with pyro.plate("groups", self.groups, subsample_size=size, subsample=self.index) as index:
+            return self.inner(x[index] if self.own_inputs else x, None if y is None else y[index])
 
 
 def grouped():
@@ -101,6 +120,50 @@ def test_two_layers_of_a_group_plate_and_of_a_batch_of_data_sets_are_those_of_th
     num_data = 10 * ROWS
     expected = sum(ELBO(num_data).loss(p.model, p, i, t) for p, i, t in zip(parts, inputs, y, strict=True))
     assert ELBO(num_data).loss(guide.model, guide, x, y) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("own_inputs", [False, True])
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("prior", [False, True])
+def test_plates_that_take_some_groups_are_unbiased_for_all(own_inputs, deep, prior):
+    x, y = grouped()
+    x = torch.stack([x, x + 0.3, 2 * x]) if own_inputs else x
+    model = Subsampled(TwoLayers(torch.zeros(3, 1)) if deep else OneLayer(), GROUPS, 2, own_inputs)
+    if prior:
+        (model.inner.top if deep else model.inner.gp).kernel.variance = PyroSample(dist.LogNormal(0.0, 0.3))
+        model.read = attrgetter("top.kernel.variance" if deep else "gp.kernel.variance")
+    guide = guided(model, x, y, SigmaPoints("gauss-hermite", 3))
+    assert guide.groups == (GROUPS,)
+    for parameter in guide.processes.parameters():
+        parameter.data.add_(0.1 * torch.rand_like(parameter))
+    values, gradients = [], []
+    for model.index in (torch.tensor([0, 1]), torch.tensor([2, 0]), torch.tensor([1, 2]), None):
+        if model.index is None:
+            model.size = GROUPS
+        torch.manual_seed(0)  # one draw of the prior for all
+        loss = ELBO(2 * ROWS).differentiable_loss(model, guide, x, y)
+        gradients.append(torch.autograd.grad(loss, list(guide.processes.parameters())))
+        values.append(float(loss.detach()))
+    assert sum(values[:3]) / 3 == pytest.approx(values[3])
+    for *parts, whole in zip(*gradients, strict=True):
+        torch.testing.assert_close(sum(parts) / 3, whole)
+
+
+def test_groups_that_a_plate_takes_in_turn_are_trained_and_predicted_together():
+    x, y = grouped()
+    model = Subsampled(OneLayer(), GROUPS, 2)
+    guide = Variational(model, InducingPoints(5))
+    guide.initialize(x, y)
+    before = -predict(guide, x).log_prob(y).mean(-1)
+    fit(ELBO(ROWS)(model, guide), x, y, steps=100, batch_size=5, learning_rate=0.05)
+    after = -predict(guide, x).log_prob(y).mean(-1)
+    assert before.shape == (GROUPS,) and (after < before - 0.3).all()
+    stock = Subsampled(TwoSites(), GROUPS, 2)
+    guide = Variational(stock, InducingPoints(5), MonteCarlo(1))
+    guide.initialize(x, y)
+    svi = SVI(stock, guide, Adam({"lr": 0.05}), TraceMeanField_ELBO())
+    losses = [svi.step(x, y) for _ in range(60)]
+    assert sum(losses[-10:]) < sum(losses[:10])
 
 
 def test_each_group_comes_to_its_own_exact_posterior():
@@ -198,14 +261,17 @@ def test_what_has_no_groups_says_so():
         ValueError, match="functions of 'hidden' for groups of shape .3,. and the inputs have batch shape"
     ):
         ELBO().loss(guide.model, guide, x, y[0])
-
-    class Subsampled(OneLayer):
-        def forward(self, x, y=None):
-            with pyro.plate("groups", 10, subsample_size=3) as index:
-                return pyro.sample("y", self.likelihood(self.gp(x)), obs=None if y is None else y[index])
-
-    with pytest.raises(ValueError, match="'y' stands in the plate 'groups', which takes 3 of its 10 groups"):
-        guided(Subsampled(), x, torch.zeros(10, ROWS))
+    own = Subsampled(OneLayer(), 10, 3)
+    own.inner.gp.kernel.lengthscale = PyroSample(dist.LogNormal(0.0, 0.2))
+    with pytest.raises(ValueError, match="'inner.gp.kernel.lengthscale' has a value for each group .* takes 3 of 10"):
+        guided(own, x, torch.zeros(10, ROWS))
+    sub = Subsampled(OneLayer(), 10, 3)
+    guide = guided(sub, x, torch.zeros(10, ROWS))
+    sub.in_predictions = 3
+    with pytest.raises(
+        ValueError, match="the plate 'groups' takes 3 of its 10 groups, .* subsample_size=3 if self.training else 10"
+    ):
+        predict(guide, x)
 
 
 def test_a_saved_guide_has_its_groups_again():
@@ -256,5 +322,13 @@ def test_predictions_of_classes_and_of_two_layers_have_groups():
     assert predict(guide, x).probs.shape == (GROUPS, ROWS, 2)
     deep = guided(Plated(TwoLayers(x)), x, y)
     assert predict(deep, x).mean.shape == (GROUPS, ROWS)
-    with pytest.raises(ValueError, match="of a model with groups, predict the observation"):
-        predict(deep, x, site="h")
+    first = predict(deep, x, site="h", num_samples=20)
+    alone = [predict(part, x, site="h", num_samples=20) for part in parts_of(deep, lambda: TwoLayers(x), x, y)]
+    torch.testing.assert_close(first.mean, torch.stack([part.mean for part in alone]))
+    noisy = guided(Plated(OneLayer(outputs=2)), x, torch.stack([y, -y], -1))
+    inside = predict(noisy, x, site="y/f")
+    torch.testing.assert_close(inside.variance + noisy.model.inner.likelihood.variance, predict(noisy, x).variance)
+    with pytest.raises(
+        ValueError, match=r"functions under the likelihood are those of one data set, .*groups of shape \(3,\)"
+    ):
+        inside.functions()

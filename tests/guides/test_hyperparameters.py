@@ -138,10 +138,9 @@ def test_pseudo_targets_hold_the_exact_posterior_under_every_hyperparameter():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
-def test_it_is_as_wide_as_the_posterior(seed):
+def test_it_is_as_wide_as_the_posterior():
     """Beside a grid over lengthscale and noise, whose evidence has a closed form: mean within 0.3 sd, sd within 30 %."""
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     x, y = regression(40)
     model = OneLayer()
     model.gp.kernel.lengthscale = PyroSample(dist.LogNormal(-0.5, 0.7))
@@ -173,13 +172,13 @@ def test_stock_losses_see_the_same_bound_with_vectorised_particles():
     guide = shaken(guided(model := Priors(), x, y))
     two = shaken(guided(sites := with_priors(TwoSites()), x, y))
     for number, (each, at) in enumerate(((model, guide), (sites, two))):
-        ours = torch.tensor([ELBO().loss(each, at, x, y) for _ in range(600)])
+        ours = torch.tensor([ELBO().loss(each, at, x, y) for _ in range(300)])
         if number:
-            stock = TraceMeanField_ELBO(num_particles=600, vectorize_particles=True, max_plate_nesting=0)
-            assert abs(stock.loss(each, at, x, y) - ours.mean()) < 6 * ours.std() / math.sqrt(600)
+            stock = TraceMeanField_ELBO(num_particles=300, vectorize_particles=True, max_plate_nesting=0)
+            assert abs(stock.loss(each, at, x, y) - ours.mean()) < 6 * ours.std() / math.sqrt(300)
     before = TraceMeanField_ELBO(num_particles=50).loss(sites, two, x, y)
     svi = SVI(sites, two, Adam({"lr": 0.03}), TraceMeanField_ELBO())
-    for _ in range(150):
+    for _ in range(80):
         svi.step(x, y)
     assert TraceMeanField_ELBO(num_particles=50).loss(sites, two, x, y) < before
 

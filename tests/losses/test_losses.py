@@ -658,3 +658,37 @@ def test_an_observed_site_of_as_many_batches_as_components_is_no_mixture():
             values.append(ELBO().differentiable_loss(model, guide, x, y))
     expected = dist.Normal(model.likelihood.variance, 1.0).log_prob(torch.arange(4.0)).sum()
     torch.testing.assert_close(values[0] - values[1], expected.detach())
+
+
+@pytest.mark.parametrize("make", [OneLayer, TwoSites])
+@pytest.mark.parametrize("name", ["x", "y"])
+@pytest.mark.parametrize("validate", [False, True])
+def test_a_step_on_nan_is_refused_and_moves_nothing(make, name, validate):
+    pyro.enable_validation(validate)
+    x, y = regression(12)
+    model = make()
+    guide = Variational(model, InducingPoints(5), MonteCarlo(2))
+    guide.initialize(x, y)
+    svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.01}), ELBO())
+    svi.step(x, y)
+    before = [parameter.detach().clone() for parameter in guide.parameters()]
+    broken = {"x": x.clone(), "y": y.clone()}
+    broken[name][7] = math.nan
+    for step, what in ((svi.step, "a training step"), (svi.evaluate_loss, "the loss")):
+        with pytest.raises(
+            ValueError, match=rf"argument '{name}' of {what} holds NaN or infinity, of shape .* first at \(7,"
+        ):
+            step(**broken)
+    assert all(torch.equal(parameter, own) for parameter, own in zip(guide.parameters(), before, strict=True))
+    svi.step(x, y)
+    assert all(torch.isfinite(parameter).all() for parameter in guide.parameters())
+
+
+def test_a_loss_that_is_infinite_stops_stock_svi():
+    x, y = regression(12)
+    model = OneLayer(likelihood=Gaussian(variance=0.04))
+    guide = Variational(model, InducingPoints(5), MonteCarlo(1))
+    guide.initialize(x, y)
+    svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.01}), ELBO())
+    with pytest.raises(ValueError, match="the loss is inf: lower the learning rate"):
+        svi.step(x, 1e200 * y)

@@ -1,7 +1,11 @@
+import contextlib
+import copy
+import pickle
+
 import pyro
 import pytest
 import torch
-from pyro.infer import SVI
+from pyro.infer import SVI, TraceMeanField_ELBO
 
 from pyro_dgp import (
     ELBO,
@@ -107,6 +111,38 @@ def test_every_weight_moves_under_stock_svi():
         svi.step(x, y)
     for name, value in model.named_parameters():
         assert not torch.equal(value, before[name]), name
+
+
+class PlainSites(OneLayer):
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))
+        return pyro.sample("y", self.likelihood.given(f), obs=y)
+
+
+@pytest.mark.parametrize("loss", [ELBO(30), TraceMeanField_ELBO()])
+@pytest.mark.parametrize("made_inside", [False, True])
+def test_stock_svi_takes_the_same_steps_where_modules_keep_their_parameters(loss, made_inside):
+    x, y = regression(30, inputs=4)
+
+    def trained(scope, made=contextlib.nullcontext):
+        torch.manual_seed(0)
+        with made():
+            extractor = FeatureExtractor(x, 3, hidden=(16, 8))
+            model = DeepKernel(extractor, PlainSites())
+            guide = Variational(model, InducingPoints(8), MonteCarlo(1))
+            guide.initialize(x, y)
+        with scope(model, guide):
+            svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.01}), loss)
+            losses = [svi.step(x, y) for _ in range(3)]
+        copy.deepcopy(pickle.loads(pickle.dumps(model)))
+        return losses, model
+
+    local, model = trained(module_local_parameters, module_local_parameters if made_inside else contextlib.nullcontext)
+    assert len(pyro.get_param_store()) == 0
+    expected, other = trained(lambda *modules: contextlib.nullcontext())
+    assert local == expected
+    for (name, value), own in zip(model.named_parameters(), other.parameters(), strict=True):
+        assert torch.equal(value, own), name
 
 
 def test_a_second_network_does_not_take_over_the_weights_of_the_first():

@@ -79,7 +79,7 @@ def test_gauss_hermite_converges_to_the_numerically_integrated_density():
     errors = []
     for size in (2, 6, 60):
         guide.propagation = SigmaPoints("gauss-hermite", size)
-        guide.propagation.initialize({"h": model.hidden(x)})
+        guide.propagation.initialize({"h": model.hidden(x)}, {"h"})
         value = predict(guide, x).log_prob(y)[rows]
         errors.append(float((value - torch.tensor(exact)).abs().max()))
     assert errors[2] < 1e-6 < errors[1] < errors[0]
@@ -328,3 +328,45 @@ def test_a_site_that_cannot_name_a_module_is_refused():
     x, y = regression(5)
     with pytest.raises(ValueError, match="'layer.h' cannot name a module"):
         Variational(model, InducingPoints(2), SigmaPoints("qr3", 2)).initialize(x, y)
+
+
+class Plain(PyroModule):
+    """A hidden layer, and function values under a plain observation."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.top = GaussianProcess(RBF()), GaussianProcess(RBF())
+
+    def forward(self, x, y=None):
+        h = pyro.sample("h", self.hidden(x))
+        f = pyro.sample("f", self.top(h))
+        return pyro.sample("y", dist.Normal(f[..., 0], 0.2).to_event(1), obs=y)
+
+
+def test_points_of_function_values_under_a_plain_observation_are_not_learned():
+    """No KL would hold them: a learned shift of f would fit the targets for free."""
+    x, y = regression(10)
+    one = guided(TwoSites(), x, y, SigmaPoints("qr3", 7)).propagation
+    assert list(one.parameters()) == []
+    points = one.positions("f")
+    torch.testing.assert_close(points.mean(0), torch.zeros(1), atol=1e-12, rtol=0)
+    torch.testing.assert_close(points.square().mean(0), torch.ones(1))
+    deep = guided(Plain(), x, y, SigmaPoints("qr3", 7))
+    names = [name for name, _ in deep.propagation.named_parameters()]
+    assert names == ["weight_logits_unconstrained", "points.h_unconstrained"]
+    other = Variational(Plain(), InducingPoints(6, covariance="diagonal"), SigmaPoints("qr3", 7))
+    other.load_state_dict(deep.state_dict())
+    for site in ("h", "f"):
+        assert torch.equal(deep.propagation.positions(site), other.propagation.positions(site))
+    assert [name for name, _ in other.propagation.named_parameters()] == names
+
+
+@pytest.mark.parametrize("rule", ["qr1", "qr2"])
+def test_a_grid_over_plain_function_values_is_gauss_hermite(rule):
+    x, y = regression(10)
+    model = TwoSites()
+    guide = guided(model, x, y, SigmaPoints(rule, 5))
+    loss = ELBO().differentiable_loss(model, guide, x, y)
+    guide.propagation = SigmaPoints("gauss-hermite", 5)
+    guide.propagation.initialize({"f": model.gp(x)}, ())
+    torch.testing.assert_close(ELBO().differentiable_loss(model, guide, x, y), loss)

@@ -2,20 +2,26 @@
 
 import doctest
 import importlib
+import pickle
 from dataclasses import replace
 
+import pyro
 import pytest
 import torch
+from pyro import distributions as dist
+from pyro.nn import PyroModule
 
-from pyro_dgp import ELBO, EllipticalSlice, InducingPoints, MonteCarlo
+from pyro_dgp import ELBO, RBF, EllipticalSlice, GaussianProcess, InducingPoints, MonteCarlo
+from pyro_dgp.mcmc import conditioning
 from pyro_dgp.mcmc.diagnostics import convergence
 from pyro_dgp.zoo.anatomy import anatomy_of, free_parameters
 from pyro_dgp.zoo.by_guide import ByGuide
 from pyro_dgp.zoo.by_mcmc import ByMCMC
 from pyro_dgp.zoo.methods import METHODS
+from pyro_dgp.zoo.predictors import DrawsPredictor, predictive_means
 from pyro_dgp.zoo.settings import Settings
 from tests.comparison.own_models import Heavy, Skip
-from tests.examples import TwoLayers, TwoSites, regression
+from tests.examples import OneLayer, TwoLayers, TwoSites, regression
 
 TOY = Settings(inducing=5, samples=2, epochs=2, mcmc_samples=8, warmup=2)
 
@@ -54,6 +60,79 @@ def test_hyperparameters_without_priors_take_fitted_values_and_the_others_are_sa
     assert said.startswith("no prior stands on hidden.kernel.lengthscale, ") and "dsvi learns on the same rows" in said
     heavy = Heavy(x)
     assert inference.remarks_on(anatomy_of(heavy, x, y)) == [] and free_parameters(heavy) == ()
+
+
+def counted(monkeypatch):
+    calls = []
+    inner = conditioning.condition_on
+
+    def count(*args, **kwargs):
+        calls.append(1)
+        return inner(*args, **kwargs)
+
+    monkeypatch.setattr(conditioning, "condition_on", count)
+    return calls
+
+
+@pytest.mark.parametrize("kind", ["sampled", "exact"])
+def test_draws_are_conditioned_once_for_several_predictions(monkeypatch, kind):
+    x, y = regression(10)
+    model = TwoSites() if kind == "sampled" else OneLayer()
+    draws = {"f_whitened": torch.randn(2, 3, 10, 1)} if kind == "sampled" else {}
+    calls = counted(monkeypatch)
+
+    def prediction(predictor):
+        torch.manual_seed(0)
+        return predictor(x + 0.1)
+
+    predictor = DrawsPredictor(model, x, y, draws)
+    predictions = [prediction(predictor), prediction(predictor), prediction(pickle.loads(pickle.dumps(predictor)))]
+    assert len(calls) == 2  # a copy from a pickle holds nothing
+    fresh = prediction(DrawsPredictor(model, x, y, draws))
+    for each in predictions:
+        assert torch.equal(each.mean, fresh.mean) and torch.equal(each.log_prob(y), fresh.log_prob(y))
+    del calls[:]
+    with torch.no_grad():
+        model.gp.kernel.lengthscale_unconstrained.data += 1.0  # as the next fit of this model would
+    again, fresh = prediction(predictor), prediction(DrawsPredictor(model, x, y, draws))
+    assert len(calls) == 2 and torch.equal(again.mean, fresh.mean) and not torch.equal(again.mean, predictions[0].mean)
+    y += 1.0
+    changed, fresh = prediction(predictor), prediction(DrawsPredictor(model, x, y, draws))
+    assert torch.equal(changed.mean, fresh.mean)
+
+
+def test_conditions_that_take_too_much_memory_are_not_kept(monkeypatch):
+    x, y = regression(10)
+    calls = counted(monkeypatch)
+    monkeypatch.setattr(conditioning, "MOST_KEPT", 100)  # a factor alone has a hundred numbers
+    predictor = DrawsPredictor(OneLayer(), x, y)
+    assert torch.equal(predictor(x).mean, predictor(x).mean) and len(calls) == 2
+
+
+class TwoOfThree(PyroModule):
+    """Classes of a function each, by their numbers."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.gp, self.kind = GaussianProcess(RBF(), num_outputs=3), kind
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))
+        return pyro.sample("y", self.kind(logits=f).to_event(1), obs=y)
+
+
+@pytest.mark.parametrize("kind", [dist.Categorical, dist.OneHotCategorical])
+def test_chains_of_classes_are_judged_by_their_probabilities(kind):
+    """The number of a class has no mean, so that its figures were NaN without a word."""
+    x, _ = regression(8)
+    y = torch.arange(8) % 3
+    y = y if kind is dist.Categorical else torch.nn.functional.one_hot(y, 3).to(x)
+    model = TwoOfThree(kind).requires_grad_(False)
+    fitted = ByMCMC(EllipticalSlice).run(model, x, y, settings=TOY, progress=quiet)
+    means = predictive_means(fitted.predict, x, 1)
+    f = torch.stack([model.gp(x).unwhiten(eps) for eps in fitted.draws["f_whitened"][0]])
+    torch.testing.assert_close(means, f.softmax(-1)[None], rtol=1e-3, atol=1e-3)
+    assert means.shape == (1, 8, 8, 3) and fitted.diagnostics["r_hat_max"] > 0
 
 
 class Forbidden(ByGuide):

@@ -1,0 +1,134 @@
+"""Models that no inference can serve as they are written: each is refused in a sentence with the remedy."""
+
+import pyro
+import pytest
+import torch
+from pyro import distributions as dist
+from pyro import poutine
+from pyro.infer import MCMC, NUTS, SVI, RenyiELBO, Trace_ELBO, TraceGraph_ELBO
+
+from pyro_dgp import ELBO, RBF, GaussianProcess, InducingPoints, MonteCarlo, Variational, fit, whitened
+from tests.contract.case import Model, gaussian
+from tests.contract.known import X, Y
+from tests.contract.one_layer import TwoSites
+
+
+class InDataPlate(Model):
+    def forward(self, x, y=None):
+        with pyro.plate("data", len(x)):
+            f = pyro.sample("f", self.gp(x))
+            return pyro.sample("y", dist.Normal(f[..., 0], 0.4), obs=y)
+
+
+class SubsampledDataPlate(Model):
+    def forward(self, x, y=None):
+        with pyro.plate("data", len(x), subsample_size=3) as rows:
+            f = pyro.sample("f", self.gp(x[rows]))
+            return pyro.sample("y", dist.Normal(f[..., 0], 0.4), obs=None if y is None else y[rows])
+
+
+class WithFactor(Model):
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        pyro.factor("likelihood", dist.Normal(f, 0.4).log_prob(Y).sum(-1))
+
+
+class WithClasses(Model):
+    def forward(self, x, y=None):
+        which = pyro.sample("which", dist.Bernoulli(0.5))
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        return pyro.sample("y", dist.Normal(f + which.unsqueeze(-1), 0.4).to_event(1), obs=y)
+
+
+class HiddenInPlate(Model):
+    def forward(self, x, y=None):
+        h = pyro.sample("h", self.gp(x))
+        with pyro.plate("groups", 2):
+            return pyro.sample("y", self.likelihood(self.top(h)), obs=y)
+
+
+class PlainTorch(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = GaussianProcess(RBF(lengthscale=0.5)), GaussianProcess(RBF(lengthscale=2.0))
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.first(x)) + pyro.sample("g", self.second(x))
+        return pyro.sample("y", dist.Normal(f[..., 0], 0.4).to_event(1), obs=y)
+
+
+def one_gp(kind):
+    return kind(gp=GaussianProcess(RBF()))
+
+
+def a_step(model, y=Y, loss=None, samples=3):
+    guide = Variational(model, InducingPoints(5), MonteCarlo(samples))
+    guide.initialize(X, y)
+    SVI(guide.model, guide, pyro.optim.Adam({"lr": 0.01}), loss or ELBO()).step(X, y)
+
+
+@pytest.mark.parametrize("kind", [InDataPlate, SubsampledDataPlate])
+def test_function_values_in_a_data_plate(kind):
+    for run in (a_step, lambda model: MCMC(NUTS(whitened(model)), 2, warmup_steps=1).run(X, Y)):
+        with pytest.raises(ValueError, match="move the sample statement out of the data plate"):
+            run(one_gp(kind))
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"), [(WithFactor, "is a number without rows"), (WithClasses, "which no normal approximates")]
+)
+def test_factors_and_discrete_latent_sites(kind, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        a_step(one_gp(kind))
+
+
+@pytest.mark.parametrize(("samples", "sentence"), [(3, r"h\.unsqueeze\(-3\)"), (2, "cannot be told apart")])
+def test_a_hidden_layer_in_a_plate_without_an_axis_for_it(samples, sentence):
+    """With as many samples as groups the shapes fit, and each group would get one sample."""
+    model = HiddenInPlate(gp=GaussianProcess(RBF()), top=GaussianProcess(RBF()), likelihood=gaussian())
+    with pytest.raises(ValueError, match=sentence):
+        a_step(model, torch.stack([Y, -Y]), samples=samples)
+
+
+def test_parts_of_a_plain_torch_module_are_refused_by_svi_and_trained_by_fit():
+    with pytest.raises(ValueError, match="make them attributes of one PyroModule"):
+        a_step(PlainTorch())
+    model = PlainTorch()
+    guide = Variational(model, InducingPoints(5), MonteCarlo(2))
+    guide.initialize(X, Y)
+    fit(ELBO(len(X))(guide.model, guide), X, Y, steps=20, learning_rate=0.05)
+    first, second = (gp.kernel.lengthscale.item() for gp in (model.first, model.second))
+    assert abs(first - 0.5) > 1e-3 and abs(second - 2.0) > 1e-3 and second > 2 * first
+
+
+def test_a_scale_around_function_values_under_mcmc():
+    model = TwoSites(gp=GaussianProcess(RBF()))
+    with pytest.raises(ValueError, match="which would scale their prior too"):
+        MCMC(NUTS(whitened(poutine.scale(model, scale=0.5))), 2, warmup_steps=1).run(X, Y)
+
+
+@pytest.mark.parametrize("loss", [Trace_ELBO, TraceGraph_ELBO, RenyiELBO])
+def test_losses_of_density_ratios(loss):
+    with pytest.raises(ValueError, match="needs the joint density of the function values"):
+        a_step(TwoSites(gp=GaussianProcess(RBF())), loss=loss())
+
+
+class MaskedEvent(Model):
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        with poutine.mask(mask=torch.arange(len(x)) < 3):
+            return pyro.sample("y", dist.Normal(f, 0.4).to_event(1), obs=y)
+
+
+def test_a_mask_over_rows_that_are_one_event():
+    """It would count the one term of all rows once for each row that is left."""
+    for run in (a_step, lambda model: MCMC(NUTS(whitened(model)), 2, warmup_steps=1).run(X, Y)):
+        with pytest.raises(ValueError, match="has a mask of shape"):
+            run(one_gp(MaskedEvent))
+
+
+def test_targets_that_are_not_finite():
+    bad = Y.clone()
+    bad[2] = torch.nan
+    with pytest.raises(ValueError, match="holds NaN or infinity"):
+        a_step(TwoSites(gp=GaussianProcess(RBF())), bad)
