@@ -46,7 +46,6 @@ from pyro_dgp import (
     fit,
     fit_validated,
     load_named,
-    module_local_parameters,
     predict,
     scores,
     split,
@@ -500,8 +499,7 @@ def exact_gp(part):
         batch_size=len(part.x_train),
         learning_rate=0.03,
     )
-    with module_local_parameters(model):
-        return predict(PosteriorDraws(model, {}, (part.x_train, part.y_train)), part.x_test)
+    return predict(PosteriorDraws(model, {}, (part.x_train, part.y_train)), part.x_test)
 
 
 results, reports = {}, {}

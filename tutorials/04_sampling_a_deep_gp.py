@@ -47,7 +47,6 @@ from pyro_dgp import (
     fit,
     import_arviz,
     inference_gap,
-    module_local_parameters,
     predict,
     run_chains,
     to_arviz,
@@ -217,11 +216,10 @@ print(f"expected log density of a new row {loo.elpd_loo / 40:.3f}, rows with a s
 # the predictions. A second run of the sampler, from other starts, says how much of that is chance.
 
 # %%
-with module_local_parameters(model):
-    guide = Variational(model, InducingPoints(20), MonteCarlo(10))
-    guide.initialize(x, y)
-    fit(ELBO(40)(model, guide), x, y, steps=count(3000, 3), batch_size=40, learning_rate=0.01)
-    variational = predict(guide, grid, num_samples=400, num_hyperparameter_draws=count(100, 5))
+guide = Variational(model, InducingPoints(20), MonteCarlo(10))
+guide.initialize(x, y)
+fit(ELBO(40)(model, guide), x, y, steps=count(3000, 3), batch_size=40, learning_rate=0.01)
+variational = predict(guide, grid, num_samples=400, num_hyperparameter_draws=count(100, 5))
 again = run_chains(
     EllipticalSlice(model), (x, y), num_samples=count(1000, 16), warmup_steps=count(200, 4), num_chains=4, seed=9
 )

@@ -59,7 +59,6 @@ from pyro_dgp import (
     fit,
     import_arviz,
     inference_gap,
-    module_local_parameters,
     predict,
     run_chains,
 )
@@ -107,10 +106,9 @@ class TwoLayers(PyroModule):
 # %%
 def by_guide(model, process, propagation, loss, x, y, steps):
     """Train a guide of the model, hyperparameters too where the model lets them."""
-    with module_local_parameters(model):
-        guide = Variational(model, process, propagation)
-        guide.initialize(x, y)
-        fit(loss(model, guide), x, y, steps=count(steps, 3), batch_size=len(x), learning_rate=0.02)
+    guide = Variational(model, process, propagation)
+    guide.initialize(x, y)
+    fit(loss(model, guide), x, y, steps=count(steps, 3), batch_size=len(x), learning_rate=0.02)
     return lambda new: predict(guide, new, num_samples=400)
 
 
