@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from math import isfinite
 from numbers import Real
-from types import FunctionType, MethodType
+from pathlib import Path
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, TypeVar
 from weakref import ref
 
@@ -57,8 +59,8 @@ def require_shape(value: Tensor, shape: tuple[int, ...], label: str) -> None:
 def modules_of(model: Any) -> list[nn.Module]:
     """The modules that a model runs: the model itself if it is a module.
 
-    For a plain function or object, the modules that it names in its closure, globals, arguments, attributes and containers of these,
-    and those that the functions it names name in turn.
+    For a plain function or object, the modules that it names in its closure, globals, imported files, arguments, attributes and
+    containers of these, and those that the functions it names name in turn.
     """
     return _named_by(model, nn.Module)
 
@@ -76,9 +78,8 @@ def _named_by(root: Any, kind: type[_Kind]) -> list[_Kind]:
     """The objects of one kind that a function or object names."""
     found: dict[int, _Kind] = {}
     seen: set[int] = set()
-    owners = [root] if hasattr(root, "__dict__") else []
 
-    def look(value: Any) -> None:
+    def look(value: Any, depth: int) -> None:
         if isinstance(value, kind):
             found[id(value)] = value
             return
@@ -88,25 +89,47 @@ def _named_by(root: Any, kind: type[_Kind]) -> list[_Kind]:
         if isinstance(value, partial):
             parts = [value.func, value.args, value.keywords]
         elif isinstance(value, MethodType):
-            owners.append(value.__self__)
             parts = [value.__self__]
-        elif isinstance(value, FunctionType) and value.__module__.split(".")[0] not in _NOT_THE_USER_S:
-            named = inspect.getclosurevars(value)
-            parts = [*named.nonlocals.values(), *named.globals.values()]
+        elif isinstance(value, FunctionType):
+            parts = _named_in(value)
         elif isinstance(value, list | tuple):
             parts = list(value)
         elif isinstance(value, dict):
             parts = list(value.values())
+        elif value is root or (depth < _DEEPEST and not _is_of_a_library(type(value).__module__)):
+            parts, depth = list(getattr(value, "__dict__", {}).values()), depth + 1
         else:
-            parts = list(vars(value).values()) if any(value is owner for owner in owners) else []
+            parts = []
         for part in parts:
-            look(part)
+            look(part, depth)
 
-    look(root)
+    look(root, 0)
     return list(found.values())
 
 
-_NOT_THE_USER_S = ("pyro", "torch", "numpy", "pyro_dgp")
+def _named_in(function: FunctionType) -> list[Any]:
+    """What a function of the user's names: in its closure, in its file, and in files that it imports."""
+    path = function.__code__.co_filename
+    package = sys.modules.get(function.__module__.split(".")[0])
+    if _is_of_a_library(function.__module__) and path.startswith(
+        str(Path(package.__file__ or "").parent) if package else ""
+    ):
+        return []
+    named = inspect.getclosurevars(function)
+    values = [*named.nonlocals.values(), *named.globals.values()]
+    files = [value for value in values if isinstance(value, ModuleType) and not _is_of_a_library(value.__name__)]
+    return values + [vars(file)[name] for file in files for name in function.__code__.co_names if name in vars(file)]
+
+
+def _is_of_a_library(module: str) -> bool:
+    """Tell whether a module of Python is one that cannot name a user's modules."""
+    package = module.split(".")[0]
+    return package in _NOT_THE_USER_S or (package in sys.stdlib_module_names and package != "types")
+
+
+_NOT_THE_USER_S = ("pyro", "torch", "numpy", "pandas", "matplotlib", "scipy", "sklearn", "pyro_dgp")
+#: How many objects deep attributes are looked at.
+_DEEPEST = 3
 
 
 @contextmanager
@@ -121,6 +144,13 @@ def module_local_parameters(*roots: nn.Module) -> Iterator[None]:
     pyro.settings.set(module_local_params=True)
     try:
         yield
+    except AttributeError as error:
+        if "'param_state'" not in str(error):
+            raise
+        raise ValueError(
+            "the model runs a module that was not found in it: a model that is a function names its modules in its closure, its globals "
+            "or its arguments; write it as a PyroModule that has them as attributes, or name them there"
+        ) from error
     finally:
         pyro.settings.set(module_local_params=before)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -65,11 +66,13 @@ def _held_to(case: Case, inference: str, expected: str | None) -> Outcome:
     result = how.run(case)
     bound = None if result.bound is None else result.bound - case.answers.log_evidence
     within = 2 * case.within.get(inference, how.within)  # chance of short chains and of machines
+    error = 3 / math.sqrt(case.answers.effective)  # of the log evidence, three standard errors
     failure = ""
     if expected is not None:
         failure = f"ran, though refused.py declares {expected!r}"
     elif not result.distance <= within:
         failure = f"{result.distance:.3f} nats from the exact answer, more than {within}"
-    elif bound is not None and how.bounds is not None and not -how.bounds[1] <= bound <= how.bounds[0]:
-        failure = f"the bound is {bound:+.3f} nats from the log evidence, outside [-{how.bounds[1]}, {how.bounds[0]}]"
+    elif bound is not None and how.bounds is not None and not -how.bounds[1] - error <= bound <= how.bounds[0] + error:
+        allowed = f"[-{how.bounds[1] + error:.3f}, {how.bounds[0] + error:.3f}]"
+        failure = f"the bound is {bound:+.3f} nats from the log evidence, outside {allowed}"
     return Outcome(result.distance, bound, failure=failure)

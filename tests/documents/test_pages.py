@@ -348,9 +348,15 @@ PAGES = {
 }
 
 
+#: Pages without code, and the tests that hold them.
+TABLES = {"docs/contract.md": "tests/contract/test_contract.py"}
+
+
 def test_every_page_is_run():
     found = {str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")}
-    assert found | {"README.md"} == set(PAGES)
+    assert found | {"README.md"} == {*PAGES, *TABLES}
+    for page, test in TABLES.items():
+        assert not python_of((ROOT / page).read_text()) and Path(page).name in (ROOT / test).read_text(), page
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -374,7 +380,7 @@ def commands():
     return choices
 
 
-DOCUMENTS = [*PAGES, "CONTRIBUTING.md"]
+DOCUMENTS = [*PAGES, *TABLES, "CONTRIBUTING.md"]
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

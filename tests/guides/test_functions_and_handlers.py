@@ -201,8 +201,35 @@ def test_two_gps_of_one_name_are_refused_wherever_pyro_trains_by_name(make):
             with pytest.raises(ValueError, match=SHARED):
                 SVI(model, guide, Adam({"lr": 0.05}), loss).step(x, y)
     pyro.settings.set(module_local_params=False)
-    with pytest.raises(ValueError, match=SHARED):
-        MCMC(NUTS(whitened(make(x))), num_samples=1, warmup_steps=1).run(x, y)
+
+
+@pytest.mark.parametrize("make", [Plain, Listed])
+def test_two_gps_of_one_name_stay_apart_in_a_sampler(make):
+    """A sampler reads parameters where they are: Pyro's store has no part in it, neither what it holds nor what it gets."""
+    x, y = regression(20)
+    pyro.clear_param_store()
+    named, white = TwoLayers(x), {"h_whitened": torch.randn(20, 2)}
+    named.hidden, named.top = GaussianProcess(RBF(), num_outputs=2), GaussianProcess(RBF())
+    named.likelihood = make(x).likelihood
+
+    def density(model, hidden, top):
+        hidden.kernel.lengthscale, top.kernel.lengthscale = 0.3, 1.7
+        conditioned = pyro.poutine.condition(whitened(model), white)
+        return pyro.poutine.trace(conditioned).get_trace(x, y).log_prob_sum().item()
+
+    model = make(x)
+    parts = model.gps if make is Listed else (model.hidden, model.top)
+    with module_local_parameters(named):
+        expected = density(named, named.hidden, named.top)
+    assert density(model, *parts) == pytest.approx(expected)
+    MCMC(NUTS(whitened(model)), num_samples=1, warmup_steps=1).run(x, y)
+    assert not pyro.get_param_store().keys()
+
+
+def test_a_module_that_is_not_found_is_refused():
+    hidden = iter([GaussianProcess(RBF())])
+    with pytest.raises(ValueError, match="a module that was not found in it"):
+        poutine.trace(whitened(lambda x: pyro.sample("f", next(hidden)(x)))).get_trace(torch.zeros(3, 1))
 
 
 @pytest.mark.parametrize("make", [Plain, Listed])

@@ -1,6 +1,7 @@
 import subprocess
 import sys
 from functools import partial
+from types import ModuleType, SimpleNamespace
 
 import pyro
 import pytest
@@ -312,7 +313,8 @@ def test_modules_are_found_where_functions_and_objects_hold_them():
         def __call__(self, x):
             return self.parts[0](x)
 
-    held = {"gp": [gp]}
+    held, space, file = {"gp": [gp]}, SimpleNamespace(gp=gp), ModuleType("models")
+    file.gp = gp
     for model in (
         gp,
         lambda x: inner(x),
@@ -320,6 +322,10 @@ def test_modules_are_found_where_functions_and_objects_hold_them():
         Holder().__call__,
         partial(lambda gp, x: gp(x), gp),
         lambda x: held["gp"][0](x),
+        lambda x: space.gp(x),
+        lambda x: file.gp(x),
+        SimpleNamespace(inner=Holder()),
+        pyro.poutine.condition(inner, {}),
     ):
         assert modules_of(model) == [gp]
     assert modules_of(lambda x: x) == modules_of(print) == []
