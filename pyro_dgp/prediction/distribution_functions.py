@@ -8,7 +8,7 @@ from torch.distributions import Distribution
 
 from pyro_dgp.prediction.counts import cumulative, summed_cdf, summed_quantile
 from pyro_dgp.prediction.point_values import PointValues
-from pyro_dgp.prediction.target_kinds import bounds, is_discrete
+from pyro_dgp.prediction.target_kinds import bounds, innermost, is_discrete, moment
 
 
 class DistributionFunction:
@@ -45,7 +45,7 @@ class DistributionFunction:
             probability = self.components.cdf(torch.where(is_below | is_above, inside, value))
         except NotImplementedError as error:
             raise NotImplementedError(
-                f"{type(self.components).__name__} has no cdf, which quantiles, intervals and the PIT need: give the likelihood a "
+                f"{type(innermost(self.components)).__name__} has no cdf, which quantiles, intervals and the PIT need: give the likelihood a "
                 "distribution with one, or stay with log_prob, mean and sample"
             ) from error
         probability = torch.where(is_above, 1.0, torch.where(is_below, 0.0, probability))
@@ -89,7 +89,7 @@ class DistributionFunction:
         return (self._weights * probability).sum(0)
 
     def _bisected(self, level: Tensor) -> Tensor:
-        mean, scale = self.components.mean, self.components.variance.sqrt()
+        mean, scale = moment(self.components, "mean"), moment(self.components, "variance").sqrt()
         mean, scale = mean.nan_to_num(0.0, 0.0, 0.0), scale.nan_to_num(1.0, 1.0)  # heavy tails have none
         low = (mean - 10 * scale).amin(0).expand(*level.shape, *mean.shape[1:]).clone() - 1e-3
         high = (mean + 10 * scale).amax(0).expand(low.shape).clone() + 1e-3

@@ -15,7 +15,7 @@ from pyro_dgp.likelihoods import CollapsedObservation
 from pyro_dgp.likelihoods.moments import Moments
 from pyro_dgp.prediction.distribution_functions import DistributionFunction
 from pyro_dgp.prediction.joining import concatenate
-from pyro_dgp.prediction.target_kinds import is_discrete, require_normal_outputs, require_numbers
+from pyro_dgp.prediction.target_kinds import innermost, is_discrete, moment, require_normal_outputs, require_numbers
 
 
 class Mixture:
@@ -56,13 +56,13 @@ class Mixture:
     def mean(self) -> Tensor:
         """Return ``sum_s w_s mean_s``."""
         require_numbers(self.components, "mean")
-        return (self._weights * self.components.mean).sum(0)
+        return (self._weights * moment(self.components, "mean")).sum(0)
 
     def variance(self) -> Tensor:
         """Return the total variance: mean of the variances plus variance of the means."""
         require_numbers(self.components, "variance")
-        deviation = self.components.mean - self.mean()
-        return (self._weights * (self.components.variance + deviation.square())).sum(0)
+        deviation = moment(self.components, "mean") - self.mean()
+        return (self._weights * (moment(self.components, "variance") + deviation.square())).sum(0)
 
     def covariance(self) -> Tensor:
         """Return the total covariance over the outputs of a row, ``(N, D, D)``.
@@ -79,8 +79,8 @@ class Mixture:
             return between + torch.einsum("s,snik,snjk->nij", weights, root, root) + torch.diag_embed(independent)
         if components.event_shape:
             within: Any = components
-            if not hasattr(within, "covariance_matrix"):
-                raise NotImplementedError(f"{type(within).__name__} has no covariance matrix: take variance or sample")
+            if not hasattr(innermost(within), "covariance_matrix"):
+                raise NotImplementedError(f"{type(innermost(within)).__name__} has no covariance matrix: take variance or sample")
             return between + torch.einsum("s,snij->nij", weights, within.covariance_matrix)
         return between + torch.diag_embed((self._weights * components.variance).sum(0).reshape(deviation.shape[1:]))
 
@@ -115,7 +115,7 @@ class Mixture:
         components: Any = self.components
         if not components.has_enumerate_support:
             raise ValueError(
-                f"probs lists the probabilities of classes, and {type(components).__name__} is no distribution of classes: take mean, "
+                f"probs lists the probabilities of classes, and {type(innermost(components)).__name__} is no distribution of classes: take mean, "
                 "log_prob or sample"
             )
         values = components.enumerate_support(expand=False)
@@ -149,7 +149,7 @@ class Mixture:
         """Draw as :meth:`sample` does, differentiable in what the components are made of."""
         if not self.components.has_rsample:
             raise NotImplementedError(
-                f"{type(self.components).__name__} has no reparameterised draws: use sample, which has no gradients"
+                f"{type(innermost(self.components)).__name__} has no reparameterised draws: use sample, which has no gradients"
             )
         return self._drawn(count, self.components.rsample)
 

@@ -132,9 +132,19 @@ class SiteLayout:
 
 def _are_equal(first: Any, second: Any) -> bool:
     parameters, others = parameters_of(first), parameters_of(second)
+    if parameters is None or others is None:
+        return _drawn(first).equal(_drawn(second))
     return all(
         value.shape == others[name].shape and torch.equal(value, others[name]) for name, value in parameters.items()
     )
+
+
+def _drawn(components: Any) -> Tensor:
+    """Return a draw of a distribution, the same for the same distribution."""
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(0)
+        draw: Tensor = components.sample()
+        return draw
 
 
 def probed_layout(name: str, rows: int, components: Callable[[Tensor, int], Any], groups: Size = Size()) -> SiteLayout:

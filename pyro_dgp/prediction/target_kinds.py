@@ -15,17 +15,26 @@ from torch.distributions import (
     constraints,
 )
 
+from pyro_dgp.prediction.views import View
+
+
+def innermost(components: Any) -> Any:
+    """Return the distribution inside all views, whose kind is that of the components."""
+    while isinstance(components, View):
+        components = components.inner
+    return components
+
 
 def are_classes(components: Distribution) -> bool:
     """Tell whether y is the number of a class, so that sums and differences of its values mean nothing."""
-    return isinstance(components, Categorical)
+    return isinstance(innermost(components), Categorical)
 
 
 def require_numbers(components: Distribution, figure: str) -> None:
     """Raise for classes, which have probabilities and no figures such as a mean."""
-    if isinstance(components, Categorical):
+    if are_classes(components):
         raise ValueError(
-            f"the targets are {components.probs.shape[-1]} classes, whose numbers have no {figure}: take probs, log_prob or sample of the "
+            f"the targets are {innermost(components).probs.shape[-1]} classes, whose numbers have no {figure}: take probs, log_prob or sample of the "
             "prediction"
         )
 
@@ -34,7 +43,7 @@ def require_normal_outputs(components: Distribution, figure: str) -> None:
     """Raise for outputs of a row that are one event of a distribution other than a multivariate normal."""
     if components.event_shape and not isinstance(components, MultivariateNormal | LowRankMultivariateNormal):
         raise NotImplementedError(
-            f"{type(components).__name__} has no {figure} of each output by itself: take mean, variance, log_prob or sample"
+            f"{type(innermost(components)).__name__} has no {figure} of each output by itself: take mean, variance, log_prob or sample"
         )
 
 
@@ -46,6 +55,8 @@ def is_discrete(components: Distribution) -> bool:
 
 def bounds(components: Distribution) -> tuple[Tensor, Tensor]:
     """Return the least and the greatest value of y under each component; infinite where there is none."""
+    if isinstance(components, View):
+        return _bounds_of_view(components, 0), _bounds_of_view(components, 1)
     support: Any = components.support
     while isinstance(support, constraints.independent):
         support = support.base_constraint
@@ -53,3 +64,18 @@ def bounds(components: Distribution) -> tuple[Tensor, Tensor]:
         return torch.zeros(()), torch.ones(())
     low, high = getattr(support, "lower_bound", -math.inf), getattr(support, "upper_bound", math.inf)
     return torch.as_tensor(low), torch.as_tensor(high)
+
+
+def _bounds_of_view(view: View, end: int) -> Tensor:
+    return view.evaluate(lambda each, _: bounds(each)[end].expand(each.batch_shape))
+
+
+def moment(components: Distribution, figure: str) -> Tensor:
+    """Return the mean or the variance of each component; raise if the distribution does not have it in closed form."""
+    try:
+        value: Tensor = getattr(components, figure)
+    except NotImplementedError as error:
+        raise NotImplementedError(
+            f"{type(innermost(components)).__name__} has no {figure} in closed form: take log_prob or sample of the prediction"
+        ) from error
+    return value

@@ -250,9 +250,9 @@ def test_what_a_component_cannot_do_is_said():
     robust = Mixture(dist.StudentT(torch.full((2, 3), 4.0)), torch.tensor([0.5, 0.5]).log())
     with pytest.raises(NotImplementedError, match="StudentT has no cdf, which quantiles"):
         robust.quantile(torch.tensor([0.5]))
-    nested = dist.MixtureSameFamily(dist.Categorical(torch.ones(1, 3, 2)), dist.Normal(torch.zeros(1, 3, 2), 1.0))
-    with pytest.raises(ValueError, match="mixtures of MixtureSameFamily components cannot be joined"):
-        stack_mixtures([Mixture(nested, torch.zeros(1))] * 2)
+    transformed = dist.TransformedDistribution(dist.Normal(torch.zeros(2, 3), 1.0), [dist.transforms.ExpTransform()])
+    with pytest.raises(NotImplementedError, match="TransformedDistribution has no mean in closed form: take log_prob"):
+        Mixture(transformed, torch.tensor([0.5, 0.5]).log()).mean()
 
 
 def test_a_prediction_says_what_it_is():

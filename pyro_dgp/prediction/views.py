@@ -1,0 +1,136 @@
+"""Distributions made of others as they are: several side by side, and one with some of its batch axes as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from pyro.distributions import TorchDistribution, constraints
+from torch import Size, Tensor
+
+#: A figure of a distribution, at values or without them.
+Figure = Callable[[Any, Tensor | None], Tensor]
+
+
+class View(TorchDistribution):
+    """Base of the views. A figure, such as the log density, is evaluated by the distributions inside.
+
+    :ivar inner: a distribution inside.
+    """
+
+    arg_constraints: dict[str, constraints.Constraint] = {}
+    inner: Any
+
+    def evaluate(self, figure: Figure, value: Tensor | None = None, lead: int = 0) -> Tensor:
+        """Return a figure of shape ``(*lead, *batch, ...)``.
+
+        :param value: values ``(*lead, *batch, *event)`` that it is a figure of.
+        :param lead: number of axes in front of the batch.
+        """
+        raise NotImplementedError
+
+    def _at(self, figure: Figure, value: Tensor) -> Tensor:
+        value = value.expand(torch.broadcast_shapes(value.shape, self.shape()))
+        return self.evaluate(figure, value, value.dim() - len(self.shape()))
+
+    @property
+    def support(self) -> Any:
+        """Support of a distribution inside; its bounds may be others in the next, see ``target_kinds.bounds``."""
+        return self.inner.support
+
+    @property
+    def has_rsample(self) -> bool:  # type: ignore[override]
+        """Whether draws are reparameterised."""
+        return bool(self.inner.has_rsample)
+
+    @property
+    def has_enumerate_support(self) -> bool:  # type: ignore[override]
+        """Whether y takes few values, the same for each element."""
+        return bool(self.inner.has_enumerate_support)
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        """Return the values that y takes, ``(C, 1, ...)``, or ``(C, *batch)``."""
+        values: Tensor = self.inner.enumerate_support(expand=False)
+        values = values.reshape(len(values), *[1] * len(self.batch_shape), *self.event_shape)
+        return values.expand(-1, *self.shape()) if expand else values
+
+    @property
+    def mean(self) -> Tensor:
+        """Means, ``(*batch, *event)``."""
+        return self.evaluate(lambda each, _: each.mean.expand(each.batch_shape + each.event_shape))
+
+    @property
+    def variance(self) -> Tensor:
+        """Variances, ``(*batch, *event)``."""
+        return self.evaluate(lambda each, _: each.variance.expand(each.batch_shape + each.event_shape))
+
+    @property
+    def covariance_matrix(self) -> Tensor:
+        """Covariances within an event, ``(*batch, D, D)``."""
+        return self.evaluate(lambda each, _: each.covariance_matrix)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log density of each event, ``(..., *batch)``."""
+        return self._at(lambda each, own: each.log_prob(own), value)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Return the distribution function of each element, ``(..., *batch)``."""
+        return self._at(lambda each, own: each.cdf(own), value)
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draw values, ``(*sample_shape, *batch, *event)``."""
+        shape = Size(sample_shape)
+        with torch.no_grad():
+            return self.evaluate(lambda each, _: each.sample(shape), lead=len(shape))
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draw values that are differentiable in the parameters."""
+        shape = Size(sample_shape)
+        return self.evaluate(lambda each, _: each.rsample(shape), lead=len(shape))
+
+
+class Joined(View):
+    """Distributions side by side, concatenated along an axis of their batch.
+
+    >>> import torch
+    >>> from pyro_dgp.prediction.views import Joined
+    >>> normals = [torch.distributions.Normal(torch.full((2, 3), mean), 1.0) for mean in (0.0, 5.0)]
+    >>> Joined(normals, 1).mean[0].tolist()
+    [0.0, 0.0, 0.0, 5.0, 5.0, 5.0]
+    """
+
+    def __init__(self, parts: Sequence[Any], axis: int) -> None:
+        self.parts, self.axis, self.inner = list(parts), axis, parts[0]
+        shape = list(parts[0].batch_shape)
+        shape[axis] = sum(part.batch_shape[axis] for part in parts)
+        super().__init__(Size(shape), parts[0].event_shape, validate_args=False)
+
+    def evaluate(self, figure: Figure, value: Tensor | None = None, lead: int = 0) -> Tensor:
+        """See :class:`View`."""
+        sizes = [part.batch_shape[self.axis] for part in self.parts]
+        values = [None] * len(sizes) if value is None else value.split(sizes, lead + self.axis)
+        return torch.cat([figure(*each) for each in zip(self.parts, values, strict=True)], lead + self.axis)
+
+
+class Flattened(View):
+    """A distribution with the batch axes from ``start`` to before ``end`` as one.
+
+    >>> import torch
+    >>> from pyro_dgp.prediction.views import Flattened
+    >>> Flattened(torch.distributions.Normal(torch.zeros(4, 2, 3), 1.0), 1, 3).batch_shape
+    torch.Size([4, 6])
+    """
+
+    def __init__(self, inner: Any, start: int, end: int) -> None:
+        self.inner, self.start, self.end = inner, start, end
+        shape = Size(inner.batch_shape)
+        super().__init__(
+            shape[:start] + (shape[start:end].numel(),) + shape[end:], inner.event_shape, validate_args=False
+        )
+
+    def evaluate(self, figure: Figure, value: Tensor | None = None, lead: int = 0) -> Tensor:
+        """See :class:`View`."""
+        if value is not None:
+            value = value.unflatten(lead + self.start, self.inner.batch_shape[self.start : self.end])
+        return figure(self.inner, value).flatten(lead + self.start, lead + self.end - 1)
