@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Size, Tensor
 
 from pyro_dgp.functions.fits import Fit, Setting, functions_of
-from pyro_dgp.functions.handler import ReachedSite, run_to, wanted_site
+from pyro_dgp.functions.handler import ReachedSite, Values, run_to, wanted_site
 from pyro_dgp.functions.joint import Component, JointDistribution, JointNormal, require_few_rows, shares_and_components
 from pyro_dgp.functions.posterior_path import Functions
 from pyro_dgp.gp import FunctionPrior
@@ -45,6 +45,7 @@ class FunctionDraws:
         if num_frequencies < 1:
             raise ValueError(f"num_frequencies is 1 or more, got {num_frequencies}: ask for at least one")
         self.num_draws, self.site = num_draws, wanted_site(fit.keys, site)
+        self._is_named = site is not None
         self._fit, self._num_frequencies = fit, num_frequencies
         self._seed = int(torch.randint(2**31 - 1, ())) if seed is None else seed
         self._parameters = [p for module in fit.modules() for p in module.parameters()]
@@ -136,7 +137,29 @@ class FunctionDraws:
             for group in groups:
                 torch.manual_seed(self._seed_of(f"{group.number}"))
                 self._of_group(group, row, arguments)
+            if not self._is_named and self.site in self._fit.keys:
+                self._require_one_end(groups[0], row, arguments)
         self._groups = groups
+
+    def _require_one_end(self, group: _Group, x: Tensor, arguments: dict[str, Any]) -> None:
+        """Raise where several functions are taken by no other one, so that none of them is *the* function of the model."""
+        ends = [self.site]
+        for key in group.functions.keys() - {self.site}:
+            taken: list[bool] = []
+
+            def values(name: str, prior: FunctionPrior, key: str = key, taken: list[bool] = taken) -> Tensor:
+                taken.append(_has_gradients(prior))
+                return self._at(group, name, prior).detach().requires_grad_(name == key)
+
+            with torch.enable_grad():
+                last = self._reach(group, x, arguments, values)
+            if not any((*taken, *map(_has_gradients, last.priors.values()))):
+                ends.append(key)
+        if len(ends) > 1:
+            raise ValueError(
+                f"the functions at {sorted(ends, key=self._fit.keys.index)} are taken by no other Gaussian process, so that none is the one of the "
+                "model: name one with site="
+            )
 
     def _seed_of(self, what: str) -> int:
         """Return a seed for one part of the draws, so that it does not depend on the others, nor on when it is drawn."""
@@ -161,12 +184,14 @@ class FunctionDraws:
         priors = self._reach(group, x, arguments).priors
         return torch.cat([self._at(group, key, prior) for key, prior in priors.items()], -1)
 
-    def _reach(self, group: _Group, x: Tensor, arguments: dict[str, Any]) -> ReachedSite:
+    def _reach(
+        self, group: _Group, x: Tensor, arguments: dict[str, Any], values: Values | None = None
+    ) -> ReachedSite:
         return run_to(
             self.site,
             self._fit.model,
             ((x,), arguments),
-            values=lambda key, prior: self._at(group, key, prior),
+            values=values or (lambda key, prior: self._at(group, key, prior)),
             latents=group.setting.latents,
             observed=self._fit.was_observed,
         )
@@ -177,7 +202,7 @@ class FunctionDraws:
         if prior.x.dim() > 3 or (prior.x.dim() == 3 and len(prior.x) != draws):
             raise ValueError(
                 f"the Gaussian process {key!r} has inputs of shape {tuple(prior.x.shape)}: functions are drawn for inputs (N, D), with "
-                f"{draws} draws in front where they come from a layer below"
+                f"{draws} draws in front where they come from a layer below; write groups as outputs of one GaussianProcess(..., num_outputs=)"
             )
         if key not in group.functions:
             with torch.random.fork_rng():
@@ -186,6 +211,11 @@ class FunctionDraws:
                     key, group.setting, prior, num_frequencies=self._num_frequencies, memory=group.memory
                 )
         return group.functions[key](prior)
+
+
+def _has_gradients(prior: FunctionPrior) -> bool:
+    """Tell whether a GP takes values that require gradients."""
+    return prior.x.requires_grad or prior.mean.requires_grad
 
 
 def draw_functions(
@@ -211,7 +241,7 @@ def draw_functions(
         serve several each.
     :param num_draws: S.
     :param site: the Gaussian process: a site (``"h1"``), an observation (``"y"``, all functions under it) or one GP of an observation
-        (``"y/f"``). If not given, the function under the likelihood.
+        (``"y/f"``). If not given, the function under the likelihood, which is the last one; where that has several, they are named.
     :param seed: the seed of the draws; drawn from torch's generator if not given.
     :param num_frequencies: F, the number of random frequencies of a draw. More make each draw closer to normal, and cost as much more.
     :returns: ``functions(x)``, ``(S, N, D_out)``.

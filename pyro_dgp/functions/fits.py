@@ -250,7 +250,8 @@ class DrawsFit(Fit):
             dependence = row_dependence(self.model, args, kwargs)
         if dependence.groups:
             raise ValueError(
-                f"the model has one function for each of {tuple(dependence.groups)} groups: functions are drawn from models of one function"
+                f"the model has one function for each of {tuple(dependence.groups)} groups, and functions are drawn from models of one: take "
+                "predict(fit, x), or write the groups as outputs of one GaussianProcess(..., num_outputs=)"
             )
         local = dependence.sites
         per_row = sorted(name for name in chosen[0] if name in local and name not in self.keys)

@@ -55,6 +55,19 @@ def require_unscaled(site: Message) -> None:
         )
 
 
+def require_as_written(site: Message) -> None:
+    """Raise for a mask or a scale on an observation that is conditioned on in closed form, which would leave it out, and for NaN."""
+    mask, scale, name = site["mask"], site["scale"], site["name"]
+    require_rows_unmasked(site)
+    if (mask is not None and not bool(mask)) or not bool((torch.as_tensor(scale) == 1).all()):
+        raise ValueError(
+            f"the site {name!r} has a mask or a scale, and the closed form of exact regression has no place for either: take such rows out, "
+            "or give the model a guide and a loss"
+        )
+    if not bool(torch.isfinite(site["value"]).all()):
+        raise ValueError(f"the targets of the site {name!r} hold NaN or infinity: leave such rows out")
+
+
 def is_random(site: Message) -> bool:
     """Tell whether a site is a draw or an observation: a sample site that is no subsample and no ``pyro.deterministic``."""
     return site["type"] == "sample" and not site_is_subsample(site) and not site["infer"].get("_deterministic")
@@ -85,7 +98,7 @@ def require_finite(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], ca
             first = tuple(torch.nonzero(~torch.isfinite(value))[0].tolist())
             raise ValueError(
                 f"argument {name!r} of {call} holds NaN or infinity, of shape {tuple(value.shape)} first at {first}: drop or fill such rows "
-                "before training"
+                "before training; where some targets of a row are missing, put 0 there and mask the distribution, .mask(observed)"
             )
 
 
@@ -169,9 +182,14 @@ def require_likelihood_fits(name: str, observation: Observation) -> None:
 
 
 def require_served(sites: Iterable[Message]) -> None:
-    """Raise for a ``pyro.factor``, whose rows nobody knows, and for a discrete latent site."""
+    """Raise for a ``pyro.factor``, whose rows nobody knows, for a discrete latent site, and for values that ``obs_mask`` makes latent."""
     for site in sites:
         name, fn = site["name"], site["fn"]
+        if name.endswith("_unobserved") and site["mask"] is not None:
+            raise ValueError(
+                f"the site {name!r} is what obs_mask leaves unobserved, a latent value for each row, which the loss does not need: mask the "
+                f"distribution in its place, as in pyro.sample({name.removesuffix('_unobserved')!r}, distribution.mask(observed).to_event(1), obs=y)"
+            )
         if isinstance(fn, Unit):
             raise ValueError(
                 f"the factor {name!r} is a number without rows, so that no loss can weight it and no prediction knows its target: write "

@@ -10,7 +10,7 @@ from pyro import poutine
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyro_dgp.guides.sites import is_observation, require_rows_unmasked
+from pyro_dgp.guides.sites import is_observation, require_as_written
 from pyro_dgp.internal.parameters import modules_of, require_own_parameters
 
 
@@ -39,7 +39,7 @@ class MarginalLikelihood(torch.nn.Module):
         trace = poutine.trace(self.model).get_trace(*args, **kwargs)
         for site in trace.nodes.values():
             if site["type"] == "sample" and is_observation(site):
-                require_rows_unmasked(site)
+                require_as_written(site)
         latent = [name for name in trace.stochastic_nodes if not site_is_subsample(trace.nodes[name])]
         if latent:
             raise ValueError(

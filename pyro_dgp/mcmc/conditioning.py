@@ -11,6 +11,7 @@ from torch import Size, Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.site_handler import Message, SiteHandler
+from pyro_dgp.guides.sites import require_as_written
 from pyro_dgp.internal.parameters import evaluating, module_local_parameters, modules_of
 from pyro_dgp.internal.site_names import function_site, inducing_site, is_inducing, process_key, whitened_site
 from pyro_dgp.likelihoods import Observation
@@ -125,6 +126,7 @@ class _Condition(SiteHandler, Messenger):
             elif site in self.draw or whitened_site(site) in self.draw:
                 self.processes[key] = ConditionedProcess(prior, self._function_values(site, prior), None)
             elif noise is not None and y is not None:
+                require_as_written(msg)
                 y = observation.conditional.units(y)
                 values = y.unsqueeze(-1) if observation.outputs == 1 else y
                 self.processes[key] = ConditionedProcess(prior, values, noise)

@@ -1,5 +1,7 @@
 """Models that no inference can serve as they are written: each is refused in a sentence with the remedy."""
 
+import contextlib
+
 import pyro
 import pytest
 import torch
@@ -7,7 +9,21 @@ from pyro import distributions as dist
 from pyro import poutine
 from pyro.infer import MCMC, NUTS, SVI, RenyiELBO, Trace_ELBO, TraceGraph_ELBO
 
-from pyro_dgp import ELBO, RBF, GaussianProcess, InducingPoints, MonteCarlo, Variational, fit, whitened
+from pyro_dgp import (
+    ELBO,
+    RBF,
+    Gaussian,
+    GaussianProcess,
+    InducingPoints,
+    MarginalLikelihood,
+    MonteCarlo,
+    PosteriorDraws,
+    Variational,
+    draw_functions,
+    fit,
+    predict,
+    whitened,
+)
 from tests.contract.case import Model, gaussian
 from tests.contract.known import X, Y
 from tests.contract.one_layer import TwoSites
@@ -132,3 +148,60 @@ def test_targets_that_are_not_finite():
     bad[2] = torch.nan
     with pytest.raises(ValueError, match="holds NaN or infinity"):
         a_step(TwoSites(gp=GaussianProcess(RBF())), bad)
+
+
+class Marked(Model):
+    """Exact regression with a handler around y."""
+
+    def forward(self, x, y=None):
+        with self.how():
+            return pyro.sample("y", self.likelihood(self.gp(x)), obs=y)
+
+
+MARKS = {
+    "rows": (lambda: poutine.mask(mask=torch.arange(5) < 3), "has a mask of shape"),
+    "all": (lambda: poutine.mask(mask=False), "has no place for either"),
+    "scale": (lambda: poutine.scale(scale=0.1), "has no place for either"),
+    "rows of a scale": (lambda: poutine.scale(scale=torch.full((), 0.3)), "has no place for either"),
+}
+
+
+@pytest.mark.parametrize("mark", MARKS)
+def test_a_mask_or_a_scale_under_exact_regression(mark):
+    """The closed form read the targets and left the handler out, without a word."""
+    how, sentence = MARKS[mark]
+    model = Marked(gp=GaussianProcess(RBF()), likelihood=Gaussian(variance=0.2), how=how)
+    exact = PosteriorDraws(model, {}, (X, Y))
+    for run in (
+        lambda: predict(exact, X),
+        lambda: draw_functions(exact, 2)(X),
+        lambda: MarginalLikelihood(model)(X, Y),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            run()
+
+
+def test_targets_that_are_not_finite_under_exact_regression():
+    bad = Y.clone()
+    bad[2] = torch.nan
+    model = Marked(gp=GaussianProcess(RBF()), likelihood=Gaussian(variance=0.2), how=contextlib.nullcontext)
+    for run in (
+        lambda: predict(PosteriorDraws(model, {}, (X, bad)), X),
+        lambda: MarginalLikelihood(model)(X, bad),
+    ):
+        with pytest.raises(ValueError, match="the targets of the site 'y' hold NaN or infinity: leave such rows out"):
+            run()
+
+
+class PartlyObserved(Model):
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        with pyro.plate("data", len(x)):
+            return pyro.sample("y", dist.Normal(f, 0.4), obs=y, obs_mask=torch.arange(len(x)) < 3)
+
+
+def test_obs_mask():
+    """A sampler draws what is missing; a guide would need a latent value for each row."""
+    model = PartlyObserved(gp=GaussianProcess(RBF()))
+    with pytest.raises(ValueError, match=r"as in pyro.sample\('y', distribution.mask\(observed\)"):
+        a_step(model)
