@@ -26,10 +26,11 @@ class Case:
     :ivar what: what a user would call it.
     :ivar model: makes the model, with hyperparameters at fixed values unless it samples them.
     :ivar reference: returns draws of the prior at the test rows by site, and their log likelihoods, without any code of the library.
-        The site ``"f"`` is the function under the likelihood, which functions are drawn of.
+        The site ``"f"`` is the function under the likelihood, of which functions are drawn.
     :ivar args, kwargs: arguments of the model in training.
     :ivar new, new_kwargs: arguments in predictions.
     :ivar site: the site to predict.
+    :ivar function: the GP whose functions are drawn, where the likelihood takes several.
     :ivar has_classes: whether the predicted site has probabilities in the place of moments.
     :ivar has_outputs: whether the predicted site has several outputs, ``(N, D_out)``.
     :ivar points: number of inducing points.
@@ -45,6 +46,7 @@ class Case:
     new: tuple[Any, ...] = (NEW,)
     new_kwargs: Mapping[str, Any] = field(default_factory=dict)
     site: str = "y"
+    function: str | None = None
     has_classes: bool = False
     has_outputs: bool = False
     points: int = 5

@@ -345,5 +345,6 @@ CASES = [
         lambda: ChangePoint(first=GaussianProcess(RBF()), second=GaussianProcess(RBF())),
         change_point,
         site="value",
+        function="b",
     ),
 ]

@@ -123,7 +123,7 @@ def by_functions(case: Case) -> Result:
     """Whole functions drawn from a guide that ``fit`` trained."""
     guide = trained(case, ELBO)
     with torch.no_grad():
-        values = draw_functions(guide, 500, seed=0)(case.new[0], **case.new_kwargs)
+        values = draw_functions(guide, 500, site=case.function, seed=0)(case.new[0], **case.new_kwargs)
     known = case.answers.by_site["f"]
     values = values[:, : len(known.mean)].reshape(500, *known.mean.shape)  # a model may add rows of its own behind them
     return Result(distance(known, values.mean(0), values.var(0)))

@@ -463,6 +463,7 @@ CASES = [
         lambda: TwoFunctionNoise(mean=GaussianProcess(RBF()), log_noise=GaussianProcess(RBF())),
         two_function_noise,
         site="a",
+        function="g",
         within={"fit": 0.1, "gamma": 0.1, "SVI": 0.1, "stock loss": 0.1, "functions": 0.15},
     ),
     Case(
@@ -470,6 +471,7 @@ CASES = [
         "two functions and a gate",
         lambda: Mixture(first=GaussianProcess(RBF()), second=GaussianProcess(RBF()), gate=GaussianProcess(RBF())),
         mixture,
+        function="gate",
         within={"functions": 0.4},
     ),
     Case(

@@ -548,3 +548,36 @@ def test_the_global_generator_decides_the_seed():
     assert torch.equal(state, torch.get_rng_state())
     torch.manual_seed(7)
     assert torch.equal(draw_functions(PosteriorDraws(model, {}, (x, y)), 2)(GRID), first(GRID))
+
+
+class Sum(PyroModule):
+    """Two functions that no other GP takes."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = GaussianProcess(RBF()), GaussianProcess(RBF())
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.first(x)) + x * pyro.sample("g", self.second(x))
+        return pyro.sample("y", dist.Normal(f[..., 0], 0.3).to_event(1), obs=y)
+
+
+class Chain(Sum):
+    """The second takes the first, through a step of the model's."""
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.first(x))
+        g = pyro.sample("g", self.second(torch.tanh(f)))
+        return pyro.sample("y", dist.Normal(g[..., 0], 0.3).to_event(1), obs=y)
+
+
+def test_several_functions_under_y_are_named():
+    """The last of them was taken, which is no more the function of the model than the others."""
+    x, y = regression(12)
+    fits = [guide_for(Sum(), x, y), PosteriorDraws(Sum(), {name: torch.randn(3, 12, 1) for name in "fg"}, (x, y))]
+    for fit in fits:
+        with pytest.raises(ValueError, match=r"the functions at \['f', 'g'\] are taken by no other Gaussian process"):
+            draw_functions(fit, 3)(GRID)
+        assert draw_functions(fit, 3, site="f")(GRID).shape == (3, 5, 1)
+    values = draw_functions(guide_for(Chain(), x, y), 3, seed=0)
+    assert values(GRID).shape == (3, 5, 1) and values.site == "g"
