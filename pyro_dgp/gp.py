@@ -94,6 +94,7 @@ class GaussianProcess(CheckedModule):
             num_outputs=self.num_outputs,
             jitter=self.jitter,
             name=self._pyro_name or "gp",
+            source=id(self),
         )
 
 
@@ -167,6 +168,7 @@ class FunctionPrior(TorchDistribution):
     :ivar x: inputs ``(..., N, D)``.
     :ivar covariance: the covariance function with its parameter values.
     :ivar mean_function: the mean function with its parameter values.
+    :ivar source: identity of the :class:`GaussianProcess` that made it, if one did.
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}
@@ -181,9 +183,10 @@ class FunctionPrior(TorchDistribution):
         num_outputs: int = 1,
         jitter: float | None = None,
         name: str = "gp",
+        source: int | None = None,
     ) -> None:
         self.x, self.covariance, self.mean_function = x, covariance, mean_function
-        self.num_outputs, self.jitter, self.name = num_outputs, jitter, name
+        self.num_outputs, self.jitter, self.name, self.source = num_outputs, jitter, name, source
         self._factor: Tensor | None = None
         super().__init__(Size(x.shape[:-2]), Size((x.shape[-2], num_outputs)), validate_args=False)
 
@@ -204,7 +207,13 @@ class FunctionPrior(TorchDistribution):
     def at(self, x: Tensor) -> FunctionPrior:
         """The prior of the same functions at other inputs."""
         return FunctionPrior(
-            x, self.covariance, self.mean_function, num_outputs=self.num_outputs, jitter=self.jitter, name=self.name
+            x,
+            self.covariance,
+            self.mean_function,
+            num_outputs=self.num_outputs,
+            jitter=self.jitter,
+            name=self.name,
+            source=self.source,
         )
 
     @property

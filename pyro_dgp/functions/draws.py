@@ -184,9 +184,7 @@ class FunctionDraws:
         priors = self._reach(group, x, arguments).priors
         return torch.cat([self._at(group, key, prior) for key, prior in priors.items()], -1)
 
-    def _reach(
-        self, group: _Group, x: Tensor, arguments: dict[str, Any], values: Values | None = None
-    ) -> ReachedSite:
+    def _reach(self, group: _Group, x: Tensor, arguments: dict[str, Any], values: Values | None = None) -> ReachedSite:
         return run_to(
             self.site,
             self._fit.model,

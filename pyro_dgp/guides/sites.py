@@ -149,11 +149,9 @@ def warn_of_scales(x: Tensor, observed: Mapping[str, Tensor]) -> None:
             )
 
 
-def warn_of_unread_priors(model: nn.Module, trace: Trace) -> None:
+def warn_of_unread_priors(models: Iterable[nn.Module], trace: Trace) -> None:
     """Warn of priors on attributes that no forward reads, as a misspelt name leaves them."""
-    for module in model.modules():
-        if not isinstance(module, PyroModule):
-            continue
+    for module in (module for model in models for module in model.modules() if isinstance(module, PyroModule)):
         for attribute in module._pyro_samples:
             name = f"{module._pyro_name}.{attribute}" if module._pyro_name else attribute
             if name not in trace.nodes:
@@ -161,6 +159,24 @@ def warn_of_unread_priors(model: nn.Module, trace: Trace) -> None:
                     f"the prior on {name!r} is read by no forward of the model, so it changes nothing: look at the spelling of the attribute",
                     stacklevel=4,
                 )
+
+
+def warn_of_repeated(gps: Iterable[tuple[str, FunctionPrior]]) -> None:
+    """Warn of one Gaussian process at several inputs, which may be meant as one function and is one function for each site.
+
+    :param gps: priors by process key.
+    """
+    first: dict[int, tuple[str, FunctionPrior]] = {}
+    for key, prior in gps:
+        if prior.source is None:
+            continue
+        before, other = first.setdefault(prior.source, (key, prior))
+        if other.x.shape != prior.x.shape or not torch.equal(other.x, prior.x):
+            warnings.warn(
+                f"the sites {before!r} and {key!r} sample one GaussianProcess at different inputs, and each is a function of its own, with the "
+                "hyperparameters in common: for one function at both, sample it once at torch.cat([x1, x2], -2) and split its values",
+                stacklevel=4,
+            )
 
 
 def require_kernel_fits(key: str, prior: FunctionPrior) -> None:

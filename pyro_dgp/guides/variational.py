@@ -31,6 +31,7 @@ from pyro_dgp.guides.sites import (
     require_kernel_fits,
     require_served,
     require_whole_groups,
+    warn_of_repeated,
     warn_of_scales,
     warn_of_unread_priors,
 )
@@ -129,8 +130,8 @@ class Variational(PassHandler):
             joins = joins_rows(run, self.trace, self.propagation)
             self._structure = ModelStructure.of(self.trace, run.gps, dependence, joins_rows=joins)
             warn_of_scales(run.gps[0][1].x, real_observations(self.trace))
-            for module in self._modules_of_model:
-                warn_of_unread_priors(module, self.trace)
+            warn_of_unread_priors(self._modules_of_model, self.trace)
+            warn_of_repeated(run.gps)
 
     def _create_processes(self, run: GuidePass) -> None:
         if not run.gps:

@@ -15,7 +15,7 @@ from pyro.poutine.reparam_messenger import ReparamMessenger
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.guides.sites import is_observation, require_rows_unmasked, require_unscaled
+from pyro_dgp.guides.sites import is_observation, require_rows_unmasked, require_unscaled, warn_of_repeated
 from pyro_dgp.internal.callers import is_trained
 from pyro_dgp.internal.parameters import module_local_parameters, modules_of, require_own_parameters
 from pyro_dgp.internal.site_names import function_site, inducing_site, process_key, whitened_site
@@ -119,10 +119,12 @@ class Whitening:
         self.inducing = inducing
         self._whiten, self._expand = Whiten(inducing), ExpandObservation(inducing)
         self._inputs: Tensor | None = None
+        self._met: dict[str, FunctionPrior] | None = {}
 
     def __call__(self, msg: Any) -> Reparam | None:
         """The strategy for one site, or nothing for sites that are no GP."""
         fn = msg["fn"]
+        self.meet(msg["name"], fn)
         if isinstance(fn, FunctionPrior) or is_observation(msg):
             require_rows_unmasked(msg)
         elif msg["is_observed"] and isinstance(msg["mask"], Tensor) and msg["mask"].dim() > len(fn.batch_shape):
@@ -136,6 +138,21 @@ class Whitening:
             require_unscaled(msg)
             return self._expand
         return None
+
+    def meet(self, name: str, fn: Any) -> None:
+        """Note the GPs of a site in the first run of the model; see :meth:`end_first_run`."""
+        if self._met is None:
+            return
+        if isinstance(fn, FunctionPrior):
+            self._met[name] = fn
+        elif isinstance(fn, Observation):
+            self._met |= {process_key(name, gp): prior for gp, prior in fn.priors.items()}
+
+    def end_first_run(self) -> None:
+        """Warn of what the sites of the model have in common."""
+        if self._met:
+            warn_of_repeated(self._met.items())
+            self._met = None
 
     def require_inputs(self, inputs: Tensor) -> None:
         """Remember the inputs at the first call; raise at a later one that brings others."""
@@ -163,9 +180,12 @@ class WhitenedModel:
         run = ReparamMessenger(self.strategy)(self.model)
         if is_trained():
             require_own_parameters(*self._modules)
-            return run(*args, **kwargs)
-        with module_local_parameters(*self._modules):  # a sampler trains nothing: Pyro's global store has no part in it
-            return run(*args, **kwargs)
+            result = run(*args, **kwargs)
+        else:
+            with module_local_parameters(*self._modules):  # a sampler trains nothing: Pyro's store has no part in it
+                result = run(*args, **kwargs)
+        self.strategy.end_first_run()
+        return result
 
 
 def without_whitening(model: Any) -> Any:

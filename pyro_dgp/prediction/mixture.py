@@ -80,7 +80,9 @@ class Mixture:
         if components.event_shape:
             within: Any = components
             if not hasattr(innermost(within), "covariance_matrix"):
-                raise NotImplementedError(f"{type(innermost(within)).__name__} has no covariance matrix: take variance or sample")
+                raise NotImplementedError(
+                    f"{type(innermost(within)).__name__} has no covariance matrix: take variance or sample"
+                )
             return between + torch.einsum("s,snij->nij", weights, within.covariance_matrix)
         return between + torch.diag_embed((self._weights * components.variance).sum(0).reshape(deviation.shape[1:]))
 

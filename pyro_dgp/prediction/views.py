@@ -126,7 +126,7 @@ class Flattened(View):
         self.inner, self.start, self.end = inner, start, end
         shape = Size(inner.batch_shape)
         super().__init__(
-            shape[:start] + (shape[start:end].numel(),) + shape[end:], inner.event_shape, validate_args=False
+            Size((*shape[:start], shape[start:end].numel(), *shape[end:])), inner.event_shape, validate_args=False
         )
 
     def evaluate(self, figure: Figure, value: Tensor | None = None, lead: int = 0) -> Tensor:

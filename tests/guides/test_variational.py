@@ -1,5 +1,6 @@
 import copy
 import io
+import warnings
 
 import pyro
 import pytest
@@ -24,6 +25,7 @@ from pyro_dgp import (
     concatenate_inputs,
     module_local_parameters,
     predict,
+    whitened,
 )
 from tests.examples import LatentInputs, OneLayer, TwoLayers, TwoSites, regression
 
@@ -366,6 +368,33 @@ def test_a_prior_that_nobody_reads_is_warned_of():
     model.likelihood.noise = PyroSample(dist.LogNormal(0.0, 1.0))
     with pytest.warns(UserWarning, match="the prior on 'likelihood.noise' is read by no forward"):
         Variational(model, InducingPoints(4)).initialize(x, y)
+
+
+class Repeated(PyroModule):
+    """One Gaussian process under two sites."""
+
+    def __init__(self, shift):
+        super().__init__()
+        self.gp, self.shift = GaussianProcess(RBF()), shift
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x)) - pyro.sample("g", self.gp(x + self.shift))
+        return pyro.sample("y", dist.Normal(f[..., 0], 0.3).to_event(1), obs=y)
+
+
+@pytest.mark.parametrize("shift", [0.0, 1.0])
+def test_one_gp_at_two_inputs_is_warned_of(shift):
+    """Two sites are two functions, where a user may have meant the differences of one."""
+    x, y = regression(12)
+    for run in (
+        lambda: Variational(Repeated(shift), InducingPoints(4)).initialize(x, y),
+        lambda: pyro.poutine.trace(whitened(Repeated(shift))).get_trace(x, y),
+    ):
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            run()
+        told = [str(each.message) for each in found if "'f' and 'g' sample one GaussianProcess" in str(each.message)]
+        assert len(told) == (shift != 0)
 
 
 def test_models_written_for_one_draw_alone_are_told_of_the_axis_of_components():
