@@ -78,6 +78,7 @@ def own_model(names: Names) -> None:
             assert 5e4 < in_units(names["years"]).mean() < 15e4
     assert set(guide.global_latents) == {"top.kernel.lengthscale", "likelihood.variance"}
     assert names["prediction"].mean.shape == (3, 40) and names["of_each"].mean.shape == (3, 5)
+    assert names["complete"].mean.shape == (40, 2)
 
 
 def validation(names: Names) -> None:
@@ -111,7 +112,7 @@ def predictions(names: Names) -> None:
     assert (names["interval"] > 0).all() and names["interval"].shape == (2, 60)
     torch.testing.assert_close(names["probs"].sum(-1), torch.ones(60))
     assert set(names["figures"]) == {"nll", "accuracy", "brier"}
-    assert names["slope"].shape == (1, 1)
+    assert names["slope"].shape == (1, 1) and (names["mean_wait"] > 5).all()
     assert all(torch.isfinite(p).all() for p in names["model"].parameters())
 
 
