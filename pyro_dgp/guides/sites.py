@@ -39,6 +39,12 @@ def require_rows_unmasked(site: Message) -> None:
     """
     mask = site["mask"]
     if isinstance(mask, Tensor) and mask.dim():
+        groups = {frame.size for frame in site["cond_indep_stack"] if frame.vectorized}
+        if mask.shape[-1] in groups and mask.shape[-1] != site["fn"].event_shape[0]:
+            raise ValueError(
+                f"the site {site['name']!r} stands in a mask over groups, of shape {tuple(mask.shape)}, and all groups have functions: write "
+                "f = pyro.sample('f', gp(x)) before the mask, and pyro.sample('y', ..., obs=y) with a distribution of f in it"
+            )
         raise ValueError(
             f"the site {site['name']!r}, whose rows are one event, has a mask of shape {tuple(mask.shape)}: leave the masked "
             "rows out, or write pyro.plate over the data and one normal (or other) distribution for each row"

@@ -59,6 +59,9 @@ class StochasticGradientHMC:
     afterwards. In the burn-in all other parameters (inducing points, hyperparameters) take a step of Adam after each move, at a
     draw taken from a window of the last ones: the stochastic EM of [SGHMC] section 4. They stand still while draws are kept.
 
+    Latent sites beside the GPs, hyperparameters with priors among them, are not sampled: they have the posterior of the guide, independent
+    of v, which the burn-in trains with the rest. Where they matter, sample with :class:`~pyro_dgp.WhitenedNUTS` on a sparse model.
+
     :param step_size: e times the root of the number of rows ([SGHMC] takes 0.01 and many more steps). In the first half of the burn-in e
         falls from :data:`FIRST_STEP`, if that is larger.
     :param friction: a, in (0, 1).

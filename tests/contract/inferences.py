@@ -195,7 +195,7 @@ def by_sghmc(case: Case) -> Result:
     """Stochastic-gradient Hamiltonian Monte Carlo over inducing variables."""
     guide = guide_of(case, InducingPoints(case.points, covariance="delta"), MonteCarlo(1))
     x, y = case.args
-    sampler = StochasticGradientHMC(burn_in=300, thin=4, learning_rate=0.0)
+    sampler = StochasticGradientHMC(burn_in=500, thin=4)
     return compared(case, sampler.run(guide, x, y, num_samples=150, batch_size=x.shape[-2], **case.kwargs))
 
 

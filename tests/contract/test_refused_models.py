@@ -166,6 +166,18 @@ MARKS = {
 }
 
 
+class MaskedGroups(Model):
+    def forward(self, x, y=None):
+        with pyro.plate("groups", 2), poutine.mask(mask=torch.tensor([True, False])):
+            f = pyro.sample("f", self.gp(x))[..., 0]
+            return pyro.sample("y", dist.Normal(f, 0.4).to_event(1), obs=y)
+
+
+def test_a_mask_over_groups_around_their_functions():
+    with pytest.raises(ValueError, match=r"stands in a mask over groups, of shape \(2,\)"):
+        a_step(MaskedGroups(gp=GaussianProcess(RBF())), torch.stack([Y, Y]))
+
+
 @pytest.mark.parametrize("mark", MARKS)
 def test_a_mask_or_a_scale_under_exact_regression(mark):
     """The closed form read the targets and left the handler out, without a word."""
