@@ -195,7 +195,8 @@ def by_sghmc(case: Case) -> Result:
     """Stochastic-gradient Hamiltonian Monte Carlo over inducing variables."""
     guide = guide_of(case, InducingPoints(case.points, covariance="delta"), MonteCarlo(1))
     x, y = case.args
-    sampler = StochasticGradientHMC(burn_in=500, thin=4)
+    rate = 0.01 if guide.global_latents else 0.0  # the posterior of other latent sites is trained
+    sampler = StochasticGradientHMC(burn_in=500 if rate else 300, thin=4, learning_rate=rate)
     return compared(case, sampler.run(guide, x, y, num_samples=150, batch_size=x.shape[-2], **case.kwargs))
 
 
