@@ -97,6 +97,7 @@ from pyro_dgp.processes import (
 from pyro_dgp.propagation import MonteCarlo, Propagation, SigmaPoints, WithMean
 from pyro_dgp.training.compiled_objective import CompiledObjective
 from pyro_dgp.training.loop import FitResult, adam, adam_for_networks, fit, fit_stream
+from pyro_dgp.training.remarks import remarks
 from pyro_dgp.training.validation import ValidatedFit, Validation, fit_validated
 from pyro_dgp.zoo.by_guide import ByGuide, ByValidatedGuide
 from pyro_dgp.zoo.by_layer import ByLayer
@@ -237,6 +238,7 @@ __all__ = [
     "module_local_parameters",
     "pit",
     "predict",
+    "remarks",
     "run_chains",
     "scores",
     "split",

@@ -118,8 +118,9 @@ def run_method(
         folds.append(_run_fold(fitting, models.copy(method), chains=kept, progress=progress(label)))
     row = _row(method, plan, folds)
     transitions = sum(next(iter(fold.fitted.sample_stats.values()), np.empty(0)).size for fold in folds)
-    for doubt in doubts(row, transitions):
-        say(f"{method.name}: {doubt}")
+    remarked = next((fold.fitted.remarks for fold in folds if fold.fitted.remarks), ())
+    for sentence in (*doubts(row, transitions), *remarked):
+        say(f"{method.name}: {sentence}")
     return Outcome(row, _curves(folds), folds[0])
 
 

@@ -53,25 +53,27 @@ def require_rows_unmasked(site: Message) -> None:
 
 def require_unscaled(site: Message) -> None:
     """Raise for ``poutine.scale`` around function values that a sampler whitens: their prior would be scaled too."""
-    scale = site["scale"]
-    if not (isinstance(scale, int | float) and scale == 1) and not bool((torch.as_tensor(scale) == 1).all()):
+    if _is_scaled(site):
         raise ValueError(
             f"the function values at {site['name']!r} stand in a poutine.scale, which would scale their prior too: put the scale around the "
             "statement of a plain observed site, pyro.sample('y', ..., obs=y), alone"
         )
 
 
+def _is_scaled(site: Message) -> bool:
+    scale = site["scale"]
+    return not (isinstance(scale, int | float) and scale == 1) and not bool((torch.as_tensor(scale) == 1).all())
+
+
 def require_as_written(site: Message) -> None:
-    """Raise for a mask or a scale on an observation that is conditioned on in closed form, which would leave it out, and for NaN."""
-    mask, scale, name = site["mask"], site["scale"], site["name"]
+    """Raise for a mask or a scale on an observation that is conditioned on in closed form, which would leave it out."""
+    mask, name = site["mask"], site["name"]
     require_rows_unmasked(site)
-    if (mask is not None and not bool(mask)) or not bool((torch.as_tensor(scale) == 1).all()):
+    if (mask is not None and not bool(mask)) or _is_scaled(site):
         raise ValueError(
             f"the site {name!r} has a mask or a scale, and the closed form of exact regression has no place for either: take such rows out, "
             "or give the model a guide and a loss"
         )
-    if not bool(torch.isfinite(site["value"]).all()):
-        raise ValueError(f"the targets of the site {name!r} hold NaN or infinity: leave such rows out")
 
 
 def is_random(site: Message) -> bool:

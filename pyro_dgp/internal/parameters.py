@@ -83,7 +83,7 @@ def _named_by(root: Any, kind: type[_Kind]) -> list[_Kind]:
         if isinstance(value, kind):
             found[id(value)] = value
             return
-        if id(value) in seen:
+        if id(value) in seen or (isinstance(value, nn.Module) and value is not root):
             return
         seen.add(id(value))
         if isinstance(value, partial):

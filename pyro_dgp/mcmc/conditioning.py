@@ -127,6 +127,10 @@ class _Condition(SiteHandler, Messenger):
                 self.processes[key] = ConditionedProcess(prior, self._function_values(site, prior), None)
             elif noise is not None and y is not None:
                 require_as_written(msg)
+                if not bool(torch.isfinite(y).all()):
+                    raise ValueError(
+                        f"the targets of the site {msg['name']!r} hold NaN or infinity: leave such rows out"
+                    )
                 y = observation.conditional.units(y)
                 values = y.unsqueeze(-1) if observation.outputs == 1 else y
                 self.processes[key] = ConditionedProcess(prior, values, noise)

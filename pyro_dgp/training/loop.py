@@ -17,6 +17,7 @@ from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.internal.rows import Call, RowArguments
 from pyro_dgp.losses.marginal import MarginalLikelihood
+from pyro_dgp.training.remarks import Trained
 
 #: Function ``callback(step, loss)`` that is called after each step; the loss is in nats per observation.
 Callback = Callable[[int, float], object]
@@ -63,6 +64,7 @@ class FitResult:
 
     :ivar losses: minus the objective at each step, nats per observation.
     :ivar seconds: wall-clock time of the run.
+    :ivar trained: the guide that was trained, and what it was trained on; nothing for other objectives, and for streams.
 
     >>> from pyro_dgp import FitResult
     >>> FitResult(losses=[1.5, 1.2], seconds=0.1).losses[-1]
@@ -71,6 +73,12 @@ class FitResult:
 
     losses: list[float] = field(default_factory=list)
     seconds: float = 0.0
+    trained: Trained | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def remarks(self) -> list[str]:
+        """Sentences on how the fit went, from :func:`~pyro_dgp.remarks`, with the parameters that the guide has now."""
+        return [] if self.trained is None else self.trained.remarks(self.losses)
 
     def __repr__(self) -> str:
         last = f", last loss {self.losses[-1]:.4g}" if self.losses else ""
@@ -138,7 +146,9 @@ def fit(
     """
     rows = training_rows(x, y, arguments, groups=_groups_of(objective, (x, y), arguments))
     _check_objective(objective, len(rows), batch_size)
-    return _minimise(
+    guide = _guide_of(objective)
+    trained = None if guide is None else Trained(guide, (x, y), arguments)
+    result = _minimise(
         objective,
         (rows[index] for index in batches(len(rows), batch_size, seed)),
         len(rows),
@@ -149,6 +159,8 @@ def fit(
         optimizer=optimizer,
         stop=stop,
     )
+    result.trained = trained
+    return result
 
 
 def fit_stream(

@@ -23,6 +23,7 @@ from pyro_dgp.internal.rows import Call, num_rows
 from pyro_dgp.losses import Loss
 from pyro_dgp.prediction.predict import predict
 from pyro_dgp.training.loop import OptimizerRecipe, adam, fit, groups_of_guide, training_rows
+from pyro_dgp.training.remarks import Trained
 
 #: Function ``loss(beta, rows)`` that returns a :class:`~pyro_dgp.losses.Loss`, or any function from model and guide to an
 #: objective.
@@ -115,6 +116,7 @@ class ValidatedFit:
     :ivar extra_seconds: wall-clock time of the checks and of all runs but the longest.
     :ivar searched: best validation NLL of each beta that the search tried.
     :ivar failure: message of the error that ended the longest run, if one did.
+    :ivar remarks: sentences on how the fit went, from :func:`~pyro_dgp.remarks`, and one where training and held-out rows are apart.
     """
 
     beta: float
@@ -130,6 +132,11 @@ class ValidatedFit:
     extra_seconds: float
     searched: dict[float, float] = field(default_factory=dict)
     failure: str | None = None
+    remarks: list[str] = field(default_factory=list)
+
+
+#: Difference of validation NLL and training NLL, nats a row, that is worth a remark.
+APART = 0.3
 
 
 class Trial:
@@ -144,6 +151,7 @@ class Trial:
         self.best_state: dict[str, Any] = {}
         self.seconds = self.checking_seconds = 0.0
         self.failure: Exception | None = None
+        self.losses: list[float] = []
 
     def __call__(self, step: int) -> bool:
         """Score the state if the step is one of the checks; return true after ``patience`` checks without improvement."""
@@ -185,6 +193,23 @@ class _Training:
     def __post_init__(self) -> None:
         self.state = torch.nn.ModuleList([self.guide, *self.guide.model_modules])
         self.start = _snapshot(self.state)
+        (x, y), named = self.rows
+        self.trained = Trained(self.guide, (x, y), named)
+
+    def remarks(self, best: Trial) -> list[str]:
+        """Return sentences on the checkpoint that was kept."""
+        ran_to_its_end = best.best_step >= 0.9 * best.steps
+        found = self.trained.remarks(best.losses if ran_to_its_end else [], self.site)
+        (x, y), named = self.trained.seen()
+        with torch.no_grad(), torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            training = -float(predict(self.guide, x, site=self.site, **named).log_prob(y).mean())
+        if best.best - training > max(APART, 3 * best.standard_error):
+            found.append(
+                f"it scores {training:.2f} nats a row at its training rows and {best.best:.2f} at those held out, so that it has overfitted: "
+                "larger betas, fewer inducing points or svgp may do better"
+            )
+        return found
 
     def score(self) -> Tensor:
         """Return the NLL of each held-out row."""
@@ -202,6 +227,7 @@ class _Training:
         start = time.perf_counter()
 
         def after(step: int, value: float) -> None:
+            run.losses.append(value)
             self.done = first + step + 1
             if self.report is not None:
                 known = {"validation NLL": run.best} if math.isfinite(run.best) else {}
@@ -311,6 +337,8 @@ def fit_validated(
         _restore(training.state, training.start)
         raise
     _restore(training.state, best.best_state)
+    with module_local_parameters(training.state):
+        remarks = training.remarks(best)
     return ValidatedFit(
         beta=chosen,
         best_step=best.best_step,
@@ -325,6 +353,7 @@ def fit_validated(
         extra_seconds=longest.checking_seconds + sum(run.seconds for run in {*trials, *runs} - {longest}),
         searched={run.beta: run.best for run in trials},
         failure=None if longest.failure is None else str(longest.failure),
+        remarks=remarks,
     )
 
 

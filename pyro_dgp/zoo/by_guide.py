@@ -64,7 +64,7 @@ class ByGuide(Inference):
         guide.initialize(x, y)
         steps = settings.steps(len(x), settings.batch_size)
         loss = self.made_loss(settings, len(x))
-        fit(
+        result = fit(
             loss(model, guide),
             x,
             y,
@@ -77,7 +77,11 @@ class ByGuide(Inference):
         )
         figures = self.figures(guide, settings) | loss.figures()
         seconds = time.perf_counter() - start
-        return Fitted(GuidePredictor(guide, site), len(x), steps, seconds=seconds, diagnostics=figures)
+        predictor, remarks = (
+            GuidePredictor(guide, site),
+            result.trained.remarks(result.losses, site) if result.trained else [],
+        )
+        return Fitted(predictor, len(x), steps, seconds=seconds, diagnostics=figures, remarks=remarks)
 
     def restore(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, saved: Saved) -> GuidePredictor:
         """See :class:`Inference`."""
@@ -179,7 +183,10 @@ class ByValidatedGuide(ByGuide):
         )
         figures = self.figures(guide, settings) | _validation_figures(result)
         seconds = time.perf_counter() - start
-        return Fitted(GuidePredictor(guide, site), result.rows, result.steps, seconds=seconds, diagnostics=figures)
+        predictor = GuidePredictor(guide, site)
+        return Fitted(
+            predictor, result.rows, result.steps, seconds=seconds, diagnostics=figures, remarks=result.remarks
+        )
 
     def remarks(self, settings: Settings) -> list[str]:
         """The held-out rows, and the search."""

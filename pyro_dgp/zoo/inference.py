@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
@@ -30,6 +30,7 @@ class Fitted:
     :ivar draws: posterior draws by site ``(chains, draws, ...)``, for MCMC.
     :ivar sample_stats: by name ``(chains, draws)``, for MCMC.
     :ivar diagnostics: figures for the results table.
+    :ivar remarks: sentences on how the fit went.
     """
 
     predict: Callable[[Tensor], Prediction]
@@ -40,6 +41,7 @@ class Fitted:
     draws: dict[str, Tensor] = field(default_factory=dict)
     sample_stats: dict[str, np.ndarray] = field(default_factory=dict)
     diagnostics: Mapping[str, Figure] = field(default_factory=dict)
+    remarks: Sequence[str] = ()
 
 
 class Inference(ABC):

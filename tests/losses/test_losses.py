@@ -428,7 +428,8 @@ def test_a_second_likelihood_on_other_rows_counts_once():
 
     x, y = regression(12)
     model = TwoSets()
-    guide = guided(model, x, y)
+    with pytest.warns(UserWarning, match="'z/f' and 'y/f' sample one GaussianProcess at different inputs"):
+        guide = guided(model, x, y)
     weighted = guide.components(x, y)
     terms = {name: float(ELBO().observed(weighted.trace.nodes[name], weighted).detach()) for name in ("y", "z")}
     kl = sum(weighted.record(weighted.trace.nodes[name]).regularizer for name in ("y", "z"))

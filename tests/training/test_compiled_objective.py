@@ -3,6 +3,7 @@
 import copy
 import logging
 import pickle
+import weakref
 
 import numpy as np
 import pyro
@@ -516,10 +517,9 @@ def test_gradients_of_arguments_are_those_of_the_objective(caplog, ready):
 def test_parameters_of_modules_that_are_not_its_own_get_their_gradients(caplog):
     x, y = regression(20)
     hidden = OneLayer()
-    box = type("Box", (), {"model": None})()
-    box.model = hidden  # a module that nothing names
+    named = weakref.ref(hidden)  # a module that nothing names
     keep_parameters_local(hidden)
-    guide = Variational(lambda x, y=None: box.model(x, y), InducingPoints(5), MonteCarlo(1))
+    guide = Variational(lambda x, y=None: named()(x, y), InducingPoints(5), MonteCarlo(1))
     guide.initialize(x, y)
     compiled = Recorded(ELBO(20)(guide.model, guide))
     for _ in range(3):

@@ -1,0 +1,177 @@
+"""Sentences on how a fit went: each is found where it was planted, and none is said of a sound fit."""
+
+import pyro
+import pytest
+import torch
+from pyro import distributions as dist
+from pyro.nn import PyroModule
+
+from pyro_dgp import (
+    ELBO,
+    RBF,
+    DeepGP,
+    Gaussian,
+    GaussianProcess,
+    InducingPoints,
+    MonteCarlo,
+    PredictiveLogLikelihood,
+    SigmaPoints,
+    Validation,
+    Variational,
+    fit,
+    fit_validated,
+    remarks,
+)
+from pyro_dgp.training.loop import FitResult
+from pyro_dgp.training.remarks import lengthscales_of
+
+pytestmark = pytest.mark.usefixtures("local")
+
+NOTHING, FLOOR, FLAT = "the fit explains nothing", "is at its floor", "is flat"
+MEAN, START, FALLING, APART = "no more than its mean", "stands where it began", "still falling", "it has overfitted"
+
+
+def waves(rows=200, noise=0.2, seed=0):
+    """A function of one input with noise."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.linspace(-2, 2, rows)[:, None]
+    y = torch.sin(3 * x[:, 0]) + noise * torch.randn(rows, generator=generator)
+    return x, (y - y.mean()) / y.std()
+
+
+def trained(model, x, y, *, steps=300, points=20, rate=0.05, samples=5):
+    """A guide trained by the ELBO, and the record of its training."""
+    guide = Variational(model, InducingPoints(points), MonteCarlo(samples))
+    guide.initialize(x, y)
+    result = fit(ELBO(len(x))(model, guide), x, y, steps=steps, learning_rate=rate)
+    return guide, result
+
+
+def found(sentences):
+    """Which of the sentences were said."""
+    kinds = (NOTHING, FLOOR, FLAT, MEAN, START, FALLING, APART)
+    return {kind for kind in kinds if any(kind in sentence for sentence in sentences)}
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_sound_fit_has_none(layers, seed):
+    x, y = waves(seed=seed)
+    torch.manual_seed(seed)
+    _, result = trained(DeepGP(x, layers, width=1), x, y, steps=600)
+    assert found(result.remarks) <= {MEAN}  # one layer is enough for these data, and some fits of two are one
+
+
+def test_targets_that_are_noise_are_not_explained():
+    x, _ = waves()
+    _, result = trained(DeepGP(x, 1), x, torch.randn(200))
+    assert found(result.remarks) >= {NOTHING}
+
+
+def test_a_fit_stuck_at_noise_explains_nothing():
+    """There is something to be found, and a few steps at a low rate do not."""
+    x = torch.randn(400, 20)
+    y = torch.sin(3 * x[:, 0])
+    _, result = trained(DeepGP(x, 1), x, y, steps=120, rate=1e-4)
+    assert found(result.remarks) >= {NOTHING, START}
+
+
+def test_noise_at_its_floor():
+    x, _ = waves()
+    y = torch.sin(3 * x[:, 0])
+    model = DeepGP(x, 1, likelihood=Gaussian(variance=0.05, floor=0.04))
+    _, result = trained(model, x, y, steps=600)
+    assert FLOOR in found(result.remarks)
+    assert any("the noise variance of likelihood is at its floor, 0.04" in sentence for sentence in result.remarks)
+
+
+class Collapsed(PyroModule):
+    """A hidden layer with zero mean, whose values start at zero and stay there without training."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.top, self.likelihood = GaussianProcess(RBF()), GaussianProcess(RBF()), Gaussian()
+
+    def forward(self, x, y=None):
+        h = pyro.sample("h", self.hidden(x))
+        return pyro.sample("y", self.likelihood(self.top(h)), obs=y)
+
+
+def test_a_flat_hidden_layer():
+    x, y = waves()
+    _, result = trained(Collapsed(), x, y, steps=1, rate=1e-6)
+    assert found(result.remarks) == {NOTHING, FLAT}
+
+
+def test_a_hidden_layer_that_is_its_mean():
+    x, y = waves()
+    model = DeepGP(x, 2, width=1)
+    guide = Variational(model, InducingPoints(20), MonteCarlo(2))
+    guide.initialize(x, y)
+    guide.processes.h1.requires_grad_(False)
+    assert found(fit(ELBO(200)(model, guide), x, y, steps=600, learning_rate=0.05).remarks) == {MEAN}
+
+
+def test_lengthscales_that_do_not_move():
+    x, y = waves()
+    model = DeepGP(x, 1)
+    guide = Variational(model, InducingPoints(20))
+    guide.initialize(x, y)
+    start = lengthscales_of(model)
+    assert list(start) == ["top.kernel.lengthscale"]
+    result = fit(ELBO(200)(model, guide), x, y, steps=600, learning_rate=0.05)
+    assert result.remarks == []
+    model.top.kernel.lengthscale_unconstrained.data.copy_(start["top.kernel.lengthscale"])
+    assert found(remarks(guide, x, y, losses=result.losses, start=start)) == {START}
+
+
+def test_a_loss_that_was_still_falling():
+    x, y = waves(noise=0.05)
+    _, result = trained(DeepGP(x, 1), x, y, steps=150, rate=0.005)
+    assert FALLING in found(result.remarks)
+    falling, noisy = torch.linspace(3, 0, 1000), 0.3 * torch.randn(1000)
+    assert found(FitResult(falling.tolist()).remarks) == set()  # nothing is known of what was trained
+    guide, sound = trained(DeepGP(x, 1), x, y, steps=600)
+    for losses, expected in ((falling, {FALLING}), (falling + noisy, {FALLING}), (noisy, set()), (falling[:50], set())):
+        assert found(remarks(guide, x, y, losses=losses.tolist())) == expected
+
+
+def test_a_validated_fit_that_overfitted():
+    torch.manual_seed(0)
+    x, y = torch.randn(60, 8), torch.randn(60)
+    guide = Variational(DeepGP(x, 1), InducingPoints(48, "diagonal"), SigmaPoints("qr3", 2))
+    loss = lambda beta, rows: PredictiveLogLikelihood(rows, beta)
+    one_check = Validation(betas=(0.0,), checks=1, share=0.2)
+    result = fit_validated(guide, loss, x, y, steps=400, validation=one_check, learning_rate=0.05)
+    assert APART in found(result.remarks)
+    x, y = waves()
+    guide = Variational(DeepGP(x, 1), InducingPoints(20, "diagonal"), MonteCarlo(1))
+    result = fit_validated(guide, loss, x, y, steps=600, validation=Validation(betas=(1.0,)), learning_rate=0.05)
+    assert result.remarks == []
+
+
+def test_classes_and_groups_are_looked_at_too():
+    x, _ = waves(60)
+    labels = (x[:, 0] > 0).long()
+
+    class Classes(PyroModule):
+        def __init__(self):
+            super().__init__()
+            self.gp = GaussianProcess(RBF(), num_outputs=2)
+
+        def forward(self, x, y=None):
+            f = pyro.sample("f", self.gp(x))
+            return pyro.sample("y", dist.Categorical(logits=f).to_event(1), obs=y)
+
+    class Groups(PyroModule):
+        def __init__(self):
+            super().__init__()
+            self.gp, self.likelihood = GaussianProcess(RBF()), Gaussian()
+
+        def forward(self, x, y=None):
+            with pyro.plate("groups", 2):
+                return pyro.sample("y", self.likelihood(self.gp(x)), obs=y)
+
+    assert trained(Classes(), x, labels, steps=20)[1].remarks == []
+    noise = torch.randn(2, 60)
+    assert found(trained(Groups(), x, noise, steps=100)[1].remarks) >= {NOTHING}
