@@ -7,6 +7,7 @@ from pyro_dgp.comparison.keep import load_fit
 from pyro_dgp.comparison.method_fit import MethodFit
 from pyro_dgp.comparison.results import ComparisonResult
 from pyro_dgp.comparison.run import MethodFailedError, compare
+from pyro_dgp.comparison.sweep import sweep
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.letters import describe_letters, inside_letters, letters
 from pyro_dgp.data.named import load_default, load_named
@@ -242,6 +243,7 @@ __all__ = [
     "run_chains",
     "scores",
     "split",
+    "sweep",
     "to_arviz",
     "whitened",
     "with_priors",

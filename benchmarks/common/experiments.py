@@ -18,8 +18,8 @@ import torch
 from benchmarks.common.data import add_data_option, read_data, require_data
 from benchmarks.common.records import Record, append, read
 from benchmarks.common.score_tables import SCORES, draw_scores, means, paired, ranks
+from pyro_dgp.comparison.sweep import Run
 from pyro_dgp.data.splitting import split
-from pyro_dgp.prediction.scores import scores
 from pyro_dgp.zoo.methods import METHODS, Method
 from pyro_dgp.zoo.settings import Settings
 
@@ -52,24 +52,17 @@ def run(key: Record, recipe: Method, settings: Settings, *, data: Path | None, d
 
     :param key: names the run: ``experiment``, ``dataset``, ``method``, ``split``.
     """
-    part = split(read_data(key["dataset"], data), settings.split, dtype=torch.get_default_dtype())
-    torch.manual_seed(settings.seed)
-    model = recipe.architecture.build(part.x_train, settings)
-    fitted = recipe.inference.run(model, part.x_train, part.y_train, settings=settings, progress=lambda *_: None)
-    figures = scores(fitted.predict(part.x_test), part.y_test, part.target_scale)
+    found = Run(read_data(key["dataset"], data), recipe, settings, dtype).figures()
+    shared = ("n_train", "n_test", "steps", "seconds")
     return {
         **key,
         "seed": settings.seed,
-        **{score: figures[score] for score in SCORES},
-        "n_train": fitted.rows,
-        "n_test": len(part.x_test),
-        "steps": fitted.steps,
-        "seconds": fitted.seconds,
+        **{name: found.pop(name) for name in (*SCORES, *shared)},
         "width": settings.width,
         "inducing": settings.inducing,
         "samples": settings.samples,
         "batch_size": settings.batch_size,
-        **fitted.diagnostics,
+        **{name: value for name, value in found.items() if not name.endswith("_original")},
         "dtype": dtype,
         "settings": asdict(settings),
     }

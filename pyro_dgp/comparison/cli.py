@@ -1,4 +1,4 @@
-"""The command line: ``pyro-dgp compare``, ``pyro-dgp predict`` and ``pyro-dgp methods``."""
+"""The command line: ``pyro-dgp compare``, ``predict``, ``sweep`` and ``methods``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from pyro_dgp.comparison.compare_command import add_compare
 from pyro_dgp.comparison.predict_command import add_predict
+from pyro_dgp.comparison.sweep_command import add_sweep
 
 EXIT_BAD_INPUT = 2
 
@@ -33,6 +34,7 @@ def parser() -> argparse.ArgumentParser:
     commands: Any = root.add_subparsers(required=True, metavar="COMMAND")
     add_compare(commands)
     add_predict(commands)
+    add_sweep(commands)
     methods = commands.add_parser("methods", help="list the named methods with their papers")
     methods.add_argument("--json", action="store_true", help="print the list as JSON")
     methods.set_defaults(run=_methods)

@@ -54,9 +54,10 @@ def add_compare(commands: Any) -> None:
         metavar="A,B,C",
         help="methods to run, see 'pyro-dgp methods'; none: a few",
     )
-    _add_training(add)
+    add_training(add)
+    _add_rows(add)
     _add_machine(add)
-    _add_sampling(add)
+    add_sampling(add)
     add(
         "--gap",
         metavar="NAME",
@@ -73,7 +74,7 @@ def add_compare(commands: Any) -> None:
     command.set_defaults(run=_compare)
 
 
-def _add_training(add: Any) -> None:
+def add_training(add: Any) -> None:
     """Options of the zoo's model and of training."""
     add("--layers", type=int, metavar="L", help=_with_default("layers of deep methods", "layers"))
     add("--width", type=int, metavar="W", help=_with_default("outputs of hidden layers", "width"))
@@ -87,6 +88,10 @@ def _add_training(add: Any) -> None:
     add(
         "--beta", type=float, metavar="B", help="weight of the KL in predictive losses; none: chosen on validation rows"
     )
+
+
+def _add_rows(add: Any) -> None:
+    """Options of the test rows, and of the seed."""
     add("--split", type=int, metavar="K", help=_with_default("train/test split", "split"))
     add("--seed", type=int, metavar="I", help=_with_default("of everything random", "seed"))
     add("--folds", type=int, metavar="K", help="folds of a cross-validation in the place of one split")
@@ -99,7 +104,7 @@ def _add_machine(add: Any) -> None:
     add("--threads", type=int, metavar="T", help="of torch; none: its own choice")
 
 
-def _add_sampling(add: Any) -> None:
+def add_sampling(add: Any) -> None:
     """Options of samplers."""
     add("--mcmc-points", type=int, metavar="P", help=_with_default("training rows of MCMC at most", "mcmc_points"))
     add("--mcmc-samples", type=int, metavar="K", help=_with_default("draws of a chain", "mcmc_samples"))
@@ -117,6 +122,12 @@ def _with_default(text: str, field: str) -> str:
     return text if default is None else f"{text} (default: {default})"
 
 
+def given_settings(parsed: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings that options give, by name."""
+    values = {field.name: getattr(parsed, field.name, None) for field in fields(Settings)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def _request(parsed: argparse.Namespace) -> Request:
     """Build the request from the options. Where neither data nor a model are named, the first example fills in what is not given."""
     model = None if parsed.model is None else model_from_file(parsed.model)
@@ -127,7 +138,7 @@ def _request(parsed: argparse.Namespace) -> Request:
             f"{ignored[0]} describes the library's own model, and --model brings another: write it into that model"
         )
     base = FIRST_SETTINGS if is_first else Settings()
-    given = {f.name: getattr(parsed, f.name) for f in fields(Settings) if getattr(parsed, f.name) is not None}
+    given = given_settings(parsed)
     if parsed.methods is not None:
         methods = tuple(name.strip() for name in parsed.methods.split(",") if name.strip())
     else:

@@ -145,13 +145,22 @@ def check(request: Request) -> None:
 
     :raises ImportError: if a package that every comparison needs is missing.
     """
-    require("arviz", "h5netcdf", "matplotlib", "scoringrules", extra="compare", what="a comparison")
-    _check_methods(request)
-    _check_settings(request)
+    require("arviz", "h5netcdf", "matplotlib", extra="compare", what="a comparison")
+    check_choice(request)
     if request.output is not None:
         _check_output(request.output, request.resume)
     elif request.resume:
         raise ValueError("there is nothing to resume without output=, the folder of the results")
+
+
+def check_choice(request: Request) -> None:
+    """Raise ``ValueError`` with one sentence for methods and settings that cannot be run.
+
+    :raises ImportError: if the package of the CRPS is missing.
+    """
+    require("scoringrules", extra="compare", what="a comparison")
+    _check_methods(request)
+    _check_settings(request)
 
 
 def _check_methods(request: Request) -> None:

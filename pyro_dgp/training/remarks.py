@@ -110,7 +110,7 @@ def _on_targets(
     except (ValueError, NotImplementedError):
         return  # classes, and distributions without a mean
     left = float((y - mean).square().mean() / y.var(correction=0).clamp_min(torch.finfo(y.dtype).tiny))
-    if left > 1 - max(EXPLAINED, BY_CHANCE / rows):
+    if left > 1 - max(EXPLAINED, min(0.15, BY_CHANCE / rows)):
         yield (
             f"the fit explains nothing of the targets at its training rows (root mean square error {math.sqrt(left):.2f} of their standard "
             "deviation): if there is something to be found, train longer or at a higher learning rate, start from a fit of one layer, or "

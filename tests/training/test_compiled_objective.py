@@ -4,6 +4,7 @@ import copy
 import logging
 import pickle
 import weakref
+from typing import cast
 
 import numpy as np
 import pyro
@@ -519,7 +520,7 @@ def test_parameters_of_modules_that_are_not_its_own_get_their_gradients(caplog):
     hidden = OneLayer()
     named = weakref.ref(hidden)  # a module that nothing names
     keep_parameters_local(hidden)
-    guide = Variational(lambda x, y=None: named()(x, y), InducingPoints(5), MonteCarlo(1))
+    guide = Variational(lambda x, y=None: cast(OneLayer, named())(x, y), InducingPoints(5), MonteCarlo(1))
     guide.initialize(x, y)
     compiled = Recorded(ELBO(20)(guide.model, guide))
     for _ in range(3):

@@ -1,0 +1,170 @@
+"""Sweeps: every run is a line, a file is gone on with, and what another call would mix up is refused."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from pyro_dgp import ByGuide, InducingPoints, MonteCarlo, Settings, split, sweep
+from pyro_dgp.comparison.cli import main
+from pyro_dgp.comparison.sweep import Clock
+from pyro_dgp.comparison.sweep_command import means, numbers
+from pyro_dgp.data.dataset import Dataset
+from pyro_dgp.prediction.scores import scores
+from pyro_dgp.zoo.methods import METHODS
+
+SMALL = Settings(inducing=5, epochs=2, batch_size=20, width=1, samples=2)
+
+
+def waves(name="waves", rows=40, seed=0):
+    random = np.random.RandomState(seed)
+    x = random.uniform(-1, 1, (rows, 1))
+    return Dataset(name, x, np.sin(3 * x[:, 0]) + 0.1 * random.randn(rows))
+
+
+def test_every_run_is_a_row_and_a_line(tmp_path):
+    said = []
+    rows = sweep(
+        [waves(), waves("more", seed=1)],
+        ["svgp", ("mine", ByGuide(InducingPoints(4), MonteCarlo(2)))],
+        splits=(0, 1),
+        seeds=(0, 3),
+        settings=SMALL,
+        output=tmp_path / "runs.jsonl",
+        say=said.append,
+    )
+    assert len(rows) == len(said) == 16
+    assert {(r["dataset"], r["method"], r["split"], r["seed"]) for r in rows} == {
+        (d, m, k, s) for d in ("waves", "more") for m in ("svgp", "mine") for k in (0, 1) for s in (0, 3)
+    }
+    lines = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
+    assert lines == rows
+    assert said[0].startswith("1 of 16 runs, the last ends at about ") and "waves svgp split 0 seed 0: NLL" in said[0]
+    assert said[-1].startswith("16 of 16 runs; more mine split 1 seed 3: NLL")
+    assert rows[0]["nll"] != rows[1]["nll"] and rows[0]["n_test"] == 4
+
+
+def test_a_row_has_the_scores_of_the_method():
+    (row,) = sweep([waves()], ["svgp"], splits=(2,), seeds=(5,), settings=SMALL)
+    part = split(waves(), 2)
+    settings = Settings(**(SMALL.__dict__ | {"split": 2, "seed": 5}))
+    torch.manual_seed(5)
+    model = METHODS["svgp"].architecture.build(part.x_train, settings)
+    torch.manual_seed(5)
+    inference = METHODS["svgp"].inference
+    fitted = inference.run(model, part.x_train, part.y_train, settings=settings, progress=lambda *_: None)
+    torch.manual_seed(5)
+    expected = scores(fitted.predict(part.x_test), part.y_test, part.target_scale)
+    assert {name: row[name] for name in expected} == expected
+
+
+def test_processes_have_the_rows_of_one(tmp_path):
+    run = lambda jobs: sweep([waves()], ["svgp", "dsvi"], splits=(0, 1), settings=SMALL, jobs=jobs)
+    drop = lambda rows: [{k: v for k, v in row.items() if not k.endswith("seconds")} for row in rows]
+    assert drop(run(1)) == drop(run(2))
+
+
+def test_a_file_is_gone_on_with(tmp_path, monkeypatch):
+    path, said = tmp_path / "runs.jsonl", []
+    first = sweep([waves()], ["svgp"], splits=(0, 1), settings=SMALL, output=path)
+    path.write_text(path.read_text() + '{"dataset": "waves", "method": "dsvi", "sp')  # cut off by a kill
+    rows = sweep([waves()], ["svgp", "dsvi"], splits=(0, 1), settings=SMALL, output=path, say=said.append)
+    assert [row for row in rows if row["method"] == "svgp"] == first
+    assert len(said) == 2 and all("dsvi" in line for line in said)
+    assert len(path.read_text().splitlines()) == 4
+
+
+def test_a_run_that_fails_is_a_row_and_is_made_again(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "runs.jsonl"
+    bad = waves("bad")
+    bad.y[:] = 1.0
+    said = []
+    rows = sweep([waves(), bad], ["svgp"], settings=SMALL, output=path, say=said.append)
+    assert "the target of 'bad' is constant" in rows[1]["error"] and "nll" not in rows[1]
+    assert said[-1].startswith("2 of 2 runs, 1 failed; bad svgp split 0 seed 0: failed: the target of 'bad'")
+    again = []
+    sweep([waves(), bad], ["svgp"], settings=SMALL, output=path, say=again.append)
+    assert len(again) == 1 and "bad" in again[0]
+
+
+def test_what_would_be_mixed_up_is_refused(tmp_path):
+    path = tmp_path / "runs.jsonl"
+    run = lambda **changes: sweep(
+        changes.pop("datasets", [waves()]),
+        changes.pop("methods", ["svgp"]),
+        **{"settings": SMALL, "output": path} | changes,
+    )
+    run()
+    cases = {
+        "with inducing 5, now 6": {"settings": Settings(**(SMALL.__dict__ | {"inducing": 6}))},
+        "with other data": {"datasets": [waves(seed=9)]},
+        "with other dtype": {"dtype": "float32"},
+        "two data sets are called 'waves'": {"datasets": [waves(), waves(seed=1)]},
+        "at least one data set": {"splits": ()},
+        "there is no method 'svpg'": {"methods": ["svpg"]},
+        "jobs and threads are at least 1": {"jobs": 0},
+        "there is no folder": {"output": tmp_path / "none" / "runs.jsonl"},
+    }
+    for message, changes in cases.items():
+        with pytest.raises(ValueError, match=message):
+            run(**changes)
+    path.write_text("[1, 2]\n")
+    with pytest.raises(ValueError, match="is no file of a sweep"):
+        run()
+
+
+def test_the_time_that_is_left():
+    clock = Clock(["slow", "fast", "fast", "slow", "new"], 2)
+    assert clock.left() == 0.0
+    clock.ended({"method": "slow", "total_seconds": 100.0})
+    clock.ended({"method": "fast", "total_seconds": 10.0})
+    assert clock.left() == pytest.approx((10 + 100 + 55) / 2)
+
+
+def test_the_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    np.savez("waves.npz", X=waves().x, y=waves().y)
+    command = "sweep --data waves.npz,diabetes --methods svgp --splits 0-1 --seeds 0,2 --inducing 5 --epochs 1 --output runs.jsonl"
+    assert main(command.split()) == 0
+    out = capsys.readouterr()
+    lines = out.out.splitlines()
+    assert lines[0].split() == ["data", "method", "runs", "NLL", "+-", "RMSE", "CRPS", "train", "s"]
+    assert [line.split()[:3] for line in lines[1:]] == [["waves", "svgp", "4"], ["diabetes", "svgp", "4"]]
+    assert "8 of 8 runs" in out.err
+    assert main(command.split()) == 0
+    assert not capsys.readouterr().err  # nothing is left to be run
+    assert main(["sweep", "--data", "waves.npz", "--methods", "svgp", "--splits", "0-x"]) == 2
+    assert "--splits takes numbers from 0, such as 0-4 or 0,2, not '0-x'" in capsys.readouterr().err
+    assert main(["sweep", "--data", "none.npz", "--methods", "svgp"]) == 2
+    assert "there is no file 'none.npz'" in capsys.readouterr().err
+
+
+def test_means_and_numbers():
+    rows = [{"dataset": "a", "method": "m", "nll": v, "rmse": 1.0, "crps": 1.0, "seconds": 2.0} for v in (1.0, 3.0)]
+    (row,) = means([*rows, {"dataset": "a", "method": "m", "error": "no"}])
+    assert (row["nll"], row["nll_error"], row["runs"], row["failed"]) == (2.0, 1.0, 2, 1)
+    assert numbers("0-2,5, 1", "--x") == (0, 1, 2, 5)
+
+
+@pytest.mark.slow
+def test_a_sweep_that_is_killed_goes_on(tmp_path):
+    np.savez(tmp_path / "waves.npz", X=waves().x, y=waves().y)
+    command = [sys.executable, "-m", "pyro_dgp", "sweep", "--data", "waves.npz", "--methods", "svgp", "--splits", "0-9"]
+    command += ["--inducing", "5", "--epochs", "40", "--output", "runs.jsonl"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    path, deadline = tmp_path / "runs.jsonl", time.monotonic() + 60
+    while time.monotonic() < deadline and (not path.exists() or len(path.read_text().splitlines()) < 2):
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    kept = path.read_text().splitlines()
+    assert 2 <= len(kept) < 10
+    assert subprocess.run(command, cwd=tmp_path, capture_output=True).returncode == 0
+    lines = path.read_text().splitlines()
+    assert lines[: len(kept)] == kept and len(lines) == 10
