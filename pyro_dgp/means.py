@@ -108,6 +108,21 @@ class LinearMean(Mean):
         self.weight: Any = PyroParam(torch.randn(inputs, outputs) / inputs**0.5, event_dim=2)
         self.bias: Any = PyroParam(torch.zeros(outputs), event_dim=1)
 
+    @classmethod
+    def fit(cls, x: Tensor, width: int) -> LinearMean:
+        """Build a mean of inputs ``x`` ``(N, D_in)`` that starts at the principal directions, as :meth:`Projection.fit`, and is learned.
+
+        >>> import torch
+        >>> from pyro_dgp import LinearMean
+        >>> LinearMean.fit(torch.randn(10, 2), width=2).weight.detach().tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
+        """
+        start = Projection.fit(x, width).weight
+        mean = cls(*start.shape)
+        mean.weight = start.clone()
+        mean.bias = start.new_zeros(width)
+        return mean
+
     def forward(self) -> MeanFunction:
         """Read ``weight`` and ``bias``."""
         return _Affine(self.weight, self.bias, type(self).__name__)

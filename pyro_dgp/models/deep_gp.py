@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pyro
+import torch
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
@@ -13,7 +14,7 @@ from pyro_dgp.gp import GaussianProcess
 from pyro_dgp.internal.assignment import CheckedModule
 from pyro_dgp.kernels import RBF, ArcCosine, Kernel, Linear, Matern12, Matern32, Matern52, RationalQuadratic
 from pyro_dgp.likelihoods import Gaussian, Likelihood
-from pyro_dgp.means import Projection
+from pyro_dgp.means import Mean, Projection
 from pyro_dgp.models.standardizer import Standardizer
 
 #: Kernels by name, as the command line offers them. Each is built for a number of inputs and a number of outputs or ``None``.
@@ -31,7 +32,7 @@ KERNELS: dict[str, Callable[[int, int | None], Kernel]] = {
 class DeepGP(CheckedModule):
     """A chain of ``layers - 1`` hidden GPs with ``width`` outputs each, and one GP on top.
 
-    The hidden GPs have the fixed linear means of [DSVI] 3.12. The sites are ``h1, h2, ...``, function values
+    The hidden GPs have linear means, by default the fixed ones of [DSVI] 3.12. The sites are ``h1, h2, ...``, function values
     ``(N, width)`` of the hidden layers, and ``y``. One layer is a plain GP.
 
     :param x: training inputs ``(N, D)``: only their number of dimensions and principal directions are used.
@@ -41,6 +42,8 @@ class DeepGP(CheckedModule):
     :param likelihood: observation model; Gaussian with ``outputs`` outputs if not given.
     :param outputs: number of functions of the top layer.
     :param per_output: whether each output of a hidden layer has a kernel of its own ([DSPP]) or all share one ([DSVI]).
+    :param mean: function from the inputs of a hidden layer ``(N, D)`` and its width to its mean: ``Projection.fit`` is fixed,
+        ``LinearMean.fit`` starts there and is learned, which many inputs of which few matter need.
     :param standardizer: ``Standardizer.fit(x, y)`` for inputs and targets in their own units, in which predictions are then; without,
         standardise both before training.
 
@@ -62,6 +65,7 @@ class DeepGP(CheckedModule):
         likelihood: Likelihood | None = None,
         outputs: int = 1,
         per_output: bool = False,
+        mean: Callable[[Tensor, int], Mean] = Projection.fit,
         standardizer: Standardizer | None = None,
     ) -> None:
         super().__init__()
@@ -70,10 +74,10 @@ class DeepGP(CheckedModule):
         self.standardizer = standardizer
         hidden, inputs = [], self._standardised(x)
         for _ in range(layers - 1):
-            mean = Projection.fit(inputs, width)
             choice = KERNELS[kernel](inputs.shape[-1], width if per_output else None)
-            hidden.append(GaussianProcess(choice, mean, width))
-            inputs = inputs @ mean.weight
+            hidden.append(GaussianProcess(choice, mean(inputs, width), width))
+            with torch.no_grad():  # read as it stands: a call would put its parameters into Pyro's store
+                inputs = hidden[-1].mean.forward()(inputs).expand(-1, width)
         self.hidden = PyroModule[nn.ModuleList](hidden)
         self.top = GaussianProcess(KERNELS[kernel](inputs.shape[-1], None), num_outputs=outputs)
         likelihood = Gaussian(outputs) if likelihood is None else likelihood

@@ -1,0 +1,48 @@
+"""The means of the hidden layers of DeepGP."""
+
+import pyro
+import pytest
+import torch
+from pyro.infer import SVI
+from pyro.optim import Adam
+
+from pyro_dgp import ELBO, DeepGP, InducingPoints, LinearMean, MonteCarlo, Projection, Variational, fit
+from pyro_dgp.means import Zero
+
+
+def inputs(rows=30, columns=6):
+    return torch.randn(rows, columns) @ torch.randn(columns, columns)
+
+
+@pytest.mark.parametrize("width", [3, 6, 8])
+def test_a_learned_mean_starts_at_the_fixed_one_in_every_layer(width):
+    torch.manual_seed(0)
+    x = inputs()
+    fixed = DeepGP(x, layers=3, width=width)
+    learned = DeepGP(x, layers=3, width=width, mean=LinearMean.fit)
+    for one, other in zip(fixed.hidden, learned.hidden, strict=True):
+        assert isinstance(one.mean, Projection) and isinstance(other.mean, LinearMean)
+        torch.testing.assert_close(other.mean.weight, one.mean.weight)
+    assert not pyro.get_param_store().keys()
+    assert {"hidden.0.mean.weight_unconstrained", "hidden.1.mean.bias_unconstrained"} <= set(learned.state_dict())
+
+
+def test_it_is_trained_and_a_fixed_one_is_not():
+    torch.manual_seed(0)
+    x = inputs()
+    y = x[:, 5] / x[:, 5].std()
+    model = DeepGP(x, width=2, mean=LinearMean.fit, per_output=True)
+    guide = Variational(model, InducingPoints(10, per_output=True), MonteCarlo(3))
+    guide.initialize(x, y)
+    before = model.hidden[0].mean.weight.detach().clone()
+    fit(ELBO(30)(model, guide), x, y, steps=30)
+    assert (model.hidden[0].mean.weight - before).abs().max() > 0.01
+    assert guide.processes.h1.inducing_points.shape == (2, 10, 6)
+    pyro.clear_param_store()
+    SVI(model, guide, Adam({"lr": 0.01}), ELBO(30)).step(x, y)
+
+
+def test_a_zero_mean_carries_zeros():
+    x = inputs()
+    model = DeepGP(x, layers=3, width=2, mean=lambda x, width: Zero())
+    assert model(x).shape == (30,)
