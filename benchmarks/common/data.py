@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+from benchmarks.common.planted import PLANTED
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.named import load_default
 from pyro_dgp.data.reading import load
@@ -26,5 +27,7 @@ def require_data(arguments: argparse.Namespace) -> None:
 
 
 def read_data(name: str, folder: Path | None) -> Dataset:
-    """Read ``NAME.npz`` of the folder; without a folder, the data that an installed dependency ships."""
+    """Read a planted data set, or ``NAME.npz`` of the folder; without a folder, the data that an installed dependency ships."""
+    if name in PLANTED:
+        return PLANTED[name]()
     return load_default() if folder is None else load(folder / f"{name}.npz")

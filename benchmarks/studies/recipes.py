@@ -1,0 +1,102 @@
+"""Recipes of one and two layers: means of hidden layers, kernels and points per output, learning rates.
+
+``python -m benchmarks.studies.recipes one|two --data FOLDER [--out FILE] [--dtype float32] [--table]``
+
+All have the zoo's other settings. Two data sets are planted: 32 inputs, of which three or four matter. Makes the runs that FILE (one JSON line a run)
+lacks and prints the table, the ranks, and the paired differences of NLL from the zoo's recipe.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.common.experiments import Experiment, main
+from pyro_dgp import DeepGP, InducingPoints, LinearMean
+from pyro_dgp.zoo.architecture import Architecture
+from pyro_dgp.zoo.by_guide import ByGuide
+from pyro_dgp.zoo.methods import METHODS, Method
+from pyro_dgp.zoo.recipes import elbo, inducing_points, monte_carlo
+from pyro_dgp.zoo.settings import Settings
+
+
+def learned(x: Tensor, settings: Settings) -> DeepGP:
+    """Hidden means that start at the projection and are learned."""
+    return DeepGP(x, settings.layers, settings.width, kernel=settings.kernel, mean=LinearMean.fit).to(x)
+
+
+def learned_per_output(x: Tensor, settings: Settings) -> DeepGP:
+    """The same with a kernel for each output."""
+    return DeepGP(x, settings.layers, settings.width, kernel=settings.kernel, mean=LinearMean.fit, per_output=True).to(
+        x
+    )
+
+
+def points_per_output(settings: Settings) -> InducingPoints:
+    """Inducing points for each output."""
+    return InducingPoints(settings.inducing, per_output=True)
+
+
+def fast_kernels(objective: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
+    """Adam with four times the learning rate for kernels."""
+    named = dict(objective.named_parameters())
+    kernels = [value for name, value in named.items() if ".kernel." in name]
+    others = [value for name, value in named.items() if ".kernel." not in name]
+    groups = [{"params": others, "lr": learning_rate}, {"params": kernels, "lr": 4 * learning_rate}]
+    return torch.optim.Adam(groups, fused=True)
+
+
+def _method(name: str, base: str, inference: ByGuide, architecture: Architecture | None = None) -> Method:
+    zoo = METHODS[base]
+    return Method(name, zoo.summary, zoo.paper, architecture or zoo.architecture, inference)
+
+
+LEARNED, LEARNED_PER_OUTPUT = Architecture(learned, is_deep=True), Architecture(learned_per_output, is_deep=True)
+PLAIN, PER_OUTPUT = ByGuide(inducing_points, monte_carlo, elbo), ByGuide(points_per_output, monte_carlo, elbo)
+FAST_KERNELS = ByGuide(inducing_points, monte_carlo, elbo, optimizer=fast_kernels)
+RECIPES = {
+    method.name: method
+    for method in (
+        _method("svgp", "svgp", PLAIN),
+        _method("svgp-0.05", "svgp", PLAIN),
+        _method("svgp-fast-kernels", "svgp", FAST_KERNELS),
+        _method("dsvi", "dsvi", PLAIN),
+        _method("dsvi-learned", "dsvi", PLAIN, LEARNED),
+        _method("dsvi-learned-per-output", "dsvi", PER_OUTPUT, LEARNED_PER_OUTPUT),
+        _method("dsvi-learned-per-output-0.05", "dsvi", PER_OUTPUT, LEARNED_PER_OUTPUT),
+    )
+}
+FAST = Settings(learning_rate=0.05)
+SETTINGS = {name: FAST if name.endswith("0.05") else Settings() for name in RECIPES}
+#: Sets that choices are made on, with the number of splits.
+SPLITS = {
+    "product-of-few": 2,
+    "sum-of-few": 2,
+    "concrete": 2,
+    "energy": 2,
+    "kin8nm": 2,
+    "power": 2,
+    "wine_red": 2,
+    "boston": 2,
+    "protein": 1,
+}
+
+
+def _experiment(base: str) -> Experiment:
+    methods = {name: settings for name, settings in SETTINGS.items() if name.startswith(base)}
+    return Experiment(
+        methods,
+        SPLITS,
+        keep_beta=False,
+        differences=tuple((name, base) for name in methods if name != base),
+        recipes=RECIPES,
+    )
+
+
+EXPERIMENTS = {"one": _experiment("svgp"), "two": _experiment("dsvi")}
+
+
+if __name__ == "__main__":
+    main(EXPERIMENTS, __doc__ or "", Path("results/recipes.jsonl"))
