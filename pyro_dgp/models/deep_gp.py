@@ -17,7 +17,8 @@ from pyro_dgp.likelihoods import Gaussian, Likelihood
 from pyro_dgp.means import Mean, Projection
 from pyro_dgp.models.standardizer import Standardizer
 
-#: Kernels by name, as the command line offers them. Each is built for a number of inputs and a number of outputs or ``None``.
+#: Kernels by name, as the command line offers them. Each is built for a number of inputs and a number of outputs or ``None``. It has a
+#: lengthscale or weight for each input; an isotropic one has one lengthscale for all.
 KERNELS: dict[str, Callable[[int, int | None], Kernel]] = {
     "rbf": lambda ard, outputs: RBF(ard, outputs, lengthscale=ard**0.5),
     "matern12": lambda ard, outputs: Matern12(ard, outputs, lengthscale=ard**0.5),
@@ -26,6 +27,11 @@ KERNELS: dict[str, Callable[[int, int | None], Kernel]] = {
     "rational-quadratic": lambda ard, outputs: RationalQuadratic(ard, outputs, lengthscale=ard**0.5),
     "linear": lambda ard, outputs: Linear(ard, outputs),
     "arc-cosine": lambda ard, outputs: ArcCosine(1, ard, outputs),
+    "rbf-isotropic": lambda ard, outputs: RBF(None, outputs, lengthscale=ard**0.5),
+    "matern12-isotropic": lambda ard, outputs: Matern12(None, outputs, lengthscale=ard**0.5),
+    "matern32-isotropic": lambda ard, outputs: Matern32(None, outputs, lengthscale=ard**0.5),
+    "matern52-isotropic": lambda ard, outputs: Matern52(None, outputs, lengthscale=ard**0.5),
+    "rational-quadratic-isotropic": lambda ard, outputs: RationalQuadratic(None, outputs, lengthscale=ard**0.5),
 }
 
 
@@ -38,7 +44,8 @@ class DeepGP(CheckedModule):
     :param x: training inputs ``(N, D)``: only their number of dimensions and principal directions are used.
     :param layers: number of GPs in the chain, 1 or more.
     :param width: outputs of each hidden layer.
-    :param kernel: a name of :data:`KERNELS`. Every kernel has a lengthscale or weight for each of its inputs.
+    :param kernel: a name of :data:`KERNELS`: ``rbf``, ``matern52`` and so on with a lengthscale for each input, ``matern52-isotropic`` with
+        one for all.
     :param likelihood: observation model; Gaussian with ``outputs`` outputs if not given.
     :param outputs: number of functions of the top layer.
     :param per_output: whether each output of a hidden layer has a kernel of its own ([DSPP]) or all share one ([DSVI]).

@@ -8,6 +8,7 @@ from pyro.optim import Adam
 
 from pyro_dgp import ELBO, DeepGP, InducingPoints, LinearMean, MonteCarlo, Projection, Variational, fit
 from pyro_dgp.means import Zero
+from pyro_dgp.models.deep_gp import KERNELS
 
 
 def inputs(rows=30, columns=6):
@@ -46,3 +47,14 @@ def test_a_zero_mean_carries_zeros():
     x = inputs()
     model = DeepGP(x, layers=3, width=2, mean=lambda x, width: Zero())
     assert model(x).shape == (30,)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_by_name(name):
+    x = inputs(columns=4)
+    model = DeepGP(x, layers=2, width=3, kernel=name, per_output=True)
+    assert model(x).shape == (30,)
+    lengthscale = getattr(model.hidden[0].kernel, "lengthscale", None)
+    if lengthscale is not None:
+        assert lengthscale.shape == ((3,) if name.endswith("isotropic") else (3, 4))
+        torch.testing.assert_close(lengthscale, torch.full_like(lengthscale, 2.0))
