@@ -84,6 +84,7 @@ def add_training(add: Any) -> None:
     add("--kernel", metavar="NAME", help=_with_default("kernel of every layer", "kernel"))
     add("--batch-size", type=int, metavar="B", help=_with_default("rows of a training step", "batch_size"))
     add("--epochs", type=int, metavar="E", help=_with_default("passes over the data; none: about 2000 steps", "epochs"))
+    add("--minutes", type=float, metavar="T", help="time of one fit of a variational method, in the place of --epochs")
     add("--learning-rate", type=float, metavar="R", help=_with_default("of Adam", "learning_rate"))
     add(
         "--beta", type=float, metavar="B", help="weight of the KL in predictive losses; none: chosen on validation rows"
@@ -139,6 +140,8 @@ def _request(parsed: argparse.Namespace) -> Request:
         )
     base = FIRST_SETTINGS if is_first else Settings()
     given = given_settings(parsed)
+    if parsed.minutes is not None:
+        base = replace(base, epochs=None)
     if parsed.methods is not None:
         methods = tuple(name.strip() for name in parsed.methods.split(",") if name.strip())
     else:

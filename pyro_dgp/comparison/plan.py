@@ -71,7 +71,9 @@ class Plan:
         """Sentences to be said before a method starts."""
         meets_own = self.request.model is not None or is_made_by_hand(method)
         own = method.inference.remarks_on(self.anatomy) if meets_own and self.anatomy is not None else []
-        return [*method.architecture.remarks(), *method.inference.remarks(self.settings), *own]
+        timed = self.settings.minutes is not None and not method.inference.keeps_time
+        said = ["it has a number of steps or draws of its own, and takes no --minutes"] if timed else []
+        return [*method.architecture.remarks(), *method.inference.remarks(self.settings), *own, *said]
 
 
 def plan_of(request: Request, dataset: Dataset, *, finished: Sequence[Row], say: Say) -> Plan:

@@ -204,6 +204,10 @@ def _check_settings(request: Request) -> None:
         value = getattr(settings, name)
         if value is not None and not value >= least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
+    if settings.minutes is not None and not 0 < settings.minutes < float("inf"):
+        raise ValueError(f"minutes must be a positive number, got {settings.minutes}")
+    if settings.minutes is not None and settings.epochs is not None:
+        raise ValueError("the length of training is given twice: say epochs or minutes")
     if settings.seed >= 2**31:
         raise ValueError(f"seed must be below 2**31, got {settings.seed}")
     if not 0 < settings.learning_rate < float("inf"):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Protocol, runtime_checkable
+from statistics import median
+from typing import ClassVar, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
 from pyro_dgp.guides.variational import Variational
@@ -26,6 +30,10 @@ from pyro_dgp.zoo.settings import Settings
 
 #: One family for all Gaussian processes, one for each by name, or one for the first layer and one for those above.
 Families = ProcessFamily | Mapping[str, ProcessFamily] | ByLayer
+
+
+#: Steps that are timed where a fit is given minutes, and the share of the time that is planned for.
+_TIMED_STEPS, _SHARE_OF_TIME = 20, 0.9
 
 
 @runtime_checkable
@@ -56,13 +64,15 @@ class ByGuide(Inference):
     _: KW_ONLY
     optimizer: OptimizerRecipe = adam
 
+    keeps_time: ClassVar[bool] = True
+
     def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""
         start = time.perf_counter()
         site = anatomy_of(model, x, y).response
         guide = self.guide(model, x, settings)
         guide.initialize(x, y)
-        steps = settings.steps(len(x), settings.batch_size)
+        steps = self._steps(guide, x, y, settings=settings, start=start)
         loss = self.made_loss(settings, len(x))
         result = fit(
             loss(model, guide),
@@ -82,6 +92,33 @@ class ByGuide(Inference):
             result.trained.remarks(result.losses, site) if result.trained else [],
         )
         return Fitted(predictor, len(x), steps, seconds=seconds, diagnostics=figures, remarks=remarks)
+
+    def _steps(self, guide: Variational, x: Tensor, y: Tensor, *, settings: Settings, start: float) -> int:
+        """Return the number of steps: those of the settings, or as many as the time allows, by that of a few on a copy.
+
+        :param start: when the fit began.
+        """
+        if settings.minutes is None:
+            return settings.steps(len(x), settings.batch_size)
+        trial, times = copy.deepcopy(guide), [time.perf_counter()]
+        with torch.random.fork_rng():
+            if not trial.is_initialized:
+                trial.initialize(x, y)
+            fit(
+                self.made_loss(settings, len(x))(trial.model, trial),
+                x,
+                y,
+                steps=_TIMED_STEPS,
+                batch_size=settings.batch_size,
+                callback=lambda *_: times.append(time.perf_counter()),
+            )
+        a_step = median(after - before for before, after in itertools.pairwise(times[1:]))
+        left = _SHARE_OF_TIME * 60 * settings.minutes - (time.perf_counter() - start)
+        return max(1, int(left / (a_step * self._cost(settings))))
+
+    def _cost(self, settings: Settings) -> float:
+        """Return how many steps it makes for each step of a full run."""
+        return 1.0
 
     def restore(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, saved: Saved) -> GuidePredictor:
         """See :class:`Inference`."""
@@ -170,7 +207,7 @@ class ByValidatedGuide(ByGuide):
             lambda beta, rows: self.made_loss(replace(settings, beta=beta), rows),
             x,
             y,
-            steps=settings.steps(len(x), settings.batch_size),
+            steps=self._steps(guide, x, y, settings=settings, start=start),
             batch_size=settings.batch_size,
             learning_rate=settings.learning_rate,
             seed=settings.seed,
@@ -197,6 +234,11 @@ class ByValidatedGuide(ByGuide):
             f"holds out {self.validation.share:.0%} of the training rows for validation: "
             f"{beta if self.searches else ''}best checkpoint{self._lengths()}",
         ]
+
+    def _cost(self, settings: Settings) -> float:
+        """Return how many steps the search and all runs make for each step of a full run."""
+        searched = self.searches and settings.beta is None
+        return (len(self.validation.betas) * self.validation.search if searched else 0.0) + sum(self.validation.runs)
 
     def _lengths(self) -> str:
         shares = [f"{share:.0%}" for share in self.validation.runs]

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor, nn
@@ -45,7 +46,12 @@ class Fitted:
 
 
 class Inference(ABC):
-    """A way to fit a model that is called as ``model(x, y)``, and as ``model(x)`` for prediction."""
+    """A way to fit a model that is called as ``model(x, y)``, and as ``model(x)`` for prediction.
+
+    :cvar keeps_time: whether it trains for ``settings.minutes`` where these are given.
+    """
+
+    keeps_time: ClassVar[bool] = False
 
     @abstractmethod
     def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:

@@ -15,7 +15,8 @@ DEFAULT_STEPS = 2000
 class Settings:
     """What a user can set for every method; a method reads what concerns it.
 
-    ``epochs=None`` means as many passes as make about 2000 steps. ``beta`` weighs the KL of predictive losses; ``None`` has
+    ``epochs=None`` means as many passes as make about 2000 steps; ``minutes`` is the time that one fit of a variational method may take, in
+    their place. ``beta`` weighs the KL of predictive losses; ``None`` has
     it chosen on validation rows. ``split`` is the number of the train/test split, and the seed of the validation rows.
     ``row_inducing`` is M of amortised methods, inducing points of each row in the first layer; layers above have half.
     """
@@ -28,6 +29,7 @@ class Settings:
     kernel: str = "matern52"
     batch_size: int = 100
     epochs: int | None = None
+    minutes: float | None = None
     learning_rate: float = 0.02
     beta: float | None = None
     split: int = 0

@@ -276,6 +276,8 @@ def bad_inputs(folder):
         "there is no kernel 'rbff'": ["--kernel", "rbff"],
         "layers must be at least 1": ["--layers", "0"],
         "epochs must be at least 1": ["--epochs", "-3"],
+        "minutes must be a positive number": ["--minutes", "-1"],
+        "given twice: say epochs or minutes": ["--minutes", "1", "--epochs", "3"],
         "learning_rate must be a positive number": ["--learning-rate", "nan"],
         "beta must be at least 0": ["--beta", "nan"],
         "threads must be at least 1": ["--threads", "0"],

@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import pickle
+import time
 from dataclasses import replace
 
 import pyro
@@ -161,3 +162,38 @@ def test_chains_are_judged_by_their_density_and_the_function_values_at_the_data(
     assert fitted.diagnostics["r_hat_max"] == pytest.approx(expected["r_hat_max"], rel=1e-4)
     assert fitted.diagnostics["ess_min"] == pytest.approx(expected["ess_min"], rel=1e-4)
     assert fitted.diagnostics["ess_min"] != pytest.approx(convergence(fitted.draws, None)["ess_min"], rel=1e-2)
+
+
+@pytest.mark.parametrize("name", ["svgp", "ppgpr"])
+def test_a_method_trains_for_the_minutes_that_it_is_given(name):
+    x, y = regression(200)
+    method, most = METHODS[name], 0.1
+    settings = Settings(inducing=20, samples=2, batch_size=50, minutes=most)
+    torch.manual_seed(0)
+    model = method.architecture.build(x, settings)
+    start = time.perf_counter()
+    fitted = method.inference.run(model, x, y, settings=settings, progress=quiet)
+    seconds = time.perf_counter() - start
+    assert 0.25 * 60 * most < seconds < 3 * 60 * most  # other programs may take their share of the machine
+    assert fitted.steps > 100 and method.inference.keeps_time
+    assert not METHODS["nuts"].inference.keeps_time and not METHODS["exact-gp"].inference.keeps_time
+
+
+def test_timing_a_fit_leaves_it_as_it_was():
+    x, y = regression(30)
+    inference = METHODS["svgp"].inference
+    model = METHODS["svgp"].architecture.build(x, TOY)
+    guide = inference.guide(model, x, TOY)
+    guide.initialize(x, y)
+    both = torch.nn.ModuleList([guide, model])
+    before = {name: value.clone() for name, value in both.named_parameters()}
+    torch.manual_seed(3)
+    timed = replace(TOY, epochs=None, minutes=1.0)
+    assert inference._steps(guide, x, y, settings=timed, start=time.perf_counter()) > 100
+    after = dict(both.named_parameters())
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+    drawn = torch.rand(())
+    torch.manual_seed(3)
+    assert drawn == torch.rand(())
+    validated = METHODS["dspp"].inference
+    assert validated._cost(Settings()) == 2.0 and validated._cost(Settings(beta=1.0)) == 1.0
