@@ -18,7 +18,6 @@ from pyro_dgp.comparison.fingerprint import fingerprint
 from pyro_dgp.comparison.request import Named, Request, check_choice, is_made_by_hand
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.splitting import split
-from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.prediction.rescaled import default_dtype
 from pyro_dgp.prediction.scores import scores
 from pyro_dgp.zoo.methods import Method
@@ -64,8 +63,8 @@ class Run:
         start = time.perf_counter()
         try:
             figures = self.figures()
-        except (ValueError, TypeError, NotImplementedError, ImportError, NotPositiveDefiniteError) as error:
-            figures = {"error": str(error)}
+        except Exception as error:  # whatever it is, the other runs of the sweep go on
+            figures = {"error": f"{type(error).__name__}: {error}"}
         return {**self.key, **figures, "total_seconds": time.perf_counter() - start, **self.config}
 
     def figures(self) -> Row:

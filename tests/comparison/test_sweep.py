@@ -87,7 +87,9 @@ def test_a_run_that_fails_is_a_row_and_is_made_again(tmp_path, monkeypatch, caps
     said = []
     rows = sweep([waves(), bad], ["svgp"], settings=SMALL, output=path, say=said.append)
     assert "the target of 'bad' is constant" in rows[1]["error"] and "nll" not in rows[1]
-    assert said[-1].startswith("2 of 2 runs, 1 failed; bad svgp split 0 seed 0: failed: the target of 'bad'")
+    assert said[-1].startswith(
+        "2 of 2 runs, 1 failed; bad svgp split 0 seed 0: failed: ValueError: the target of 'bad'"
+    )
     again = []
     sweep([waves(), bad], ["svgp"], settings=SMALL, output=path, say=again.append)
     assert len(again) == 1 and "bad" in again[0]

@@ -1,0 +1,188 @@
+"""What a user would take in the place of a Gaussian process: a deep ensemble, a mean-field network, gradient boosting with quantiles.
+
+Each is an inference that makes a model of its own, so that ``sweep`` and ``compare`` run and score it as they do the named methods:
+``sweep(datasets, ["svgp", ("ensemble", DeepEnsemble())])``.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import pyro
+import torch
+from pyro import distributions as dist
+from pyro.infer import Predictive, Trace_ELBO
+from pyro.infer.autoguide import AutoDiagonalNormal
+from pyro.nn import PyroModule, PyroSample
+from torch import Tensor, nn
+
+from pyro_dgp import Fitted, Inference, Mixture, Prediction, Settings, module_local_parameters
+from pyro_dgp.internal.progress import Progress
+from pyro_dgp.training.loop import batches, decay
+
+
+def _mixture_of_normals(mean: Tensor, sd: Tensor) -> Prediction:
+    """Prediction whose components ``(S, N)`` have equal weights."""
+    weights = mean.new_full((len(mean),), -math.log(len(mean)))
+
+    def evaluate(rows: slice) -> Mixture:
+        return Mixture(dist.Normal(mean[:, rows], sd[:, rows], validate_args=False), weights)
+
+    return Prediction(evaluate, mean.shape[1])
+
+
+class _Network(nn.Module):
+    """Two hidden layers of rectifiers; mean and standard deviation of y, ``(N, 2)``."""
+
+    def __init__(self, inputs: int, hidden: int, like: Tensor) -> None:
+        super().__init__()
+        layers = [nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, 2)]
+        self.layers = nn.Sequential(*layers).to(like)
+
+    def forward(self, x: Tensor) -> dist.Normal:
+        mean, raw = self.layers(x).unbind(-1)
+        return dist.Normal(mean, nn.functional.softplus(raw) + 1e-3, validate_args=False)
+
+
+@dataclass(frozen=True)
+class DeepEnsemble(Inference):
+    """Networks with a mean and a variance each, trained from different starts by their likelihood (Lakshminarayanan et al. 2017).
+
+    :param members: number of networks, each trained for the steps of the settings.
+    :param hidden: width of both hidden layers.
+    :param weight_decay: of AdamW.
+    """
+
+    members: int = 5
+    hidden: int = 50
+    weight_decay: float = 1e-2
+
+    def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
+        """See :class:`Inference`."""
+        start, steps = time.perf_counter(), settings.steps(len(x), settings.batch_size)
+        networks = [_Network(x.shape[-1], self.hidden, x) for _ in range(self.members)]
+        for number, network in enumerate(networks):
+            optimizer = torch.optim.AdamW(network.parameters(), lr=5e-3, weight_decay=self.weight_decay)
+            schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: decay(step / steps))
+            rows = batches(len(x), settings.batch_size, settings.seed + number)
+            for step in range(steps):
+                index = next(rows)
+                optimizer.zero_grad()
+                loss = -network(x[index]).log_prob(y[index]).mean()
+                loss.backward()
+                optimizer.step()
+                schedule.step()
+                progress(number * steps + step + 1, steps * self.members, {"loss": float(loss.detach())})
+
+        @torch.no_grad()
+        def predict(new: Tensor) -> Prediction:
+            normals = [network(new) for network in networks]
+            return _mixture_of_normals(torch.stack([n.loc for n in normals]), torch.stack([n.scale for n in normals]))
+
+        return Fitted(predict, len(x), steps * self.members, seconds=time.perf_counter() - start)
+
+
+class _BayesianNetwork(PyroModule):
+    """One hidden layer of rectifiers with standard normal weights, and a noise variance with a prior."""
+
+    def __init__(self, inputs: int, hidden: int, like: Tensor) -> None:
+        super().__init__()
+
+        def prior(*shape: int, scale: float = 1.0) -> PyroSample:
+            return PyroSample(dist.Normal(like.new_zeros(()), scale).expand(shape).to_event(len(shape)))
+
+        self.first, self.bias = prior(inputs, hidden, scale=inputs**-0.5), prior(hidden)
+        self.second, self.offset = prior(hidden, 1, scale=hidden**-0.5), prior(1)
+        self.noise = PyroSample(dist.LogNormal(like.new_tensor(-1.5), 1.0))
+
+    def forward(self, x: Tensor, y: Tensor | None = None, rows: int | None = None) -> Tensor:
+        hidden = torch.relu(x @ self.first + self.bias.unsqueeze(-2))
+        mean = (hidden @ self.second + self.offset.unsqueeze(-2)).squeeze(-1)
+        with pyro.poutine.scale(scale=(rows or x.shape[-2]) / x.shape[-2]):
+            pyro.sample("y", dist.Normal(mean, self.noise.unsqueeze(-1)).to_event(1), obs=y)
+        return pyro.deterministic("mean", mean)
+
+
+@dataclass(frozen=True)
+class MeanFieldNetwork(Inference):
+    """A Bayesian network by mean-field variational inference, in plain Pyro.
+
+    :param hidden: width of the hidden layer.
+    :param draws: draws of the weights in predictions.
+    """
+
+    hidden: int = 50
+    draws: int = 100
+
+    def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
+        """See :class:`Inference`."""
+        start, steps = time.perf_counter(), settings.steps(len(x), settings.batch_size)
+        with module_local_parameters():
+            network = _BayesianNetwork(x.shape[-1], self.hidden, x)
+            guide = AutoDiagonalNormal(network, init_scale=0.03)
+            guide(x[:2], y[:2], len(x))
+            optimizer = torch.optim.Adam(guide.parameters(), lr=0.01)
+            schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: decay(step / steps))
+            rows, elbo = batches(len(x), settings.batch_size, settings.seed), Trace_ELBO()
+            for step in range(steps):
+                index = next(rows)
+                optimizer.zero_grad()
+                loss = elbo.differentiable_loss(network, guide, x[index], y[index], len(x)) / len(x)
+                loss.backward()
+                optimizer.step()
+                schedule.step()
+                progress(step + 1, steps, {"loss": float(loss.detach())})
+
+        def predict(new: Tensor) -> Prediction:
+            with module_local_parameters(), torch.no_grad():
+                drawn = Predictive(network, guide=guide, num_samples=self.draws, return_sites=("mean", "noise"))(new)
+            mean, noise = drawn["mean"].reshape(self.draws, -1), drawn["noise"].reshape(self.draws, 1)
+            return _mixture_of_normals(mean, noise.expand_as(mean))
+
+        return Fitted(predict, len(x), steps, seconds=time.perf_counter() - start)
+
+
+@dataclass(frozen=True)
+class QuantileBoosting(Inference):
+    """Gradient boosting of quantiles by scikit-learn, one booster for each level ``(k + 1/2) / K``.
+
+    The density is a mixture of K normals, one at each quantile (sorted, so that none cross). They are as wide as the gap between the
+    neighbours, and at least as the rule of Silverman (1986, Eq. 3.31) says of K points with the interquartile range of the row.
+
+    :param levels: K.
+    """
+
+    levels: int = 20
+
+    def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
+        """See :class:`Inference`."""
+        from sklearn.ensemble import HistGradientBoostingRegressor
+
+        start, inputs, targets = time.perf_counter(), x.cpu().numpy(), y.cpu().numpy()
+        boosters = []
+        for k in range(self.levels):
+            booster = HistGradientBoostingRegressor(
+                loss="quantile", quantile=(k + 0.5) / self.levels, early_stopping=True, random_state=settings.seed
+            )
+            boosters.append(booster.fit(inputs, targets))
+            progress(k + 1, self.levels, {})
+
+        def predict(new: Tensor) -> Prediction:
+            found = np.sort(np.stack([booster.predict(new.cpu().numpy()) for booster in boosters]), 0)
+            mean = torch.as_tensor(found).to(new)
+            gaps = torch.cat([mean[1:2] - mean[:1], 0.5 * (mean[2:] - mean[:-2]), mean[-1:] - mean[-2:-1]])
+            low, high = mean.quantile(0.25, 0), mean.quantile(0.75, 0)
+            least = 0.9 * (high - low) / 1.34 * self.levels**-0.2
+            return _mixture_of_normals(mean, torch.maximum(gaps, least).clamp_min(0.01))
+
+        return Fitted(predict, len(x), self.levels, seconds=time.perf_counter() - start)
+
+
+BASELINES: dict[str, Inference] = {
+    "ensemble": DeepEnsemble(),
+    "mean-field-network": MeanFieldNetwork(),
+    "quantile-boosting": QuantileBoosting(),
+}
