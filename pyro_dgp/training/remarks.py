@@ -20,8 +20,9 @@ from pyro_dgp.prediction.predict import predict
 
 #: Training rows that are looked at, at most.
 MOST_ROWS = 500
-#: Share of the variance of the targets below which a fit explains nothing; of N rows as few numbers explain a share by chance.
-EXPLAINED, BY_CHANCE = 0.02, 20
+#: Share of the variance of the targets below which a fit explains nothing. Of N rows M inducing points explain some M / N by chance: twice
+#: that share is nothing too, if it is not above the second number.
+EXPLAINED, BY_CHANCE = 0.02, 0.1
 #: Spread of a hidden layer below which it is flat, and share of its spread below which it is its mean.
 FLAT = 0.01
 #: Change of the logarithm of a lengthscale, or of what stands in its place, below which it stands still.
@@ -99,18 +100,41 @@ def _some_rows(guide: Variational, x: Tensor, y: Tensor, arguments: Mapping[str,
     return RowArguments((x, y), arguments, groups=guide.groups)[number]
 
 
+@torch.no_grad()
+def explains_nothing(guide: Variational, x: Tensor, y: Tensor, *, site: str | None = None, **arguments: Any) -> bool:
+    """Tell whether a fit is no closer to the targets at its training rows than their mean."""
+    (x_seen, y_seen), named = _some_rows(guide, x, y, arguments)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        left = _share_left(guide, x_seen, y_seen, site, named)
+    return left is not None and left > _most_left(guide, x.shape[-2])
+
+
+def _share_left(
+    guide: Variational, x: Tensor, y: Tensor, site: str | None, arguments: Mapping[str, Any]
+) -> float | None:
+    """Return the share of the variance of the targets that a fit leaves; nothing for classes."""
+    if not y.is_floating_point():
+        return None
+    try:
+        mean = predict(guide, x, site=site, **arguments).mean
+    except (ValueError, NotImplementedError):
+        return None  # classes, and distributions without a mean
+    return float((y - mean).square().mean() / y.var(correction=0).clamp_min(torch.finfo(y.dtype).tiny))
+
+
+def _most_left(guide: Variational, rows: int) -> float:
+    sizes = [
+        process.whitened_mean.shape[-1] for process in guide.processes.children() if hasattr(process, "whitened_mean")
+    ]
+    return 1 - max(EXPLAINED, min(BY_CHANCE, 2 * max(sizes, default=10) / rows))
+
+
 def _on_targets(
     guide: Variational, x: Tensor, y: Tensor, *, rows: int, site: str | None, arguments: Mapping[str, Any]
 ) -> Iterator[str]:
-    if not y.is_floating_point():
-        return
-    prediction = predict(guide, x, site=site, **arguments)
-    try:
-        mean = prediction.mean
-    except (ValueError, NotImplementedError):
-        return  # classes, and distributions without a mean
-    left = float((y - mean).square().mean() / y.var(correction=0).clamp_min(torch.finfo(y.dtype).tiny))
-    if left > 1 - max(EXPLAINED, min(0.15, BY_CHANCE / rows)):
+    left = _share_left(guide, x, y, site, arguments)
+    if left is not None and left > _most_left(guide, rows):
         yield (
             f"the fit explains nothing of the targets at its training rows (root mean square error {math.sqrt(left):.2f} of their standard "
             "deviation): if there is something to be found, train longer or at a higher learning rate, start from a fit of one layer, or "

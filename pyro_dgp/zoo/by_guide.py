@@ -20,6 +20,7 @@ from pyro_dgp.losses import Loss
 from pyro_dgp.processes import ProcessFamily
 from pyro_dgp.propagation import Propagation
 from pyro_dgp.training.loop import OptimizerRecipe, adam, fit
+from pyro_dgp.training.second_start import fit_with_second_start
 from pyro_dgp.training.validation import ValidatedFit, Validation, fit_validated
 from pyro_dgp.zoo.anatomy import anatomy_of
 from pyro_dgp.zoo.by_layer import ByLayer
@@ -34,6 +35,9 @@ Families = ProcessFamily | Mapping[str, ProcessFamily] | ByLayer
 
 #: Steps that are timed where a fit is given minutes, and the share of the time that is planned for.
 _TIMED_STEPS, _SHARE_OF_TIME = 20, 0.9
+
+
+_SECOND = "its first fit explained nothing of the targets; a second one, started from a predictive loss, is kept"
 
 
 @runtime_checkable
@@ -74,11 +78,14 @@ class ByGuide(Inference):
         guide.initialize(x, y)
         steps = self._steps(guide, x, y, settings=settings, start=start)
         loss = self.made_loss(settings, len(x))
-        result = fit(
+        result, is_second = fit_with_second_start(
+            guide,
             loss(model, guide),
             x,
             y,
             steps=steps,
+            second=settings.minutes is None,
+            site=site,
             batch_size=settings.batch_size,
             learning_rate=settings.learning_rate,
             seed=settings.seed,
@@ -87,10 +94,8 @@ class ByGuide(Inference):
         )
         figures = self.figures(guide, settings) | loss.figures()
         seconds = time.perf_counter() - start
-        predictor, remarks = (
-            GuidePredictor(guide, site),
-            result.trained.remarks(result.losses, site) if result.trained else [],
-        )
+        predictor, remarks = GuidePredictor(guide, site), [_SECOND] if is_second else []
+        remarks += result.trained.remarks(result.losses, site) if result.trained else []
         return Fitted(predictor, len(x), steps, seconds=seconds, diagnostics=figures, remarks=remarks)
 
     def _steps(self, guide: Variational, x: Tensor, y: Tensor, *, settings: Settings, start: float) -> int:
