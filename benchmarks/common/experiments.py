@@ -137,7 +137,8 @@ def carry_out(experiment: Experiment, arguments: argparse.Namespace) -> None:
         rows = read(arguments.out)
         settings = _settings(experiment, arguments, key, rows)
         done = [row for row in rows if all(row[name] == value for name, value in key.items())]
-        if done and (done[0]["settings"], done[0].get("dtype", "float64")) != (asdict(settings), arguments.dtype):
+        of_done = asdict(Settings()) | (done[0]["settings"] if done else {})  # a setting that is newer had its default
+        if done and (of_done, done[0].get("dtype", "float64")) != (asdict(settings), arguments.dtype):
             sys.exit(f"{arguments.out} holds {key} with other settings: name another file, or remove this one")
         if done:
             continue

@@ -210,6 +210,10 @@ def _finished(path: Path, runs: Sequence[Run]) -> dict[tuple[Any, ...], Row]:
         path.write_text("".join(lines))
     try:
         rows = {_name(row): row for row in map(json.loads, lines) if "error" not in row}
+        for row in rows.values():
+            row["settings"] = (
+                asdict(Settings()) | row["settings"]
+            )  # a setting that is newer than the file had its default
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{str(path)!r} is no file of a sweep ({error}): name another --output") from error
     for run in runs:

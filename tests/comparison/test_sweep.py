@@ -80,6 +80,15 @@ def test_a_file_is_gone_on_with(tmp_path, monkeypatch):
     assert len(path.read_text().splitlines()) == 4
 
 
+def test_a_file_from_before_a_setting_is_gone_on_with(tmp_path):
+    path, said = tmp_path / "runs.jsonl", []
+    (row,) = sweep([waves()], ["svgp"], settings=SMALL, output=path)
+    del row["settings"]["minutes"]
+    path.write_text(json.dumps(row) + "\n")
+    sweep([waves()], ["svgp"], settings=SMALL, output=path, say=said.append)
+    assert not said
+
+
 def test_a_run_that_fails_is_a_row_and_is_made_again(tmp_path, monkeypatch, capsys):
     path = tmp_path / "runs.jsonl"
     bad = waves("bad")
