@@ -76,6 +76,7 @@ WITH_EXAMPLE = {
         "fit",
         "fit_stream",
         "fit_validated",
+        "remarks",
     ],
 }
 # An example of the first needs another library; three are bases, and the others are returned by functions that have an example.
