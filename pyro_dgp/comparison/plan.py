@@ -41,12 +41,11 @@ class Plan:
 
     def given(self, method: Method, part: Part, say: Say) -> Tensor:
         """Numbers of the training rows that a method is given: all, or a random subset of as many as it takes."""
-        most, rows = method.inference.most_rows(self.settings), len(part.x_train)
-        if most is None or rows <= most:
-            return torch.arange(rows)
-        generator = torch.Generator().manual_seed(self.settings.seed)
-        say(f"{method.name}: trained on a random subset of {most} of the {rows} training rows")
-        return torch.randperm(rows, generator=generator)[:most]
+        rows = len(part.x_train)
+        given = method.inference.given_rows(self.settings, rows)
+        if len(given) < rows:
+            say(f"{method.name}: trained on a random subset of {len(given)} of the {rows} training rows")
+        return given
 
     @property
     def scores_on(self) -> str:

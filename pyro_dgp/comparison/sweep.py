@@ -6,7 +6,7 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
@@ -14,19 +14,15 @@ from typing import Any
 
 import torch
 
+from pyro_dgp.comparison.files import Row
 from pyro_dgp.comparison.fingerprint import fingerprint
-from pyro_dgp.comparison.request import Named, Request, check_choice, is_made_by_hand
+from pyro_dgp.comparison.request import Named, Request, Say, check_choice, is_made_by_hand
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.splitting import split
 from pyro_dgp.prediction.rescaled import default_dtype
 from pyro_dgp.prediction.scores import scores
 from pyro_dgp.zoo.methods import Method
 from pyro_dgp.zoo.settings import Settings
-
-#: A run as a line of the file.
-Row = dict[str, Any]
-#: Gets every line on how far a sweep is.
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -44,7 +40,7 @@ class Run:
 
     @property
     def key(self) -> Row:
-        """What tells the run from others of the sweep."""
+        """Names and numbers that tell the run from others of the sweep."""
         return {
             "dataset": self.dataset.name,
             "method": self.method.name,
@@ -54,7 +50,7 @@ class Run:
 
     @property
     def config(self) -> Row:
-        """What a run under the same key must have in common with it."""
+        """Values that a run under the same key must share with it."""
         own = {"inference": fingerprint(self.method.inference)} if is_made_by_hand(self.method) else {}
         return {"data": self.dataset.fingerprint(), "dtype": self.dtype, "settings": asdict(self.settings), **own}
 
@@ -75,10 +71,8 @@ class Run:
     def _figures(self) -> Row:
         settings = self.settings
         part = split(self.dataset, settings.split, dtype=getattr(torch, self.dtype))
-        x, y, most = part.x_train, part.y_train, self.method.inference.most_rows(settings)
-        if most is not None and len(x) > most:
-            chosen = torch.randperm(len(x), generator=torch.Generator().manual_seed(settings.seed))[:most]
-            x, y = x[chosen], y[chosen]
+        given = self.method.inference.given_rows(settings, len(part.x_train))
+        x, y = part.x_train[given], part.y_train[given]
         torch.manual_seed(settings.seed)
         model = self.method.architecture.build(x, settings)
         torch.manual_seed(settings.seed)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from pyro_dgp.internal.progress import Progress
@@ -69,6 +70,13 @@ class Inference(ABC):
     def most_rows(self, settings: Settings) -> int | None:
         """The largest training set that it is meant for; nothing if there is no such limit."""
         return None
+
+    def given_rows(self, settings: Settings, rows: int) -> Tensor:
+        """Return the numbers of the training rows that it is given: all, or a random subset of as many as it is meant for."""
+        most = self.most_rows(settings)
+        if most is None or rows <= most:
+            return torch.arange(rows)
+        return torch.randperm(rows, generator=torch.Generator().manual_seed(settings.seed))[:most]
 
     def check(self, settings: Settings) -> None:
         """Raise ``ValueError`` with one sentence for settings that it cannot run with."""
