@@ -98,6 +98,7 @@ from pyro_dgp.processes import (
 from pyro_dgp.propagation import MonteCarlo, Propagation, SigmaPoints, WithMean
 from pyro_dgp.training.compiled_objective import CompiledObjective
 from pyro_dgp.training.loop import FitResult, adam, adam_for_networks, fit, fit_stream
+from pyro_dgp.training.one_layer_start import start_from_one_layer
 from pyro_dgp.training.remarks import remarks
 from pyro_dgp.training.validation import ValidatedFit, Validation, fit_validated
 from pyro_dgp.zoo.by_guide import ByGuide, ByValidatedGuide
@@ -243,6 +244,7 @@ __all__ = [
     "run_chains",
     "scores",
     "split",
+    "start_from_one_layer",
     "sweep",
     "to_arviz",
     "whitened",

@@ -154,11 +154,7 @@ def check(request: Request) -> None:
 
 
 def check_choice(request: Request) -> None:
-    """Raise ``ValueError`` with one sentence for methods and settings that cannot be run.
-
-    :raises ImportError: if the package of the CRPS is missing.
-    """
-    require("scoringrules", extra="compare", what="a comparison")
+    """Raise ``ValueError`` with one sentence for methods and settings that cannot be run."""
     _check_methods(request)
     _check_settings(request)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -10,7 +11,6 @@ from pyro import distributions as dist
 from torch import Size, Tensor
 from torch.distributions import Distribution, LowRankMultivariateNormal
 
-from pyro_dgp.internal.optional import optional
 from pyro_dgp.likelihoods import CollapsedObservation
 from pyro_dgp.likelihoods.moments import Moments
 from pyro_dgp.prediction.distribution_functions import DistributionFunction
@@ -165,7 +165,6 @@ class Mixture:
     def crps(self, value: Tensor) -> Tensor:
         """Return the continuous ranked probability score, elementwise, in units of y: lower is better.
 
-        :raises ImportError: without scoringrules, which the extra ``compare`` installs.
         """
         distribution_function = self._distribution_function("CRPS")
         if isinstance(marginals := self._marginals, torch.distributions.Normal):
@@ -173,18 +172,14 @@ class Mixture:
         if is_discrete(marginals):
             return distribution_function.squared_distance(value)
         draws = self.sample(1000)
-        score = _scoringrules().crps_ensemble(value.cpu().numpy(), draws.movedim(0, -1).cpu().numpy())
+        score = import_module("scoringrules").crps_ensemble(value.cpu().numpy(), draws.movedim(0, -1).cpu().numpy())
         return torch.as_tensor(score, dtype=value.dtype, device=value.device)
-
-
-def _scoringrules() -> Any:
-    return optional("scoringrules", extra="compare", what="the CRPS")
 
 
 def _normal_crps(components: torch.distributions.Normal, weights: Tensor, value: Tensor) -> Tensor:
     mean, scale = components.loc.movedim(0, -1), components.scale.movedim(0, -1)
     weight = weights.expand(components.loc.shape).movedim(0, -1)
-    score: Tensor = _scoringrules().crps_mixnorm(value, mean, scale, weight, backend="torch")
+    score: Tensor = import_module("scoringrules").crps_mixnorm(value, mean, scale, weight, backend="torch")
     return score
 
 

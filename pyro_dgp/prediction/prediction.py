@@ -206,10 +206,7 @@ class Prediction(TorchDistribution):
         return draws.reshape(shape + draws.shape[1:])
 
     def crps(self, value: Tensor) -> Tensor:
-        """Return the continuous ranked probability score of the mixture, elementwise, in units of y.
-
-        :raises ImportError: without scoringrules, which the extra ``compare`` installs.
-        """
+        """Return the continuous ranked probability score of the mixture, elementwise, in units of y."""
         return self._rows(lambda mixture, part: mixture.crps(part), value)
 
 

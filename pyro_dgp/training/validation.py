@@ -1,8 +1,7 @@
-"""Training with a validation set, which chooses the weight of the KL, the length of the run and the checkpoint."""
+"""Training with held-out rows, which choose the weight of the KL, whether to be predictive at all, and the length of the run."""
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -16,39 +15,40 @@ import torch
 from torch import Tensor
 
 from pyro_dgp.guides.variational import Variational
-from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.internal.progress import Progress
-from pyro_dgp.internal.rows import Call, num_rows
+from pyro_dgp.internal.rows import RowArguments, num_rows
 from pyro_dgp.losses import Loss
-from pyro_dgp.prediction.predict import predict
+from pyro_dgp.training.held_out import MOST_CRPS_ROWS, simplest_of_the_best
 from pyro_dgp.training.loop import OptimizerRecipe, adam, fit, groups_of_guide, training_rows
-from pyro_dgp.training.remarks import Trained
+from pyro_dgp.training.trials import Candidate, Fold, LossRecipe, Objective, Recipes, Training, restore
 
-#: Function ``loss(beta, rows)`` that returns a :class:`~pyro_dgp.losses.Loss`, or any function from model and guide to an
-#: objective.
-LossRecipe = Callable[[float, int], Callable[[Any, Any], torch.nn.Module]]
+#: Rows that are held out in all, at least, and folds at most, where the number of folds is not given.
+HELD_OUT_ROWS, MOST_FOLDS = 200, 5
+#: Share of the steps of the search after which its best check calls for longer runs.
+STILL_BETTER = 0.75
 
 
 @dataclass(frozen=True, kw_only=True)
 class Validation:
     """Settings of a validation, which keeps a predictive loss from overfitting.
 
-    1. A share of the training rows is held out, drawn with the number of the split as its seed.
-    2. Search: each beta is tried from the same start for a share ``search`` of the steps. Among betas within one standard
-       error of the best, the largest wins. (A beta is judged by the validation NLL of its best checkpoint, and the error
-       is that of the lowest NLL as a mean over rows.) Few rows tell little apart, and more regularisation is the safer
-       error: this is the one-standard-error rule of Breiman et al. 1984. On small data the winner is nearly always the
-       largest of ``betas``, so choose that one with care. A beta that the user gives is not searched for.
-    3. Runs: from the same start again, the model is trained on the other rows for each share of the steps that ``runs``
-       lists. The validation NLL (of the predictive mixture) is measured at ``checks`` equally spaced steps of each run. A
-       run stops after ``patience`` checks without improvement. The model gets the best checkpoint of the chosen beta, be
-       it of the longest run, of a shorter one or of the search. A short run can win because its learning rate falls
-       before it overfits.
+    1. Rows are held out: a share of the training rows, drawn with the number of the split as its seed. Few rows tell little
+       apart, so that several such folds are held out in turn where the training rows are few, each row in one fold at most.
+    2. Search: each beta, and the fallback if there is one, is trained from the same start on the rows of each fold that are
+       not held out, for a share ``search`` of the steps. Held-out rows are scored at ``checks`` equally spaced steps. The
+       merit of a candidate is that of its best check over the held-out rows of all folds: NLL plus the logarithm of the CRPS,
+       so that the mean is not paid for the density. Among candidates within one standard error of the best (of the
+       differences between rows), the fallback wins before the largest beta: more regularisation is the safer error.
+    3. Runs: where the best check of the search lies in its last quarter, or where nothing was to be searched for, the chosen
+       candidate is trained from the same start for each share of the steps that ``runs`` lists. A short run can win
+       because its learning rate falls before it overfits. A run stops after ``patience`` checks without improvement.
+    4. With one fold the model gets the best checkpoint and has not been trained on the held-out rows. With several it is
+       trained once more, on all rows, to the step of the best check.
 
-    The model is not trained on the held-out rows afterwards, and a guide that is initialised here does not see them. (A
-    model that was built on all inputs, such as one with projections, has seen these.) A beta whose training breaks down
-    loses the search. The cost is ``len(betas) * search`` of a run, the runs besides the longest, and the checks.
+    A guide that is initialised here does not see the held-out rows of a single fold. (A model that was built on all inputs,
+    such as one with projections, has seen these.) A candidate whose training breaks down loses the search. The cost is
+    ``folds * (candidates * search + runs)`` of a run at most, and one more run with several folds.
 
     :ivar share: share of the training rows that is held out. By default it is one ninth: where nine tenths of the data
         are training rows, eight remain.
@@ -56,13 +56,16 @@ class Validation:
     :ivar search: length of each run of the search, as a share of the steps.
     :ivar runs: lengths of the runs at the chosen beta, as shares of the steps. A run that the search has made is not
         repeated.
-    :ivar checks: number of measurements of the validation NLL in each run.
+    :ivar checks: number of times that held-out rows are scored in each run.
     :ivar patience: number of checks without improvement after which a run stops.
+    :ivar folds: number of folds; if not given, as many as hold out 200 rows in all, five at most.
 
     >>> from pyro_dgp import Validation
     >>> validation = Validation(betas=(0.05, 1.0), share=0.25)
     >>> int(validation.held_out(rows=100, split=0).sum())
     25
+    >>> validation.num_folds(rows=300), validation.num_folds(rows=3000)
+    (3, 1)
     """
 
     share: float = 1 / 9
@@ -71,6 +74,7 @@ class Validation:
     runs: tuple[float, ...] = (1.0,)
     checks: int = 20
     patience: int = 10
+    folds: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.betas, str) or not isinstance(self.betas, Sequence):
@@ -89,158 +93,73 @@ class Validation:
         if not self.runs or not all(0 < share <= 1 for share in self.runs):
             raise ValueError(f"runs lists shares of the steps, each above 0 and at most 1, got {self.runs!r}")
 
-    def held_out(self, rows: int, split: int) -> Tensor:
-        """Return the mask of the validation rows, ``(rows,)``."""
+        if self.folds is not None and not 1 <= self.folds <= 1 / self.share:
+            raise ValueError(
+                f"folds of a share of {self.share:.3g} of the rows are 1 to {int(1 / self.share)} in number, got {self.folds}"
+            )
+
+    def num_folds(self, rows: int) -> int:
+        """Return the number of folds for a number of training rows."""
+        most = int(1 / self.share + 1e-9)
+        wanted = min(MOST_FOLDS, -(-HELD_OUT_ROWS // self._count(rows))) if self.folds is None else self.folds
+        return max(1, min(wanted, most, rows // self._count(rows)))
+
+    def held_out(self, rows: int, split: int, fold: int = 0) -> Tensor:
+        """Return the mask of the validation rows of a fold, ``(rows,)``."""
         mask = torch.zeros(rows, dtype=torch.bool)
-        count = max(1, round(rows * self.share))
+        count = self._count(rows)
         if count >= rows:
             raise ValueError(f"{rows} training rows leave none besides {count} validation rows: give more data")
-        mask[torch.as_tensor(np.random.RandomState(split).permutation(rows)[:count])] = True
+        order = np.random.RandomState(split).permutation(rows)
+        mask[torch.as_tensor(order[fold * count : (fold + 1) * count])] = True
         return mask
+
+    def lengths(self, steps: int) -> list[int]:
+        """Return the numbers of steps of the runs that come after the search."""
+        return sorted({max(1, round(share * steps)) for share in self.runs})
+
+    def _count(self, rows: int) -> int:
+        return max(1, round(rows * self.share))
 
 
 @dataclass(kw_only=True)
 class ValidatedFit:
     """Record of a validated training run.
 
-    :ivar beta: KL weight of the returned model.
-    :ivar best_step: step of the checkpoint that was kept, counted in its own run.
+    :ivar beta: KL weight of the returned model; ``None`` where the fallback was chosen.
+    :ivar best_step: step of the checkpoint that was kept, or to which the model was trained on all rows, counted in its own run.
     :ivar run_steps: number of steps of that run, which is the longest, a shorter one, or one of the search.
-    :ivar validation_nll: validation NLL of the checkpoint, nats per row.
+    :ivar validation_nll: NLL of the held-out rows at that step, nats per row.
     :ivar validation_error: standard error of ``validation_nll``.
-    :ivar rows: number of rows trained on.
-    :ivar validation_rows: number of rows held out.
+    :ivar validation_crps: their CRPS, in units of y; ``None`` where the observation has none.
+    :ivar rows: number of rows trained on: all, if there were several folds.
+    :ivar validation_rows: number of rows held out, in all folds.
+    :ivar folds: number of folds.
     :ivar steps: number of optimiser steps in all, those of the search included.
     :ivar search_steps: number of optimiser steps in the search.
     :ivar seconds: wall-clock time in all.
-    :ivar extra_seconds: wall-clock time of the checks and of all runs but the longest.
-    :ivar searched: best validation NLL of each beta that the search tried.
-    :ivar failure: message of the error that ended the longest run, if one did.
+    :ivar extra_seconds: wall-clock time of the checks and of all runs but the last.
+    :ivar searched: NLL of each candidate that the search tried, by beta; that of the fallback is ``None``.
+    :ivar failure: message of the error that ended a run after the search, if one did.
     :ivar remarks: sentences on how the fit went, from :func:`~pyro_dgp.remarks`, and one where training and held-out rows are apart.
     """
 
-    beta: float
+    beta: float | None
     best_step: int
     run_steps: int
     validation_nll: float
     validation_error: float
+    validation_crps: float | None
     rows: int
     validation_rows: int
+    folds: int
     steps: int
     search_steps: int
     seconds: float
     extra_seconds: float
-    searched: dict[float, float] = field(default_factory=dict)
+    searched: dict[float | None, float] = field(default_factory=dict)
     failure: str | None = None
     remarks: list[str] = field(default_factory=list)
-
-
-#: Difference of validation NLL and training NLL, nats a row, that is worth a remark.
-APART = 0.3
-
-
-class Trial:
-    """One run at one beta. Called after each step, it keeps the state of lowest validation NLL and says when to stop."""
-
-    def __init__(
-        self, state: torch.nn.Module, score: Callable[[], Tensor], beta: float, steps: int, validation: Validation
-    ) -> None:
-        self.state, self.score, self.beta, self.steps, self.validation = state, score, beta, steps, validation
-        self.at = {math.ceil((k + 1) * steps / validation.checks) for k in range(validation.checks)}
-        self.best, self.standard_error, self.best_step, self.since = math.inf, 0.0, 0, 0
-        self.best_state: dict[str, Any] = {}
-        self.seconds = self.checking_seconds = 0.0
-        self.failure: Exception | None = None
-        self.losses: list[float] = []
-
-    def __call__(self, step: int) -> bool:
-        """Score the state if the step is one of the checks; return true after ``patience`` checks without improvement."""
-        if step not in self.at:
-            return False
-        start = time.perf_counter()
-        values = self.score()
-        value = float(values.mean())
-        self.since += 1
-        if math.isfinite(value) and value < self.best:
-            self.best, self.best_step, self.best_state, self.since = value, step, _snapshot(self.state), 0
-            self.standard_error = float(values.std(correction=0)) / math.sqrt(values.numel())
-        self.checking_seconds += time.perf_counter() - start
-        return self.since >= self.validation.patience
-
-
-def largest_within_error(trials: list[Trial]) -> float:
-    """Return the largest beta whose NLL is within one standard error of the lowest."""
-    lowest = min(trials, key=lambda run: run.best)
-    return max(run.beta for run in trials if run.best <= lowest.best + lowest.standard_error)
-
-
-@dataclass
-class _Training:
-    """Runs of one guide from one start, on the rows that are not held out."""
-
-    guide: Variational
-    loss: LossRecipe
-    rows: Call
-    held_out: Call
-    seed: int
-    validation: Validation
-    fit: Callable[..., Any]
-    report: Progress | None
-    total: int
-    site: str | None = None
-    done: int = 0
-
-    def __post_init__(self) -> None:
-        self.state = torch.nn.ModuleList([self.guide, *self.guide.model_modules])
-        self.start = _snapshot(self.state)
-        (x, y), named = self.rows
-        self.trained = Trained(self.guide, (x, y), named)
-
-    def remarks(self, best: Trial) -> list[str]:
-        """Return sentences on the checkpoint that was kept."""
-        ran_to_its_end = best.best_step >= 0.9 * best.steps
-        found = self.trained.remarks(best.losses if ran_to_its_end else [], self.site)
-        (x, y), named = self.trained.seen()
-        with torch.no_grad(), torch.random.fork_rng():
-            torch.manual_seed(self.seed)
-            training = -float(predict(self.guide, x, site=self.site, **named).log_prob(y).mean())
-        if best.best - training > max(APART, 3 * best.standard_error):
-            found.append(
-                f"it scores {training:.2f} nats a row at its training rows and {best.best:.2f} at those held out, so that it has overfitted: "
-                "larger betas, fewer inducing points or svgp may do better"
-            )
-        return found
-
-    def score(self) -> Tensor:
-        """Return the NLL of each held-out row."""
-        (x, y), named = self.held_out
-        with torch.no_grad(), torch.random.fork_rng():
-            torch.manual_seed(self.seed)
-            nll = -predict(self.guide, x, site=self.site, **named).log_prob(y)
-        return nll
-
-    def run(self, beta: float, steps: int) -> Trial:
-        """Train from the start at one beta. An error of the training ends the run and is kept as its ``failure``."""
-        _restore(self.state, self.start)
-        torch.manual_seed(self.seed)
-        run, first = Trial(self.state, self.score, beta, steps, self.validation), self.done
-        start = time.perf_counter()
-
-        def after(step: int, value: float) -> None:
-            run.losses.append(value)
-            self.done = first + step + 1
-            if self.report is not None:
-                known = {"validation NLL": run.best} if math.isfinite(run.best) else {}
-                self.report(self.done, self.total, {"loss": value, "beta": beta} | known)
-
-        args, kwargs = self.rows
-        objective = self.loss(beta, num_rows(args[0]))(self.guide.model, self.guide)
-        try:
-            self.fit(objective, *args, **kwargs, steps=steps, callback=after, stop=run)
-        except (ValueError, NotPositiveDefiniteError) as error:
-            run.failure = error
-        run.seconds = time.perf_counter() - start
-        return run
 
 
 def fit_validated(
@@ -256,6 +175,7 @@ def fit_validated(
     validation: Validation | None = None,
     split: int = 0,
     beta: float | None = None,
+    fallback: Callable[[int], Objective] | None = None,
     report: Progress | None = None,
     optimizer: OptimizerRecipe = adam,
     site: str | None = None,
@@ -263,8 +183,8 @@ def fit_validated(
 ) -> ValidatedFit:
     """Train a guide and its model with the validation that :class:`Validation` describes, in place.
 
-    :param guide: the guide, whose state is the start of every run. If it has no parameters yet, it is initialised here on
-        the rows that are not held out.
+    :param guide: the guide, whose state is the start of every run. If it has no parameters yet, it is initialised here: with a
+        single fold on the rows that are not held out, with several on all.
     :param loss: function from beta and the number of training rows to the loss. A loss without beta, as the ELBO, needs
         ``Validation(betas=(1.0,))``, since each beta is a run. The function may also return a function from model and guide
         to an objective: ``lambda beta, rows: lambda *pair: CompiledObjective(PredictiveLogLikelihood(rows, beta)(*pair))``
@@ -278,6 +198,8 @@ def fit_validated(
     :param validation: the settings; ``Validation()`` if not given.
     :param split: seed of the validation rows.
     :param beta: KL weight to use without a search.
+    :param fallback: a loss to be tried beside the betas, as function of the number of training rows: ``fallback=ELBO`` for a fit
+        that is predictive only where held-out rows say that this is better.
     :param report: function that is called after each step with progress and figures.
     :param optimizer: builds the optimiser from the objective and the learning rate; Adam by default.
     :param site: the observation whose held-out values are scored, if the model has several.
@@ -289,10 +211,10 @@ def fit_validated(
     >>> x, y = torch.linspace(-1, 1, 20)[:, None], torch.randn(20)
     >>> guide = Variational(DeepGP(x, layers=1), InducingPoints(16), SigmaPoints("qr3", 8))
     >>> loss = lambda beta, rows: PredictiveLogLikelihood(rows, beta)
-    >>> validation = Validation(betas=(0.1, 1.0), share=0.2, checks=2)
+    >>> validation = Validation(betas=(0.1, 1.0), share=0.2, checks=2, folds=3)
     >>> fitted = fit_validated(guide, loss, x, y, steps=8, validation=validation)
     >>> fitted.rows, fitted.validation_rows, sorted(fitted.searched)
-    (16, 4, [0.1, 1.0])
+    (20, 12, [0.1, 1.0])
     """
     data = training_rows(x, y, arguments, groups=groups_of_guide(guide, (x, y), arguments))
     if isinstance(loss, Loss):
@@ -302,64 +224,93 @@ def fit_validated(
         )
     validation = validation or Validation()
     began = time.perf_counter()
-    mask = validation.held_out(len(data), split).to(x.device)
-    rows = data[~mask]
+    masks = [
+        validation.held_out(len(data), split, fold).to(x.device) for fold in range(validation.num_folds(len(data)))
+    ]
+    kept = data[~masks[0]] if len(masks) == 1 else data[torch.ones_like(masks[0])]
     if not guide.is_initialized:
-        guide.initialize(*rows[0], **rows[1])
-    betas = validation.betas if beta is None else (beta,)
-    trial_steps = max(1, round(validation.search * steps)) if len(betas) > 1 else 0
-    lengths = sorted({max(1, round(share * steps)) for share in validation.runs} - {trial_steps})
-    train = partial(fit, batch_size=batch_size, learning_rate=learning_rate, seed=seed, optimizer=optimizer)
-    training = _Training(
+        guide.initialize(*kept[0], **kept[1])
+    candidates: tuple[float | None, ...] = validation.betas if beta is None else (beta,)
+    if fallback is not None and beta is None:
+        candidates = (*candidates, None)
+    search_steps = max(1, round(validation.search * steps)) if len(candidates) > 1 else 0
+    lengths = [length for length in validation.lengths(steps) if length != search_steps]
+    training = Training(
         guide,
-        loss,
-        rows=rows,
-        held_out=data[mask],
+        Recipes(loss, fallback),
+        folds=[_fold(data, mask) for mask in masks],
+        kept=kept,
         seed=seed,
-        validation=validation,
-        fit=train,
+        checks=validation.checks,
+        patience=validation.patience,
+        fit=partial(fit, batch_size=batch_size, learning_rate=learning_rate, seed=seed, optimizer=optimizer),
         report=report,
-        total=len(betas) * trial_steps + sum(lengths),
+        total=len(masks) * (len(candidates) * search_steps + sum(lengths)) + (steps if len(masks) > 1 else 0),
         site=site,
     )
     try:
         with module_local_parameters(training.state), torch.random.fork_rng():
-            trials = [training.run(factor, trial_steps) for factor in betas] if trial_steps else []
-            search_steps = training.done
-            chosen = largest_within_error(trials) if trials else betas[0]
-            runs = [run for run in trials if run.beta == chosen] + [training.run(chosen, length) for length in lengths]
-            best, longest = min(runs, key=lambda run: run.best), max(runs, key=lambda run: run.steps)
-            if not best.best_state:
-                raise longest.failure or ValueError(
-                    "the validation NLL is infinite or NaN at every check: lower the learning rate"
+            search = [training.candidate(factor, search_steps) for factor in candidates] if search_steps else []
+            searched = training.done
+            runs = _runs(training, search, candidates, lengths)
+            best = min(runs, key=lambda run: run.curve.merit)
+            step = best.curve.best_step
+            failure = next((run.failure for run in runs if run.failure is not None), None)
+            if step is None or best.curve.best is None:
+                raise failure or ValueError(
+                    "the scores of held-out rows are infinite or NaN at every check: lower the learning rate"
                 )
+            started = time.perf_counter()
+            if best.best_state:
+                restore(training.state, best.best_state)
+                losses = best.trials[0].losses
+            else:
+                losses = training.run(kept, best.curve.beta, best.curve.steps, lambda done: done >= step)
+            last = best.seconds - _checking(best) if best.best_state else time.perf_counter() - started
     except BaseException:
-        _restore(training.state, training.start)
+        restore(training.state, training.start)
         raise
-    _restore(training.state, best.best_state)
     with module_local_parameters(training.state):
-        remarks = training.remarks(best)
+        remarks = training.remarks(best.curve, losses if step >= 0.9 * best.curve.steps else [])
+    scores = best.curve.best
     return ValidatedFit(
-        beta=chosen,
-        best_step=best.best_step,
-        run_steps=best.steps,
-        validation_nll=best.best,
-        validation_error=best.standard_error,
-        rows=int((~mask).sum()),
-        validation_rows=int(mask.sum()),
+        beta=best.curve.beta,
+        best_step=step,
+        run_steps=best.curve.steps,
+        validation_nll=best.curve.nll,
+        validation_error=best.curve.error,
+        validation_crps=None if scores.crps is None else float(scores.crps.mean()),
+        rows=num_rows(kept[0][0]),
+        validation_rows=sum(int(mask.sum()) for mask in masks),
+        folds=len(masks),
         steps=training.done,
-        search_steps=search_steps,
+        search_steps=searched,
         seconds=time.perf_counter() - began,
-        extra_seconds=longest.checking_seconds + sum(run.seconds for run in {*trials, *runs} - {longest}),
-        searched={run.beta: run.best for run in trials},
-        failure=None if longest.failure is None else str(longest.failure),
+        extra_seconds=time.perf_counter() - began - last,
+        searched={run.curve.beta: run.curve.nll for run in search},
+        failure=None if failure is None else str(failure),
         remarks=remarks,
     )
 
 
-def _snapshot(module: torch.nn.Module) -> dict[str, Any]:
-    return copy.deepcopy(module.state_dict())
+def _fold(data: RowArguments, mask: Tensor) -> Fold:
+    """Return the rows that a mask does not hold out, those that it does, and the first of these."""
+    some = torch.nonzero(mask).squeeze(1)[:MOST_CRPS_ROWS]
+    return Fold(data[~mask], data[mask], data[some])
 
 
-def _restore(module: torch.nn.Module, state: dict[str, Any]) -> None:
-    module.load_state_dict(state)
+def _runs(
+    training: Training, search: list[Candidate], candidates: Sequence[float | None], lengths: Sequence[int]
+) -> list[Candidate]:
+    """Return the runs of the chosen candidate: that of the search, and longer or shorter ones where they may be better."""
+    if not search:
+        return [training.candidate(candidates[0], length) for length in lengths]
+    chosen = simplest_of_the_best([run.curve for run in search])
+    found = [run for run in search if run.curve is chosen]
+    if chosen.best_step is None or chosen.best_step > STILL_BETTER * chosen.steps:
+        found += [training.candidate(chosen.beta, length) for length in lengths]
+    return found
+
+
+def _checking(run: Candidate) -> float:
+    return sum(trial.checking_seconds for trial in run.trials)

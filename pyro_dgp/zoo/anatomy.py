@@ -6,16 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
-from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.guides.site_handler import Message, SiteHandler
-from pyro_dgp.guides.sites import is_discrete, is_random
+from pyro_dgp.guides.model_sites import sites_of
+from pyro_dgp.guides.sites import is_discrete
 from pyro_dgp.internal.distributions import is_real
-from pyro_dgp.internal.parameters import evaluating, module_local_parameters
-from pyro_dgp.internal.site_names import is_inside_observation, process_key
-from pyro_dgp.likelihoods import Observation
 
 
 @dataclass(frozen=True)
@@ -56,60 +51,16 @@ class Anatomy:
         return max((self.functions[name] for name in self.hidden), default=1)
 
 
-class _Sites(SiteHandler, Messenger):
-    """Runs a model with Gaussian processes at their means and keeps what it meets."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.functions: dict[str, int] = {}
-        self.sampled: list[str] = []
-        self.exact: list[str] = []
-        self.latents: dict[str, Any] = {}
-        self.observed: dict[str, tuple[Any, Any]] = {}
-
-    def at_function(self, msg: Message, prior: FunctionPrior) -> None:
-        """Note the process; where its values are latent, set them to their mean."""
-        self.functions[msg["name"]] = prior.num_outputs
-        if msg["is_observed"]:
-            self.exact.append(msg["name"])
-        else:
-            self.sampled.append(msg["name"])
-            msg["value"] = prior.mean
-
-    def at_observation(self, msg: Message, observation: Observation) -> None:
-        """Note the processes under the likelihood, and the data if there are any."""
-        name = msg["name"]
-        self.functions |= {process_key(name, key): prior.num_outputs for key, prior in observation.priors.items()}
-        if msg["is_observed"]:
-            self.observed[name] = (msg["value"], observation)
-        elif msg["value"] is None:
-            first = next(iter(observation.priors.values()))
-            msg["value"] = first.mean.new_zeros(observation.batch_shape + observation.event_shape)
-
-    def at_other(self, msg: Message) -> None:
-        """Note the data, or the latent site."""
-        if not is_random(msg):
-            return
-        if msg["is_observed"]:
-            self.observed[msg["name"]] = (msg["value"], msg["fn"])
-        else:
-            self.latents[msg["name"]] = msg["fn"]
-
-
-@torch.no_grad()
 def anatomy_of(model: nn.Module, x: Tensor, y: Tensor | None) -> Anatomy:
     """Run ``model(x, y)`` once, with Gaussian processes at their means, and say what it is made of.
 
     The model, Pyro's stores and the state of the random numbers are left as they were.
     """
-    with module_local_parameters(model), evaluating(model), torch.random.fork_rng(devices=[]), _Sites() as sites:
-        model(x, y)
-    names = list(sites.functions)
-    top = [name for name in names if is_inside_observation(name)] or names[-1:]
+    sites = sites_of(model, [model], (x, y), {})
     response = _response(sites.observed, y)
     return Anatomy(
-        functions=sites.functions,
-        hidden=tuple(name for name in names if name not in top),
+        functions={name: prior.num_outputs for name, prior in sites.functions.items()},
+        hidden=tuple(sites.hidden),
         sampled=tuple(sites.sampled),
         latents=tuple(sites.latents),
         discrete=tuple(name for name, fn in sites.latents.items() if is_discrete(fn)),

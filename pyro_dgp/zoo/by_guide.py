@@ -60,6 +60,8 @@ class ByGuide(Inference):
     :param propagation: such as ``MonteCarlo(10)``; or a function of the settings that makes it.
     :param loss: a class of losses, such as ``ELBO``; or a function of the settings and the number of training rows that makes one.
     :param optimizer: builds the optimiser from the objective and the learning rate.
+    :param first: what is done to the model before it is fitted, called with the model, the training data and the settings, such as
+        :func:`~pyro_dgp.zoo.recipes.one_layer_first`.
     """
 
     processes: Families | Callable[[Settings], Families]
@@ -67,6 +69,7 @@ class ByGuide(Inference):
     loss: type[Loss] | Callable[[Settings, int], Loss] = elbo
     _: KW_ONLY
     optimizer: OptimizerRecipe = adam
+    first: Callable[[nn.Module, Tensor, Tensor, Settings], object] | None = None
 
     keeps_time: ClassVar[bool] = True
 
@@ -74,6 +77,8 @@ class ByGuide(Inference):
         """See :class:`Inference`."""
         start = time.perf_counter()
         site = anatomy_of(model, x, y).response
+        if self.first is not None:
+            self.first(model, x, y, settings)
         guide = self.guide(model, x, settings)
         guide.initialize(x, y)
         steps = self._steps(guide, x, y, settings=settings, start=start)
@@ -119,9 +124,9 @@ class ByGuide(Inference):
             )
         a_step = median(after - before for before, after in itertools.pairwise(times[1:]))
         left = _SHARE_OF_TIME * 60 * settings.minutes - (time.perf_counter() - start)
-        return max(1, int(left / (a_step * self._cost(settings))))
+        return max(1, int(left / (a_step * self._cost(settings, len(x)))))
 
-    def _cost(self, settings: Settings) -> float:
+    def _cost(self, settings: Settings, rows: int) -> float:
         """Return how many steps it makes for each step of a full run."""
         return 1.0
 
@@ -197,15 +202,19 @@ class ByValidatedGuide(ByGuide):
 
     :param loss: reads the beta of a run as ``settings.beta``.
     :param validation: the held-out rows and the betas that are tried.
+    :param fallback: a loss to be tried beside the betas, from the number of training rows, such as ``ELBO``.
     """
 
     _: KW_ONLY
     validation: Validation = Validation()
+    fallback: Callable[[int], Loss] | None = None
 
     def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""
         start = time.perf_counter()
         site = anatomy_of(model, x, y).response
+        if self.first is not None:
+            self.first(model, x, y, settings)
         guide = self.guide(model, x, settings)
         result = fit_validated(
             guide,
@@ -219,6 +228,7 @@ class ByValidatedGuide(ByGuide):
             validation=self.validation,
             split=settings.split,
             beta=settings.beta if self.searches else self.validation.betas[0],
+            fallback=self.fallback,
             report=progress,
             optimizer=self.optimizer,
             site=site,
@@ -232,18 +242,22 @@ class ByValidatedGuide(ByGuide):
 
     def remarks(self, settings: Settings) -> list[str]:
         """The held-out rows, and the search."""
-        searched = ", ".join(f"{beta:g}" for beta in self.validation.betas)
-        beta = f"beta from {searched}, " if settings.beta is None else f"beta {settings.beta:g} as given, "
+        tried = [f"{beta:g}" for beta in self.validation.betas] + (["none (the ELBO)"] if self.fallback else [])
+        beta = f"beta from {', '.join(tried)}, " if settings.beta is None else f"beta {settings.beta:g} as given, "
         return [
             *super().remarks(settings),
-            f"holds out {self.validation.share:.0%} of the training rows for validation: "
+            f"holds out {self.validation.share:.0%} of the training rows for validation, several times in turn where they are few: "
             f"{beta if self.searches else ''}best checkpoint{self._lengths()}",
         ]
 
-    def _cost(self, settings: Settings) -> float:
+    def _cost(self, settings: Settings, rows: int) -> float:
         """Return how many steps the search and all runs make for each step of a full run."""
         searched = self.searches and settings.beta is None
-        return (len(self.validation.betas) * self.validation.search if searched else 0.0) + sum(self.validation.runs)
+        candidates = len(self.validation.betas) + (self.fallback is not None)
+        folds = self.validation.num_folds(rows)
+        return folds * ((candidates * self.validation.search if searched else 0.0) + sum(self.validation.runs)) + (
+            folds > 1
+        )
 
     def _lengths(self) -> str:
         shares = [f"{share:.0%}" for share in self.validation.runs]
@@ -264,10 +278,13 @@ def _validation_figures(result: ValidatedFit) -> dict[str, Figure]:
         "search_steps": result.search_steps,
         "final_steps": result.steps - result.search_steps,
         "n_validation": result.validation_rows,
+        "folds": result.folds,
         "validation_nll": result.validation_nll,
         "validation_error": result.validation_error,
+        "validation_crps": result.validation_crps,
         "searched_validation_nll": {
-            f"{beta:g}": nll if math.isfinite(nll) else None for beta, nll in result.searched.items()
+            "fallback" if beta is None else f"{beta:g}": nll if math.isfinite(nll) else None
+            for beta, nll in result.searched.items()
         },
         "validation_seconds": result.extra_seconds,
     }

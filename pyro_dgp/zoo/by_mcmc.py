@@ -17,14 +17,14 @@ from pyro_dgp.zoo.anatomy import Anatomy, anatomy_of, free_parameters
 from pyro_dgp.zoo.by_guide import ByGuide
 from pyro_dgp.zoo.inference import Fitted, Inference
 from pyro_dgp.zoo.predictors import DrawsPredictor, Saved, predictive_means
-from pyro_dgp.zoo.recipes import elbo, inducing_points, monte_carlo
+from pyro_dgp.zoo.recipes import elbo, monte_carlo, one_layer_first, points_of_outputs
 from pyro_dgp.zoo.settings import Settings
 
 #: Draws of MCMC that a prediction is made from, at most.
 MOST_DRAWS = 1000
 
 #: Method of the zoo that gives hyperparameters without priors their values, and what it is made of.
-LEARNER_NAME, LEARNER = "dsvi", ByGuide(inducing_points, monte_carlo, elbo)
+LEARNER_NAME, LEARNER = "dsvi", ByGuide(points_of_outputs, monte_carlo, elbo, first=one_layer_first)
 
 #: Builds a kernel from the model, the training data and the settings.
 KernelRecipe = Callable[[nn.Module, Tensor, Tensor, Settings], MCMCKernel]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pyro_dgp.losses import ELBO
 from pyro_dgp.training.loop import adam_for_networks
 from pyro_dgp.training.validation import Validation
 from pyro_dgp.zoo.architecture import Architecture
@@ -17,17 +18,21 @@ from pyro_dgp.zoo.recipes import (
     WithFeatures,
     all_rows,
     deep,
+    deep_learned,
     deep_with_priors,
     elbo,
     full_row_points,
     gamma_divergence,
     inducing_points,
     mean_field,
+    mean_field_of_outputs,
     monte_carlo,
     monte_carlo_with_mean,
     nuts,
+    one_layer_first,
     one_network,
     one_sample,
+    points_of_outputs,
     predictive,
     row_points,
     sampled_points,
@@ -66,6 +71,8 @@ class Method:
 SHALLOW = Architecture(shallow, is_deep=False)
 SHALLOW_WITH_PRIORS = Architecture(shallow_with_priors, is_deep=False, has_priors=True)
 DEEP = Architecture(deep, is_deep=True)
+#: What variational methods fit; samplers and the inference gap keep fixed means, which have no hyperparameters.
+DEEP_LEARNED = Architecture(deep_learned, is_deep=True)
 DEEP_WITH_PRIORS = Architecture(deep_with_priors, is_deep=True, has_priors=True)
 SHALLOW_ON_FEATURES = Architecture(WithFeatures(shallow), is_deep=False, has_network=True)
 DEEP_ON_FEATURES = Architecture(WithFeatures(deep), is_deep=True, has_network=True)
@@ -106,56 +113,58 @@ METHODS: dict[str, Method] = {
             "parametric predictive GP regression, one layer, predictive log-likelihood, validated",
             PPGPR,
             SHALLOW,
-            ByValidatedGuide(mean_field, monte_carlo, predictive),
+            ByValidatedGuide(mean_field, monte_carlo, predictive, fallback=ELBO),
         ),
         Method(
             "dsvi",
             "deep GP, doubly stochastic variational inference, ELBO",
             DSVI,
-            DEEP,
-            ByGuide(inducing_points, monte_carlo, elbo),
+            DEEP_LEARNED,
+            ByGuide(points_of_outputs, monte_carlo, elbo, first=one_layer_first),
         ),
         Method(
             "dspp",
             "deep sigma point process, S learned points (QR3), predictive log-likelihood, validated",
             DSPP + ", Eq. 23",
-            DEEP,
-            ByValidatedGuide(mean_field, sigma_points, predictive),
+            DEEP_LEARNED,
+            ByValidatedGuide(mean_field_of_outputs, sigma_points, predictive, fallback=ELBO, first=one_layer_first),
         ),
         Method(
             "dspp-qr1",
             "deep sigma point process on a learned grid (QR1), predictive log-likelihood, validated",
             DSPP + ", Eq. 22",
-            DEEP,
-            ByValidatedGuide(mean_field, Grid("qr1"), predictive),
+            DEEP_LEARNED,
+            ByValidatedGuide(mean_field_of_outputs, Grid("qr1"), predictive, fallback=ELBO, first=one_layer_first),
         ),
         Method(
             "dspp-qr2",
             "deep sigma point process on a symmetric learned grid (QR2), predictive log-likelihood, validated",
             DSPP + ", section 3.2",
-            DEEP,
-            ByValidatedGuide(mean_field, Grid("qr2"), predictive),
+            DEEP_LEARNED,
+            ByValidatedGuide(mean_field_of_outputs, Grid("qr2"), predictive, fallback=ELBO, first=one_layer_first),
         ),
         Method(
             "dspp-gh",
             "deep sigma point process on the fixed Gauss-Hermite grid, predictive log-likelihood, validated",
             DSPP + ", Eq. 18",
-            DEEP,
-            ByValidatedGuide(mean_field, Grid("gauss-hermite"), predictive),
+            DEEP_LEARNED,
+            ByValidatedGuide(
+                mean_field_of_outputs, Grid("gauss-hermite"), predictive, fallback=ELBO, first=one_layer_first
+            ),
         ),
         Method(
             "mc-predictive",
             "deep GP, predictive log-likelihood over Monte Carlo samples (biased), validated",
             DSPP + ", footnote 4",
-            DEEP,
-            ByValidatedGuide(mean_field, monte_carlo, predictive),
+            DEEP_LEARNED,
+            ByValidatedGuide(mean_field_of_outputs, monte_carlo, predictive, fallback=ELBO, first=one_layer_first),
         ),
         Method(
             "gamma-dgp",
             "deep GP, doubly stochastic, gamma divergence in the place of the log-likelihood",
             "Knoblauch 2019, Robust Deep Gaussian Processes",
-            DEEP,
-            ByGuide(inducing_points, monte_carlo, gamma_divergence),
+            DEEP_LEARNED,
+            ByGuide(points_of_outputs, monte_carlo, gamma_divergence, first=one_layer_first),
         ),
         Method(
             "dkl-svgp",
@@ -169,7 +178,7 @@ METHODS: dict[str, Method] = {
             "neural features, then ppgpr, validated",
             DSPP + ", section 5.5",
             SHALLOW_ON_FEATURES,
-            ByValidatedGuide(mean_field, monte_carlo, predictive, optimizer=adam_for_networks),
+            ByValidatedGuide(mean_field, monte_carlo, predictive, optimizer=adam_for_networks, fallback=ELBO),
         ),
         Method(
             "dkl-dsvi",
@@ -183,7 +192,7 @@ METHODS: dict[str, Method] = {
             "neural features, then dspp, validated",
             DSPP + ", section 5.5",
             DEEP_ON_FEATURES,
-            ByValidatedGuide(mean_field, sigma_points, predictive, optimizer=adam_for_networks),
+            ByValidatedGuide(mean_field, sigma_points, predictive, optimizer=adam_for_networks, fallback=ELBO),
         ),
         Method(
             "idsgp",

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from pyro_dgp.losses import ELBO, GammaDivergence, PredictiveLogLikelihood
 from pyro_dgp.mcmc import EllipticalSlice, WhitenedNUTS, inducing_inputs, whitened
+from pyro_dgp.means import LinearMean
 from pyro_dgp.models.deep_gp import DeepGP
 from pyro_dgp.models.deep_kernel import DeepKernel, FeatureExtractor
 from pyro_dgp.models.priors import with_priors
 from pyro_dgp.processes import AmortizedInducingPoints, InducingPoints, OneNetwork
 from pyro_dgp.propagation import MonteCarlo, SigmaPoints, WithMean
+from pyro_dgp.training.one_layer_start import start_from_one_layer
 from pyro_dgp.zoo.by_layer import ByLayer
 from pyro_dgp.zoo.settings import Settings
 
@@ -29,8 +31,30 @@ def deep(x: Tensor, settings: Settings) -> DeepGP:
     return DeepGP(x, settings.layers, settings.width, kernel=settings.kernel).to(x)
 
 
+def deep_learned(x: Tensor, settings: Settings) -> DeepGP:
+    """``settings.layers`` GPs; hidden layers have linear means that are learned, and a kernel for each output."""
+    return DeepGP(x, settings.layers, settings.width, kernel=settings.kernel, mean=LinearMean.fit, per_output=True).to(
+        x
+    )
+
+
+def one_layer_first(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> None:
+    """Start hidden means and lengthscales at what one layer learns of the same rows, in a quarter of the steps."""
+    steps = settings.steps(len(x), settings.batch_size)
+    start_from_one_layer(
+        model,
+        x,
+        y,
+        steps=max(steps // 4, min(steps, 500)),
+        num_inducing=settings.inducing,
+        batch_size=settings.batch_size,
+        learning_rate=settings.learning_rate,
+        seed=settings.seed,
+    )
+
+
 def deep_with_priors(x: Tensor, settings: Settings) -> DeepGP:
-    """``settings.layers`` GPs with priors on every hyperparameter."""
+    """``settings.layers`` GPs with priors on every hyperparameter; the hidden means are fixed."""
     return with_priors(deep(x, settings))
 
 
@@ -83,6 +107,11 @@ def inducing_points(settings: Settings) -> InducingPoints:
     return InducingPoints(settings.inducing)
 
 
+def points_of_outputs(settings: Settings) -> InducingPoints:
+    """M whitened inducing points with full covariance for each output of a layer."""
+    return InducingPoints(settings.inducing, per_output=True)
+
+
 def sampled_points(settings: Settings) -> InducingPoints:
     """M inducing points whose values are a point, to be sampled."""
     return InducingPoints(settings.inducing, covariance="delta")
@@ -93,6 +122,11 @@ def mean_field(settings: Settings) -> InducingPoints:
     apart overfit less than those that start merged.
     """
     return InducingPoints(settings.inducing, covariance="diagonal", hidden_scale=1.0)
+
+
+def mean_field_of_outputs(settings: Settings) -> InducingPoints:
+    """The same with inducing points for each output of a layer."""
+    return replace(mean_field(settings), per_output=True)
 
 
 def row_points(settings: Settings) -> ByLayer:

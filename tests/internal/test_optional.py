@@ -32,12 +32,6 @@ def table(folder, name="rows.csv"):
 
 # What needs the package, the package and its extra.
 NEEDS = {
-    "the CRPS of normals": (lambda folder: prediction().crps(torch.zeros(5)), "scoringrules", "compare"),
-    "the CRPS by draws": (
-        lambda folder: prediction(dist.StudentT(3.0, torch.zeros(3, 5))).crps(torch.zeros(5)),
-        "scoringrules",
-        "compare",
-    ),
     "CSV": (lambda folder: load(table(folder)), "pandas", "compare"),
     "Parquet": (lambda folder: load(table(folder, "rows.parquet")), "pyarrow", "parquet"),
     "a stream of Parquet": (lambda folder: ParquetStream(folder / "rows.parquet", "y"), "pyarrow", "parquet"),
@@ -64,7 +58,7 @@ def test_a_missing_package_is_named_with_its_extra(call, monkeypatch, tmp_path):
     assert f" needs {package}: pip install 'pyro-dgp[{extra}]'" in sentence and "\n" not in sentence
 
 
-@pytest.mark.parametrize("package", ["arviz", "h5netcdf", "matplotlib", "scoringrules", "pandas"])
+@pytest.mark.parametrize("package", ["arviz", "h5netcdf", "matplotlib", "pandas"])
 def test_the_command_line_says_so_before_anything_runs(package, monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(sys.modules, package, None)
     status = main(["compare", "--data", str(table(tmp_path)), "--output", str(tmp_path / "results")])
@@ -75,7 +69,7 @@ def test_the_command_line_says_so_before_anything_runs(package, monkeypatch, tmp
 
 
 def test_what_needs_no_extra_works_without_them(monkeypatch, tmp_path):
-    for package in ("arviz", "h5netcdf", "h5py", "matplotlib", "contourpy", "pandas", "scoringrules", "pyarrow"):
+    for package in ("arviz", "h5netcdf", "h5py", "matplotlib", "contourpy", "pandas", "pyarrow"):
         monkeypatch.setitem(sys.modules, package, None)
     np.save(tmp_path / "x.npy", np.zeros((20, 1)))
     np.save(tmp_path / "y.npy", np.zeros(20))

@@ -1,5 +1,7 @@
 import copy
 import math
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,13 +20,17 @@ from pyro_dgp import (
     fit,
     predict,
 )
+from pyro_dgp.training.held_out import Curve, RowScores, simplest_of_the_best
 from pyro_dgp.training.loop import fit as plain_fit
-from pyro_dgp.training.validation import Trial, fit_validated, largest_within_error
+from pyro_dgp.training.validation import fit_validated
 from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.settings import Settings
 from tests.examples import OneLayer, TwoLayers, regression
 
 pytestmark = pytest.mark.usefixtures("local")
+
+
+OneFold = partial(Validation, folds=1)
 
 
 def predictive(beta, rows):
@@ -63,7 +69,7 @@ def test_held_out_rows_are_not_trained_on_nor_seen_at_the_start():
     other = guided(x[~mask], y[~mask])
     torch.manual_seed(0)
     guide = Variational(OneLayer(), InducingPoints(10, covariance="diagonal"), MonteCarlo(1))
-    validation = Validation(checks=1)
+    validation = OneFold(checks=1)
     fit_validated(
         guide, predictive, spoiled_x, spoiled, steps=40, batch_size=10, validation=validation, split=2, beta=0.3
     )
@@ -88,7 +94,7 @@ def test_the_best_checkpoint_is_kept_and_training_stops():
         steps=400,
         batch_size=45,
         learning_rate=0.3,
-        validation=Validation(checks=40, patience=3),
+        validation=OneFold(checks=40, patience=3),
         beta=0.0,
         report=report,
     )
@@ -104,7 +110,7 @@ def test_beta_is_searched_from_one_start_and_the_run_is_that_of_the_one_chosen()
     x = torch.rand(72, 3) * 4 - 2
     y = 0.3 * torch.randn(72)  # noise alone: the KL must hold the function down
     guide, other = guided(x, y, 60), guided(x, y, 60)
-    validation = Validation(betas=(1e-4, 10.0), search=0.5, patience=100)
+    validation = OneFold(betas=(1e-4, 10.0), search=0.5, patience=100)
     result = fit_validated(guide, predictive, x, y, steps=300, batch_size=72, learning_rate=0.05, validation=validation)
     assert result.beta == 10.0 and set(result.searched) == {1e-4, 10.0}
     assert result.searched[1e-4] > result.searched[10.0]
@@ -121,7 +127,7 @@ def test_a_shorter_run_stands_beside_the_full_one_and_is_not_made_twice():
     x, y = regression(45)
     mask = Validation().held_out(45, 0)
 
-    def run(**choices):
+    def run(learning_rate=0.3, **choices):
         guide, totals = guided(x, y), []
         result = fit_validated(
             guide,
@@ -130,7 +136,7 @@ def test_a_shorter_run_stands_beside_the_full_one_and_is_not_made_twice():
             y,
             steps=80,
             batch_size=45,
-            learning_rate=0.3,
+            learning_rate=learning_rate,
             report=lambda step, total, _: totals.append((step, total)),
             **choices,
         )
@@ -140,14 +146,14 @@ def test_a_shorter_run_stands_beside_the_full_one_and_is_not_made_twice():
 
     never = {"checks": 4, "patience": 100}
     (short, short_state, _), (long, long_state, _) = (
-        run(validation=Validation(runs=(share,), **never), beta=0.0) for share in (0.25, 1.0)
+        run(validation=OneFold(runs=(share,), **never), beta=0.0) for share in (0.25, 1.0)
     )
-    both, both_state, total = run(validation=Validation(runs=(0.25, 1.0), **never), beta=0.0)
+    both, both_state, total = run(validation=OneFold(runs=(0.25, 1.0), **never), beta=0.0)
     assert (short.steps, long.steps, both.steps, total) == (20, 80, 100, 100)
     better, better_state = min(((short, short_state), (long, long_state)), key=lambda pair: pair[0].validation_nll)
     assert (both.validation_nll, both.run_steps) == (better.validation_nll, better.run_steps)
     assert short.validation_nll != long.validation_nll and same(both_state, better_state)
-    searched, *_ = run(validation=Validation(betas=(0.0, 0.1), search=0.25, runs=(0.25, 1.0), **never))
+    searched, *_ = run(learning_rate=0.01, validation=OneFold(betas=(0.0, 0.1), search=0.25, runs=(0.25, 1.0), **never))
     assert (searched.search_steps, searched.steps) == (40, 120)
 
 
@@ -156,7 +162,7 @@ def test_it_overfits_less_than_training_on_everything():
     x, x_test = torch.rand(135, 3) * 2 - 1, torch.rand(300, 3) * 2 - 1
     y, y_test = (0.5 * v[:, 0] + 0.5 * torch.randn(len(v)) for v in (x, x_test))
     guide, other = guided(x, y, 60), guided(x, y, 60)
-    validation = Validation(betas=(0.01, 1.0), checks=10)
+    validation = OneFold(betas=(0.01, 1.0), checks=10)
     fit_validated(guide, predictive, x, y, steps=300, batch_size=135, learning_rate=0.05, validation=validation)
     plain_fit(
         PredictiveLogLikelihood(135, 0.01)(other.model, other), x, y, steps=300, batch_size=135, learning_rate=0.05
@@ -218,11 +224,11 @@ def test_a_beta_that_breaks_down_loses_the_search_and_no_state_is_left_broken():
     def loss(beta, rows):
         return PredictiveLogLikelihood(rows, math.inf if beta == 0.01 else beta)
 
-    result = fit_validated(guide, loss, x, y, steps=40, validation=Validation(betas=(0.01, 0.05), search=0.5))
+    result = fit_validated(guide, loss, x, y, steps=40, validation=OneFold(betas=(0.01, 0.05), search=0.5))
     assert result.beta == 0.05 and result.searched[0.01] == math.inf
     other = guided(x, y)
     with pytest.raises(ValueError, match="the loss is"):
-        fit_validated(other, loss, x, y, steps=40, beta=0.01)
+        fit_validated(other, loss, x, y, steps=40, beta=0.01, validation=OneFold())
     assert same(state(other), before)
 
 
@@ -234,7 +240,8 @@ def test_a_long_run_that_breaks_down_after_the_search_is_said():
         made.append(beta)
         return PredictiveLogLikelihood(rows, beta if len(made) < 3 else math.inf)
 
-    result = fit_validated(guided(x, y), loss, x, y, steps=40, validation=Validation(betas=(0.01, 0.05), search=0.5))
+    validation = OneFold(betas=(0.01, 0.05), search=0.5)
+    result = fit_validated(guided(x, y), loss, x, y, steps=40, validation=validation, learning_rate=0.002)
     assert len(made) == 3 and result.run_steps == 20 and "the loss is" in result.failure
     assert fit_validated(guided(x, y), predictive, x, y, steps=4, beta=0.1).failure is None
 
@@ -251,7 +258,7 @@ def test_the_checks_do_not_touch_the_noise_of_training_and_the_same_seed_gives_t
             for parameter in guide.parameters():
                 parameter.copy_(torch.linspace(0.1, 1.0, parameter.numel()).reshape(parameter.shape))
         generator = torch.get_rng_state()
-        validation = Validation(checks=checks, patience=100)
+        validation = OneFold(checks=checks, patience=100)
         result = fit_validated(guide, predictive, x, y, steps=16, validation=validation, beta=0.05, seed=4)
         assert torch.equal(generator, torch.get_rng_state())
         states.append((result, state(guide)))
@@ -276,7 +283,7 @@ def test_predictions_are_made_in_evaluation_mode():
     x, y = regression(45, inputs=3)
     model = Dropout(x)
     guide = Variational(model, InducingPoints(6), MonteCarlo(1))
-    result = fit_validated(guide, predictive, x, y, steps=20, batch_size=45, beta=0.05)
+    result = fit_validated(guide, predictive, x, y, steps=20, batch_size=45, beta=0.05, validation=OneFold())
     prediction = predict(guide, x)
     torch.testing.assert_close(prediction.mean, predict(guide, x, batch_size=7).mean)
     torch.testing.assert_close(prediction.mean[:1], predict(guide, x[:1]).mean)
@@ -285,25 +292,132 @@ def test_predictions_are_made_in_evaluation_mode():
     assert all(module.training for module in model.modules())
 
 
-def test_the_largest_beta_within_one_standard_error_is_taken():
-    def trial(beta, best, error):
-        run = Trial(nn.Module(), lambda: torch.zeros(1), beta, 10, Validation())
-        run.best, run.standard_error = best, error
-        return run
+def curve(beta, nll, crps=None):
+    """A candidate with one check at step 10."""
+    return Curve(beta, 10, {10: RowScores(torch.tensor(nll), None if crps is None else torch.tensor(crps))})
 
-    assert largest_within_error([trial(0.01, 1.0, 0.2), trial(0.1, 1.15, 5.0), trial(1.0, 1.25, 0.0)]) == 0.1
-    assert largest_within_error([trial(0.1, math.inf, 0.0), trial(0.2, 3.0, 0.0)]) == 0.2
+
+def test_the_fallback_and_then_the_largest_beta_within_one_standard_error_of_the_differences_is_taken():
+    best, near, far = [1.0, 2.0, 3.0, 4.0], [1.2, 1.9, 3.2, 3.9], [1.2, 2.2, 3.2, 4.2]
+    assert simplest_of_the_best([curve(0.01, best), curve(0.1, near), curve(1.0, far)]).beta == 0.1
+    assert simplest_of_the_best([curve(0.01, best), curve(None, near), curve(0.1, near)]).beta is None
+    assert simplest_of_the_best([curve(0.01, best), curve(None, far), curve(0.1, far)]).beta == 0.01
+    # as mean and spread over rows, far would be within one standard error: it is the differences that tell
+    assert math.sqrt(5 / 4) / 2 > 0.2
+    broken = Curve(1.0, 10, {})
+    assert simplest_of_the_best([curve(0.01, best), broken]).beta == 0.01 and broken.merit == math.inf
+
+
+def test_the_mean_is_not_paid_for_the_density():
+    sharp = curve(0.01, [0.9, 1.0], crps=[0.3, 0.3])
+    sound = curve(0.1, [1.0, 1.1], crps=[0.2, 0.2])
+    assert simplest_of_the_best([sharp, sound]).beta == 0.1
+    assert sharp.merit - sound.merit == pytest.approx(-0.1 + math.log(1.5))
+    assert simplest_of_the_best([curve(0.01, [0.9, 1.0]), curve(0.1, [1.0, 1.1])]).beta == 0.01
+    scaled = RowScores(sound.best.nll + math.log(3), 3 * sound.best.crps)  # y in other units
+    assert scaled.merit - sound.merit == pytest.approx(2 * math.log(3))
+
+
+def test_folds_hold_out_each_row_once_at_most_and_as_many_as_are_needed():
+    validation = Validation()
+    assert [validation.num_folds(rows) for rows in (20, 300, 455, 899, 900, 1790, 1800, 10**6)] == [
+        5,
+        5,
+        4,
+        2,
+        2,
+        2,
+        1,
+        1,
+    ]
+    masks = torch.stack([validation.held_out(455, 3, fold) for fold in range(4)])
+    assert masks.sum(1).tolist() == [51] * 4 and masks.sum(0).max() == 1
+    assert Validation(share=0.5).num_folds(20) == 2 and Validation(folds=3).num_folds(10**6) == 3
+    with pytest.raises(ValueError, match="1 to 4 in number, got 5"):
+        Validation(share=0.25, folds=5)
+
+
+def test_several_folds_choose_the_step_and_all_rows_are_trained_to_it():
+    x, y = regression(45)
+    validation = Validation(folds=3, checks=8, betas=(1e-3, 0.5), search=0.5)
+    guide, other = guided(x, y), guided(x, y)
+    result = fit_validated(guide, predictive, x, y, steps=80, batch_size=45, learning_rate=0.3, validation=validation)
+    assert (result.rows, result.validation_rows, result.folds) == (45, 15, 3)
+    plain_fit(
+        predictive(result.beta, 45)(other.model, other),
+        x,
+        y,
+        steps=result.run_steps,
+        batch_size=45,
+        learning_rate=0.3,
+        stop=lambda step: step >= result.best_step,
+    )
+    assert same(state(guide), state(other))
+    pooled = []
+    for fold in range(3):
+        mask = validation.held_out(45, 0, fold)
+        part = guided(x, y)
+        plain_fit(
+            predictive(result.beta, 40)(part.model, part),
+            x[~mask],
+            y[~mask],
+            steps=result.run_steps,
+            batch_size=45,
+            learning_rate=0.3,
+            stop=lambda step: step >= result.best_step,
+        )
+        pooled.append(predict(part, x[mask]))
+        pooled[-1] = (-pooled[-1].log_prob(y[mask]), pooled[-1].crps(y[mask]))
+    nll, crps = (torch.cat(parts) for parts in zip(*pooled, strict=True))
+    assert result.validation_nll == pytest.approx(float(nll.mean()), abs=1e-10)
+    assert result.validation_crps == pytest.approx(float(crps.mean()), abs=1e-10)
+    assert result.validation_error == pytest.approx(float(nll.std(correction=0)) / 15**0.5, abs=1e-10)
+
+
+def test_the_fallback_is_taken_where_no_beta_is_better():
+    torch.manual_seed(3)
+    x = torch.rand(72, 3) * 4 - 2
+    y = 0.3 * torch.randn(72)  # noise alone
+    validation = Validation(betas=(1e-4,), search=0.5, folds=2)
+    guide = guided(x, y, 60)
+    result = fit_validated(
+        guide, predictive, x, y, steps=200, learning_rate=0.05, validation=validation, fallback=ELBO, batch_size=72
+    )
+    assert result.beta is None and set(result.searched) == {None, 1e-4}
+    assert result.searched[None] < result.searched[1e-4]
+    given = fit_validated(
+        guided(x, y, 60), predictive, x, y, steps=20, validation=validation, fallback=ELBO, beta=0.1, batch_size=72
+    )
+    assert given.beta == 0.1 and given.searched == {}
+
+
+def test_longer_runs_are_made_where_the_search_still_improves():
+    x, y = regression(45)
+    validation = OneFold(betas=(0.1, 0.2), search=0.25, checks=4, patience=100)
+    slow = fit_validated(guided(x, y), predictive, x, y, steps=80, learning_rate=0.01, validation=validation)
+    assert slow.steps == 2 * 20 + 80 and slow.search_steps == 40
+    noise = torch.randn(45, generator=torch.Generator().manual_seed(0), dtype=y.dtype)
+    overfitted = fit_validated(
+        guided(x, noise, 40),
+        predictive,
+        x,
+        noise,
+        steps=800,
+        learning_rate=0.1,
+        validation=replace(validation, checks=20),
+    )
+    assert overfitted.best_step <= 150 and overfitted.steps == overfitted.search_steps == 400
 
 
 def test_the_standard_error_and_the_run_of_the_best_checkpoint_are_said():
-    """With a long run that diverges from good to bad, the checkpoint of the short search wins."""
+    """Where the search has gone from good to bad, no longer run is made."""
     torch.manual_seed(3)
     x = torch.rand(72, 3) * 4 - 2
     y = 0.3 * torch.randn(72)
     guide = guided(x, y, 60)
-    validation = Validation(betas=(0.001, 0.01), search=0.1, checks=2, patience=100)
+    validation = OneFold(betas=(0.001, 0.01), search=0.1, checks=2, patience=100)
     result = fit_validated(guide, predictive, x, y, steps=400, batch_size=72, learning_rate=0.1, validation=validation)
-    assert result.run_steps == 40 >= result.best_step and result.steps == 480
+    assert result.run_steps == 40 >= result.best_step and result.steps == 80
     assert result.validation_nll == result.searched[result.beta]
     mask = validation.held_out(72, 0)
     nll = -predict(guide, x[mask]).log_prob(y[mask])
@@ -330,7 +444,7 @@ def test_row_arguments_are_held_out_with_their_rows(local):
 
     x, y = regression(24)
     guide = Variational(Shifted(), InducingPoints(5), MonteCarlo(1))
-    validation = Validation(betas=(1.0,), share=0.25, checks=2)
+    validation = OneFold(betas=(1.0,), share=0.25, checks=2)
     arguments = {"offset": 2 * x[:, 0], "table": torch.zeros(3)}
     fitted = fit_validated(
         guide, lambda beta, rows: ELBO(rows), x, y, steps=4, batch_size=10, validation=validation, **arguments

@@ -1,0 +1,120 @@
+"""Scores of held-out rows during training: the curve of each candidate over the steps, and the choice between candidates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pyro_dgp.prediction.prediction import Prediction
+
+#: Rows whose CRPS is computed, at most: that of a mixture costs the square of its components.
+MOST_CRPS_ROWS = 500
+
+
+@dataclass(frozen=True)
+class RowScores:
+    """Scores of held-out rows.
+
+    :ivar nll: negative log density of each row, nats.
+    :ivar crps: continuous ranked probability score of some of them, in units of y; nothing where the observation has none.
+    """
+
+    nll: Tensor
+    crps: Tensor | None
+
+    @classmethod
+    def of(cls, prediction: Prediction, y: Tensor, few: tuple[Prediction, Tensor]) -> RowScores:
+        """Score a prediction at its targets.
+
+        :param few: the prediction of at most :data:`MOST_CRPS_ROWS` of these rows, and their targets.
+        """
+        nll = -prediction.log_prob(y).reshape(-1)
+        try:
+            crps = few[0].crps(few[1])
+        except (ValueError, NotImplementedError):
+            return cls(nll, None)  # classes, and distributions without a distribution function
+        return cls(nll, crps.reshape(crps.shape[0], -1).mean(-1))
+
+    @classmethod
+    def joined(cls, parts: Sequence[RowScores]) -> RowScores:
+        """Scores of the rows of several folds together."""
+        crps = [part.crps for part in parts if part.crps is not None]
+        return cls(torch.cat([part.nll for part in parts]), torch.cat(crps) if len(crps) == len(parts) else None)
+
+    @property
+    def merit(self) -> float:
+        """Mean NLL plus the logarithm of the mean CRPS, lower is better; infinity where a score is no number.
+
+        Both terms grow by log c where errors and predicted standard deviations grow c times, so that they weigh alike.
+        """
+        value = float(self.nll.mean())
+        if self.crps is not None:
+            value += math.log(max(float(self.crps.mean()), torch.finfo(self.crps.dtype).tiny))
+        return value if math.isfinite(value) else math.inf
+
+    def is_close_to(self, best: RowScores) -> bool:
+        """Whether the merit is within one standard error of the best one's, by the differences of each row."""
+        if not math.isfinite(self.merit):
+            return False
+        differences = [self.nll - best.nll]
+        if self.crps is not None and best.crps is not None:
+            differences.append((self.crps - best.crps) / best.crps.mean())
+        errors = [float(values.var(correction=0)) / len(values) for values in differences]
+        return sum(float(values.mean()) for values in differences) <= math.sqrt(sum(errors))
+
+
+@dataclass
+class Curve:
+    """The scores of one candidate over the steps of runs of one length, one run for each fold."""
+
+    beta: float | None
+    steps: int
+    scores: dict[int, RowScores]
+
+    @classmethod
+    def of(cls, beta: float | None, steps: int, folds: Sequence[Mapping[int, RowScores]]) -> Curve:
+        """Join the scores of all folds, by step, at the steps that all of them reached."""
+        shared = set.intersection(*({*scores} for scores in folds))
+        joined = {step: RowScores.joined([scores[step] for scores in folds]) for step in sorted(shared)}
+        return cls(beta, steps, {step: scores for step, scores in joined.items() if scores.merit < math.inf})
+
+    @property
+    def best_step(self) -> int | None:
+        """The step of lowest merit; nothing if no step has a finite one."""
+        return min(self.scores, key=lambda step: self.scores[step].merit, default=None)
+
+    @property
+    def best(self) -> RowScores | None:
+        """The scores at that step."""
+        return None if self.best_step is None else self.scores[self.best_step]
+
+    @property
+    def merit(self) -> float:
+        """The lowest merit."""
+        return math.inf if self.best is None else self.best.merit
+
+    @property
+    def nll(self) -> float:
+        """The NLL at that step, nats a row; infinity if there is none."""
+        return math.inf if self.best is None else float(self.best.nll.mean())
+
+    @property
+    def error(self) -> float:
+        """The standard error of the NLL."""
+        return 0.0 if self.best is None else float(self.best.nll.std(correction=0)) / math.sqrt(self.best.nll.numel())
+
+
+def simplest_of_the_best(curves: Sequence[Curve]) -> Curve:
+    """Return the candidate of most regularisation whose merit is within one standard error of the lowest.
+
+    That is the fallback, whose beta is ``None``, before the largest beta: the one-standard-error rule of Breiman et al. 1984.
+    """
+    lowest = min(curves, key=lambda curve: curve.merit)
+    if lowest.best is None:
+        return lowest
+    close = [curve for curve in curves if curve.best is not None and curve.best.is_close_to(lowest.best)]
+    return max([*close, lowest], key=lambda curve: math.inf if curve.beta is None else curve.beta)

@@ -1,0 +1,148 @@
+"""A start from one layer: hidden means and lengthscales of a deep model from a sparse GP that is trained on the same rows first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pyro_dgp.gp import FunctionPrior, GaussianProcess
+from pyro_dgp.guides.model_sites import ModelSites, sites_of
+from pyro_dgp.guides.variational import Variational
+from pyro_dgp.internal.linalg import NotPositiveDefiniteError
+from pyro_dgp.internal.parameters import modules_of
+from pyro_dgp.losses import ELBO
+from pyro_dgp.means import LinearMean, Projection
+from pyro_dgp.models.deep_gp import DeepGP
+from pyro_dgp.processes import InducingPoints
+from pyro_dgp.propagation import MonteCarlo
+from pyro_dgp.training.remarks import explains_nothing
+from pyro_dgp.training.second_start import fit_with_second_start
+
+
+def start_from_one_layer(
+    model: Any,
+    x: Tensor,
+    y: Tensor,
+    *,
+    steps: int = 500,
+    num_inducing: int = 128,
+    batch_size: int = 100,
+    learning_rate: float = 0.02,
+    seed: int = 0,
+    **arguments: Any,
+) -> list[str]:
+    """Start the hidden layers of a model at what one layer learns of the same rows, and return the names of their sites.
+
+    A deep GP that starts at the principal directions of its inputs may never find the few inputs that matter. One layer finds them
+    quickly: its lengthscales l_1, ..., l_D say how far the function varies along each input. So a sparse GP with a Matern 5/2 kernel is
+    trained first. Let s_d = x_d / l_d be its scaled inputs and v their total variance. Each hidden Gaussian process that takes the
+    inputs of the data then begins
+
+    - at the mean ``x W`` of unit variance in the mean over outputs, where W are the principal directions of s, if it has a
+      :class:`~pyro_dgp.LinearMean` that is learned,
+    - at the lengthscales l_d sqrt(v), if its kernel has one for each input, so that the total variance of its scaled inputs is one.
+
+    All other parameters stay as they are. So does the whole model where one layer explains nothing of the targets, where ``x`` has
+    groups, and where ``y`` are integers. Call it before :meth:`Variational.initialize`: inducing points of upper layers begin at
+    the means below.
+
+    :param model: the model, called as ``model(x, y)``.
+    :param x: training inputs ``(N, D)``.
+    :param y: their targets, ``(N,)`` or ``(N, D_out)``, in any units.
+    :param steps: training steps of the one layer.
+    :param num_inducing: its number of inducing points.
+    :param batch_size: rows in a step.
+    :param learning_rate: that of its first steps.
+    :param seed: seed of its training.
+    :param arguments: further arguments of the model.
+
+    >>> import torch
+    >>> from pyro_dgp import DeepGP, LinearMean, start_from_one_layer
+    >>> x = torch.randn(100, 3)
+    >>> y = torch.sin(2 * x[:, 1])
+    >>> model = DeepGP(x, width=2, mean=LinearMean.fit)
+    >>> start_from_one_layer(model, x, y, steps=200, num_inducing=20)
+    ['h1']
+    >>> int(model.hidden[0].mean.weight.abs().sum(1).argmax())  # the input that matters
+    1
+    """
+    if x.dim() != 2 or not y.is_floating_point():
+        return []
+    modules = modules_of(model)
+    hidden = _first_hidden(sites_of(model, modules, (x, y), arguments), len(x))
+    if not hidden:
+        return []
+    inputs = hidden[0][1].x.detach()
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        lengthscales = _relevant(
+            inputs, y, num_inducing, steps=steps, batch_size=batch_size, learning_rate=learning_rate
+        )
+    if lengthscales is None:
+        return []
+    gps = {id(gp): gp for part in modules for gp in part.modules() if isinstance(gp, GaussianProcess)}
+    return [name for name, prior in hidden if prior.source in gps and _begin(gps[prior.source], inputs, lengthscales)]
+
+
+def _first_hidden(sites: ModelSites, rows: int) -> list[tuple[str, FunctionPrior]]:
+    """Return the hidden Gaussian processes that take the same inputs ``(N, D)`` as the first one."""
+    hidden = [(name, sites.functions[name]) for name in sites.hidden]
+    if not hidden or hidden[0][1].x.dim() != 2 or len(hidden[0][1].x) != rows:
+        return []
+    first = hidden[0][1].x
+    return [(name, prior) for name, prior in hidden if prior.x.shape == first.shape and torch.equal(prior.x, first)]
+
+
+def _relevant(x: Tensor, y: Tensor, num_inducing: int, *, steps: int, **options: Any) -> Tensor | None:
+    """Return the lengthscales ``(D,)`` of one layer that is trained; nothing if it explains nothing."""
+    spread = _spread(x)
+    x, y = (x - x.mean(0)) / spread, (y - y.mean(0)) / _spread(y)
+    model = DeepGP(x, 1, outputs=1 if y.dim() == 1 else y.shape[-1]).to(x)
+    guide = Variational(model, InducingPoints(min(num_inducing, len(x))), MonteCarlo(1))
+    try:
+        guide.initialize(x, y)
+        fit_with_second_start(guide, ELBO(len(x))(model, guide), x, y, steps=steps, **options)
+    except NotPositiveDefiniteError:
+        return None
+    if explains_nothing(guide, x, y):
+        return None
+    lengthscales: Tensor = model.top.kernel.lengthscale.detach().reshape(-1)
+    return lengthscales * spread
+
+
+def _spread(values: Tensor) -> Tensor:
+    """Return the standard deviation of each column, one for a column that does not vary."""
+    spread = values.std(0, correction=0)
+    return torch.where(spread > 0, spread, torch.ones_like(spread))
+
+
+@torch.no_grad()
+def _begin(gp: GaussianProcess, x: Tensor, lengthscales: Tensor) -> bool:
+    """Set a linear mean that is learned, and lengthscales; return whether there was one to set."""
+    scaled = (x - x.mean(0)) / lengthscales
+    total = scaled.square().mean(0).sum()
+    mean, has_begun = gp.mean, False
+    if isinstance(mean, LinearMean) and _is_free(mean, "weight") and mean.weight.shape[0] == x.shape[-1]:
+        mean.weight = _directions(scaled, total, mean.weight.shape[1]) / lengthscales[:, None]
+        has_begun = True
+    for part in gp.kernel.modules():
+        own = getattr(part, "lengthscale", None) if _is_free(part, "lengthscale") else None
+        if isinstance(own, Tensor) and own.dim() > 0 and own.shape[-1] == x.shape[-1] > 1:
+            part.lengthscale = (lengthscales * total.sqrt()).expand_as(own).clone()
+            has_begun = True
+    return has_begun
+
+
+def _directions(scaled: Tensor, total: Tensor, width: int) -> Tensor:
+    """Return weights ``(D, width)`` of the scaled inputs that give outputs of unit variance in the mean: an identity where there is room."""
+    inputs = scaled.shape[-1]
+    directions = Projection.fit(scaled, width).weight
+    return directions * (min(width, inputs) / total).sqrt()
+
+
+def _is_free(module: nn.Module, name: str) -> bool:
+    """Tell whether a module has a parameter of that name which training may change."""
+    parameter = dict(module.named_parameters(recurse=False)).get(f"{name}_unconstrained")
+    return parameter is not None and parameter.requires_grad

@@ -1,0 +1,234 @@
+"""Trials of a validation: runs of one guide from one start, scored at held-out rows as they train."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from pyro_dgp.guides.variational import Variational
+from pyro_dgp.internal.linalg import NotPositiveDefiniteError
+from pyro_dgp.internal.progress import Progress
+from pyro_dgp.internal.rows import Call, num_rows
+from pyro_dgp.prediction.predict import predict
+from pyro_dgp.training.held_out import MOST_CRPS_ROWS, Curve, RowScores
+from pyro_dgp.training.remarks import Trained
+
+#: Function from model and guide to an objective: a :class:`~pyro_dgp.losses.Loss` is one.
+Objective = Callable[[Any, Any], torch.nn.Module]
+#: Function ``loss(beta, rows)``.
+LossRecipe = Callable[[float, int], Objective]
+
+#: Difference of validation NLL and training NLL, nats a row, that is worth a remark.
+APART = 0.3
+
+
+@dataclass(frozen=True)
+class Recipes:
+    """The losses that are tried: one for each beta, and a fallback that has none."""
+
+    loss: LossRecipe
+    fallback: Callable[[int], Objective] | None
+
+    def of(self, beta: float | None, rows: int) -> Objective:
+        """Return the loss of a beta, or the fallback where it is ``None``."""
+        if beta is not None:
+            return self.loss(beta, rows)
+        assert self.fallback is not None
+        return self.fallback(rows)
+
+
+@dataclass
+class Fold:
+    """One part of the training rows that is held out, and the rest.
+
+    :ivar rows: arguments of a training step on the rest.
+    :ivar held_out: those on the held-out rows.
+    :ivar few: those on at most :data:`MOST_CRPS_ROWS` of them.
+    """
+
+    rows: Call
+    held_out: Call
+    few: Call
+
+
+class Trial:
+    """One run at one beta. Called after each step, it scores the held-out rows at the checks and says when to stop.
+
+    :param state: what is kept of the best check; nothing if it is ``None``.
+    """
+
+    def __init__(
+        self, score: Callable[[], RowScores], *, steps: int, checks: int, patience: int, state: torch.nn.Module | None
+    ) -> None:
+        self.score, self.steps, self.patience, self.state = score, steps, patience, state
+        self.at = {math.ceil((k + 1) * steps / checks) for k in range(checks)}
+        self.scores: dict[int, RowScores] = {}
+        self.best, self.since = math.inf, 0
+        self.best_state: dict[str, Any] = {}
+        self.seconds = self.checking_seconds = 0.0
+        self.failure: Exception | None = None
+        self.losses: list[float] = []
+
+    def __call__(self, step: int) -> bool:
+        """Score the state if the step is one of the checks; return true after ``patience`` checks without improvement."""
+        if step not in self.at:
+            return False
+        start = time.perf_counter()
+        scores = self.scores[step] = self.score()
+        self.since += 1
+        if scores.merit < self.best:
+            self.best, self.since = scores.merit, 0
+            if self.state is not None:
+                self.best_state = snapshot(self.state)
+        self.checking_seconds += time.perf_counter() - start
+        return self.since >= self.patience
+
+
+@dataclass
+class Candidate:
+    """The runs of one beta and one length, one for each fold, and their joint curve."""
+
+    curve: Curve
+    trials: Sequence[Trial]
+
+    @property
+    def best_state(self) -> dict[str, Any]:
+        """The best checkpoint of a single fold."""
+        return self.trials[0].best_state if len(self.trials) == 1 else {}
+
+    @property
+    def failure(self) -> Exception | None:
+        """The first error of a run."""
+        return next((trial.failure for trial in self.trials if trial.failure is not None), None)
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock time of all runs."""
+        return sum(trial.seconds for trial in self.trials)
+
+
+@dataclass
+class Training:
+    """Runs of one guide from one start.
+
+    :ivar guide: the guide, in its start.
+    :ivar recipes: the losses.
+    :ivar folds: parts of the rows that are held out in turn.
+    :ivar kept: arguments of a training step on the rows that the model is trained on in the end.
+    :ivar checks: number of checks of a run, and ``patience`` those without improvement after which it stops.
+    :ivar fit: function that trains.
+    :ivar total: steps of all runs, for the report.
+    """
+
+    guide: Variational
+    recipes: Recipes
+    folds: Sequence[Fold]
+    kept: Call
+    seed: int
+    checks: int
+    patience: int
+    fit: Callable[..., Any]
+    report: Progress | None
+    total: int
+    site: str | None = None
+    done: int = 0
+    known: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.state = torch.nn.ModuleList([self.guide, *self.guide.model_modules])
+        self.start = snapshot(self.state)
+        (x, y), named = self.kept
+        self.trained = Trained(self.guide, (x, y), named)
+
+    def candidate(self, beta: float | None, steps: int) -> Candidate:
+        """Train from the start at one beta, once for each fold."""
+        trials = [self._trial(fold, beta, steps) for fold in self.folds]
+        return Candidate(Curve.of(beta, steps, [trial.scores for trial in trials]), trials)
+
+    def run(self, rows: Call, beta: float | None, steps: int, stop: Callable[[int], bool]) -> list[float]:
+        """Train from the start on some rows, and return the losses."""
+        restore(self.state, self.start)
+        torch.manual_seed(self.seed)
+        losses: list[float] = []
+        first = self.done
+
+        def after(step: int, value: float) -> None:
+            losses.append(value)
+            self.done = first + step + 1
+            if self.report is not None:
+                weight = {} if beta is None else {"beta": beta}
+                self.report(self.done, self.total, {"loss": value} | weight | self.known)
+
+        args, kwargs = rows
+        objective = self.recipes.of(beta, num_rows(args[0]))(self.guide.model, self.guide)
+        self.fit(objective, *args, **kwargs, steps=steps, callback=after, stop=stop)
+        return losses
+
+    def _trial(self, fold: Fold, beta: float | None, steps: int) -> Trial:
+        """Train on the rows of a fold. An error of the training ends the run and is kept as its ``failure``."""
+        trial = Trial(
+            lambda: self._score(fold),
+            steps=steps,
+            checks=self.checks,
+            patience=self.patience,
+            state=self.state if len(self.folds) == 1 else None,
+        )
+
+        def stop(step: int) -> bool:
+            found = trial(step)
+            if trial.scores and trial.best < math.inf:
+                self.known = {"validation NLL": Curve.of(beta, steps, [trial.scores]).nll}
+            return found
+
+        self.known = {}
+        start = time.perf_counter()
+        try:
+            trial.losses = self.run(fold.rows, beta, steps, stop)
+        except (ValueError, NotPositiveDefiniteError) as error:
+            trial.failure = error
+        trial.seconds = time.perf_counter() - start
+        return trial
+
+    def _score(self, fold: Fold) -> RowScores:
+        """Score the held-out rows of a fold."""
+        with torch.no_grad(), torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            (x, y), named = fold.held_out
+            prediction = predict(self.guide, x, site=self.site, **named)
+            (few_x, few_y), few_named = fold.few
+            is_all = num_rows(x) <= MOST_CRPS_ROWS
+            few = prediction if is_all else predict(self.guide, few_x, site=self.site, **few_named)
+            return RowScores.of(prediction, y, (few, few_y))
+
+    def remarks(self, curve: Curve, losses: Sequence[float]) -> list[str]:
+        """Return sentences on what was kept.
+
+        :param losses: of the run that ended in it, if it was trained to its end.
+        """
+        found = self.trained.remarks(losses, self.site)
+        (x, y), named = self.trained.seen()
+        with torch.no_grad(), torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            training = -float(predict(self.guide, x, site=self.site, **named).log_prob(y).mean())
+        if curve.nll - training > max(APART, 3 * curve.error):
+            found.append(
+                f"it scores {training:.2f} nats a row at its training rows and {curve.nll:.2f} at those held out, so that it has overfitted: "
+                "larger betas, fewer inducing points or svgp may do better"
+            )
+        return found
+
+
+def snapshot(module: torch.nn.Module) -> dict[str, Any]:
+    """Return a copy of the state of a module."""
+    return copy.deepcopy(module.state_dict())
+
+
+def restore(module: torch.nn.Module, state: dict[str, Any]) -> None:
+    """Set the state of a module."""
+    module.load_state_dict(state)

@@ -1,0 +1,149 @@
+"""The start from one layer: which parameters it sets, to what, and where it leaves a model as it is."""
+
+import copy
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.nn import PyroModule, PyroSample
+
+from pyro_dgp import (
+    RBF,
+    DeepGP,
+    Gaussian,
+    GaussianProcess,
+    LinearMean,
+    Standardizer,
+    concatenate_inputs,
+    start_from_one_layer,
+)
+from pyro_dgp.training import one_layer_start
+
+pytestmark = pytest.mark.usefixtures("local")
+
+
+def data(rows=200, inputs=6, seed=0):
+    """Inputs of which the first and the third matter."""
+    torch.manual_seed(seed)
+    x = torch.randn(rows, inputs)
+    return x, torch.sin(2 * x[:, 0]) + x[:, 2] + 0.05 * torch.randn(rows)
+
+
+def state(model):
+    return copy.deepcopy(model.state_dict())
+
+
+@pytest.fixture
+def lengthscales(monkeypatch):
+    """Known lengthscales in the place of those that are learned."""
+    known = torch.tensor([0.5, 20.0, 1.0, 10.0, 40.0, 5.0])
+    monkeypatch.setattr(one_layer_start, "_relevant", lambda *args, **options: known)
+    return known
+
+
+def test_mean_and_lengthscales_of_the_first_hidden_layer_are_set_and_nothing_else(lengthscales):
+    x, y = data()
+    model = DeepGP(x, 3, 2, mean=LinearMean.fit, per_output=True)
+    before = state(model)
+    assert start_from_one_layer(model, x, y) == ["h1"]
+    changed = {name for name, value in state(model).items() if not torch.equal(value, before[name])}
+    assert changed == {"hidden.0.mean.weight_unconstrained", "hidden.0.kernel.lengthscale_unconstrained"}
+    scaled = (x - x.mean(0)) / lengthscales
+    total = scaled.var(0, correction=0).sum()
+    _, _, directions = torch.linalg.svd(scaled, full_matrices=False)
+    h = (x - x.mean(0)) @ model.hidden[0].mean.weight
+    expected = scaled @ directions[:2].mT * (2 / total).sqrt()
+    torch.testing.assert_close(h.abs(), expected.abs())
+    assert float(h.detach().var(0, correction=0).mean()) == pytest.approx(1.0, abs=0.05)
+    found = model.hidden[0].kernel.lengthscale.detach()
+    torch.testing.assert_close(found, (lengthscales * total.sqrt()).expand(2, 6))
+    assert float(((x - x.mean(0)) / found[0]).var(0, correction=0).sum()) == pytest.approx(1.0)
+
+
+def test_a_layer_as_wide_as_the_inputs_begins_at_the_scaled_inputs(lengthscales):
+    x, y = data()
+    model = DeepGP(x, 2, 8, mean=LinearMean.fit)
+    start_from_one_layer(model, x, y)
+    total = (x.var(0, correction=0) / lengthscales.square()).sum()
+    expected = torch.zeros(6, 8)
+    expected[:, :6] = torch.diag((6 / total).sqrt() / lengthscales)
+    torch.testing.assert_close(model.hidden[0].mean.weight.detach(), expected)
+
+
+def test_the_inputs_that_matter_are_found_in_any_units():
+    x, y = data()
+    scales = torch.tensor([1e-3, 1.0, 1e3, 1.0, 10.0, 0.1])
+    weights = []
+    for inputs, targets in ((x, y), (x * scales + 5, 100 * y - 7)):
+        model = DeepGP(inputs, 2, 2, mean=LinearMean.fit)
+        assert start_from_one_layer(model, inputs, targets, steps=300, num_inducing=50) == ["h1"]
+        weights.append(model.hidden[0].mean.weight.detach())
+    torch.testing.assert_close(weights[0], weights[1] * scales[:, None], rtol=1e-4, atol=1e-4)
+    importance = weights[0].norm(dim=1)
+    assert set(importance.argsort(descending=True)[:2].tolist()) == {0, 2}
+    assert importance.sort(descending=True).values[2] < 0.5 * importance.sort(descending=True).values[1]
+
+
+def test_a_standardizer_in_the_model_is_seen():
+    x, y = data()
+    x, y = 30 + 8 * x, 1000 * y
+    model = DeepGP(x, 2, 2, mean=LinearMean.fit, standardizer=Standardizer.fit(x, y))
+    assert start_from_one_layer(model, x, y, steps=300, num_inducing=50) == ["h1"]
+    importance = model.hidden[0].mean.weight.detach().norm(dim=1)
+    assert set(importance.argsort(descending=True)[:2].tolist()) == {0, 2}
+
+
+def test_frozen_fixed_and_sampled_parameters_stay(lengthscales):
+    x, y = data()
+    frozen = DeepGP(x, 2, 2, mean=LinearMean.fit)
+    frozen.requires_grad_(False)
+    fixed = DeepGP(x, 2, 2, kernel="matern52-isotropic")
+    sampled = DeepGP(x, 2, 2)
+    sampled.hidden[0].kernel.lengthscale = PyroSample(dist.LogNormal(torch.zeros(6), 1.0).to_event(1))
+    for model in (frozen, fixed, sampled, DeepGP(x, 1)):
+        before = state(model)
+        assert start_from_one_layer(model, x, y) == []
+        assert all(torch.equal(value, before[name]) for name, value in state(model).items())
+
+
+def test_nothing_is_started_from_noise_groups_or_classes():
+    x, y = data()
+    model = DeepGP(x, 2, 2, mean=LinearMean.fit)
+    before = state(model)
+    assert start_from_one_layer(model, x, torch.randn(len(x)), steps=100, num_inducing=5) == []
+    assert start_from_one_layer(model, x, (y > 0).long(), steps=10) == []
+    assert start_from_one_layer(model, x.expand(3, -1, -1), y.expand(3, -1), steps=10) == []
+    assert all(torch.equal(value, before[name]) for name, value in state(model).items())
+
+
+class Skip(PyroModule):
+    """A user's model: two hidden GPs of the inputs, one above them, and a second argument."""
+
+    def __init__(self, x):
+        super().__init__()
+        self.a = GaussianProcess(RBF(x.shape[-1]), LinearMean.fit(x, 2), 2)
+        self.b = GaussianProcess(RBF(), LinearMean.fit(x, 1), 1)
+        self.c = GaussianProcess(RBF(2), LinearMean.fit(torch.randn(9, 2), 2), 2)
+        self.top = GaussianProcess(RBF(3 + x.shape[-1]))
+        self.likelihood = Gaussian()
+
+    def forward(self, x, y=None, *, shift):
+        a, b = pyro.sample("a", self.a(x)), pyro.sample("b", self.b(x))
+        c = pyro.sample("c", self.c(a))
+        top = self.top(concatenate_inputs(torch.cat([b, c], -1), x))
+        return pyro.sample("y", self.likelihood(top), obs=None if y is None else y - shift)
+
+
+def test_every_hidden_process_of_a_users_model_that_takes_the_inputs_is_started(lengthscales):
+    x, y = data()
+    model = Skip(x)
+    before = state(model)
+    generator = torch.get_rng_state()
+    assert start_from_one_layer(model, x, y, shift=0.5) == ["a", "b"]
+    assert torch.equal(generator, torch.get_rng_state())
+    changed = {
+        name.removesuffix("_unconstrained") for name, v in state(model).items() if not torch.equal(v, before[name])
+    }
+    assert changed == {"a.mean.weight", "a.kernel.lengthscale", "b.mean.weight"}
+    assert model.a.mean.weight.shape == (6, 2) and model.b.mean.weight.shape == (6, 1)
