@@ -18,7 +18,7 @@ from pyro_dgp.internal.progress import Progress, silent
 from pyro_dgp.prediction.gap import InferenceGap, inference_gap
 from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.zoo.anatomy import free_parameters
-from pyro_dgp.zoo.methods import DEEP, DEEP_WITH_PRIORS, METHODS, Method
+from pyro_dgp.zoo.methods import DEEP, DEEP_LEARNED, DEEP_WITH_PRIORS, METHODS, Method
 from pyro_dgp.zoo.settings import Settings
 
 Row = dict[str, Any]
@@ -96,7 +96,7 @@ class GapStudy:
 
     def _conditions(self, x: Tensor, y: Tensor, settings: Settings) -> dict[str, Callable[[], nn.Module]]:
         """How the model is built for each condition."""
-        if self.reference.architecture in (DEEP, DEEP_WITH_PRIORS):
+        if self.reference.architecture in (DEEP, DEEP_LEARNED, DEEP_WITH_PRIORS):
             return {
                 FIXED: lambda: _learned(DEEP.build(x, settings), x, y, settings),
                 PRIORS: lambda: DEEP_WITH_PRIORS.build(x, settings),

@@ -24,7 +24,7 @@ from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.prediction.rescaled import default_dtype
 from pyro_dgp.zoo.architecture import Architecture
 from pyro_dgp.zoo.inference import Fitted, Inference
-from pyro_dgp.zoo.methods import METHODS, Method
+from pyro_dgp.zoo.methods import DEEP_LEARNED, METHODS, Method
 from pyro_dgp.zoo.predictors import Predictor, Saved
 from pyro_dgp.zoo.settings import Settings
 
@@ -194,7 +194,7 @@ def _architecture(fits: Path, facts: Mapping[str, Any], model: Any) -> Architect
     if model is not None:
         return own_model(model).architecture()
     if described is None:
-        return METHODS[facts["method"]].architecture if facts["is_named"] else METHODS["dsvi"].architecture
+        return METHODS[facts["method"]].architecture if facts["is_named"] else DEEP_LEARNED
     if described["is_file"]:
         return model_from_source(fits / SOURCE, described["name"]).architecture()
     raise ValueError(

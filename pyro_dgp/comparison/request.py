@@ -20,7 +20,7 @@ from pyro_dgp.internal.progress import Progress
 from pyro_dgp.models.deep_gp import KERNELS
 from pyro_dgp.zoo.architecture import Architecture
 from pyro_dgp.zoo.inference import Inference
-from pyro_dgp.zoo.methods import DEEP, METHODS, Method
+from pyro_dgp.zoo.methods import DEEP_LEARNED, METHODS, Method
 from pyro_dgp.zoo.settings import Settings
 
 #: Methods that are compared if none are named: on the zoo's models, and on a model of the user's own.
@@ -137,7 +137,7 @@ def _method(given: Named, own: Architecture | None) -> Method:
         method = METHODS[given]
         return method if own is None else replace(method, architecture=own)
     name, inference = given
-    return Method(name, type(inference).__name__, "", DEEP if own is None else own, inference)
+    return Method(name, type(inference).__name__, "", DEEP_LEARNED if own is None else own, inference)
 
 
 def check(request: Request) -> None:

@@ -163,9 +163,7 @@ class Mixture:
         return draws.gather(1, pick.expand(count, 1, *draws.shape[2:])).squeeze(1)
 
     def crps(self, value: Tensor) -> Tensor:
-        """Return the continuous ranked probability score, elementwise, in units of y: lower is better.
-
-        """
+        """Return the continuous ranked probability score, elementwise, in units of y: lower is better."""
         distribution_function = self._distribution_function("CRPS")
         if isinstance(marginals := self._marginals, torch.distributions.Normal):
             return _normal_crps(marginals, self._weights, value)

@@ -71,8 +71,14 @@ def start_from_one_layer(
     if x.dim() != 2 or not y.is_floating_point():
         return []
     modules = modules_of(model)
+    gps = {id(gp): gp for part in modules for gp in part.modules() if isinstance(gp, GaussianProcess)}
     hidden = _first_hidden(sites_of(model, modules, (x, y), arguments), len(x))
-    if not hidden:
+    began = {
+        name: gps[prior.source]
+        for name, prior in hidden
+        if prior.source in gps and _can_begin(gps[prior.source], prior.x)
+    }
+    if not began:
         return []
     inputs = hidden[0][1].x.detach()
     with torch.random.fork_rng():
@@ -82,8 +88,9 @@ def start_from_one_layer(
         )
     if lengthscales is None:
         return []
-    gps = {id(gp): gp for part in modules for gp in part.modules() if isinstance(gp, GaussianProcess)}
-    return [name for name, prior in hidden if prior.source in gps and _begin(gps[prior.source], inputs, lengthscales)]
+    for gp in began.values():
+        _begin(gp, inputs, lengthscales)
+    return list(began)
 
 
 def _first_hidden(sites: ModelSites, rows: int) -> list[tuple[str, FunctionPrior]]:
@@ -118,21 +125,34 @@ def _spread(values: Tensor) -> Tensor:
     return torch.where(spread > 0, spread, torch.ones_like(spread))
 
 
+def _can_begin(gp: GaussianProcess, x: Tensor) -> bool:
+    """Tell whether there is a mean or a kernel to be set."""
+    return _linear_mean(gp, x) is not None or bool(_kernels(gp, x))
+
+
 @torch.no_grad()
-def _begin(gp: GaussianProcess, x: Tensor, lengthscales: Tensor) -> bool:
-    """Set a linear mean that is learned, and lengthscales; return whether there was one to set."""
+def _begin(gp: GaussianProcess, x: Tensor, lengthscales: Tensor) -> None:
+    """Set a linear mean that is learned, and lengthscales."""
     scaled = (x - x.mean(0)) / lengthscales
     total = scaled.square().mean(0).sum()
-    mean, has_begun = gp.mean, False
-    if isinstance(mean, LinearMean) and _is_free(mean, "weight") and mean.weight.shape[0] == x.shape[-1]:
+    mean = _linear_mean(gp, x)
+    if mean is not None:
         mean.weight = _directions(scaled, total, mean.weight.shape[1]) / lengthscales[:, None]
-        has_begun = True
-    for part in gp.kernel.modules():
-        own = getattr(part, "lengthscale", None) if _is_free(part, "lengthscale") else None
-        if isinstance(own, Tensor) and own.dim() > 0 and own.shape[-1] == x.shape[-1] > 1:
-            part.lengthscale = (lengthscales * total.sqrt()).expand_as(own).clone()
-            has_begun = True
-    return has_begun
+    for part in _kernels(gp, x):
+        part.lengthscale = (lengthscales * total.sqrt()).expand_as(part.lengthscale).clone()
+
+
+def _linear_mean(gp: GaussianProcess, x: Tensor) -> LinearMean | None:
+    """Return the linear mean of a process, if it is learned."""
+    mean = gp.mean
+    is_one = isinstance(mean, LinearMean) and _is_free(mean, "weight") and mean.weight.shape[0] == x.shape[-1]
+    return mean if is_one else None
+
+
+def _kernels(gp: GaussianProcess, x: Tensor) -> list[Any]:
+    """Return the parts of its kernel with a lengthscale for each input that is learned."""
+    free = [part for part in gp.kernel.modules() if _is_free(part, "lengthscale")]
+    return [part for part in free if part.lengthscale.dim() > 0 and part.lengthscale.shape[-1] == x.shape[-1] > 1]
 
 
 def _directions(scaled: Tensor, total: Tensor, width: int) -> Tensor:
