@@ -108,6 +108,7 @@ from pyro_dgp.zoo.by_mcmc import ByMCMC
 from pyro_dgp.zoo.by_sghmc import BySGHMC
 from pyro_dgp.zoo.inference import Fitted, Inference
 from pyro_dgp.zoo.methods import METHODS
+from pyro_dgp.zoo.presets import PRESETS
 from pyro_dgp.zoo.settings import Settings
 
 __version__ = "0.2.0"
@@ -116,6 +117,7 @@ __all__ = [
     "ELBO",
     "METHODS",
     "NOISE_FLOOR",
+    "PRESETS",
     "RBF",
     "ActiveDims",
     "AffineMaps",

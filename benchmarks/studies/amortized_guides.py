@@ -14,55 +14,33 @@ Resumable, one JSON line a run.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from benchmarks.common.experiments import Experiment, main
-from benchmarks.common.models import Stack
-from pyro_dgp import AffineMaps, AmortizedInducingPoints, Gaussian, GaussianProcess, Matern52
+from pyro_dgp import METHODS, PRESETS, DeepGP, Settings
 from pyro_dgp.zoo.architecture import Architecture
-from pyro_dgp.zoo.by_guide import ByGuide
-from pyro_dgp.zoo.by_layer import ByLayer
-from pyro_dgp.zoo.methods import METHODS, Method
-from pyro_dgp.zoo.recipes import row_points
-from pyro_dgp.zoo.settings import Settings
+from pyro_dgp.zoo.presets import zero_means
 
 RULES = ("avdgp-ar1", "avdgp-ar2", "avdgp-ar2p", "avdgp-ar2pp")
 SMALL = ("boston", "concrete", "energy", "yacht")
 
 
-class ZeroMeans(Stack):
-    """Three GPs with isotropic Matern 5/2 kernels and no mean functions (Meng and Zhang 2024, C.1)."""
-
-    def __init__(self, x: Tensor, settings: Settings, widths: tuple[int, int] = (16, 4), noise: float = 0.1) -> None:
-        sizes = (x.shape[-1], *widths)
-        hidden = [
-            GaussianProcess(Matern52(lengthscale=inputs**0.5), num_outputs=width)
-            for inputs, width in itertools.pairwise(sizes)
-        ]
-        super().__init__(hidden, GaussianProcess(Matern52(lengthscale=widths[-1] ** 0.5)), Gaussian(variance=noise))
+#: The four rules in the model of Meng and Zhang 2024.
+MENG = {name: PRESETS["meng2024"].methods[name] for name in RULES}
 
 
-def paper_points(settings: Settings) -> ByLayer:
-    """Return the zoo's inducing points with networks as narrow as the paper's: the smaller of their inputs and outputs."""
-    narrow = AffineMaps(narrowest=1)
-    points = row_points(settings)
-    assert isinstance(points.first, AmortizedInducingPoints) and isinstance(points.above, AmortizedInducingPoints)
-    return ByLayer(replace(points.first, recipe=narrow), replace(points.above, recipe=narrow))
+def noisy(x: Tensor, settings: Settings) -> DeepGP:
+    """Return that model with a noise variance of 0.7 at the start."""
+    model = zero_means(x, settings)
+    model.likelihood.variance = torch.tensor(0.7).to(x)
+    return model
 
 
-def with_paper_settings(method: Method, noise: float) -> Method:
-    """Return the method with the paper's model, which starts from this noise variance."""
-    assert isinstance(method.inference, ByGuide)
-    architecture = Architecture(partial(ZeroMeans, noise=noise), is_deep=True)
-    return replace(method, architecture=architecture, inference=replace(method.inference, processes=paper_points))
-
-
-MENG, NOISE = ({name: with_paper_settings(METHODS[name], start) for name in RULES} for start in (0.1, 0.7))
+NOISE = {name: replace(method, architecture=Architecture(noisy, is_deep=True)) for name, method in MENG.items()}
 PAPER = Settings(layers=3, row_inducing=8, samples=32, epochs=100, learning_rate=0.005, beta=1.0)
 
 

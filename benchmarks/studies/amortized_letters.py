@@ -90,7 +90,7 @@ def train(layers: int, total: int, recipe: AffineMaps | OneNetwork, *, seed: int
     model = Classifier(layers)
     guide = Variational(model, families(layers, total, recipe), WithMean(SigmaPoints("qr3", 32)))
     start = time.perf_counter()
-    validation = Validation(share=0.25, betas=(1.0,))
+    validation = Validation(share=0.25, betas=(1.0,), folds=1)
     with module_local_parameters(guide, model):
         steps = epochs * -(-round(0.75 * len(x)) // 100)
         result = fit_validated(

@@ -20,79 +20,18 @@ that chose it. ``small`` searches on each split. A file holds runs of one settin
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 from benchmarks.common.experiments import Experiment, main
-from benchmarks.common.models import Stack
-from pyro_dgp import Gaussian, GaussianProcess, InducingPoints, LinearMean, Matern52, Projection
-from pyro_dgp.losses import Loss
-from pyro_dgp.propagation import Propagation
-from pyro_dgp.training.validation import Validation
-from pyro_dgp.zoo.architecture import Architecture
-from pyro_dgp.zoo.by_guide import ByValidatedGuide
-from pyro_dgp.zoo.methods import CHECKED, METHODS, Method
-from pyro_dgp.zoo.recipes import elbo, monte_carlo, sigma_points
-from pyro_dgp.zoo.recipes import predictive as predictive_loss
-from pyro_dgp.zoo.settings import Settings
+from pyro_dgp import METHODS, PRESETS, Settings
 
 DSPP_PPGPR = (("dspp", "ppgpr"),)
 SMALL = ("boston", "concrete", "energy", "yacht", "wine_red")
 PAPER = {"energy": 5, "concrete": 5, "wine_red": 5, "power": 3, "naval": 3, "kin8nm": 3, "bike": 3, "protein": 1}
 
 
-class LinearMeans(Stack):
-    """Three GPs with isotropic Matern 5/2 kernels and learned linear means below the top (Meng and Zhang 2024)."""
-
-    def __init__(self, x: Tensor, settings: Settings, widths: tuple[int, int] = (16, 4)) -> None:
-        sizes = (x.shape[-1], *widths)
-        hidden = []
-        for inputs, width in itertools.pairwise(sizes):
-            mean = LinearMean(inputs, width)
-            mean.weight = Projection.fit(torch.randn(10 * inputs, inputs), width).weight.clone()
-            hidden.append(GaussianProcess(Matern52(lengthscale=inputs**0.5), mean, width))
-        super().__init__(hidden, GaussianProcess(Matern52(lengthscale=widths[-1] ** 0.5)), Gaussian())
-
-
-@dataclass(frozen=True)
-class ThreeSizes:
-    """Inducing points of three layers: M 256, 128, 128, diagonal q; ``hidden_scale`` is that of the zoo's method."""
-
-    hidden_scale: float
-
-    def __call__(self, settings: Settings) -> dict[str, InducingPoints]:
-        """Return the inducing points of each site."""
-        sizes = {"h1": 256, "h2": 128, "y": 128}
-        return {site: InducingPoints(m, "diagonal", hidden_scale=self.hidden_scale) for site, m in sizes.items()}
-
-
-def _meng(
-    name: str,
-    *,
-    hidden_scale: float,
-    propagation: Callable[[Settings], Propagation],
-    loss: Callable[[Settings, int], Loss],
-    validation: Validation,
-) -> Method:
-    inference = ByValidatedGuide(ThreeSizes(hidden_scale), propagation, loss, validation=validation)
-    return Method(name, "", "Meng, Zhang 2024", Architecture(LinearMeans, is_deep=True), inference)
-
-
-MENG = {
-    "dspp": _meng(
-        "dspp",
-        hidden_scale=1.0,
-        propagation=sigma_points,
-        loss=predictive_loss,
-        validation=Validation(runs=(0.25, 1.0)),
-    ),
-    "dsvi": _meng("dsvi", hidden_scale=0.01, propagation=monte_carlo, loss=elbo, validation=CHECKED),
-}
+#: DS-DGP and DSPP of Meng and Zhang 2024.
+MENG = PRESETS["meng2024"].methods
 
 DEPTHS = {f"{name}-{layers}": METHODS[name] for name in ("dsvi", "dspp") for layers in (2, 3)}
 

@@ -43,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _methods(parsed: argparse.Namespace) -> int:
     from pyro_dgp.zoo.methods import METHODS
+    from pyro_dgp.zoo.presets import PRESETS
 
     if parsed.json:
         listed = [
@@ -54,4 +55,7 @@ def _methods(parsed: argparse.Namespace) -> int:
     width = max(map(len, METHODS))
     for method in METHODS.values():
         print(f"{method.name:<{width}}  {method.summary}\n{'':<{width}}  {method.paper}")
+    print("\nPresets, for --preset: models and settings that a paper states.\n")
+    for name, preset in PRESETS.items():
+        print(f"{name:<{width}}  {', '.join(preset.methods)}\n{'':<{width}}  {preset.paper}")
     return 0

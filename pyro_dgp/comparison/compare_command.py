@@ -23,6 +23,7 @@ from pyro_dgp.comparison.request import (
 from pyro_dgp.comparison.run import MethodFailedError, run
 from pyro_dgp.comparison.tables import gap_table, table
 from pyro_dgp.data.named import NAMED, find
+from pyro_dgp.zoo.presets import PRESETS, methods_of, named_preset
 from pyro_dgp.zoo.settings import Settings
 
 EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
@@ -76,6 +77,11 @@ def add_compare(commands: Any) -> None:
 
 def add_training(add: Any) -> None:
     """Options of the zoo's model and of training."""
+    add(
+        "--preset",
+        metavar="NAME",
+        help=f"models and settings of a paper: {', '.join(PRESETS)}; options that are given stand before its own",
+    )
     add("--layers", type=int, metavar="L", help=_with_default("layers of deep methods", "layers"))
     add("--width", type=int, metavar="W", help=_with_default("outputs of hidden layers", "width"))
     add("--inducing", type=int, metavar="M", help=_with_default("inducing points", "inducing"))
@@ -123,6 +129,11 @@ def _with_default(text: str, field: str) -> str:
     return text if default is None else f"{text} (default: {default})"
 
 
+def base_settings(parsed: argparse.Namespace) -> Settings:
+    """Return the settings that stand where no option gives one: the defaults, or those of the preset."""
+    return Settings() if parsed.preset is None else named_preset(parsed.preset).settings
+
+
 def given_settings(parsed: argparse.Namespace) -> dict[str, Any]:
     """Return the settings that options give, by name."""
     values = {field.name: getattr(parsed, field.name, None) for field in fields(Settings)}
@@ -132,18 +143,20 @@ def given_settings(parsed: argparse.Namespace) -> dict[str, Any]:
 def _request(parsed: argparse.Namespace) -> Request:
     """Build the request from the options. Where neither data nor a model are named, the first example fills in what is not given."""
     model = None if parsed.model is None else model_from_file(parsed.model)
-    is_first = parsed.data is None and model is None
+    is_first = parsed.data is None and model is None and parsed.preset is None
     ignored = [f"--{name}" for name in OF_THE_ZOO if model is not None and getattr(parsed, name) is not None]
     if ignored:
         raise ValueError(
             f"{ignored[0]} describes the library's own model, and --model brings another: write it into that model"
         )
-    base = FIRST_SETTINGS if is_first else Settings()
+    base = FIRST_SETTINGS if is_first else base_settings(parsed)
     given = given_settings(parsed)
     if parsed.minutes is not None:
         base = replace(base, epochs=None)
     if parsed.methods is not None:
         methods = tuple(name.strip() for name in parsed.methods.split(",") if name.strip())
+    elif parsed.preset is not None:
+        methods = tuple(methods_of(parsed.preset))
     else:
         methods = FIRST_METHODS if is_first else default_methods(model)
     folds = FIRST_FOLDS if is_first and parsed.folds is None and parsed.split is None else parsed.folds

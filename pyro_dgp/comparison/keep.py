@@ -24,8 +24,9 @@ from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.prediction.rescaled import default_dtype
 from pyro_dgp.zoo.architecture import Architecture
 from pyro_dgp.zoo.inference import Fitted, Inference
-from pyro_dgp.zoo.methods import DEEP_LEARNED, METHODS, Method
+from pyro_dgp.zoo.methods import DEEP_LEARNED, Method
 from pyro_dgp.zoo.predictors import Predictor, Saved
+from pyro_dgp.zoo.presets import methods_of
 from pyro_dgp.zoo.settings import Settings
 
 #: Folder of the fits within that of the results, and in it the copy of the user's file.
@@ -134,9 +135,9 @@ def load_fit(folder: Path | str, method: str, *, model: Any = None, inference: I
     facts, arrays = _read(fits, method)
     if inference is None and not facts["is_named"]:
         raise ValueError(f"{method!r} was an inference made by hand: give it as inference=")
-    used = METHODS[method].inference if inference is None else inference
-    architecture = _architecture(fits, facts, model)
     settings, dtype = Settings(**facts["settings"]), getattr(torch, facts["dtype"])
+    used = methods_of(settings.preset)[method].inference if inference is None else inference
+    architecture = _architecture(fits, facts, model)
     with default_dtype(dtype), torch.random.fork_rng():
         torch.manual_seed(settings.seed)
         x, y, given = (torch.as_tensor(arrays[name]) for name in ("x_train", "y_train", "given"))
@@ -194,7 +195,11 @@ def _architecture(fits: Path, facts: Mapping[str, Any], model: Any) -> Architect
     if model is not None:
         return own_model(model).architecture()
     if described is None:
-        return METHODS[facts["method"]].architecture if facts["is_named"] else DEEP_LEARNED
+        return (
+            methods_of(facts["settings"].get("preset"))[facts["method"]].architecture
+            if facts["is_named"]
+            else DEEP_LEARNED
+        )
     if described["is_file"]:
         return model_from_source(fits / SOURCE, described["name"]).architecture()
     raise ValueError(

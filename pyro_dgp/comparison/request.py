@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from pyro_dgp.models.deep_gp import KERNELS
 from pyro_dgp.zoo.architecture import Architecture
 from pyro_dgp.zoo.inference import Inference
 from pyro_dgp.zoo.methods import DEEP_LEARNED, METHODS, Method
+from pyro_dgp.zoo.presets import methods_of
 from pyro_dgp.zoo.settings import Settings
 
 #: Methods that are compared if none are named: on the zoo's models, and on a model of the user's own.
@@ -90,7 +91,7 @@ class Request:
     def chosen(self) -> list[Method]:
         """The methods that are asked for, on the model that they are asked to fit."""
         own = None if self.model is None else self.model.architecture()
-        return [_method(given, own) for given in self.methods]
+        return [_method(given, own, methods_of(self.settings.preset)) for given in self.methods]
 
     def inferences(self) -> dict[str, str]:
         """Fingerprints of the inferences that were made by hand, by method."""
@@ -106,7 +107,7 @@ class Request:
             raise ValueError(f"there is no method {reference!r} to take as reference: choose from {', '.join(METHODS)}")
         own = None if self.model is None else self.model.architecture()
         named = {method.name: method for method in self.chosen()}
-        sampler = named[reference] if reference in named else _method(reference, own)
+        sampler = named[reference] if reference in named else _method(reference, own, METHODS)
         methods = [method for method in self.chosen() if own is not None or method.architecture.is_deep]
         return GapStudy([method for method in methods if not method.architecture.has_network], sampler)
 
@@ -131,10 +132,10 @@ def default_methods(model: OwnModel | None) -> tuple[str, ...]:
     return DEFAULT_METHODS if model is None else OWN_METHODS
 
 
-def _method(given: Named, own: Architecture | None) -> Method:
+def _method(given: Named, own: Architecture | None, named: Mapping[str, Method]) -> Method:
     """The method of a name, or of a name and an inference, on the user's model if there is one."""
     if isinstance(given, str):
-        method = METHODS[given]
+        method = named[given]
         return method if own is None else replace(method, architecture=own)
     name, inference = given
     return Method(name, type(inference).__name__, "", DEEP_LEARNED if own is None else own, inference)
@@ -161,6 +162,8 @@ def check_choice(request: Request) -> None:
 
 def _check_methods(request: Request) -> None:
     names: list[str] = []
+    preset = request.settings.preset
+    table = methods_of(preset)
     for given in request.methods:
         if not isinstance(given, str) and not _is_pair(given):
             raise TypeError(f"a method is a name of the table or a pair (name, inference), not {given!r}")
@@ -169,8 +172,9 @@ def _check_methods(request: Request) -> None:
             raise ValueError(
                 f"{names[-1]!r} cannot name the files of a method: use letters, digits, dots, plus and minus"
             )
-        if isinstance(given, str) and given not in METHODS:
-            raise ValueError(f"there is no method {given!r}: choose from {', '.join(METHODS)}")
+        if isinstance(given, str) and given not in table:
+            where = "" if preset is None else f" in preset {preset}"
+            raise ValueError(f"there is no method {given!r}{where}: choose from {', '.join(table)}")
         if not isinstance(given, str) and given[0] in METHODS:
             raise ValueError(f"{given[0]!r} is a method of the table: give your inference another name")
     if not names:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,12 @@ from pyro_dgp.comparison.compare_command import (
     EXIT_INTERRUPTED,
     add_sampling,
     add_training,
+    base_settings,
     given_settings,
 )
 from pyro_dgp.comparison.sweep import Row, sweep
 from pyro_dgp.comparison.tables import Column, table
 from pyro_dgp.data.named import NAMED, find
-from pyro_dgp.zoo.settings import Settings
 
 COLUMNS: tuple[Column, ...] = (
     ("dataset", "data", str),
@@ -100,7 +101,7 @@ def _sweep(parsed: argparse.Namespace) -> int:
             [name.strip() for name in parsed.methods.split(",") if name.strip()],
             splits=numbers(parsed.splits, "--splits"),
             seeds=numbers(parsed.seeds, "--seeds"),
-            settings=Settings(**given_settings(parsed)),
+            settings=replace(base_settings(parsed), **given_settings(parsed)),
             output=parsed.output,
             jobs=parsed.jobs,
             threads=parsed.threads,

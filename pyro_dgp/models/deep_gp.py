@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyro
@@ -36,14 +36,14 @@ KERNELS: dict[str, Callable[[int, int | None], Kernel]] = {
 
 
 class DeepGP(CheckedModule):
-    """A chain of ``layers - 1`` hidden GPs with ``width`` outputs each, and one GP on top.
+    """A chain of ``layers - 1`` hidden GPs with ``width`` outputs, and one GP on top.
 
     The hidden GPs have linear means, by default the fixed ones of [DSVI] 3.12. The sites are ``h1, h2, ...``, function values
     ``(N, width)`` of the hidden layers, and ``y``. One layer is a plain GP.
 
     :param x: training inputs ``(N, D)``: only their number of dimensions and principal directions are used.
     :param layers: number of GPs in the chain, 1 or more.
-    :param width: outputs of each hidden layer.
+    :param width: outputs of each hidden layer, or a number for each of them: ``(16, 4)`` for three layers.
     :param kernel: a name of :data:`KERNELS`: ``rbf``, ``matern52`` and so on with a lengthscale for each input, ``matern52-isotropic`` with
         one for all.
     :param likelihood: observation model; Gaussian with ``outputs`` outputs if not given.
@@ -66,7 +66,7 @@ class DeepGP(CheckedModule):
         self,
         x: Tensor,
         layers: int = 2,
-        width: int = 5,
+        width: int | Sequence[int] = 5,
         *,
         kernel: str = "matern52",
         likelihood: Likelihood | None = None,
@@ -76,15 +76,20 @@ class DeepGP(CheckedModule):
         standardizer: Standardizer | None = None,
     ) -> None:
         super().__init__()
-        if layers < 1 or width < 1:
+        widths = (width,) * max(layers - 1, 1) if isinstance(width, int) else tuple(width)
+        if layers < 1 or any(size < 1 for size in widths):
             raise ValueError(f"a deep GP has at least one layer of width one, got layers={layers}, width={width}")
+        if not isinstance(width, int) and len(widths) != layers - 1:
+            raise ValueError(
+                f"width has {len(widths)} numbers and the model {layers - 1} hidden layers: give one for each"
+            )
         self.standardizer = standardizer
         hidden, inputs = [], self._standardised(x)
-        for _ in range(layers - 1):
-            choice = KERNELS[kernel](inputs.shape[-1], width if per_output else None)
-            hidden.append(GaussianProcess(choice, mean(inputs, width), width))
+        for size in widths[: layers - 1]:
+            choice = KERNELS[kernel](inputs.shape[-1], size if per_output else None)
+            hidden.append(GaussianProcess(choice, mean(inputs, size), size))
             with torch.no_grad():  # read as it stands: a call would put its parameters into Pyro's store
-                inputs = hidden[-1].mean.forward()(inputs).expand(-1, width)
+                inputs = hidden[-1].mean.forward()(inputs).expand(-1, size)
         self.hidden = PyroModule[nn.ModuleList](hidden)
         self.top = GaussianProcess(KERNELS[kernel](inputs.shape[-1], None), num_outputs=outputs)
         likelihood = Gaussian(outputs) if likelihood is None else likelihood

@@ -18,6 +18,7 @@ class Settings:
     ``epochs=None`` means as many passes as make about 2000 steps; ``minutes`` is the time that one fit of a variational method may take, in
     their place. ``beta`` weighs the KL of predictive losses; ``None`` has
     it chosen on validation rows. ``split`` is the number of the train/test split, and the seed of the validation rows.
+    ``preset`` names the paper whose models the methods fit, of :data:`~pyro_dgp.zoo.presets.PRESETS`; ``None`` has the zoo's own.
     ``row_inducing`` is M of amortised methods, inducing points of each row in the first layer; layers above have half.
     """
 
@@ -38,6 +39,7 @@ class Settings:
     mcmc_samples: int = 100
     warmup: int = 100
     chains: int = 1
+    preset: str | None = None
 
     def steps(self, rows: int, batch_size: int) -> int:
         """Training steps for ``rows`` observations."""

@@ -366,8 +366,8 @@ def test_several_folds_choose_the_step_and_all_rows_are_trained_to_it():
             learning_rate=0.3,
             stop=lambda step: step >= result.best_step,
         )
-        pooled.append(predict(part, x[mask]))
-        pooled[-1] = (-pooled[-1].log_prob(y[mask]), pooled[-1].crps(y[mask]))
+        found = predict(part, x[mask])
+        pooled.append((-found.log_prob(y[mask]), found.crps(y[mask])))
     nll, crps = (torch.cat(parts) for parts in zip(*pooled, strict=True))
     assert result.validation_nll == pytest.approx(float(nll.mean()), abs=1e-10)
     assert result.validation_crps == pytest.approx(float(crps.mean()), abs=1e-10)

@@ -1,0 +1,98 @@
+"""Presets: the numbers that the papers state, in the models and guides that are made."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from pyro_dgp import METHODS, PRESETS, DeepGP, Settings, Variational, compare
+from pyro_dgp.comparison.cli import main
+from pyro_dgp.comparison.compare_command import base_settings
+from pyro_dgp.comparison.request import Request, check_choice
+from pyro_dgp.zoo.by_guide import ByGuide, ByValidatedGuide
+
+pytestmark = pytest.mark.usefixtures("local")
+
+
+def made(preset, name, x, y, **settings):
+    """Settings, model and initialised guide of a method of a preset."""
+    chosen = replace(PRESETS[preset].settings, **settings)
+    method = PRESETS[preset].methods[name]
+    model = method.architecture.build(x, chosen)
+    assert isinstance(method.inference, ByGuide)
+    guide = method.inference.guide(model, x, chosen)
+    guide.initialize(x, y)
+    return chosen, model, guide
+
+
+def test_amortised_guides_of_meng_2024():
+    x, y = torch.randn(60, 8), torch.randn(60)
+    settings, model, guide = made("meng2024", "avdgp-ar2p", x, y)
+    assert (settings.layers, settings.samples, settings.batch_size, settings.epochs) == (3, 32, 100, 100)
+    assert settings.learning_rate == 0.005 and settings.preset == "meng2024"
+    assert [gp.num_outputs for gp in model.hidden] == [16, 4]
+    assert all(gp.kernel.lengthscale.shape == () for gp in (*model.hidden, model.top))
+    assert not any("mean" in name for name, _ in model.named_parameters())
+    assert [guide.processes._modules[key].family.num_inducing for key in ("h1", "h2", "y/f")] == [8, 4, 4]
+    for name, method in PRESETS["meng2024"].methods.items():
+        assert isinstance(method.inference, ByValidatedGuide) and method.inference.validation.folds == 1, name
+        assert method.name == name and method.inference.first is None
+
+
+def test_deep_gps_of_ashman_2020():
+    x, y = torch.randn(150, 6), torch.randn(150)
+    settings, model, guide = made("ashman2020", "dsvi", x, y, layers=3)
+    assert (settings.samples, settings.batch_size, settings.learning_rate) == (1, 10_000, 0.01)
+    assert settings.steps(5000, settings.batch_size) == 20_000
+    assert [gp.num_outputs for gp in model.hidden] == [6, 6]
+    for gp in (*model.hidden, model.top):
+        assert torch.equal(gp.kernel.lengthscale, torch.ones(6)) and float(gp.kernel.variance.detach()) == 1.0
+    assert guide.processes._modules["h1"].inducing_points.shape == (100, 6)
+    assert isinstance(guide, Variational) and guide.propagation.num_components == 1
+    assert made("ashman2020", "dsvi", torch.randn(150, 40), y)[1].hidden[0].num_outputs == 30
+    assert not made("ashman2020", "svgp", x, y)[1].hidden
+
+
+def test_a_preset_names_its_methods_and_its_depth():
+    with pytest.raises(ValueError, match="there is no method 'nuts' in preset meng2024: choose from dsvi, dspp"):
+        check_choice(Request(methods=["nuts"], settings=PRESETS["meng2024"].settings))
+    with pytest.raises(ValueError, match="there is no preset 'meng2025': choose from meng2024, ashman2020"):
+        check_choice(Request(settings=Settings(preset="meng2025")))
+    with pytest.raises(ValueError, match="preset meng2024 has 3 layers, of widths 16 and 4, and layers is 2"):
+        made("meng2024", "dspp", torch.randn(20, 3), torch.randn(20), layers=2)
+
+
+def test_a_fit_of_a_preset_is_saved_and_restored_with_its_model(tmp_path):
+    from pyro_dgp import load_fit
+
+    x = torch.randn(40, 3)
+    y = x[:, 0].sin()
+    few = replace(PRESETS["ashman2020"].settings, epochs=3, inducing=5)
+    result = compare(None, x, y, methods=["dsvi"], settings=few, output=tmp_path / "out", say=lambda line: None)
+    new = torch.randn(4, 3)
+    again = load_fit(tmp_path / "out", "dsvi")
+    assert torch.equal(result["dsvi"].predict(new).mean, again.predict(new).mean)
+
+
+def test_options_stand_before_those_of_the_preset(capsys):
+    from pyro_dgp.comparison.cli import parser
+
+    parsed = parser().parse_args(["sweep", "--data", "motorcycle", "--methods", "dsvi", "--preset", "meng2024"])
+    assert base_settings(parsed) == PRESETS["meng2024"].settings
+    parsed = parser().parse_args(["compare", "--preset", "ashman2020", "--inducing", "7", "--data", "motorcycle"])
+    from pyro_dgp.comparison.compare_command import _request
+
+    request = _request(parsed)
+    assert request.settings == replace(PRESETS["ashman2020"].settings, inducing=7)
+    assert request.methods == ("svgp", "dsvi")
+    assert main(["methods"]) == 0
+    assert "meng2024" in capsys.readouterr().out
+
+
+def test_widths_by_layer():
+    x = torch.randn(10, 4)
+    model = DeepGP(x, 3, (5, 2))
+    assert [gp.num_outputs for gp in model.hidden] == [5, 2]
+    assert DeepGP(x, 2, 3).hidden[0].num_outputs == 3 and METHODS["dsvi"].name == "dsvi"
+    with pytest.raises(ValueError, match="width has 1 numbers and the model 2 hidden layers"):
+        DeepGP(x, 3, (5,))
