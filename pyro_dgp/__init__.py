@@ -100,6 +100,7 @@ from pyro_dgp.training.compiled_objective import CompiledObjective
 from pyro_dgp.training.loop import FitResult, adam, adam_for_networks, fit, fit_stream
 from pyro_dgp.training.one_layer_start import start_from_one_layer
 from pyro_dgp.training.remarks import remarks
+from pyro_dgp.training.trials import Fallback
 from pyro_dgp.training.validation import ValidatedFit, Validation, fit_validated
 from pyro_dgp.zoo.by_guide import ByGuide, ByValidatedGuide
 from pyro_dgp.zoo.by_layer import ByLayer
@@ -145,6 +146,7 @@ __all__ = [
     "DeepGP",
     "DeepKernel",
     "EllipticalSlice",
+    "Fallback",
     "FeatureExtractor",
     "FitResult",
     "Fitted",

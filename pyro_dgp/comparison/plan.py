@@ -21,6 +21,9 @@ from pyro_dgp.zoo.anatomy import Anatomy, anatomy_of
 from pyro_dgp.zoo.methods import Method
 from pyro_dgp.zoo.settings import Settings
 
+#: Share of distinct targets below which they are said to be few.
+FEW_VALUES = 0.02
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -150,6 +153,12 @@ def _remarks_on_data(request: Request, dataset: Dataset, anatomy: Anatomy | None
     if _is_standardised(anatomy) and len(np.unique(dataset.y)) == 2:
         said.append(
             "the target has two values and is treated as a number: for classes write a model with the likelihood Bernoulli()"
+        )
+    distinct, rows = len(np.unique(dataset.y)), len(dataset.y)
+    if _is_standardised(anatomy) and dataset.y.ndim == 1 and 2 < distinct < FEW_VALUES * rows:
+        said.append(
+            f"the target has {distinct} values in {rows} rows: a density can put a spike on each of them, so that NLL says little: look at CRPS "
+            "and RMSE"
         )
     return said
 

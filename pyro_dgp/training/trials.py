@@ -29,18 +29,59 @@ APART = 0.3
 
 
 @dataclass(frozen=True)
+class Fallback:
+    """What is fitted where no beta of a predictive loss does better at held-out rows.
+
+    :ivar loss: function from the number of training rows to a loss: a class of losses, such as ``ELBO``.
+    :ivar guide: guide of the same model that this loss trains; the guide of the betas if not given.
+
+    >>> from pyro_dgp import ELBO, Fallback
+    >>> Fallback(ELBO).loss(100)
+    ELBO(100)
+    """
+
+    loss: Callable[[int], Objective]
+    guide: Variational | None = None
+
+
+@dataclass(frozen=True)
 class Recipes:
-    """The losses that are tried: one for each beta, and a fallback that has none."""
+    """The guides and losses that are tried: one loss for each beta, and a fallback that has none."""
 
+    guide: Variational
     loss: LossRecipe
-    fallback: Callable[[int], Objective] | None
+    fallback: Fallback | None
 
-    def of(self, beta: float | None, rows: int) -> Objective:
-        """Return the loss of a beta, or the fallback where it is ``None``."""
+    def guide_of(self, beta: float | None) -> Variational:
+        """Return the guide of a beta, or that of the fallback where it is ``None``."""
+        other = None if beta is not None or self.fallback is None else self.fallback.guide
+        return self.guide if other is None else other
+
+    def objective(self, beta: float | None, rows: int) -> torch.nn.Module:
+        """Return the loss of a beta, or that of the fallback, of its guide."""
+        guide = self.guide_of(beta)
         if beta is not None:
-            return self.loss(beta, rows)
+            return self.loss(beta, rows)(guide.model, guide)
         assert self.fallback is not None
-        return self.fallback(rows)
+        return self.fallback.loss(rows)(guide.model, guide)
+
+
+class Start:
+    """A guide and its model as they are before training.
+
+    :param kept: arguments of a training step on the rows that the model is trained on in the end.
+    """
+
+    def __init__(self, guide: Variational, kept: Call) -> None:
+        self.guide = guide
+        self.state = torch.nn.ModuleList([guide, *guide.model_modules])
+        self._values = snapshot(self.state)
+        (x, y), named = kept
+        self.trained = Trained(guide, (x, y), named)
+
+    def restore(self) -> None:
+        """Set all parameters back."""
+        restore(self.state, self._values)
 
 
 @dataclass
@@ -115,10 +156,9 @@ class Candidate:
 
 @dataclass
 class Training:
-    """Runs of one guide from one start.
+    """Runs of guides of one model, each from its start.
 
-    :ivar guide: the guide, in its start.
-    :ivar recipes: the losses.
+    :ivar recipes: the guides and losses.
     :ivar folds: parts of the rows that are held out in turn.
     :ivar kept: arguments of a training step on the rows that the model is trained on in the end.
     :ivar checks: number of checks of a run, and ``patience`` those without improvement after which it stops.
@@ -126,7 +166,6 @@ class Training:
     :ivar total: steps of all runs, for the report.
     """
 
-    guide: Variational
     recipes: Recipes
     folds: Sequence[Fold]
     kept: Call
@@ -141,10 +180,22 @@ class Training:
     known: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.state = torch.nn.ModuleList([self.guide, *self.guide.model_modules])
-        self.start = snapshot(self.state)
-        (x, y), named = self.kept
-        self.trained = Trained(self.guide, (x, y), named)
+        guides = [self.recipes.guide_of(0.0), self.recipes.guide_of(None)]
+        self._starts = {guide: Start(guide, self.kept) for guide in guides}
+
+    def start_of(self, beta: float | None) -> Start:
+        """Return the start of the guide of a beta, or of the fallback."""
+        return self._starts[self.recipes.guide_of(beta)]
+
+    @property
+    def states(self) -> list[torch.nn.Module]:
+        """The modules of each guide and its model."""
+        return [start.state for start in self._starts.values()]
+
+    def restore(self) -> None:
+        """Set all guides and the model back."""
+        for start in self._starts.values():
+            start.restore()
 
     def candidate(self, beta: float | None, steps: int) -> Candidate:
         """Train from the start at one beta, once for each fold."""
@@ -153,7 +204,7 @@ class Training:
 
     def run(self, rows: Call, beta: float | None, steps: int, stop: Callable[[int], bool]) -> list[float]:
         """Train from the start on some rows, and return the losses."""
-        restore(self.state, self.start)
+        self.start_of(beta).restore()
         torch.manual_seed(self.seed)
         losses: list[float] = []
         first = self.done
@@ -166,18 +217,18 @@ class Training:
                 self.report(self.done, self.total, {"loss": value} | weight | self.known)
 
         args, kwargs = rows
-        objective = self.recipes.of(beta, num_rows(args[0]))(self.guide.model, self.guide)
+        objective = self.recipes.objective(beta, num_rows(args[0]))
         self.fit(objective, *args, **kwargs, steps=steps, callback=after, stop=stop)
         return losses
 
     def _trial(self, fold: Fold, beta: float | None, steps: int) -> Trial:
         """Train on the rows of a fold. An error of the training ends the run and is kept as its ``failure``."""
         trial = Trial(
-            lambda: self._score(fold),
+            lambda: self._score(self.recipes.guide_of(beta), fold),
             steps=steps,
             checks=self.checks,
             patience=self.patience,
-            state=self.state if len(self.folds) == 1 else None,
+            state=self.start_of(beta).state if len(self.folds) == 1 else None,
         )
 
         def stop(step: int) -> bool:
@@ -195,15 +246,15 @@ class Training:
         trial.seconds = time.perf_counter() - start
         return trial
 
-    def _score(self, fold: Fold) -> RowScores:
+    def _score(self, guide: Variational, fold: Fold) -> RowScores:
         """Score the held-out rows of a fold."""
         with torch.no_grad(), torch.random.fork_rng():
             torch.manual_seed(self.seed)
             (x, y), named = fold.held_out
-            prediction = predict(self.guide, x, site=self.site, **named)
+            prediction = predict(guide, x, site=self.site, **named)
             (few_x, few_y), few_named = fold.few
             is_all = num_rows(x) <= MOST_CRPS_ROWS
-            few = prediction if is_all else predict(self.guide, few_x, site=self.site, **few_named)
+            few = prediction if is_all else predict(guide, few_x, site=self.site, **few_named)
             return RowScores.of(prediction, y, (few, few_y))
 
     def remarks(self, curve: Curve, losses: Sequence[float]) -> list[str]:
@@ -211,11 +262,12 @@ class Training:
 
         :param losses: of the run that ended in it, if it was trained to its end.
         """
-        found = self.trained.remarks(losses, self.site)
-        (x, y), named = self.trained.seen()
+        trained = self.start_of(curve.beta).trained
+        found = trained.remarks(losses, self.site)
+        (x, y), named = trained.seen()
         with torch.no_grad(), torch.random.fork_rng():
             torch.manual_seed(self.seed)
-            training = -float(predict(self.guide, x, site=self.site, **named).log_prob(y).mean())
+            training = -float(predict(trained.guide, x, site=self.site, **named).log_prob(y).mean())
         if curve.nll - training > max(APART, 3 * curve.error):
             found.append(
                 f"it scores {training:.2f} nats a row at its training rows and {curve.nll:.2f} at those held out, so that it has overfitted: "

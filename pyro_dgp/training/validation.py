@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from numbers import Real
@@ -21,7 +21,7 @@ from pyro_dgp.internal.rows import RowArguments, num_rows
 from pyro_dgp.losses import Loss
 from pyro_dgp.training.held_out import MOST_CRPS_ROWS, simplest_of_the_best
 from pyro_dgp.training.loop import OptimizerRecipe, adam, fit, groups_of_guide, training_rows
-from pyro_dgp.training.trials import Candidate, Fold, LossRecipe, Objective, Recipes, Training, restore
+from pyro_dgp.training.trials import Candidate, Fallback, Fold, LossRecipe, Recipes, Training, restore
 
 #: Rows that are held out in all, at least, and folds at most, where the number of folds is not given.
 HELD_OUT_ROWS, MOST_FOLDS = 200, 5
@@ -126,6 +126,7 @@ class Validation:
 class ValidatedFit:
     """Record of a validated training run.
 
+    :ivar guide: the guide that was kept: that of the fallback, if it has one and was chosen.
     :ivar beta: KL weight of the returned model; ``None`` where the fallback was chosen.
     :ivar best_step: step of the checkpoint that was kept, or to which the model was trained on all rows, counted in its own run.
     :ivar run_steps: number of steps of that run, which is the longest, a shorter one, or one of the search.
@@ -144,6 +145,7 @@ class ValidatedFit:
     :ivar remarks: sentences on how the fit went, from :func:`~pyro_dgp.remarks`, and one where training and held-out rows are apart.
     """
 
+    guide: Variational = field(repr=False)
     beta: float | None
     best_step: int
     run_steps: int
@@ -175,7 +177,7 @@ def fit_validated(
     validation: Validation | None = None,
     split: int = 0,
     beta: float | None = None,
-    fallback: Callable[[int], Objective] | None = None,
+    fallback: Fallback | None = None,
     report: Progress | None = None,
     optimizer: OptimizerRecipe = adam,
     site: str | None = None,
@@ -198,8 +200,8 @@ def fit_validated(
     :param validation: the settings; ``Validation()`` if not given.
     :param split: seed of the validation rows.
     :param beta: KL weight to use without a search.
-    :param fallback: a loss to be tried beside the betas, as function of the number of training rows: ``fallback=ELBO`` for a fit
-        that is predictive only where held-out rows say that this is better.
+    :param fallback: a loss that is tried beside the betas, with a guide of its own if it has one. ``Fallback(ELBO)`` makes a fit that
+        is predictive only where held-out rows say that this is better.
     :param report: function that is called after each step with progress and figures.
     :param optimizer: builds the optimiser from the objective and the learning rate; Adam by default.
     :param site: the observation whose held-out values are scored, if the model has several.
@@ -228,16 +230,16 @@ def fit_validated(
         validation.held_out(len(data), split, fold).to(x.device) for fold in range(validation.num_folds(len(data)))
     ]
     kept = data[~masks[0]] if len(masks) == 1 else data[torch.ones_like(masks[0])]
-    if not guide.is_initialized:
-        guide.initialize(*kept[0], **kept[1])
+    for each in (guide, None if fallback is None else fallback.guide):
+        if each is not None and not each.is_initialized:
+            each.initialize(*kept[0], **kept[1])
     candidates: tuple[float | None, ...] = validation.betas if beta is None else (beta,)
     if fallback is not None and beta is None:
         candidates = (*candidates, None)
     search_steps = max(1, round(validation.search * steps)) if len(candidates) > 1 else 0
     lengths = [length for length in validation.lengths(steps) if length != search_steps]
     training = Training(
-        guide,
-        Recipes(loss, fallback),
+        Recipes(guide, loss, fallback),
         folds=[_fold(data, mask) for mask in masks],
         kept=kept,
         seed=seed,
@@ -249,7 +251,7 @@ def fit_validated(
         site=site,
     )
     try:
-        with module_local_parameters(training.state), torch.random.fork_rng():
+        with module_local_parameters(*training.states), torch.random.fork_rng():
             search = [training.candidate(factor, search_steps) for factor in candidates] if search_steps else []
             searched = training.done
             runs = _runs(training, search, candidates, lengths)
@@ -261,19 +263,21 @@ def fit_validated(
                     "the scores of held-out rows are infinite or NaN at every check: lower the learning rate"
                 )
             started = time.perf_counter()
+            training.restore()
             if best.best_state:
-                restore(training.state, best.best_state)
+                restore(training.start_of(best.curve.beta).state, best.best_state)
                 losses = best.trials[0].losses
             else:
                 losses = training.run(kept, best.curve.beta, best.curve.steps, lambda done: done >= step)
             last = best.seconds - _checking(best) if best.best_state else time.perf_counter() - started
     except BaseException:
-        restore(training.state, training.start)
+        training.restore()
         raise
-    with module_local_parameters(training.state):
+    with module_local_parameters(*training.states):
         remarks = training.remarks(best.curve, losses if step >= 0.9 * best.curve.steps else [])
     scores = best.curve.best
     return ValidatedFit(
+        guide=training.recipes.guide_of(best.curve.beta),
         beta=best.curve.beta,
         best_step=step,
         run_steps=best.curve.steps,

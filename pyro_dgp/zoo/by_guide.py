@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from statistics import median
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -21,11 +22,12 @@ from pyro_dgp.processes import ProcessFamily
 from pyro_dgp.propagation import Propagation
 from pyro_dgp.training.loop import OptimizerRecipe, adam, fit
 from pyro_dgp.training.second_start import fit_with_second_start
+from pyro_dgp.training.trials import Fallback
 from pyro_dgp.training.validation import ValidatedFit, Validation, fit_validated
 from pyro_dgp.zoo.anatomy import anatomy_of
 from pyro_dgp.zoo.by_layer import ByLayer
 from pyro_dgp.zoo.inference import Figure, Fitted, Inference
-from pyro_dgp.zoo.predictors import GuidePredictor, Saved
+from pyro_dgp.zoo.predictors import IS_FALLBACK, GuidePredictor, Saved
 from pyro_dgp.zoo.recipes import elbo
 from pyro_dgp.zoo.settings import Settings
 
@@ -133,10 +135,18 @@ class ByGuide(Inference):
     def restore(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, saved: Saved) -> GuidePredictor:
         """See :class:`Inference`."""
         site = anatomy_of(model, x, y).response
-        guide = self.guide(model, x, settings)
+        guide = self._restored_guide(model, x, settings, saved)
         model.load_state_dict(saved.state("model"))
         guide.load_state_dict(saved.state("guide"))
-        return GuidePredictor(guide, site)
+        return GuidePredictor(guide, site, is_fallback=bool(saved.facts.get(IS_FALLBACK)))
+
+    def _restored_guide(self, model: nn.Module, x: Tensor, settings: Settings, saved: Saved) -> Variational:
+        """Return the guide whose state was saved, before it is loaded."""
+        return self.guide(model, x, settings)
+
+    def as_fallback(self, model: nn.Module, x: Tensor, settings: Settings) -> Fallback:
+        """Return the loss and a guide of this inference, to be tried beside another one of the same model."""
+        return Fallback(partial(self.made_loss, settings), self.guide(model, x, settings))
 
     def figures(self, guide: Variational, settings: Settings) -> dict[str, Figure]:
         """M of the first layer, and mixture components of the propagation in training if there are hidden layers to carry."""
@@ -202,12 +212,12 @@ class ByValidatedGuide(ByGuide):
 
     :param loss: reads the beta of a run as ``settings.beta``.
     :param validation: the held-out rows and the betas that are tried.
-    :param fallback: a loss to be tried beside the betas, from the number of training rows, such as ``ELBO``.
+    :param fallback: an inference of the same model that is tried beside the betas, such as ``ByGuide(InducingPoints(20))`` with the ELBO.
     """
 
     _: KW_ONLY
     validation: Validation = Validation()
-    fallback: Callable[[int], Loss] | None = None
+    fallback: ByGuide | None = None
 
     def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""
@@ -228,21 +238,28 @@ class ByValidatedGuide(ByGuide):
             validation=self.validation,
             split=settings.split,
             beta=settings.beta if self.searches else self.validation.betas[0],
-            fallback=self.fallback,
+            fallback=None if self.fallback is None else self.fallback.as_fallback(model, x, settings),
             report=progress,
             optimizer=self.optimizer,
             site=site,
         )
-        figures = self.figures(guide, settings) | _validation_figures(result)
+        chosen = self if self.fallback is None or result.guide is guide else self.fallback
+        figures = chosen.figures(result.guide, settings) | _validation_figures(result)
         seconds = time.perf_counter() - start
-        predictor = GuidePredictor(guide, site)
+        predictor = GuidePredictor(result.guide, site, is_fallback=chosen is not self)
         return Fitted(
             predictor, result.rows, result.steps, seconds=seconds, diagnostics=figures, remarks=result.remarks
         )
 
+    def _restored_guide(self, model: nn.Module, x: Tensor, settings: Settings, saved: Saved) -> Variational:
+        """Return the guide whose state was saved: that of the fallback, if that was chosen."""
+        if self.fallback is not None and saved.facts.get(IS_FALLBACK):
+            return self.fallback.guide(model, x, settings)
+        return self.guide(model, x, settings)
+
     def remarks(self, settings: Settings) -> list[str]:
         """The held-out rows, and the search."""
-        tried = [f"{beta:g}" for beta in self.validation.betas] + (["none (the ELBO)"] if self.fallback else [])
+        tried = [f"{beta:g}" for beta in self.validation.betas] + (["none (the fallback)"] if self.fallback else [])
         beta = f"beta from {', '.join(tried)}, " if settings.beta is None else f"beta {settings.beta:g} as given, "
         return [
             *super().remarks(settings),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyro_dgp.losses import ELBO
 from pyro_dgp.training.loop import adam_for_networks
 from pyro_dgp.training.validation import Validation
 from pyro_dgp.zoo.architecture import Architecture
@@ -75,7 +74,7 @@ DEEP = Architecture(deep, is_deep=True)
 DEEP_LEARNED = Architecture(deep_learned, is_deep=True)
 DEEP_WITH_PRIORS = Architecture(deep_with_priors, is_deep=True, has_priors=True)
 SHALLOW_ON_FEATURES = Architecture(WithFeatures(shallow), is_deep=False, has_network=True)
-DEEP_ON_FEATURES = Architecture(WithFeatures(deep), is_deep=True, has_network=True)
+DEEP_ON_FEATURES = Architecture(WithFeatures(deep_learned), is_deep=True, has_network=True)
 
 DSPP = "Jankowiak, Pleiss, Gardner 2020, Deep Sigma Point Processes"
 SVGP = "Hensman, Fusi, Lawrence 2013, Gaussian Processes for Big Data"
@@ -85,7 +84,11 @@ AVDGP = "Meng, Zhang 2024, Amortized Variational Inference for Deep Gaussian Pro
 DKL = "Wilson, Hu, Salakhutdinov, Xing 2016, Stochastic Variational Deep Kernel Learning"
 
 
-#: Early stopping and the best checkpoint alone.
+#: The inferences of svgp and dsvi, which predictive methods of one and of more layers fall back on.
+BY_ELBO = ByGuide(inducing_points, monte_carlo, elbo)
+DEEP_BY_ELBO = ByGuide(points_of_outputs, monte_carlo, elbo, first=one_layer_first)
+
+#: Early stopping and the best checkpoint alone, for networks in front of a GP, which overfit where rows are few.
 CHECKED = Validation(betas=(1.0,))
 #: An amortised objective is no bound and overfits early: a run of a quarter of the steps, whose learning rate falls by then, stands
 #: beside the full one.
@@ -106,42 +109,48 @@ METHODS: dict[str, Method] = {
             "sparse variational GP, one layer, ELBO",
             SVGP,
             SHALLOW,
-            ByGuide(inducing_points, monte_carlo, elbo),
+            BY_ELBO,
         ),
         Method(
             "ppgpr",
             "parametric predictive GP regression, one layer, predictive log-likelihood, validated",
             PPGPR,
             SHALLOW,
-            ByValidatedGuide(mean_field, monte_carlo, predictive, fallback=ELBO),
+            ByValidatedGuide(mean_field, monte_carlo, predictive, fallback=BY_ELBO),
         ),
         Method(
             "dsvi",
             "deep GP, doubly stochastic variational inference, ELBO",
             DSVI,
             DEEP_LEARNED,
-            ByGuide(points_of_outputs, monte_carlo, elbo, first=one_layer_first),
+            DEEP_BY_ELBO,
         ),
         Method(
             "dspp",
             "deep sigma point process, S learned points (QR3), predictive log-likelihood, validated",
             DSPP + ", Eq. 23",
             DEEP_LEARNED,
-            ByValidatedGuide(mean_field_of_outputs, sigma_points, predictive, fallback=ELBO, first=one_layer_first),
+            ByValidatedGuide(
+                mean_field_of_outputs, sigma_points, predictive, fallback=DEEP_BY_ELBO, first=one_layer_first
+            ),
         ),
         Method(
             "dspp-qr1",
             "deep sigma point process on a learned grid (QR1), predictive log-likelihood, validated",
             DSPP + ", Eq. 22",
             DEEP_LEARNED,
-            ByValidatedGuide(mean_field_of_outputs, Grid("qr1"), predictive, fallback=ELBO, first=one_layer_first),
+            ByValidatedGuide(
+                mean_field_of_outputs, Grid("qr1"), predictive, fallback=DEEP_BY_ELBO, first=one_layer_first
+            ),
         ),
         Method(
             "dspp-qr2",
             "deep sigma point process on a symmetric learned grid (QR2), predictive log-likelihood, validated",
             DSPP + ", section 3.2",
             DEEP_LEARNED,
-            ByValidatedGuide(mean_field_of_outputs, Grid("qr2"), predictive, fallback=ELBO, first=one_layer_first),
+            ByValidatedGuide(
+                mean_field_of_outputs, Grid("qr2"), predictive, fallback=DEEP_BY_ELBO, first=one_layer_first
+            ),
         ),
         Method(
             "dspp-gh",
@@ -149,7 +158,7 @@ METHODS: dict[str, Method] = {
             DSPP + ", Eq. 18",
             DEEP_LEARNED,
             ByValidatedGuide(
-                mean_field_of_outputs, Grid("gauss-hermite"), predictive, fallback=ELBO, first=one_layer_first
+                mean_field_of_outputs, Grid("gauss-hermite"), predictive, fallback=DEEP_BY_ELBO, first=one_layer_first
             ),
         ),
         Method(
@@ -157,7 +166,9 @@ METHODS: dict[str, Method] = {
             "deep GP, predictive log-likelihood over Monte Carlo samples (biased), validated",
             DSPP + ", footnote 4",
             DEEP_LEARNED,
-            ByValidatedGuide(mean_field_of_outputs, monte_carlo, predictive, fallback=ELBO, first=one_layer_first),
+            ByValidatedGuide(
+                mean_field_of_outputs, monte_carlo, predictive, fallback=DEEP_BY_ELBO, first=one_layer_first
+            ),
         ),
         Method(
             "gamma-dgp",
@@ -168,31 +179,33 @@ METHODS: dict[str, Method] = {
         ),
         Method(
             "dkl-svgp",
-            "neural features, then svgp",
+            "neural features, then svgp, validated",
             DKL,
             SHALLOW_ON_FEATURES,
-            ByGuide(inducing_points, monte_carlo, elbo, optimizer=adam_for_networks),
+            ByValidatedGuide(inducing_points, monte_carlo, elbo, validation=CHECKED, optimizer=adam_for_networks),
         ),
         Method(
             "dkl-ppgpr",
             "neural features, then ppgpr, validated",
             DSPP + ", section 5.5",
             SHALLOW_ON_FEATURES,
-            ByValidatedGuide(mean_field, monte_carlo, predictive, optimizer=adam_for_networks, fallback=ELBO),
+            ByValidatedGuide(mean_field, monte_carlo, predictive, optimizer=adam_for_networks, fallback=BY_ELBO),
         ),
         Method(
             "dkl-dsvi",
-            "neural features, then dsvi",
+            "neural features, then dsvi, validated",
             DSPP + ", section 5.5",
             DEEP_ON_FEATURES,
-            ByGuide(inducing_points, monte_carlo, elbo, optimizer=adam_for_networks),
+            ByValidatedGuide(points_of_outputs, monte_carlo, elbo, validation=CHECKED, optimizer=adam_for_networks),
         ),
         Method(
             "dkl-dspp",
             "neural features, then dspp, validated",
             DSPP + ", section 5.5",
             DEEP_ON_FEATURES,
-            ByValidatedGuide(mean_field, sigma_points, predictive, optimizer=adam_for_networks, fallback=ELBO),
+            ByValidatedGuide(
+                mean_field_of_outputs, sigma_points, predictive, optimizer=adam_for_networks, fallback=DEEP_BY_ELBO
+            ),
         ),
         Method(
             "idsgp",
@@ -235,7 +248,12 @@ METHODS: dict[str, Method] = {
             AVDGP + ", Eq. 4.16",
             DEEP_LEARNED,
             ByValidatedGuide(
-                row_points, sigma_points_with_mean, predictive, validation=AMORTIZED_PREDICTIVE, first=one_layer_first
+                row_points,
+                sigma_points_with_mean,
+                predictive,
+                validation=AMORTIZED_PREDICTIVE,
+                fallback=ByGuide(row_points, sigma_points_with_mean, elbo),
+                first=one_layer_first,
             ),
         ),
         Method(

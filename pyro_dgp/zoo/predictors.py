@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -68,15 +68,22 @@ class Predictor(ABC):
         """What the inference's ``restore`` makes the same predictor of."""
 
 
+#: Name of the fact that the guide of the fallback of an inference was kept.
+IS_FALLBACK = "is_fallback"
+
+
 @dataclass(frozen=True)
 class GuidePredictor(Predictor):
     """Prediction from a trained guide.
 
     :ivar site: the observation that is predicted.
+    :ivar is_fallback: whether the guide is that of the inference's fallback.
     """
 
     guide: Variational
     site: str | None = None
+    _: KW_ONLY
+    is_fallback: bool = False
 
     @property
     def model(self) -> nn.Module:  # type: ignore[override]
@@ -90,7 +97,8 @@ class GuidePredictor(Predictor):
 
     def saved(self) -> Saved:
         """State dicts of model and guide."""
-        return _states(model=self.model, guide=self.guide)
+        states = _states(model=self.model, guide=self.guide)
+        return Saved(states.tensors, states.facts | ({IS_FALLBACK: True} if self.is_fallback else {}))
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ def _amortized(name: str) -> Method:
     inference = METHODS[name].inference
     assert isinstance(inference, ByValidatedGuide)
     validation = replace(inference.validation, folds=1)
-    own = replace(inference, processes=narrow_points, validation=validation, first=None)
+    own = replace(inference, processes=narrow_points, validation=validation, first=None, fallback=None)
     return replace(METHODS[name], architecture=Architecture(zero_means, is_deep=True), inference=own)
 
 

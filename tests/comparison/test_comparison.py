@@ -506,25 +506,24 @@ def test_validated_methods_say_what_was_held_out_and_chosen(tmp_path):
     names = ("ppgpr", "dspp", "dspp-qr1", "dspp-qr2", "dspp-gh", "mc-predictive", "dkl-dspp")
     rows = rows_of(asked(tmp_path / "out", data=load_named("diabetes"), methods=names, settings=settings), said.append)
     for row in rows:
-        assert (row["n_train"], row["n_validation"], row["n_test"]) == (354, 44, 44)
-        assert row["beta"] in (0.01, 0.05, 0.2, 1.0) and 0 < row["best_step"] <= 4
-        assert (row["search_steps"], row["steps"]) == (4, 4 + row["final_steps"]) and row["best_step"] <= row[
-            "final_steps"
-        ]
+        assert (row["n_train"], row["n_validation"], row["n_test"], row["folds"]) == (398, 220, 44, 5)
+        assert row["beta"] in (0.01, 0.05, 0.2, 1.0, None) and 0 < row["best_step"] <= row["run_steps"] <= 4
+        assert (row["search_steps"], row["steps"]) == (5 * 5, 5 * 5 + row["final_steps"])  # candidates and folds
+        assert row["final_steps"] in (1, *(5 * 4 + step for step in range(1, 5)))
         searched = row["searched_validation_nll"]
-        assert set(searched) == {"0.01", "0.05", "0.2", "1"} and searched[f"{row['beta']:g}"] >= min(searched.values())
-        assert row["steps"] <= 4 + 4 and 0 < row["validation_seconds"] < row["train_seconds"]
+        assert set(searched) == {"0.01", "0.05", "0.2", "1", "fallback"}
+        assert 0 < row["validation_seconds"] < row["train_seconds"] and row["validation_crps"] > 0
     for name in names:
         assert any(s.startswith(f"{name}: holds out 11% of the training rows") for s in said)
     given = replace(settings, beta=0.3)
     (row,) = rows_of(asked(tmp_path / "given", methods=("dspp",), settings=given), said.append)
-    assert row["beta"] == 0.3 and row["steps"] == row["final_steps"] <= 4
+    assert row["beta"] == 0.3 and row["steps"] == row["final_steps"]
     assert row["search_steps"] == 0 and row["searched_validation_nll"] == {}
 
 
 def test_a_grid_of_too_many_points_is_reduced_aloud(tmp_path):
     said = []
-    settings = Settings(epochs=1, inducing=8, width=5, samples=10, batch_size=400)
+    settings = Settings(epochs=1, inducing=8, width=5, samples=10, batch_size=400, beta=1.0)
     (row,) = rows_of(asked(tmp_path / "out", methods=("dspp-gh",), settings=settings), said.append)
     assert "dspp-gh: 3 points in each of 5 dimensions, 243 components, not 10" in said
     assert row["components"] == 243
@@ -532,7 +531,7 @@ def test_a_grid_of_too_many_points_is_reduced_aloud(tmp_path):
 
 def test_methods_without_a_validation_set_run(tmp_path):
     settings = Settings(epochs=1, inducing=8, width=2, samples=2, batch_size=200)
-    names = ("gamma-dgp", "dkl-svgp", "dkl-dsvi")
+    names = ("gamma-dgp", "svgp", "dsvi")
     rows = rows_of(asked(tmp_path / "out", data=load_named("diabetes"), methods=names, settings=settings), quiet)
     assert [row["method"] for row in rows] == list(names)
     assert all(row["n_train"] == 398 and "n_validation" not in row for row in rows)

@@ -12,6 +12,7 @@ from torch import nn
 from pyro_dgp import (
     ELBO,
     DeepKernel,
+    Fallback,
     InducingPoints,
     MonteCarlo,
     PredictiveLogLikelihood,
@@ -381,14 +382,70 @@ def test_the_fallback_is_taken_where_no_beta_is_better():
     validation = Validation(betas=(1e-4,), search=0.5, folds=2)
     guide = guided(x, y, 60)
     result = fit_validated(
-        guide, predictive, x, y, steps=200, learning_rate=0.05, validation=validation, fallback=ELBO, batch_size=72
+        guide,
+        predictive,
+        x,
+        y,
+        steps=200,
+        learning_rate=0.05,
+        validation=validation,
+        fallback=Fallback(ELBO),
+        batch_size=72,
     )
     assert result.beta is None and set(result.searched) == {None, 1e-4}
     assert result.searched[None] < result.searched[1e-4]
     given = fit_validated(
-        guided(x, y, 60), predictive, x, y, steps=20, validation=validation, fallback=ELBO, beta=0.1, batch_size=72
+        guided(x, y, 60),
+        predictive,
+        x,
+        y,
+        steps=20,
+        validation=validation,
+        fallback=Fallback(ELBO),
+        beta=0.1,
+        batch_size=72,
     )
     assert given.beta == 0.1 and given.searched == {}
+
+
+def test_a_fallback_may_have_a_guide_of_its_own():
+    torch.manual_seed(3)
+    x = torch.rand(72, 3) * 4 - 2
+    y = 0.3 * torch.randn(72)
+    guide = guided(x, y, 60)
+    full = Variational(guide.model, InducingPoints(7), MonteCarlo(1))
+    torch.manual_seed(0)
+    full.initialize(x, y)
+    before = state(guide)
+    result = fit_validated(
+        guide,
+        predictive,
+        x,
+        y,
+        steps=200,
+        learning_rate=0.05,
+        validation=Validation(betas=(1e-4,), search=0.5, folds=2),
+        fallback=Fallback(ELBO, full),
+        batch_size=72,
+    )
+    assert result.beta is None and result.guide is full
+    alone = Variational(OneLayer(), InducingPoints(7), MonteCarlo(1))
+    torch.manual_seed(0)
+    alone.initialize(x, y)
+    plain_fit(
+        ELBO(72)(alone.model, alone),
+        x,
+        y,
+        steps=result.run_steps,
+        batch_size=72,
+        learning_rate=0.05,
+        stop=lambda step: step >= result.best_step,
+    )
+    assert same(state(full), state(alone))
+    assert all(
+        torch.equal(value, before["guide." + name])
+        for name, value in guide.processes.state_dict(prefix="processes.").items()
+    )
 
 
 def test_longer_runs_are_made_where_the_search_still_improves():

@@ -20,6 +20,7 @@ from pyro_dgp.zoo.by_guide import ByGuide
 from pyro_dgp.zoo.by_mcmc import ByMCMC
 from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.predictors import DrawsPredictor, predictive_means
+from pyro_dgp.zoo.recipes import one_layer_first
 from pyro_dgp.zoo.settings import Settings
 from tests.comparison.own_models import Heavy, Skip
 from tests.examples import OneLayer, TwoLayers, TwoSites, regression
@@ -39,7 +40,7 @@ def test_the_examples_run(name):
 
 def test_objects_do_in_the_place_of_functions_of_the_settings():
     x, y = regression(15)
-    by_hand = ByGuide(InducingPoints(5), MonteCarlo(2), ELBO)
+    by_hand = ByGuide(InducingPoints(5, per_output=True), MonteCarlo(2), ELBO, first=one_layer_first)
     predictions = []
     for inference in (by_hand, METHODS["dsvi"].inference):
         torch.manual_seed(0)
@@ -196,4 +197,5 @@ def test_timing_a_fit_leaves_it_as_it_was():
     torch.manual_seed(3)
     assert drawn == torch.rand(())
     validated = METHODS["dspp"].inference
-    assert validated._cost(Settings()) == 2.0 and validated._cost(Settings(beta=1.0)) == 1.0
+    assert validated._cost(Settings(), 5000) == 2.25 and validated._cost(Settings(beta=1.0), 5000) == 1.0
+    assert validated._cost(Settings(), 1000) == 2 * 2.25 + 1  # two folds, and once more on all rows

@@ -33,7 +33,7 @@ def test_amortised_guides_of_meng_2024():
     assert [gp.num_outputs for gp in model.hidden] == [16, 4]
     assert all(gp.kernel.lengthscale.shape == () for gp in (*model.hidden, model.top))
     assert not any("mean" in name for name, _ in model.named_parameters())
-    assert [guide.processes._modules[key].family.num_inducing for key in ("h1", "h2", "y/f")] == [8, 4, 4]
+    assert [int(guide.processes._modules[key].sizes[0]) for key in ("h1", "h2", "y/f")] == [8, 4, 4]
     for name, method in PRESETS["meng2024"].methods.items():
         assert isinstance(method.inference, ByValidatedGuide) and method.inference.validation.folds == 1, name
         assert method.name == name and method.inference.first is None
