@@ -72,11 +72,13 @@ WITH_EXAMPLE = {
         "FitResult",
         "Validation",
         "adam",
+        "Fallback",
         "adam_for_networks",
         "fit",
         "fit_stream",
         "fit_validated",
         "remarks",
+        "start_from_one_layer",
     ],
 }
 # An example of the first needs another library; three are bases, and the others are returned by functions that have an example.

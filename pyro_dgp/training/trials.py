@@ -36,8 +36,8 @@ class Fallback:
     :ivar guide: guide of the same model that this loss trains; the guide of the betas if not given.
 
     >>> from pyro_dgp import ELBO, Fallback
-    >>> Fallback(ELBO).loss(100)
-    ELBO(100)
+    >>> Fallback(ELBO).loss(100).num_data
+    100
     """
 
     loss: Callable[[int], Objective]

@@ -36,6 +36,7 @@ def test_recipes_differ_in_what_their_names_say():
     of = {name: recipes.RECIPES[name] for name in recipes.EXPERIMENTS["two"].methods}
     models = {name: method.architecture.build(x, settings) for name, method in of.items()}
     assert [name for name, model in models.items() if isinstance(model.hidden[0].mean, LinearMean)] == [
+        "dsvi",
         "dsvi-learned",
         "dsvi-learned-per-output",
         "dsvi-learned-per-output-0.05",
@@ -46,7 +47,7 @@ def test_recipes_differ_in_what_their_names_say():
     assert guide.processes.h1.inducing_points.shape == (5, 6, 8)
     assert models[name].hidden[0].kernel.lengthscale.shape == (5, 8)
     assert recipes.SETTINGS[name + "-0.05"].learning_rate == 0.05
-    optimizer = recipes.fast_kernels(models["dsvi"], 0.02)
+    optimizer = recipes.fast_kernels(models["dsvi-fixed"], 0.02)
     assert [group["lr"] for group in optimizer.param_groups] == [0.02, 0.08]
     assert len(optimizer.param_groups[1]["params"]) == 4
 
