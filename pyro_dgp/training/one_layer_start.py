@@ -17,7 +17,6 @@ from pyro_dgp.means import LinearMean, Projection
 from pyro_dgp.models.deep_gp import DeepGP
 from pyro_dgp.processes import InducingPoints
 from pyro_dgp.propagation import MonteCarlo
-from pyro_dgp.training.remarks import explains_nothing
 from pyro_dgp.training.second_start import fit_with_second_start
 
 
@@ -44,8 +43,7 @@ def start_from_one_layer(
       :class:`~pyro_dgp.LinearMean` that is learned,
     - at the lengthscales l_d sqrt(v), if its kernel has one for each input, so that the total variance of its scaled inputs is one.
 
-    All other parameters stay as they are. So does the whole model where one layer explains nothing of the targets, where ``x`` has
-    groups, and where ``y`` are integers. Call it before :meth:`Variational.initialize`: inducing points of upper layers begin at
+    All other parameters stay as they are. So does the whole model where ``x`` has groups, and where ``y`` are integers. Call it before :meth:`Variational.initialize`: inducing points of upper layers begin at
     the means below.
 
     :param model: the model, called as ``model(x, y)``.
@@ -112,8 +110,6 @@ def _relevant(x: Tensor, y: Tensor, num_inducing: int, *, steps: int, **options:
         guide.initialize(x, y)
         fit_with_second_start(guide, ELBO(len(x))(model, guide), x, y, steps=steps, **options)
     except NotPositiveDefiniteError:
-        return None
-    if explains_nothing(guide, x, y):
         return None
     lengthscales: Tensor = model.top.kernel.lengthscale.detach().reshape(-1)
     return lengthscales * spread
