@@ -243,7 +243,7 @@ if not SMOKE:
 #
 # So an amortized ELBO needs what a predictive loss needs: held-out rows. `fit_validated` stops at the step that is best for them;
 # the zoo's amortized methods all do, in a run over all steps or in one over a quarter of them, `Validation(runs=(0.25, 1.0))`. On 80
-# rows of a noisy sine, of which it holds out five ninths in turn before it trains on all of them to the best step:
+# rows of a noisy sine, of which it holds out a ninth before it trains on all of them to the best step:
 
 # %%
 pyro.set_rng_seed(2)

@@ -25,10 +25,10 @@ def start_from_one_layer(
     x: Tensor,
     y: Tensor,
     *,
-    steps: int = 500,
+    steps: int = 1000,
     num_inducing: int = 128,
     batch_size: int = 100,
-    learning_rate: float = 0.02,
+    learning_rate: float = 0.05,
     seed: int = 0,
     **arguments: Any,
 ) -> list[str]:

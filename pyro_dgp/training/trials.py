@@ -140,8 +140,12 @@ class Candidate:
 
     @property
     def best_state(self) -> dict[str, Any]:
-        """The best checkpoint of a single fold."""
+        """The best checkpoint, where there is a single fold."""
         return self.trials[0].best_state if len(self.trials) == 1 else {}
+
+    def on_first_fold(self) -> Candidate:
+        """Return the run of the first fold alone."""
+        return Candidate(Curve.of(self.curve.beta, self.curve.steps, [self.trials[0].scores]), self.trials[:1])
 
     @property
     def failure(self) -> Exception | None:
@@ -199,7 +203,14 @@ class Training:
 
     def candidate(self, beta: float | None, steps: int) -> Candidate:
         """Train from the start at one beta, once for each fold."""
-        trials = [self._trial(fold, beta, steps) for fold in self.folds]
+        return self._candidate(self.folds, beta, steps)
+
+    def on_first_fold(self, beta: float | None, steps: int) -> Candidate:
+        """Train from the start at one beta, without the rows of the first fold."""
+        return self._candidate(self.folds[:1], beta, steps)
+
+    def _candidate(self, folds: Sequence[Fold], beta: float | None, steps: int) -> Candidate:
+        trials = [self._trial(fold, beta, steps) for fold in folds]
         return Candidate(Curve.of(beta, steps, [trial.scores for trial in trials]), trials)
 
     def run(self, rows: Call, beta: float | None, steps: int, stop: Callable[[int], bool]) -> list[float]:

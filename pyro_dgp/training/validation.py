@@ -24,7 +24,7 @@ from pyro_dgp.training.loop import OptimizerRecipe, adam, fit, groups_of_guide, 
 from pyro_dgp.training.trials import Candidate, Fallback, Fold, LossRecipe, Recipes, Training, restore
 
 #: Rows that are held out in all, at least, and folds at most, where the number of folds is not given.
-HELD_OUT_ROWS, MOST_FOLDS = 200, 5
+HELD_OUT_ROWS, MOST_FOLDS = 200, 3
 #: Share of the steps of the search after which its best check calls for longer runs.
 STILL_BETTER = 0.75
 
@@ -41,14 +41,15 @@ class Validation:
        so that the mean is not paid for the density. Among candidates within one standard error of the best (of the
        differences between rows), the fallback wins before the largest beta: more regularisation is the safer error.
     3. Runs: where the best check of the search lies in its last quarter, or where nothing was to be searched for, the chosen
-       candidate is trained from the same start for each share of the steps that ``runs`` lists. A short run can win
-       because its learning rate falls before it overfits. A run stops after ``patience`` checks without improvement.
+       candidate is trained from the same start for each share of the steps that ``runs`` lists, without the rows of the
+       first fold, and judged by these. A short run can win because its learning rate falls before it overfits. A run stops
+       after ``patience`` checks without improvement.
     4. With one fold the model gets the best checkpoint and has not been trained on the held-out rows. With several it is
        trained once more, on all rows, to the step of the best check.
 
     A guide that is initialised here does not see the held-out rows of a single fold. (A model that was built on all inputs,
     such as one with projections, has seen these.) A candidate whose training breaks down loses the search. The cost is
-    ``folds * (candidates * search + runs)`` of a run at most, and one more run with several folds.
+    ``folds * candidates * search + runs`` of a run at most, and one more run with several folds.
 
     :ivar share: share of the training rows that is held out. By default it is one ninth: where nine tenths of the data
         are training rows, eight remain.
@@ -58,7 +59,7 @@ class Validation:
         repeated.
     :ivar checks: number of times that held-out rows are scored in each run.
     :ivar patience: number of checks without improvement after which a run stops.
-    :ivar folds: number of folds; if not given, as many as hold out 200 rows in all, five at most.
+    :ivar folds: number of folds; if not given, as many as hold out 200 rows in all, three at most.
 
     >>> from pyro_dgp import Validation
     >>> validation = Validation(betas=(0.05, 1.0), share=0.25)
@@ -247,7 +248,9 @@ def fit_validated(
         patience=validation.patience,
         fit=partial(fit, batch_size=batch_size, learning_rate=learning_rate, seed=seed, optimizer=optimizer),
         report=report,
-        total=len(masks) * (len(candidates) * search_steps + sum(lengths)) + (steps if len(masks) > 1 else 0),
+        total=(len(masks) * len(candidates) if search_steps else 0) * search_steps
+        + sum(lengths)
+        + (steps if len(masks) > 1 else 0),
         site=site,
     )
     try:
@@ -306,14 +309,17 @@ def _fold(data: RowArguments, mask: Tensor) -> Fold:
 def _runs(
     training: Training, search: list[Candidate], candidates: Sequence[float | None], lengths: Sequence[int]
 ) -> list[Candidate]:
-    """Return the runs of the chosen candidate: that of the search, and longer or shorter ones where they may be better."""
+    """Return the runs of the chosen candidate: that of the search, and longer or shorter ones where they may be better.
+
+    The latter are made on the first fold alone, since they take most of the time; that of the search is then judged by it too.
+    """
     if not search:
-        return [training.candidate(candidates[0], length) for length in lengths]
+        return [training.on_first_fold(candidates[0], length) for length in lengths]
     chosen = simplest_of_the_best([run.curve for run in search])
-    found = [run for run in search if run.curve is chosen]
-    if chosen.best_step is None or chosen.best_step > STILL_BETTER * chosen.steps:
-        found += [training.candidate(chosen.beta, length) for length in lengths]
-    return found
+    (found,) = (run for run in search if run.curve is chosen)
+    if chosen.best_step is not None and chosen.best_step <= STILL_BETTER * chosen.steps:
+        return [found]
+    return [found.on_first_fold(), *(training.on_first_fold(chosen.beta, length) for length in lengths)]
 
 
 def _checking(run: Candidate) -> float:

@@ -272,9 +272,8 @@ class ByValidatedGuide(ByGuide):
         searched = self.searches and settings.beta is None
         candidates = len(self.validation.betas) + (self.fallback is not None)
         folds = self.validation.num_folds(rows)
-        return folds * ((candidates * self.validation.search if searched else 0.0) + sum(self.validation.runs)) + (
-            folds > 1
-        )
+        search = folds * candidates * self.validation.search if searched else 0.0
+        return search + sum(self.validation.runs) + (folds > 1)
 
     def _lengths(self) -> str:
         shares = [f"{share:.0%}" for share in self.validation.runs]

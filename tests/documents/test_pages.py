@@ -83,7 +83,7 @@ def own_model(names: Names) -> None:
 
 def validation(names: Names) -> None:
     result = names["result"]
-    assert (result.rows, result.validation_rows, result.folds) == (90, 50, 5)
+    assert (result.rows, result.validation_rows, result.folds) == (90, 30, 3)
     assert set(result.searched) == {0.01, 0.05, 0.2, 1.0, None} and result.beta in result.searched
     assert names["validation"].held_out(90, 0).sum() == 18
     is_prediction(names["prediction"], 90)
