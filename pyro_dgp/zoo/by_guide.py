@@ -294,7 +294,7 @@ def _validation_figures(result: ValidatedFit) -> dict[str, Figure]:
         "search_steps": result.search_steps,
         "final_steps": result.steps - result.search_steps,
         "n_validation": result.validation_rows,
-        "folds": result.folds,
+        "validation_folds": result.folds,
         "validation_nll": result.validation_nll,
         "validation_error": result.validation_error,
         "validation_crps": result.validation_crps,
