@@ -519,7 +519,9 @@ at_two["dspp, validated"] = predict(guide, x_two_test)
 for name, report in reports.items():
     tried = ", ".join(f"{beta:g}: {value:.3f}" for beta, value in report.searched.items())
     print(f"{name}: beta {report.beta:g} ({tried})")
-    print(f"    best step {report.best_step}, {report.validation_rows} rows held out in {report.folds} fold(s), ", end="")
+    print(
+        f"    best step {report.best_step}, {report.validation_rows} rows held out in {report.folds} fold(s), ", end=""
+    )
     print(f"{report.steps} steps in {report.seconds:.0f} s, of which {report.extra_seconds:.0f} s search and checks")
 for number in SPLITS:
     print(f"\ndiabetes, split {number}, {len(parts[number].y_test)} test rows")
