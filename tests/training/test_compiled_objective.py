@@ -600,7 +600,7 @@ def test_validated_training_takes_a_compiled_objective():
     for kind in (loss, lambda beta, rows: PredictiveLogLikelihood(rows, beta)):
         torch.manual_seed(0)
         guide = Variational(OneLayer(), InducingPoints(5, "diagonal"), MonteCarlo(1))
-        validation = Validation(betas=(0.05, 1.0), checks=2)
+        validation = Validation(betas=(0.05, 1.0), checks=2, folds=1)
         results.append(fit_validated(guide, kind, x, y, steps=12, validation=validation))
     assert results[0].beta == results[1].beta
     assert results[0].validation_nll == pytest.approx(results[1].validation_nll, rel=1e-8)

@@ -266,7 +266,7 @@ def test_validation_holds_out_the_same_rows_of_every_data_set():
     x, y = data_sets()
     model = Own()
     guide = Variational(model, InducingPoints(4), MonteCarlo(1))
-    validation = Validation(betas=(1.0,), share=0.25, checks=2)
+    validation = Validation(betas=(1.0,), share=0.25, checks=2, folds=1)
     fitted = fit_validated(guide, lambda beta, rows: ELBO(rows), x, y, steps=6, batch_size=4, validation=validation)
     held = validation.held_out(ROWS, 0)
     assert (fitted.rows, fitted.validation_rows) == (6, 2)
