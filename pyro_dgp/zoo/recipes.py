@@ -39,7 +39,10 @@ def deep_learned(x: Tensor, settings: Settings) -> DeepGP:
 
 
 def one_layer_first(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> None:
-    """Start hidden means and lengthscales at what one layer learns of the same rows, in half of the steps, at a rate of 0.05 or more."""
+    """Start hidden means and lengthscales at what one layer learns of the same rows, in half of the steps, at a rate of 0.05 or more.
+
+    A validated method holds rows out afterwards: this start has seen them.
+    """
     steps = settings.steps(len(x), settings.batch_size)
     start_from_one_layer(
         model,
