@@ -18,7 +18,7 @@ from pyro_dgp.likelihoods import Observation
 
 
 class ModelSites(SiteHandler, Messenger):
-    """What a model met, in order.
+    """Sites that a model met, in order.
 
     :ivar functions: prior of each Gaussian process by name: of a site ``"h"``, or of one under a likelihood ``"y/f"``.
     :ivar sampled: sites of Gaussian processes whose values are latent.

@@ -30,7 +30,7 @@ APART = 0.3
 
 @dataclass(frozen=True)
 class Fallback:
-    """What is fitted where no beta of a predictive loss does better at held-out rows.
+    """Loss, with a guide of its own if need be, that is fitted where no beta of a predictive loss does better at held-out rows.
 
     :ivar loss: function from the number of training rows to a loss: a class of losses, such as ``ELBO``.
     :ivar guide: guide of the same model that this loss trains; the guide of the betas if not given.
@@ -244,7 +244,7 @@ class Training:
 
         def stop(step: int) -> bool:
             found = trial(step)
-            if trial.scores and trial.best < math.inf:
+            if step in trial.scores and trial.best < math.inf:
                 self.known = {"validation NLL": Curve.of(beta, steps, [trial.scores]).nll}
             return found
 
