@@ -1,0 +1,115 @@
+"""Six simulators with published formulas: Friedman 1 to 3 with their noise, and borehole, OTL circuit and piston without any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import numpy as np
+from sklearn.datasets import make_friedman1, make_friedman2, make_friedman3
+
+from pyro_dgp.data.dataset import Array, Dataset
+
+TEST_ROWS, SPLITS = 1000, 10
+
+Ranges = Mapping[str, tuple[float, float]]
+
+BOREHOLE: Ranges = {
+    "radius of borehole (m)": (0.05, 0.15),
+    "radius of influence (m)": (100, 50000),
+    "transmissivity of upper aquifer (m2/yr)": (63070, 115600),
+    "head of upper aquifer (m)": (990, 1110),
+    "transmissivity of lower aquifer (m2/yr)": (63.1, 116),
+    "head of lower aquifer (m)": (700, 820),
+    "length of borehole (m)": (1120, 1680),
+    "conductivity of borehole (m/yr)": (9855, 12045),
+}
+OTL: Ranges = {
+    "b1 (kOhm)": (50, 150),
+    "b2 (kOhm)": (25, 70),
+    "f (kOhm)": (0.5, 3),
+    "c1 (kOhm)": (1.2, 2.5),
+    "c2 (kOhm)": (0.25, 1.2),
+    "current gain": (50, 300),
+}
+PISTON: Ranges = {
+    "weight (kg)": (30, 60),
+    "surface (m2)": (0.005, 0.020),
+    "initial gas volume (m3)": (0.002, 0.010),
+    "spring coefficient (N/m)": (1000, 5000),
+    "atmospheric pressure (N/m2)": (90000, 110000),
+    "ambient temperature (K)": (290, 296),
+    "filling gas temperature (K)": (340, 360),
+}
+
+
+def borehole(x: Array) -> Array:
+    """Flow of water through a borehole, m3 a year (Harper and Gupta 1983; uniform inputs as in Morris, Mitchell, Ylvisaker 1993)."""
+    rw, r, tu, hu, tl, hl, length, kw = x.T
+    log = np.log(r / rw)
+    flow: Array = 2 * np.pi * tu * (hu - hl) / (log * (1 + 2 * length * tu / (log * rw**2 * kw) + tu / tl))
+    return flow
+
+
+def otl_circuit(x: Array) -> Array:
+    """Midpoint voltage of a push-pull circuit without an output transformer (Ben-Ari and Steinberg 2007)."""
+    b1, b2, f, c1, c2, gain = x.T
+    base, load = 12 * b2 / (b1 + b2), gain * (c2 + 9)
+    voltage: Array = (base + 0.74) * load / (load + f) + 11.35 * f / (load + f) + 0.74 * f * load / ((load + f) * c1)
+    return voltage
+
+
+def piston(x: Array) -> Array:
+    """Cycle time of a piston in a cylinder, seconds (Kenett and Zacks 1998; Ben-Ari and Steinberg 2007)."""
+    weight, surface, volume, spring, pressure, ambient, filling = x.T
+    a = pressure * surface + 19.62 * weight - spring * volume / surface
+    heat = pressure * volume * ambient / filling
+    v = surface / (2 * spring) * (np.sqrt(a**2 + 4 * spring * heat) - a)
+    cycle: Array = 2 * np.pi * np.sqrt(weight / (spring + surface**2 * heat / v**2))
+    return cycle
+
+
+def _uniform(function: Callable[[Array], Array], ranges: Ranges, rows: int, seed: int) -> tuple[Array, Array]:
+    low, high = np.array(list(ranges.values()), dtype=float).T
+    x = low + (high - low) * np.random.RandomState(seed).uniform(size=(rows, len(low)))
+    return x, function(x)
+
+
+def _friedman1(rows: int, seed: int) -> tuple[Array, Array]:
+    x, y = make_friedman1(rows, n_features=10, noise=1.0, random_state=seed)
+    return x, y
+
+
+def _friedman2(rows: int, seed: int) -> tuple[Array, Array]:
+    x, y = make_friedman2(rows, noise=125.0, random_state=seed)
+    return x, y
+
+
+def _friedman3(rows: int, seed: int) -> tuple[Array, Array]:
+    x, y = make_friedman3(rows, noise=0.1, random_state=seed)
+    return x, y
+
+
+#: Functions from a number of rows and a seed to inputs and targets, by name.
+FORMULAS: dict[str, Callable[[int, int], tuple[Array, Array]]] = {
+    "friedman1": _friedman1,
+    "friedman2": _friedman2,
+    "friedman3": _friedman3,
+    "borehole": partial(_uniform, borehole, BOREHOLE),
+    "otl-circuit": partial(_uniform, otl_circuit, OTL),
+    "piston": partial(_uniform, piston, PISTON),
+}
+
+
+def simulated(name: str, rows: int, *, seed: int = 20) -> Dataset:
+    """Data of a simulator, ``NAME-ROWS``: each of ten splits trains on ``rows`` rows and tests on 1000 others.
+
+    :param name: one of :data:`FORMULAS`.
+    """
+    total = rows + TEST_ROWS
+    x, y = FORMULAS[name](total, seed)
+    splits = np.zeros((total, SPLITS), dtype=bool)
+    random = np.random.RandomState(seed)
+    for k in range(SPLITS):
+        splits[random.permutation(total)[:TEST_ROWS], k] = True
+    return Dataset(f"{name}-{rows}", x, y, splits=splits)
