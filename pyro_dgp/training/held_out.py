@@ -13,6 +13,9 @@ from pyro_dgp.prediction.prediction import Prediction
 
 #: Rows whose CRPS is computed, at most: that of a mixture costs the square of its components.
 MOST_CRPS_ROWS = 500
+#: Standard errors by which a predictive loss must be better than the fallback. A predictive loss has heavy tails: on 455 rows of Boston
+#: housing it was better by 2.4 of them at 150 held-out rows, and worse by 0.8 nats a row at 51 others.
+FALLBACK_ERRORS = 3.0
 
 
 @dataclass(frozen=True)
@@ -56,15 +59,15 @@ class RowScores:
             value += math.log(max(float(self.crps.mean()), torch.finfo(self.crps.dtype).tiny))
         return value if math.isfinite(value) else math.inf
 
-    def is_close_to(self, best: RowScores) -> bool:
-        """Whether the merit is within one standard error of the best one's, by the differences of each row."""
+    def is_close_to(self, best: RowScores, errors: float = 1.0) -> bool:
+        """Whether the merit is within some standard errors of the best one's, by the differences of each row."""
         if not math.isfinite(self.merit):
             return False
         differences = [self.nll - best.nll]
         if self.crps is not None and best.crps is not None:
             differences.append((self.crps - best.crps) / best.crps.mean())
-        errors = [float(values.var(correction=0)) / len(values) for values in differences]
-        return sum(float(values.mean()) for values in differences) <= math.sqrt(sum(errors))
+        variances = [float(values.var(correction=0)) / len(values) for values in differences]
+        return sum(float(values.mean()) for values in differences) <= errors * math.sqrt(sum(variances))
 
 
 @dataclass
@@ -81,6 +84,12 @@ class Curve:
         shared = set.intersection(*({*scores} for scores in folds))
         joined = {step: RowScores.joined([scores[step] for scores in folds]) for step in sorted(shared)}
         return cls(beta, steps, {step: scores for step, scores in joined.items() if scores.merit < math.inf})
+
+    def at_end(self) -> Curve:
+        """Return the curve with its last step alone, or without any where not all folds reached it."""
+        return Curve(
+            self.beta, self.steps, {step: scores for step, scores in self.scores.items() if step == self.steps}
+        )
 
     @property
     def best_step(self) -> int | None:
@@ -109,12 +118,15 @@ class Curve:
 
 
 def simplest_of_the_best(curves: Sequence[Curve]) -> Curve:
-    """Return the candidate of most regularisation whose merit is within one standard error of the lowest.
+    """Return the fallback, whose beta is ``None``, if its merit is within three standard errors of the lowest.
 
-    That is the fallback, whose beta is ``None``, before the largest beta: the one-standard-error rule of Breiman et al. 1984.
+    Otherwise it is the largest beta within one: the rule of Breiman et al. 1984, since more regularisation is the safer error.
     """
     lowest = min(curves, key=lambda curve: curve.merit)
     if lowest.best is None:
         return lowest
+    for curve in curves:
+        if curve.beta is None and curve.best is not None and curve.best.is_close_to(lowest.best, FALLBACK_ERRORS):
+            return curve
     close = [curve for curve in curves if curve.best is not None and curve.best.is_close_to(lowest.best)]
-    return max([*close, lowest], key=lambda curve: math.inf if curve.beta is None else curve.beta)
+    return max([*close, lowest], key=lambda curve: -math.inf if curve.beta is None else curve.beta)

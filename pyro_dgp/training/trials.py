@@ -30,7 +30,9 @@ APART = 0.3
 
 @dataclass(frozen=True)
 class Fallback:
-    """Loss, with a guide of its own if need be, that is fitted where no beta of a predictive loss does better at held-out rows.
+    """Loss that is fitted where no beta of a predictive loss is clearly better at held-out rows, with a guide of its own if need be.
+
+    It must need no early stopping: where it is chosen, it is trained on all rows for all steps.
 
     :ivar loss: function from the number of training rows to a loss: a class of losses, such as ``ELBO``.
     :ivar guide: guide of the same model that this loss trains; the guide of the betas if not given.
@@ -101,11 +103,18 @@ class Fold:
 class Trial:
     """One run at one beta. Called after each step, it scores the held-out rows at the checks and says when to stop.
 
+    :param patience: number of checks without improvement after which it says so; never if not given.
     :param state: what is kept of the best check; nothing if it is ``None``.
     """
 
     def __init__(
-        self, score: Callable[[], RowScores], *, steps: int, checks: int, patience: int, state: torch.nn.Module | None
+        self,
+        score: Callable[[], RowScores],
+        *,
+        steps: int,
+        checks: int,
+        patience: int | None,
+        state: torch.nn.Module | None,
     ) -> None:
         self.score, self.steps, self.patience, self.state = score, steps, patience, state
         self.at = {math.ceil((k + 1) * steps / checks) for k in range(checks)}
@@ -117,7 +126,7 @@ class Trial:
         self.losses: list[float] = []
 
     def __call__(self, step: int) -> bool:
-        """Score the state if the step is one of the checks; return true after ``patience`` checks without improvement."""
+        """Score the state if the step is one of the checks; return true after a number of checks without improvement."""
         if step not in self.at:
             return False
         start = time.perf_counter()
@@ -128,7 +137,7 @@ class Trial:
             if self.state is not None:
                 self.best_state = snapshot(self.state)
         self.checking_seconds += time.perf_counter() - start
-        return self.since >= self.patience
+        return self.patience is not None and self.since >= self.patience
 
 
 @dataclass
@@ -143,10 +152,6 @@ class Candidate:
         """The best checkpoint, where there is a single fold."""
         return self.trials[0].best_state if len(self.trials) == 1 else {}
 
-    def on_first_fold(self) -> Candidate:
-        """Return the run of the first fold alone."""
-        return Candidate(Curve.of(self.curve.beta, self.curve.steps, [self.trials[0].scores]), self.trials[:1])
-
     @property
     def failure(self) -> Exception | None:
         """The first error of a run."""
@@ -154,8 +159,26 @@ class Candidate:
 
     @property
     def seconds(self) -> float:
-        """Wall-clock time of all runs."""
-        return sum(trial.seconds for trial in self.trials)
+        """Wall-clock time of all runs, without that of the checks."""
+        return sum(trial.seconds - trial.checking_seconds for trial in self.trials)
+
+
+@dataclass(frozen=True)
+class Last:
+    """The run whose end or checkpoint was kept.
+
+    :ivar step: that of the checkpoint, or the last.
+    :ivar steps: number of steps that it was planned for.
+    :ivar rows: what it was trained on.
+    :ivar losses: of its steps.
+    :ivar seconds: wall-clock time of its steps.
+    """
+
+    step: int
+    steps: int
+    rows: Call
+    losses: Sequence[float]
+    seconds: float
 
 
 @dataclass
@@ -164,7 +187,9 @@ class Training:
 
     :ivar recipes: the guides and losses.
     :ivar folds: parts of the rows that are held out in turn.
-    :ivar kept: arguments of a training step on the rows that the model is trained on in the end.
+    :ivar kept: arguments of a training step on the rows that the betas are trained on in the end.
+    :ivar everything: those on all rows, for the fallback.
+    :ivar steps: number of steps of a full run.
     :ivar checks: number of checks of a run, and ``patience`` those without improvement after which it stops.
     :ivar fit: function that trains.
     :ivar total: steps of all runs, for the report.
@@ -173,6 +198,8 @@ class Training:
     recipes: Recipes
     folds: Sequence[Fold]
     kept: Call
+    everything: Call
+    steps: int
     seed: int
     checks: int
     patience: int
@@ -202,16 +229,23 @@ class Training:
             start.restore()
 
     def candidate(self, beta: float | None, steps: int) -> Candidate:
-        """Train from the start at one beta, once for each fold."""
-        return self._candidate(self.folds, beta, steps)
+        """Train from the start at one beta, once for each fold. The fallback is judged by the last check alone."""
+        trials = [self._trial(fold, beta, steps) for fold in self.folds]
+        curve = Curve.of(beta, steps, [trial.scores for trial in trials])
+        return Candidate(curve if beta is not None else curve.at_end(), trials)
 
-    def on_first_fold(self, beta: float | None, steps: int) -> Candidate:
-        """Train from the start at one beta, without the rows of the first fold."""
-        return self._candidate(self.folds[:1], beta, steps)
-
-    def _candidate(self, folds: Sequence[Fold], beta: float | None, steps: int) -> Candidate:
-        trials = [self._trial(fold, beta, steps) for fold in folds]
-        return Candidate(Curve.of(beta, steps, [trial.scores for trial in trials]), trials)
+    def keep(self, best: Candidate) -> Last:
+        """Set the guide and its model to what a candidate says: its best checkpoint, or a run on all rows."""
+        beta, step = best.curve.beta, best.curve.best_step
+        self.restore()
+        if beta is not None and best.best_state:
+            restore(self.start_of(beta).state, best.best_state)
+            return Last(step or 0, best.curve.steps, self.kept, best.trials[0].losses, best.seconds)
+        rows, steps = (self.kept, best.curve.steps) if beta is not None else (self.everything, self.steps)
+        end = steps if beta is None else step or 0
+        started = time.perf_counter()
+        losses = self.run(rows, beta, steps, lambda done: done >= end)
+        return Last(end, steps, rows, losses, time.perf_counter() - started)
 
     def run(self, rows: Call, beta: float | None, steps: int, stop: Callable[[int], bool]) -> list[float]:
         """Train from the start on some rows, and return the losses."""
@@ -238,7 +272,7 @@ class Training:
             lambda: self._score(self.recipes.guide_of(beta), fold),
             steps=steps,
             checks=self.checks,
-            patience=self.patience,
+            patience=None if beta is None else self.patience,
             state=self.start_of(beta).state if len(self.folds) == 1 else None,
         )
 
@@ -268,13 +302,10 @@ class Training:
             few = prediction if is_all else predict(guide, few_x, site=self.site, **few_named)
             return RowScores.of(prediction, y, (few, few_y))
 
-    def remarks(self, curve: Curve, losses: Sequence[float]) -> list[str]:
-        """Return sentences on what was kept.
-
-        :param losses: of the run that ended in it, if it was trained to its end.
-        """
+    def remarks(self, curve: Curve, last: Last) -> list[str]:
+        """Return sentences on what was kept."""
         trained = self.start_of(curve.beta).trained
-        found = trained.remarks(losses, self.site)
+        found = trained.remarks(last.losses if last.step >= 0.9 * last.steps else [], self.site)
         (x, y), named = trained.seen()
         with torch.no_grad(), torch.random.fork_rng():
             torch.manual_seed(self.seed)

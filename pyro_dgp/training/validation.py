@@ -21,7 +21,7 @@ from pyro_dgp.internal.rows import RowArguments, num_rows
 from pyro_dgp.losses import Loss
 from pyro_dgp.training.held_out import MOST_CRPS_ROWS, simplest_of_the_best
 from pyro_dgp.training.loop import OptimizerRecipe, adam, fit, groups_of_guide, training_rows
-from pyro_dgp.training.trials import Candidate, Fallback, Fold, LossRecipe, Recipes, Training, restore
+from pyro_dgp.training.trials import Candidate, Fallback, Fold, LossRecipe, Recipes, Training
 
 #: Rows that are held out in all, at least, and folds at most, where the number of folds is not given.
 HELD_OUT_ROWS, MOST_FOLDS = 200, 3
@@ -37,19 +37,20 @@ class Validation:
        apart, so that several such folds are held out in turn where the training rows are few, each row in one fold at most.
     2. Search: each beta, and the fallback if there is one, is trained from the same start on the rows of each fold that are
        not held out, for a share ``search`` of the steps. Held-out rows are scored at ``checks`` equally spaced steps. The
-       merit of a candidate is that of its best check over the held-out rows of all folds: NLL plus the logarithm of the CRPS,
-       so that the mean is not paid for the density. Among candidates within one standard error of the best (of the
-       differences between rows), the fallback wins before the largest beta: more regularisation is the safer error.
+       merit of a beta is that of its best check over the held-out rows of all folds, and that of the fallback is that of its last
+       check: NLL plus the logarithm of the CRPS, so that the mean is not paid for the density. The fallback wins if it is
+       within three standard errors of the best (of the differences between rows). Otherwise the largest beta within one
+       wins: more regularisation is the safer error.
     3. Runs: where the best check of the search lies in its last quarter, or where nothing was to be searched for, the chosen
-       candidate is trained from the same start for each share of the steps that ``runs`` lists, without the rows of the
-       first fold, and judged by these. A short run can win because its learning rate falls before it overfits. A run stops
-       after ``patience`` checks without improvement.
+       beta is trained from the same start for each share of the steps that ``runs`` lists, and judged in the same way. A short
+       run can win because its learning rate falls before it overfits. A run stops after ``patience`` checks without
+       improvement.
     4. With one fold the model gets the best checkpoint and has not been trained on the held-out rows. With several it is
-       trained once more, on all rows, to the step of the best check.
+       trained once more, on all rows, to the step of the best check. The fallback is trained on all rows for all steps.
 
     A guide that is initialised here does not see the held-out rows of a single fold. (A model that was built on all inputs,
     such as one with projections, has seen these.) A candidate whose training breaks down loses the search. The cost is
-    ``folds * candidates * search + runs`` of a run at most, and one more run with several folds.
+    ``folds * (candidates * search + runs)`` of a run at most, and one more run with several folds or with the fallback.
 
     :ivar share: share of the training rows that is held out. By default it is one ninth: where nine tenths of the data
         are training rows, eight remain.
@@ -225,102 +226,117 @@ def fit_validated(
         raise TypeError(
             f"loss is a function of beta and the number of rows, as lambda beta, rows: {kind}(rows, ...), not a {kind}"
         )
-    validation = validation or Validation()
+    validation, fallback = validation or Validation(), fallback if beta is None else None
     began = time.perf_counter()
     masks = [
         validation.held_out(len(data), split, fold).to(x.device) for fold in range(validation.num_folds(len(data)))
     ]
-    kept = data[~masks[0]] if len(masks) == 1 else data[torch.ones_like(masks[0])]
+    everything = data[torch.ones_like(masks[0])]
+    kept = data[~masks[0]] if len(masks) == 1 else everything
     for each in (guide, None if fallback is None else fallback.guide):
         if each is not None and not each.is_initialized:
             each.initialize(*kept[0], **kept[1])
-    candidates: tuple[float | None, ...] = validation.betas if beta is None else (beta,)
-    if fallback is not None and beta is None:
-        candidates = (*candidates, None)
-    search_steps = max(1, round(validation.search * steps)) if len(candidates) > 1 else 0
-    lengths = [length for length in validation.lengths(steps) if length != search_steps]
+    plan = _Plan.of(validation, steps, (beta,) if beta is not None else None, with_fallback=fallback is not None)
     training = Training(
         Recipes(guide, loss, fallback),
         folds=[_fold(data, mask) for mask in masks],
         kept=kept,
+        everything=everything,
+        steps=steps,
         seed=seed,
         checks=validation.checks,
         patience=validation.patience,
         fit=partial(fit, batch_size=batch_size, learning_rate=learning_rate, seed=seed, optimizer=optimizer),
         report=report,
-        total=(len(masks) * len(candidates) if search_steps else 0) * search_steps
-        + sum(lengths)
-        + (steps if len(masks) > 1 else 0),
+        total=len(masks) * plan.steps + (steps if len(masks) > 1 or None in plan.candidates else 0),
         site=site,
     )
     try:
         with module_local_parameters(*training.states), torch.random.fork_rng():
-            search = [training.candidate(factor, search_steps) for factor in candidates] if search_steps else []
-            searched = training.done
-            runs = _runs(training, search, candidates, lengths)
-            best = min(runs, key=lambda run: run.curve.merit)
-            step = best.curve.best_step
-            failure = next((run.failure for run in runs if run.failure is not None), None)
-            if step is None or best.curve.best is None:
-                raise failure or ValueError(
-                    "the scores of held-out rows are infinite or NaN at every check: lower the learning rate"
-                )
-            started = time.perf_counter()
-            training.restore()
-            if best.best_state:
-                restore(training.start_of(best.curve.beta).state, best.best_state)
-                losses = best.trials[0].losses
-            else:
-                losses = training.run(kept, best.curve.beta, best.curve.steps, lambda done: done >= step)
-            last = best.seconds - _checking(best) if best.best_state else time.perf_counter() - started
+            search = plan.search(training)
+            search_steps = training.done
+            best, failure = plan.best(training, search)
+            last = training.keep(best)
+            remarks = training.remarks(best.curve, last)
     except BaseException:
         training.restore()
         raise
-    with module_local_parameters(*training.states):
-        remarks = training.remarks(best.curve, losses if step >= 0.9 * best.curve.steps else [])
-    scores = best.curve.best
+    crps = None if best.curve.best is None else best.curve.best.crps
+    seconds = time.perf_counter() - began
     return ValidatedFit(
         guide=training.recipes.guide_of(best.curve.beta),
         beta=best.curve.beta,
-        best_step=step,
-        run_steps=best.curve.steps,
+        best_step=last.step,
+        run_steps=last.steps,
         validation_nll=best.curve.nll,
         validation_error=best.curve.error,
-        validation_crps=None if scores.crps is None else float(scores.crps.mean()),
-        rows=num_rows(kept[0][0]),
+        validation_crps=None if crps is None else float(crps.mean()),
+        rows=num_rows(last.rows[0][0]),
         validation_rows=sum(int(mask.sum()) for mask in masks),
         folds=len(masks),
         steps=training.done,
-        search_steps=searched,
-        seconds=time.perf_counter() - began,
-        extra_seconds=time.perf_counter() - began - last,
+        search_steps=search_steps,
+        seconds=seconds,
+        extra_seconds=seconds - last.seconds,
         searched={run.curve.beta: run.curve.nll for run in search},
         failure=None if failure is None else str(failure),
         remarks=remarks,
     )
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """What is searched for, and the lengths of the runs.
+
+    :ivar candidates: betas, and ``None`` for the fallback.
+    :ivar search_steps: number of steps of each run of the search, 0 if there is nothing to search for.
+    :ivar lengths: numbers of steps of the runs that follow it.
+    """
+
+    candidates: tuple[float | None, ...]
+    search_steps: int
+    lengths: list[int]
+
+    @classmethod
+    def of(cls, validation: Validation, steps: int, given: tuple[float, ...] | None, *, with_fallback: bool) -> _Plan:
+        """Plan a validation; betas that are given are not searched for."""
+        candidates: tuple[float | None, ...] = given or validation.betas
+        if with_fallback:
+            candidates = (*candidates, None)
+        search = max(1, round(validation.search * steps)) if len(candidates) > 1 else 0
+        return cls(candidates, search, [length for length in validation.lengths(steps) if length != search])
+
+    @property
+    def steps(self) -> int:
+        """Number of steps on each fold, at most."""
+        return len(self.candidates) * self.search_steps + sum(self.lengths)
+
+    def search(self, training: Training) -> list[Candidate]:
+        """Run every candidate for the steps of the search."""
+        return [training.candidate(beta, self.search_steps) for beta in self.candidates] if self.search_steps else []
+
+    def best(self, training: Training, search: Sequence[Candidate]) -> tuple[Candidate, Exception | None]:
+        """Return the best run, and the first failure among the runs after the search.
+
+        The search chooses the candidate, whose run is the best one already where it stopped improving, or where it is the fallback.
+        """
+        beta, runs = self.candidates[0], []
+        if search:
+            chosen = simplest_of_the_best([run.curve for run in search])
+            beta, runs = chosen.beta, [run for run in search if run.curve is chosen]
+            is_over = chosen.best_step is not None and chosen.best_step <= STILL_BETTER * chosen.steps
+        if not search or (beta is not None and not is_over):
+            runs = [*runs, *(training.candidate(beta, length) for length in self.lengths)]
+        best = min(runs, key=lambda run: run.curve.merit)
+        failure = next((run.failure for run in runs if run.failure is not None), None)
+        if best.curve.best is None:
+            raise failure or ValueError(
+                "the scores of held-out rows are infinite or NaN at every check: lower the learning rate"
+            )
+        return best, failure
+
+
 def _fold(data: RowArguments, mask: Tensor) -> Fold:
     """Return the rows that a mask does not hold out, those that it does, and the first of these."""
     some = torch.nonzero(mask).squeeze(1)[:MOST_CRPS_ROWS]
     return Fold(data[~mask], data[mask], data[some])
-
-
-def _runs(
-    training: Training, search: list[Candidate], candidates: Sequence[float | None], lengths: Sequence[int]
-) -> list[Candidate]:
-    """Return the runs of the chosen candidate: that of the search, and longer or shorter ones where they may be better.
-
-    The latter are made on the first fold alone, since they take most of the time; that of the search is then judged by it too.
-    """
-    if not search:
-        return [training.on_first_fold(candidates[0], length) for length in lengths]
-    chosen = simplest_of_the_best([run.curve for run in search])
-    (found,) = (run for run in search if run.curve is chosen)
-    if chosen.best_step is not None and chosen.best_step <= STILL_BETTER * chosen.steps:
-        return [found]
-    return [found.on_first_fold(), *(training.on_first_fold(chosen.beta, length) for length in lengths)]
-
-
-def _checking(run: Candidate) -> float:
-    return sum(trial.checking_seconds for trial in run.trials)

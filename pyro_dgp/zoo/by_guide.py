@@ -272,8 +272,9 @@ class ByValidatedGuide(ByGuide):
         searched = self.searches and settings.beta is None
         candidates = len(self.validation.betas) + (self.fallback is not None)
         folds = self.validation.num_folds(rows)
-        search = folds * candidates * self.validation.search if searched else 0.0
-        return search + sum(self.validation.runs) + (folds > 1)
+        search = candidates * self.validation.search if searched else 0.0
+        runs = sum(self.validation.runs)
+        return folds * (search + runs) + 1 if folds > 1 else search + max(runs, float(self.fallback is not None))
 
     def _lengths(self) -> str:
         shares = [f"{share:.0%}" for share in self.validation.runs]

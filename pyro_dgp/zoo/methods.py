@@ -252,7 +252,7 @@ METHODS: dict[str, Method] = {
                 sigma_points_with_mean,
                 predictive,
                 validation=AMORTIZED_PREDICTIVE,
-                fallback=ByGuide(row_points, sigma_points_with_mean, elbo),
+                fallback=DEEP_BY_ELBO,
                 first=one_layer_first,
             ),
         ),

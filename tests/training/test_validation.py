@@ -298,14 +298,23 @@ def curve(beta, nll, crps=None):
     return Curve(beta, 10, {10: RowScores(torch.tensor(nll), None if crps is None else torch.tensor(crps))})
 
 
-def test_the_fallback_and_then_the_largest_beta_within_one_standard_error_of_the_differences_is_taken():
+def test_the_fallback_within_three_and_the_largest_beta_within_one_standard_error_of_the_differences_is_taken():
     best, near, far = [1.0, 2.0, 3.0, 4.0], [1.2, 1.9, 3.2, 3.9], [1.2, 2.2, 3.2, 4.2]
     assert simplest_of_the_best([curve(0.01, best), curve(0.1, near), curve(1.0, far)]).beta == 0.1
     assert simplest_of_the_best([curve(0.01, best), curve(None, near), curve(0.1, near)]).beta is None
     assert simplest_of_the_best([curve(0.01, best), curve(None, far), curve(0.1, far)]).beta == 0.01
+    between = [1.5, 1.9, 3.5, 3.9]  # worse by 0.2, which is 1.33 standard errors of 0.15
+    assert simplest_of_the_best([curve(0.01, best), curve(0.1, between)]).beta == 0.01
+    assert simplest_of_the_best([curve(0.01, best), curve(None, between), curve(0.1, near)]).beta is None
     # as mean and spread over rows, far would be within one standard error: it is the differences that tell
     assert math.sqrt(5 / 4) / 2 > 0.2
     broken = Curve(1.0, 10, {})
+    ended = Curve(None, 10, {5: curve(None, best).best, 10: curve(None, far).best}).at_end()
+    assert (
+        ended.best_step == 10
+        and ended.nll == pytest.approx(2.7)
+        and Curve(None, 10, {5: ended.best}).at_end().best is None
+    )
     assert simplest_of_the_best([curve(0.01, best), broken]).beta == 0.01 and broken.merit == math.inf
 
 
@@ -400,7 +409,8 @@ def test_the_fallback_is_taken_where_no_beta_is_better():
     assert given.beta == 0.1 and given.searched == {}
 
 
-def test_a_fallback_may_have_a_guide_of_its_own():
+@pytest.mark.parametrize("folds", [1, 2])
+def test_a_fallback_may_have_a_guide_of_its_own_and_is_trained_on_all_rows_for_all_steps(folds):
     torch.manual_seed(3)
     x = torch.rand(72, 3) * 4 - 2
     y = 0.3 * torch.randn(72)
@@ -416,23 +426,17 @@ def test_a_fallback_may_have_a_guide_of_its_own():
         y,
         steps=200,
         learning_rate=0.05,
-        validation=Validation(betas=(1e-4,), search=0.5, folds=2),
+        validation=Validation(betas=(1e-4,), search=0.5, folds=folds),
         fallback=Fallback(ELBO, full),
         batch_size=72,
     )
     assert result.beta is None and result.guide is full
+    assert (result.rows, result.best_step, result.run_steps) == (72, 200, 200)
+    assert result.steps == result.search_steps + 200
     alone = Variational(OneLayer(), InducingPoints(7), MonteCarlo(1))
     torch.manual_seed(0)
     alone.initialize(x, y)
-    plain_fit(
-        ELBO(72)(alone.model, alone),
-        x,
-        y,
-        steps=result.run_steps,
-        batch_size=72,
-        learning_rate=0.05,
-        stop=lambda step: step >= result.best_step,
-    )
+    plain_fit(ELBO(72)(alone.model, alone), x, y, steps=200, batch_size=72, learning_rate=0.05)
     assert same(state(full), state(alone))
     assert all(
         torch.equal(value, before["guide." + name])

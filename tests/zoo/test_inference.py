@@ -198,4 +198,4 @@ def test_timing_a_fit_leaves_it_as_it_was():
     assert drawn == torch.rand(())
     validated = METHODS["dspp"].inference
     assert validated._cost(Settings(), 5000) == 2.25 and validated._cost(Settings(beta=1.0), 5000) == 1.0
-    assert validated._cost(Settings(), 1000) == 2 * 1.25 + 1 + 1  # two folds, and once more on all rows
+    assert validated._cost(Settings(), 1000) == 2 * (1.25 + 1) + 1  # two folds, and once more on all rows
