@@ -62,12 +62,12 @@ class DeepEnsemble(Inference):
 
     def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""
-        start, steps = time.perf_counter(), settings.steps(len(x), settings.batch_size)
+        start, steps = time.perf_counter(), settings.steps(len(x), settings.rows_of_step)
         networks = [_Network(x.shape[-1], self.hidden, x) for _ in range(self.members)]
         for number, network in enumerate(networks):
             optimizer = torch.optim.AdamW(network.parameters(), lr=5e-3, weight_decay=self.weight_decay)
             schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: decay(step / steps))
-            rows = batches(len(x), settings.batch_size, settings.seed + number)
+            rows = batches(len(x), settings.rows_of_step, settings.seed + number)
             for step in range(steps):
                 index = next(rows)
                 optimizer.zero_grad()
@@ -119,14 +119,14 @@ class MeanFieldNetwork(Inference):
 
     def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""
-        start, steps = time.perf_counter(), settings.steps(len(x), settings.batch_size)
+        start, steps = time.perf_counter(), settings.steps(len(x), settings.rows_of_step)
         with module_local_parameters():
             network = _BayesianNetwork(x.shape[-1], self.hidden, x)
             guide = AutoDiagonalNormal(network, init_scale=0.03)
             guide(x[:2], y[:2], len(x))
             optimizer = torch.optim.Adam(guide.parameters(), lr=0.01)
             schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: decay(step / steps))
-            rows, elbo = batches(len(x), settings.batch_size, settings.seed), Trace_ELBO()
+            rows, elbo = batches(len(x), settings.rows_of_step, settings.seed), Trace_ELBO()
             for step in range(steps):
                 index = next(rows)
                 optimizer.zero_grad()

@@ -53,6 +53,7 @@ def run(key: Record, recipe: Method, settings: Settings, *, data: Path | None, d
     :param key: names the run: ``experiment``, ``dataset``, ``method``, ``split``.
     """
     found = Run(read_data(key["dataset"], data), recipe, settings, dtype).figures()
+    settled = recipe.inference.settled(settings)
     shared = ("n_train", "n_test", "steps", "seconds")
     return {
         **key,
@@ -60,8 +61,8 @@ def run(key: Record, recipe: Method, settings: Settings, *, data: Path | None, d
         **{name: found.pop(name) for name in (*SCORES, *shared)},
         "width": settings.width,
         "inducing": settings.inducing,
-        "samples": settings.samples,
-        "batch_size": settings.batch_size,
+        "samples": settled.num_samples,
+        "batch_size": settled.rows_of_step,
         **{name: value for name, value in found.items() if not name.endswith("_original")},
         "dtype": dtype,
         "settings": asdict(settings),
@@ -160,9 +161,10 @@ def _wanted(experiment: Experiment, arguments: argparse.Namespace) -> Iterator[R
 def _settings(experiment: Experiment, arguments: argparse.Namespace, key: Record, rows: list[Record]) -> Settings:
     """Settings of one run: the experiment's, with the split, the number of steps and the beta of split 0."""
     settings = replace(experiment.methods[key["method"]], split=key["split"])
+    settled = experiment.recipes[key["method"]].inference.settled(settings)
     if arguments.steps is not None:
         count = len(split(read_data(key["dataset"], arguments.data), key["split"]).x_train)
-        settings = replace(settings, epochs=max(1, round(arguments.steps * settings.batch_size / count)))
+        settings = replace(settings, epochs=max(1, round(arguments.steps * settled.rows_of_step / count)))
     if experiment.keep_beta and key["split"] > 0 and settings.beta is None:
         settings = replace(settings, beta=known_beta(rows, key))
     return settings

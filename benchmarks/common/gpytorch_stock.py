@@ -1,7 +1,7 @@
 """GPyTorch as its own examples use it, scored as the zoo's methods are.
 
 Kernels, means, starts and the learning rate are those of its notebooks (SVGP regression, deep Gaussian processes, deep sigma point processes).
-The number of steps, the batch size, the number of inducing points, the width and the number of samples are those of the settings. Two things
+The number of steps, the batch size, the number of inducing points, the width and the number of samples are those of the zoo's counterpart. Two things
 differ from the notebooks. The one-layer model has a lengthscale for each input, as their deep models have. The learning rate stays at 0.01
 throughout, since the milestones of the notebook count epochs of one data set.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 import gpytorch
 import torch
@@ -117,21 +117,33 @@ class _TwoSigmaLayers(DSPP):
 
 @dataclass(frozen=True)
 class Stock(Inference):
-    """A model and an objective of GPyTorch's examples."""
+    """A model and an objective of GPyTorch's examples.
+
+    :param batch_size: rows of a step where the settings leave them open, and ``samples`` for each of them: those of the zoo's counterpart.
+    """
+
+    _: KW_ONLY
+    batch_size: int = 100
+    samples: int = 10
 
     @abstractmethod
     def build(self, x: Tensor, y: Tensor, settings: Settings) -> tuple[nn.Module, nn.Module]:
         """Return the model, with its likelihood, and the objective to maximise."""
 
+    def settled(self, settings: Settings) -> Settings:
+        """See :class:`Inference`."""
+        return settings.filled(batch_size=self.batch_size, samples=self.samples)
+
     def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""
-        start, steps = time.perf_counter(), settings.steps(len(x), settings.batch_size)
+        start, settings = time.perf_counter(), self.settled(settings)
+        steps = settings.steps(len(x), settings.rows_of_step)
         theirs, objective = self.build(x, y, settings)
         theirs.to(x)
         theirs.train()
         optimizer = torch.optim.Adam(theirs.parameters(), lr=LEARNING_RATE)
-        rows = batches(len(x), settings.batch_size, settings.seed)
-        with gpytorch.settings.num_likelihood_samples(settings.samples):
+        rows = batches(len(x), settings.rows_of_step, settings.seed)
+        with gpytorch.settings.num_likelihood_samples(settings.num_samples):
             for step in range(steps):
                 index = next(rows)
                 optimizer.zero_grad()
@@ -210,14 +222,14 @@ class StockDSPP(Stock):
 
     def build(self, x: Tensor, y: Tensor, settings: Settings) -> tuple[nn.Module, nn.Module]:
         """See :class:`Stock`."""
-        model = _TwoSigmaLayers(x, settings.width, min(settings.inducing, len(x)), settings.samples)
+        model = _TwoSigmaLayers(x, settings.width, min(settings.inducing, len(x)), settings.num_samples)
         return model, DeepPredictiveLogLikelihood(model.likelihood, model, num_data=len(y), beta=self.beta)
 
 
 STOCK: dict[str, Inference] = {
-    "gpytorch-svgp": StockSVGP(),
+    "gpytorch-svgp": StockSVGP(batch_size=500, samples=1),
     "gpytorch-ppgpr": StockPPGPR(),
     "gpytorch-ppgpr-0.05": StockPPGPR(0.05),
-    "gpytorch-dsvi": StockDeepGP(),
+    "gpytorch-dsvi": StockDeepGP(batch_size=500, samples=1),
     "gpytorch-dspp": StockDSPP(),
 }

@@ -28,6 +28,7 @@ from pyro_dgp.comparison.request import Named
 from pyro_dgp.comparison.sweep import sweep
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.named import diabetes
+from pyro_dgp.zoo.settings import Settings
 
 #: Data sets by group of methods that they are small enough for, with the first of five splits.
 SMALL = {"boston": 10, "concrete": 10, "energy": 10, "wine_red": 10, "yacht": 10, "diabetes": 0} | {
@@ -36,6 +37,7 @@ SMALL = {"boston": 10, "concrete": 10, "energy": 10, "wine_red": 10, "yacht": 10
 MEDIUM = {f"{name}-3000": 0 for name in FORMULAS}
 LARGE = {"naval": 0, "bike": 0}
 SPLITS = 5
+SETTINGS = Settings()
 
 #: Pairs of a method and its counterpart.
 COUNTERPARTS = {
@@ -79,7 +81,15 @@ def carry_out(group: Group, arguments: argparse.Namespace) -> None:
     for k in range(SPLITS if methods else 0):
         for first in sorted({group.sets[name] for name in sets}):
             data = [dataset(name, arguments.data) for name in sets if group.sets[name] == first]
-            sweep(data, methods, splits=(first + k,), output=arguments.out, jobs=arguments.jobs, say=_say)
+            sweep(
+                data,
+                methods,
+                splits=(first + k,),
+                settings=SETTINGS,
+                output=arguments.out,
+                jobs=arguments.jobs,
+                say=_say,
+            )
 
 
 def _say(line: str) -> None:

@@ -86,9 +86,19 @@ def add_training(add: Any) -> None:
     add("--width", type=int, metavar="W", help=_with_default("outputs of hidden layers", "width"))
     add("--inducing", type=int, metavar="M", help=_with_default("inducing points", "inducing"))
     add("--row-inducing", type=int, metavar="M", help=_with_default("those of a row, amortised", "row_inducing"))
-    add("--samples", type=int, metavar="S", help=_with_default("samples in training", "samples"))
+    add(
+        "--samples",
+        type=int,
+        metavar="S",
+        help="samples in training; none: the method's own, 1 by the ELBO and 10 elsewhere",
+    )
     add("--kernel", metavar="NAME", help=_with_default("kernel of every layer", "kernel"))
-    add("--batch-size", type=int, metavar="B", help=_with_default("rows of a training step", "batch_size"))
+    add(
+        "--batch-size",
+        type=int,
+        metavar="B",
+        help="rows of a training step; none: the method's own, 500 by the ELBO and 100 elsewhere",
+    )
     add("--epochs", type=int, metavar="E", help=_with_default("passes over the data; none: about 2000 steps", "epochs"))
     add("--minutes", type=float, metavar="T", help="time of one fit of a variational method, in the place of --epochs")
     add("--learning-rate", type=float, metavar="R", help=_with_default("of Adam", "learning_rate"))

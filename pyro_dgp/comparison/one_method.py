@@ -156,7 +156,7 @@ def _row(method: Method, plan: Plan, folds: Sequence[Fold]) -> Row:
         "layers": method.layers(settings),
         "width": settings.width,
         "inducing": settings.inducing,
-        "samples": settings.samples,
+        "samples": method.inference.settled(settings).num_samples,
         "steps": steps,
         **pooled_scores(folds, plan.parts),
         "train_seconds": seconds,

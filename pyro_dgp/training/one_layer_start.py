@@ -27,7 +27,7 @@ def start_from_one_layer(
     *,
     steps: int = 1000,
     num_inducing: int = 128,
-    batch_size: int = 100,
+    batch_size: int = 500,
     learning_rate: float = 0.05,
     seed: int = 0,
     **arguments: Any,

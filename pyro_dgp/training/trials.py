@@ -36,6 +36,7 @@ class Fallback:
 
     :ivar loss: function from the number of training rows to a loss: a class of losses, such as ``ELBO``.
     :ivar guide: guide of the same model that this loss trains; the guide of the betas if not given.
+    :ivar batch_size: number of rows in a step; that of the betas if not given.
 
     >>> from pyro_dgp import ELBO, Fallback
     >>> Fallback(ELBO).loss(100).num_data
@@ -44,6 +45,7 @@ class Fallback:
 
     loss: Callable[[int], Objective]
     guide: Variational | None = None
+    batch_size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,10 @@ class Recipes:
         """Return the guide of a beta, or that of the fallback where it is ``None``."""
         other = None if beta is not None or self.fallback is None else self.fallback.guide
         return self.guide if other is None else other
+
+    def batch_size(self, beta: float | None) -> int | None:
+        """Return the number of rows in a step of the fallback, if that is asked for and has one."""
+        return None if beta is not None or self.fallback is None else self.fallback.batch_size
 
     def objective(self, beta: float | None, rows: int) -> torch.nn.Module:
         """Return the loss of a beta, or that of the fallback, of its guide."""
@@ -192,6 +198,7 @@ class Training:
     :ivar steps: number of steps of a full run.
     :ivar checks: number of checks of a run, and ``patience`` those without improvement after which it stops.
     :ivar fit: function that trains.
+    :ivar batch_size: number of rows in a step, where the fallback has none of its own.
     :ivar total: steps of all runs, for the report.
     """
 
@@ -204,6 +211,7 @@ class Training:
     checks: int
     patience: int
     fit: Callable[..., Any]
+    batch_size: int
     report: Progress | None
     total: int
     site: str | None = None
@@ -263,7 +271,8 @@ class Training:
 
         args, kwargs = rows
         objective = self.recipes.objective(beta, num_rows(args[0]))
-        self.fit(objective, *args, **kwargs, steps=steps, callback=after, stop=stop)
+        rows_of_step = self.recipes.batch_size(beta) or self.batch_size
+        self.fit(objective, *args, **kwargs, steps=steps, batch_size=rows_of_step, callback=after, stop=stop)
         return losses
 
     def _trial(self, fold: Fold, beta: float | None, steps: int) -> Trial:

@@ -29,7 +29,7 @@ from pyro_dgp.zoo.by_layer import ByLayer
 from pyro_dgp.zoo.inference import Figure, Fitted, Inference
 from pyro_dgp.zoo.predictors import IS_FALLBACK, GuidePredictor, Saved
 from pyro_dgp.zoo.recipes import elbo
-from pyro_dgp.zoo.settings import Settings
+from pyro_dgp.zoo.settings import DEFAULT_ROWS, DEFAULT_SAMPLES, Settings
 
 #: One family for all Gaussian processes, one for each by name, or one for the first layer and one for those above.
 Families = ProcessFamily | Mapping[str, ProcessFamily] | ByLayer
@@ -62,6 +62,7 @@ class ByGuide(Inference):
     :param propagation: such as ``MonteCarlo(10)``; or a function of the settings that makes it.
     :param loss: a class of losses, such as ``ELBO``; or a function of the settings and the number of training rows that makes one.
     :param optimizer: builds the optimiser from the objective and the learning rate.
+    :param batch_size: rows of a step where the settings leave them open, and ``samples`` for each of them.
     :param first: what is done to the model before it is fitted, called with the model, the training data and the settings, such as
         :func:`~pyro_dgp.zoo.recipes.one_layer_first`.
     """
@@ -71,13 +72,15 @@ class ByGuide(Inference):
     loss: type[Loss] | Callable[[Settings, int], Loss] = elbo
     _: KW_ONLY
     optimizer: OptimizerRecipe = adam
+    batch_size: int = DEFAULT_ROWS
+    samples: int = DEFAULT_SAMPLES
     first: Callable[[nn.Module, Tensor, Tensor, Settings], object] | None = None
 
     keeps_time: ClassVar[bool] = True
 
     def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""
-        start = time.perf_counter()
+        start, settings = time.perf_counter(), self.settled(settings)
         site = anatomy_of(model, x, y).response
         if self.first is not None:
             self.first(model, x, y, settings)
@@ -93,7 +96,7 @@ class ByGuide(Inference):
             steps=steps,
             second=settings.minutes is None,
             site=site,
-            batch_size=settings.batch_size,
+            batch_size=settings.rows_of_step,
             learning_rate=settings.learning_rate,
             seed=settings.seed,
             callback=lambda step, value: progress(step + 1, steps, {"loss": value}),
@@ -111,7 +114,7 @@ class ByGuide(Inference):
         :param start: when the fit began.
         """
         if settings.minutes is None:
-            return settings.steps(len(x), settings.batch_size)
+            return settings.steps(len(x), settings.rows_of_step)
         trial, times = copy.deepcopy(guide), [time.perf_counter()]
         with torch.random.fork_rng():
             if not trial.is_initialized:
@@ -121,7 +124,7 @@ class ByGuide(Inference):
                 x,
                 y,
                 steps=_TIMED_STEPS,
-                batch_size=settings.batch_size,
+                batch_size=settings.rows_of_step,
                 callback=lambda *_: times.append(time.perf_counter()),
             )
         a_step = median(after - before for before, after in itertools.pairwise(times[1:]))
@@ -146,7 +149,8 @@ class ByGuide(Inference):
 
     def as_fallback(self, model: nn.Module, x: Tensor, settings: Settings) -> Fallback:
         """Return the loss and a guide of this inference, to be tried beside another one of the same model."""
-        return Fallback(partial(self.made_loss, settings), self.guide(model, x, settings))
+        rows = self.settled(settings).rows_of_step
+        return Fallback(partial(self.made_loss, settings), self.guide(model, x, settings), batch_size=rows)
 
     def figures(self, guide: Variational, settings: Settings) -> dict[str, Figure]:
         """M of the first layer, and mixture components of the propagation in training if there are hidden layers to carry."""
@@ -168,19 +172,25 @@ class ByGuide(Inference):
             families = families.of(list(anatomy_of(model, x, None).functions))
         return Variational(model, families, self.made_propagation(settings))
 
+    def settled(self, settings: Settings) -> Settings:
+        """See :class:`Inference`."""
+        return settings.filled(batch_size=self.batch_size, samples=self.samples)
+
     def made_propagation(self, settings: Settings) -> Propagation:
         """The propagation of these settings."""
-        return self.propagation if isinstance(self.propagation, Propagation) else self.propagation(settings)
+        if isinstance(self.propagation, Propagation):
+            return self.propagation
+        return self.propagation(self.settled(settings))
 
     def made_loss(self, settings: Settings, rows: int) -> Loss:
         """The loss of these settings for a number of training rows."""
         if isinstance(self.loss, type):
             return self.loss(rows)
-        return self.loss(settings, rows)
+        return self.loss(self.settled(settings), rows)
 
     def _made_families(self, settings: Settings) -> Families:
         given = self.processes
-        return given if isinstance(given, ProcessFamily | Mapping | ByLayer) else given(settings)
+        return given if isinstance(given, ProcessFamily | Mapping | ByLayer) else given(self.settled(settings))
 
     def approximates_posterior(self, settings: Settings) -> bool:
         """By the loss."""
@@ -193,7 +203,7 @@ class ByGuide(Inference):
 
     def remarks(self, settings: Settings) -> list[str]:
         """Those of the propagation."""
-        return self.propagation.remarks(settings) if isinstance(self.propagation, Remarking) else []
+        return self.propagation.remarks(self.settled(settings)) if isinstance(self.propagation, Remarking) else []
 
 
 @dataclass(frozen=True)
@@ -221,7 +231,7 @@ class ByValidatedGuide(ByGuide):
 
     def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""
-        start = time.perf_counter()
+        start, asked, settings = time.perf_counter(), settings, self.settled(settings)
         site = anatomy_of(model, x, y).response
         if self.first is not None:
             self.first(model, x, y, settings)
@@ -232,19 +242,19 @@ class ByValidatedGuide(ByGuide):
             x,
             y,
             steps=self._steps(guide, x, y, settings=settings, start=start),
-            batch_size=settings.batch_size,
+            batch_size=settings.rows_of_step,
             learning_rate=settings.learning_rate,
             seed=settings.seed,
             validation=self.validation,
             split=settings.split,
             beta=settings.beta if self.searches else self.validation.betas[0],
-            fallback=None if self.fallback is None else self.fallback.as_fallback(model, x, settings),
+            fallback=None if self.fallback is None else self.fallback.as_fallback(model, x, asked),
             report=progress,
             optimizer=self.optimizer,
             site=site,
         )
         chosen = self if self.fallback is None or result.guide is guide else self.fallback
-        figures = chosen.figures(result.guide, settings) | _validation_figures(result)
+        figures = chosen.figures(result.guide, asked) | _validation_figures(result)
         seconds = time.perf_counter() - start
         predictor = GuidePredictor(result.guide, site, is_fallback=chosen is not self)
         return Fitted(

@@ -39,7 +39,7 @@ class BySGHMC(Inference):
 
     def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""
-        steps, site = settings.steps(len(x), settings.batch_size), anatomy_of(model, x, y).response
+        steps, site = settings.steps(len(x), settings.rows_of_step), anatomy_of(model, x, y).response
         guide = self._guide(model, settings)
         guide.initialize(x, y)
         sampler = replace(self.sampler, burn_in=steps, learning_rate=settings.learning_rate)
@@ -48,7 +48,7 @@ class BySGHMC(Inference):
             x,
             y,
             num_samples=settings.mcmc_samples,
-            batch_size=settings.batch_size,
+            batch_size=settings.rows_of_step,
             seed=settings.seed,
             report=progress,
         )

@@ -78,6 +78,10 @@ class Inference(ABC):
             return torch.arange(rows)
         return torch.randperm(rows, generator=torch.Generator().manual_seed(settings.seed))[:most]
 
+    def settled(self, settings: Settings) -> Settings:
+        """Return the settings with values of its own where they leave the choice to it."""
+        return settings
+
     def check(self, settings: Settings) -> None:
         """Raise ``ValueError`` with one sentence for settings that it cannot run with."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyro_dgp.training.loop import adam_for_networks
 from pyro_dgp.training.validation import Validation
@@ -85,8 +85,8 @@ DKL = "Wilson, Hu, Salakhutdinov, Xing 2016, Stochastic Variational Deep Kernel 
 
 
 #: The inferences of svgp and dsvi, which predictive methods of one and of more layers fall back on.
-BY_ELBO = ByGuide(inducing_points, monte_carlo, elbo)
-DEEP_BY_ELBO = ByGuide(points_of_outputs, monte_carlo, elbo, first=one_layer_first)
+BY_ELBO = ByGuide(inducing_points, monte_carlo, elbo, batch_size=500, samples=1)
+DEEP_BY_ELBO = replace(BY_ELBO, processes=points_of_outputs, first=one_layer_first)
 
 #: Early stopping and the best checkpoint alone, for networks in front of a GP, which overfit where rows are few.
 CHECKED = Validation(betas=(1.0,))
@@ -175,7 +175,7 @@ METHODS: dict[str, Method] = {
             "deep GP, doubly stochastic, gamma divergence in the place of the log-likelihood",
             "Knoblauch 2019, Robust Deep Gaussian Processes",
             DEEP_LEARNED,
-            ByGuide(points_of_outputs, monte_carlo, gamma_divergence, first=one_layer_first),
+            replace(DEEP_BY_ELBO, loss=gamma_divergence),
         ),
         Method(
             "dkl-svgp",

@@ -39,18 +39,20 @@ def deep_learned(x: Tensor, settings: Settings) -> DeepGP:
 
 
 def one_layer_first(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> None:
-    """Start hidden means and lengthscales at what one layer learns of the same rows, in half of the steps, at a rate of 0.05 or more.
+    """Start hidden means and lengthscales at what one layer learns of the same rows.
+
+    It takes half of the steps, at a rate of 0.05 or more, of 500 rows or more each.
 
     A validated method holds rows out afterwards: this start has seen them.
     """
-    steps = settings.steps(len(x), settings.batch_size)
+    steps = settings.steps(len(x), settings.rows_of_step)
     start_from_one_layer(
         model,
         x,
         y,
         steps=max(steps // 2, min(steps, 1000)),
         num_inducing=settings.inducing,
-        batch_size=settings.batch_size,
+        batch_size=max(settings.rows_of_step, 500),
         learning_rate=max(settings.learning_rate, 0.05),
         seed=settings.seed,
     )
@@ -165,12 +167,12 @@ def sigma_points_with_mean(settings: Settings) -> WithMean:
 
 def monte_carlo(settings: Settings) -> MonteCarlo:
     """S samples."""
-    return MonteCarlo(settings.samples)
+    return MonteCarlo(settings.num_samples)
 
 
 def sigma_points(settings: Settings) -> SigmaPoints:
     """S sigma points of rule QR3."""
-    return SigmaPoints("qr3", settings.samples)
+    return SigmaPoints("qr3", settings.num_samples)
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,7 @@ class Grid:
                 f"rule {self.rule!r} is a grid over one hidden layer and layers is {settings.layers}: take 2, or method dspp"
             )
         points = self.points(settings)
-        if points < min(2, settings.samples):
+        if points < min(2, settings.num_samples):
             raise ValueError(
                 f"rule {self.rule!r} with 2 points in each of {settings.width} dimensions has more than {self.largest} "
                 "components: lower the width, or take method dspp"
@@ -197,16 +199,16 @@ class Grid:
     def points(self, settings: Settings) -> int:
         """Points in each dimension."""
         if settings.layers == 1:
-            return settings.samples
-        return max(s for s in range(1, settings.samples + 1) if s**settings.width <= self.largest)
+            return settings.num_samples
+        return max(s for s in range(1, settings.num_samples + 1) if s**settings.width <= self.largest)
 
     def remarks(self, settings: Settings) -> list[str]:
         """What S became."""
         points = self.points(settings)
-        if points == settings.samples:
+        if points == settings.num_samples:
             return []
         return [
-            f"{points} points in each of {settings.width} dimensions, {points**settings.width} components, not {settings.samples}"
+            f"{points} points in each of {settings.width} dimensions, {points**settings.width} components, not {settings.num_samples}"
         ]
 
 

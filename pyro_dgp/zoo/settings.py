@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyro_dgp.internal.progress import Progress as Progress
 from pyro_dgp.training.loop import steps_for
 
 #: Steps where the number of epochs is not given.
 DEFAULT_STEPS = 2000
+#: Rows of a step, and samples of each, where neither the settings nor the method say.
+DEFAULT_ROWS, DEFAULT_SAMPLES = 100, 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,15 +22,18 @@ class Settings:
     it chosen on validation rows. ``split`` is the number of the train/test split, and the seed of the validation rows.
     ``preset`` names the paper whose models the methods fit, of :data:`~pyro_dgp.zoo.presets.PRESETS`; ``None`` has the zoo's own.
     ``row_inducing`` is M of amortised methods, inducing points of each row in the first layer; layers above have half.
+    ``batch_size`` is the number of rows in a step, and ``samples`` that of Monte Carlo samples or sigma points for each of them. ``None`` leaves
+    them to the method: by the ELBO, one sample of 500 rows has less noise than ten samples of 100 rows, in the same time; all others take
+    ten of 100.
     """
 
     layers: int = 2
     width: int = 5
     inducing: int = 128
     row_inducing: int = 8
-    samples: int = 10
+    samples: int | None = None
     kernel: str = "matern52"
-    batch_size: int = 100
+    batch_size: int | None = None
     epochs: int | None = None
     minutes: float | None = None
     learning_rate: float = 0.02
@@ -40,6 +45,24 @@ class Settings:
     warmup: int = 100
     chains: int = 1
     preset: str | None = None
+
+    @property
+    def rows_of_step(self) -> int:
+        """Rows of a training step."""
+        return DEFAULT_ROWS if self.batch_size is None else self.batch_size
+
+    @property
+    def num_samples(self) -> int:
+        """Monte Carlo samples or sigma points for each row."""
+        return DEFAULT_SAMPLES if self.samples is None else self.samples
+
+    def filled(self, *, batch_size: int, samples: int) -> Settings:
+        """Return these settings with the values of a method where they leave the choice to it."""
+        return replace(
+            self,
+            batch_size=batch_size if self.batch_size is None else self.batch_size,
+            samples=samples if self.samples is None else self.samples,
+        )
 
     def steps(self, rows: int, batch_size: int) -> int:
         """Training steps for ``rows`` observations."""

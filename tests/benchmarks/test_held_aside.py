@@ -1,0 +1,100 @@
+"""The study on sets that nobody tuned to: simulators, GPyTorch as its examples use it, and the table of paired differences."""
+
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks.common.gpytorch_stock import STOCK
+from benchmarks.common.simulators import BOREHOLE, FORMULAS, OTL, PISTON, borehole, otl_circuit, piston, simulated
+from benchmarks.studies import held_aside
+from pyro_dgp import Settings, sweep
+from pyro_dgp.data.dataset import Dataset
+
+
+def inputs(ranges, rows=50):
+    low, high = np.array(list(ranges.values()), dtype=float).T
+    return low + (high - low) * np.random.RandomState(3).uniform(size=(rows, len(low)))
+
+
+def test_water_through_a_perfect_conductor_is_held_back_by_the_aquifers_alone():
+    x = inputs(BOREHOLE)
+    rw, r, tu, hu, tl, hl, _, _ = x.T
+    x[:, 7] = 1e15
+    np.testing.assert_allclose(
+        borehole(x), 2 * np.pi * (hu - hl) / (np.log(r / rw) * (1 / tu + 1 / tl)), rtol=1e-6
+    )  # resistances in a row
+
+
+def test_a_circuit_of_infinite_gain_follows_its_base_voltage():
+    x = inputs(OTL)
+    b1, b2, f, c1, _, _ = x.T
+    x[:, 5] = 1e12
+    np.testing.assert_allclose(otl_circuit(x), 12 * b2 / (b1 + b2) + 0.74 + 0.74 * f / c1, rtol=1e-6)
+
+
+def test_the_piston_rests_where_forces_balance():
+    x = inputs(PISTON)
+    for row, cycle in zip(x, piston(x), strict=True):
+        weight, s, v0, k, p0, ta, t0 = row
+        heat = p0 * v0 * ta / t0
+        roots = np.roots([k / s**2, (p0 * s + 19.62 * weight - k * v0 / s) / s, -heat])  # of k V2/S2 + A V/S = heat
+        (v,) = roots[roots > 0]
+        assert cycle == pytest.approx(2 * np.pi * (weight / (k + s**2 * heat / v**2)) ** 0.5)
+
+
+def test_simulated_data_have_the_rows_that_their_name_says():
+    for name in FORMULAS:
+        data = simulated(name, 300)
+        assert data.name == f"{name}-300" == held_aside.dataset(f"{name}-300", None).name
+        assert (~data.splits).sum(0).tolist() == [300] * 10 and len(data.y) == 1300
+        assert np.isfinite(data.y).all() and not (data.splits[:, 0] & data.splits[:, 1]).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STOCK)
+def test_gpytorch_of_the_examples_learns_a_sine(name):
+    random = np.random.RandomState(0)
+    x = random.uniform(-2, 2, (200, 2))
+    y = np.sin(2 * x[:, 0]) + 0.1 * random.randn(200)
+    settings = Settings(epochs=150, inducing=30, width=2, samples=5)
+    (row,) = sweep([Dataset("sine", x, y)], [(name, STOCK[name])], settings=settings)
+    noise = 0.1 / y.std()
+    assert row["rmse"] < 3 * noise and row["n_train"] == 180 and row["steps"] == 300
+    assert row["nll"] < 0.5
+
+
+def test_sets_that_are_worse_beyond_two_errors_are_marked():
+    random = np.random.RandomState(1)
+    rows = []
+    for dataset, loss, ratio in (("same", 0.0, 1.0), ("nll", 0.1, 1.0), ("rmse", 0.0, 1.1), ("noisy", 0.1, 1.0)):
+        for split in range(5):
+            spread = 0.5 if dataset == "noisy" else 0.001
+            own = {"nll": 1 + loss + spread * random.randn(), "rmse": ratio * (1 + 0.001 * random.randn()), "crps": 0.5}
+            rows += [{"dataset": dataset, "split": split, "method": "ours", **own}]
+            rows += [{"dataset": dataset, "split": split, "method": "theirs", "nll": 1.0, "rmse": 1.0, "crps": 0.5}]
+    rows.append({"dataset": "alone", "split": 0, "method": "ours", "nll": 9.0, "rmse": 9.0, "crps": 9.0})
+    table = held_aside.beside(pd.DataFrame(rows), "ours", "theirs")
+    assert table["worse"].fillna("").to_dict() == {
+        "same": "",
+        "nll": "worse",
+        "rmse": "worse",
+        "noisy": "",
+        "median": "",
+    }
+    assert table.loc["rmse", "rmse"] == pytest.approx(np.log(1.1), abs=2e-3) and table.loc["nll", "splits"] == 5
+
+
+def test_the_study_goes_on_in_its_file_and_reports(tmp_path, monkeypatch, capsys):
+    group = held_aside.Group(("svgp", "exact-gp"), {"friedman3-300": 0})
+    monkeypatch.setattr(held_aside, "GROUPS", {"zoo": group})
+    monkeypatch.setattr(held_aside, "SPLITS", 1)
+    monkeypatch.setattr(held_aside, "SETTINGS", Settings(epochs=2, inducing=5))
+    out = tmp_path / "runs.jsonl"
+    command = ["held_aside", "--data", str(tmp_path), "--out", str(out), "--methods", "svgp"]
+    for _ in range(2):
+        monkeypatch.setattr(sys, "argv", command)
+        held_aside.main()
+    assert len(out.read_text().splitlines()) == 1
+    assert "friedman3-300 svgp" in capsys.readouterr().out
