@@ -1,14 +1,16 @@
 """Recipes of one and two layers: means of hidden layers, kernels and points per output, learning rates.
 
-``python -m benchmarks.studies.recipes one|two --data FOLDER [--out FILE] [--dtype float32] [--table]``
+``python -m benchmarks.studies.recipes one|two|steps --data FOLDER [--out FILE] [--dtype float32] [--table]``
 
 ``dsvi-fixed`` is what ``dsvi`` was until 0.2: means fixed at the principal directions, a kernel and inducing points for each layer. ``dsvi`` is
-``dsvi-learned-per-output`` started from one layer. All have the zoo's other settings. Two data sets are planted: 32 inputs, of which three or four matter. Makes the runs that FILE (one JSON line a run)
+``dsvi-learned-per-output`` started from one layer. All of these take ten samples of 100 rows in a step and have the zoo's other settings.
+``steps`` compares them with one sample of 500 rows, which is what ``svgp`` and ``dsvi`` take. Two data sets are planted: 32 inputs, of which three or four matter. Makes the runs that FILE (one JSON line a run)
 lacks and prints the table, the ranks, and the paired differences of NLL from ``svgp`` or ``dsvi``.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -76,8 +78,16 @@ RECIPES = {
         _method("dsvi-learned-per-output-0.05", "dsvi", PER_OUTPUT, LEARNED_PER_OUTPUT),
     )
 }
-FAST = Settings(learning_rate=0.05)
-SETTINGS = {name: FAST if name.endswith("0.05") else Settings() for name in RECIPES}
+#: What a step was when hidden means, kernels, points and rates were chosen.
+TEN_OF_100 = Settings(batch_size=100, samples=10)
+FAST = replace(TEN_OF_100, learning_rate=0.05)
+SETTINGS = {name: FAST if name.endswith("0.05") else TEN_OF_100 for name in RECIPES}
+STEPS = {
+    "svgp": Settings(),
+    "svgp-ten-of-100": TEN_OF_100,
+    "dsvi": Settings(),
+    "dsvi-ten-of-100": TEN_OF_100,
+}
 #: Sets that choices are made on, with the number of splits.
 SPLITS = {
     "product-of-few": 2,
@@ -103,7 +113,17 @@ def _experiment(base: str) -> Experiment:
     )
 
 
-EXPERIMENTS = {"one": _experiment("svgp"), "two": _experiment("dsvi")}
+EXPERIMENTS = {
+    "one": _experiment("svgp"),
+    "two": _experiment("dsvi"),
+    "steps": Experiment(
+        STEPS,
+        SPLITS,
+        keep_beta=False,
+        differences=(("svgp", "svgp-ten-of-100"), ("dsvi", "dsvi-ten-of-100")),
+        recipes={name: METHODS[name.split("-")[0]] for name in STEPS},
+    ),
+}
 
 
 if __name__ == "__main__":
