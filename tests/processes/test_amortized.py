@@ -37,6 +37,7 @@ from pyro_dgp.processes import AmortizedProcess, FunctionMarginal
 from pyro_dgp.processes.inference_functions import SMALLEST_SCALE
 from pyro_dgp.processes.plain_moments import plain_row_moments
 from pyro_dgp.processes.row_moments import row_moments
+from pyro_dgp.zoo.by_guide import ByValidatedGuide
 from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.settings import Settings
 from tests.examples import Encoder, LatentInputs, OneLayer, TwoLayers, regression
@@ -520,6 +521,7 @@ def test_the_methods_classify(name):
     x = torch.rand(120, 2) * 4 - 2
     y = (x.square().sum(-1) < 2).double()
     method = METHODS[name]
+    assert isinstance(method.inference, ByValidatedGuide)
     once = replace(method.inference, validation=replace(method.inference.validation, runs=(1.0,), folds=1))
     settings = Settings(row_inducing=6, width=2, samples=4, batch_size=60, epochs=150, learning_rate=0.02, beta=1.0)
     model = DeepGP(x, method.layers(settings), 2, likelihood=Bernoulli())

@@ -309,12 +309,9 @@ def test_the_fallback_within_three_and_the_largest_beta_within_one_standard_erro
     # as mean and spread over rows, far would be within one standard error: it is the differences that tell
     assert math.sqrt(5 / 4) / 2 > 0.2
     broken = Curve(1.0, 10, {})
-    ended = Curve(None, 10, {5: curve(None, best).best, 10: curve(None, far).best}).at_end()
-    assert (
-        ended.best_step == 10
-        and ended.nll == pytest.approx(2.7)
-        and Curve(None, 10, {5: ended.best}).at_end().best is None
-    )
+    ended = Curve(None, 10, {5: RowScores(torch.tensor(best), None), 10: RowScores(torch.tensor(far), None)}).at_end()
+    assert ended.best_step == 10 and ended.nll == pytest.approx(2.7)
+    assert Curve(None, 10, {5: RowScores(torch.tensor(best), None)}).at_end().best is None
     assert simplest_of_the_best([curve(0.01, best), broken]).beta == 0.01 and broken.merit == math.inf
 
 
