@@ -41,7 +41,7 @@ def noisy(x: Tensor, settings: Settings) -> DeepGP:
 
 
 NOISE = {name: replace(method, architecture=Architecture(noisy, is_deep=True)) for name, method in MENG.items()}
-PAPER = Settings(layers=3, row_inducing=8, samples=32, epochs=100, learning_rate=0.005, beta=1.0)
+PAPER = Settings(layers=3, row_inducing=8, samples=32, batch_size=100, epochs=100, learning_rate=0.005, beta=1.0)
 
 
 def with_layers(name: str) -> dict[str, Settings]:

@@ -19,11 +19,11 @@ import pandas as pd
 
 from benchmarks.common.baselines import BASELINES
 from benchmarks.common.data import add_data_option, read_data, require_data
+from benchmarks.common.dgpsi_model import ByDgpsi
 from benchmarks.common.gpytorch_stock import STOCK
 from benchmarks.common.records import read
 from benchmarks.common.score_tables import SCORES, means, ranks
 from benchmarks.common.simulators import FORMULAS, simulated
-from benchmarks.studies.accuracy_beside_dgpsi import ByDgpsi
 from pyro_dgp.comparison.request import Named
 from pyro_dgp.comparison.sweep import sweep
 from pyro_dgp.data.dataset import Dataset

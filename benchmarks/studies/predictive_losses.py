@@ -56,7 +56,9 @@ EXPERIMENTS = {
         differences=DSPP_PPGPR,
     ),
     "meng": Experiment(
-        dict.fromkeys(("dspp", "dsvi"), Settings(layers=3, samples=32, epochs=100, learning_rate=0.005)),
+        dict.fromkeys(
+            ("dspp", "dsvi"), Settings(layers=3, samples=32, batch_size=100, epochs=100, learning_rate=0.005)
+        ),
         {"kin8nm": 3, "protein": 1},
         recipes=MENG,
     ),

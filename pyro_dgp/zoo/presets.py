@@ -167,7 +167,9 @@ ASHMAN = (
 PRESETS: dict[str, Preset] = {
     "meng2024": Preset(
         "Meng, Zhang 2024, Amortized Variational Inference for Deep Gaussian Processes, Appendix C",
-        Settings(preset="meng2024", layers=3, row_inducing=8, samples=32, epochs=100, learning_rate=0.005),
+        Settings(
+            preset="meng2024", layers=3, row_inducing=8, samples=32, batch_size=100, epochs=100, learning_rate=0.005
+        ),
         {method.name: method for method in MENG},
     ),
     "ashman2020": Preset(

@@ -58,7 +58,7 @@ def test_gpytorch_of_the_examples_learns_a_sine(name):
     random = np.random.RandomState(0)
     x = random.uniform(-2, 2, (200, 2))
     y = np.sin(2 * x[:, 0]) + 0.1 * random.randn(200)
-    settings = Settings(epochs=150, inducing=30, width=2, samples=5)
+    settings = Settings(epochs=150, batch_size=90, inducing=30, width=2, samples=5)
     (row,) = sweep([Dataset("sine", x, y)], [(name, STOCK[name])], settings=settings)
     noise = 0.1 / y.std()
     assert row["rmse"] < 3 * noise and row["n_train"] == 180 and row["steps"] == 300
