@@ -147,7 +147,9 @@ def test_a_validated_fit_that_overfitted():
     assert APART in found(result.remarks)
     x, y = waves()
     guide = Variational(DeepGP(x, 1), InducingPoints(20, "diagonal"), MonteCarlo(1))
-    result = fit_validated(guide, loss, x, y, steps=1000, validation=Validation(betas=(1.0,), folds=1), learning_rate=0.05)
+    result = fit_validated(
+        guide, loss, x, y, steps=1000, validation=Validation(betas=(1.0,), folds=1), learning_rate=0.05
+    )
     assert result.remarks == []
 
 
