@@ -4,7 +4,7 @@
 
 No choice was made on these sets: scikit-learn's diabetes, six simulators with 300 and 3000 training rows, and splits 10 to 14 of the small sets,
 whose first splits served to choose. Naval, bike and yacht were seen before, with an older recipe. Every method has its defaults (about 2000
-steps of 100 rows, M 128, width 5, S 10), one seed, and five splits. Makes the runs that FILE (one JSON line a run) lacks and prints
+steps, M 128, width 5), GPyTorch the batch size and S of its counterpart. There is one seed, and five splits. Makes the runs that FILE (one JSON line a run) lacks and prints
 the tables.
 """
 

@@ -90,14 +90,14 @@ def add_training(add: Any) -> None:
         "--samples",
         type=int,
         metavar="S",
-        help="samples in training; none: the method's own, 1 by the ELBO and 10 elsewhere",
+        help="samples in training; none: the method's own, 1 for svgp, dsvi, gamma-dgp, else 10",
     )
     add("--kernel", metavar="NAME", help=_with_default("kernel of every layer", "kernel"))
     add(
         "--batch-size",
         type=int,
         metavar="B",
-        help="rows of a training step; none: the method's own, 500 by the ELBO and 100 elsewhere",
+        help="rows of a training step; none: the method's own, 500 for svgp, dsvi, gamma-dgp, else 100",
     )
     add("--epochs", type=int, metavar="E", help=_with_default("passes over the data; none: about 2000 steps", "epochs"))
     add("--minutes", type=float, metavar="T", help="time of one fit of a variational method, in the place of --epochs")

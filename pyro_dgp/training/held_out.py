@@ -14,7 +14,7 @@ from pyro_dgp.prediction.prediction import Prediction
 #: Rows whose CRPS is computed, at most: that of a mixture costs the square of its components.
 MOST_CRPS_ROWS = 500
 #: Standard errors by which a predictive loss must be better than the fallback. A predictive loss has heavy tails: on 455 rows of Boston
-#: housing it was better by 2.4 of them at 150 held-out rows, and worse by 0.8 nats a row at 51 others.
+#: housing one was better by two to three of them at 153 held-out rows, and worse by 5.9 nats a row at 51 others.
 FALLBACK_ERRORS = 3.0
 
 

@@ -246,7 +246,7 @@ class Training:
         """Set the guide and its model to what a candidate says: its best checkpoint, or a run on all rows."""
         beta, step = best.curve.beta, best.curve.best_step
         self.restore()
-        if beta is not None and best.best_state:
+        if best.best_state:
             restore(self.start_of(beta).state, best.best_state)
             return Last(step or 0, best.curve.steps, self.kept, best.trials[0].losses, best.seconds)
         rows, steps = (self.kept, best.curve.steps) if beta is not None else (self.everything, self.steps)
@@ -282,7 +282,7 @@ class Training:
             steps=steps,
             checks=self.checks,
             patience=None if beta is None else self.patience,
-            state=self.start_of(beta).state if len(self.folds) == 1 else None,
+            state=self.start_of(beta).state if len(self.folds) == 1 and beta is not None else None,
         )
 
         def stop(step: int) -> bool:

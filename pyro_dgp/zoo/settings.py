@@ -23,8 +23,8 @@ class Settings:
     ``preset`` names the paper whose models the methods fit, of :data:`~pyro_dgp.zoo.presets.PRESETS`; ``None`` has the zoo's own.
     ``row_inducing`` is M of amortised methods, inducing points of each row in the first layer; layers above have half.
     ``batch_size`` is the number of rows in a step, and ``samples`` that of Monte Carlo samples or sigma points for each of them. ``None`` leaves
-    them to the method: by the ELBO, one sample of 500 rows has less noise than ten samples of 100 rows, in the same time; all others take
-    ten of 100.
+    them to the method: ``svgp``, ``dsvi`` and ``gamma-dgp`` take one sample of 500 rows, which has less noise than ten samples of 100 rows in
+    the same time. All others take ten of 100.
     """
 
     layers: int = 2
