@@ -112,7 +112,7 @@ class Request:
         return GapStudy([method for method in methods if not method.architecture.has_network], sampler)
 
     def config(self, dataset: Dataset) -> dict[str, Any]:
-        """What results must have in common to stand in one table."""
+        """Values that results must have in common to stand in one table."""
         config: dict[str, Any] = {"dataset": dataset.name, "data": dataset.fingerprint(), "dtype": self.dtype}
         config |= asdict(self.settings)
         if self.model is not None:

@@ -15,7 +15,7 @@ from pyro_dgp.comparison.tables import table
 
 @dataclass
 class ComparisonResult:
-    """What a comparison leaves behind; ``print`` shows its table.
+    """Results of a comparison; ``print`` shows its table.
 
     ``result["dsvi"]`` is the :class:`~pyro_dgp.comparison.method_fit.MethodFit` of a method: ``result["dsvi"].predict(x_new).mean`` is
     in the target's own units, and ``.model``, ``.guide`` and ``.draws`` are what was fitted.

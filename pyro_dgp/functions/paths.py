@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class PathRequest:
-    """What is to be drawn: K functions of several outputs, of zero mean.
+    """Request for draws: K functions of several outputs, of zero mean.
 
     :ivar name: the Gaussian process, for messages.
     :ivar like: one row of inputs, ``(1, 1, D)``.

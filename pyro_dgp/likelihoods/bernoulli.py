@@ -20,7 +20,7 @@ class Binary(dist.Bernoulli):  # type: ignore[misc]
     """A Bernoulli with a cdf, as mixtures of it need."""
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Binary:
-        """The same distribution over more batches."""
+        """Return this distribution over more batches."""
         return Binary(logits=self.logits.expand(torch.Size(batch_shape)), validate_args=False)
 
     def cdf(self, value: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ class RowObservation(dist.Independent):  # type: ignore[misc]
     """
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> RowObservation:
-        """The same observation over more batches, such as particles."""
+        """Return this observation over more batches, such as particles."""
         shape = Size(batch_shape)
         refuse_data_plate(self.event_shape[0], f"an observation of {self.event_shape[0]} rows")
         base = self.base_dist.expand(shape + self.event_shape)

@@ -40,7 +40,7 @@ class Observation(TorchDistribution):
         return self.conditional.given(join(f)).support
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Observation:
-        """The same observation over more batches."""
+        """Return this observation over more batches."""
         shape = Size(batch_shape)
         refuse_data_plate(self.event_shape[0], f"an observation of {self.event_shape[0]} rows")
         return Observation(self.conditional, {k: p.expand(shape) for k, p in self.priors.items()}, self.outputs)

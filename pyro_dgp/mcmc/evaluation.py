@@ -51,7 +51,7 @@ class Evaluation:
         return self.log_likelihood + sum(self.log_priors.values())
 
     def or_impossible(self) -> Evaluation:
-        """This evaluation, or minus infinity where its density is not finite, so that no sampler goes there."""
+        """Return this evaluation, or minus infinity where its density is not finite, so that no sampler goes there."""
         return self if math.isfinite(self.log_density) else Evaluation(-math.inf)
 
 
