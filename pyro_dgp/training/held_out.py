@@ -13,8 +13,8 @@ from pyro_dgp.prediction.prediction import Prediction
 
 #: Rows whose CRPS is computed, at most: that of a mixture costs the square of its components.
 MOST_CRPS_ROWS = 500
-#: Standard errors by which a predictive loss must be better than the fallback. A predictive loss has heavy tails: on 455 rows of Boston
-#: housing one was better by two to three of them at 153 held-out rows, and worse by 5.9 nats a row at 51 others.
+#: Standard errors of the NLL by which a predictive loss must be better than the fallback. A predictive loss has heavy tails: on 455 rows of
+#: Boston housing one was better by two to three of them at 153 held-out rows, and worse by 5.9 nats a row at 51 others.
 FALLBACK_ERRORS = 3.0
 
 
@@ -59,15 +59,29 @@ class RowScores:
             value += math.log(max(float(self.crps.mean()), torch.finfo(self.crps.dtype).tiny))
         return value if math.isfinite(value) else math.inf
 
-    def is_close_to(self, best: RowScores, errors: float = 1.0) -> bool:
-        """Whether the merit is within some standard errors of the best one's, by the differences of each row."""
+    def is_close_to(self, best: RowScores) -> bool:
+        """Whether the merit is within one standard error of the best one's, by the differences of each row."""
         if not math.isfinite(self.merit):
             return False
-        differences = [self.nll - best.nll]
-        if self.crps is not None and best.crps is not None:
-            differences.append((self.crps - best.crps) / best.crps.mean())
-        variances = [float(values.var(correction=0)) / len(values) for values in differences]
-        return sum(float(values.mean()) for values in differences) <= errors * math.sqrt(sum(variances))
+        means, variances = zip(*map(_mean_and_its_variance, self._differences(best)), strict=True)
+        return sum(means) <= math.sqrt(sum(variances))
+
+    def is_clearly_better_than(self, fallback: RowScores) -> bool:
+        """Whether the NLL is lower by three standard errors, and the CRPS not higher by one, by the differences of each row."""
+        (nll, nll_variance), *crps = map(_mean_and_its_variance, self._differences(fallback))
+        is_denser = nll < -FALLBACK_ERRORS * math.sqrt(nll_variance)
+        return math.isfinite(self.merit) and is_denser and all(mean <= math.sqrt(variance) for mean, variance in crps)
+
+    def _differences(self, other: RowScores) -> list[Tensor]:
+        """The differences of each row in NLL, and in CRPS as a share of the other's mean."""
+        differences = [self.nll - other.nll]
+        if self.crps is not None and other.crps is not None:
+            differences.append((self.crps - other.crps) / other.crps.mean())
+        return differences
+
+
+def _mean_and_its_variance(values: Tensor) -> tuple[float, float]:
+    return float(values.mean()), float(values.var(correction=0)) / len(values)
 
 
 @dataclass
@@ -118,15 +132,15 @@ class Curve:
 
 
 def simplest_of_the_best(curves: Sequence[Curve]) -> Curve:
-    """Return the fallback, whose beta is ``None``, if its merit is within three standard errors of the lowest.
+    """Return the largest beta whose merit is within one standard error of the lowest: the rule of Breiman et al. 1984.
 
-    Otherwise it is the largest beta within one: the rule of Breiman et al. 1984, since more regularisation is the safer error.
+    More regularisation is the safer error. The fallback, whose beta is ``None``, is returned where that one is not clearly better.
     """
-    lowest = min(curves, key=lambda curve: curve.merit)
-    if lowest.best is None:
-        return lowest
-    for curve in curves:
-        if curve.beta is None and curve.best is not None and curve.best.is_close_to(lowest.best, FALLBACK_ERRORS):
-            return curve
-    close = [curve for curve in curves if curve.best is not None and curve.best.is_close_to(lowest.best)]
-    return max([*close, lowest], key=lambda curve: -math.inf if curve.beta is None else curve.beta)
+    found = {curve.beta: (curve.best, curve) for curve in curves if curve.best is not None}
+    fallback = found.pop(None, None)
+    betas = {beta: pair for beta, pair in found.items() if beta is not None}
+    if not betas:
+        return curves[0] if fallback is None else fallback[1]
+    lowest = min(betas.values(), key=lambda pair: pair[0].merit)[0]
+    best, chosen = betas[max(beta for beta, (scores, _) in betas.items() if scores.is_close_to(lowest))]
+    return chosen if fallback is None or best.is_clearly_better_than(fallback[0]) else fallback[1]

@@ -38,19 +38,20 @@ class Validation:
     2. Search: each beta, and the fallback if there is one, is trained from the same start on the rows of each fold that are
        not held out, for a share ``search`` of the steps. Held-out rows are scored at ``checks`` equally spaced steps. The
        merit of a beta is that of its best check over the held-out rows of all folds, and that of the fallback is that of its last
-       check: NLL plus the logarithm of the CRPS, so that the mean is not paid for the density. The fallback wins if it is
-       within three standard errors of the best (of the differences between rows). Otherwise the largest beta within one
-       wins: more regularisation is the safer error.
+       check: NLL plus the logarithm of the CRPS, so that the mean is not paid for the density. The largest beta within one
+       standard error of the best (of the differences between rows) wins: more regularisation is the safer error. It must be
+       better than the fallback by three standard errors in NLL, and worse by no more than one in CRPS.
     3. Runs: where the best check of the search lies in its last quarter, or where nothing was to be searched for, the chosen
        beta is trained from the same start for each share of the steps that ``runs`` lists, and judged in the same way. A short
        run can win because its learning rate falls before it overfits. A run stops after ``patience`` checks without
        improvement.
-    4. With one fold the model gets the best checkpoint and has not been trained on the held-out rows. With several it is
+    4. Where a beta was chosen, the fallback is then trained for all steps too, and must be beaten once more.
+    5. With one fold the model gets the best checkpoint and has not been trained on the held-out rows. With several it is
        trained once more, on all rows, to the step of the best check. The fallback is trained on all rows for all steps.
 
     A guide that is initialised here does not see the held-out rows of a single fold. (A model that was built on all inputs,
     such as one with projections, has seen these.) A candidate whose training breaks down loses the search. The cost is
-    ``folds * (candidates * search + runs)`` of a run at most, and one more run with several folds or with the fallback.
+    ``folds * (candidates * search + runs)`` of a run at most, one more for each fold with the fallback, and one more with several folds.
 
     :ivar share: share of the training rows that is held out. By default it is one ninth: where nine tenths of the data
         are training rows, eight remain.
@@ -292,11 +293,14 @@ class _Plan:
     :ivar candidates: betas, and ``None`` for the fallback.
     :ivar search_steps: number of steps of each run of the search, 0 if there is nothing to search for.
     :ivar lengths: numbers of steps of the runs that follow it.
+    :ivar fallback_steps: number of steps of the fallback that the best run is held against at last, 0 if there is none or the search
+        has made that run.
     """
 
     candidates: tuple[float | None, ...]
     search_steps: int
     lengths: list[int]
+    fallback_steps: int
 
     @classmethod
     def of(cls, validation: Validation, steps: int, given: tuple[float, ...] | None, *, with_fallback: bool) -> _Plan:
@@ -305,12 +309,13 @@ class _Plan:
         if with_fallback:
             candidates = (*candidates, None)
         search = max(1, round(validation.search * steps)) if len(candidates) > 1 else 0
-        return cls(candidates, search, [length for length in validation.lengths(steps) if length != search])
+        lengths = [length for length in validation.lengths(steps) if length != search]
+        return cls(candidates, search, lengths, steps if with_fallback and search != steps else 0)
 
     @property
     def steps(self) -> int:
         """Number of steps on each fold, at most."""
-        return len(self.candidates) * self.search_steps + sum(self.lengths)
+        return len(self.candidates) * self.search_steps + sum(self.lengths) + self.fallback_steps
 
     def search(self, training: Training) -> list[Candidate]:
         """Run every candidate for the steps of the search."""
@@ -334,6 +339,10 @@ class _Plan:
             raise failure or ValueError(
                 "the scores of held-out rows are infinite or NaN at every check: lower the learning rate"
             )
+        if beta is not None and self.fallback_steps:
+            fallback = training.candidate(None, self.fallback_steps)
+            if simplest_of_the_best([best.curve, fallback.curve]) is fallback.curve:
+                best = fallback
         return best, failure
 
 

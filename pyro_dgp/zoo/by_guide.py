@@ -280,11 +280,11 @@ class ByValidatedGuide(ByGuide):
     def _cost(self, settings: Settings, rows: int) -> float:
         """Return how many steps the search and all runs make for each step of a full run."""
         searched = self.searches and settings.beta is None
-        candidates = len(self.validation.betas) + (self.fallback is not None)
+        with_fallback = searched and self.fallback is not None
+        search = (len(self.validation.betas) + with_fallback) * self.validation.search if searched else 0.0
+        each = search + sum(self.validation.runs) + with_fallback
         folds = self.validation.num_folds(rows)
-        search = candidates * self.validation.search if searched else 0.0
-        runs = sum(self.validation.runs)
-        return folds * (search + runs) + 1 if folds > 1 else search + max(runs, float(self.fallback is not None))
+        return folds * each + 1 if folds > 1 else each
 
     def _lengths(self) -> str:
         shares = [f"{share:.0%}" for share in self.validation.runs]
