@@ -233,7 +233,7 @@ def _moved(processes: Mapping[str, Process], deviations: Tensor | None) -> dict[
         return dict(processes)
     return {
         key: _Moved(process, deviations.detach())
-        if isinstance(process, WhitenedProcess) and process.num_deviations
+        if isinstance(process, WhitenedProcess) and process.q.num_deviations
         else process
         for key, process in processes.items()
     }

@@ -13,8 +13,9 @@ from pyro_dgp.likelihoods import Observation
 from pyro_dgp.likelihoods.conditional import RowObservation
 from pyro_dgp.likelihoods.moments import Moments
 from pyro_dgp.processes import InducingPoints
+from pyro_dgp.processes.basis import SMALLEST_VARIANCE
 from pyro_dgp.processes.conditional_moments import conditional_moments
-from pyro_dgp.processes.whitened import SMALLEST_VARIANCE, WhitenedGaussian
+from pyro_dgp.processes.whitened_gaussian import WhitenedGaussian
 from pyro_dgp.propagation import MonteCarlo
 
 #: Inducing inputs ``(M, D)`` by process key, ``h`` or ``y/f``.
@@ -34,7 +35,7 @@ def inducing_inputs(model: Any, *args: Any, num_inducing: int, **kwargs: Any) ->
             f"the model has one function for each of {tuple(guide.groups)} groups, and sparse sampling takes models of one function: sample "
             "without inducing inputs"
         )
-    return {key: process.inducing_points.detach().clone() for key, process in guide.processes.named_children()}
+    return {key: process.basis.inducing_points.detach().clone() for key, process in guide.processes.named_children()}
 
 
 def at_inducing_inputs(prior: FunctionPrior, inputs: Tensor) -> FunctionPrior:
@@ -50,7 +51,7 @@ def sparse_moments(prior: FunctionPrior, inputs: Tensor, white: Tensor) -> Momen
     covariance = prior.covariance
     k_zx = [covariance.matrix(z, x)]
     loc, change = conditional_moments(
-        covariance.matrix(z), k_zx, WhitenedGaussian(white.mT, None), prior.jitter, prior.name
+        covariance.matrix(z), k_zx, WhitenedGaussian(white.mT, None, "delta"), prior.jitter, prior.name
     )
     variance = (covariance.diagonal(x) + change).clamp_min(SMALLEST_VARIANCE).mT
     mean = prior.mean + loc.mT

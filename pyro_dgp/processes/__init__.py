@@ -2,21 +2,29 @@
 
 from pyro_dgp.processes.amortized import AmortizedInducingPoints, AmortizedProcess
 from pyro_dgp.processes.base import KnownValues, Process
+from pyro_dgp.processes.basis import Basis
+from pyro_dgp.processes.basis_family import BasisFamily
+from pyro_dgp.processes.coefficients import Coefficients, GaussianCoefficients
 from pyro_dgp.processes.conditioned import ConditionedProcess
 from pyro_dgp.processes.families import ProcessFamily
-from pyro_dgp.processes.inducing_points import InducingPoints
-from pyro_dgp.processes.inducing_process import InducingPointProcess
+from pyro_dgp.processes.inducing_points import InducingPointBasis, InducingPoints
 from pyro_dgp.processes.inference_functions import AffineMaps, AmortizationRecipe, InferenceFunctions, OneNetwork, Sizes
 from pyro_dgp.processes.marginal import FunctionMarginal
+from pyro_dgp.processes.whitened import WhitenedProcess
+from pyro_dgp.processes.whitened_gaussian import WhitenedGaussian
 
 __all__ = [
     "AffineMaps",
     "AmortizationRecipe",
     "AmortizedInducingPoints",
     "AmortizedProcess",
+    "Basis",
+    "BasisFamily",
+    "Coefficients",
     "ConditionedProcess",
     "FunctionMarginal",
-    "InducingPointProcess",
+    "GaussianCoefficients",
+    "InducingPointBasis",
     "InducingPoints",
     "InferenceFunctions",
     "KnownValues",
@@ -24,4 +32,6 @@ __all__ = [
     "Process",
     "ProcessFamily",
     "Sizes",
+    "WhitenedGaussian",
+    "WhitenedProcess",
 ]

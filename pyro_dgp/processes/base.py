@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 
-from torch import Size, Tensor
+from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.internal.assignment import CheckedModule
+from pyro_dgp.processes.grouped import Grouped
 from pyro_dgp.processes.marginal import FunctionMarginal
 
 
@@ -27,12 +25,10 @@ class KnownValues:
     white: Tensor
 
 
-class Process(CheckedModule):
+class Process(Grouped):
     """A variational distribution q(f) over one GP.
 
     ``process(prior)`` is the marginal of q(f) at the prior's inputs. Kernel and mean are those of the prior.
-
-    :ivar groups: batch axes of independent functions, each with a q of its own; ``()`` for one function.
 
     >>> import torch
     >>> from pyro_dgp import GaussianProcess, InducingPoints, Matern52, Process
@@ -41,34 +37,6 @@ class Process(CheckedModule):
     >>> isinstance(process, Process), process(prior).mean.shape
     (True, torch.Size([20, 2]))
     """
-
-    groups: Size = Size()
-    #: Numbers of the groups that a pass takes, by their axis; see :meth:`taking`.
-    _taken: Mapping[int, Tensor] = {}
-
-    @contextmanager
-    def taking(self, numbers: Mapping[int, Tensor]) -> Iterator[None]:
-        """A scope in which the process stands for some of its groups, those of a plate that takes a part.
-
-        :param numbers: numbers of groups by their axis, ``0`` for the first.
-        """
-        before, self._taken = self._taken, numbers
-        try:
-            yield
-        finally:
-            self._taken = before
-
-    def of_groups(self, name: str) -> Tensor:
-        """Return a parameter that leads with the groups: those of them that are taken."""
-        value: Tensor = getattr(self, name)
-        for axis, numbers in self._taken.items():
-            value = value.index_select(axis, numbers.to(value.device))
-        return value
-
-    @property
-    def present_groups(self) -> Size:
-        """The groups that are taken; all of them outside :meth:`taking`."""
-        return Size(len(self._taken[axis]) if axis in self._taken else size for axis, size in enumerate(self.groups))
 
     def forward(self, prior: FunctionPrior, at: Tensor | None = None) -> FunctionMarginal:
         """Return the marginal of q(f) at ``prior.x``.
