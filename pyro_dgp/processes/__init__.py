@@ -7,6 +7,7 @@ from pyro_dgp.processes.basis_family import BasisFamily
 from pyro_dgp.processes.coefficients import Coefficients, GaussianCoefficients
 from pyro_dgp.processes.conditioned import ConditionedProcess
 from pyro_dgp.processes.families import ProcessFamily
+from pyro_dgp.processes.fourier_features import FourierBasis, FourierFeatures
 from pyro_dgp.processes.inducing_points import InducingPointBasis, InducingPoints
 from pyro_dgp.processes.inference_functions import AffineMaps, AmortizationRecipe, InferenceFunctions, OneNetwork, Sizes
 from pyro_dgp.processes.marginal import FunctionMarginal
@@ -22,6 +23,8 @@ __all__ = [
     "BasisFamily",
     "Coefficients",
     "ConditionedProcess",
+    "FourierBasis",
+    "FourierFeatures",
     "FunctionMarginal",
     "GaussianCoefficients",
     "InducingPointBasis",

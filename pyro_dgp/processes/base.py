@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -22,6 +23,18 @@ class KnownValues:
 
     x: Tensor
     factor: Tensor
+    white: Tensor
+
+
+@dataclass(frozen=True)
+class KnownCoefficients:
+    """Draws of the coefficients of a basis, which determine a process up to the prior: ``f(x) = m(x) + a(x)' v + r(x)``.
+
+    :ivar columns: function from the prior at some inputs to A, ``(..., E, M, N)``.
+    :ivar white: v, ``(num_draws, D_out, M)``.
+    """
+
+    columns: Callable[[FunctionPrior], Tensor]
     white: Tensor
 
 
@@ -46,8 +59,10 @@ class Process(Grouped):
         """
         raise NotImplementedError
 
-    def known_values(self, prior: FunctionPrior, num_draws: int, deviations: Tensor | None = None) -> KnownValues:
-        """Draw the values that determine q(f) up to the prior, ``num_draws`` times: functions are drawn from them.
+    def known_values(
+        self, prior: FunctionPrior, num_draws: int, deviations: Tensor | None = None
+    ) -> KnownValues | KnownCoefficients:
+        """Draw the function values, or the coefficients of a basis, that determine q(f) up to the prior, ``num_draws`` times: functions are drawn from them.
 
         Kernel and mean are those of ``prior``, whose inputs do not matter.
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.processes.base import KnownValues
+from pyro_dgp.processes.base import KnownCoefficients, KnownValues
 from pyro_dgp.processes.column_moments import column_moments
 from pyro_dgp.processes.grouped import Grouped
 from pyro_dgp.processes.whitened_gaussian import WhitenedGaussian
@@ -50,12 +50,8 @@ class Basis(Grouped):
         loc, variance = torch.broadcast_tensors(loc, prior.covariance.diagonal(prior.x.unsqueeze(-3)) + change)
         return loc.mT, variance.clamp_min(SMALLEST_VARIANCE).mT
 
-    def known_values(self, prior: FunctionPrior, q: WhitenedGaussian, num_draws: int) -> KnownValues:
-        """Draw the function values that determine q(f) up to the prior; see :class:`~pyro_dgp.processes.base.Process`.
-
-        :raises ValueError: for a basis that is no set of function values.
-        """
-        raise ValueError(
-            f"the basis of {prior.name!r}, {type(self).__name__}, is no set of function values, from which functions are drawn: take "
-            "InducingPoints"
-        )
+    def known_values(
+        self, prior: FunctionPrior, q: WhitenedGaussian, num_draws: int
+    ) -> KnownValues | KnownCoefficients:
+        """Draw the coefficients that determine q(f) up to the prior; see :class:`~pyro_dgp.processes.base.Process`."""
+        return KnownCoefficients(self.columns, q.draw(num_draws))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.processes.base import KnownValues, Process
+from pyro_dgp.processes.base import KnownCoefficients, KnownValues, Process
 from pyro_dgp.processes.basis import Basis
 from pyro_dgp.processes.coefficients import Coefficients
 from pyro_dgp.processes.marginal import FunctionMarginal
@@ -59,7 +59,9 @@ class WhitenedProcess(Process):
 
         return FunctionMarginal(mean, variance, regularizer, joint)
 
-    def known_values(self, prior: FunctionPrior, num_draws: int, deviations: Tensor | None = None) -> KnownValues:
+    def known_values(
+        self, prior: FunctionPrior, num_draws: int, deviations: Tensor | None = None
+    ) -> KnownValues | KnownCoefficients:
         """Draw v from q(v)."""
         if self.groups:
             raise ValueError(

@@ -13,12 +13,14 @@ from pyro_dgp import (
     Bernoulli,
     ConditionedProcess,
     DeepGP,
+    FourierFeatures,
     Gaussian,
     GaussianProcess,
     InducingDraws,
     InducingPoints,
     Linear,
     LinearCoregionalization,
+    Matern32,
     Matern52,
     MonteCarlo,
     Periodic,
@@ -132,6 +134,26 @@ def test_inducing_points_have_the_moments_of_the_closed_form(family, kernel):
         assert errors(values[..., output], mean[output], closed[output]) < 4.2
     crossed = (values[..., 0] - mean[0]).unsqueeze(-1) * (values[..., 1] - mean[1]).unsqueeze(-2)
     assert (crossed.mean(0).abs() / (crossed.std(0) / draws**0.5)).max() < 4.2
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "kernel", [lambda: Matern32(lengthscale=0.7), lambda: Matern52(outputs=2)], ids=["shared", "own"]
+)
+def test_fourier_features_have_the_moments_of_the_closed_form(kernel):
+    """The rest of the prior is drawn jointly, so that values at points that come in two calls belong to one function."""
+    x, y = regression(12)
+    model = OneLayer(kernel(), outputs=2)
+    if model.gp.kernel.outputs:
+        model.gp.kernel.lengthscale = torch.tensor([0.5, 1.5])
+    guide = guide_for(model, x, torch.stack([y, -y], -1), FourierFeatures(3))
+    q = getattr(guide.processes, "y/f")(model.gp(GRID))
+    functions = draw_functions(guide, 3000, seed=0)
+    values = torch.cat([functions(GRID[:2]), functions(GRID[2:])], 1)
+    for output in range(2):
+        assert errors(values[..., output], q.mean[:, output], q.covariance_matrix[output]) < 4.2
+        assert errors(values[..., output], q.mean[:, output], 1.15 * q.covariance_matrix[output]) > 4.2
+    torch.testing.assert_close(functions(GRID), values, rtol=0, atol=1e-3)
 
 
 @torch.no_grad()

@@ -13,6 +13,7 @@ from pyro_dgp.processes import (
     AmortizedInducingPoints,
     BasisFamily,
     ConditionedProcess,
+    FourierFeatures,
     FunctionMarginal,
     InducingPoints,
     ProcessFamily,
@@ -75,8 +76,9 @@ def dense(process, prior):
 def test_every_family_of_the_package_is_tested_here():
     classes = {c for c in vars(processes).values() if inspect.isclass(c) and issubclass(c, ProcessFamily)}
     assert classes - {ProcessFamily, BasisFamily} == {type(family) for family in FORMS} | {
-        AmortizedInducingPoints
-    }  # tests/test_amortized.py
+        AmortizedInducingPoints,  # test_amortized.py
+        FourierFeatures,  # test_fourier_features.py
+    }
 
 
 @pytest.mark.parametrize("family", FORMS, ids=str)
