@@ -51,6 +51,11 @@ class Process(Grouped):
     (True, torch.Size([20, 2]))
     """
 
+    @property
+    def size(self) -> int:
+        """Number of numbers that are held."""
+        return sum(value.numel() for value in self.state_dict().values())
+
     def forward(self, prior: FunctionPrior, at: Tensor | None = None) -> FunctionMarginal:
         """Return the marginal of q(f) at ``prior.x``.
 
