@@ -8,7 +8,7 @@ formulas.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import torch
@@ -92,6 +92,7 @@ class Radial:
     plain: Formula
     formula: SlopeFormula
     precisions: Precisions | None = None
+    _: KW_ONLY
     smoothness: float | None = None
 
     def __call__(self, x: Tensor, z: Tensor | None, variance: Tensor) -> Tensor:

@@ -35,7 +35,8 @@ def inducing_inputs(model: Any, *args: Any, num_inducing: int, **kwargs: Any) ->
 def bases_of(model: Any, family: BasisFamily, *args: Any, **kwargs: Any) -> dict[str, Basis]:
     """Bases of every GP of a model, initialised as a guide does it, to be held fixed: ``whitened(model, bases_of(model, family, x, y))``.
 
-    >>> from pyro_dgp import DeepGP, FourierFeatures
+    >>> import torch
+    >>> from pyro_dgp import DeepGP, FourierFeatures, bases_of
     >>> x = torch.linspace(0.0, 1.0, 9)[:, None]
     >>> model = DeepGP(x, 1, kernel="matern32")
     >>> {name: basis.size for name, basis in bases_of(model, FourierFeatures(5), x, x[:, 0]).items()}

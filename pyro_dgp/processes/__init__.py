@@ -11,6 +11,7 @@ from pyro_dgp.processes.fourier_features import FourierBasis, FourierFeatures
 from pyro_dgp.processes.inducing_points import InducingPointBasis, InducingPoints
 from pyro_dgp.processes.inference_functions import AffineMaps, AmortizationRecipe, InferenceFunctions, OneNetwork, Sizes
 from pyro_dgp.processes.marginal import FunctionMarginal
+from pyro_dgp.processes.orthogonal import Orthogonal, OrthogonalBasis
 from pyro_dgp.processes.whitened import WhitenedProcess
 from pyro_dgp.processes.whitened_gaussian import WhitenedGaussian
 
@@ -32,6 +33,8 @@ __all__ = [
     "InferenceFunctions",
     "KnownValues",
     "OneNetwork",
+    "Orthogonal",
+    "OrthogonalBasis",
     "Process",
     "ProcessFamily",
     "Sizes",

@@ -28,10 +28,12 @@ class BasisFamily(ProcessFamily):
     hidden_scale: float
 
     @abstractmethod
-    def basis(self, prior: FunctionPrior) -> Basis:
+    def basis(self, prior: FunctionPrior, beside: Basis | None = None) -> Basis:
         """Return a basis for the prior, initialised at its inputs ``(*groups, N, D)``.
 
         The guide has carried these inputs through the means of the layers below.
+
+        :param beside: another basis of the same prior, which this one shall add to.
         """
 
     @abstractmethod
@@ -48,9 +50,13 @@ class BasisFamily(ProcessFamily):
     def create(self, prior: FunctionPrior, hidden: bool) -> WhitenedProcess:
         """Create a process, initialised at the prior's inputs."""
         basis = self.basis(prior)
+        return WhitenedProcess(basis, self.coefficients(prior, basis, hidden))
+
+    def coefficients(self, prior: FunctionPrior, basis: Basis, hidden: bool) -> GaussianCoefficients:
+        """Return q(v) over the coefficients of a basis, at its start."""
         shape = Size((*prior.batch_shape, prior.num_outputs, basis.size))
         scale = self.hidden_scale if hidden else self.scale
-        return WhitenedProcess(basis, GaussianCoefficients(prior.x.detach(), shape, self.covariance, scale))
+        return GaussianCoefficients(prior.x.detach(), shape, self.covariance, scale)
 
     def restore(self, state: dict[str, Tensor]) -> WhitenedProcess:
         """Create a process in the shapes of a state dict."""

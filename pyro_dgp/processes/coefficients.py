@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 from pyro.distributions import constraints
-from pyro.nn import PyroParam
+from pyro.nn import PyroModule, PyroParam
 from torch import Size, Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.processes.basis import Basis
 from pyro_dgp.processes.grouped import Grouped
-from pyro_dgp.processes.whitened_gaussian import WhitenedGaussian
+from pyro_dgp.processes.whitened_gaussian import Gaussian, IndependentGaussians, WhitenedGaussian
 
 
 class Coefficients(Grouped):
@@ -31,8 +31,11 @@ class Coefficients(Grouped):
         super().__init__()
         self.shape, self.groups = shape, Size(shape[:-2])
 
+    def couple(self, deviations: int) -> None:
+        """Let q(v) move with as many standardised deviations of hyperparameters, if it can."""
+
     @abstractmethod
-    def read(self, basis: Basis, prior: FunctionPrior, deviations: Tensor | None = None) -> WhitenedGaussian:
+    def read(self, basis: Basis, prior: FunctionPrior, deviations: Tensor | None = None) -> Gaussian:
         """Return q(v), with the parameters read now.
 
         :param prior: the GP, with its hyperparameters.
@@ -87,3 +90,31 @@ class GaussianCoefficients(Coefficients):
             return WhitenedGaussian(mean, None, self.kind)
         scale: Any = self.of_groups("scale")
         return WhitenedGaussian(mean, scale.tril() if self.kind == "full" else scale, self.kind)
+
+
+class IndependentCoefficients(Coefficients):
+    """Coefficients in independent parts, one behind another, each with a q of its own.
+
+    :ivar parts: the parts, such as :class:`GaussianCoefficients`.
+    """
+
+    def __init__(self, *parts: Coefficients) -> None:
+        shapes = [part.shape for part in parts]
+        super().__init__(Size((*shapes[0][:-1], sum(shape[-1] for shape in shapes))))
+        self.kind = parts[0].kind if len({part.kind for part in parts}) == 1 else "independent"
+        self.parts = PyroModule[torch.nn.ModuleList](parts)
+
+    @property
+    def num_deviations(self) -> int:  # type: ignore[override]
+        """The number of the parts."""
+        return max(part.num_deviations for part in self.parts)
+
+    def couple(self, deviations: int) -> None:
+        """Let the means of all parts move with hyperparameters."""
+        for part in self.parts:
+            part.couple(deviations)
+
+    def read(self, basis: Basis, prior: FunctionPrior, deviations: Tensor | None = None) -> IndependentGaussians:
+        """See :class:`Coefficients`."""
+        values = tuple(part.read(basis, prior, deviations) for part in self.parts)
+        return IndependentGaussians(values)

@@ -122,7 +122,7 @@ class FourierFeatures(BasisFamily):
         """Number of features of each term."""
         return 2 * self.num_frequencies + 1
 
-    def basis(self, prior: FunctionPrior) -> FourierBasis:
+    def basis(self, prior: FunctionPrior, beside: Basis | None = None) -> FourierBasis:
         """Return a basis on the intervals of the prior's inputs."""
         x = prior.x.detach().reshape(-1, prior.x.shape[-1])
         terms = matern_terms(prior.covariance, range(x.shape[-1]), prior.name)

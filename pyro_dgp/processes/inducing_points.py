@@ -16,8 +16,8 @@ from pyro_dgp.processes.basis import SMALLEST_VARIANCE, Basis
 from pyro_dgp.processes.basis_family import BasisFamily
 from pyro_dgp.processes.conditional_moments import conditional_moments
 from pyro_dgp.processes.families import saved
-from pyro_dgp.processes.initial_points import initial_points_of_groups
-from pyro_dgp.processes.whitened_gaussian import WhitenedGaussian
+from pyro_dgp.processes.initial_points import initial_points_of_groups, points_beside
+from pyro_dgp.processes.whitened_gaussian import Gaussian, IndependentGaussians
 
 
 class InducingPointBasis(Basis):
@@ -37,7 +37,7 @@ class InducingPointBasis(Basis):
         self.groups, self.size = Size(inducing_points.shape[:groups]), inducing_points.shape[-2]
         self.inducing_points = PyroParam(inducing_points.clone(), event_dim=inducing_points.dim())
 
-    def _points(self, prior: FunctionPrior) -> Tensor:
+    def points(self, prior: FunctionPrior) -> Tensor:
         """Return the inducing points with an axis for the outputs, ``(*groups, E, M, D)``."""
         z = self.of_groups("inducing_points")
         if z.shape[-1] != prior.x.shape[-1]:
@@ -49,24 +49,26 @@ class InducingPointBasis(Basis):
 
     def root(self, prior: FunctionPrior) -> Tensor:
         """Return the Cholesky factor of ``K_zz``."""
-        return linalg.cholesky(prior.covariance.matrix(self._points(prior)), prior.jitter, prior.name)
+        return linalg.cholesky(prior.covariance.matrix(self.points(prior)), prior.jitter, prior.name)
 
     def columns(self, prior: FunctionPrior) -> Tensor:
         """See :class:`~pyro_dgp.processes.basis.Basis`."""
-        z = self._points(prior)
+        z = self.points(prior)
         factor = linalg.cholesky(prior.covariance.matrix(z), prior.jitter, prior.name)
         return linalg.solve_columns(factor, prior.covariance.matrix(z, prior.x.unsqueeze(-3)))
 
-    def known_values(self, prior: FunctionPrior, q: WhitenedGaussian, num_draws: int) -> KnownValues:
+    def known_values(self, prior: FunctionPrior, q: Gaussian, num_draws: int) -> KnownValues:
         """Draw v from q(v)."""
-        return KnownValues(self._points(prior), self.root(prior), q.draw(num_draws))
+        return KnownValues(self.points(prior), self.root(prior), q.draw(num_draws))
 
-    def moments(self, prior: FunctionPrior, q: WhitenedGaussian) -> tuple[Tensor, Tensor]:
+    def moments(self, prior: FunctionPrior, q: Gaussian) -> tuple[Tensor, Tensor]:
         """Return both moments; batch and particle axes are folded into the columns of one product.
 
         Where hyperparameters are batched, or groups have points of their own, nothing is folded.
         """
-        z = self._points(prior)
+        if isinstance(q, IndependentGaussians):
+            return super().moments(prior, q)
+        z = self.points(prior)
         k_zz = prior.covariance.matrix(z)
         folded = k_zz.dim() == 3 and q.mean.dim() == 2
         x = prior.x.reshape(1, -1, prior.x.shape[-1]) if folded else prior.x.unsqueeze(-3)
@@ -117,9 +119,12 @@ class InducingPoints(BasisFamily):
             raise ValueError(f"num_inducing must be at least 1, got {self.num_inducing}")
         self.require_sound()
 
-    def basis(self, prior: FunctionPrior) -> InducingPointBasis:
-        """Return a basis at k-means centres of the prior's inputs. Each group has centres of its own."""
-        points = initial_points_of_groups(prior.x.detach(), self.num_inducing, prior.name)
+    def basis(self, prior: FunctionPrior, beside: Basis | None = None) -> InducingPointBasis:
+        """Return a basis at k-means centres of the prior's inputs, or where another basis leaves most variance. Groups have points of their own."""
+        if beside is None:
+            points = initial_points_of_groups(prior.x.detach(), self.num_inducing, prior.name)
+        else:
+            points = points_beside(beside, prior, self.num_inducing)
         if self.per_output:
             points = points.unsqueeze(-3).repeat_interleave(prior.num_outputs, -3)
         return InducingPointBasis(points, len(prior.batch_shape))

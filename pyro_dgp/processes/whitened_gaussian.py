@@ -85,6 +85,42 @@ class WhitenedGaussian:
         return b.mT @ b
 
 
+@dataclass(frozen=True)
+class IndependentGaussians:
+    """Gaussian over coefficients that come in independent parts, one behind another, each a :class:`WhitenedGaussian`.
+
+    :ivar parts: the parts.
+    """
+
+    parts: tuple[WhitenedGaussian, ...]
+
+    @property
+    def mean(self) -> Tensor:
+        """The means ``(*groups, D_out, M)``."""
+        return torch.cat([part.mean for part in self.parts], -1)
+
+    def regularizer(self) -> Tensor:
+        """Return the sum of the parts' KL."""
+        return torch.stack([part.regularizer() for part in self.parts]).sum(0)
+
+    def draw(self, count: int) -> Tensor:
+        """Draw v, ``(count, *groups, D_out, M)``."""
+        return torch.cat([part.draw(count) for part in self.parts], -1)
+
+    def spread(self, columns: Tensor) -> Tensor:
+        """Return ``a' S_d b`` for all pairs of whitened columns, ``(..., D_out, n, n)``."""
+        pairs = zip(self.parts, self.split(columns), strict=True)
+        return torch.stack([part.spread(own) for part, own in pairs]).sum(0)
+
+    def split(self, columns: Tensor) -> tuple[Tensor, ...]:
+        """Return the columns of each part."""
+        return columns.split([part.mean.shape[-1] for part in self.parts], -2)
+
+
+#: Values of a q(v), of one part or several.
+Gaussian = WhitenedGaussian | IndependentGaussians
+
+
 def _total(values: Tensor, groups: int) -> Tensor:
     """Return the sum over all axes behind those of the groups."""
     return values.flatten(groups).sum(-1) if groups else values.sum()

@@ -16,6 +16,7 @@ from pyro_dgp.processes import (
     FourierFeatures,
     FunctionMarginal,
     InducingPoints,
+    Orthogonal,
     ProcessFamily,
 )
 from pyro_dgp.processes.column_moments import column_moments
@@ -78,6 +79,7 @@ def test_every_family_of_the_package_is_tested_here():
     assert classes - {ProcessFamily, BasisFamily} == {type(family) for family in FORMS} | {
         AmortizedInducingPoints,  # test_amortized.py
         FourierFeatures,  # test_fourier_features.py
+        Orthogonal,  # test_orthogonal.py
     }
 
 
