@@ -40,6 +40,7 @@ from pyro_dgp.kernels import (
     Radial,
     RationalQuadratic,
     Scaled,
+    Spherical,
     Stationary,
     Sum,
     White,
@@ -99,6 +100,7 @@ from pyro_dgp.processes import (
     Orthogonal,
     Process,
     ProcessFamily,
+    SphericalHarmonics,
 )
 from pyro_dgp.propagation import MonteCarlo, Propagation, SigmaPoints, WithMean
 from pyro_dgp.training.compiled_objective import CompiledObjective
@@ -212,6 +214,8 @@ __all__ = [
     "Scaled",
     "Settings",
     "SigmaPoints",
+    "Spherical",
+    "SphericalHarmonics",
     "Standardized",
     "Standardizer",
     "Stationary",

@@ -12,6 +12,7 @@ from pyro_dgp.processes.inducing_points import InducingPointBasis, InducingPoint
 from pyro_dgp.processes.inference_functions import AffineMaps, AmortizationRecipe, InferenceFunctions, OneNetwork, Sizes
 from pyro_dgp.processes.marginal import FunctionMarginal
 from pyro_dgp.processes.orthogonal import Orthogonal, OrthogonalBasis
+from pyro_dgp.processes.spherical_harmonics import HarmonicBasis, SphericalHarmonics
 from pyro_dgp.processes.whitened import WhitenedProcess
 from pyro_dgp.processes.whitened_gaussian import WhitenedGaussian
 
@@ -28,6 +29,7 @@ __all__ = [
     "FourierFeatures",
     "FunctionMarginal",
     "GaussianCoefficients",
+    "HarmonicBasis",
     "InducingPointBasis",
     "InducingPoints",
     "InferenceFunctions",
@@ -38,6 +40,7 @@ __all__ = [
     "Process",
     "ProcessFamily",
     "Sizes",
+    "SphericalHarmonics",
     "WhitenedGaussian",
     "WhitenedProcess",
 ]

@@ -18,6 +18,7 @@ from pyro_dgp.processes import (
     InducingPoints,
     Orthogonal,
     ProcessFamily,
+    SphericalHarmonics,
 )
 from pyro_dgp.processes.column_moments import column_moments
 from pyro_dgp.processes.conditional_moments import conditional_moments
@@ -80,6 +81,7 @@ def test_every_family_of_the_package_is_tested_here():
         AmortizedInducingPoints,  # test_amortized.py
         FourierFeatures,  # test_fourier_features.py
         Orthogonal,  # test_orthogonal.py
+        SphericalHarmonics,  # test_spherical_harmonics.py
     }
 
 
