@@ -87,6 +87,7 @@ from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.prediction.rescaled import RescaledPrediction
 from pyro_dgp.prediction.scores import coverage, pit, scores
 from pyro_dgp.processes import (
+    ActivationFeatures,
     AffineMaps,
     AmortizationRecipe,
     AmortizedInducingPoints,
@@ -100,6 +101,7 @@ from pyro_dgp.processes import (
     Orthogonal,
     Process,
     ProcessFamily,
+    PublishedActivationFeatures,
     SphericalHarmonics,
 )
 from pyro_dgp.propagation import MonteCarlo, Propagation, SigmaPoints, WithMean
@@ -127,6 +129,7 @@ __all__ = [
     "NOISE_FLOOR",
     "PRESETS",
     "RBF",
+    "ActivationFeatures",
     "ActiveDims",
     "AffineMaps",
     "AmortizationRecipe",
@@ -207,6 +210,7 @@ __all__ = [
     "Product",
     "Projection",
     "Propagation",
+    "PublishedActivationFeatures",
     "Radial",
     "RationalQuadratic",
     "RescaledPrediction",

@@ -45,6 +45,7 @@ WITH_EXAMPLE = {
     ],
     "models": ["DeepGP", "DeepKernel", "FeatureExtractor", "Standardizer", "with_priors"],
     "processes": [
+        "ActivationFeatures",
         "AffineMaps",
         "AmortizationRecipe",
         "AmortizedInducingPoints",
@@ -89,6 +90,7 @@ WITH_EXAMPLE = {
 # An example of the first needs another library; three are bases, and the others are returned by functions that have an example.
 WITHOUT_EXAMPLE = {
     "BasisFamily",
+    "PublishedActivationFeatures",
     "FromGPyTorch",
     "GaussHermite",
     "Likelihood",

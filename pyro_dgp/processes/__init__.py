@@ -1,5 +1,6 @@
 """Variational processes q(f), interchangeable at each GP of a model."""
 
+from pyro_dgp.processes.activations import ActivationBasis, ActivationFeatures, PublishedActivationFeatures
 from pyro_dgp.processes.amortized import AmortizedInducingPoints, AmortizedProcess
 from pyro_dgp.processes.base import KnownValues, Process
 from pyro_dgp.processes.basis import Basis
@@ -17,6 +18,8 @@ from pyro_dgp.processes.whitened import WhitenedProcess
 from pyro_dgp.processes.whitened_gaussian import WhitenedGaussian
 
 __all__ = [
+    "ActivationBasis",
+    "ActivationFeatures",
     "AffineMaps",
     "AmortizationRecipe",
     "AmortizedInducingPoints",
@@ -39,6 +42,7 @@ __all__ = [
     "OrthogonalBasis",
     "Process",
     "ProcessFamily",
+    "PublishedActivationFeatures",
     "Sizes",
     "SphericalHarmonics",
     "WhitenedGaussian",

@@ -10,6 +10,7 @@ from pyro_dgp.internal import blocks, linalg
 from pyro_dgp.internal.blocks import column_blocks
 from pyro_dgp.internal.recording import reports
 from pyro_dgp.processes import (
+    ActivationFeatures,
     AmortizedInducingPoints,
     BasisFamily,
     ConditionedProcess,
@@ -18,6 +19,7 @@ from pyro_dgp.processes import (
     InducingPoints,
     Orthogonal,
     ProcessFamily,
+    PublishedActivationFeatures,
     SphericalHarmonics,
 )
 from pyro_dgp.processes.column_moments import column_moments
@@ -79,6 +81,8 @@ def test_every_family_of_the_package_is_tested_here():
     classes = {c for c in vars(processes).values() if inspect.isclass(c) and issubclass(c, ProcessFamily)}
     assert classes - {ProcessFamily, BasisFamily} == {type(family) for family in FORMS} | {
         AmortizedInducingPoints,  # test_amortized.py
+        ActivationFeatures,  # test_activations.py
+        PublishedActivationFeatures,
         FourierFeatures,  # test_fourier_features.py
         Orthogonal,  # test_orthogonal.py
         SphericalHarmonics,  # test_spherical_harmonics.py
