@@ -47,7 +47,7 @@ def pair(request):
             process.q.scale = 0.4 * torch.randn(process.q.scale.shape).tril()
             strategy = layer.variational_strategy
             q = strategy._variational_distribution
-            strategy.basis.inducing_points.copy_(process.basis.inducing_points)
+            strategy.inducing_points.copy_(process.basis.inducing_points)
             q.variational_mean.copy_(process.q.mean.reshape(q.variational_mean.shape))
             q.chol_variational_covar.copy_(process.q.scale.reshape(q.chol_variational_covar.shape))
             base = layer.covar_module.base_kernel
@@ -168,7 +168,7 @@ def test_deep_sigma_point_process(layers, per_output):
             process.q.scale = 0.1 + torch.rand(process.q.scale.shape)
             strategy = layer.variational_strategy
             q = strategy._variational_distribution
-            strategy.basis.inducing_points.copy_(process.basis.inducing_points)
+            strategy.inducing_points.copy_(process.basis.inducing_points)
             q.variational_mean.copy_(process.q.mean.reshape(q.variational_mean.shape))
             q._variational_stddev.copy_(process.q.scale.reshape(q._variational_stddev.shape))
             base = layer.covar_module.base_kernel
