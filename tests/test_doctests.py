@@ -38,21 +38,27 @@ WITH_EXAMPLE = {
         "Radial",
         "RationalQuadratic",
         "Scaled",
+        "Spherical",
         "Stationary",
         "Sum",
         "White",
     ],
     "models": ["DeepGP", "DeepKernel", "FeatureExtractor", "Standardizer", "with_priors"],
     "processes": [
+        "ActivationFeatures",
         "AffineMaps",
         "AmortizationRecipe",
         "AmortizedInducingPoints",
+        "Basis",
         "ConditionedProcess",
+        "FourierFeatures",
         "InducingPoints",
         "InferenceFunctions",
         "OneNetwork",
+        "Orthogonal",
         "Process",
         "ProcessFamily",
+        "SphericalHarmonics",
     ],
     "propagation": ["MonteCarlo", "Propagation", "SigmaPoints", "WithMean"],
     "guides": ["Variational"],
@@ -82,7 +88,16 @@ WITH_EXAMPLE = {
     ],
 }
 # An example of the first needs another library; three are bases, and the others are returned by functions that have an example.
-WITHOUT_EXAMPLE = {"FromGPyTorch", "GaussHermite", "Likelihood", "Observation", "RescaledPrediction", "ValidatedFit"}
+WITHOUT_EXAMPLE = {
+    "BasisFamily",
+    "PublishedActivationFeatures",
+    "FromGPyTorch",
+    "GaussHermite",
+    "Likelihood",
+    "Observation",
+    "RescaledPrediction",
+    "ValidatedFit",
+}
 
 
 def documented(module):

@@ -26,7 +26,7 @@ def functions_of(draws: int) -> FunctionDraws:
     guide = Variational(DeepGP(x, layers=2, width=WIDTH), InducingPoints(INDUCING), MonteCarlo(1))
     guide.initialize(x, torch.zeros(300))
     for process in guide.processes.children():
-        process.whitened_mean.data.normal_()
+        process.q.mean.data.normal_()
     return draw_functions(guide, draws, seed=0)
 
 

@@ -14,7 +14,7 @@ import torch
 from pyro.poutine.trace_struct import Trace
 from torch import Tensor, nn
 
-from pyro_dgp.functions.posterior_path import Functions, PosteriorPath, hidden_functions
+from pyro_dgp.functions.posterior_path import Functions, hidden_functions, posterior_functions
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.row_dependence import row_dependence
 from pyro_dgp.guides.variational import Variational
@@ -28,7 +28,7 @@ from pyro_dgp.mcmc.sghmc import InducingDraws
 from pyro_dgp.mcmc.whitening import without_whitening
 from pyro_dgp.prediction.thinning import equally_spaced
 from pyro_dgp.processes import FunctionMarginal, Process
-from pyro_dgp.processes.base import KnownValues
+from pyro_dgp.processes.base import KnownCoefficients, KnownValues
 from pyro_dgp.processes.whitened import WhitenedProcess
 from pyro_dgp.propagation import MonteCarlo, Propagation, WithMean
 
@@ -91,7 +91,7 @@ class Fit(ABC):
 
         :param memory: values that the layers share.
         """
-        return PosteriorPath(
+        return posterior_functions(
             prior, setting.processes[key], num_draws=setting.num_draws, num_frequencies=num_frequencies
         )
 
@@ -222,7 +222,9 @@ class _Moved(Process):
         marginal: FunctionMarginal = process(prior, at, deviations)
         return marginal
 
-    def known_values(self, prior: FunctionPrior, num_draws: int, deviations: Tensor | None = None) -> KnownValues:
+    def known_values(
+        self, prior: FunctionPrior, num_draws: int, deviations: Tensor | None = None
+    ) -> KnownValues | KnownCoefficients:
         process, own = self._held
         return process.known_values(prior, num_draws, own)
 
@@ -233,7 +235,7 @@ def _moved(processes: Mapping[str, Process], deviations: Tensor | None) -> dict[
         return dict(processes)
     return {
         key: _Moved(process, deviations.detach())
-        if isinstance(process, WhitenedProcess) and process.num_deviations
+        if isinstance(process, WhitenedProcess) and process.q.num_deviations
         else process
         for key, process in processes.items()
     }

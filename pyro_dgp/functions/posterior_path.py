@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any
 
@@ -10,10 +12,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from pyro_dgp.functions.joint_path import JointPath
 from pyro_dgp.functions.paths import PathRequest
 from pyro_dgp.functions.prior_paths import draw_path
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.kernels import Covariance
 from pyro_dgp.processes import Process
+from pyro_dgp.processes.base import KnownCoefficients, KnownValues
 from pyro_dgp.propagation import MonteCarlo, Propagation, SigmaPoints, WithMean
 
 
@@ -38,13 +43,12 @@ class PosteriorPath(Functions):
     observations, and jitter. All moments of second order are those of q(f), jitter included.
 
     :param prior: the prior at any inputs, for its kernel and mean.
-    :param process: q(f).
+    :param known: the draws of u.
     :param num_draws: K.
     :param num_frequencies: number of random features of g.
     """
 
-    def __init__(self, prior: FunctionPrior, process: Process, *, num_draws: int, num_frequencies: int) -> None:
-        known = process.known_values(prior, num_draws)
+    def __init__(self, prior: FunctionPrior, known: KnownValues, *, num_draws: int, num_frequencies: int) -> None:
         self.x = known.x
         self._require_columns(prior)
         one = prior.x.reshape(-1, prior.x.shape[-1])[None, :1]
@@ -81,6 +85,61 @@ class PosteriorPath(Functions):
         if cross.shape[1] == 1:
             return (cross.squeeze(1) @ self.weights.mT).mT
         return (cross @ self.weights.unsqueeze(-1)).squeeze(-1)
+
+
+@dataclass(frozen=True)
+class _ResidualCovariance(Covariance):
+    """Covariance function ``k(x, z) - a(x)' a(z)`` of what a basis leaves of the prior, at inputs that all draws and outputs share."""
+
+    prior: FunctionPrior
+    columns: Callable[[FunctionPrior], Tensor]
+
+    def matrix(self, x: Tensor, z: Tensor | None = None) -> Tensor:
+        a = self._at(x)
+        b = a if z is None else self._at(z)
+        return self.prior.covariance.matrix(x, z) - a.mT @ b
+
+    def diagonal(self, x: Tensor) -> Tensor:
+        return self.prior.covariance.diagonal(x) - self._at(x).square().sum(-2)
+
+    def _at(self, x: Tensor) -> Tensor:
+        """Return the columns at inputs with an axis for the outputs, ``(..., E, N, D)``: output e has the columns of its own inputs."""
+        outputs = x.shape[-3]
+        parts = [self.columns(self.prior.at(x[..., e, :, :])) for e in range(outputs)]
+        return torch.cat([part[..., min(e, part.shape[-3] - 1), None, :, :] for e, part in enumerate(parts)], -3)
+
+
+class BasisPath(Functions):
+    """K functions of one Gaussian process, ``f(x) = m(x) + a(x)' v + r(x)``, with draws v of the coefficients of a basis.
+
+    r is what the basis leaves of the prior. It is drawn jointly at all points that are asked for, which are kept.
+
+    :param prior: the prior at any inputs, for its kernel and mean.
+    :param known: the draws of v.
+    """
+
+    def __init__(self, prior: FunctionPrior, known: KnownCoefficients) -> None:
+        self.known = known
+        draws = len(known.white)
+        self.numbers = draws * known.white.shape[-1]
+        one = prior.x.reshape(-1, prior.x.shape[-1])[None, :1]
+        request = PathRequest(prior.name, one, draws, prior.num_outputs, prior.num_outputs, 0)
+        self.rest = JointPath(_ResidualCovariance(prior, known.columns), request)
+
+    def __call__(self, prior: FunctionPrior) -> Float[Tensor, "k n o"]:
+        """Return the values at the prior's inputs."""
+        x = prior.x if prior.x.dim() == 3 else prior.x.unsqueeze(0)
+        columns = self.known.columns(prior.at(x))
+        values = (self.known.white.unsqueeze(-2) @ columns).squeeze(-2) + self.rest(x.unsqueeze(-3))
+        return prior.mean + values.mT
+
+
+def posterior_functions(prior: FunctionPrior, process: Process, *, num_draws: int, num_frequencies: int) -> Functions:
+    """Draw K functions of q(f): from values at known points, or from the coefficients of a basis."""
+    known = process.known_values(prior, num_draws)
+    if isinstance(known, KnownCoefficients):
+        return BasisPath(prior, known)
+    return PosteriorPath(prior, known, num_draws=num_draws, num_frequencies=num_frequencies)
 
 
 def _solve(factor: Float[Tensor, "e m m"], values: Float[Tensor, "k o m"], upper: bool) -> Float[Tensor, "k o m"]:
@@ -132,7 +191,7 @@ def hidden_functions(
 def _samples(
     propagation: MonteCarlo, key: str, process: Process, prior: FunctionPrior, *, memory: dict[str, Any], **numbers: int
 ) -> Functions:
-    return PosteriorPath(prior, process, **numbers)
+    return posterior_functions(prior, process, **numbers)
 
 
 @hidden_functions.register

@@ -150,12 +150,12 @@ class _RectifierPath(Path):
 
     def __init__(self, covariance: ArcCosineCovariance, request: PathRequest) -> None:
         self.covariance = covariance
-        inputs, features = covariance.extend(request.like).shape[-1], request.num_frequencies
+        inputs, features = covariance.lift(request.like).shape[-1], request.num_frequencies
         self.directions = _normal(request, request.num_kernels, inputs, features)
         scale = (2 * covariance.variance / features).sqrt().unsqueeze(-1)
         self.weights = _normal(request, request.num_outputs, features) * scale
 
     def __call__(self, x: Tensor) -> Tensor:
-        inner = self.covariance.extend(x) @ self.directions
+        inner = self.covariance.lift(x) @ self.directions
         step = (inner > 0).to(inner)
         return weighted(step * inner**self.covariance.order, self.weights)

@@ -174,7 +174,7 @@ class PassHandler(SiteHandler, AutoMessenger):
 
     def _marginal(self, key: str, prior: FunctionPrior, carried: bool, msg: Message) -> FunctionMarginal:
         process, reference = self._process(key), self._reference(key, prior, carried)
-        moving = isinstance(process, WhitenedProcess) and process.num_deviations
+        moving = isinstance(process, WhitenedProcess) and process.q.num_deviations
         deviations = (self._latent_guides.deviations(self.trace),) if moving else ()
         numbers = {len(process.groups) + axis: taken for axis, taken in taken_groups(msg, self.trace).items()}
         with process.taking(numbers):

@@ -7,7 +7,7 @@
 | function site | ``h``, ``y_f`` | the values of one GP where they are sampled |
 | whitened site | ``h_whitened``, ``y_f_whitened`` | the same values in whitened coordinates |
 | inducing site | ``h_inducing_whitened`` | whitened inducing variables of one GP |
-| process parameter | ``processes.y/f.whitened_mean`` | a parameter of one process in the state of a guide |
+| process parameter | ``processes.y/f.q.mean`` | a parameter of one process in the state of a guide |
 
 >>> key = process_key("y", "f")
 >>> key, site_of(key), is_inside_observation(key), is_inside_observation("h")
@@ -18,8 +18,8 @@
 ('h_whitened', 'h_inducing_whitened', 'h')
 >>> is_whitened("h_inducing_whitened"), is_inducing("h_inducing_whitened"), is_inducing("h_whitened")
 (True, True, False)
->>> process_parameter("processes.y/f.whitened_mean_unconstrained"), process_parameter("propagation.nodes")
-(('y/f', 'whitened_mean'), None)
+>>> process_parameter("processes.y/f.q.mean_unconstrained"), process_parameter("propagation.nodes")
+(('y/f', 'q.mean'), None)
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from pyro_dgp.kernels.rbf import RBF
 from pyro_dgp.kernels.stationary import Stationary
 from pyro_dgp.kernels.white import White
 from pyro_dgp.kernels.wrapping import ActiveDims
+from pyro_dgp.kernels.zonal import Spherical, ZonalCovariance
 
 __all__ = [
     "RBF",
@@ -33,7 +34,9 @@ __all__ = [
     "Radial",
     "RationalQuadratic",
     "Scaled",
+    "Spherical",
     "Stationary",
     "Sum",
     "White",
+    "ZonalCovariance",
 ]

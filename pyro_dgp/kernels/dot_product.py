@@ -13,6 +13,7 @@ from torch import Tensor
 from pyro_dgp.kernels.base import Kernel
 from pyro_dgp.kernels.covariance import Covariance
 from pyro_dgp.kernels.hyperparameters import per_dimension, per_output, positive, require_dimensions
+from pyro_dgp.kernels.zonal import ZonalCovariance
 
 
 @dataclass(frozen=True)
@@ -92,28 +93,27 @@ def angular(cosine: Tensor, order: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class ArcCosineCovariance(Covariance):
+class ArcCosineCovariance(ZonalCovariance):
     """Covariance function ``variance / pi * |x|^n |z|^n J_n(angle)`` with weighted norms that include the bias."""
 
     variance: Tensor
-    scale: Tensor
-    bias: Tensor
     order: int
 
-    def extend(self, x: Tensor) -> Tensor:
-        """Return the weighted inputs with the root of the bias behind them, ``(..., E, N, D + 1)``."""
-        require_dimensions(x, self.scale)
-        x = x * self.scale
-        bias = self.bias.sqrt()[..., None, None]
-        shape = torch.broadcast_shapes(x.shape[:-1], (*bias.shape[:-2], x.shape[-2]))
-        return torch.cat([x.expand(*shape, x.shape[-1]), bias.expand(*shape, 1)], -1)
+    @property
+    def degree(self) -> int:
+        """The order n."""
+        return self.order
+
+    def shape(self, cosine: Float[Tensor, q]) -> Float[Tensor, "*r e q"]:  # noqa: F821
+        """Return ``variance / pi * J_n``."""
+        return self.variance.unsqueeze(-1) / math.pi * angular(cosine, self.order)
 
     def matrix(
         self, x: Float[Tensor, "*b e n d"], z: Float[Tensor, "*c o m d"] | None = None
     ) -> Float[Tensor, "*r p n k"]:
         """See :class:`Covariance`."""
-        x = self.extend(x)
-        other = x if z is None else self.extend(z)
+        x = self.lift(x)
+        other = x if z is None else self.lift(z)
         x_norm, z_norm = x.norm(dim=-1, keepdim=True), other.norm(dim=-1, keepdim=True)
         cosine = ((x / x_norm) @ (other / z_norm).mT).clamp(-1.0, 1.0)
         if z is None:
@@ -124,7 +124,7 @@ class ArcCosineCovariance(Covariance):
 
     def diagonal(self, x: Float[Tensor, "*b e n d"]) -> Float[Tensor, "*r p n"]:
         """``variance * |x|^2n J_n(0) / pi``, with J_n(0) / pi = 1, 1, 3."""
-        squared = self.extend(x).square().sum(-1)
+        squared = self.lift(x).square().sum(-1)
         return self.variance[..., None] * squared**self.order * (3.0 if self.order == 2 else 1.0)
 
 
@@ -163,4 +163,4 @@ class ArcCosine(Kernel):
         """Read ``variance``, ``weight_variance`` and ``bias_variance``."""
         scale = per_dimension(self.weight_variance, self.outputs, self.ard).sqrt()
         bias = per_output(self.bias_variance, self.outputs)
-        return ArcCosineCovariance(per_output(self.variance, self.outputs), scale, bias, self.order)
+        return ArcCosineCovariance(scale, bias, per_output(self.variance, self.outputs), self.order)

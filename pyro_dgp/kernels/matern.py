@@ -52,7 +52,7 @@ class Matern12(Stationary):
     0.368
     """
 
-    correlation = Radial(matern12, matern12_slope, _InverseGamma(1))
+    correlation = Radial(matern12, matern12_slope, _InverseGamma(1), smoothness=0.5)
 
 
 def matern32(squared: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ class Matern32(Stationary):
     0.483
     """
 
-    correlation = Radial(matern32, matern32_slope, _InverseGamma(3))
+    correlation = Radial(matern32, matern32_slope, _InverseGamma(3), smoothness=1.5)
 
 
 def matern52(squared: Tensor) -> Tensor:
@@ -104,4 +104,4 @@ class Matern52(Stationary):
     0.524
     """
 
-    correlation = Radial(matern52, matern52_slope, _InverseGamma(5))
+    correlation = Radial(matern52, matern52_slope, _InverseGamma(5), smoothness=2.5)

@@ -8,7 +8,7 @@ formulas.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import torch
@@ -76,6 +76,8 @@ class Radial:
         into the memory of the squared distance.
     :param precisions: draws of the scale mixture, from which functions are drawn. Without it, functions are drawn jointly
         at all points that are asked for, which serves few points.
+    :param smoothness: nu, for a Matern correlation ``(sqrt(2 nu) r)^nu K_nu(sqrt(2 nu) r) 2^(1 - nu) / Gamma(nu)``; features that are made for
+        Matern kernels know them by it.
 
     >>> import torch
     >>> from pyro_dgp import Radial
@@ -90,6 +92,8 @@ class Radial:
     plain: Formula
     formula: SlopeFormula
     precisions: Precisions | None = None
+    _: KW_ONLY
+    smoothness: float | None = None
 
     def __call__(self, x: Tensor, z: Tensor | None, variance: Tensor) -> Tensor:
         """Return ``variance * c(|x_n - z_m|^2)``, within ``x`` or between ``x`` and ``z``; ``variance`` ``(..., 1, 1)``."""

@@ -6,7 +6,7 @@ from pyro_dgp.mcmc.elliptical import EllipticalSlice
 from pyro_dgp.mcmc.from_draws import PosteriorDraws
 from pyro_dgp.mcmc.initial_points import Ascent, PriorDraw
 from pyro_dgp.mcmc.nuts import WhitenedNUTS
-from pyro_dgp.mcmc.sparse import inducing_inputs
+from pyro_dgp.mcmc.sparse import bases_of, inducing_inputs
 from pyro_dgp.mcmc.surrogate_slice import SurrogateSlice
 from pyro_dgp.mcmc.surrogates import SurrogateScale
 from pyro_dgp.mcmc.whitening import WhitenedModel, Whitening, whitened
@@ -23,6 +23,7 @@ __all__ = [
     "WhitenedModel",
     "WhitenedNUTS",
     "Whitening",
+    "bases_of",
     "inducing_inputs",
     "run_chains",
     "whitened",

@@ -15,6 +15,7 @@ from torch import Tensor
 from pyro_dgp.guides.sites import is_random
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.internal.parameters import module_local_parameters, modules_of
+from pyro_dgp.mcmc.sparse import Inputs, tensors_of
 from pyro_dgp.mcmc.whitening import without_whitening
 
 
@@ -28,10 +29,11 @@ def identity(kernel: MCMCKernel, args: tuple[Any, ...], warmup_steps: int) -> st
         for i, module in enumerate(modules_of(model))
         for name, value in module.state_dict().items()
     }
-    inducing: dict[str, Tensor] = getattr(kernel.model, "inducing", {})
+    inducing: Inputs = getattr(kernel.model, "inducing", {})
+    held = [tensor for each in inducing.values() for tensor in tensors_of(each)]
     # Initial values are in a dictionary of the kernel.
-    given = [value for held in vars(kernel).values() if isinstance(held, dict) for value in held.values()]
-    values = (*args, *state.values(), *inducing.values(), *given)
+    given = [value for part in vars(kernel).values() if isinstance(part, dict) for value in part.values()]
+    values = (*args, *state.values(), *held, *given)
     tensors = [value.detach().cpu().numpy() for value in values if isinstance(value, Tensor)]
     kinds = [getattr(kind, "__qualname__", type(kind).__qualname__) for kind in (type(kernel), model)]
     others = [value for value in args if isinstance(value, int | float | str | None)]

@@ -15,17 +15,17 @@ from pyro_dgp.guides.sites import require_as_written
 from pyro_dgp.internal.parameters import evaluating, module_local_parameters, modules_of
 from pyro_dgp.internal.site_names import function_site, inducing_site, is_inducing, process_key, whitened_site
 from pyro_dgp.likelihoods import Observation
-from pyro_dgp.mcmc.sparse import Inputs, at_inducing_inputs, sparse_values
+from pyro_dgp.mcmc.sparse import Inputs, sparse_process, sparse_values
 from pyro_dgp.mcmc.whitening import WhitenedModel, without_whitening
 from pyro_dgp.prediction.thinning import equally_spaced
-from pyro_dgp.processes import ConditionedProcess
+from pyro_dgp.processes import Basis, ConditionedProcess, Process
 
 #: Values by site.
 Draw = Mapping[str, Tensor]
 
 
 #: The draws that are used, and for each the conditioned process of every Gaussian process, by process key.
-Conditions = tuple[list[Draw], list[dict[str, ConditionedProcess]]]
+Conditions = tuple[list[Draw], list[dict[str, Process]]]
 
 #: Most numbers that the conditioned processes of a fit may have to be kept: 160 MB in double precision.
 MOST_KEPT = 20_000_000
@@ -54,7 +54,7 @@ def condition_on(
     total = len(next(iter(draws.values()))) if draws else 1
     chosen: list[Draw] = [{name: values[i] for name, values in draws.items()} for i in equally_spaced(total, num_draws)]
     scope = modules_of(model)
-    conditioned: list[dict[str, ConditionedProcess]] = []
+    conditioned: list[dict[str, Process]] = []
     with torch.no_grad(), module_local_parameters(*scope), evaluating(*scope):
         for draw in chosen:
             with _Condition(draw, inducing) as condition:
@@ -114,7 +114,7 @@ class _Condition(SiteHandler, Messenger):
     def __init__(self, draw: Draw, inducing: Inputs) -> None:
         super().__init__()
         self.draw, self.inducing = draw, inducing
-        self.processes: dict[str, ConditionedProcess] = {}
+        self.processes: dict[str, Process] = {}
 
     def at_observation(self, msg: Message, observation: Observation) -> None:
         """Condition each GP on its inducing variables, its values, or the targets: the first of these that there are."""
@@ -159,13 +159,12 @@ class _Condition(SiteHandler, Messenger):
         elif not msg["is_observed"]:
             raise ValueError(f"the draws hold no value for the latent site {name!r}: they have {list(self.draw)}")
 
-    def _sparse(self, name: str, prior: FunctionPrior, inputs: Tensor) -> ConditionedProcess:
+    def _sparse(self, name: str, prior: FunctionPrior, inputs: Tensor | Basis) -> Process:
         """The GP of the function site ``name``, conditioned on its inducing variables."""
         site = inducing_site(name)
         if site not in self.draw:
             raise ValueError(f"the draws do not hold {site!r}, the inducing variables: they have {list(self.draw)}")
-        known = at_inducing_inputs(prior, inputs)
-        return ConditionedProcess(known, known.unwhiten(self.draw[site]), None)
+        return sparse_process(prior, inputs, self.draw[site])
 
     def _function_values(self, name: str, prior: FunctionPrior) -> Tensor:
         """The values of the function site ``name`` in the draw, plain or whitened."""

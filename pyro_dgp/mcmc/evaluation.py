@@ -21,6 +21,7 @@ from pyro_dgp.likelihoods.observation import join
 from pyro_dgp.likelihoods.targets import check_target
 from pyro_dgp.mcmc.sparse import Inputs, sparse_moments, sparse_observation, sparse_values
 from pyro_dgp.mcmc.whitening import is_expanded
+from pyro_dgp.processes import Basis
 
 Factors = dict[str, Tensor]
 
@@ -76,7 +77,7 @@ class Evaluate(SiteHandler, Messenger):
         priors = (torch.as_tensor(self.log_priors[name]) for name in sites)
         return torch.stack([torch.stack(self.observed).sum(), *others, *priors])
 
-    def function_values(self, name: str, prior: FunctionPrior, inputs: Tensor | None) -> Tensor:
+    def function_values(self, name: str, prior: FunctionPrior, inputs: Tensor | Basis | None) -> Tensor:
         """The values of one GP, whose Cholesky factor is kept.
 
         :param name: the function site, ``h`` or ``y_f``.

@@ -30,13 +30,13 @@ from pyro_dgp.prediction.site_components import (
     require_reparameterised,
     sites_of,
 )
-from pyro_dgp.processes import ConditionedProcess, FunctionMarginal
+from pyro_dgp.processes import FunctionMarginal, Process
 
 
 class _Predict(SiteHandler, TraceMessenger):
     """Runs the model at test inputs, GPs by their conditioned processes and other latent sites by the draw, and keeps a trace."""
 
-    def __init__(self, processes: Mapping[str, ConditionedProcess], draw: Draw, local: set[str]) -> None:
+    def __init__(self, processes: Mapping[str, Process], draw: Draw, local: set[str]) -> None:
         super().__init__()
         self.processes, self.draw, self.local = processes, draw, local
 

@@ -21,6 +21,7 @@ from pyro_dgp.losses import ELBO
 from pyro_dgp.prediction.from_guide import answer_from_guide
 from pyro_dgp.prediction.request import Answer, Request, answer
 from pyro_dgp.prediction.thinning import equally_spaced
+from pyro_dgp.processes import WhitenedProcess
 from pyro_dgp.training.loop import batches, decay, training_rows
 
 #: e at the first step of the burn-in at least.
@@ -222,7 +223,9 @@ class _MovingWindow:
 def _sampled(guide: Variational) -> dict[str, nn.Parameter]:
     """The parameters that are sampled, the inducing variables, by name."""
     wrong = [
-        key for key, process in guide.processes.named_children() if getattr(process, "covariance", None) != "delta"
+        key
+        for key, process in guide.processes.named_children()
+        if not (isinstance(process, WhitenedProcess) and process.q.kind == "delta")
     ]
     if wrong:
         raise ValueError(
@@ -230,7 +233,7 @@ def _sampled(guide: Variational) -> dict[str, nn.Parameter]:
             'InducingPoints(M, covariance="delta")'
         )
     named = guide.named_parameters()
-    return {n: p for n, p in named if (owner := process_parameter(n)) is not None and owner[1] == "whitened_mean"}
+    return {n: p for n, p in named if (owner := process_parameter(n)) is not None and owner[1] == "q.mean"}
 
 
 @answer.register

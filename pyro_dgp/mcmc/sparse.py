@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -12,13 +12,14 @@ from pyro_dgp.guides.variational import Variational
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.likelihoods.conditional import RowObservation
 from pyro_dgp.likelihoods.moments import Moments
-from pyro_dgp.processes import InducingPoints
+from pyro_dgp.processes import BasisFamily, Coefficients, ConditionedProcess, InducingPoints, Process, WhitenedProcess
+from pyro_dgp.processes.basis import SMALLEST_VARIANCE, Basis
 from pyro_dgp.processes.conditional_moments import conditional_moments
-from pyro_dgp.processes.whitened import SMALLEST_VARIANCE, WhitenedGaussian
+from pyro_dgp.processes.whitened_gaussian import WhitenedGaussian
 from pyro_dgp.propagation import MonteCarlo
 
-#: Inducing inputs ``(M, D)`` by process key, ``h`` or ``y/f``.
-Inputs = Mapping[str, Tensor]
+#: Inducing inputs ``(M, D)``, or the basis whose coefficients are sampled, by process key, ``h`` or ``y/f``.
+Inputs = Mapping[str, Tensor | Basis]
 
 
 def inducing_inputs(model: Any, *args: Any, num_inducing: int, **kwargs: Any) -> dict[str, Tensor]:
@@ -27,31 +28,92 @@ def inducing_inputs(model: Any, *args: Any, num_inducing: int, **kwargs: Any) ->
     :param args: arguments of the model that it will be sampled with, ``inducing_inputs(model, x, y, num_inducing=20)``, with ``kwargs``.
     :returns: by the name of the site, ``h``, or of the observation and the GP in it, ``y/f``.
     """
-    guide = Variational(model, InducingPoints(num_inducing), MonteCarlo(1))
+    processes = _processes(model, InducingPoints(num_inducing), *args, **kwargs)
+    return {key: process.basis.inducing_points.detach().clone() for key, process in processes.items()}
+
+
+def bases_of(model: Any, family: BasisFamily, *args: Any, **kwargs: Any) -> dict[str, Basis]:
+    """Bases of every GP of a model, initialised as a guide does it, to be held fixed: ``whitened(model, bases_of(model, family, x, y))``.
+
+    >>> import torch
+    >>> from pyro_dgp import DeepGP, FourierFeatures, bases_of
+    >>> x = torch.linspace(0.0, 1.0, 9)[:, None]
+    >>> model = DeepGP(x, 1, kernel="matern32")
+    >>> {name: basis.size for name, basis in bases_of(model, FourierFeatures(5), x, x[:, 0]).items()}
+    {'y/f': 11}
+
+    :param family: a recipe for bases, such as ``FourierFeatures(20)``.
+    :param args: arguments of the model that it will be sampled with.
+    :returns: by the name of the site, ``h``, or of the observation and the GP in it, ``y/f``.
+    """
+    return {key: _held(process.basis) for key, process in _processes(model, family, *args, **kwargs).items()}
+
+
+def _processes(model: Any, family: BasisFamily, *args: Any, **kwargs: Any) -> dict[str, WhitenedProcess]:
+    guide = Variational(model, family, MonteCarlo(1))
     guide.initialize(*args, **kwargs)
     if guide.groups:
         raise ValueError(
             f"the model has one function for each of {tuple(guide.groups)} groups, and sparse sampling takes models of one function: sample "
             "without inducing inputs"
         )
-    return {key: process.inducing_points.detach().clone() for key, process in guide.processes.named_children()}
+    return {key: process for key, process in guide.processes.named_children() if isinstance(process, WhitenedProcess)}
 
 
-def at_inducing_inputs(prior: FunctionPrior, inputs: Tensor) -> FunctionPrior:
-    """The same GP at its inducing inputs."""
-    _check(prior, inputs)
-    return prior.at(inputs)
+def _held(basis: Basis) -> Basis:
+    """Return the basis with its parameters as fixed tensors."""
+    for module in basis.modules():
+        for name in list(getattr(module, "_pyro_params", {})):
+            value = getattr(module, name).detach().clone()
+            delattr(module, name)
+            module.register_buffer(name, value)
+    return basis
 
 
-def sparse_moments(prior: FunctionPrior, inputs: Tensor, white: Tensor) -> Moments:
-    """``p(f(x_n) | u)``, row by row, with ``u = m(Z) + L_z v`` and ``v`` ``(M, D_out)``: both ``(N, D_out)``."""
-    _check(prior, inputs)
-    z, x = inputs.unsqueeze(0), prior.x.unsqueeze(-3)
+class _KnownCoefficients(Coefficients):
+    """Coefficients whose values are known."""
+
+    kind = "delta"
+
+    def __init__(self, white: Tensor) -> None:
+        super().__init__(white.shape)
+        self.register_buffer("white", white)
+
+    def read(self, basis: Basis, prior: FunctionPrior, deviations: Tensor | None = None) -> WhitenedGaussian:
+        return WhitenedGaussian(cast(Tensor, self.white), None, "delta")
+
+
+def sparse_process(prior: FunctionPrior, inducing: Tensor | Basis, white: Tensor) -> Process:
+    """Return the GP given its inducing variables, or the coefficients of a basis, whitened: ``(M, D_out)``."""
+    if isinstance(inducing, Basis):
+        return WhitenedProcess(inducing, _KnownCoefficients(white.mT))
+    _check(prior, inducing)
+    known = prior.at(inducing)
+    return ConditionedProcess(known, known.unwhiten(white), None)
+
+
+def num_coefficients(inducing: Tensor | Basis) -> int:
+    """Return M."""
+    return inducing.size if isinstance(inducing, Basis) else len(inducing)
+
+
+def tensors_of(inducing: Tensor | Basis) -> list[Tensor]:
+    """Return the tensors that tell inducing inputs, or a basis, from others."""
+    return list(inducing.state_dict().values()) if isinstance(inducing, Basis) else [inducing]
+
+
+def sparse_moments(prior: FunctionPrior, inducing: Tensor | Basis, white: Tensor) -> Moments:
+    """``p(f(x_n) | u)``, row by row, with ``u = m(Z) + L_z v`` or any basis, and ``v`` ``(M, D_out)``: both ``(N, D_out)``."""
+    q = WhitenedGaussian(white.mT, None, "delta")
+    if isinstance(inducing, Basis):
+        loc, variance = inducing.moments(prior, q)
+        mean = prior.mean + loc
+        return Moments(mean, variance.expand(mean.shape))
+    _check(prior, inducing)
+    z, x = inducing.unsqueeze(0), prior.x.unsqueeze(-3)
     covariance = prior.covariance
     k_zx = [covariance.matrix(z, x)]
-    loc, change = conditional_moments(
-        covariance.matrix(z), k_zx, WhitenedGaussian(white.mT, None), prior.jitter, prior.name
-    )
+    loc, change = conditional_moments(covariance.matrix(z), k_zx, q, prior.jitter, prior.name)
     variance = (covariance.diagonal(x) + change).clamp_min(SMALLEST_VARIANCE).mT
     mean = prior.mean + loc.mT
     return Moments(mean, variance.expand(mean.shape))
@@ -64,9 +126,9 @@ def _check(prior: FunctionPrior, inputs: Tensor) -> None:
         )
 
 
-def sparse_values(prior: FunctionPrior, inputs: Tensor, white: Tensor, noise: Tensor) -> Tensor:
+def sparse_values(prior: FunctionPrior, inducing: Tensor | Basis, white: Tensor, noise: Tensor) -> Tensor:
     """Function values ``mean + sd * noise`` of rows that are independent given the inducing variables; noise is standard normal."""
-    mean, variance = sparse_moments(prior, inputs, white)
+    mean, variance = sparse_moments(prior, inducing, white)
     return mean + variance.sqrt() * noise
 
 

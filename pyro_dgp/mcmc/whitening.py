@@ -22,7 +22,8 @@ from pyro_dgp.internal.site_names import function_site, inducing_site, process_k
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.likelihoods.observation import join
 from pyro_dgp.likelihoods.targets import check_target
-from pyro_dgp.mcmc.sparse import Inputs, sparse_moments, sparse_observation, sparse_values
+from pyro_dgp.mcmc.sparse import Inputs, num_coefficients, sparse_moments, sparse_observation, sparse_values
+from pyro_dgp.processes import Basis
 
 logger = logging.getLogger("pyro_dgp")
 
@@ -35,13 +36,13 @@ def standard_normal(prior: FunctionPrior, rows: int) -> dist.Independent:
     return dist.Normal(prior.x.new_zeros((*prior.batch_shape, rows, prior.num_outputs)), 1.0).to_event(2)
 
 
-def draw_inducing(name: str, prior: FunctionPrior, inputs: Tensor) -> Tensor:
+def draw_inducing(name: str, prior: FunctionPrior, inputs: Tensor | Basis) -> Tensor:
     """Sample the whitened inducing variables ``(M, D_out)`` of the function site ``name``."""
-    white: Tensor = sample(inducing_site(name), standard_normal(prior, len(inputs)))
+    white: Tensor = sample(inducing_site(name), standard_normal(prior, num_coefficients(inputs)))
     return white
 
 
-def draw_sparse(name: str, prior: FunctionPrior, inputs: Tensor) -> Tensor:
+def draw_sparse(name: str, prior: FunctionPrior, inputs: Tensor | Basis) -> Tensor:
     """Sample the whitened inducing variables of the function site ``name`` and the whitened rest, and return the function values."""
     white = draw_inducing(name, prior, inputs)
     rest = sample(whitened_site(name), standard_normal(prior, prior.event_shape[0]))
@@ -207,7 +208,8 @@ def whitened(model: Callable[..., Any], inducing: Inputs | None = None) -> White
     function values become a whitened site ``y_f_whitened``. Hyperparameters that are ``PyroSample`` are sampled; those that
     have no prior, and the weights of networks, stay at their present values, and the log names them.
 
-    :param inducing: inputs ``(M, D)`` of inducing variables by the name of the GP, ``h`` or ``y/f``, as :func:`inducing_inputs` makes them.
+    :param inducing: inputs ``(M, D)`` of inducing variables by the name of the GP, ``h`` or ``y/f``, as :func:`inducing_inputs` makes them;
+        or a basis, whose coefficients are sampled, as :func:`bases_of` makes it.
         Such a GP is sparse: its inducing variables are sampled (``h_inducing_whitened``), and its function values given them
         are independent over rows (``h_whitened``, their standardised rest; under Gaussian noise those of the last GP are integrated
         out). The cost is linear in the rows; inducing inputs at the data make it exact.

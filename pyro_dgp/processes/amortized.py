@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.processes.base import Process
+from pyro_dgp.processes.basis import SMALLEST_VARIANCE
 from pyro_dgp.processes.families import ProcessFamily, require_scales, saved
 from pyro_dgp.processes.inference_functions import (
     SMALLEST_SCALE,
@@ -22,7 +23,6 @@ from pyro_dgp.processes.inference_functions import (
 )
 from pyro_dgp.processes.marginal import FunctionMarginal
 from pyro_dgp.processes.row_moments import row_moments
-from pyro_dgp.processes.whitened import SMALLEST_VARIANCE
 
 
 class AmortizedProcess(Process):

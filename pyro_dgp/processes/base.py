@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch import Size, Tensor
+from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.internal.assignment import CheckedModule
+from pyro_dgp.processes.grouped import Grouped
 from pyro_dgp.processes.marginal import FunctionMarginal
 
 
@@ -27,12 +26,22 @@ class KnownValues:
     white: Tensor
 
 
-class Process(CheckedModule):
+@dataclass(frozen=True)
+class KnownCoefficients:
+    """Draws of the coefficients of a basis, which determine a process up to the prior: ``f(x) = m(x) + a(x)' v + r(x)``.
+
+    :ivar columns: function from the prior at some inputs to A, ``(..., E, M, N)``.
+    :ivar white: v, ``(num_draws, D_out, M)``.
+    """
+
+    columns: Callable[[FunctionPrior], Tensor]
+    white: Tensor
+
+
+class Process(Grouped):
     """A variational distribution q(f) over one GP.
 
     ``process(prior)`` is the marginal of q(f) at the prior's inputs. Kernel and mean are those of the prior.
-
-    :ivar groups: batch axes of independent functions, each with a q of its own; ``()`` for one function.
 
     >>> import torch
     >>> from pyro_dgp import GaussianProcess, InducingPoints, Matern52, Process
@@ -42,33 +51,10 @@ class Process(CheckedModule):
     (True, torch.Size([20, 2]))
     """
 
-    groups: Size = Size()
-    #: Numbers of the groups that a pass takes, by their axis; see :meth:`taking`.
-    _taken: Mapping[int, Tensor] = {}
-
-    @contextmanager
-    def taking(self, numbers: Mapping[int, Tensor]) -> Iterator[None]:
-        """A scope in which the process stands for some of its groups, those of a plate that takes a part.
-
-        :param numbers: numbers of groups by their axis, ``0`` for the first.
-        """
-        before, self._taken = self._taken, numbers
-        try:
-            yield
-        finally:
-            self._taken = before
-
-    def of_groups(self, name: str) -> Tensor:
-        """Return a parameter that leads with the groups: those of them that are taken."""
-        value: Tensor = getattr(self, name)
-        for axis, numbers in self._taken.items():
-            value = value.index_select(axis, numbers.to(value.device))
-        return value
-
     @property
-    def present_groups(self) -> Size:
-        """The groups that are taken; all of them outside :meth:`taking`."""
-        return Size(len(self._taken[axis]) if axis in self._taken else size for axis, size in enumerate(self.groups))
+    def size(self) -> int:
+        """Number of numbers that are held."""
+        return sum(value.numel() for value in self.state_dict().values())
 
     def forward(self, prior: FunctionPrior, at: Tensor | None = None) -> FunctionMarginal:
         """Return the marginal of q(f) at ``prior.x``.
@@ -78,8 +64,10 @@ class Process(CheckedModule):
         """
         raise NotImplementedError
 
-    def known_values(self, prior: FunctionPrior, num_draws: int, deviations: Tensor | None = None) -> KnownValues:
-        """Draw the values that determine q(f) up to the prior, ``num_draws`` times: functions are drawn from them.
+    def known_values(
+        self, prior: FunctionPrior, num_draws: int, deviations: Tensor | None = None
+    ) -> KnownValues | KnownCoefficients:
+        """Draw the function values, or the coefficients of a basis, that determine q(f) up to the prior, ``num_draws`` times: functions are drawn from them.
 
         Kernel and mean are those of ``prior``, whose inputs do not matter.
 

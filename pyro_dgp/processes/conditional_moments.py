@@ -10,7 +10,7 @@ from torch import Tensor
 from pyro_dgp.internal import linalg
 from pyro_dgp.internal.blocks import joined
 from pyro_dgp.processes.fused_moments import FusedMoments
-from pyro_dgp.processes.whitened import WhitenedGaussian
+from pyro_dgp.processes.whitened_gaussian import WhitenedGaussian
 
 
 def conditional_moments(
@@ -27,7 +27,7 @@ def conditional_moments(
     :param q: q(v); the fused form takes one without groups.
     :returns: both ``(..., D_out or E, n)``, with n the columns of all blocks.
     """
-    if k_zz.dim() > 3 or k_zx[0].dim() > 3 or q.mean.dim() > 2:
+    if k_zz.dim() > 3 or k_zx[0].dim() > 3 or q.mean.dim() > 2 or q.kind == "prior":
         return q.moments(linalg.solve_columns(linalg.cholesky(k_zz, jitter, name), joined(k_zx)))
     loc, change = FusedMoments.apply(k_zz, q.mean, q.scale, jitter, name, *k_zx)  # type: ignore[no-untyped-call]
     return loc, change

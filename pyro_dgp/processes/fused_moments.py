@@ -22,17 +22,26 @@ class FusedMoments(FusedFunction):
     With A = L^-1 K_zx and C the cotangent of A, the cotangent of K_zx is ``L^-T C``. That of K_zz is
     ``-L^-T phi(C A') L^-1``, where phi takes the lower triangle with half the diagonal and makes it symmetric. This is the
     derivative of the Cholesky factor, whose inner factor the derivative of the solve cancels. The number of columns
-    decides the class of products (:mod:`~pyro_dgp.processes.moment_products`).
+    decides the class of products (:mod:`~pyro_dgp.processes.moment_products`). Without K_zz the columns are whitened already: L is the
+    identity.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, k_zz: Tensor, mean: Tensor, scale: Tensor | None, jitter: float | None, name: str, *k_zx: Tensor
+        ctx: Any,
+        k_zz: Tensor | None,
+        mean: Tensor,
+        scale: Tensor | None,
+        jitter: float | None,
+        name: str,
+        *k_zx: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Return both moments; the columns come in one block or more."""
-        ctx.products = products_for(scale, len(k_zz), sum(block.shape[-1] for block in k_zx))
+        kernels = 0 if k_zz is None else len(k_zz)
+        ctx.products = products_for(scale, kernels, sum(block.shape[-1] for block in k_zx))
         ctx.rest = jitter, name
-        products = ctx.products(linalg.inverse_cholesky(k_zz, jitter, name), mean, scale)
+        inverse = None if k_zz is None else linalg.inverse_cholesky(k_zz, jitter, name)
+        products = ctx.products(inverse, mean, scale)
         parts = [products.moments(block) for block in k_zx]
         loc, change, a, b = zip(*parts, strict=True)
         ctx.save_for_backward(k_zz, products.inverse, mean, scale, *k_zx, *a, *b)
@@ -46,7 +55,7 @@ class FusedMoments(FusedFunction):
 
     @staticmethod
     def plain(
-        ctx: Any, k_zz: Tensor, mean: Tensor, scale: Tensor | None, _: None, __: None, *k_zx: Tensor
+        ctx: Any, k_zz: Tensor | None, mean: Tensor, scale: Tensor | None, _: None, __: None, *k_zx: Tensor
     ) -> tuple[Tensor, Tensor]:
         """See :class:`FusedFunction`."""
         return plain_moments(k_zz, joined(k_zx), mean, scale, *ctx.rest)
@@ -66,6 +75,8 @@ class FusedMoments(FusedFunction):
             by_blocks.append(by_block)
             totals = [total.add_(term) for total, term in zip(totals, terms, strict=True)] if totals else terms
         by_scale, inner = products.finished(*totals)
+        if inverse is None:
+            return (None, totals[0], by_scale, None, None, *by_blocks)
         symmetric = inner.tril().add_(inner.tril(-1).mT)
         by_zz = linalg.product(linalg.product(inverse.mT, symmetric), inverse).mul_(-0.5)
         return (by_zz, totals[0], by_scale, None, None, *by_blocks)

@@ -18,11 +18,14 @@ def products_for(scale: Tensor | None, kernels: int, columns: int) -> type[Momen
 
     The method ``products`` of a class counts products, forward and backward, in units of M x M x M, with columns in units
     of M.
+
+    :param kernels: number of kernel matrices, 0 where the columns are whitened already.
     """
     if scale is None or scale.dim() == 2:
         return Diagonal
     outputs, size = scale.shape[:2]
     forms: tuple[type[FewColumns | SomeColumns], ...] = (FewColumns, SomeColumns, ManyColumns)
+    forms = forms if kernels else forms[:2]
     return min(forms, key=lambda form: form.products(kernels, outputs, columns / size))
 
 
@@ -33,18 +36,18 @@ class MomentProducts(ABC):
     The cotangents g are those of the means ``a' mean_d``, v those of the changes ``a' (S_d - I) a``; C is the cotangent
     of A.
 
-    :ivar inverse: ``L^-1``, ``(E, M, M)``.
+    :ivar inverse: ``L^-1``, ``(E, M, M)``, or ``None`` for the identity: K_zx is A then, and there is no K_zz.
     :ivar mean: mean of q(v), ``(D_out, M)``.
     :ivar scale: scale of q(v), in a form of :func:`~pyro_dgp.processes.conditional_moments.conditional_moments`.
     """
 
-    inverse: Tensor
+    inverse: Tensor | None
     mean: Tensor
     scale: Tensor | None
 
     def moments(self, k: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return ``a' mean_d``, ``a' (S_d - I) a``, A and B (:meth:`changed`) of one block."""
-        a = linalg.product(self.inverse, k)
+        a = k if self.inverse is None else linalg.product(self.inverse, k)
         b = self.changed(a)
         return _stacked(self.mean.unsqueeze(-2), a).squeeze(-2), self.change(k, a, b), a, b
 
@@ -59,6 +62,14 @@ class MomentProducts(ABC):
     @abstractmethod
     def cotangent(self, a: Tensor, b: Tensor, g: Tensor, v: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Return the cotangent of K_zx, and the terms that are summed over the blocks: the cotangent of the mean first."""
+
+    def by_columns(self, by_a: Tensor) -> Tensor:
+        """Return ``L^-T C``, the cotangent of K_zx."""
+        return by_a if self.inverse is None else linalg.product(self.inverse.mT, by_a)
+
+    def inner(self, by_a: Tensor, a: Tensor) -> Tensor:
+        """Return ``C A'``, from which the cotangent of K_zz is computed; 0 where there is none."""
+        return a.new_zeros(()) if self.inverse is None else linalg.product(by_a, a.mT)
 
     @abstractmethod
     def finished(self, by_mean: Tensor, *totals: Tensor) -> tuple[Tensor | None, Tensor]:
@@ -76,7 +87,7 @@ class Diagonal(MomentProducts):
         """Return the cotangent of K_zx, and those of the mean and, with a scale, of S, with ``C A'`` between them."""
         by_a = _with_means(b * (2 * v), self.mean, g, a.shape[0])
         by_variance = [] if self.scale is None else [(a.square() @ v.mT).squeeze(-1)]
-        return linalg.product(self.inverse.mT, by_a), [_by_mean(a, g), linalg.product(by_a, a.mT), *by_variance]
+        return self.by_columns(by_a), [_by_mean(a, g), self.inner(by_a, a), *by_variance]
 
     def finished(self, by_mean: Tensor, *totals: Tensor) -> tuple[Tensor | None, Tensor]:
         """Return the cotangent ``2 s v`` of the scale, with v that of S, and ``C A'``."""
@@ -111,11 +122,7 @@ class FewColumns(MomentProducts):
         by_b = b * (2 * v)
         by_a = torch.baddbmm(a * (2 * v), self.scale, by_b, beta=-1)
         by_a = _with_means(by_a, self.mean, g, a.shape[0])
-        return linalg.product(self.inverse.mT, by_a), [
-            _by_mean(a, g),
-            linalg.product(by_a, a.mT),
-            linalg.product(a, by_b.mT),
-        ]
+        return self.by_columns(by_a), [_by_mean(a, g), self.inner(by_a, a), linalg.product(a, by_b.mT)]
 
     def finished(self, by_mean: Tensor, *totals: Tensor) -> tuple[Tensor | None, Tensor]:
         """Return the cotangent of T, and ``C A'``."""
@@ -154,14 +161,17 @@ class SomeColumns(MomentProducts):
 
     def pulled(self, weighted: Tensor, g: Tensor, kernels: int) -> Tensor:
         """Return the cotangent of K_zx, from ``2 B diag(v)``."""
-        return linalg.product(self.inverse.mT, _with_means(weighted, self.mean, g, kernels))
+        return self.by_columns(_with_means(weighted, self.mean, g, kernels))
 
     def finished(self, by_mean: Tensor, *totals: Tensor) -> tuple[Tensor | None, Tensor]:
         """Return the cotangent ``2 P T`` of the scale, and ``C A'`` from P."""
         (by_covariance,) = totals
+        by_scale = linalg.product(by_covariance, self.scale).mul_(2)
+        if self.inverse is None:
+            return by_scale, by_scale.new_zeros(())
         inner = torch.baddbmm(self.mean.unsqueeze(-1) * by_mean.unsqueeze(-2), self.difference, by_covariance, alpha=2)
         inner = inner.sum(0, keepdim=True) if self.inverse.shape[0] == 1 else inner
-        return linalg.product(by_covariance, self.scale).mul_(2), inner
+        return by_scale, inner
 
 
 class ManyColumns(SomeColumns):
@@ -170,6 +180,8 @@ class ManyColumns(SomeColumns):
     The change is ``K_zx' B``. The cotangent of K_zx needs no product: it is ``sum_d L^-T mean_d' g_d + 2 B_d diag(v_d)``.
     In single precision the change is as accurate as that of :class:`SomeColumns`, since its error is that of A.
     """
+
+    inverse: Tensor
 
     @staticmethod
     def products(kernels: int, outputs: int, columns: float) -> float:

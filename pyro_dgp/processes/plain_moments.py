@@ -6,15 +6,19 @@ import torch
 from torch import Tensor
 
 from pyro_dgp.internal import linalg
-from pyro_dgp.processes.whitened import WhitenedGaussian
+from pyro_dgp.processes.whitened_gaussian import WhitenedGaussian
 
 
 def plain_moments(
-    k_zz: Tensor, k_zx: Tensor, mean: Tensor, scale: Tensor | None, jitter: float | None, name: str
+    k_zz: Tensor | None, k_zx: Tensor, mean: Tensor, scale: Tensor | None, jitter: float | None, name: str
 ) -> tuple[Tensor, Tensor]:
-    """Return both moments by the plain formulas, with any batch axes. The fused form is tested against them."""
-    projection = linalg.solve_columns(linalg.cholesky(k_zz, jitter, name), k_zx)
-    return WhitenedGaussian(mean, scale).moments(projection)
+    """Return both moments by the plain formulas, with any batch axes. The fused form is tested against them.
+
+    :param k_zz: ``None`` where the columns ``k_zx`` are whitened already.
+    """
+    columns = k_zx if k_zz is None else linalg.solve_columns(linalg.cholesky(k_zz, jitter, name), k_zx)
+    kind = "delta" if scale is None else "full" if scale.dim() > mean.dim() else "diagonal"
+    return WhitenedGaussian(mean, scale, kind).moments(columns)
 
 
 def plain_row_moments(

@@ -17,6 +17,7 @@ from pyro_dgp.internal.parameters import evaluating, module_local_parameters
 from pyro_dgp.internal.rows import Call, RowArguments
 from pyro_dgp.likelihoods import Gaussian
 from pyro_dgp.prediction.predict import predict
+from pyro_dgp.processes import WhitenedProcess
 
 #: Training rows that are looked at, at most.
 MOST_ROWS = 500
@@ -124,9 +125,7 @@ def _share_left(
 
 
 def _most_left(guide: Variational, rows: int) -> float:
-    sizes = [
-        process.whitened_mean.shape[-1] for process in guide.processes.children() if hasattr(process, "whitened_mean")
-    ]
+    sizes = [process.basis.size for process in guide.processes.children() if isinstance(process, WhitenedProcess)]
     return 1 - max(EXPLAINED, min(BY_CHANCE, 2 * max(sizes, default=10) / rows))
 
 

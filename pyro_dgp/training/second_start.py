@@ -74,7 +74,7 @@ def fit_with_second_start(
 def _is_kept(name: str) -> bool:
     """Tell whether a parameter is one of a kernel, of a mean function, or an inducing point."""
     parts = name.split(".")
-    return "kernel" in parts or "mean" in parts or parts[-1].startswith("inducing_points")
+    return "kernel" in parts or "mean" in parts or "basis" in parts
 
 
 def _end(result: FitResult) -> float:

@@ -68,9 +68,9 @@ def test_the_settings_of_the_amortised_paper_are_those_it_states():
     model = recipe.architecture.build(x, settings)
     guide = recipe.inference.guide(model, x, settings)
     guide.initialize(x, y)
-    shapes = {key: tuple(guide.processes._modules[key].inducing_points.shape) for key in ("h1", "h2", "y/f")}
+    shapes = {key: tuple(guide.processes._modules[key].basis.inducing_points.shape) for key in ("h1", "h2", "y/f")}
     assert shapes == {"h1": (256, 8), "h2": (128, 16), "y/f": (128, 4)}
-    assert guide.processes._modules["h1"].whitened_scale.shape == (16, 256)
+    assert guide.processes._modules["h1"].q.scale.shape == (16, 256)
     assert model.hidden[0].kernel.lengthscale.shape == () and model.hidden[0].mean.weight.requires_grad
     assert guide.propagation.positions("h2", x).shape == (4, 4)
     trace = pyro.poutine.trace(model).get_trace(x[:5])

@@ -44,7 +44,7 @@ def test_recipes_differ_in_what_their_names_say():
     name = "dsvi-learned-per-output"
     guide = of[name].inference.guide(models[name], x, settings)
     guide.initialize(x, torch.randn(40))
-    assert guide.processes.h1.inducing_points.shape == (5, 6, 8)
+    assert guide.processes.h1.basis.inducing_points.shape == (5, 6, 8)
     assert models[name].hidden[0].kernel.lengthscale.shape == (5, 8)
     assert recipes.SETTINGS[name + "-0.05"].learning_rate == 0.05
     optimizer = recipes.fast_kernels(models["dsvi-fixed"], 0.02)

@@ -51,9 +51,9 @@ def test_the_floor_computes_the_same_objective(case):
     with torch.no_grad():
         for i, gp in enumerate([*model.hidden, model.top]):
             process = guide.processes._modules[f"h{i + 1}" if i < case.layers - 1 else "y/f"]
-            line.z[i].copy_(process.inducing_points)
-            line.t[i].copy_(process.whitened_scale)
-            line.m[i].copy_(process.whitened_mean.normal_())
+            line.z[i].copy_(process.basis.inducing_points)
+            line.t[i].copy_(process.q.scale)
+            line.m[i].copy_(process.q.mean.normal_())
             line.log_lengthscale[i].copy_(gp.kernel.lengthscale.log().reshape(line.log_lengthscale[i].shape))
             line.log_variance[i].copy_(gp.kernel.variance.log().reshape(line.log_variance[i].shape))
         line.log_noise.copy_((model.likelihood.variance - 1e-4).log())

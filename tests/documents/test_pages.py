@@ -152,6 +152,18 @@ def amortized_guides(names: Names) -> None:
     assert names["guide"].global_latents == ["shift"]
 
 
+def features(names: Names) -> None:
+    process = getattr(names["guide"].processes, "y/f")
+    assert process.basis.size == 2 * 41 and getattr(names["many"].processes, "y/f").basis.size == 2 * 41 + 10
+    is_prediction(names["predict"](names["many"], names["x"]), 200)
+    is_prediction(
+        names["predict"](
+            names["PosteriorDraws"](names["sparse"], names["chains"].flat, (names["x"], names["y"])), names["x"]
+        ),
+        200,
+    )
+
+
 def own_networks(names: Names) -> None:
     is_prediction(names["prediction"], 60)
     assert type(names["hidden"]) is type(names["top"]) is names["Nearby"]
@@ -263,7 +275,7 @@ def extending(names: Names) -> None:
     """The files and tests of the table exist, the tests have the tables, and its kernel is one."""
     text = (ROOT / "docs/extending.md").read_text()
     rows = re.findall(r"^\| (.+?) \| .+ \| .+ \| `(\S+)` \| `(\S+)` \|$", text, re.MULTILINE)
-    assert len(rows) == 9
+    assert len(rows) == 10
     for what, file, test in rows:
         assert (ROOT / file).exists() and (ROOT / test).exists(), what
     assert len(text.splitlines()) <= 45
@@ -313,6 +325,7 @@ PAGES = {
         },
     ),
     "docs/how-to/compiled-steps.md": Page(compiled_steps, SHORT_FIT | {"layers=2, width=2": "layers=1"}),
+    "docs/how-to/features.md": Page(features, {"steps=300": "steps=5", "steps=100": "steps=5"}),
     "docs/how-to/functions.md": Page(functions, SHORT_FIT),
     "docs/how-to/inference-gap.md": Page(
         inference_gap, SHORT_FIT | SHORT_CHAINS | {"num_samples=400": "num_samples=8"}

@@ -13,12 +13,14 @@ from pyro_dgp import (
     Bernoulli,
     ConditionedProcess,
     DeepGP,
+    FourierFeatures,
     Gaussian,
     GaussianProcess,
     InducingDraws,
     InducingPoints,
     Linear,
     LinearCoregionalization,
+    Matern32,
     Matern52,
     MonteCarlo,
     Periodic,
@@ -33,6 +35,7 @@ from pyro_dgp import (
     predict,
     whitened,
 )
+from pyro_dgp.processes.pseudo_targets import PseudoTargets
 from tests.examples import LatentInputs, OneLayer, TwoLayers, TwoSites, regression
 from tests.functions.test_prior_paths import Own
 
@@ -45,15 +48,15 @@ def shaken(guide):
     torch.manual_seed(5)
     with torch.no_grad():
         for process in guide.processes.children():
-            name = "whitened_mean" if hasattr(process, "whitened_mean") else "pseudo_targets"
-            value = getattr(process, name).detach()
-            setattr(process, name, value + torch.randn_like(value))
-            if process.num_deviations:
-                process.latent_weights = torch.randn_like(process.latent_weights)
-            if process.covariance == "full":
-                process.whitened_scale.copy_(0.5 * torch.randn_like(process.whitened_scale))
-            elif process.covariance == "diagonal":
-                process.whitened_scale = torch.rand_like(process.whitened_scale) + 0.2
+            name = "targets" if isinstance(process.q, PseudoTargets) else "mean"
+            value = getattr(process.q, name).detach()
+            setattr(process.q, name, value + torch.randn_like(value))
+            if process.q.num_deviations:
+                process.q.latent_weights = torch.randn_like(process.q.latent_weights)
+            if process.q.kind == "full" and name == "mean":
+                process.q.scale.copy_(0.5 * torch.randn_like(process.q.scale))
+            elif process.q.kind == "diagonal":
+                process.q.scale = torch.rand_like(process.q.scale) + 0.2
     return guide
 
 
@@ -116,21 +119,41 @@ def test_inducing_points_have_the_moments_of_the_closed_form(family, kernel):
     guide = guide_for(model, x, torch.stack([y, -y], -1), family)
     process = getattr(guide.processes, "y/f")
     if family.per_output:
-        process.inducing_points = process.inducing_points + torch.tensor([0.0, 0.3])[:, None, None]
+        process.basis.inducing_points = process.basis.inducing_points + torch.tensor([0.0, 0.3])[:, None, None]
     draws = 3000 if model.gp.kernel.outputs or family != InducingPoints(6) else MANY
     values = draw_functions(guide, draws, seed=0)(GRID)
-    covariance, z = model.gp.kernel(), process.inducing_points.expand(2, 6, 1)
+    covariance, z = model.gp.kernel(), process.basis.inducing_points.expand(2, 6, 1)
     k = lambda a, b: covariance.matrix(a.expand(2, -1, -1), b.expand(2, -1, -1))
     factor = torch.linalg.cholesky(k(z, z) + 1e-8 * torch.eye(6))
-    scale = {"full": lambda: process.whitened_scale.tril(), "diagonal": lambda: process.whitened_scale.diag_embed()}
+    scale = {"full": lambda: process.q.scale.tril(), "diagonal": lambda: process.q.scale.diag_embed()}
     root = scale.get(family.covariance, lambda: torch.zeros(2, 6, 6))()
     gain = k(GRID, z) @ torch.linalg.inv(factor).mT
-    mean = (gain @ process.whitened_mean.unsqueeze(-1)).squeeze(-1)
+    mean = (gain @ process.q.mean.unsqueeze(-1)).squeeze(-1)
     closed = k(GRID, GRID) - gain @ gain.mT + gain @ root @ root.mT @ gain.mT
     for output in range(2):
         assert errors(values[..., output], mean[output], closed[output]) < 4.2
     crossed = (values[..., 0] - mean[0]).unsqueeze(-1) * (values[..., 1] - mean[1]).unsqueeze(-2)
     assert (crossed.mean(0).abs() / (crossed.std(0) / draws**0.5)).max() < 4.2
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "kernel", [lambda: Matern32(lengthscale=0.7), lambda: Matern52(outputs=2)], ids=["shared", "own"]
+)
+def test_fourier_features_have_the_moments_of_the_closed_form(kernel):
+    """The rest of the prior is drawn jointly, so that values at points that come in two calls belong to one function."""
+    x, y = regression(12)
+    model = OneLayer(kernel(), outputs=2)
+    if model.gp.kernel.outputs:
+        model.gp.kernel.lengthscale = torch.tensor([0.5, 1.5])
+    guide = guide_for(model, x, torch.stack([y, -y], -1), FourierFeatures(3))
+    q = getattr(guide.processes, "y/f")(model.gp(GRID))
+    functions = draw_functions(guide, 3000, seed=0)
+    values = torch.cat([functions(GRID[:2]), functions(GRID[2:])], 1)
+    for output in range(2):
+        assert errors(values[..., output], q.mean[:, output], q.covariance_matrix[output]) < 4.2
+        assert errors(values[..., output], q.mean[:, output], 1.15 * q.covariance_matrix[output]) > 4.2
+    torch.testing.assert_close(functions(GRID), values, rtol=0, atol=1e-3)
 
 
 @torch.no_grad()
@@ -397,12 +420,12 @@ def test_other_observed_sites_and_arguments_by_row_are_no_hindrance():
 def test_draws_of_inducing_variables_serve_functions_of_their_own():
     x, y = regression(12)
     guide = guide_for(TwoLayers(x), x, y, InducingPoints(6, "delta"))
-    name = "processes.h.whitened_mean_unconstrained"
+    name = "processes.h.q.mean_unconstrained"
     states = 3 * torch.randn(3, *guide.get_parameter(name).shape)
     sampled = InducingDraws(guide, {name: states})
     values = draw_functions(sampled, 6, seed=0, site="h")(GRID)
     before = guide.get_parameter(name).clone()
-    process, at = guide.processes._modules["h"], guide.processes._modules["h"].inducing_points
+    process, at = guide.processes._modules["h"], guide.processes._modules["h"].basis.inducing_points
     drawn = draw_functions(sampled, 6, seed=0, site="h")(at)
     for number, state in enumerate(states):
         guide.get_parameter(name).copy_(state)

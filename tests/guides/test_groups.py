@@ -98,7 +98,7 @@ def test_the_objective_of_a_group_plate_is_the_sum_of_those_of_its_groups(loss, 
     x, y = grouped()
     y = (y > 0).double() if likelihood is Bernoulli else y
     guide = guided(Plated(OneLayer(likelihood=likelihood())), x, y, family=family)
-    assert guide.processes._modules["y/f"].whitened_mean.shape == (GROUPS, 1, 5)
+    assert guide.processes._modules["y/f"].q.mean.shape == (GROUPS, 1, 5)
     parts = parts_of(guide, lambda: OneLayer(likelihood=likelihood()), x, y)
     expected = sum(loss().loss(part.model, part, x, target) for part, target in zip(parts, y, strict=True))
     assert loss().loss(guide.model, guide, x, y) == pytest.approx(expected)
@@ -173,15 +173,15 @@ def test_each_group_comes_to_its_own_exact_posterior():
     guide = Variational(model, InducingPoints(ROWS), MonteCarlo(1))
     guide.initialize(x, y)
     process = guide.processes._modules["y/f"]
-    prior = model.inner.gp(process.inducing_points[0])
+    prior = model.inner.gp(process.basis.inducing_points[0])
     factor = prior.scale_tril[0]
     a = torch.linalg.solve_triangular(
-        factor, prior.covariance.matrix(process.inducing_points[:1], x[None])[0], upper=False
+        factor, prior.covariance.matrix(process.basis.inducing_points[:1], x[None])[0], upper=False
     )
     s = torch.linalg.inv(torch.eye(ROWS) + a @ a.T / 0.04)
     for group in range(GROUPS):
-        process.whitened_scale.data[group, 0] = torch.linalg.cholesky(s)
-        process.whitened_mean.data[group, 0] = s @ a @ y[group] / 0.04
+        process.q.scale.data[group, 0] = torch.linalg.cholesky(s)
+        process.q.mean.data[group, 0] = s @ a @ y[group] / 0.04
     trace = pyro.poutine.trace(model).get_trace(x, y)
     trace.compute_log_prob()
     exact = trace.nodes["y"]["log_prob"]

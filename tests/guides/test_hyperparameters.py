@@ -22,7 +22,7 @@ from pyro_dgp import (
     predict,
 )
 from pyro_dgp.guides.coupled_normal import MOST
-from pyro_dgp.processes.pseudo_targets import PseudoTargetProcess
+from pyro_dgp.processes.pseudo_targets import PseudoTargets
 from tests.examples import OneLayer, TwoLayers, TwoSites, regression
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -121,11 +121,11 @@ def test_pseudo_targets_hold_the_exact_posterior_under_every_hyperparameter():
     model.gp.kernel.lengthscale = PyroSample(dist.LogNormal(-0.5, 0.7))
     guide = guided(model, x, y, InducingPoints(8))
     process = guide.processes._modules["y/f"]
-    assert isinstance(process, PseudoTargetProcess)
+    assert isinstance(process.q, PseudoTargets)
     noise = model.likelihood.variance.item()
-    process.inducing_points = x.clone()
-    process.log_scales = torch.full_like(process.log_scales, -0.5 * math.log(noise))
-    process.pseudo_targets = y.reshape(1, -1).clone()
+    process.basis.inducing_points = x.clone()
+    process.q.log_scales = torch.full_like(process.q.log_scales, -0.5 * math.log(noise))
+    process.q.targets = y.reshape(1, -1).clone()
     for _ in range(5):
         weighted = guide.components(x, y)
         lengthscale = weighted.trace.nodes["gp.kernel.lengthscale"]["value"]

@@ -131,7 +131,7 @@ def test_predictions_with_a_network_of_all_rows_do_not_depend_on_their_order():
     model = Shift()
     guide = Variational(model, InducingPoints(4), MonteCarlo(1), networks={"b": OfAll()})
     guide.initialize(x, y)
-    getattr(guide.processes, "y/f").pseudo_targets.data.normal_()
+    getattr(guide.processes, "y/f").q.targets.data.normal_()
     torch.manual_seed(0)
     forwards = predict(guide, x, num_hyperparameter_draws=200).mean
     torch.manual_seed(0)
@@ -193,7 +193,7 @@ def test_a_prediction_draws_the_latents_of_a_row_for_each_component():
     x, y = regression(8)
     guide = a_guide(Encoder(), samples=3)
     guide.initialize(x, y)
-    getattr(guide.processes, "y/f").whitened_mean.data.normal_()
+    getattr(guide.processes, "y/f").q.mean.data.normal_()
     means = predict(guide, x, num_samples=40).mixture().components.mean
     assert means.shape == (40, 8)
     assert len(means[:, 0].unique()) == 40

@@ -86,7 +86,7 @@ def test_the_user_s_model_is_run_unmodified_and_its_transformations_count():
     h = components.trace.nodes["h"]["value"]
     torch.testing.assert_close(site["infer"]["prior"].priors["f"].x[..., :2], 2 * h)
     assert h.shape == (4, 12, 2) and site["fn"].batch_shape == (4,)
-    assert guide.processes._modules["y/f"].inducing_points.shape == (6, 3)
+    assert guide.processes._modules["y/f"].basis.inducing_points.shape == (6, 3)
 
 
 def test_two_parallel_layers_each_get_their_particles():
@@ -112,8 +112,8 @@ def test_processes_can_differ_by_site():
     x, y = regression(10)
     families = {"h": InducingPoints(3, covariance="diagonal"), "y": InducingPoints(5)}
     guide = guided(TwoLayers(x), x, y, families)
-    assert guide.processes._modules["h"].whitened_scale.shape == (2, 3)
-    assert guide.processes._modules["y/f"].whitened_scale.shape == (1, 5, 5)
+    assert guide.processes._modules["h"].q.scale.shape == (2, 3)
+    assert guide.processes._modules["y/f"].q.scale.shape == (1, 5, 5)
     with pytest.raises(ValueError, match="no process family for the GP 'h'"):
         guided(TwoLayers(x), x, y, {"y": InducingPoints(5)})
 
@@ -121,8 +121,8 @@ def test_processes_can_differ_by_site():
 def test_k_means_is_carried_through_the_means():
     x, y = regression(60)
     guide = guided(TwoLayers(x), x, y)
-    lower = guide.processes._modules["h"].inducing_points
-    upper = guide.processes._modules["y/f"].inducing_points
+    lower = guide.processes._modules["h"].basis.inducing_points
+    upper = guide.processes._modules["y/f"].basis.inducing_points
     assert upper.shape == (6, 2)
     torch.testing.assert_close(upper[:, 1], torch.zeros(6))  # the zero-padded output of the mean
     assert torch.cdist(lower, upper[:, :1]).min(1).values.max() < 0.5
@@ -137,7 +137,7 @@ def test_before_initialisation_it_raises_and_m_does_not_depend_on_a_first_call()
             call()
     guide.initialize(x, y)
     guide(x[:2])
-    assert guide.processes._modules["h"].inducing_points.shape == (6, 1)
+    assert guide.processes._modules["h"].basis.inducing_points.shape == (6, 1)
     with pytest.raises(ValueError, match="no Gaussian process site"):
         Variational(lambda x: pyro.sample("a", dist.Normal(0, 1)), InducingPoints(2), MonteCarlo(2)).initialize(x)
 

@@ -83,6 +83,7 @@ COMBINED = {
     "Sum": lambda outputs=None: kernels.RBF(D, outputs) + kernels.Linear(D, outputs),
     "Product": lambda outputs=None: kernels.RBF(D, outputs) * kernels.Linear(D, outputs),
     "Scaled": lambda outputs=None: kernels.Scaled(kernels.RBF(D, outputs), outputs, 2.0),
+    "Spherical": lambda outputs=None: kernels.Spherical(kernels.Matern52(outputs=outputs), D, outputs),
     "ActiveDims": lambda outputs=None: kernels.ActiveDims(kernels.RBF(2, outputs), [0, 2]),
     "FromGPyTorch": lambda outputs=None: kernels.FromGPyTorch(
         gpytorch.kernels.RBFKernel(ard_num_dims=D, batch_shape=torch.Size([] if outputs is None else [outputs]))

@@ -43,13 +43,13 @@ def pair(request):
             kernel = gp.kernel
             kernel.lengthscale = (0.5 + torch.rand(kernel.lengthscale.shape)).detach()
             kernel.variance = (0.5 + torch.rand(kernel.variance.shape)).detach()
-            process.whitened_mean = torch.randn(process.whitened_mean.shape)
-            process.whitened_scale = 0.4 * torch.randn(process.whitened_scale.shape).tril()
+            process.q.mean = torch.randn(process.q.mean.shape)
+            process.q.scale = 0.4 * torch.randn(process.q.scale.shape).tril()
             strategy = layer.variational_strategy
             q = strategy._variational_distribution
-            strategy.inducing_points.copy_(process.inducing_points)
-            q.variational_mean.copy_(process.whitened_mean.reshape(q.variational_mean.shape))
-            q.chol_variational_covar.copy_(process.whitened_scale.reshape(q.chol_variational_covar.shape))
+            strategy.inducing_points.copy_(process.basis.inducing_points)
+            q.variational_mean.copy_(process.q.mean.reshape(q.variational_mean.shape))
+            q.chol_variational_covar.copy_(process.q.scale.reshape(q.chol_variational_covar.shape))
             base = layer.covar_module.base_kernel
             base.lengthscale = kernel.lengthscale.reshape(base.lengthscale.shape)
             layer.covar_module.outputscale = kernel.variance.reshape(layer.covar_module.outputscale.shape)
@@ -164,13 +164,13 @@ def test_deep_sigma_point_process(layers, per_output):
             process, gp.jitter = guide.processes._modules[key], 1e-9
             gp.kernel.lengthscale = (0.5 + torch.rand(gp.kernel.lengthscale.shape)).detach()
             gp.kernel.variance = (0.5 + torch.rand(gp.kernel.variance.shape)).detach()
-            process.whitened_mean = torch.randn(process.whitened_mean.shape)
-            process.whitened_scale = 0.1 + torch.rand(process.whitened_scale.shape)
+            process.q.mean = torch.randn(process.q.mean.shape)
+            process.q.scale = 0.1 + torch.rand(process.q.scale.shape)
             strategy = layer.variational_strategy
             q = strategy._variational_distribution
-            strategy.inducing_points.copy_(process.inducing_points)
-            q.variational_mean.copy_(process.whitened_mean.reshape(q.variational_mean.shape))
-            q._variational_stddev.copy_(process.whitened_scale.reshape(q._variational_stddev.shape))
+            strategy.inducing_points.copy_(process.basis.inducing_points)
+            q.variational_mean.copy_(process.q.mean.reshape(q.variational_mean.shape))
+            q._variational_stddev.copy_(process.q.scale.reshape(q._variational_stddev.shape))
             base = layer.covar_module.base_kernel
             base.lengthscale = gp.kernel.lengthscale.reshape(base.lengthscale.shape)
             layer.covar_module.outputscale = gp.kernel.variance.reshape(layer.covar_module.outputscale.shape)

@@ -40,7 +40,7 @@ def guided(model, x, y, family=None, samples=4, **options):
     guide = Variational(model, family or InducingPoints(6), MonteCarlo(samples), **options)
     guide.initialize(x, y)
     for name, parameter in guide.named_parameters():
-        if "whitened_mean" in name:  # away from q(u) = p(u), where the KL is zero and the inputs do not matter
+        if "q.mean" in name:  # away from q(u) = p(u), where the KL is zero and the inputs do not matter
             parameter.data.add_(torch.randn_like(parameter))
     return guide
 
@@ -72,7 +72,7 @@ def optimum(model, x, y):
     guide.initialize(x, y)
     process = guide.processes._modules["y/f"]
     with torch.no_grad():
-        process.inducing_points = x.clone()
+        process.basis.inducing_points = x.clone()
         prior = pyro.poutine.trace(model).get_trace(x, y).nodes["y"]["fn"].priors["f"]
         outputs = prior.num_outputs
         targets = y[:, None] if outputs == 1 else y
@@ -80,8 +80,8 @@ def optimum(model, x, y):
             k = prior.covariance_matrix[0]
             factor = torch.linalg.cholesky(k + 1e-10 * torch.eye(len(x)))
             s = torch.linalg.inv(torch.eye(len(x)) + factor.T @ factor / 0.01)
-            process.whitened_scale.data[d] = torch.linalg.cholesky(s)
-            process.whitened_mean.data[d] = s @ factor.T @ targets[:, d] / 0.01
+            process.q.scale.data[d] = torch.linalg.cholesky(s)
+            process.q.mean.data[d] = s @ factor.T @ targets[:, d] / 0.01
     return guide
 
 
@@ -175,7 +175,7 @@ def test_mini_batches_are_unbiased_for_all_data(make, loss):
     else:
         for part in guide.processes._modules["f"].parameters():
             part.requires_grad_(False)
-        guide.processes._modules["f"].whitened_mean.data.normal_()
+        guide.processes._modules["f"].q.mean.data.normal_()
         whole = torch.tensor([full.loss(model, guide, x, y) for _ in range(250)])
         parts = torch.stack(
             [

@@ -81,8 +81,8 @@ def test_the_potential_is_minus_the_log_joint_density():
     guide = point_guide(model, x, y)
     process = getattr(guide.processes, "y/f")
     v = torch.randn(1, 5)
-    process.whitened_mean = v
-    z = process.inducing_points.detach()
+    process.q.mean = v
+    z = process.basis.inducing_points.detach()
     factor = model.gp(z).scale_tril[0]
     covariance = model.gp.kernel()
     a = torch.linalg.solve_triangular(factor, covariance.matrix(z[None], x[None])[0], upper=False)
@@ -106,7 +106,7 @@ def test_hyperparameters_learn_in_the_burn_in_and_stand_still_afterwards():
 
     def report(step, total, figures):
         assert total == 26 and math.isfinite(figures["potential"])
-        seen.append((float(model.top.kernel.variance.detach()), guide.processes.h.whitened_mean.detach().clone()))
+        seen.append((float(model.top.kernel.variance.detach()), guide.processes.h.q.mean.detach().clone()))
 
     sampler = StochasticGradientHMC(step_size=0.2, burn_in=20, thin=2)
     result = sampler.run(guide, x, y, num_samples=3, batch_size=10, report=report)
@@ -116,10 +116,10 @@ def test_hyperparameters_learn_in_the_burn_in_and_stand_still_afterwards():
     moved = {name: p for name, p in [*guide.named_parameters(), *model.named_parameters()]}
     assert all(not torch.equal(p, start[name]) for name, p in moved.items())
     assert {name: tuple(v.shape) for name, v in result.draws.items()} == {
-        "processes.h.whitened_mean_unconstrained": (3, 2, 5),
-        "processes.y/f.whitened_mean_unconstrained": (3, 1, 5),
+        "processes.h.q.mean_unconstrained": (3, 2, 5),
+        "processes.y/f.q.mean_unconstrained": (3, 1, 5),
     }
-    assert torch.equal(result.draws["processes.h.whitened_mean_unconstrained"][-1], guide.processes.h.whitened_mean)
+    assert torch.equal(result.draws["processes.h.q.mean_unconstrained"][-1], guide.processes.h.q.mean)
     assert result.potential.shape == (3,)
 
 
@@ -140,7 +140,7 @@ def test_the_same_seed_draws_the_same_and_leaves_the_generator_alone():
 def test_predictions_are_the_mixture_over_draws():
     x, y = regression(20)
     guide = point_guide(OneLayer(), x, y)
-    name = "processes.y/f.whitened_mean_unconstrained"
+    name = "processes.y/f.q.mean_unconstrained"
     draws = {name: torch.randn(3, 1, 5)}
     own = dict(guide.named_parameters())[name].detach().clone()
     prediction = predict(InducingDraws(guide, draws), x[:4])

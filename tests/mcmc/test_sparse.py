@@ -6,15 +6,21 @@ from pyro_dgp import (
     RBF,
     Bernoulli,
     EllipticalSlice,
+    FourierFeatures,
     Gaussian,
     GaussianProcess,
+    InducingPoints,
+    Matern52,
     PosteriorDraws,
     WhitenedNUTS,
+    bases_of,
+    draw_functions,
     inducing_inputs,
     predict,
     run_chains,
     whitened,
 )
+from pyro_dgp.mcmc.chain_identity import identity
 from pyro_dgp.mcmc.density import WhitenedDensity
 from pyro_dgp.mcmc.sparse import sparse_values
 from tests.examples import OneLayer, TwoLayers, TwoSites, posterior, regression
@@ -128,3 +134,43 @@ def test_two_sites_are_sparse_too():
         "f_inducing_whitened": (1, 4, 3, 1),
         "f_whitened": (1, 4, 8, 1),
     }
+
+
+def test_bases_of_inducing_points_have_the_density_of_inducing_inputs():
+    x, y = regression(12)
+    model = TwoLayers(x).requires_grad_(False)
+    torch.manual_seed(0)
+    inputs = inducing_inputs(model, x, y, num_inducing=4)
+    torch.manual_seed(0)
+    bases = bases_of(model, InducingPoints(4), x, y)
+    assert all(not list(basis.parameters()) for basis in bases.values())
+    by_inputs, by_bases = (WhitenedDensity(whitened(model, each), (x, y), {}) for each in (inputs, bases))
+    values = {name: torch.randn_like(value) for name, value in by_inputs.start.items()}
+    assert by_bases.start.keys() == by_inputs.start.keys()
+    found, expected = by_bases.evaluate(values), by_inputs.evaluate(values)
+    assert found.log_likelihood == pytest.approx(expected.log_likelihood, rel=1e-9)
+    one = {name: value[None] for name, value in values.items()}
+    torch.manual_seed(1)
+    told = predict(PosteriorDraws(whitened(model, inputs), one, (x, y)), x + 0.1).mean
+    torch.manual_seed(1)
+    torch.testing.assert_close(predict(PosteriorDraws(whitened(model, bases), one, (x, y)), x + 0.1).mean, told)
+    nuts = [WhitenedNUTS(whitened(model, each)) for each in (bases, {**bases, "h": inputs["h"] + 1}, bases)]
+    first, other, again = (identity(kernel, (x, y), 5) for kernel in nuts)
+    assert first == again != other
+
+
+@pytest.mark.slow
+def test_sampled_fourier_features_have_the_closed_form_posterior():
+    """With many features on a wide interval little of the prior is left."""
+    x = torch.linspace(-1, 1, 6)[:, None]
+    y = torch.sin(3 * x[:, 0])
+    model = OneLayer(Matern52(), likelihood=Gaussian(variance=0.1)).requires_grad_(False)
+    sparse = whitened(model, bases_of(model, FourierFeatures(12, margin=1.0), x, y))
+    result = run_chains(WhitenedNUTS(sparse, max_tree_depth=5), (x, y), num_samples=400, warmup_steps=50, num_chains=1)
+    new = torch.linspace(-1.5, 1.5, 9)[:, None]
+    sampled = predict(PosteriorDraws(sparse, result.flat, (x, y)), new, num_samples=250)
+    exact = predict(PosteriorDraws(model, {}, (x, y)), new)
+    torch.testing.assert_close(sampled.mean, exact.mean, atol=0.15, rtol=0)
+    torch.testing.assert_close(sampled.variance, exact.variance, atol=0.05, rtol=0.2)
+    drawn = draw_functions(PosteriorDraws(sparse, result.flat, (x, y)), 250, seed=0)(new)[..., 0]
+    torch.testing.assert_close(drawn.mean(0), exact.mean, atol=0.25, rtol=0)

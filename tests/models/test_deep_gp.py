@@ -38,7 +38,7 @@ def test_it_is_trained_and_a_fixed_one_is_not():
     before = model.hidden[0].mean.weight.detach().clone()
     fit(ELBO(30)(model, guide), x, y, steps=30)
     assert (model.hidden[0].mean.weight - before).abs().max() > 0.01
-    assert guide.processes.h1.inducing_points.shape == (2, 10, 6)
+    assert guide.processes.h1.basis.inducing_points.shape == (2, 10, 6)
     pyro.clear_param_store()
     SVI(model, guide, Adam({"lr": 0.01}), ELBO(30)).step(x, y)
 

@@ -57,7 +57,7 @@ FITS = {
     "draws": lambda x, y: PosteriorDraws(TwoLayers(x), {"h": torch.randn(5, len(x), 2)}, (x, y)),
     "inducing draws": lambda x, y: InducingDraws(
         guide_of(OneLayer(), x, y, InducingPoints(6, "delta")),
-        {"processes.y/f.whitened_mean_unconstrained": torch.randn(5, 1, 6)},
+        {"processes.y/f.q.mean_unconstrained": torch.randn(5, 1, 6)},
     ),
 }
 

@@ -54,7 +54,7 @@ def a_prior(x, outputs=3, per_output=False, mean=None):
 def constant(process, ordinary):
     """Make the inference functions return what an ordinary process holds."""
     functions = process.functions
-    z, mean, scale = ordinary.inducing_points, ordinary.whitened_mean, ordinary.whitened_scale
+    z, mean, scale = ordinary.basis.inducing_points, ordinary.q.mean, ordinary.q.scale
     full = scale.dim() == 3
     spread = torch.cat([scale.diagonal(dim1=-2, dim2=-1), _below(scale)], -1) if full else scale
     size = scale.shape[1]
@@ -84,12 +84,12 @@ def test_constant_functions_are_ordinary_inducing_points(recipe, covariance, per
     x = torch.randn(9, 2)
     prior = a_prior(x, per_output=per_output, mean=LinearMean(2, 3))
     ordinary = InducingPoints(5, covariance).create(prior, hidden=False)
-    ordinary.whitened_mean.data.normal_()
+    ordinary.q.mean.data.normal_()
     if covariance == "full":
         lower = torch.randn(3, 5, 5).tril(-1) + torch.diag_embed(torch.rand(3, 5) + 0.1)
-        ordinary.whitened_scale.data.copy_(lower)
+        ordinary.q.scale.data.copy_(lower)
     else:
-        ordinary.whitened_scale = torch.rand(3, 5) + 0.1
+        ordinary.q.scale = torch.rand(3, 5) + 0.1
     process = AmortizedInducingPoints(5, recipe, covariance).create(prior, hidden=False)
     constant(process, ordinary)
     ours, theirs = process(prior), ordinary(prior)

@@ -10,21 +10,28 @@ from pyro_dgp.internal import blocks, linalg
 from pyro_dgp.internal.blocks import column_blocks
 from pyro_dgp.internal.recording import reports
 from pyro_dgp.processes import (
+    ActivationFeatures,
     AmortizedInducingPoints,
+    BasisFamily,
     ConditionedProcess,
+    FourierFeatures,
     FunctionMarginal,
     InducingPoints,
+    Orthogonal,
     ProcessFamily,
+    PublishedActivationFeatures,
+    SphericalHarmonics,
 )
+from pyro_dgp.processes.column_moments import column_moments
 from pyro_dgp.processes.conditional_moments import conditional_moments
 from pyro_dgp.processes.initial_points import initial_points
 from pyro_dgp.processes.moment_products import FewColumns, ManyColumns, SomeColumns, products_for
 from pyro_dgp.processes.plain_moments import plain_moments
-from pyro_dgp.processes.whitened import WhitenedGaussian
+from pyro_dgp.processes.whitened_gaussian import WhitenedGaussian
 
 FORMS = [
     InducingPoints(5, covariance=form, per_output=per_output)
-    for form in ("full", "diagonal", "delta")
+    for form in ("full", "diagonal", "delta", "prior")
     for per_output in (False, True)
 ]
 
@@ -38,7 +45,7 @@ def setting(outputs=2, kernel_per_output=False, rows=9, batch=()):
 
 def randomised(family, prior):
     process = family.create(prior, hidden=False)
-    for parameter in (process.whitened_mean, getattr(process, "whitened_scale", process.whitened_mean)):
+    for parameter in (process.q.mean, getattr(process.q, "scale", process.q.mean)):
         parameter.data.add_(0.3 * torch.randn_like(parameter))
     return process
 
@@ -47,18 +54,22 @@ def dense(process, prior):
     """Mean and full covariance of q(f) for each output by textbook formulas, unwhitened."""
     means, covariances = [], []
     for d in range(prior.num_outputs):
-        z = process.inducing_points if process.inducing_points.dim() == 2 else process.inducing_points[d]
+        z = (
+            process.basis.inducing_points
+            if process.basis.inducing_points.dim() == 2
+            else process.basis.inducing_points[d]
+        )
         e = d if prior.covariance_matrix.shape[-3] > 1 else 0
         kzz = prior.covariance.matrix(z[None])[e]
         kzx = prior.covariance.matrix(z[None], prior.x[None])[e]
         factor = torch.linalg.cholesky(kzz)
-        m = prior.mean_function(z)[:, d] + factor @ process.whitened_mean[d]
-        if process.covariance == "full":
-            root = factor @ process.whitened_scale[d].tril()
-        elif process.covariance == "diagonal":
-            root = factor @ torch.diag(process.whitened_scale[d])
+        m = prior.mean_function(z)[:, d] + factor @ process.q.mean[d]
+        if process.q.kind == "full":
+            root = factor @ process.q.scale[d].tril()
+        elif process.q.kind == "diagonal":
+            root = factor @ torch.diag(process.q.scale[d])
         else:
-            root = torch.zeros_like(factor)
+            root = factor if process.q.kind == "prior" else torch.zeros_like(factor)
         weights = torch.linalg.solve(kzz, kzx)
         means.append(prior.mean[:, d] + weights.T @ (m - prior.mean_function(z)[:, d]))
         kxx = prior.covariance_matrix[e]
@@ -68,9 +79,14 @@ def dense(process, prior):
 
 def test_every_family_of_the_package_is_tested_here():
     classes = {c for c in vars(processes).values() if inspect.isclass(c) and issubclass(c, ProcessFamily)}
-    assert classes - {ProcessFamily} == {type(family) for family in FORMS} | {
-        AmortizedInducingPoints
-    }  # tests/test_amortized.py
+    assert classes - {ProcessFamily, BasisFamily} == {type(family) for family in FORMS} | {
+        AmortizedInducingPoints,  # test_amortized.py
+        ActivationFeatures,  # test_activations.py
+        PublishedActivationFeatures,
+        FourierFeatures,  # test_fourier_features.py
+        Orthogonal,  # test_orthogonal.py
+        SphericalHarmonics,  # test_spherical_harmonics.py
+    }
 
 
 @pytest.mark.parametrize("family", FORMS, ids=str)
@@ -106,12 +122,12 @@ def test_regulariser(family):
     regularizer = process(prior).regularizer
     standard = dist.MultivariateNormal(torch.zeros(5), torch.eye(5))
     if family.covariance == "delta":
-        expected = -standard.log_prob(process.whitened_mean).sum()
+        expected = -standard.log_prob(process.q.mean).sum()
     else:
-        scale = (
-            process.whitened_scale.tril() if family.covariance == "full" else torch.diag_embed(process.whitened_scale)
-        )
-        q = dist.MultivariateNormal(process.whitened_mean, scale @ scale.mT)
+        scale = torch.eye(5).expand(2, 5, 5)
+        if family.covariance != "prior":
+            scale = process.q.scale.tril() if family.covariance == "full" else torch.diag_embed(process.q.scale)
+        q = dist.MultivariateNormal(process.q.mean, scale @ scale.mT)
         expected = kl_divergence(q, standard).sum()
     torch.testing.assert_close(regularizer, expected)
 
@@ -179,18 +195,18 @@ def test_more_inducing_points_than_inputs_are_reduced_aloud():
     prior = setting(rows=6)
     with pytest.warns(UserWarning, match="20 inducing points .* 6 distinct training inputs: reduced to 6"):
         process = InducingPoints(20).create(prior, hidden=False)
-    assert process.inducing_points.shape == (6, 2)
+    assert process.basis.inducing_points.shape == (6, 2)
 
 
 def test_hidden_layers_start_with_little_variance_of_u():
     prior = setting()
     family = InducingPoints(5)
     hidden, top = family.create(prior, hidden=True), family.create(prior, hidden=False)
-    assert hidden.whitened_scale.max() < top.whitened_scale.max() <= 1
+    assert hidden.q.scale.max() < top.q.scale.max() <= 1
 
 
 def test_bad_arguments_are_one_sentence():
-    with pytest.raises(ValueError, match="'full', 'diagonal' or 'delta', not 'low-rank'"):
+    with pytest.raises(ValueError, match="'full', 'diagonal', 'delta' or 'prior', not 'low-rank'"):
         InducingPoints(5, covariance="low-rank")
     with pytest.raises(ValueError, match="at least 1, got 0"):
         InducingPoints(0)
@@ -223,7 +239,7 @@ def _moments_case(kernels: int, outputs: int, kind: str, columns: int):
         return run
 
     def in_blocks(k_zz, k_zx, *rest):
-        return conditional_moments(k_zz, k_zx.split(6, -1), WhitenedGaussian(*rest[:2]), *rest[2:])
+        return conditional_moments(k_zz, k_zx.split(6, -1), WhitenedGaussian(rest[0], rest[1], kind), *rest[2:])
 
     return tensors, call(in_blocks), call(plain_moments)
 
@@ -236,6 +252,30 @@ def test_fused_moments_and_their_derivatives_are_those_of_the_plain_formula(kern
     tensors, fused, plain = _moments_case(kernels, outputs, kind, columns)
     for a, b in zip(fused(*tensors), plain(*tensors), strict=True):
         torch.testing.assert_close(a, b.expand_as(a), rtol=1e-10, atol=1e-10)
+    assert torch.autograd.gradcheck(fused, tensors)
+    assert torch.autograd.gradgradcheck(fused, tensors)
+
+
+@pytest.mark.parametrize(("kernels", "outputs"), [(1, 1), (1, 3), (3, 3)])
+@pytest.mark.parametrize("kind", ["full", "diagonal", "delta", "prior"])
+@pytest.mark.parametrize("columns", [4, 13])
+def test_moments_of_whitened_columns_are_those_of_the_plain_formula(kernels, outputs, kind, columns):
+    tensors = [torch.randn(kernels, 5, columns), torch.randn(outputs, 5)]
+    if kind in ("full", "diagonal"):
+        tensors.append(torch.randn(outputs, 5, 5).tril() if kind == "full" else torch.rand(outputs, 5) + 0.1)
+    for tensor in tensors:
+        tensor.requires_grad_()
+
+    def fused(a, mean, scale=None):
+        return column_moments(a, WhitenedGaussian(mean, scale, kind))
+
+    covariance = {"full": lambda t: t @ t.mT, "diagonal": lambda t: t.square().diag_embed()}
+    s = covariance[kind](tensors[2]) if len(tensors) > 2 else torch.eye(5) * (kind == "prior")
+    loc, change = fused(*tensors)
+    torch.testing.assert_close(loc, (tensors[1].unsqueeze(-2) @ tensors[0]).squeeze(-2))
+    a, d = tensors[0].expand(outputs, 5, columns), (s - torch.eye(5)).expand(outputs, 5, 5)
+    expected = torch.einsum("emn,emk,ekn->en", a, d, a)
+    torch.testing.assert_close(change.expand_as(expected), expected)
     assert torch.autograd.gradcheck(fused, tensors)
     assert torch.autograd.gradgradcheck(fused, tensors)
 
@@ -276,7 +316,7 @@ def test_no_rows_have_no_moments_and_pull_at_nothing(covariance):
     q = process(gp(torch.zeros(0, 2)))
     assert q.mean.shape == q.variance.shape == (0, 2)
     (q.mean.sum() + q.variance.sum()).backward()
-    for tensor in (process.inducing_points_unconstrained, process.whitened_mean_unconstrained):
+    for tensor in (process.basis.inducing_points_unconstrained, process.q.mean_unconstrained):
         assert (tensor.grad == 0).all()
 
 
@@ -330,7 +370,7 @@ def test_variances_in_single_precision_are_those_in_double_and_positive(kernel, 
     torch.manual_seed(0)
     gp = GaussianProcess(kernel(8, lengthscale=lengthscale), num_outputs=3)
     process = InducingPoints(128).create(gp(torch.randn(2000, 8)), hidden=False)
-    process.whitened_scale.data.copy_(0.1 * torch.eye(128) + spread * torch.randn(3, 128, 128).tril())
+    process.q.scale.data.copy_(0.1 * torch.eye(128) + spread * torch.randn(3, 128, 128).tril())
     x = torch.randn(10_000, 8)
     exact = process(gp(x)).variance.detach()
     found = process.float()(gp.float()(x.float())).variance.detach()

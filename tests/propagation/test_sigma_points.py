@@ -38,7 +38,7 @@ def guided(model, x, y, propagation):
     guide = Variational(model, InducingPoints(6, covariance="diagonal", hidden_scale=0.8), propagation)
     guide.initialize(x, y)
     for name, parameter in guide.named_parameters():
-        if "whitened_mean" in name:
+        if "q.mean" in name:
             parameter.data.add_(torch.randn_like(parameter))
     return guide
 

@@ -356,7 +356,10 @@ def test_where_a_factor_needs_more_jitter_the_step_runs_as_it_is(monkeypatch):
     compiled = Recorded(sampled(x, y))
     for _ in range(2 + CHECKS):
         compiled(x, y)
-    calls, points = counted(compiled.objective), compiled.objective.guide.processes.h.inducing_points_unconstrained
+    calls, points = (
+        counted(compiled.objective),
+        compiled.objective.guide.processes.h.basis.inducing_points_unconstrained,
+    )
     spread = points.detach().clone()
     for together, its_own_runs in ((False, 0), (True, 1), (False, 0)):
         points.data = spread[:1].expand_as(spread).clone() if together else spread.clone()

@@ -99,7 +99,7 @@ def pair(model, make, x, y, propagation=None, **settings):
         part = Variational(make(number), InducingPoints(5, **settings), propagation or MonteCarlo(2))
         part.initialize(x if x.dim() == 2 else x[number], y[number])
         for name, parameter in part.processes.named_parameters():
-            if "whitened_mean" in name:
+            if "q.mean" in name:
                 parameter.data.copy_(torch.randn_like(parameter))
             dict(guide.processes.named_parameters())[name].data[number] = parameter.data
         parts.append(part)
@@ -258,7 +258,7 @@ def test_samplers_take_data_sets():
     assert draws.shape == (2, SETS, 1, 5)
     states = predict(sampled, x)
     for number, values in enumerate(draws):
-        getattr(guide.processes, "y/f").whitened_mean.data.copy_(values)
+        getattr(guide.processes, "y/f").q.mean.data.copy_(values)
         torch.testing.assert_close(predict(guide, x).mean, states.mixture().components.mean[number].reshape(SETS, ROWS))
 
 

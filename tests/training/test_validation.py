@@ -464,7 +464,7 @@ def test_a_beta_must_beat_the_fallback_once_more_when_that_has_had_all_its_steps
     slow.initialize(x, y)
     with torch.no_grad():
         for name, value in slow.named_parameters():
-            value.add_(3.0 if "whitened_mean" in name else 0.0)
+            value.add_(3.0 if "q.mean" in name else 0.0)
     validation = Validation(betas=(50.0,), search=0.01, checks=1, folds=folds, share=0.3)
     fallback = Fallback(ELBO, slow)
     arguments = dict(steps=200, batch_size=45, learning_rate=0.05, validation=validation, fallback=fallback)

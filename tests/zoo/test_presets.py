@@ -47,7 +47,7 @@ def test_deep_gps_of_ashman_2020():
     assert [gp.num_outputs for gp in model.hidden] == [6, 6]
     for gp in (*model.hidden, model.top):
         assert torch.equal(gp.kernel.lengthscale, torch.ones(6)) and float(gp.kernel.variance.detach()) == 1.0
-    assert guide.processes._modules["h1"].inducing_points.shape == (100, 6)
+    assert guide.processes._modules["h1"].basis.inducing_points.shape == (100, 6)
     assert isinstance(guide, Variational) and guide.propagation.num_components == 1
     assert made("ashman2020", "dsvi", torch.randn(150, 40), y)[1].hidden[0].num_outputs == 30
     assert not made("ashman2020", "svgp", x, y)[1].hidden

@@ -1,0 +1,145 @@
+"""Variational Fourier features of additive Matern kernels."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+
+import torch
+from torch import Tensor
+
+from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.processes.basis import Basis
+from pyro_dgp.processes.basis_family import BasisFamily
+from pyro_dgp.processes.families import saved
+from pyro_dgp.processes.fourier_columns import FourierColumns
+from pyro_dgp.processes.matern_terms import MaternTerm, matern_terms
+
+
+class FourierBasis(Basis):
+    """Basis of the Fourier features of each term of an additive Matern kernel, one term behind another.
+
+    A constant term has one feature, itself.
+
+    :ivar intervals: a and b of each term, ``(T, 2)``, in units of its input.
+    :ivar dims: the input of each term, ``(T,)``; -1 for a constant.
+    """
+
+    intervals: Tensor
+    dims: Tensor
+
+    def __init__(self, intervals: Tensor, dims: Tensor, num_frequencies: int) -> None:
+        super().__init__()
+        self.num_frequencies = num_frequencies
+        self.register_buffer("intervals", intervals)
+        self.register_buffer("dims", dims)
+        self._dims = dims.tolist()  # the layout, without a transfer from the device in every step
+        self.size = sum(1 if dim < 0 else 2 * num_frequencies + 1 for dim in self._dims)
+
+    def _terms(self, prior: FunctionPrior) -> list[MaternTerm]:
+        terms = matern_terms(prior.covariance, range(prior.x.shape[-1]), prior.name)
+        found = [-1 if term.dim is None else term.dim for term in terms]
+        if found != self._dims:
+            raise ValueError(
+                f"the features of {prior.name!r} are those of a kernel whose terms have the inputs {self._dims}, and its kernel has {found}: "
+                "initialise the guide on this model"
+            )
+        return terms
+
+    def _columns_of(self, term: MaternTerm, number: int) -> FourierColumns:
+        return FourierColumns(term, self.intervals[number], self.num_frequencies)
+
+    def columns(self, prior: FunctionPrior) -> Tensor:
+        """See :class:`~pyro_dgp.processes.basis.Basis`."""
+        parts = []
+        for number, term in enumerate(self._terms(prior)):
+            if term.dim is None:
+                parts.append(term.variance.sqrt()[..., None, None] * torch.ones_like(prior.x[..., None, None, :, 0]))
+            else:
+                parts.append(self._columns_of(term, number).whitened(prior.x[..., term.dim]))
+        batch = torch.broadcast_shapes(*[part.shape[:-2] for part in parts])
+        return torch.cat([part.expand(*batch, *part.shape[-2:]) for part in parts], -2)
+
+    def root(self, prior: FunctionPrior) -> Tensor:
+        """See :class:`~pyro_dgp.processes.basis.Basis`."""
+        parts = [
+            term.variance.sqrt()[..., None, None] if term.dim is None else self._columns_of(term, number).root()
+            for number, term in enumerate(self._terms(prior))
+        ]
+        batch = torch.broadcast_shapes(*[part.shape[:-2] for part in parts])
+        rows, before = [], 0
+        for part in parts:
+            size = part.shape[-1]
+            row = part.new_zeros(*batch, size, self.size)
+            row[..., before : before + size] = part
+            rows.append(row)
+            before += size
+        return torch.cat(rows, -2)
+
+
+@dataclass(frozen=True)
+class FourierFeatures(BasisFamily):
+    """Variational Fourier features for every GP of a model (Hensman, Durrande and Solin 2018), shallow or deep (Rudner and Sejdinovic 2018).
+
+    The kernels are Matern kernels of smoothness 1/2, 3/2 or 5/2 of one input each, and their sums: ``ActiveDims(Matern32(), [0]) +
+    ActiveDims(Matern32(), [1])``. A constant kernel has one feature more, and ``White`` adds variance and no feature.
+
+    Features live on an interval for each input. They have no covariance left to learn near its ends, where the basis is periodic: the
+    interval should be wider than the data. Outside of it they follow the Markov property of the kernel.
+
+    :param num_frequencies: F: a term of the kernel has 2 F + 1 features.
+    :param covariance: form of the covariance of q(v): ``full``, ``diagonal``, ``delta`` or ``prior``.
+    :param interval: a and b of all inputs, in their units; if not given, the range of the training inputs of a layer with ``margin``.
+    :param margin: width added on either side, as a share of the range.
+    :param hidden_scale: initial standard deviation of v in layers below the top, and ``scale`` that in the top layer.
+
+    >>> import torch
+    >>> from pyro_dgp import DeepGP, FourierFeatures, GaussianProcess, Matern32
+    >>> prior = GaussianProcess(Matern32())(torch.linspace(0.0, 1.0, 5)[:, None])
+    >>> process = FourierFeatures(10).create(prior, hidden=False)
+    >>> process.basis.intervals.tolist(), process.basis.size
+    ([[-0.5, 1.5]], 21)
+    """
+
+    num_frequencies: int = 30
+    covariance: str = "full"
+    _: KW_ONLY
+    interval: tuple[float, float] | None = None
+    margin: float = 0.5
+    hidden_scale: float = 1e-2
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.num_frequencies < 1:
+            raise ValueError(f"num_frequencies must be at least 1, got {self.num_frequencies}")
+        if self.interval is not None and not self.interval[0] < self.interval[1]:
+            raise ValueError(f"an interval goes from a smaller number to a larger one, got {self.interval}")
+        if self.margin < 0:
+            raise ValueError(f"the margin is a share of the range, 0 or more, got {self.margin}")
+        self.require_sound()
+
+    @property
+    def num_inducing(self) -> int:  # type: ignore[override]
+        """Number of features of each term."""
+        return 2 * self.num_frequencies + 1
+
+    def basis(self, prior: FunctionPrior, beside: Basis | None = None) -> FourierBasis:
+        """Return a basis on the intervals of the prior's inputs."""
+        x = prior.x.detach().reshape(-1, prior.x.shape[-1])
+        terms = matern_terms(prior.covariance, range(x.shape[-1]), prior.name)
+        if not terms:
+            raise ValueError(f"the kernel of {prior.name!r} is white noise, which has no features: add a Matern kernel")
+        intervals = [self._interval(None if term.dim is None else x[:, term.dim]) for term in terms]
+        dims = torch.tensor([-1 if term.dim is None else term.dim for term in terms])
+        return FourierBasis(torch.tensor(intervals).to(x), dims, self.num_frequencies)
+
+    def _interval(self, x: Tensor | None) -> tuple[float, float]:
+        if self.interval is not None or x is None:
+            return self.interval or (0.0, 1.0)
+        low, high = float(x.min()), float(x.max())
+        width = (high - low) or 1.0
+        return low - self.margin * width, high + self.margin * width
+
+    def restored_basis(self, state: dict[str, Tensor]) -> FourierBasis:
+        """See :class:`~pyro_dgp.processes.basis_family.BasisFamily`."""
+        intervals, dims = saved(state, "intervals", "dims")
+        return FourierBasis(torch.zeros_like(intervals), dims.clone(), self.num_frequencies)

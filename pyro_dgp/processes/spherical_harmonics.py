@@ -1,0 +1,155 @@
+"""Spherical harmonics as features of zonal kernels."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+
+import torch
+from torch import Tensor
+
+from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.internal.gegenbauer import coefficients, fundamental_set, gegenbauer, multiplicity, nodes
+from pyro_dgp.kernels.zonal import ZonalCovariance
+from pyro_dgp.processes.basis import Basis
+from pyro_dgp.processes.basis_family import BasisFamily
+from pyro_dgp.processes.families import saved
+
+#: Share of the largest eigenvalue below which a level is absent from the spectrum of a kernel.
+_ABSENT = 1e-10
+
+
+def zonal(prior: FunctionPrior) -> ZonalCovariance:
+    """Return the covariance function of a prior if it is zonal.
+
+    :raises ValueError: for any other.
+    """
+    if not isinstance(prior.covariance, ZonalCovariance):
+        kind = type(prior.covariance).__name__.removesuffix("Covariance")
+        raise ValueError(
+            f"features on the sphere of {prior.name!r} are those of zonal kernels, and its kernel is {kind}: take ArcCosine() or "
+            "Spherical(Matern52())"
+        )
+    return prior.covariance
+
+
+def spectrum(covariance: ZonalCovariance, levels: int, dimension: int) -> Tensor:
+    """Return the eigenvalues of a zonal kernel on the sphere, ``(..., E, levels)``, under the uniform distribution (Funk-Hecke)."""
+    like = covariance.scale
+    return coefficients(covariance.shape(nodes(dimension, like)), levels, dimension).clamp_min(0.0)
+
+
+class HarmonicBasis(Basis):
+    """Basis of the spherical harmonics Y of some levels: ``a(x) = sqrt(lambda_l) |x|^n Y_lj(x / |x|)`` of lifted inputs.
+
+    The functionals are ``u_lj = <|x|^n Y_lj, f>``, whose covariance is diagonal, ``1 / lambda_l`` (Dutordoir et al. 2020, Eq. 13).
+    ``sum_j Y_lj(x) Y_lj(z) = N(d, l) P_l(x z)``, so that ``A'A`` is the kernel with its spectrum cut to these levels.
+
+    :ivar levels: the levels, in rising order.
+    :ivar dimension: d, the number of inputs and one for the bias.
+    """
+
+    levels: Tensor
+
+    def __init__(self, levels: Tensor, dimension: int) -> None:
+        super().__init__()
+        self.dimension = dimension
+        self.register_buffer("levels", levels)
+        self.register_buffer("dimension_number", torch.tensor(dimension))
+        self._levels: list[int] = levels.tolist()
+        self.size = sum(multiplicity(dimension, level) for level in self._levels)
+        for level in self._levels:
+            points, gain = fundamental_set(dimension, level)
+            self.register_buffer(f"points_{level}", points.to(torch.get_default_dtype()), persistent=False)
+            self.register_buffer(f"gain_{level}", gain.to(torch.get_default_dtype()), persistent=False)
+
+    def columns(self, prior: FunctionPrior) -> Tensor:
+        """See :class:`~pyro_dgp.processes.basis.Basis`."""
+        covariance = zonal(prior)
+        lifted = covariance.lift(prior.x.unsqueeze(-3))
+        if lifted.shape[-1] != self.dimension:
+            raise ValueError(
+                f"the features of {prior.name!r} are those of {self.dimension - 1} inputs and it has {lifted.shape[-1] - 1}: pass inputs of "
+                "as many columns as guide.initialize got"
+            )
+        norms = lifted.norm(dim=-1, keepdim=True)
+        directions, powers = lifted / norms, norms.mT**covariance.degree
+        roots = spectrum(covariance, self._levels[-1] + 1, self.dimension).clamp_min(1e-300).sqrt()
+        parts = []
+        for level in self._levels:
+            points, gain = getattr(self, f"points_{level}"), getattr(self, f"gain_{level}")
+            polynomial = gegenbauer(points @ directions.mT, level + 1, self.dimension)[level]
+            parts.append(roots[..., level, None, None] * (gain @ polynomial))
+        batch = torch.broadcast_shapes(*[part.shape[:-2] for part in parts])
+        return powers * torch.cat([part.expand(*batch, *part.shape[-2:]) for part in parts], -2)
+
+    def root(self, prior: FunctionPrior) -> Tensor:
+        """See :class:`~pyro_dgp.processes.basis.Basis`."""
+        roots = spectrum(zonal(prior), self._levels[-1] + 1, self.dimension).sqrt()
+        diagonal = torch.cat(
+            [
+                roots[..., level, None].expand(*roots.shape[:-1], multiplicity(self.dimension, level))
+                for level in self._levels
+            ],
+            -1,
+        )
+        return torch.diag_embed(1 / diagonal)
+
+
+@dataclass(frozen=True)
+class SphericalHarmonics(BasisFamily):
+    """Spherical harmonics for every GP of a model with zonal kernels (Dutordoir et al. 2020): :class:`ArcCosine` or :class:`Spherical`.
+
+    Harmonics come in whole levels, whose sizes grow as the power d - 2 of the level in d dimensions, one for each input and one for the
+    bias. Levels that the kernel has not, such as odd ones above 1 of the arc-cosine kernel of order 1, are left out.
+
+    :param num_features: M at most: levels are added, from the smoothest, until the next one would exceed it.
+    :param covariance: form of the covariance of q(v): ``full``, ``diagonal``, ``delta`` or ``prior``.
+    :param hidden_scale: initial standard deviation of v in layers below the top, and ``scale`` that in the top layer.
+
+    >>> import torch
+    >>> from pyro_dgp import ArcCosine, GaussianProcess, SphericalHarmonics
+    >>> prior = GaussianProcess(ArcCosine(1))(torch.randn(5, 8))
+    >>> basis = SphericalHarmonics(100).create(prior, hidden=False).basis
+    >>> basis.levels.tolist(), basis.size
+    ([0, 1, 2], 54)
+    """
+
+    num_features: int = 128
+    covariance: str = "full"
+    _: KW_ONLY
+    hidden_scale: float = 1e-2
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.num_features < 1:
+            raise ValueError(f"num_features must be at least 1, got {self.num_features}")
+        self.require_sound()
+
+    @property
+    def num_inducing(self) -> int:  # type: ignore[override]
+        """M at most."""
+        return self.num_features
+
+    def basis(self, prior: FunctionPrior, beside: Basis | None = None) -> HarmonicBasis:
+        """Return a basis of as many whole levels as fit."""
+        covariance, dimension = zonal(prior), prior.x.shape[-1] + 1
+        found: list[int] = []
+        level, size = 0, 0
+        while level < 60:
+            if self._is_present(covariance, level, dimension):
+                size += multiplicity(dimension, level)
+                if size > self.num_features and found:
+                    break
+                found.append(level)
+            level += 1
+        return HarmonicBasis(torch.tensor(found), dimension).to(prior.x)
+
+    @staticmethod
+    def _is_present(covariance: ZonalCovariance, level: int, dimension: int) -> bool:
+        values = spectrum(covariance, max(level + 1, 2), dimension).detach()
+        return bool((values[..., level] > _ABSENT * values.amax(-1)).all())
+
+    def restored_basis(self, state: dict[str, Tensor]) -> HarmonicBasis:
+        """See :class:`~pyro_dgp.processes.basis_family.BasisFamily`."""
+        levels, dimension = saved(state, "levels", "dimension_number")
+        return HarmonicBasis(levels.clone(), int(dimension))

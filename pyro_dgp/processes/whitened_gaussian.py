@@ -1,0 +1,126 @@
+"""Gaussians over whitened coefficients: the values that a pass reads, with their KL and moments."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pyro_dgp.internal import linalg
+
+#: Forms of the covariance of q(v): any; diagonal; none, for a point estimate; and that of the prior, the identity.
+KINDS = ("full", "diagonal", "delta", "prior")
+
+
+@dataclass(frozen=True)
+class WhitenedGaussian:
+    """The Gaussian ``q(v_d) = N(mean_d, S_d)`` over coefficients whose prior is ``N(0, I)``, with its values read once.
+
+    :ivar mean: means ``(*groups, D_out, M)``.
+    :ivar scale: T ``(*groups, D_out, M, M)`` with ``S = T T'`` (full), standard deviations ``(*groups, D_out, M)``
+        (diagonal), or ``None`` (delta, S = 0; prior, S = I).
+    :ivar kind: one of :data:`KINDS`.
+    """
+
+    mean: Tensor
+    scale: Tensor | None
+    kind: str
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the scale is a triangular factor."""
+        return self.kind == "full"
+
+    def regularizer(self) -> Tensor:
+        """Return ``sum_d KL(N(mean_d, S_d) || N(0, I))`` in nats, one number for each group.
+
+        For S = 0, where the KL is infinite, it is ``-sum_d log N(mean_d; 0, I)``.
+        """
+        mean, scale, groups = self.mean, self.scale, self.mean.dim() - 2
+        size = mean.shape[-2] * mean.shape[-1]
+        squares = _total(mean.square(), groups)
+        if scale is None:
+            return 0.5 * squares + (0.5 * size * math.log(2 * math.pi) if self.kind == "delta" else 0.0)
+        diagonal = scale.diagonal(dim1=-2, dim2=-1) if self.is_full else scale
+        squares = squares + _total(scale.square(), groups)
+        return 0.5 * (squares - size) - _total(diagonal.abs().log(), groups)
+
+    def moments(self, columns: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ``a' mean_d`` and ``a' (S_d - I) a`` for each whitened column a, both ``(..., D_out or E, n)``.
+
+        :param columns: A ``(..., *groups, E, M, n)``.
+        """
+        loc = (self.mean.unsqueeze(-2) @ columns).squeeze(-2)
+        if self.kind == "prior":
+            return loc, columns.new_zeros(()).expand(*columns.shape[:-2], columns.shape[-1])
+        change = -linalg.column_squares(columns)
+        if self.scale is None:
+            return loc, change
+        if self.is_full:
+            return loc, change + linalg.column_squares(self.scale.mT @ columns)
+        return loc, change + (self.scale.square().unsqueeze(-2) @ columns.square()).squeeze(-2)
+
+    def draw(self, count: int) -> Tensor:
+        """Draw v, ``(count, *groups, D_out, M)``."""
+        white = self.mean.expand(count, *self.mean.shape)
+        if self.kind == "delta":
+            return white
+        noise = torch.randn_like(white)
+        if self.scale is None:
+            return white + noise
+        if self.is_full:
+            return white + (self.scale @ noise.unsqueeze(-1)).squeeze(-1)
+        return white + self.scale * noise
+
+    def spread(self, columns: Tensor) -> Tensor:
+        """Return ``a' S_d b`` for all pairs of whitened columns, ``(..., D_out, n, n)``."""
+        if self.kind == "delta":
+            return columns.new_zeros(()).expand(*columns.shape[:-3], self.mean.shape[-2], *[columns.shape[-1]] * 2)
+        if self.scale is None:
+            squares = columns.mT @ columns
+            return squares.expand(*squares.shape[:-3], self.mean.shape[-2], *squares.shape[-2:])
+        b = self.scale.mT @ columns if self.is_full else self.scale.unsqueeze(-1) * columns
+        return b.mT @ b
+
+
+@dataclass(frozen=True)
+class IndependentGaussians:
+    """Gaussian over coefficients that come in independent parts, one behind another, each a :class:`WhitenedGaussian`.
+
+    :ivar parts: the parts.
+    """
+
+    parts: tuple[WhitenedGaussian, ...]
+
+    @property
+    def mean(self) -> Tensor:
+        """The means ``(*groups, D_out, M)``."""
+        return torch.cat([part.mean for part in self.parts], -1)
+
+    def regularizer(self) -> Tensor:
+        """Return the sum of the parts' KL."""
+        return torch.stack([part.regularizer() for part in self.parts]).sum(0)
+
+    def draw(self, count: int) -> Tensor:
+        """Draw v, ``(count, *groups, D_out, M)``."""
+        return torch.cat([part.draw(count) for part in self.parts], -1)
+
+    def spread(self, columns: Tensor) -> Tensor:
+        """Return ``a' S_d b`` for all pairs of whitened columns, ``(..., D_out, n, n)``."""
+        pairs = zip(self.parts, self.split(columns), strict=True)
+        return torch.stack([part.spread(own) for part, own in pairs]).sum(0)
+
+    def split(self, columns: Tensor) -> tuple[Tensor, ...]:
+        """Return the columns of each part."""
+        return columns.split([part.mean.shape[-1] for part in self.parts], -2)
+
+
+#: Values of a q(v), of one part or several.
+Gaussian = WhitenedGaussian | IndependentGaussians
+
+
+def _total(values: Tensor, groups: int) -> Tensor:
+    """Return the sum over all axes behind those of the groups."""
+    return values.flatten(groups).sum(-1) if groups else values.sum()
