@@ -23,6 +23,11 @@ ELSEWHERE = {
     "OneNetwork": "other networks of AmortizedInducingPoints; tests/processes/test_amortized.py",
     "CompiledObjective": "runs a loss as it is; tests/training/test_compiled_objective.py",
     "SurrogateSlice": "the moves of EllipticalSlice for function values; tests/mcmc/test_surrogates.py has its hyperparameters",
+    "FourierFeatures": "serve additive Matern kernels alone; tests/processes/test_fourier_features.py",
+    "SphericalHarmonics": "serve zonal kernels alone; tests/processes/test_spherical_harmonics.py",
+    "ActivationFeatures": "serve zonal kernels alone; tests/processes/test_activations.py",
+    "PublishedActivationFeatures": "the same; tests/processes/test_activations.py",
+    "Orthogonal": "the process of InducingPoints over another basis; tests/processes/test_orthogonal.py",
     "WithMean": "changes what amortised networks see; tests/processes/test_amortized.py",
 }
 
@@ -41,7 +46,7 @@ def test_known_answers_are_known():
 def test_every_way_to_fit_is_in_the_table():
     """A new process, propagation, loss or sampler joins the table, or ELSEWHERE says why not."""
     text = inspect.getsource(inferences)
-    bases = ("Loss", "ProcessFamily", "AmortizationRecipe")
+    bases = ("Loss", "ProcessFamily", "BasisFamily", "AmortizationRecipe")
     kinds = []
     for name in pyro_dgp.__all__:
         part = getattr(pyro_dgp, name)
