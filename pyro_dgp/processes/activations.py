@@ -19,7 +19,7 @@ from pyro_dgp.processes.basis import Basis
 from pyro_dgp.processes.basis_family import BasisFamily
 from pyro_dgp.processes.families import saved
 from pyro_dgp.processes.initial_points import initial_points_of_groups
-from pyro_dgp.processes.spherical_harmonics import spectrum, zonal
+from pyro_dgp.processes.spherical_harmonics import present, spectrum, zonal
 
 #: Functions of the cosine between a unit's weights and the inputs.
 Activation = Callable[[Tensor], Tensor]
@@ -28,8 +28,6 @@ ACTIVATIONS: dict[str, Activation] = {
     "softplus": torch.nn.functional.softplus,
     "erf": torch.erf,
 }
-#: Share of the largest eigenvalue of a kernel, or coefficient of an activation, below which a level is absent.
-_ABSENT = 1e-10
 #: Negative residual variance, as a share of the prior's, that is warned of.
 _NEGATIVE = 1e-6
 
@@ -181,9 +179,9 @@ class ActivationFeatures(BasisFamily):
         """Return the levels that both the kernel and the activation have."""
         dimension, count = directions.shape[-1], max(self.num_levels, 2)
         eigenvalues = spectrum(covariance, count, dimension).detach()
-        s = coefficients(self.function(nodes(dimension, directions)), count, dimension).abs()
-        has = (eigenvalues > _ABSENT * eigenvalues.amax(-1, keepdim=True)).flatten(0, -2).all(0)
-        return torch.nonzero((has & (s > _ABSENT * s.max()))[: self.num_levels]).squeeze(-1)
+        s = coefficients(self.function(nodes(dimension, directions)), count, dimension)
+        both = present(eigenvalues).flatten(0, -2).all(0) & present(s)
+        return torch.nonzero(both[: self.num_levels]).squeeze(-1)
 
     def restored_basis(self, state: dict[str, Tensor]) -> ActivationBasis:
         """See :class:`~pyro_dgp.processes.basis_family.BasisFamily`."""

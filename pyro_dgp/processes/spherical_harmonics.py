@@ -14,8 +14,8 @@ from pyro_dgp.processes.basis import Basis
 from pyro_dgp.processes.basis_family import BasisFamily
 from pyro_dgp.processes.families import saved
 
-#: Share of the largest eigenvalue below which a level is absent from the spectrum of a kernel.
-_ABSENT = 1e-10
+#: Share of the largest eigenvalue below which a level is absent from the spectrum of a kernel, beyond what rounding leaves of zero.
+_ABSENT = {torch.float64: 1e-10, torch.float32: 1e-6}
 
 
 def zonal(prior: FunctionPrior) -> ZonalCovariance:
@@ -33,9 +33,17 @@ def zonal(prior: FunctionPrior) -> ZonalCovariance:
 
 
 def spectrum(covariance: ZonalCovariance, levels: int, dimension: int) -> Tensor:
-    """Return the eigenvalues of a zonal kernel on the sphere, ``(..., E, levels)``, under the uniform distribution (Funk-Hecke)."""
-    like = covariance.scale
-    return coefficients(covariance.shape(nodes(dimension, like)), levels, dimension).clamp_min(0.0)
+    """Return the eigenvalues of a zonal kernel on the sphere, ``(..., E, levels)``, under the uniform distribution (Funk-Hecke).
+
+    Those that are zero but for rounding, or vanish as a lengthscale grows, stay at a small share of the first.
+    """
+    values = coefficients(covariance.shape(nodes(dimension, covariance.scale)), levels, dimension)
+    return torch.maximum(values, 1e-2 * _ABSENT[values.dtype] * values.detach().amax(-1, keepdim=True))
+
+
+def present(values: Tensor) -> Tensor:
+    """Tell which of the coefficients ``(..., levels)`` of an even function, or of a kernel, are not zero."""
+    return values.abs() > _ABSENT[values.dtype] * values.abs().amax(-1, keepdim=True)
 
 
 class HarmonicBasis(Basis):
@@ -59,8 +67,8 @@ class HarmonicBasis(Basis):
         self.size = sum(multiplicity(dimension, level) for level in self._levels)
         for level in self._levels:
             points, gain = fundamental_set(dimension, level)
-            self.register_buffer(f"points_{level}", points.to(torch.get_default_dtype()), persistent=False)
-            self.register_buffer(f"gain_{level}", gain.to(torch.get_default_dtype()), persistent=False)
+            self.register_buffer(f"points_{level}", points, persistent=False)
+            self.register_buffer(f"gain_{level}", gain, persistent=False)
 
     def columns(self, prior: FunctionPrior) -> Tensor:
         """See :class:`~pyro_dgp.processes.basis.Basis`."""
@@ -73,26 +81,24 @@ class HarmonicBasis(Basis):
             )
         norms = lifted.norm(dim=-1, keepdim=True)
         directions, powers = lifted / norms, norms.mT**covariance.degree
-        roots = spectrum(covariance, self._levels[-1] + 1, self.dimension).clamp_min(1e-300).sqrt()
+        roots = self._eigenvalues(covariance).sqrt()
         parts = []
-        for level in self._levels:
-            points, gain = getattr(self, f"points_{level}"), getattr(self, f"gain_{level}")
-            polynomial = gegenbauer(points @ directions.mT, level + 1, self.dimension)[level]
-            parts.append(roots[..., level, None, None] * (gain @ polynomial))
+        for number, level in enumerate(self._levels):
+            points, gain = (getattr(self, f"{name}_{level}").to(directions) for name in ("points", "gain"))
+            polynomial = gegenbauer(points @ directions.mT, max(level + 1, 2), self.dimension)[level]
+            parts.append(roots[..., number, None, None] * (gain @ polynomial))
         batch = torch.broadcast_shapes(*[part.shape[:-2] for part in parts])
         return powers * torch.cat([part.expand(*batch, *part.shape[-2:]) for part in parts], -2)
 
     def root(self, prior: FunctionPrior) -> Tensor:
         """See :class:`~pyro_dgp.processes.basis.Basis`."""
-        roots = spectrum(zonal(prior), self._levels[-1] + 1, self.dimension).sqrt()
-        diagonal = torch.cat(
-            [
-                roots[..., level, None].expand(*roots.shape[:-1], multiplicity(self.dimension, level))
-                for level in self._levels
-            ],
-            -1,
-        )
-        return torch.diag_embed(1 / diagonal)
+        roots = self._eigenvalues(zonal(prior)).rsqrt()
+        sizes = torch.tensor([multiplicity(self.dimension, level) for level in self._levels], device=roots.device)
+        return torch.diag_embed(roots.repeat_interleave(sizes, -1))
+
+    def _eigenvalues(self, covariance: ZonalCovariance) -> Tensor:
+        """Return the eigenvalues of the levels."""
+        return spectrum(covariance, max(self._levels[-1] + 1, 2), self.dimension)[..., self._levels]
 
 
 @dataclass(frozen=True)
@@ -147,7 +153,7 @@ class SphericalHarmonics(BasisFamily):
     @staticmethod
     def _is_present(covariance: ZonalCovariance, level: int, dimension: int) -> bool:
         values = spectrum(covariance, max(level + 1, 2), dimension).detach()
-        return bool((values[..., level] > _ABSENT * values.amax(-1)).all())
+        return bool(present(values)[..., level].all())
 
     def restored_basis(self, state: dict[str, Tensor]) -> HarmonicBasis:
         """See :class:`~pyro_dgp.processes.basis_family.BasisFamily`."""

@@ -9,6 +9,7 @@ import torch
 from pyro_dgp import (
     ELBO,
     RBF,
+    ActivationFeatures,
     ArcCosine,
     DeepGP,
     GaussianProcess,
@@ -170,3 +171,21 @@ def test_another_kernel_and_other_inputs_are_refused_in_a_sentence():
         process(gp(torch.randn(4, 3)))
     with pytest.raises(ValueError, match="at least 1"):
         SphericalHarmonics(0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_levels_and_columns_are_the_same_in_single_precision_and_gradients_finite(dtype):
+    torch.manual_seed(0)
+    x = torch.randn(12, 3, dtype=torch.float64)
+    gp = GaussianProcess(ArcCosine(1)).to(dtype)
+    basis = SphericalHarmonics(60).create(gp(x.to(dtype)), hidden=False).basis
+    assert basis.levels.tolist() == [0, 1, 2, 4]
+    restored = SphericalHarmonics(60).restored_basis(basis.state_dict())
+    columns = restored.columns(gp(x.to(dtype)))
+    assert columns.dtype == dtype
+    exact = basis.double().columns(GaussianProcess(ArcCosine(1)).double()(x))
+    torch.testing.assert_close(columns.double(), exact, rtol=1e-3, atol=1e-5)
+    slopes = torch.autograd.grad(columns.square().sum(), list(gp.parameters()))
+    assert all(torch.isfinite(slope).all() for slope in slopes)
+    units = ActivationFeatures(9, "relu").create(gp(x.to(dtype)), hidden=False).basis
+    assert units.levels.tolist() == [0, 1, 2, 4, 6]
