@@ -230,10 +230,15 @@ def _sampled(guide: Variational) -> dict[str, nn.Parameter]:
     if wrong:
         raise ValueError(
             f"the process of {wrong[0]!r} is no set of inducing variables to be sampled: give the guide "
-            'InducingPoints(M, covariance="delta")'
+            'InducingPoints(M, covariance="delta"), or another family of this covariance'
         )
-    named = guide.named_parameters()
-    return {n: p for n, p in named if (owner := process_parameter(n)) is not None and owner[1] == "q.mean"}
+    return {name: value for name, value in guide.named_parameters() if _is_sampled(name)}
+
+
+def _is_sampled(name: str) -> bool:
+    """Tell whether a parameter of a guide holds coefficients of a process, ``q.mean`` or ``q.parts.1.mean``."""
+    owner = process_parameter(name)
+    return owner is not None and owner[1].startswith("q.") and owner[1].endswith(".mean")
 
 
 @answer.register

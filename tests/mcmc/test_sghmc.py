@@ -7,12 +7,16 @@ from pyro import distributions as dist
 from benchmarks.studies.sghmc_bias import bias
 from pyro_dgp import (
     ELBO,
+    FourierFeatures,
     Gaussian,
     InducingDraws,
     InducingPoints,
+    Matern52,
     MonteCarlo,
+    Orthogonal,
     StochasticGradientHMC,
     Variational,
+    draw_functions,
     predict,
 )
 from pyro_dgp.mcmc.sghmc import _HamiltonianState
@@ -177,3 +181,20 @@ def test_one_layer_comes_close_to_the_closed_form():
     """The benchmark's full run at toy length, where chance makes most of the distance."""
     row = bias(0.5, draws=60, burn_in=200)
     assert row["step_size"] == 0.5 and row["mean"] < 0.6 and row["sd"] < 0.4
+
+
+@pytest.mark.parametrize(
+    "family",
+    [FourierFeatures(4, "delta"), Orthogonal(InducingPoints(4, "delta"), InducingPoints(3, "delta"))],
+    ids=["Fourier features", "orthogonal"],
+)
+def test_coefficients_of_any_basis_are_sampled(family):
+    x, y = regression(12)
+    model = OneLayer(Matern52())
+    guide = Variational(model, family, MonteCarlo(1))
+    guide.initialize(x, y)
+    sampler = StochasticGradientHMC(burn_in=2, thin=1)
+    result = sampler.run(guide, x, y, num_samples=3, batch_size=6)
+    assert sum(v[0].numel() for v in result.draws.values()) == getattr(guide.processes, "y/f").basis.size
+    assert torch.isfinite(predict(result, x).mean).all()
+    assert torch.isfinite(draw_functions(result, 3, seed=0)(x)).all()
