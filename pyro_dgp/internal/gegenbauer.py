@@ -44,7 +44,7 @@ def _angles(dimension: int) -> tuple[Tensor, Tensor]:
     return torch.as_tensor(np.cos(angles)), torch.as_tensor(density / density.sum())
 
 
-def nodes(dimension: int, like: Tensor) -> Float[Tensor, q]:  # noqa: F821
+def nodes(dimension: int, like: Tensor) -> Tensor:
     """Return the cosines at which :func:`coefficients` wants a function, in the dtype and on the device of ``like``."""
     return _angles(dimension)[0].to(like)
 

@@ -104,7 +104,7 @@ class ArcCosineCovariance(ZonalCovariance):
         """The order n."""
         return self.order
 
-    def shape(self, cosine: Float[Tensor, q]) -> Float[Tensor, "*r e q"]:  # noqa: F821
+    def shape(self, cosine: Tensor) -> Tensor:
         """Return ``variance / pi * J_n``."""
         return self.variance.unsqueeze(-1) / math.pi * angular(cosine, self.order)
 

@@ -34,8 +34,8 @@ class ZonalCovariance(Covariance):
         """The power n of the norms."""
 
     @abstractmethod
-    def shape(self, cosine: Float[Tensor, q]) -> Float[Tensor, "*r e q"]:  # noqa: F821
-        """Return kappa, the variance of the function included, at cosines inside (-1, 1)."""
+    def shape(self, cosine: Tensor) -> Tensor:
+        """Return kappa, the variance of the function included, at cosines ``(Q,)`` inside (-1, 1): ``(..., E, Q)``."""
 
     def lift(self, x: Tensor) -> Tensor:
         """Return the weighted inputs with the root of the bias behind them, ``(..., E, N, D + 1)``."""
@@ -60,7 +60,7 @@ class SphericalCovariance(ZonalCovariance):
         """One."""
         return 1
 
-    def shape(self, cosine: Float[Tensor, q]) -> Float[Tensor, "*r e q"]:  # noqa: F821
+    def shape(self, cosine: Tensor) -> Tensor:
         """Return ``c`` at the distances ``sqrt(2 - 2 cosine)``."""
         correlation, warp = self.part.correlation, self.part.warp
         assert isinstance(correlation, Radial) and isinstance(warp, Scaling)

@@ -84,21 +84,30 @@ class ActivationBasis(Basis):
 
     def root(self, prior: FunctionPrior) -> Tensor:
         """Return the Cholesky factor of ``K_uu``."""
-        _, w, s, eigenvalues = self._parts(prior)
-        k_uu = self._sum((w @ w.mT).clamp(-1.0, 1.0), s.square() / eigenvalues, w.shape[-1])
-        return linalg.cholesky(k_uu, prior.jitter, prior.name)
+        return self._root(prior, *self._parts(prior))
 
     def cross(self, prior: FunctionPrior) -> Tensor:
         """Return ``cov(u, f(x))``, ``(..., E, M, N)``: the hidden layer of the network."""
-        covariance, w, s, _ = self._parts(prior)
+        return self._cross(prior, *self._parts(prior))
+
+    def columns(self, prior: FunctionPrior) -> Tensor:
+        """See :class:`~pyro_dgp.processes.basis.Basis`."""
+        parts = self._parts(prior)
+        return linalg.solve_broadcast(self._root(prior, *parts), self._cross(prior, *parts))
+
+    def _root(
+        self, prior: FunctionPrior, covariance: ZonalCovariance, w: Tensor, s: Tensor, eigenvalues: Tensor
+    ) -> Tensor:
+        k_uu = self._sum((w @ w.mT).clamp(-1.0, 1.0), s.square() / eigenvalues, w.shape[-1])
+        return linalg.cholesky(k_uu, prior.jitter, prior.name)
+
+    def _cross(
+        self, prior: FunctionPrior, covariance: ZonalCovariance, w: Tensor, s: Tensor, eigenvalues: Tensor
+    ) -> Tensor:
         lifted = covariance.lift(prior.x.unsqueeze(-3))
         norms = lifted.norm(dim=-1, keepdim=True)
         cosine = (w @ (lifted / norms).mT).clamp(-1.0, 1.0)
         return norms.mT**covariance.degree * self.unit_values(cosine, s, w.shape[-1])
-
-    def columns(self, prior: FunctionPrior) -> Tensor:
-        """See :class:`~pyro_dgp.processes.basis.Basis`."""
-        return linalg.solve_broadcast(self.root(prior), self.cross(prior))
 
 
 class PublishedActivationBasis(ActivationBasis):

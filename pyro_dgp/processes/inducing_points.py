@@ -53,9 +53,9 @@ class InducingPointBasis(Basis):
 
     def columns(self, prior: FunctionPrior) -> Tensor:
         """See :class:`~pyro_dgp.processes.basis.Basis`."""
-        z = self.points(prior)
-        factor = linalg.cholesky(prior.covariance.matrix(z), prior.jitter, prior.name)
-        return linalg.solve_columns(factor, prior.covariance.matrix(z, prior.x.unsqueeze(-3)))
+        return linalg.solve_columns(
+            self.root(prior), prior.covariance.matrix(self.points(prior), prior.x.unsqueeze(-3))
+        )
 
     def known_values(self, prior: FunctionPrior, q: Gaussian, num_draws: int) -> KnownValues:
         """Draw v from q(v)."""
