@@ -20,7 +20,8 @@ from benchmarks.common.records import Record, append, read
 from benchmarks.common.score_tables import SCORES, draw_scores, means, paired, ranks
 from pyro_dgp.comparison.sweep import Run
 from pyro_dgp.data.splitting import split
-from pyro_dgp.zoo.methods import METHODS, Method
+from pyro_dgp.zoo.method import Method
+from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.settings import Settings
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from benchmarks.common.dgpsi_model import ByDgpsi
 from benchmarks.common.experiments import Experiment, main
-from pyro_dgp.zoo.methods import DEEP, METHODS, Method
+from pyro_dgp.zoo.method import DEEP, Method
+from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.settings import Settings
 
 SETTINGS = Settings(width=3, mcmc_points=10**6, mcmc_samples=200, warmup=200)

@@ -20,7 +20,8 @@ from benchmarks.common.experiments import Experiment, main
 from pyro_dgp import DeepGP, InducingPoints, LinearMean
 from pyro_dgp.zoo.architecture import Architecture
 from pyro_dgp.zoo.by_guide import ByGuide
-from pyro_dgp.zoo.methods import METHODS, Method
+from pyro_dgp.zoo.method import Method
+from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.recipes import elbo, inducing_points, monte_carlo
 from pyro_dgp.zoo.settings import Settings
 

@@ -86,6 +86,8 @@ def add_training(add: Any) -> None:
     add("--width", type=int, metavar="W", help=_with_default("outputs of hidden layers", "width"))
     add("--inducing", type=int, metavar="M", help=_with_default("inducing points", "inducing"))
     add("--row-inducing", type=int, metavar="M", help=_with_default("those of a row, amortised", "row_inducing"))
+    add("--orthogonal", type=int, metavar="K", help="points of an orthogonal part; none: as many as --inducing")
+    add("--frequencies", type=int, metavar="F", help=_with_default("Fourier frequencies of each input", "frequencies"))
     add(
         "--samples",
         type=int,

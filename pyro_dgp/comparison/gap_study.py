@@ -18,7 +18,8 @@ from pyro_dgp.internal.progress import Progress, silent
 from pyro_dgp.prediction.gap import InferenceGap, inference_gap
 from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.zoo.anatomy import free_parameters
-from pyro_dgp.zoo.methods import DEEP, DEEP_LEARNED, DEEP_WITH_PRIORS, METHODS, Method
+from pyro_dgp.zoo.method import DEEP, DEEP_LEARNED, DEEP_WITH_PRIORS, Method
+from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.settings import Settings
 
 Row = dict[str, Any]

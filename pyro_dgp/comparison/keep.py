@@ -24,7 +24,7 @@ from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.prediction.rescaled import default_dtype
 from pyro_dgp.zoo.architecture import Architecture
 from pyro_dgp.zoo.inference import Fitted, Inference
-from pyro_dgp.zoo.methods import DEEP_LEARNED, Method
+from pyro_dgp.zoo.method import DEEP_LEARNED, Method
 from pyro_dgp.zoo.predictors import Predictor, Saved
 from pyro_dgp.zoo.presets import methods_of
 from pyro_dgp.zoo.settings import Settings

@@ -26,7 +26,7 @@ from pyro_dgp.internal.progress import Progress
 from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.prediction.scores import coverage, scores
 from pyro_dgp.zoo.inference import Fitted
-from pyro_dgp.zoo.methods import Method
+from pyro_dgp.zoo.method import Method
 from pyro_dgp.zoo.settings import Settings
 
 #: Training rows in an ArviZ file at most, equally spaced.

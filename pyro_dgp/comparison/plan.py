@@ -18,7 +18,7 @@ from pyro_dgp.comparison.request import Request, Say, is_made_by_hand
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.internal.site_names import is_inside_observation, site_of
 from pyro_dgp.zoo.anatomy import Anatomy, anatomy_of
-from pyro_dgp.zoo.methods import Method
+from pyro_dgp.zoo.method import Method
 from pyro_dgp.zoo.settings import Settings
 
 #: Share of distinct targets below which they are said to be few.

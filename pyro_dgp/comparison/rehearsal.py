@@ -18,7 +18,7 @@ from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.internal.progress import silent
 from pyro_dgp.prediction.scores import scores
 from pyro_dgp.zoo.anatomy import Anatomy, anatomy_of
-from pyro_dgp.zoo.methods import Method
+from pyro_dgp.zoo.method import Method
 from pyro_dgp.zoo.settings import Settings
 
 #: Rows of a rehearsal.
@@ -86,6 +86,8 @@ def _rehearse(method: Method, model: nn.Module, x: Tensor, y: Tensor, settings: 
         settings,
         inducing=min(settings.inducing, 5),
         row_inducing=min(settings.row_inducing, 2),
+        orthogonal=min(settings.orthogonal_points, 5),
+        frequencies=min(settings.frequencies, 2),
         epochs=1,
         batch_size=len(x),
         mcmc_samples=2,

@@ -17,10 +17,11 @@ from pyro_dgp.comparison.own_model import OwnModel
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.internal.optional import require
 from pyro_dgp.internal.progress import Progress
-from pyro_dgp.models.deep_gp import KERNELS
+from pyro_dgp.kernels.named import KERNELS
 from pyro_dgp.zoo.architecture import Architecture
 from pyro_dgp.zoo.inference import Inference
-from pyro_dgp.zoo.methods import DEEP_LEARNED, METHODS, Method
+from pyro_dgp.zoo.method import DEEP_LEARNED, Method
+from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.presets import methods_of
 from pyro_dgp.zoo.settings import Settings
 
@@ -214,6 +215,7 @@ def _check_settings(request: Request) -> None:
         raise ValueError(f"learning_rate must be a positive number, got {settings.learning_rate}")
     if request.model is None:
         for method in request.chosen():
+            method.architecture.check(settings)
             method.inference.check(settings)
     study = request.study()
     if study is not None:
@@ -238,6 +240,8 @@ _LEAST = {
     "width": 1,
     "inducing": 1,
     "row_inducing": 1,
+    "orthogonal": 1,
+    "frequencies": 1,
     "samples": 1,
     "batch_size": 1,
     "epochs": 1,

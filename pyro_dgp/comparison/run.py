@@ -33,7 +33,7 @@ from pyro_dgp.data.dataset import check as check_data
 from pyro_dgp.data.named import load_default
 from pyro_dgp.internal.progress import Progress
 from pyro_dgp.likelihoods import NOISE_FLOOR
-from pyro_dgp.zoo.methods import Method
+from pyro_dgp.zoo.method import Method
 from pyro_dgp.zoo.settings import Settings
 
 #: Gives the progress callback of a method, by its name.

@@ -21,7 +21,7 @@ from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.splitting import split
 from pyro_dgp.prediction.rescaled import default_dtype
 from pyro_dgp.prediction.scores import scores
-from pyro_dgp.zoo.methods import Method
+from pyro_dgp.zoo.method import Method
 from pyro_dgp.zoo.settings import Settings
 
 

@@ -12,27 +12,10 @@ from torch import Tensor, nn
 
 from pyro_dgp.gp import GaussianProcess
 from pyro_dgp.internal.assignment import CheckedModule
-from pyro_dgp.kernels import RBF, ArcCosine, Kernel, Linear, Matern12, Matern32, Matern52, RationalQuadratic
+from pyro_dgp.kernels.named import KERNELS
 from pyro_dgp.likelihoods import Gaussian, Likelihood
 from pyro_dgp.means import Mean, Projection
 from pyro_dgp.models.standardizer import Standardizer
-
-#: Kernels by name, as the command line offers them. Each is built for a number of inputs and a number of outputs or ``None``. It has a
-#: lengthscale or weight for each input; an isotropic one has one lengthscale for all.
-KERNELS: dict[str, Callable[[int, int | None], Kernel]] = {
-    "rbf": lambda ard, outputs: RBF(ard, outputs, lengthscale=ard**0.5),
-    "matern12": lambda ard, outputs: Matern12(ard, outputs, lengthscale=ard**0.5),
-    "matern32": lambda ard, outputs: Matern32(ard, outputs, lengthscale=ard**0.5),
-    "matern52": lambda ard, outputs: Matern52(ard, outputs, lengthscale=ard**0.5),
-    "rational-quadratic": lambda ard, outputs: RationalQuadratic(ard, outputs, lengthscale=ard**0.5),
-    "linear": lambda ard, outputs: Linear(ard, outputs),
-    "arc-cosine": lambda ard, outputs: ArcCosine(1, ard, outputs),
-    "rbf-isotropic": lambda ard, outputs: RBF(None, outputs, lengthscale=ard**0.5),
-    "matern12-isotropic": lambda ard, outputs: Matern12(None, outputs, lengthscale=ard**0.5),
-    "matern32-isotropic": lambda ard, outputs: Matern32(None, outputs, lengthscale=ard**0.5),
-    "matern52-isotropic": lambda ard, outputs: Matern52(None, outputs, lengthscale=ard**0.5),
-    "rational-quadratic-isotropic": lambda ard, outputs: RationalQuadratic(None, outputs, lengthscale=ard**0.5),
-}
 
 
 class DeepGP(CheckedModule):
@@ -44,8 +27,8 @@ class DeepGP(CheckedModule):
     :param x: training inputs ``(N, D)``: only their number of dimensions and principal directions are used.
     :param layers: number of GPs in the chain, 1 or more.
     :param width: outputs of each hidden layer, or a number for each of them: ``(16, 4)`` for three layers.
-    :param kernel: a name of :data:`KERNELS`: ``rbf``, ``matern52`` and so on with a lengthscale for each input, ``matern52-isotropic`` with
-        one for all.
+    :param kernel: a name of :data:`~pyro_dgp.kernels.named.KERNELS`: ``rbf``, ``matern52`` and so on with a lengthscale for each input,
+        ``matern52-isotropic`` with one for all, ``matern52-additive``, ``matern52-spherical``.
     :param likelihood: observation model; Gaussian with ``outputs`` outputs if not given.
     :param outputs: number of functions of the top layer.
     :param per_output: whether each output of a hidden layer has a kernel of its own ([DSPP]) or all share one ([DSVI]).

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
 from pyro_dgp.models.priors import describe
 from pyro_dgp.zoo.settings import Settings
+
+
+@runtime_checkable
+class Checking(Protocol):
+    """A recipe for models that not all settings suit."""
+
+    def check(self, settings: Settings) -> None:
+        """Raise ``ValueError`` with one sentence for settings that it cannot be built with."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +38,11 @@ class Architecture:
     def layers(self, settings: Settings) -> int:
         """Number of layers of the model."""
         return settings.layers if self.is_deep else 1
+
+    def check(self, settings: Settings) -> None:
+        """Raise ``ValueError`` with one sentence for settings that no model can be built with."""
+        if isinstance(self.build, Checking):
+            self.build.check(settings)
 
     def remarks(self) -> list[str]:
         """Sentences to be said before it is fitted."""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.progress import Progress
 from pyro_dgp.losses import Loss
-from pyro_dgp.processes import ProcessFamily
+from pyro_dgp.processes import ProcessFamily, WhitenedProcess
 from pyro_dgp.propagation import Propagation
 from pyro_dgp.training.loop import OptimizerRecipe, adam, fit
 from pyro_dgp.training.second_start import fit_with_second_start
@@ -154,13 +154,16 @@ class ByGuide(Inference):
 
     def figures(self, guide: Variational, settings: Settings) -> dict[str, Figure]:
         """M of the first layer, and mixture components of the propagation in training if there are hidden layers to carry."""
+        first = next(iter(guide.processes.children()))
+        size = first.basis.size if isinstance(first, WhitenedProcess) else self._first_family(settings).num_inducing
+        figures: dict[str, Figure] = {"inducing": size}
+        return figures | ({"components": guide.propagation.num_components} if guide.hidden else {})
+
+    def _first_family(self, settings: Settings) -> ProcessFamily:
         families = self._made_families(settings)
         if isinstance(families, ByLayer):
-            first = families.first
-        else:
-            first = families if isinstance(families, ProcessFamily) else next(iter(families.values()))
-        figures: dict[str, Figure] = {"inducing": first.num_inducing}
-        return figures | ({"components": guide.propagation.num_components} if guide.hidden else {})
+            return families.first
+        return families if isinstance(families, ProcessFamily) else next(iter(families.values()))
 
     def guide(self, model: nn.Module, x: Tensor, settings: Settings) -> Variational:
         """The guide before it is initialised.

@@ -1,24 +1,31 @@
-"""The one table of named methods: what each is made of, and the paper it comes from."""
+"""The one table of named methods: what each is made of, and the paper it comes from. Those of other features stand in ``feature_methods``."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pyro_dgp.training.loop import adam_for_networks
 from pyro_dgp.training.validation import Validation
-from pyro_dgp.zoo.architecture import Architecture
-from pyro_dgp.zoo.by_guide import ByGuide, ByValidatedGuide
+from pyro_dgp.zoo.by_guide import ByValidatedGuide
 from pyro_dgp.zoo.by_marginal_likelihood import ByMarginalLikelihood
 from pyro_dgp.zoo.by_mcmc import ByMCMC
 from pyro_dgp.zoo.by_sghmc import BySGHMC
-from pyro_dgp.zoo.inference import Inference
+from pyro_dgp.zoo.feature_methods import FEATURE_METHODS
+from pyro_dgp.zoo.method import (
+    BY_ELBO,
+    DEEP,
+    DEEP_BY_ELBO,
+    DEEP_LEARNED,
+    DEEP_ON_FEATURES,
+    DEEP_WITH_PRIORS,
+    SHALLOW,
+    SHALLOW_ON_FEATURES,
+    SHALLOW_WITH_PRIORS,
+    Method,
+)
 from pyro_dgp.zoo.recipes import (
     Grid,
-    WithFeatures,
     all_rows,
-    deep,
-    deep_learned,
-    deep_with_priors,
     elbo,
     full_row_points,
     gamma_divergence,
@@ -35,46 +42,12 @@ from pyro_dgp.zoo.recipes import (
     predictive,
     row_points,
     sampled_points,
-    shallow,
-    shallow_with_priors,
     short_nuts,
     sigma_points,
     sigma_points_with_mean,
     slices,
     sparse_nuts,
 )
-from pyro_dgp.zoo.settings import Settings
-
-
-@dataclass(frozen=True)
-class Method:
-    """A named method: a model and an inference.
-
-    :ivar summary: what it is, in one line.
-    :ivar paper: where it comes from.
-    :ivar architecture: what model it fits.
-    :ivar inference: how the model is fitted.
-    """
-
-    name: str
-    summary: str
-    paper: str
-    architecture: Architecture
-    inference: Inference
-
-    def layers(self, settings: Settings) -> int:
-        """Number of layers of the model."""
-        return self.architecture.layers(settings)
-
-
-SHALLOW = Architecture(shallow, is_deep=False)
-SHALLOW_WITH_PRIORS = Architecture(shallow_with_priors, is_deep=False, has_priors=True)
-DEEP = Architecture(deep, is_deep=True)
-#: What variational methods fit; samplers and the inference gap keep fixed means, which have no hyperparameters.
-DEEP_LEARNED = Architecture(deep_learned, is_deep=True)
-DEEP_WITH_PRIORS = Architecture(deep_with_priors, is_deep=True, has_priors=True)
-SHALLOW_ON_FEATURES = Architecture(WithFeatures(shallow), is_deep=False, has_network=True)
-DEEP_ON_FEATURES = Architecture(WithFeatures(deep_learned), is_deep=True, has_network=True)
 
 DSPP = "Jankowiak, Pleiss, Gardner 2020, Deep Sigma Point Processes"
 SVGP = "Hensman, Fusi, Lawrence 2013, Gaussian Processes for Big Data"
@@ -83,10 +56,6 @@ DSVI = "Salimbeni, Deisenroth 2017, Doubly Stochastic Variational Inference for 
 AVDGP = "Meng, Zhang 2024, Amortized Variational Inference for Deep Gaussian Processes"
 DKL = "Wilson, Hu, Salakhutdinov, Xing 2016, Stochastic Variational Deep Kernel Learning"
 
-
-#: The inferences of svgp and dsvi, which predictive methods of one and of more layers fall back on.
-BY_ELBO = ByGuide(inducing_points, monte_carlo, elbo, batch_size=500, samples=1)
-DEEP_BY_ELBO = replace(BY_ELBO, processes=points_of_outputs, first=one_layer_first)
 
 #: Early stopping and the best checkpoint alone, for networks in front of a GP, which overfit where rows are few.
 CHECKED = Validation(betas=(1.0,))
@@ -291,5 +260,6 @@ METHODS: dict[str, Method] = {
             DEEP,
             BySGHMC(sampled_points),
         ),
+        *FEATURE_METHODS,
     )
 }

@@ -18,7 +18,8 @@ from pyro_dgp.training.validation import Validation
 from pyro_dgp.zoo.architecture import Architecture
 from pyro_dgp.zoo.by_guide import ByGuide, ByValidatedGuide
 from pyro_dgp.zoo.by_layer import ByLayer
-from pyro_dgp.zoo.methods import METHODS, Method
+from pyro_dgp.zoo.method import Method
+from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.recipes import elbo, inducing_points, monte_carlo, predictive, sigma_points
 from pyro_dgp.zoo.settings import Settings
 

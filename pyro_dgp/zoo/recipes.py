@@ -8,17 +8,30 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from pyro_dgp.kernels import White
 from pyro_dgp.losses import ELBO, GammaDivergence, PredictiveLogLikelihood
 from pyro_dgp.mcmc import EllipticalSlice, WhitenedNUTS, inducing_inputs, whitened
 from pyro_dgp.means import LinearMean
 from pyro_dgp.models.deep_gp import DeepGP
 from pyro_dgp.models.deep_kernel import DeepKernel, FeatureExtractor
 from pyro_dgp.models.priors import with_priors
-from pyro_dgp.processes import AmortizedInducingPoints, InducingPoints, OneNetwork
+from pyro_dgp.processes import (
+    ActivationFeatures,
+    AmortizedInducingPoints,
+    BasisFamily,
+    FourierFeatures,
+    InducingPoints,
+    OneNetwork,
+    Orthogonal,
+    SphericalHarmonics,
+)
 from pyro_dgp.propagation import MonteCarlo, SigmaPoints, WithMean
 from pyro_dgp.training.one_layer_start import start_from_one_layer
 from pyro_dgp.zoo.by_layer import ByLayer
 from pyro_dgp.zoo.settings import Settings
+
+#: Variance of the noise between layers at the start, where a model has it.
+NOISE_BETWEEN_LAYERS = 1e-5
 
 
 def shallow(x: Tensor, settings: Settings) -> DeepGP:
@@ -36,6 +49,33 @@ def deep_learned(x: Tensor, settings: Settings) -> DeepGP:
     return DeepGP(x, settings.layers, settings.width, kernel=settings.kernel, mean=LinearMean.fit, per_output=True).to(
         x
     )
+
+
+def deep_noisy(x: Tensor, settings: Settings) -> DeepGP:
+    """The same with noise between the layers: ``k(x, z) + sigma^2 delta`` in the hidden ones, as in Rudner and Sejdinovic 2018, section 2."""
+    model = deep_learned(x, settings)
+    for layer in model.hidden:
+        layer.kernel = layer.kernel + White(settings.width, variance=NOISE_BETWEEN_LAYERS)
+    return model.to(x)
+
+
+@dataclass(frozen=True)
+class InForm:
+    """A model whose kernel has the form that its features need.
+
+    :ivar form: from the name of a kernel to that of its form, such as :func:`~pyro_dgp.kernels.named.additive_form`.
+    """
+
+    build: Callable[[Tensor, Settings], DeepGP]
+    form: Callable[[str], str]
+
+    def __call__(self, x: Tensor, settings: Settings) -> DeepGP:
+        """Return the model."""
+        return self.build(x, replace(settings, kernel=self.form(settings.kernel)))
+
+    def check(self, settings: Settings) -> None:
+        """Raise ``ValueError`` for a kernel without that form."""
+        self.form(settings.kernel)
 
 
 def one_layer_first(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> None:
@@ -132,6 +172,39 @@ def mean_field(settings: Settings) -> InducingPoints:
 def mean_field_of_outputs(settings: Settings) -> InducingPoints:
     """The same with inducing points for each output of a layer."""
     return replace(mean_field(settings), per_output=True)
+
+
+def fourier(settings: Settings) -> FourierFeatures:
+    """Fourier features, of ``settings.frequencies`` of each input."""
+    return FourierFeatures(settings.frequencies)
+
+
+def harmonics(settings: Settings) -> SphericalHarmonics:
+    """Whole levels of spherical harmonics, M at most."""
+    return SphericalHarmonics(settings.inducing)
+
+
+def units(settings: Settings) -> ActivationFeatures:
+    """M units of a network with rectified linear activations."""
+    return ActivationFeatures(settings.inducing, "relu")
+
+
+@dataclass(frozen=True)
+class WithOrthogonal:
+    """A first family, and points for what it leaves of the prior: ``settings.orthogonal`` of them.
+
+    :ivar covariance: form of the covariance of their q(v): ``prior`` has them serve the mean alone.
+    """
+
+    first: Callable[[Settings], BasisFamily]
+    covariance: str = "full"
+
+    def __call__(self, settings: Settings) -> Orthogonal:
+        """The family. Where the first one is of points for each output, the second is too."""
+        first = self.first(settings)
+        of_outputs = isinstance(first, InducingPoints) and first.per_output
+        points = InducingPoints(settings.orthogonal_points, self.covariance, per_output=of_outputs)
+        return Orthogonal(first, points)
 
 
 def row_points(settings: Settings) -> ByLayer:

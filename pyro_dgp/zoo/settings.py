@@ -22,6 +22,8 @@ class Settings:
     it chosen on validation rows. ``split`` is the number of the train/test split, and the seed of the validation rows.
     ``preset`` names the paper whose models the methods fit, of :data:`~pyro_dgp.zoo.presets.PRESETS`; ``None`` has the zoo's own.
     ``row_inducing`` is M of amortised methods, inducing points of each row in the first layer; layers above have half.
+    ``orthogonal`` is the number of points in the second, orthogonal part of methods that have one; ``None`` has as many as ``inducing``.
+    ``frequencies`` is the number of Fourier frequencies of each input of a layer: ``2 * frequencies + 1`` features.
     ``batch_size`` is the number of rows in a step, and ``samples`` that of Monte Carlo samples or sigma points for each of them. ``None`` leaves
     them to the method: ``svgp``, ``dsvi`` and ``gamma-dgp`` take one sample of 500 rows, which has less noise than ten samples of 100 rows in
     the same time. All others take ten of 100.
@@ -31,6 +33,8 @@ class Settings:
     width: int = 5
     inducing: int = 128
     row_inducing: int = 8
+    orthogonal: int | None = None
+    frequencies: int = 30
     samples: int | None = None
     kernel: str = "matern52"
     batch_size: int | None = None
@@ -55,6 +59,11 @@ class Settings:
     def num_samples(self) -> int:
         """Monte Carlo samples or sigma points for each row."""
         return DEFAULT_SAMPLES if self.samples is None else self.samples
+
+    @property
+    def orthogonal_points(self) -> int:
+        """Points of an orthogonal part."""
+        return self.inducing if self.orthogonal is None else self.orthogonal
 
     def filled(self, *, batch_size: int, samples: int) -> Settings:
         """Return these settings with the values of a method where they leave the choice to it."""

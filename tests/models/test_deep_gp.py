@@ -7,8 +7,8 @@ from pyro.infer import SVI
 from pyro.optim import Adam
 
 from pyro_dgp import ELBO, DeepGP, InducingPoints, LinearMean, MonteCarlo, Projection, Variational, fit
+from pyro_dgp.kernels.named import KERNELS
 from pyro_dgp.means import Zero
-from pyro_dgp.models.deep_gp import KERNELS
 
 
 def inputs(rows=30, columns=6):
