@@ -205,8 +205,10 @@ def _refuse(sentences: Sequence[str]) -> None:
 
 
 def _reduced(settings: Settings, part: Part) -> Settings:
-    """The settings with M at most the number of distinct training inputs."""
-    return replace(settings, inducing=min(settings.inducing, len(torch.unique(part.x_train, dim=0))))
+    """The settings with M, and orthogonal points, at most the number of distinct training inputs."""
+    most = len(torch.unique(part.x_train, dim=0))
+    orthogonal = None if settings.orthogonal is None else min(settings.orthogonal, most)
+    return replace(settings, inducing=min(settings.inducing, most), orthogonal=orthogonal)
 
 
 @contextmanager

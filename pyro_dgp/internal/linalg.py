@@ -22,17 +22,21 @@ class NotPositiveDefiniteError(RuntimeError):
     """
 
 
-def cholesky(matrix: Tensor, jitter: float | None, name: str) -> Tensor:
-    """Lower Cholesky factor of ``matrix + jitter * mean(diag(matrix)) * I``.
+def cholesky(
+    matrix: Tensor, jitter: float | None, name: str, *, level: Tensor | None = None, largest: float | None = None
+) -> Tensor:
+    """Lower Cholesky factor of ``matrix + jitter * level * I``.
 
     :param matrix: covariance matrices ``(..., N, N)``.
     :param jitter: relative jitter; ``None`` takes :data:`DEFAULT_JITTER` of the matrix's dtype and, where that is not
         enough, ten times more, up to :data:`LARGEST_JITTER`. A number given is used as it is.
     :param name: the site, for the error message.
+    :param level: what the jitter is relative to, ``(..., 1)``; ``mean(diag(matrix))`` if not given.
+    :param largest: jitter to go up to in the place of :data:`LARGEST_JITTER`.
     :returns: factors ``(..., N, N)``.
     :raises NotPositiveDefiniteError: if there is no factor at the largest jitter, or the matrix holds NaN or infinity.
     """
-    return _with_jitter(matrix, jitter, name, torch.linalg.cholesky_ex)
+    return _with_jitter(matrix, jitter, name, torch.linalg.cholesky_ex, level, largest)
 
 
 def inverse_cholesky(matrix: Tensor, jitter: float | None, name: str) -> Tensor:
@@ -41,14 +45,20 @@ def inverse_cholesky(matrix: Tensor, jitter: float | None, name: str) -> Tensor:
 
 
 def _with_jitter(
-    matrix: Tensor, jitter: float | None, name: str, factorise: Callable[[Tensor], tuple[Tensor, Tensor]]
+    matrix: Tensor,
+    jitter: float | None,
+    name: str,
+    factorise: Callable[[Tensor], tuple[Tensor, Tensor]],
+    level: Tensor | None = None,
+    largest: float | None = None,
 ) -> Tensor:
     if jitter is None:
-        attempt, largest = DEFAULT_JITTER[matrix.dtype], LARGEST_JITTER[matrix.dtype]
+        attempt, largest = DEFAULT_JITTER[matrix.dtype], largest or LARGEST_JITTER[matrix.dtype]
     else:
         attempt = largest = jitter
-    diagonal = matrix.diagonal(dim1=-2, dim2=-1)
-    level = diagonal.detach().mean(-1, keepdim=True)
+    if level is None:
+        level = matrix.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
+    level = level.detach()
     while True:
         jittered = matrix.clone()
         jittered.diagonal(dim1=-2, dim2=-1).add_(attempt * level)

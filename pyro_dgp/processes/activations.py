@@ -126,7 +126,10 @@ class PublishedActivationBasis(ActivationBasis):
 class ActivationFeatures(BasisFamily):
     """Units of a neural network as features for every GP of a model with zonal kernels, cut to the levels of the kernel.
 
-    :param num_units: M.
+    There are no more units than spherical harmonics on these levels, of which all units are sums: 9 for one input and 8 levels of the
+    arc-cosine kernel.
+
+    :param num_units: M at most.
     :param activation: ``relu``, ``softplus``, ``erf``, or a function of the cosine.
     :param covariance: form of the covariance of q(v): ``full``, ``diagonal``, ``delta`` or ``prior``.
     :param num_levels: number of levels of spherical harmonics, those included that kernel or activation have not.
@@ -160,7 +163,7 @@ class ActivationFeatures(BasisFamily):
 
     @property
     def num_inducing(self) -> int:  # type: ignore[override]
-        """M."""
+        """M at most."""
         return self.num_units
 
     @property
@@ -172,8 +175,10 @@ class ActivationFeatures(BasisFamily):
         """Return a basis whose units look at k-means centres of the prior's inputs."""
         covariance, x = zonal(prior), prior.x.detach()
         lifted = covariance.lift(x.unsqueeze(-3)).detach()[..., 0, :, :]
-        directions = initial_points_of_groups(lifted / lifted.norm(dim=-1, keepdim=True), self.num_units, prior.name)
-        levels = self._levels(covariance, directions)
+        levels = self._levels(covariance, lifted)
+        harmonics = sum(multiplicity(lifted.shape[-1], level) for level in levels.tolist())
+        units = min(self.num_units, harmonics)
+        directions = initial_points_of_groups(lifted / lifted.norm(dim=-1, keepdim=True), units, prior.name)
         basis = self.kind(directions, levels, self.function, len(prior.batch_shape))
         left = (prior.variance.detach().mT - linalg.column_squares(basis.columns(prior).detach())) / prior.variance.mT
         if float(left.detach().min()) < -_NEGATIVE:
@@ -184,11 +189,11 @@ class ActivationFeatures(BasisFamily):
             )
         return basis
 
-    def _levels(self, covariance: ZonalCovariance, directions: Tensor) -> Tensor:
+    def _levels(self, covariance: ZonalCovariance, lifted: Tensor) -> Tensor:
         """Return the levels that both the kernel and the activation have."""
-        dimension, count = directions.shape[-1], max(self.num_levels, 2)
+        dimension, count = lifted.shape[-1], max(self.num_levels, 2)
         eigenvalues = spectrum(covariance, count, dimension).detach()
-        s = coefficients(self.function(nodes(dimension, directions)), count, dimension)
+        s = coefficients(self.function(nodes(dimension, lifted)), count, dimension)
         both = present(eigenvalues).flatten(0, -2).all(0) & present(s)
         return torch.nonzero(both[: self.num_levels]).squeeze(-1)
 

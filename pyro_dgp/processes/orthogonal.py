@@ -21,11 +21,12 @@ from pyro_dgp.processes.whitened_gaussian import Gaussian
 class OrthogonalBasis(Basis):
     """Basis ``(a(x), c(x))``: a first basis a, and a second one for the residual process ``r = f - m - a' v`` (Shi et al. 2020, Eq. 6).
 
-    Let b be the whitened columns of the second basis on its own, and ``X = cov(v_a, v_b)`` the overlap of both. Given v_a, v_b has the
-    covariance ``I - X'X = L L'``, and ``c(x) = L^-1 (b(x) - X' a(x))``. Both sets of coefficients are independent under the prior.
+    Let w be functionals of f that the second basis is made of, with covariance ``K_ww`` and cross-covariances ``k_w(x)``, and
+    ``C = cov(w, v_a)``. Given v_a they have the covariance ``K_ww - C C' = L L'``, and ``c(x) = L^-1 (k_w(x) - C a(x))``. Both sets of
+    coefficients are independent under the prior.
 
     :ivar first: the basis a.
-    :ivar second: the basis of which c is made.
+    :ivar second: the basis of which c is made. For points w are function values, for others the coefficients of that basis alone.
     """
 
     def __init__(self, first: Basis, second: Basis) -> None:
@@ -33,28 +34,35 @@ class OrthogonalBasis(Basis):
         self.first, self.second = first, second
         self.size, self.groups = first.size + second.size, first.groups or second.groups
 
-    def overlap(self, prior: FunctionPrior) -> Tensor:
-        """Return X, ``(..., E, M_first, M_second)``."""
+    def columns(self, prior: FunctionPrior) -> Tensor:
+        """See :class:`~pyro_dgp.processes.basis.Basis`."""
         points = self.second.points(prior)
-        if points is not None:
-            return _whitened_rows(self.first, self.second, prior, points)
-        points = self.first.points(prior)
-        if points is not None:
-            return _whitened_rows(self.second, self.first, prior, points).mT
-        return self.first.overlap_with(self.second, prior)
-
-    def _factor(self, overlap: Tensor, prior: FunctionPrior) -> Tensor:
-        """Return L."""
-        rest = -overlap.mT @ overlap
-        return linalg.cholesky(rest + linalg.identity(rest), prior.jitter, prior.name)
+        if points is None:
+            a, features = self.first.columns(prior), self.second.columns(prior)
+            cross = self._overlap(prior).mT
+            factor = self._factor(linalg.identity(cross @ cross.mT), cross, prior)
+        else:
+            a, cross = self._first_columns(prior, points)
+            features = prior.covariance.matrix(points, prior.x.unsqueeze(-3))
+            factor = self._factor(prior.covariance.matrix(points), cross, prior)
+        c = linalg.solve_broadcast(factor, features - cross @ a)
+        batch = torch.broadcast_shapes(a.shape[:-2], c.shape[:-2])
+        return torch.cat([a.expand(*batch, *a.shape[-2:]), c.expand(*batch, *c.shape[-2:])], -2)
 
     def root(self, prior: FunctionPrior) -> Tensor:
-        """Return the root of the covariance of both sets of functionals, ``((R_first, 0), (R_second X', R_second L))``."""
-        first, second, overlap = self.first.root(prior), self.second.root(prior), self.overlap(prior)
-        below = torch.cat([second @ overlap.mT, second @ self._factor(overlap, prior)], -1)
-        above = torch.nn.functional.pad(first, (0, self.second.size))
-        batch = torch.broadcast_shapes(above.shape[:-2], below.shape[:-2])
-        return torch.cat([each.expand(*batch, *each.shape[-2:]) for each in (above, below)], -2)
+        """Return the root of the covariance of both sets of functionals, ``((R, 0), (C, L))`` where the second are points."""
+        points, first = self.second.points(prior), self.first.root(prior)
+        if points is None:
+            second, cross = self.second.root(prior), self._overlap(prior).mT
+            factor = second @ self._factor(linalg.identity(cross @ cross.mT), cross, prior)
+            cross = second @ cross
+        else:
+            cross = _columns_at(self.first, prior, points).mT
+            factor = self._factor(prior.covariance.matrix(points), cross, prior)
+        batch = torch.broadcast_shapes(first.shape[:-2], cross.shape[:-2], factor.shape[:-2])
+        above = torch.nn.functional.pad(first, (0, self.second.size)).expand(*batch, -1, -1)
+        below = torch.cat([part.expand(*batch, -1, -1) for part in (cross, factor)], -1)
+        return torch.cat([above, below], -2)
 
     def points(self, prior: FunctionPrior) -> Tensor | None:
         """Return the points of both, where both are of points."""
@@ -71,23 +79,38 @@ class OrthogonalBasis(Basis):
             return super().known_values(prior, q, num_draws)
         return KnownValues(points, self.root(prior), q.draw(num_draws))
 
-    def columns(self, prior: FunctionPrior) -> Tensor:
-        """See :class:`~pyro_dgp.processes.basis.Basis`."""
-        a, b, overlap = self.first.columns(prior), self.second.columns(prior), self.overlap(prior)
-        c = linalg.solve_broadcast(self._factor(overlap, prior), b - overlap.mT @ a)
-        batch = torch.broadcast_shapes(a.shape[:-2], c.shape[:-2])
-        return torch.cat([a.expand(*batch, *a.shape[-2:]), c.expand(*batch, *c.shape[-2:])], -2)
+    def _first_columns(self, prior: FunctionPrior, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the columns of the first basis at ``prior.x``, and C; in one pass where all outputs share the points."""
+        if points.shape[-3] > 1 or points.shape[:-3] != prior.x.shape[:-2]:
+            return self.first.columns(prior), _columns_at(self.first, prior, points).mT
+        both = self.first.columns(prior.at(torch.cat([points.squeeze(-3), prior.x], -2)))
+        return both[..., self.second.size :], both[..., : self.second.size].mT
+
+    def _overlap(self, prior: FunctionPrior) -> Tensor:
+        """Return ``cov(v_a, v_b)``, ``(..., E, M_first, M_second)``, for a second basis that is not of points."""
+        points = self.first.points(prior)
+        if points is None:
+            return self.first.overlap_with(self.second, prior)
+        rows = _columns_at(self.second, prior, points).mT
+        return linalg.solve_broadcast(self.first.root(prior), rows)
+
+    @staticmethod
+    def _factor(covariance: Tensor, cross: Tensor, prior: FunctionPrior) -> Tensor:
+        """Return L. Next to nothing may be left of the covariance: the jitter is relative to the whole, and grows until it covers rounding.
+
+        More jitter than needed makes c smaller: the residual variance stays that of a prior.
+        """
+        level = covariance.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
+        return linalg.cholesky(covariance - cross @ cross.mT, prior.jitter, prior.name, level=level, largest=1.0)
 
 
-def _whitened_rows(other: Basis, of_points: Basis, prior: FunctionPrior, points: Tensor) -> Tensor:
-    """Return ``cov(v, w)`` of the coefficients v of a basis and those w of function values at points, ``u = R w``."""
+def _columns_at(basis: Basis, prior: FunctionPrior, points: Tensor) -> Tensor:
+    """Return the columns of a basis at points of each output, ``(..., E, M, K)``."""
     outputs = points.shape[-3]
-    parts = [other.columns(prior.at(points[..., e, :, :])) for e in range(outputs)]
+    parts = [basis.columns(prior.at(points[..., e, :, :])) for e in range(outputs)]
     if outputs == 1:
-        columns = parts[0]
-    else:
-        columns = torch.cat([part[..., min(e, part.shape[-3] - 1), None, :, :] for e, part in enumerate(parts)], -3)
-    return linalg.solve_broadcast(of_points.root(prior), columns.mT).mT
+        return parts[0]
+    return torch.cat([part[..., min(e, part.shape[-3] - 1), None, :, :] for e, part in enumerate(parts)], -3)
 
 
 @dataclass(frozen=True)
