@@ -56,7 +56,15 @@ from pyro_dgp.likelihoods import (
     Observation,
     RowObservation,
 )
-from pyro_dgp.losses import ELBO, GammaDivergence, Loss, MarginalLikelihood, PredictiveLogLikelihood
+from pyro_dgp.losses import (
+    ELBO,
+    CollapsedELBO,
+    GammaDivergence,
+    Loss,
+    MarginalLikelihood,
+    PredictiveLogLikelihood,
+    SufficientStatistics,
+)
 from pyro_dgp.mcmc import (
     Ascent,
     Chains,
@@ -94,6 +102,7 @@ from pyro_dgp.processes import (
     Basis,
     BasisFamily,
     ConditionedProcess,
+    FixedFeatures,
     FourierFeatures,
     InducingPoints,
     InferenceFunctions,
@@ -105,12 +114,14 @@ from pyro_dgp.processes import (
     SphericalHarmonics,
 )
 from pyro_dgp.propagation import MonteCarlo, Propagation, SigmaPoints, WithMean
+from pyro_dgp.training.collapsed_fit import fit_collapsed
 from pyro_dgp.training.compiled_objective import CompiledObjective
 from pyro_dgp.training.loop import FitResult, adam, adam_for_networks, fit, fit_stream
 from pyro_dgp.training.one_layer_start import start_from_one_layer
 from pyro_dgp.training.remarks import remarks
 from pyro_dgp.training.trials import Fallback
 from pyro_dgp.training.validation import ValidatedFit, Validation, fit_validated
+from pyro_dgp.zoo.by_collapsed_elbo import ByCollapsedELBO
 from pyro_dgp.zoo.by_guide import ByGuide, ByValidatedGuide
 from pyro_dgp.zoo.by_layer import ByLayer
 from pyro_dgp.zoo.by_marginal_likelihood import ByMarginalLikelihood
@@ -139,6 +150,7 @@ __all__ = [
     "Basis",
     "BasisFamily",
     "Bernoulli",
+    "ByCollapsedELBO",
     "ByGuide",
     "ByLayer",
     "ByMCMC",
@@ -146,6 +158,7 @@ __all__ = [
     "BySGHMC",
     "ByValidatedGuide",
     "Chains",
+    "CollapsedELBO",
     "ComparisonResult",
     "CompiledDensity",
     "CompiledObjective",
@@ -162,6 +175,7 @@ __all__ = [
     "FeatureExtractor",
     "FitResult",
     "Fitted",
+    "FixedFeatures",
     "FourierFeatures",
     "FromFunction",
     "FromGPyTorch",
@@ -225,6 +239,7 @@ __all__ = [
     "Stationary",
     "StochasticGradientHMC",
     "Stream",
+    "SufficientStatistics",
     "Sum",
     "SurrogateScale",
     "SurrogateSlice",
@@ -247,6 +262,7 @@ __all__ = [
     "draw_functions",
     "draw_gap",
     "fit",
+    "fit_collapsed",
     "fit_stream",
     "fit_validated",
     "from_groups",

@@ -62,7 +62,7 @@ WITH_EXAMPLE = {
     ],
     "propagation": ["MonteCarlo", "Propagation", "SigmaPoints", "WithMean"],
     "guides": ["Variational"],
-    "losses": ["ELBO", "GammaDivergence", "Loss", "MarginalLikelihood", "PredictiveLogLikelihood"],
+    "losses": ["ELBO", "CollapsedELBO", "GammaDivergence", "Loss", "MarginalLikelihood", "PredictiveLogLikelihood"],
     "prediction": [
         "InferenceGap",
         "Mixture",
@@ -81,21 +81,24 @@ WITH_EXAMPLE = {
         "Fallback",
         "adam_for_networks",
         "fit",
+        "fit_collapsed",
         "fit_stream",
         "fit_validated",
         "remarks",
         "start_from_one_layer",
     ],
 }
-# An example of the first needs another library; three are bases, and the others are returned by functions that have an example.
+# An example of the first needs another library; some are bases, and the others are returned by functions that have an example.
 WITHOUT_EXAMPLE = {
     "BasisFamily",
     "PublishedActivationFeatures",
+    "FixedFeatures",
     "FromGPyTorch",
     "GaussHermite",
     "Likelihood",
     "Observation",
     "RescaledPrediction",
+    "SufficientStatistics",
     "ValidatedFit",
 }
 

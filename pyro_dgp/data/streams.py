@@ -74,6 +74,15 @@ class Stream(ABC):
         """Rows of a few random blocks, for ``guide.initialize``; every row if the stream has no more than that."""
         return next(self.batches(min(rows, len(self)), seed))
 
+    def in_order(self) -> Iterator[tuple[Tensor, ...]]:
+        """Every block once, in order: one pass, in memory of one block.
+
+        :raises ValueError: at a block with NaN or infinity.
+        """
+        for block, size in enumerate(self.sizes):
+            if size:
+                yield self._tensors(self._checked(block), np.arange(size))
+
     def _joined(self, numbers: list[int], rest: Block | None) -> Block:
         """Several blocks as one, after the rows that the last batches left over."""
         blocks = [*([rest] if rest else []), *map(self._checked, numbers)]

@@ -1,9 +1,18 @@
 """Losses for stock ``pyro.infer.SVI`` and for plain PyTorch loops."""
 
 from pyro_dgp.losses.base import Loss
+from pyro_dgp.losses.collapsed import CollapsedELBO, SufficientStatistics
 from pyro_dgp.losses.elbo import ELBO
 from pyro_dgp.losses.gamma import GammaDivergence
 from pyro_dgp.losses.marginal import MarginalLikelihood
 from pyro_dgp.losses.predictive import PredictiveLogLikelihood
 
-__all__ = ["ELBO", "GammaDivergence", "Loss", "MarginalLikelihood", "PredictiveLogLikelihood"]
+__all__ = [
+    "ELBO",
+    "CollapsedELBO",
+    "GammaDivergence",
+    "Loss",
+    "MarginalLikelihood",
+    "PredictiveLogLikelihood",
+    "SufficientStatistics",
+]

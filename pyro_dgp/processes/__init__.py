@@ -8,6 +8,7 @@ from pyro_dgp.processes.basis_family import BasisFamily
 from pyro_dgp.processes.coefficients import Coefficients, GaussianCoefficients
 from pyro_dgp.processes.conditioned import ConditionedProcess
 from pyro_dgp.processes.families import ProcessFamily
+from pyro_dgp.processes.fixed_features import FixedFeatures
 from pyro_dgp.processes.fourier_features import FourierBasis, FourierFeatures
 from pyro_dgp.processes.inducing_points import InducingPointBasis, InducingPoints
 from pyro_dgp.processes.inference_functions import AffineMaps, AmortizationRecipe, InferenceFunctions, OneNetwork, Sizes
@@ -28,6 +29,7 @@ __all__ = [
     "BasisFamily",
     "Coefficients",
     "ConditionedProcess",
+    "FixedFeatures",
     "FourierBasis",
     "FourierFeatures",
     "FunctionMarginal",

@@ -43,8 +43,7 @@ class FourierColumns:
     @cached_property
     def frequencies(self) -> Tensor:
         """The frequencies w_1 to w_F ``(F,)``, radians for each unit of the input."""
-        numbers = torch.arange(1, self.num_frequencies + 1).to(self.interval)
-        return 2 * math.pi / (self.interval[1] - self.interval[0]) * numbers
+        return _frequencies(self.interval, self.num_frequencies)
 
     @cached_property
     def ends(self) -> Float[Tensor, "m p"]:
@@ -90,21 +89,32 @@ class FourierColumns:
     def cross(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*r e m n"]:
         """Return ``cov(u, f(x))`` at inputs on the interval and outside; there is an axis E where the kernel matters."""
         a, b = self.interval
-        inside = x.clamp(a, b)
-        angles = self.frequencies.unsqueeze(-1) * (inside - a).unsqueeze(-2)
-        phi = torch.cat([torch.ones_like(angles[..., :1, :]), torch.cos(angles), torch.sin(angles)], -2)
         distance = torch.relu(x - b) + torch.relu(a - x)
         c = _transition(distance.unsqueeze(-2), self.term.rate.unsqueeze(-1), self.term.order)
         side = torch.where(x < a, -1.0, 1.0).to(x).unsqueeze(-2)
         weights = torch.stack([each * side**j - float(j == 0) for j, each in enumerate(c)], -2)
-        return phi.unsqueeze(-3) + self.ends @ weights
+        return fourier_functions(x.clamp(a, b), self.interval, self.num_frequencies).unsqueeze(-3) + self.ends @ weights
 
     def whitened(self, x: Float[Tensor, "*b n"]) -> Float[Tensor, "*r e m n"]:
         """Return ``R^-1 cov(u, f(x))``, at a cost of O(M) a column."""
-        columns = self.cross(x) / self._root_variances
+        return self.whiten(self.cross(x))
+
+    def whiten(self, columns: Float[Tensor, "*b m n"]) -> Float[Tensor, "*r e m n"]:
+        """Return ``R^-1`` times columns, at a cost of O(M) each."""
+        columns = columns / self._root_variances
         q, h = self._low_rank
         inner = q.mT @ columns
         return columns - q @ (inner - torch.linalg.solve_triangular(h, inner.expand(*inner.shape), upper=False))
+
+
+def _frequencies(interval: Tensor, count: int) -> Tensor:
+    return 2 * math.pi / (interval[1] - interval[0]) * torch.arange(1, count + 1).to(interval)
+
+
+def fourier_functions(x: Float[Tensor, "*b n"], interval: Tensor, num_frequencies: int) -> Float[Tensor, "*b m n"]:
+    """Return phi at inputs on the interval, the features of :class:`FourierColumns`."""
+    angles = _frequencies(interval, num_frequencies).unsqueeze(-1) * (x - interval[0]).unsqueeze(-2)
+    return torch.cat([torch.ones_like(angles[..., :1, :]), torch.cos(angles), torch.sin(angles)], -2)
 
 
 def _stationary_covariance(rate: Tensor, order: int) -> Float[Tensor, "*h e p p"]:

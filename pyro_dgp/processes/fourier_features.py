@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 
 import torch
 from torch import Tensor
@@ -11,14 +11,15 @@ from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.processes.basis import Basis
 from pyro_dgp.processes.basis_family import BasisFamily
 from pyro_dgp.processes.families import saved
-from pyro_dgp.processes.fourier_columns import FourierColumns
+from pyro_dgp.processes.fixed_features import FixedFeatures
+from pyro_dgp.processes.fourier_columns import FourierColumns, fourier_functions
 from pyro_dgp.processes.matern_terms import MaternTerm, matern_terms
 
 
-class FourierBasis(Basis):
+class FourierBasis(FixedFeatures):
     """Basis of the Fourier features of each term of an additive Matern kernel, one term behind another.
 
-    A constant term has one feature, itself.
+    A constant term has one feature, itself over its variance.
 
     :ivar intervals: a and b of each term, ``(T, 2)``, in units of its input.
     :ivar dims: the input of each term, ``(T,)``; -1 for a constant.
@@ -45,8 +46,12 @@ class FourierBasis(Basis):
             )
         return terms
 
-    def _columns_of(self, term: MaternTerm, number: int) -> FourierColumns:
-        return FourierColumns(term, self.intervals[number], self.num_frequencies)
+    def _columns_of(self, term: MaternTerm, number: int, like: Tensor | None = None) -> FourierColumns:
+        """Return the columns of a term, in the precision of ``like`` where that is given."""
+        interval = self.intervals[number]
+        if like is not None:
+            term, interval = replace(term, rate=term.rate.to(like), variance=term.variance.to(like)), interval.to(like)
+        return FourierColumns(term, interval, self.num_frequencies)
 
     def columns(self, prior: FunctionPrior) -> Tensor:
         """See :class:`~pyro_dgp.processes.basis.Basis`."""
@@ -59,10 +64,47 @@ class FourierBasis(Basis):
         batch = torch.broadcast_shapes(*[part.shape[:-2] for part in parts])
         return torch.cat([part.expand(*batch, *part.shape[-2:]) for part in parts], -2)
 
+    def features(self, x: Tensor, name: str) -> Tensor:
+        """See :class:`~pyro_dgp.processes.fixed_features.FixedFeatures`: sines and cosines on the interval."""
+        if x.shape[-1] <= max(self._dims):
+            raise ValueError(
+                f"the features of {name!r} are those of inputs up to column {max(self._dims)}, and it has {x.shape[-1]} columns: pass inputs "
+                "of as many columns as guide.initialize got"
+            )
+        parts = []
+        for dim, interval in zip(self._dims, self.intervals, strict=True):
+            if dim < 0:
+                parts.append(torch.ones_like(x[:, 0]).unsqueeze(0))
+                continue
+            own = x[:, dim]
+            if len(own) and not (own.min() >= interval[0] and own.max() <= interval[1]):
+                raise ValueError(
+                    f"column {dim} of the inputs of {name!r} goes from {float(own.min()):.4g} to {float(own.max()):.4g}, outside of the interval of "
+                    f"its features, {float(interval[0]):.4g} to {float(interval[1]):.4g}, where they depend on hyperparameters: give "
+                    "FourierFeatures(interval=...) that holds all rows"
+                )
+            parts.append(fourier_functions(own, interval, self.num_frequencies))
+        return torch.cat(parts, -2)
+
+    def whiten(self, prior: FunctionPrior, columns: Tensor) -> Tensor:
+        """See :class:`~pyro_dgp.processes.fixed_features.FixedFeatures`."""
+        parts, before = [], 0
+        for number, term in enumerate(self._terms(prior)):
+            if term.dim is None:
+                parts.append(
+                    term.variance.to(columns).sqrt()[..., None, None] * columns[..., None, before : before + 1, :]
+                )
+            else:
+                fourier = self._columns_of(term, number, columns)
+                parts.append(fourier.whiten(columns[..., None, before : before + 2 * self.num_frequencies + 1, :]))
+            before += parts[-1].shape[-2]
+        batch = torch.broadcast_shapes(*[part.shape[:-2] for part in parts])
+        return torch.cat([part.expand(*batch, *part.shape[-2:]) for part in parts], -2)
+
     def root(self, prior: FunctionPrior) -> Tensor:
         """See :class:`~pyro_dgp.processes.basis.Basis`."""
         parts = [
-            term.variance.sqrt()[..., None, None] if term.dim is None else self._columns_of(term, number).root()
+            term.variance.rsqrt()[..., None, None] if term.dim is None else self._columns_of(term, number).root()
             for number, term in enumerate(self._terms(prior))
         ]
         batch = torch.broadcast_shapes(*[part.shape[:-2] for part in parts])

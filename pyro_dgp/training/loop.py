@@ -230,7 +230,7 @@ def _minimise(
     optimizer: OptimizerRecipe,
     stop: Callable[[int], bool] | None,
 ) -> FitResult:
-    """Minimise; ``data_sets`` is the number of data sets of so many rows that each call has."""
+    """Minimise over a call of the objective a step; ``data_sets`` is the number of data sets of so many rows that each call has."""
     result, start = FitResult(), time.perf_counter()
     with module_local_parameters(objective):
         stepper = optimizer(objective, learning_rate)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from pyro_dgp.kernels.named import additive_form, zonal_form
 from pyro_dgp.zoo.architecture import Architecture
+from pyro_dgp.zoo.by_collapsed_elbo import ByCollapsedELBO
 from pyro_dgp.zoo.method import BY_ELBO, DEEP_BY_ELBO, DEEP_LEARNED, SHALLOW, Method
 from pyro_dgp.zoo.recipes import (
     InForm,
@@ -40,6 +41,13 @@ FEATURE_METHODS = (
         VFF,
         ADDITIVE,
         replace(BY_ELBO, processes=fourier),
+    ),
+    Method(
+        "vff-collapsed",
+        "the same with the best q(v) in closed form: one pass over the data, then steps on sums",
+        VFF + ", section 3.2",
+        ADDITIVE,
+        ByCollapsedELBO(fourier),
     ),
     Method(
         "id-dgp",

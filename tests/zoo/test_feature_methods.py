@@ -22,6 +22,7 @@ pytestmark = pytest.mark.usefixtures("local")
 
 BASES = {
     "vff": FourierBasis,
+    "vff-collapsed": FourierBasis,
     "id-dgp": FourierBasis,
     "vish": HarmonicBasis,
     "vish-dgp": HarmonicBasis,
@@ -67,7 +68,7 @@ def test_it_learns_and_is_restored_from_its_files(name, tmp_path):
             assert process.basis.second.size == 5
             assert process.q.parts[1].kind == ("prior" if name.startswith("od") else "full")
     assert row["inducing"] == processes[0].basis.size
-    if name in ("vff", "id-dgp"):
+    if name in ("vff", "vff-collapsed", "id-dgp"):
         assert row["inducing"] == 2 * 9 and len(kernel.parts) == 2
     elif "vish" in name or "activated" in name:
         assert isinstance(kernel, Spherical)

@@ -1,0 +1,194 @@
+"""The bound on the evidence with the best q(v) put in, from sums over the data that are made once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+import torch
+from pyro import poutine
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+
+from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.guides.sites import require_as_written
+from pyro_dgp.guides.variational import Variational
+from pyro_dgp.internal import linalg
+from pyro_dgp.internal.parameters import module_local_parameters, modules_of, require_own_parameters
+from pyro_dgp.internal.site_names import process_key
+from pyro_dgp.likelihoods import Observation
+from pyro_dgp.likelihoods.gaussian import GaussianConditional
+from pyro_dgp.processes import FixedFeatures, GaussianCoefficients, WhitenedProcess
+
+Row = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class SufficientStatistics:
+    """All that a bound on the evidence needs of the data where the features of a GP do not depend on hyperparameters.
+
+    :ivar rows: N.
+    :ivar gram: ``sum_n k_u(x_n) k_u(x_n)'``, ``(M, M)``, float64 as all sums are.
+    :ivar products: ``sum_n k_u(x_n) y_n``, ``(M,)``.
+    :ivar squares: ``sum_n y_n^2``.
+    :ivar example: one row, ``(1, D)`` and ``(1,)``, with which the model is called for its hyperparameters.
+    """
+
+    rows: int
+    gram: Tensor
+    products: Tensor
+    _: KW_ONLY
+    squares: Tensor
+    example: Row
+
+    @staticmethod
+    @torch.no_grad()
+    def of(guide: Variational, batches: Iterable[Row]) -> SufficientStatistics:
+        """Make the sums in one pass over batches of inputs ``(n, D)`` and targets ``(n,)``; memory is that of one batch.
+
+        :param guide: initialised, with :class:`~pyro_dgp.FourierFeatures` for the one Gaussian process of its model.
+        :raises ValueError: for a model that has more than one Gaussian process under Gaussian noise, or a row outside of the interval of its
+            features.
+        """
+        guide.require_initialized()
+        rows, example = 0, None
+        sums: list[Tensor] = []
+        for x, y in batches:
+            if not len(x):
+                continue
+            with module_local_parameters(*guide.model_modules):
+                name, prior, _, value = _regression(guide, x, y)
+            features = _process(guide, name).basis.features(prior.x, prior.name).double()
+            target = value.double()
+            own = (features @ features.mT, features @ target, target @ target)
+            sums = [before + more for before, more in zip(sums, own, strict=True)] if sums else list(own)
+            example = example or (x[:1].clone(), y[:1].clone())
+            rows += len(x)
+        if example is None:
+            raise ValueError("there are no rows: give batches of inputs (n, D) and targets (n,)")
+        gram, products, squares = sums
+        return SufficientStatistics(rows, gram, products, squares=squares, example=example)
+
+
+class CollapsedELBO(torch.nn.Module):
+    """Minus the evidence lower bound of one GP under Gaussian noise with the best q(v), nats in total (Titsias 2009, Eq. 9).
+
+    With whitened columns A of all rows, ``W = A A'``, ``B = I + W / s`` and noise variance s the bound is
+
+    ``log N(y | 0, A'A + s I) - (sum_n k(x_n, x_n) - tr W) / (2 s)``
+
+    and the best q(v) is ``N(B^-1 A y / s, B^-1)``. Both come from :class:`SufficientStatistics`, so that a step costs O(M^3) however many rows
+    there are. Call it without arguments. :func:`~pyro_dgp.fit_collapsed` makes the sums, minimises it, and sets q(v).
+
+    :ivar name: the Gaussian process.
+    :param guide: an initialised guide whose q(v) has a full covariance; its q(v) is not read.
+    :param statistics: sums over the data for this guide.
+    :raises ValueError: for a model that it has no closed form for.
+
+    >>> import torch
+    >>> from pyro_dgp import CollapsedELBO, DeepGP, FourierFeatures, SufficientStatistics, Variational
+    >>> x, y = torch.rand(100, 1), torch.randn(100)
+    >>> guide = Variational(DeepGP(x, layers=1, kernel="matern52-additive"), FourierFeatures(5))
+    >>> guide.initialize(x, y)
+    >>> objective = CollapsedELBO(guide, SufficientStatistics.of(guide, [(x[:50], y[:50]), (x[50:], y[50:])]))
+    >>> objective.statistics.rows, objective().shape
+    (100, torch.Size([]))
+    """
+
+    def __init__(self, guide: Variational, statistics: SufficientStatistics) -> None:
+        super().__init__()
+        self.guide, self.model, self.statistics = guide, guide.model, statistics
+        self.model_modules = torch.nn.ModuleList(guide.model_modules)
+        with torch.no_grad(), module_local_parameters(*guide.model_modules):
+            x, y = statistics.example
+            self.name, prior, _, _ = _regression(guide, x, y)
+            beside = prior.at(prior.x + 1)
+            if not torch.equal(prior.variance, beside.variance):
+                raise ValueError(
+                    f"the variance of {prior.name!r} is not the same at all inputs, so that sums over them do not suffice: train by ELBO"
+                )
+        if _process(guide, self.name).basis.size != len(statistics.products):
+            raise ValueError(
+                f"the statistics are those of {len(statistics.products)} features and the guide has "
+                f"{_process(guide, self.name).basis.size}: make them with this guide"
+            )
+
+    def forward(self) -> Tensor:
+        """Return minus the bound."""
+        require_own_parameters(*modules_of(self.model))
+        sums = self.statistics
+        prior, noise, factor, products, trace = self._solved()
+        explained = torch.linalg.solve_triangular(factor, products.unsqueeze(-1), upper=False).square().sum()
+        rest = sums.rows * prior.variance.reshape(()).double() - trace
+        count = sums.rows * (math.log(2 * math.pi) + noise.log())
+        half_log_determinant = factor.diagonal().log().sum()
+        return 0.5 * (count + (sums.squares + rest) / noise - explained) + half_log_determinant
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Set q(v) of the guide to the best one at these hyperparameters."""
+        with module_local_parameters(*self.guide.model_modules):
+            prior, _, factor, products, _ = self._solved()
+        q: Any = _process(self.guide, self.name).q
+        inverse = torch.linalg.solve_triangular(factor, linalg.identity(factor), upper=False)
+        mean = inverse.mT @ (inverse @ products)
+        scale = linalg.cholesky(inverse.mT @ inverse, 0.0, prior.name)
+        q.mean = mean.to(q.mean).expand_as(q.mean).clone()
+        q.scale = scale.to(q.scale).expand_as(q.scale).clone()
+
+    def _solved(self) -> tuple[FunctionPrior, Tensor, Tensor, Tensor, Tensor]:
+        """Return the prior at the example, s, the factor of B, ``A y / s`` and ``tr W``."""
+        x, y = self.statistics.example
+        _, prior, noise, _ = _regression(self.guide, x, y)
+        basis = _process(self.guide, self.name).basis
+        noise = noise.double()
+        once = basis.whiten(prior, self.statistics.gram)[0]
+        whole = basis.whiten(prior, once.mT)[0]
+        products = basis.whiten(prior, self.statistics.products.unsqueeze(-1))[0, :, 0] / noise
+        factor = linalg.cholesky(linalg.identity(whole) + whole / noise, 0.0, prior.name)
+        return prior, noise, factor, products, whole.diagonal().sum()
+
+
+def _process(guide: Variational, name: str) -> Any:
+    """Return the process of a Gaussian process, if its features are fixed and q(v) is full."""
+    process = getattr(guide.processes, name)
+    if not isinstance(process, WhitenedProcess) or not isinstance(process.basis, FixedFeatures):
+        raise ValueError(
+            f"sums over the data suffice for features that do not depend on hyperparameters, and {name!r} has {type(process).__name__} of other "
+            "ones: take FourierFeatures"
+        )
+    if not isinstance(process.q, GaussianCoefficients) or process.q.kind != "full" or process.groups:
+        raise ValueError(f"the best q(v) of {name!r} has a full covariance: take FourierFeatures(covariance='full')")
+    return process
+
+
+def _regression(guide: Variational, x: Tensor, y: Tensor) -> tuple[str, FunctionPrior, Tensor, Tensor]:
+    """Return name and prior of the one Gaussian process of a model, its noise variance, a scalar, and the targets."""
+    trace = poutine.trace(guide.model).get_trace(x, y)
+    latent = [name for name in trace.stochastic_nodes if not site_is_subsample(trace.nodes[name])]
+    observed = [trace.nodes[name] for name in trace.observation_nodes]
+    functions = [site["fn"].priors if isinstance(site["fn"], Observation) else {} for site in observed]
+    if latent or [len(priors) for priors in functions] != [1]:
+        found = ", ".join(map(repr, (*latent, *(site["name"] for site in observed))))
+        raise ValueError(
+            f"the collapsed bound is that of one Gaussian process under one observation, and this model has the sites {found}: train by ELBO"
+        )
+    site = observed[0]
+    require_as_written(site)
+    fn: Observation = site["fn"]
+    ((key, prior),) = fn.priors.items()
+    noise = fn.conditional.variance if isinstance(fn.conditional, GaussianConditional) else None
+    if noise is None or noise.numel() != 1 or prior.num_outputs != 1 or prior.batch_shape:
+        raise ValueError(
+            f"the collapsed bound is that of one function under Gaussian noise of one variance, and {site['name']!r} has another likelihood or "
+            "several functions: train by ELBO"
+        )
+    mean = torch.cat([prior.mean, prior.at(prior.x + 1).mean])
+    if mean.requires_grad or prior.x.requires_grad or bool((mean != 0).any()):
+        raise ValueError(
+            f"sums over the data suffice for a function of the inputs as they are with mean zero, and {prior.name!r} has a mean function or learned "
+            "inputs: train by ELBO"
+        )
+    return process_key(site["name"], key), prior, noise.reshape(()), site["value"]

@@ -1,0 +1,59 @@
+"""Inference by the collapsed bound: one pass over the data, then steps whose cost does not depend on their number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from pyro_dgp.guides.variational import Variational
+from pyro_dgp.internal.progress import Progress
+from pyro_dgp.processes import BasisFamily
+from pyro_dgp.propagation import MonteCarlo
+from pyro_dgp.training.collapsed_fit import fit_collapsed
+from pyro_dgp.zoo.anatomy import anatomy_of
+from pyro_dgp.zoo.inference import Fitted, Inference
+from pyro_dgp.zoo.predictors import GuidePredictor, Saved
+from pyro_dgp.zoo.settings import Settings
+
+
+@dataclass(frozen=True)
+class ByCollapsedELBO(Inference):
+    """The bound of one GP under Gaussian noise with the best q(v), from sums over the data: :func:`~pyro_dgp.fit_collapsed`.
+
+    >>> from pyro_dgp import FourierFeatures
+    >>> ByCollapsedELBO(FourierFeatures(30)).default_steps
+    300
+
+    :param processes: a family whose features do not depend on hyperparameters, or a function of the settings that makes it.
+    :param default_steps: steps at most where the settings have no ``epochs``.
+    """
+
+    processes: BasisFamily | Callable[[Settings], BasisFamily]
+    default_steps: int = 300
+
+    def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
+        """See :class:`Inference`."""
+        steps = settings.epochs if settings.epochs is not None else self.default_steps
+        guide = self.guide(model, settings)
+        guide.initialize(x, y)
+        result = fit_collapsed(
+            guide, (x, y), steps=steps, callback=lambda step, loss: progress(step + 1, steps, {"loss": loss})
+        )
+        ((_, process),) = guide.processes.named_children()
+        figures = {"inducing": process.basis.size}
+        predictor = GuidePredictor(guide, anatomy_of(model, x, y).response)
+        return Fitted(predictor, len(x), len(result.losses), seconds=result.seconds, diagnostics=figures)
+
+    def restore(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, saved: Saved) -> GuidePredictor:
+        """See :class:`Inference`."""
+        guide = self.guide(model, settings)
+        model.load_state_dict(saved.state("model"))
+        guide.load_state_dict(saved.state("guide"))
+        return GuidePredictor(guide, anatomy_of(model, x, y).response)
+
+    def guide(self, model: nn.Module, settings: Settings) -> Variational:
+        """The guide before it is initialised."""
+        family = self.processes if isinstance(self.processes, BasisFamily) else self.processes(settings)
+        return Variational(model, family, MonteCarlo(1))
