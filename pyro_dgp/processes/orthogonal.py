@@ -101,7 +101,13 @@ class OrthogonalBasis(Basis):
         More jitter than needed makes c smaller: the residual variance stays that of a prior.
         """
         level = covariance.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
-        return linalg.cholesky(covariance - cross @ cross.mT, prior.jitter, prior.name, level=level, largest=1.0)
+        try:
+            return linalg.cholesky(covariance - cross @ cross.mT, prior.jitter, prior.name, level=level, largest=1.0)
+        except linalg.NotPositiveDefiniteError as error:
+            raise linalg.NotPositiveDefiniteError(
+                f"the first features of {prior.name!r} have more variance than its kernel, so that nothing is left for the second: take features that "
+                "leave no negative variance, such as ActivationFeatures in the place of PublishedActivationFeatures"
+            ) from error
 
 
 def _columns_at(basis: Basis, prior: FunctionPrior, points: Tensor) -> Tensor:

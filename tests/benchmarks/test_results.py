@@ -18,6 +18,9 @@ TABLES = {
     "amortized_letters": (["table", "--dtype", "float32"], "amortized_letters.jsonl", r"4 layers, 64 points.*1\.02 %"),
     "sampler_calibration": (["nuts"], "sampler_calibration.jsonl", r"top\.kernel\.lengthscale +p = 0\.925"),
     "bayesian_optimization": ([], "bayesian_optimization.jsonl", r"hartmann6 \| deep-thompson \| 20 \| 0\.753"),
+    "speed_of_features": ([], "speed_of_features.jsonl", r"1024 +207\.7 +284\.2 +82\.6"),
+    "inter_domain": ([], "inter_domain.jsonl", r"vff-collapsed +10000 +0\.837"),
+    "spherical_features": ([], "spherical_features.jsonl", r"softplus +-0\.048 +-0\.150 +-0\.363"),
     "sghmc_beside_dsvi": (["same"], "sghmc_beside_dsvi.jsonl", r"kin8nm +3 +0\.012 +0\.001 +0\.014"),
 }
 
@@ -38,5 +41,6 @@ def test_the_other_files_of_runs_are_read():
     records = importlib.import_module("benchmarks.common.records")
     for path in RESULTS.glob("*.jsonl"):
         key = {"accuracy_beside_gpytorch": "library", "sampler_mixing": "sampler", "sampler_calibration": "sampler"}
-        key["held_aside"] = key["given_time"] = "method"
+        key |= dict.fromkeys(("held_aside", "given_time", "spherical_features", "inter_domain"), "method")
+        key["speed_of_features"] = "kind"
         assert records.read(path, key.get(path.stem, "experiment"))
