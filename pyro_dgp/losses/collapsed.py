@@ -13,7 +13,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.guides.sites import require_as_written
+from pyro_dgp.guides.sites import is_random, require_as_written
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal import linalg
 from pyro_dgp.internal.parameters import module_local_parameters, modules_of, require_own_parameters
@@ -33,6 +33,7 @@ class SufficientStatistics:
     :ivar gram: ``sum_n k_u(x_n) k_u(x_n)'``, ``(M, M)``, float64 as all sums are.
     :ivar products: ``sum_n k_u(x_n) y_n``, ``(M,)``.
     :ivar squares: ``sum_n y_n^2``.
+    :ivar basis: what the features depend on, the state of the basis that they were made with.
     :ivar example: one row, ``(1, D)`` and ``(1,)``, with which the model is called for its hyperparameters.
     """
 
@@ -41,6 +42,7 @@ class SufficientStatistics:
     products: Tensor
     _: KW_ONLY
     squares: Tensor
+    basis: dict[str, Tensor]
     example: Row
 
     @staticmethod
@@ -55,21 +57,26 @@ class SufficientStatistics:
         guide.require_initialized()
         rows, example = 0, None
         sums: list[Tensor] = []
+        state: dict[str, Tensor] = {}
         for x, y in batches:
+            require_rows(x, y)
             if not len(x):
                 continue
+            if example is None:
+                _require_fixed(guide, (x[:1], y[:1]))
             with module_local_parameters(*guide.model_modules):
                 name, prior, _, value = _regression(guide, x, y)
             features = _process(guide, name).basis.features(prior.x, prior.name).double()
             target = value.double()
             own = (features @ features.mT, features @ target, target @ target)
             sums = [before + more for before, more in zip(sums, own, strict=True)] if sums else list(own)
-            example = example or (x[:1].clone(), y[:1].clone())
+            if example is None:
+                example, state = (x[:1].clone(), y[:1].clone()), _state(guide, name)
             rows += len(x)
         if example is None:
             raise ValueError("there are no rows: give batches of inputs (n, D) and targets (n,)")
         gram, products, squares = sums
-        return SufficientStatistics(rows, gram, products, squares=squares, example=example)
+        return SufficientStatistics(rows, gram, products, squares=squares, basis=state, example=example)
 
 
 class CollapsedELBO(torch.nn.Module):
@@ -109,10 +116,13 @@ class CollapsedELBO(torch.nn.Module):
                 raise ValueError(
                     f"the variance of {prior.name!r} is not the same at all inputs, so that sums over them do not suffice: train by ELBO"
                 )
-        if _process(guide, self.name).basis.size != len(statistics.products):
+        own = _state(guide, self.name)
+        if own.keys() != statistics.basis.keys() or not all(
+            torch.equal(own[k], v) for k, v in statistics.basis.items()
+        ):
             raise ValueError(
-                f"the statistics are those of {len(statistics.products)} features and the guide has "
-                f"{_process(guide, self.name).basis.size}: make them with this guide"
+                f"the statistics were made with {len(statistics.products)} features, and the {_process(guide, self.name).basis.size} features of "
+                "this guide are other ones: make them with this guide"
             )
 
     def forward(self) -> Tensor:
@@ -151,6 +161,27 @@ class CollapsedELBO(torch.nn.Module):
         return prior, noise, factor, products, whole.diagonal().sum()
 
 
+def require_rows(x: Any, y: Any) -> None:
+    """Raise for rows that are no finite inputs ``(N, D)`` and targets ``(N,)``."""
+    for part in (x, y):
+        if not isinstance(part, Tensor):
+            raise TypeError(f"inputs and targets are tensors, not {type(part).__name__}: use torch.as_tensor")
+    if x.dim() != 2 or y.shape != x.shape[:1]:
+        raise ValueError(
+            f"the data are inputs (N, D) and targets (N,), not {tuple(x.shape)} and {tuple(y.shape)}: train by ELBO for any others"
+        )
+    for name, values in (("x", x), ("y", y)):
+        if not bool(torch.isfinite(values).all()):
+            raise ValueError(f"{name} holds NaN or infinity: drop or fill such rows before training")
+
+
+def _state(guide: Variational, name: str) -> dict[str, Tensor]:
+    """Return a copy of all that the features of a basis are made of."""
+    basis = _process(guide, name).basis
+    size = torch.tensor(basis.size)
+    return {"size": size} | {key: value.detach().clone() for key, value in basis.state_dict().items()}
+
+
 def _process(guide: Variational, name: str) -> Any:
     """Return the process of a Gaussian process, if its features are fixed and q(v) is full."""
     process = getattr(guide.processes, name)
@@ -168,7 +199,7 @@ def _regression(guide: Variational, x: Tensor, y: Tensor) -> tuple[str, Function
     """Return name and prior of the one Gaussian process of a model, its noise variance, a scalar, and the targets."""
     trace = poutine.trace(guide.model).get_trace(x, y)
     latent = [name for name in trace.stochastic_nodes if not site_is_subsample(trace.nodes[name])]
-    observed = [trace.nodes[name] for name in trace.observation_nodes]
+    observed = [trace.nodes[name] for name in trace.observation_nodes if is_random(trace.nodes[name])]
     functions = [site["fn"].priors if isinstance(site["fn"], Observation) else {} for site in observed]
     if latent or [len(priors) for priors in functions] != [1]:
         found = ", ".join(map(repr, (*latent, *(site["name"] for site in observed))))
@@ -179,16 +210,31 @@ def _regression(guide: Variational, x: Tensor, y: Tensor) -> tuple[str, Function
     require_as_written(site)
     fn: Observation = site["fn"]
     ((key, prior),) = fn.priors.items()
-    noise = fn.conditional.variance if isinstance(fn.conditional, GaussianConditional) else None
-    if noise is None or noise.numel() != 1 or prior.num_outputs != 1 or prior.batch_shape:
+    if not isinstance(fn.conditional, GaussianConditional):
         raise ValueError(
-            f"the collapsed bound is that of one function under Gaussian noise of one variance, and {site['name']!r} has another likelihood or "
-            "several functions: train by ELBO"
+            f"the collapsed bound is that of a Gaussian likelihood of the targets as they are, and {site['name']!r} has another one: train by "
+            "ELBO, or standardise the targets before they are passed where the model does it"
         )
-    mean = torch.cat([prior.mean, prior.at(prior.x + 1).mean])
-    if mean.requires_grad or prior.x.requires_grad or bool((mean != 0).any()):
+    noise = fn.conditional.variance
+    if noise.numel() != 1 or prior.num_outputs != 1 or fn.batch_shape or prior.batch_shape:
         raise ValueError(
-            f"sums over the data suffice for a function of the inputs as they are with mean zero, and {prior.name!r} has a mean function or learned "
-            "inputs: train by ELBO"
+            f"the collapsed bound is that of one function under noise of one variance, and {site['name']!r} has several of them: train by ELBO"
         )
     return process_key(site["name"], key), prior, noise.reshape(()), site["value"]
+
+
+@torch.enable_grad()
+def _require_fixed(guide: Variational, example: Row) -> None:
+    """Raise where a parameter changes what the sums are made of: the mean, the inputs, or the targets of the Gaussian process."""
+    with module_local_parameters(*guide.model_modules):
+        _, prior, _, value = _regression(guide, *example)
+        mean = torch.cat([prior.mean, prior.at(prior.x + 1).mean])
+    if mean.requires_grad or bool((mean != 0).any()):
+        raise ValueError(
+            f"sums over the data suffice for a function with mean zero, and {prior.name!r} has a mean function: train by ELBO"
+        )
+    if prior.x.requires_grad or value.requires_grad:
+        raise ValueError(
+            f"sums over the data suffice where nothing in front of {prior.name!r} and its targets is learned, and this model changes them by "
+            "parameters: train by ELBO"
+        )

@@ -126,8 +126,8 @@ class PublishedActivationBasis(ActivationBasis):
 class ActivationFeatures(BasisFamily):
     """Units of a neural network as features for every GP of a model with zonal kernels, cut to the levels of the kernel.
 
-    There are no more units than spherical harmonics on these levels, of which all units are sums: 9 for one input and 8 levels of the
-    arc-cosine kernel.
+    All units are sums of the spherical harmonics on these levels. There are at most twice as many units: 18 for one input and 8 levels of the
+    arc-cosine kernel, which has 9 harmonics there.
 
     :param num_units: M at most.
     :param activation: ``relu``, ``softplus``, ``erf``, or a function of the cosine.
@@ -177,7 +177,7 @@ class ActivationFeatures(BasisFamily):
         lifted = covariance.lift(x.unsqueeze(-3)).detach()[..., 0, :, :]
         levels = self._levels(covariance, lifted)
         harmonics = sum(multiplicity(lifted.shape[-1], level) for level in levels.tolist())
-        units = min(self.num_units, harmonics)
+        units = min(self.num_units, 2 * harmonics)
         directions = initial_points_of_groups(lifted / lifted.norm(dim=-1, keepdim=True), units, prior.name)
         basis = self.kind(directions, levels, self.function, len(prior.batch_shape))
         left = (prior.variance.detach().mT - linalg.column_squares(basis.columns(prior).detach())) / prior.variance.mT

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from pyro_dgp.internal import linalg
 from pyro_dgp.processes.matern_terms import MaternTerm
 
 #: Intensity of the white noise that drives a Matern process, as a multiple of ``rate^(2 order + 1) variance``, by order.
@@ -73,12 +74,12 @@ class FourierColumns:
         """
         p, rate = self.term.order, self.term.rate
         stationary = self.term.variance[..., None, None] * _stationary_covariance(rate, p)
-        v = torch.linalg.solve_triangular(torch.linalg.cholesky(stationary), self.ends.mT, upper=False).mT
+        v = torch.linalg.solve_triangular(_factor(stationary), self.ends.mT, upper=False).mT
         w = v / self._root_variances
-        j = torch.linalg.cholesky(w.mT @ w)
+        j = _factor(w.mT @ w)
         q = torch.linalg.solve_triangular(j, w.mT, upper=False).mT
         eye = torch.eye(p + 1).to(j)
-        return q, torch.linalg.cholesky(eye + j.mT @ j)
+        return q, _factor(eye + j.mT @ j)
 
     def root(self) -> Float[Tensor, "*h e m m"]:
         """Return R with ``K_uu = R R'``."""
@@ -105,6 +106,17 @@ class FourierColumns:
         q, h = self._low_rank
         inner = q.mT @ columns
         return columns - q @ (inner - torch.linalg.solve_triangular(h, inner.expand(*inner.shape), upper=False))
+
+
+def _factor(matrix: Tensor) -> Tensor:
+    """Return the Cholesky factor of a small matrix."""
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    if linalg.failed(info):
+        raise linalg.NotPositiveDefiniteError(
+            "the covariance of Fourier features is singular (input is not positive-definite): the lengthscale of a term is far smaller or larger than "
+            "the interval of its features, so scale the inputs, to [0, 1] or to unit variance"
+        )
+    return factor
 
 
 def _frequencies(interval: Tensor, count: int) -> Tensor:

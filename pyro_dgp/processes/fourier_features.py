@@ -79,8 +79,8 @@ class FourierBasis(FixedFeatures):
             own = x[:, dim]
             if len(own) and not (own.min() >= interval[0] and own.max() <= interval[1]):
                 raise ValueError(
-                    f"column {dim} of the inputs of {name!r} goes from {float(own.min()):.4g} to {float(own.max()):.4g}, outside of the interval of "
-                    f"its features, {float(interval[0]):.4g} to {float(interval[1]):.4g}, where they depend on hyperparameters: give "
+                    f"column {dim} of the inputs of {name!r} goes from {float(own.min()):.9g} to {float(own.max()):.9g}, outside of the interval of "
+                    f"its features, {float(interval[0]):.9g} to {float(interval[1]):.9g}, where they depend on hyperparameters: give "
                     "FourierFeatures(interval=...) that holds all rows"
                 )
             parts.append(fourier_functions(own, interval, self.num_frequencies))
@@ -172,7 +172,9 @@ class FourierFeatures(BasisFamily):
             raise ValueError(f"the kernel of {prior.name!r} is white noise, which has no features: add a Matern kernel")
         intervals = [self._interval(None if term.dim is None else x[:, term.dim]) for term in terms]
         dims = torch.tensor([-1 if term.dim is None else term.dim for term in terms])
-        return FourierBasis(torch.tensor(intervals).to(x), dims, self.num_frequencies)
+        return FourierBasis(
+            torch.tensor(intervals, dtype=x.dtype, device=x.device), dims.to(x.device), self.num_frequencies
+        )
 
     def _interval(self, x: Tensor | None) -> tuple[float, float]:
         if self.interval is not None or x is None:

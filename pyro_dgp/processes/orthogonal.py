@@ -17,6 +17,9 @@ from pyro_dgp.processes.families import ProcessFamily
 from pyro_dgp.processes.whitened import WhitenedProcess
 from pyro_dgp.processes.whitened_gaussian import Gaussian
 
+#: Share of the variance of a kernel below zero that is no rounding.
+_NEGATIVE = 0.1
+
 
 class OrthogonalBasis(Basis):
     """Basis ``(a(x), c(x))``: a first basis a, and a second one for the residual process ``r = f - m - a' v`` (Shi et al. 2020, Eq. 6).
@@ -100,13 +103,16 @@ class OrthogonalBasis(Basis):
 
         More jitter than needed makes c smaller: the residual variance stays that of a prior.
         """
-        level = covariance.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
+        level, left = covariance.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True), covariance - cross @ cross.mT
         try:
-            return linalg.cholesky(covariance - cross @ cross.mT, prior.jitter, prior.name, level=level, largest=1.0)
+            return linalg.cholesky(left, prior.jitter, prior.name, level=level, largest=1.0)
         except linalg.NotPositiveDefiniteError as error:
+            least = float((left.diagonal(dim1=-2, dim2=-1) / level).min())
+            if not least < -_NEGATIVE:
+                raise
             raise linalg.NotPositiveDefiniteError(
-                f"the first features of {prior.name!r} have more variance than its kernel, so that nothing is left for the second: take features that "
-                "leave no negative variance, such as ActivationFeatures in the place of PublishedActivationFeatures"
+                f"the first features of {prior.name!r} leave {least:.2g} of the variance of its kernel for the second, which is negative (input is not "
+                "positive-definite): take features that bound it, such as ActivationFeatures in the place of PublishedActivationFeatures"
             ) from error
 
 

@@ -3,8 +3,10 @@
 import math
 
 import numpy as np
+import pyro
 import pytest
 import torch
+from pyro.nn import PyroParam
 from torch.distributions import MultivariateNormal
 
 from pyro_dgp import (
@@ -30,6 +32,7 @@ from pyro_dgp import (
     module_local_parameters,
     predict,
 )
+from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.kernels import Constant
 from tests.examples import OneLayer
 
@@ -154,6 +157,79 @@ class WithMean(OneLayer):
         self.gp.mean = LinearMean(2)
 
 
+class Shifted(OneLayer):
+    """A mean that is learned, in front of the targets."""
+
+    def __init__(self):
+        super().__init__(ActiveDims(Matern32(), [0]))
+        self.offset = PyroParam(torch.tensor(0.0))
+
+    def forward(self, x, y=None):
+        return pyro.sample("y", self.likelihood(self.gp(x)), obs=None if y is None else y - self.offset)
+
+
+class Weighted(OneLayer):
+    """Inputs whose weights are learned."""
+
+    def __init__(self):
+        super().__init__(ActiveDims(Matern32(), [0]))
+        self.weight = PyroParam(torch.tensor(1.0))
+
+    def forward(self, x, y=None):
+        return pyro.sample("y", self.likelihood(self.gp(self.weight * x)), obs=y)
+
+
+@pytest.mark.parametrize("kernel", ["matern12-additive", "matern32-additive", "matern52-additive"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_fit_from_the_defaults_ends_where_many_steps_of_adam_do(kernel, seed):
+    torch.manual_seed(seed)
+    x = torch.rand(200, 1)
+    y = torch.sin(9 * x[:, 0]) + 0.1 * torch.randn(200)
+    ends = []
+    for by_adam in (False, True):
+        guide = Variational(DeepGP(x, 1, kernel=kernel), FourierFeatures(15), MonteCarlo(1))
+        guide.initialize(x, y)
+        if not by_adam:
+            ends.append(fit_collapsed(guide, (x, y)).losses[-1])
+            continue
+        objective = CollapsedELBO(guide, SufficientStatistics.of(guide, [(x, y)]))
+        with module_local_parameters(objective):
+            optimizer = torch.optim.Adam(guide.model.parameters(), lr=0.05)
+            for _ in range(600):
+                optimizer.zero_grad()
+                loss = objective() / 200
+                loss.backward()
+                optimizer.step()
+        ends.append(float(loss.detach()))
+    assert ends[0] < ends[1] + 1e-4 and ends[0] < -0.3
+
+
+def test_frozen_hyperparameters_stay_and_q_is_set():
+    model, guide, x, y = setting()
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    assert fit_collapsed(guide, (x, y)).losses == []
+    with module_local_parameters(model, guide):
+        wanted = dense(model, guide, x, y)
+        torch.testing.assert_close(-ELBO(40)(model, guide)(x, y), wanted, rtol=1e-9, atol=0)
+
+
+def test_a_fit_that_cannot_begin_says_why():
+    x = 1e6 * torch.rand(100, 1)
+    guide = Variational(DeepGP(x, 1, kernel="matern52-additive"), FourierFeatures(15), MonteCarlo(1))
+    with pytest.warns(UserWarning, match="standardise inputs"):
+        guide.initialize(x, torch.randn(100))
+    with pytest.raises(NotPositiveDefiniteError, match="scale the inputs"):
+        fit_collapsed(guide, (x, torch.randn(100)))
+
+
+def test_statistics_of_the_same_size_on_another_interval_are_refused():
+    _, guide, x, y = setting()
+    _, other, _, _ = setting(family=FourierFeatures(3, interval=(-0.1, 1.1)))
+    with pytest.raises(ValueError, match="the 22 features of this guide are other ones"):
+        CollapsedELBO(other, SufficientStatistics.of(guide, [(x, y)]))
+
+
 def refused(model, family=None, rows=20):
     x = torch.rand(rows, 2)
     y = (x[:, 0] > 0.5).double()
@@ -177,7 +253,7 @@ def refused(model, family=None, rows=20):
         (
             lambda x: OneLayer(ActiveDims(Matern32(), [0]), Bernoulli()),
             None,
-            "Gaussian noise of one variance, and 'y' has another likelihood",
+            "a Gaussian likelihood of the targets as they are, and 'y' has another one",
         ),
         (lambda x: OneLayer(Matern32()), InducingPoints(5), "features that do not depend on hyperparameters"),
         (
@@ -186,7 +262,9 @@ def refused(model, family=None, rows=20):
             "take FourierFeatures",
         ),
         (lambda x: OneLayer(ActiveDims(Matern32(), [0])), FourierFeatures(2, "diagonal"), "has a full covariance"),
-        (lambda x: WithMean(), None, "has a mean function or learned inputs"),
+        (lambda x: Shifted(), None, "this model changes them by parameters"),
+        (lambda x: Weighted(), None, "this model changes them by parameters"),
+        (lambda x: WithMean(), None, "has a mean function: train by ELBO"),
         (
             lambda x: OneLayer(ActiveDims(Matern32(), [1])),
             FourierFeatures(2, interval=(0.0, 0.5)),
@@ -209,5 +287,8 @@ def test_wrong_data_and_statistics_of_another_guide_are_refused():
     with pytest.raises(ValueError, match="there are no rows"):
         SufficientStatistics.of(guide, [])
     _, other, _, _ = setting(family=FourierFeatures(2, interval=(-0.5, 1.5)))
-    with pytest.raises(ValueError, match="those of 22 features and the guide has 16: make them with this guide"):
+    with pytest.raises(
+        ValueError,
+        match="made with 22 features, and the 16 features of this guide are other ones: make them with this guide",
+    ):
         CollapsedELBO(other, SufficientStatistics.of(guide, [(x, y)]))
