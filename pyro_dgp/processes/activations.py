@@ -42,9 +42,13 @@ class ActivationBasis(Basis):
 
     :ivar directions: weights w of the units, ``(*groups, M, d)``; their lengths do not matter.
     :ivar levels: the levels, in rising order.
+    :ivar profile: the activation at five cosines, and whether it is cut: what tells a saved state from that of another activation.
     """
 
     levels: Tensor
+    profile: Tensor
+    layout: ClassVar[tuple[str, ...]] = ("levels", "profile")
+    is_cut: ClassVar[bool] = True
 
     def __init__(self, directions: Tensor, levels: Tensor, activation: Activation, groups: int = 0) -> None:
         super().__init__()
@@ -53,6 +57,8 @@ class ActivationBasis(Basis):
         self.directions = PyroParam(directions.clone(), event_dim=directions.dim())
         self.register_buffer("levels", levels)
         self._levels: list[int] = levels.tolist()
+        cosines = torch.linspace(-1.0, 1.0, 5).to(directions)
+        self.register_buffer("profile", torch.cat([activation(cosines), cosines.new_tensor([self.is_cut])]).detach())
 
     def _parts(self, prior: FunctionPrior) -> tuple[ZonalCovariance, Tensor, Tensor, Tensor]:
         """Return the covariance function, the units' directions, and ``s_l`` and ``lambda_l`` of the levels."""
@@ -116,6 +122,8 @@ class PublishedActivationBasis(ActivationBasis):
     The mean of q(f) is a network with this activation. The residual variance can be negative, since the levels of the activation beyond
     those of ``K_uu`` have no norm there.
     """
+
+    is_cut: ClassVar[bool] = False
 
     def unit_values(self, cosine: Tensor, s: Tensor, dimension: int) -> Tensor:
         """Return the activation at cosines."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -41,6 +42,18 @@ class Basis(Grouped):
     """
 
     size: int
+    #: Buffers that say which functions the features are: a state with other values is that of another basis.
+    layout: ClassVar[tuple[str, ...]] = ()
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        for name in self.layout:
+            own, saved = getattr(self, name), state_dict.get(prefix + name)
+            if saved is not None and (saved.shape != own.shape or not torch.allclose(saved.to(own), own)):
+                raise ValueError(
+                    f"the state is that of other features: its {name} are {saved.tolist()}, and {type(self).__name__} of this guide has "
+                    f"{own.tolist()}. Load it into a new guide of the family that was saved"
+                )
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     @abstractmethod
     def columns(self, prior: FunctionPrior) -> Tensor:

@@ -67,6 +67,11 @@ class BasisFamily(ProcessFamily):
             weights = state["q.latent_weights"]
             return WhitenedProcess(basis, PseudoTargets(weights, weights.shape[:-1], weights.shape[-1], 1.0, 1.0))
         (mean,) = saved(state, "q.mean")
+        if mean.shape[-1] != basis.size:
+            raise ValueError(
+                f"the state has {mean.shape[-1]} features and {type(self).__name__} of this guide makes {basis.size}: give it the numbers that it "
+                "was saved with"
+            )
         q = GaussianCoefficients(mean, mean.shape, self.covariance, 1.0)
         if (moves := state.get("q.latent_weights")) is not None:
             q.couple(moves.shape[-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -27,6 +28,7 @@ class FourierBasis(FixedFeatures):
 
     intervals: Tensor
     dims: Tensor
+    layout: ClassVar[tuple[str, ...]] = ("dims",)
 
     def __init__(self, intervals: Tensor, dims: Tensor, num_frequencies: int) -> None:
         super().__init__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -57,6 +58,7 @@ class HarmonicBasis(Basis):
     """
 
     levels: Tensor
+    layout: ClassVar[tuple[str, ...]] = ("levels", "dimension_number")
 
     def __init__(self, levels: Tensor, dimension: int) -> None:
         super().__init__()

@@ -1,0 +1,51 @@
+"""States of features: one of other features is refused."""
+
+import pytest
+import torch
+
+from pyro_dgp import (
+    ActivationFeatures,
+    ActiveDims,
+    ArcCosine,
+    FourierFeatures,
+    Matern32,
+    MonteCarlo,
+    PublishedActivationFeatures,
+    SphericalHarmonics,
+    Variational,
+)
+from tests.examples import OneLayer
+
+pytestmark = pytest.mark.filterwarnings("ignore:the units of")
+
+
+def test_a_state_of_other_features_is_refused():
+    torch.manual_seed(0)
+    x, y = torch.randn(20, 1), torch.randn(20)
+
+    def guide(kernel, family):
+        made = Variational(OneLayer(kernel), family, MonteCarlo(1))
+        made.initialize(x, y)
+        return made
+
+    relu, harmonics = guide(ArcCosine(1), ActivationFeatures(4, "relu")), guide(ArcCosine(1), SphericalHarmonics(7))
+    fresh = [
+        (
+            relu,
+            Variational(OneLayer(ArcCosine(1)), ActivationFeatures(4, "softplus"), MonteCarlo(1)),
+            "its levels are|its profile are",
+        ),
+        (
+            relu,
+            Variational(OneLayer(ArcCosine(1)), PublishedActivationFeatures(4, "relu"), MonteCarlo(1)),
+            "its profile are",
+        ),
+        (harmonics, guide(ArcCosine(0), SphericalHarmonics(7)), "its levels are"),
+    ]
+    for saved, other, match in fresh:
+        with pytest.raises(ValueError, match=match):
+            other.load_state_dict(saved.state_dict())
+    fourier = guide(ActiveDims(Matern32(), [0]), FourierFeatures(5))
+    other = Variational(OneLayer(ActiveDims(Matern32(), [0])), FourierFeatures(7), MonteCarlo(1))
+    with pytest.raises(ValueError, match="the state has 11 features and FourierFeatures of this guide makes 15"):
+        other.load_state_dict(fourier.state_dict())
