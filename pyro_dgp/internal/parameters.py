@@ -108,7 +108,7 @@ def _named_by(root: Any, kind: type[_Kind]) -> list[_Kind]:
 
 
 def _named_in(function: FunctionType) -> list[Any]:
-    """What a function of the user's names: in its closure, in its file, and in files that it imports."""
+    """Return what a function of the user's names: in its closure, in its file, and in files that it imports."""
     path = function.__code__.co_filename
     package = sys.modules.get(function.__module__.split(".")[0])
     if _is_of_a_library(function.__module__) and path.startswith(

@@ -77,7 +77,7 @@ class ChainState:
 
 @dataclass(frozen=True)
 class ChainPlan:
-    """What one chain is to do.
+    """Plan of one chain.
 
     :ivar path: its file; nothing where it is not saved.
     :ivar identity: what the chain in the file must have; see :func:`~pyro_dgp.mcmc.chain_identity.identity`.

@@ -288,7 +288,7 @@ def fit_validated(
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is searched for, and the lengths of the runs.
+    """Betas that are searched for, and the lengths of the runs.
 
     :ivar candidates: betas, and ``None`` for the fallback.
     :ivar search_steps: number of steps of each run of the search, 0 if there is nothing to search for.

@@ -196,7 +196,7 @@ class ByGuide(Inference):
         return given if isinstance(given, ProcessFamily | Mapping | ByLayer) else given(self.settled(settings))
 
     def approximates_posterior(self, settings: Settings) -> bool:
-        """By the loss."""
+        """Tell by the loss."""
         return self.made_loss(settings, 1).approximates_posterior
 
     def check(self, settings: Settings) -> None:
@@ -205,13 +205,13 @@ class ByGuide(Inference):
         self.made_propagation(settings)
 
     def remarks(self, settings: Settings) -> list[str]:
-        """Those of the propagation."""
+        """Return what the propagation has to say."""
         return self.propagation.remarks(self.settled(settings)) if isinstance(self.propagation, Remarking) else []
 
 
 @dataclass(frozen=True)
 class ByValidatedGuide(ByGuide):
-    """The same with validation rows, for losses that overfit: beta, early stopping and the checkpoint chosen by them.
+    """Inference by a guide with validation rows, for losses that overfit: beta, early stopping and the checkpoint chosen by them.
 
     >>> from pyro_dgp import InducingPoints, PredictiveLogLikelihood, SigmaPoints, Validation
     >>> inference = ByValidatedGuide(

@@ -44,7 +44,7 @@ FEATURE_METHODS = (
     ),
     Method(
         "vff-collapsed",
-        "the same with the best q(v) in closed form: one pass over the data, then steps on sums",
+        "sparse GP with an additive kernel, Fourier features, best q(v) in closed form: one pass over the data",
         VFF + ", section 3.2",
         ADDITIVE,
         ByCollapsedELBO(fourier),

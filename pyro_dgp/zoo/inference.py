@@ -103,5 +103,5 @@ class Inference(ABC):
         return True
 
     def saving_to(self, folder: Path) -> Inference:
-        """The same, with its state kept in a folder where it can go on from there."""
+        """Return the same inference, with its state kept in a folder where it can go on from there."""
         return self

@@ -52,7 +52,7 @@ def deep_learned(x: Tensor, settings: Settings) -> DeepGP:
 
 
 def deep_noisy(x: Tensor, settings: Settings) -> DeepGP:
-    """The same with noise between the layers: ``k(x, z) + sigma^2 delta`` in the hidden ones, as in Rudner and Sejdinovic 2018, section 2."""
+    """Deep GP with noise between its layers: ``k(x, z) + sigma^2 delta`` in the hidden ones (Rudner and Sejdinovic 2018, section 2)."""
     model = deep_learned(x, settings)
     for layer in model.hidden:
         layer.kernel = layer.kernel + White(settings.width, variance=NOISE_BETWEEN_LAYERS)
