@@ -39,6 +39,12 @@ def cholesky(
     return _with_jitter(matrix, jitter, name, torch.linalg.cholesky_ex, level, largest)
 
 
+def stacked(*parts: Tensor) -> Tensor:
+    """Return matrices ``(..., M_i, N)`` one under another, ``(..., sum M_i, N)``, with axes in front of them broadcast."""
+    batch = torch.broadcast_shapes(*[part.shape[:-2] for part in parts])
+    return torch.cat([part.expand(*batch, *part.shape[-2:]) for part in parts], -2)
+
+
 def inverse_cholesky(matrix: Tensor, jitter: float | None, name: str) -> Tensor:
     """Inverse of the factor that :func:`cholesky` gives, without gradients."""
     return _with_jitter(matrix.detach(), jitter, name, _inverse_factor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import torch
@@ -25,7 +26,8 @@ class Basis(Grouped):
     ``f - m`` with covariance ``K_uu = R R'`` and cross-covariances ``k_u(x)``: it is ``a(x) = R^-1 k_u(x)``, and ``u = R v``.
     Hyperparameters are those of the prior that a method is called with.
 
-    A subclass writes :meth:`columns`. It may override :meth:`moments` by a faster form, and add :meth:`root` and :meth:`known_values`.
+    A subclass writes :meth:`columns`. It may override :meth:`moments` by a faster form, and add :meth:`root`, :meth:`remarks` and
+    :meth:`known_values`.
 
     :ivar size: M.
 
@@ -87,6 +89,10 @@ class Basis(Grouped):
         loc, change = column_moments(self.columns(prior), q)
         loc, variance = torch.broadcast_tensors(loc, prior.covariance.diagonal(prior.x.unsqueeze(-3)) + change)
         return loc.mT, variance.clamp_min(SMALLEST_VARIANCE).mT
+
+    def remarks(self, prior: FunctionPrior) -> Iterator[str]:
+        """Iterate over sentences on the inputs of a trained layer that the basis does not serve well; see :func:`~pyro_dgp.remarks`."""
+        return iter(())
 
     def known_values(self, prior: FunctionPrior, q: Gaussian, num_draws: int) -> KnownValues | KnownCoefficients:
         """Draw the coefficients that determine q(f) up to the prior; see :class:`~pyro_dgp.processes.base.Process`."""

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.internal import linalg
 from pyro_dgp.processes.basis import Basis
 from pyro_dgp.processes.basis_family import BasisFamily
 from pyro_dgp.processes.families import saved
 from pyro_dgp.processes.fixed_features import FixedFeatures
 from pyro_dgp.processes.fourier_columns import FourierColumns, fourier_functions
 from pyro_dgp.processes.matern_terms import MaternTerm, matern_terms
+
+#: Share of the inputs of a layer outside of the interval of its features that is worth a remark.
+MOST_OUTSIDE = 0.05
 
 
 class FourierBasis(FixedFeatures):
@@ -63,8 +69,7 @@ class FourierBasis(FixedFeatures):
                 parts.append(term.variance.sqrt()[..., None, None] * torch.ones_like(prior.x[..., None, None, :, 0]))
             else:
                 parts.append(self._columns_of(term, number).whitened(prior.x[..., term.dim]))
-        batch = torch.broadcast_shapes(*[part.shape[:-2] for part in parts])
-        return torch.cat([part.expand(*batch, *part.shape[-2:]) for part in parts], -2)
+        return linalg.stacked(*parts)
 
     def features(self, x: Tensor, name: str) -> Tensor:
         """See :class:`~pyro_dgp.processes.fixed_features.FixedFeatures`: sines and cosines on the interval."""
@@ -100,8 +105,18 @@ class FourierBasis(FixedFeatures):
                 fourier = self._columns_of(term, number, columns)
                 parts.append(fourier.whiten(columns[..., None, before : before + 2 * self.num_frequencies + 1, :]))
             before += parts[-1].shape[-2]
-        batch = torch.broadcast_shapes(*[part.shape[:-2] for part in parts])
-        return torch.cat([part.expand(*batch, *part.shape[-2:]) for part in parts], -2)
+        return linalg.stacked(*parts)
+
+    def remarks(self, prior: FunctionPrior) -> Iterator[str]:
+        """Iterate over the columns of inputs of which a share lies outside of their interval."""
+        for dim, (low, high) in zip(self._dims, self.intervals.tolist(), strict=True):
+            x = prior.x[..., dim]
+            share = float(((x < low) | (x > high)).to(x).mean()) if dim >= 0 else 0.0
+            if share > MOST_OUTSIDE:
+                yield (
+                    f"{share:.0%} of the inputs of {prior.name!r} in column {dim} lie outside of the interval of its Fourier features, {low:.3g} to "
+                    f"{high:.3g}, where these say little: give FourierFeatures a wider interval, or a larger margin"
+                )
 
     def root(self, prior: FunctionPrior) -> Tensor:
         """See :class:`~pyro_dgp.processes.basis.Basis`."""
@@ -109,15 +124,11 @@ class FourierBasis(FixedFeatures):
             term.variance.rsqrt()[..., None, None] if term.dim is None else self._columns_of(term, number).root()
             for number, term in enumerate(self._terms(prior))
         ]
-        batch = torch.broadcast_shapes(*[part.shape[:-2] for part in parts])
         rows, before = [], 0
         for part in parts:
-            size = part.shape[-1]
-            row = part.new_zeros(*batch, size, self.size)
-            row[..., before : before + size] = part
-            rows.append(row)
-            before += size
-        return torch.cat(rows, -2)
+            rows.append(functional.pad(part, (before, self.size - before - part.shape[-1])))
+            before += part.shape[-1]
+        return linalg.stacked(*rows)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -49,8 +50,7 @@ class OrthogonalBasis(Basis):
             features = prior.covariance.matrix(points, prior.x.unsqueeze(-3))
             factor = self._factor(prior.covariance.matrix(points), cross, prior)
         c = linalg.solve_broadcast(factor, features - cross @ a)
-        batch = torch.broadcast_shapes(a.shape[:-2], c.shape[:-2])
-        return torch.cat([a.expand(*batch, *a.shape[-2:]), c.expand(*batch, *c.shape[-2:])], -2)
+        return linalg.stacked(a, c)
 
     def root(self, prior: FunctionPrior) -> Tensor:
         """Return the root of the covariance of both sets of functionals, ``((R, 0), (C, L))`` where the second are points."""
@@ -62,18 +62,20 @@ class OrthogonalBasis(Basis):
         else:
             cross = _columns_at(self.first, prior, points).mT
             factor = self._factor(prior.covariance.matrix(points), cross, prior)
-        batch = torch.broadcast_shapes(first.shape[:-2], cross.shape[:-2], factor.shape[:-2])
-        above = torch.nn.functional.pad(first, (0, self.second.size)).expand(*batch, -1, -1)
-        below = torch.cat([part.expand(*batch, -1, -1) for part in (cross, factor)], -1)
-        return torch.cat([above, below], -2)
+        below = linalg.stacked(cross.mT, factor.mT).mT
+        return linalg.stacked(torch.nn.functional.pad(first, (0, self.second.size)), below)
 
     def points(self, prior: FunctionPrior) -> Tensor | None:
         """Return the points of both, where both are of points."""
         first, second = self.first.points(prior), self.second.points(prior)
         if first is None or second is None:
             return None
-        batch = torch.broadcast_shapes(first.shape[:-2], second.shape[:-2])
-        return torch.cat([each.expand(*batch, *each.shape[-2:]) for each in (first, second)], -2)
+        return linalg.stacked(first, second)
+
+    def remarks(self, prior: FunctionPrior) -> Iterator[str]:
+        """Iterate over those of both bases."""
+        yield from self.first.remarks(prior)
+        yield from self.second.remarks(prior)
 
     def known_values(self, prior: FunctionPrior, q: Gaussian, num_draws: int) -> KnownValues | KnownCoefficients:
         """Draw the function values at all points, or the coefficients of other bases."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.internal import linalg
 from pyro_dgp.internal.gegenbauer import coefficients, fundamental_set, gegenbauer, multiplicity, nodes
 from pyro_dgp.kernels.zonal import ZonalCovariance
 from pyro_dgp.processes.basis import Basis
@@ -89,8 +90,7 @@ class HarmonicBasis(Basis):
             points, gain = (getattr(self, f"{name}_{level}").to(directions) for name in ("points", "gain"))
             polynomial = gegenbauer(points @ directions.mT, max(level + 1, 2), self.dimension)[level]
             parts.append(roots[..., number, None, None] * (gain @ polynomial))
-        batch = torch.broadcast_shapes(*[part.shape[:-2] for part in parts])
-        return powers * torch.cat([part.expand(*batch, *part.shape[-2:]) for part in parts], -2)
+        return powers * linalg.stacked(*parts)
 
     def root(self, prior: FunctionPrior) -> Tensor:
         """See :class:`~pyro_dgp.processes.basis.Basis`."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from pyro.distributions import constraints
+from pyro.poutine.trace_struct import Trace
 from torch import Tensor, nn
 
 from pyro_dgp.gp import FunctionPrior, GaussianProcess
@@ -15,7 +16,8 @@ from pyro_dgp.guides.guide_pass import SiteRecord
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.parameters import evaluating, module_local_parameters
 from pyro_dgp.internal.rows import Call, RowArguments
-from pyro_dgp.likelihoods import Gaussian
+from pyro_dgp.internal.site_names import process_key
+from pyro_dgp.likelihoods import Gaussian, Observation
 from pyro_dgp.prediction.predict import predict
 from pyro_dgp.processes import WhitenedProcess
 
@@ -61,8 +63,8 @@ def remarks(
     """Return sentences on how the fit of a guide went; none where nothing was found.
 
     Looked for, at 500 training rows at most: a fit that explains nothing of the targets, a noise variance at its floor or at the variance
-    of the targets, hidden layers that are flat or no more than their mean, lengthscales that stand where they began, a loss that was
-    still falling when the run stopped.
+    of the targets, hidden layers that are flat or no more than their mean, inputs of a layer outside of the interval of its Fourier
+    features, lengthscales that stand where they began, a loss that was still falling when the run stopped.
 
     :param guide: a trained guide.
     :param x: training inputs ``(N, D)``.
@@ -89,7 +91,8 @@ def remarks(
         found = [
             *_on_targets(guide, x_seen, y_seen, rows=x.shape[-2], site=site, arguments=named),
             *_on_noise(modules),
-            *_on_hidden_layers(guide, x_seen, named),
+            *_on_layers(guide, trace := guide.components(x_seen, new_rows=True, **named).trace),
+            *_on_features(guide, trace),
         ]
     found += [sentence for module in modules[1:] for sentence in _on_lengthscales(module, start or {}, len(losses))]
     return found + list(_on_the_loss(losses))
@@ -155,8 +158,7 @@ def _on_noise(modules: Sequence[nn.Module]) -> Iterator[str]:
             )
 
 
-def _on_hidden_layers(guide: Variational, x: Tensor, arguments: Mapping[str, Any]) -> Iterator[str]:
-    trace = guide.components(x, new_rows=True, **arguments).trace
+def _on_layers(guide: Variational, trace: Trace) -> Iterator[str]:
     for name in list(guide.processes._modules)[:-1]:
         record = SiteRecord.of(trace.nodes[name]) if name in trace.nodes else None
         if record is None or record.marginal is None or not isinstance(record.prior, FunctionPrior):
@@ -173,6 +175,21 @@ def _on_hidden_layers(guide: Variational, x: Tensor, arguments: Mapping[str, Any
                 f"the hidden layer {name!r} is no more than its mean function, so that the model is as good as one layer less: train longer, or "
                 "take fewer layers"
             )
+
+
+def _on_features(guide: Variational, trace: Trace) -> Iterator[str]:
+    """Ask the basis of each process about the inputs of its Gaussian process."""
+    for name, site in trace.nodes.items():
+        record = SiteRecord.of(site) if "infer" in site else None
+        prior = None if record is None else record.prior
+        if isinstance(prior, Observation):
+            priors = {process_key(name, own): each for own, each in prior.priors.items()}
+        else:
+            priors = {name: prior} if isinstance(prior, FunctionPrior) else {}
+        for key, each in priors.items():
+            process = getattr(guide.processes, key, None)
+            if isinstance(process, WhitenedProcess):
+                yield from process.basis.remarks(each)
 
 
 def _on_lengthscales(model: nn.Module, start: Mapping[str, Tensor], steps: int) -> Iterator[str]:

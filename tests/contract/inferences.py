@@ -18,6 +18,7 @@ from pyro_dgp import (
     InducingPoints,
     MarginalLikelihood,
     MonteCarlo,
+    Orthogonal,
     PosteriorDraws,
     PredictiveLogLikelihood,
     SigmaPoints,
@@ -152,6 +153,13 @@ def by_amortization(case: Case) -> Result:
     return compared(case, guide, measure=distance_of_means, rows=BETWEEN)
 
 
+def by_orthogonal_points(case: Case) -> Result:
+    """Inducing points in two sets whose coefficients are independent under q: the mean is that of all points, the covariance has two blocks."""
+    half = max(1, case.points // 2)
+    family = Orthogonal(InducingPoints(case.points - half), InducingPoints(half))
+    return compared(case, trained(case, ELBO, family=family))
+
+
 def exactly(case: Case) -> Result:
     """The marginal likelihood and the exact posterior of one layer with Gaussian noise."""
     model = case.model()
@@ -222,6 +230,7 @@ INFERENCES = {
     "predictive": Inference(by_predictive_loss, 0.8),
     "gamma": Inference(by_gamma_divergence, 0.05),
     "amortised": Inference(by_amortization, 0.5),
+    "orthogonal": Inference(by_orthogonal_points, 0.1),
     "exact": Inference(exactly, 0.005, (0.02, 0.02)),
     "NUTS": Inference(by_nuts, 0.12),
     "slices": Inference(by_elliptical_slices, 0.15),

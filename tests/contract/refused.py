@@ -187,6 +187,7 @@ REFUSED = (
     Refusal("predictive", "joins rows of function values", ("preferences", "means of bins")),
     Refusal("gamma", "pass a target for each row", ("preferences", "means of bins", "multi-fidelity")),
     Refusal("amortised", "pass a target for each row", ("preferences", "means of bins", "multi-fidelity")),
+    Refusal("orthogonal", "pass a target for each row", ("preferences", "means of bins", "multi-fidelity")),
     Refusal("SGHMC", "pass a target for each row", ("preferences", "means of bins", "multi-fidelity")),
     Refusal("functions", "pass a target for each row", ("preferences", "means of bins", "multi-fidelity")),
     Refusal("exact", "prediction needs draws of", ("correlated outputs",)),

@@ -27,7 +27,6 @@ ELSEWHERE = {
     "SphericalHarmonics": "serve zonal kernels alone; tests/processes/test_spherical_harmonics.py",
     "ActivationFeatures": "serve zonal kernels alone; tests/processes/test_activations.py",
     "PublishedActivationFeatures": "the same; tests/processes/test_activations.py",
-    "Orthogonal": "the process of InducingPoints over another basis; tests/processes/test_orthogonal.py",
     "CollapsedELBO": "serves Fourier features under Gaussian noise alone; tests/losses/test_collapsed.py",
     "SufficientStatistics": "sums over the data for CollapsedELBO; tests/losses/test_collapsed.py",
     "WithMean": "changes what amortised networks see; tests/processes/test_amortized.py",

@@ -79,6 +79,8 @@ def own_model(names: Names) -> None:
     assert set(guide.global_latents) == {"top.kernel.lengthscale", "likelihood.variance"}
     assert names["prediction"].mean.shape == (3, 40) and names["of_each"].mean.shape == (3, 5)
     assert names["complete"].mean.shape == (40, 2)
+    edges = {line.strip() for line in names["drawing"].source.splitlines() if "->" in line}
+    assert {"h1 -> h2", "h2 -> y", '"top.kernel.lengthscale" -> y'} <= edges and len(edges) == 9
 
 
 def validation(names: Names) -> None:

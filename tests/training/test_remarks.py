@@ -10,10 +10,12 @@ from pyro_dgp import (
     ELBO,
     RBF,
     DeepGP,
+    FourierFeatures,
     Gaussian,
     GaussianProcess,
     InducingPoints,
     MonteCarlo,
+    Orthogonal,
     PredictiveLogLikelihood,
     SigmaPoints,
     Validation,
@@ -178,3 +180,31 @@ def test_classes_and_groups_are_looked_at_too():
     assert trained(Classes(), x, labels, steps=20)[1].remarks == []
     noise = torch.randn(2, 60)
     assert NOTHING in found(trained(Groups(), x, noise, steps=100, points=2)[1].remarks)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize(("interval", "share"), [((-2.5, 2.5), None), ((-1.0, 2.5), 0.25)])
+def test_inputs_outside_of_the_interval_of_fourier_features(interval, share, beside):
+    """Of rows from -2 to 2 a quarter lie below -1."""
+    x, y = waves()
+    features = FourierFeatures(10, interval=interval)
+    model = DeepGP(x, layers=1, kernel="matern52-additive")
+    guide = Variational(model, Orthogonal(InducingPoints(5), features) if beside else features, MonteCarlo(5))
+    guide.initialize(x, y)
+    fit(ELBO(len(x))(guide.model, guide), x, y, steps=150, learning_rate=0.05)
+    said = [sentence for sentence in remarks(guide, x, y) if "outside of the interval" in sentence]
+    assert len(said) == (share is not None)
+    if share is not None:
+        assert said[0].startswith(f"{share:.0%} of the inputs of 'top' in column 0")
+
+
+def test_a_hidden_layer_that_leaves_the_interval():
+    """The remark names the layer whose inputs have moved since the features were made."""
+    x, y = waves()
+    guide = Variational(DeepGP(x, layers=2, kernel="matern32-additive"), FourierFeatures(10), MonteCarlo(5))
+    guide.initialize(x, y)
+    assert not [sentence for sentence in remarks(guide, x, y) if "outside of the interval" in sentence]
+    with torch.no_grad():
+        guide.model.hidden[0].mean.weight.mul_(4.0)
+    said = [sentence for sentence in remarks(guide, x, y) if "outside of the interval" in sentence]
+    assert said and all("'top'" in sentence for sentence in said)
