@@ -12,7 +12,7 @@ from pyro_dgp.kernels import RBF
 from pyro_dgp.losses import Loss
 from pyro_dgp.means import LinearMean, Zero
 from pyro_dgp.models.deep_gp import DeepGP
-from pyro_dgp.processes import AffineMaps, AmortizedInducingPoints, InducingPoints
+from pyro_dgp.processes import AffineMaps, AmortizedInducingPoints, InducingPoints, Orthogonal
 from pyro_dgp.propagation import Propagation
 from pyro_dgp.training.validation import Validation
 from pyro_dgp.zoo.architecture import Architecture
@@ -46,6 +46,8 @@ class Preset:
 
 #: Widths of the two hidden layers of Meng and Zhang, and inducing points of the three layers of DS-DGP and DSPP (C.1, C.2).
 WIDTHS, SIZES = (16, 4), {"h1": 256, "h2": 128, "y": 128}
+#: Inducing points of SOLVE-GP, and orthogonal ones beside them (C.1).
+TWO_SETS = Orthogonal(InducingPoints(512), InducingPoints(512))
 #: One ninth of nine tenths of the data are validation rows, once; the model is not trained on them.
 ONCE, SEARCHED = Validation(betas=(1.0,), folds=1), Validation(folds=1)
 
@@ -114,19 +116,23 @@ def _amortized(name: str) -> Method:
     return replace(METHODS[name], architecture=Architecture(zero_means, is_deep=True), inference=own)
 
 
-def _shallow(name: str) -> Method:
+def _shallow(name: str, inference: ByValidatedGuide) -> Method:
+    return replace(METHODS[name], architecture=Architecture(isotropic, is_deep=False), inference=inference)
+
+
+def _amortized_shallow(name: str) -> Method:
     inference = METHODS[name].inference
     assert isinstance(inference, ByValidatedGuide)
-    own = replace(inference, validation=replace(inference.validation, folds=1))
-    return replace(METHODS[name], architecture=Architecture(isotropic, is_deep=False), inference=own)
+    return _shallow(name, replace(inference, validation=replace(inference.validation, folds=1)))
 
 
 MENG = (
     _meng("dsvi", 0.01, monte_carlo, elbo, ONCE),
     _meng("dspp", 1.0, sigma_points, predictive, replace(SEARCHED, runs=(0.25, 1.0))),
     *(_amortized(name) for name in ("avdgp-ar1", "avdgp-ar2", "avdgp-ar2p", "avdgp-ar2pp")),
-    _shallow("idsgp"),
-    _shallow("sgp-avi"),
+    _amortized_shallow("idsgp"),
+    _amortized_shallow("sgp-avi"),
+    _shallow("solve-gp", ByValidatedGuide(TWO_SETS, monte_carlo, elbo, validation=ONCE)),
 )
 
 

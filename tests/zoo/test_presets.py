@@ -39,6 +39,13 @@ def test_amortised_guides_of_meng_2024():
         assert method.name == name and method.inference.first is None
 
 
+def test_two_sets_of_points_of_meng_2024():
+    _, model, guide = made("meng2024", "solve-gp", torch.randn(600, 8), torch.randn(600))
+    basis = guide.processes._modules["y/f"].basis
+    assert [part.inducing_points.shape for part in (basis.first, basis.second)] == [(512, 8), (512, 8)]
+    assert model.top.kernel.lengthscale.shape == () and not model.hidden
+
+
 def test_deep_gps_of_ashman_2020():
     x, y = torch.randn(150, 6), torch.randn(150)
     settings, model, guide = made("ashman2020", "dsvi", x, y, layers=3)
