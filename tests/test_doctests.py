@@ -94,7 +94,6 @@ WITHOUT_EXAMPLE = {
     "PublishedActivationFeatures",
     "FixedFeatures",
     "FromGPyTorch",
-    "GaussHermite",
     "Likelihood",
     "Observation",
     "RescaledPrediction",

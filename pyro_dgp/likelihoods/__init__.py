@@ -7,7 +7,6 @@ from pyro_dgp.likelihoods.coregionalization import LinearCoregionalization
 from pyro_dgp.likelihoods.gamma_score import log_gamma_score
 from pyro_dgp.likelihoods.gaussian import NOISE_FLOOR, Gaussian
 from pyro_dgp.likelihoods.observation import CollapsedObservation, Observation
-from pyro_dgp.likelihoods.quadrature import GaussHermite
 from pyro_dgp.likelihoods.targets import check_target
 
 __all__ = [
@@ -15,7 +14,6 @@ __all__ = [
     "Bernoulli",
     "CollapsedObservation",
     "Conditional",
-    "GaussHermite",
     "Gaussian",
     "Likelihood",
     "LinearCoregionalization",

@@ -13,7 +13,6 @@ from pyro_dgp.internal.recording import require_all
 from pyro_dgp.likelihoods.base import Likelihood
 from pyro_dgp.likelihoods.conditional import Conditional, RowObservation, one_output
 from pyro_dgp.likelihoods.moments import Moments
-from pyro_dgp.likelihoods.quadrature import GaussHermite
 
 
 class Binary(dist.Bernoulli):  # type: ignore[misc]
@@ -29,7 +28,9 @@ class Binary(dist.Bernoulli):  # type: ignore[misc]
         return torch.where(value < 0, torch.zeros_like(self.probs), middle)
 
 
-class _BernoulliConditional(GaussHermite):
+class _BernoulliConditional(Conditional):
+    takes_integers = True
+
     @abstractmethod
     def logits(self, f: Tensor) -> Tensor:
         """Log odds of y = 1 given f."""
@@ -44,6 +45,15 @@ class _BernoulliConditional(GaussHermite):
         """Bernoulli distributions with the link's log odds."""
         return RowObservation(Binary(logits=self.logits(one_output(f, "Bernoulli")), validate_args=False), 1)
 
+    @abstractmethod
+    def components(self, f: Moments) -> Binary:
+        """Bernoulli distributions whose log odds have the functions integrated out."""
+
+    def predictive_log_prob(self, y: Tensor, f: Moments) -> Tensor:
+        """Log density of the Bernoulli distributions with the functions integrated out."""
+        log_prob: Tensor = self.components(f).log_prob(y)
+        return log_prob
+
 
 class LogitConditional(_BernoulliConditional):
     """``p(y = 1 | f) = 1 / (1 + exp(-f))``: both integrals by quadrature."""
@@ -54,9 +64,8 @@ class LogitConditional(_BernoulliConditional):
 
     def components(self, f: Moments) -> Binary:
         """Bernoulli distributions whose success probability is integrated by quadrature."""
-        at, log_weights = self._nodes(f)
-        log_success = torch.logsumexp(log_weights + torch.nn.functional.logsigmoid(at), -1)
-        log_failure = torch.logsumexp(log_weights + torch.nn.functional.logsigmoid(-at), -1)
+        ones = torch.ones_like(one_output(f.mean))
+        log_success, log_failure = (self.log_expected_power(y, f, 1.0) for y in (ones, 1 - ones))
         return Binary(logits=log_success - log_failure, validate_args=False)
 
 
@@ -69,18 +78,14 @@ class ProbitConditional(_BernoulliConditional):
         """``log Phi(f) - log Phi(-f)``, accurate in the tails."""
         return torch.special.log_ndtr(f) - torch.special.log_ndtr(-f)
 
-    def _quadrature(self, y: Tensor, f: Moments) -> tuple[Tensor, Tensor]:
-        at, log_weights = self._nodes(f)
-        return torch.special.log_ndtr((2 * y - 1)[..., None] * at), log_weights
+    def row_log_prob(self, y: Tensor, f: Tensor) -> Tensor:
+        """``log Phi((2 y - 1) f)``."""
+        return torch.special.log_ndtr((2 * y - 1) * one_output(f))
 
     def components(self, f: Moments) -> Binary:
         """Bernoulli distributions with success probability ``Phi(mean / sqrt(1 + variance))``."""
         z = one_output(f.mean) / (1 + one_output(f.variance)).sqrt()
         return Binary(logits=self.logits(z), validate_args=False)
-
-    def predictive_log_prob(self, y: Tensor, f: Moments) -> Tensor:
-        """Log predictive probability in closed form."""
-        return Conditional.predictive_log_prob(self, y, f)
 
 
 class Bernoulli(Likelihood):

@@ -6,15 +6,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from pyro import distributions as dist
 from torch import Size, Tensor
 from torch.distributions import Distribution
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.internal.plates import refuse_data_plate
+from pyro_dgp.internal.quadrature import gauss_hermite_product
+from pyro_dgp.internal.views import Integrated
+from pyro_dgp.likelihoods.gamma_score import log_gamma_score
 from pyro_dgp.likelihoods.moments import Moments
 from pyro_dgp.likelihoods.targets import check_target
 from pyro_dgp.likelihoods.units import NO_UNITS, Units
+
+#: Gauss-Hermite nodes of each function, and the largest number of functions whose product of nodes is taken.
+NODES, MOST_FUNCTIONS = 20, 2
 
 
 class RowObservation(dist.Independent):  # type: ignore[misc]
@@ -48,43 +55,85 @@ class RowObservation(dist.Independent):  # type: ignore[misc]
 class Conditional(ABC):
     """A likelihood with its parameter values: p(y | f), and its integrals over normal function values.
 
-    ``y`` is ``(..., N)`` for one output and ``(..., N, D_out)`` for several; moments of f are ``(..., N, D_out)``.
+    ``y`` is ``(..., N)`` for one output and ``(..., N, D_out)`` for several; moments of f are ``(..., N, F)`` for F functions.
+    A likelihood is complete with :meth:`given`. Its integrals are then sums over :meth:`nodes`; a closed form overrides them.
 
     >>> from pyro_dgp import Bernoulli, Conditional, Gaussian
     >>> [isinstance(each.conditional(), Conditional) for each in (Bernoulli("logit"), Gaussian())]
     [True, True]
     >>> Bernoulli("logit").conditional().integration
-    'Gauss-Hermite, 20 nodes'
+    'Gauss-Hermite, 20 nodes for each function'
     """
 
     #: How the last layer is integrated: for the expected and for the predictive log density.
-    integration: str
+    integration: str = "Gauss-Hermite, 20 nodes for each function"
 
     #: What targets are standardised by before p(y | f) sees them; functions, and the noise variance, are in the units of the result.
     units: Units = NO_UNITS
 
+    #: Whether targets are numbers of classes or counts, which may come as integers.
+    takes_integers: bool = False
+
     @abstractmethod
     def given(self, f: Tensor) -> RowObservation:
-        """p(y | f) for function values ``(..., N, D_out)``."""
+        """p(y | f) for function values ``(..., N, F)``."""
 
-    @abstractmethod
+    def nodes(self, f: Moments) -> tuple[Tensor, Tensor]:
+        """Function values ``(K, ..., N, F)`` and log weights ``(K,)`` whose sum is the expectation over ``N(f)``.
+
+        They are the product of Gauss-Hermite rules, with :data:`NODES` nodes for each function.
+
+        :raises ValueError: for more than :data:`MOST_FUNCTIONS` functions.
+        """
+        count = f.mean.shape[-1]
+        if count > MOST_FUNCTIONS:
+            raise ValueError(
+                f"{type(self).__name__} has {count} functions, and Gauss-Hermite nodes serve {MOST_FUNCTIONS} at most: give it nodes of its own, or "
+                "write two sites, f = pyro.sample('f', gp(x)) and y given f"
+            )
+        at, log_weights = (values.to(f.mean) for values in gauss_hermite_product(NODES, count))
+        scale = f.variance.sqrt()
+        return f.mean + scale * at.reshape(-1, *[1] * (scale.dim() - 1), count), log_weights
+
+    def row_log_prob(self, y: Tensor, f: Tensor) -> Tensor:
+        """``log p(y_n | f_n)``, nats for each row, summed over the outputs of y: ``(..., N)``."""
+        rows = self.given(f)
+        log_prob: Tensor = rows.base_dist.log_prob(y)
+        return log_prob.sum(-1) if rows.reinterpreted_batch_ndims == 2 else log_prob
+
     def expected_log_prob(self, y: Tensor, f: Moments) -> Tensor:
         """``E_N(f) log p(y_n | f_n)``, nats for each row: ``(..., N)``."""
-
-    @abstractmethod
-    def components(self, f: Moments) -> Distribution:
-        """``int p(y_n | f_n) N(f_n) df_n``: elementwise, of the batch shape of ``y``, or over the correlated outputs of a row,
-        of event shape ``(D_out,)``."""
+        at, log_weights = self.nodes(f)
+        return _weighted(log_weights.exp(), self.row_log_prob(y, at))
 
     def predictive_log_prob(self, y: Tensor, f: Moments) -> Tensor:
         """``log int p(y_n | f_n) N(f_n) df_n``, nats for each row: ``(..., N)``."""
-        components = self.components(f)
-        log_prob: Tensor = components.log_prob(y)
-        return log_prob if f.mean.shape[-1] == 1 or components.event_shape else log_prob.sum(-1)
+        return self.log_expected_power(y, f, 1.0)
 
-    @abstractmethod
+    def log_expected_power(self, y: Tensor, f: Moments, power: float) -> Tensor:
+        """``log int p(y_n | f_n)^power N(f_n) df_n``: ``(..., N)``."""
+        at, log_weights = self.nodes(f)
+        return _log_mean(log_weights, power * self.row_log_prob(y, at))
+
+    def components(self, f: Moments) -> Distribution:
+        """``int p(y_n | f_n) N(f_n) df_n``: elementwise, of the batch shape of ``y``, or over the correlated outputs of a row,
+        of event shape ``(D_out,)``."""
+        at, log_weights = self.nodes(f)
+        return Integrated(self.given(at).base_dist, log_weights)
+
+    def log_power_integral(self, f: Moments, power: float) -> Tensor | None:
+        """``log int p(y_n | f_n)^power dy_n``, ``(..., N)`` or ``(..., 1)``, where it does not depend on f; otherwise nothing."""
+        return None
+
     def log_expected_gamma_score(self, y: Tensor, f: Moments, gamma: float) -> Tensor:
         """``log E_N(f) [p(y_n | f_n)^c / I(f_n)^(c / gamma)]``, ``c = gamma - 1``, ``I = int p(y | f_n)^gamma dy``: ``(..., N)``."""
+        log_integral = self.log_power_integral(f, gamma)
+        if log_integral is not None:
+            return self.log_expected_power(y, f, gamma - 1) - (gamma - 1) / gamma * log_integral
+        at, log_weights = self.nodes(f)
+        rows = self.given(at)
+        score = log_gamma_score(rows.base_dist, y, gamma)
+        return _log_mean(log_weights, score.sum(-1) if rows.reinterpreted_batch_ndims == 2 else score)
 
     def joint_log_prob(self, y: Tensor, prior: FunctionPrior) -> Tensor:
         """``log int p(y | f) p(f) df`` under the GP prior, nats in total. Raises where there is no closed form."""
@@ -97,8 +146,18 @@ class Conditional(ABC):
         """Raise for targets that the likelihood cannot have produced."""
 
     def noise_variance(self) -> Tensor | None:
-        """``(D_out,)`` if p(y | f) is normal around f with this variance, in the units of f, else nothing."""
+        """``(F,)`` if p(y | f) is normal around f with this variance, in the units of f, else nothing."""
         return None
+
+
+def _weighted(weights: Tensor, terms: Tensor) -> Tensor:
+    """``sum_k w_k terms_k`` over the first axis."""
+    return torch.einsum("k,k...->...", weights, terms)
+
+
+def _log_mean(log_weights: Tensor, log_terms: Tensor) -> Tensor:
+    """``log sum_k w_k exp(terms_k)`` over the first axis."""
+    return torch.logsumexp(log_weights.reshape(-1, *[1] * (log_terms.dim() - 1)) + log_terms, 0)
 
 
 def one_output(f: Tensor, site: str = "the likelihood") -> Tensor:

@@ -18,6 +18,7 @@ from pyro_dgp.internal import linalg
 from pyro_dgp.internal.parameters import require_number, require_shape
 from pyro_dgp.likelihoods.base import Likelihood
 from pyro_dgp.likelihoods.conditional import Conditional, RowObservation
+from pyro_dgp.likelihoods.gamma_score import log_normal_power_integral
 from pyro_dgp.likelihoods.gaussian import NOISE_FLOOR
 from pyro_dgp.likelihoods.moments import Moments
 
@@ -59,15 +60,21 @@ class CoregionalizedConditional(Conditional):
         """Correlated normals over the outputs of each row: batch shape ``(..., N)``, event shape ``(D_out,)``."""
         return self._correlated(f, self._noise)
 
-    def log_expected_gamma_score(self, y: Tensor, f: Moments, gamma: float) -> Tensor:
-        """See :class:`Conditional`; up to a constant, a normal to the power c is a normal of variance ``variance / c``."""
-        power, count = gamma - 1, self.variance.shape[-1]
-        log_two_pi, log_determinant = math.log(2 * math.pi), self._noise.log().sum(-1)
+    def predictive_log_prob(self, y: Tensor, f: Moments) -> Tensor:
+        """Log density of the correlated normal of each row."""
+        log_prob: Tensor = self.components(f).log_prob(y)
+        return log_prob
+
+    def log_expected_power(self, y: Tensor, f: Moments, power: float) -> Tensor:
+        """Up to a constant, a normal to the power c is a normal of variance ``variance / c``."""
+        count, log_determinant = self.variance.shape[-1], self._noise.log().sum(-1)
         density: Tensor = self._correlated(f, self._noise / power).log_prob(y)
-        scale = 0.5 * (count * log_two_pi + log_determinant - count * math.log(power))
-        expected = density + scale - 0.5 * power * (count * log_two_pi + log_determinant)
-        log_integral = -0.5 * power * (count * log_two_pi + log_determinant) - 0.5 * count * math.log(gamma)
-        return expected - power / gamma * log_integral
+        log_two_pi = count * math.log(2 * math.pi)
+        return density + 0.5 * ((1 - power) * (log_two_pi + log_determinant) - count * math.log(power))
+
+    def log_power_integral(self, f: Moments, power: float) -> Tensor:
+        """``sum_d log int N(y_d | mean_d, variance_d)^power dy_d``."""
+        return log_normal_power_integral(self._noise, power).sum(-1)
 
     def joint_log_prob(self, y: Tensor, prior: FunctionPrior) -> Tensor:
         """Normal with covariance ``sum_l K_l x w_l w_l' + I x diag(variance)`` over all rows and outputs: a dense factor."""

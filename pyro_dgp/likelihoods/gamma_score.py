@@ -21,15 +21,24 @@ def log_gamma_score(distribution: Any, y: Tensor, gamma: float) -> Tensor:
     if isinstance(distribution, torch.distributions.Independent):
         terms = log_gamma_score(distribution.base_dist, y, gamma)
         return terms.sum(tuple(range(-distribution.reinterpreted_batch_ndims, 0)))
-    if isinstance(distribution, torch.distributions.Normal):
-        log_integral = 0.5 * ((1 - gamma) * (2 * math.pi * distribution.variance).log() - math.log(gamma))
-    elif distribution.has_enumerate_support:
-        values = distribution.enumerate_support()
-        log_integral = torch.logsumexp(gamma * distribution.log_prob(values), 0)
-    else:
-        raise ValueError(
-            f"the gamma divergence needs the integral of {type(distribution).__name__}'s density to the power gamma, known here "
-            "for normal and finite discrete distributions: use another loss"
-        )
+    log_integral = log_power_integral(distribution, gamma)
     log_prob: Tensor = distribution.log_prob(y)
     return (gamma - 1) * (log_prob - log_integral / gamma)
+
+
+def log_power_integral(distribution: Any, power: float) -> Tensor:
+    """``log int p(y)^power dy`` of each element, for normal and finite discrete p."""
+    if isinstance(distribution, torch.distributions.Normal):
+        return log_normal_power_integral(distribution.variance, power)
+    if distribution.has_enumerate_support:
+        values = distribution.enumerate_support()
+        return torch.logsumexp(power * distribution.log_prob(values), 0)
+    raise ValueError(
+        f"the gamma divergence needs the integral of {type(distribution).__name__}'s density to the power gamma, known here "
+        "for normal and finite discrete distributions: use another loss"
+    )
+
+
+def log_normal_power_integral(variance: Tensor, power: float) -> Tensor:
+    """``log int N(y | m, variance)^power dy``."""
+    return 0.5 * ((1 - power) * (2 * math.pi * variance).log() - math.log(power))

@@ -18,6 +18,7 @@ from pyro_dgp.internal import linalg
 from pyro_dgp.internal.parameters import require_number, require_shape
 from pyro_dgp.likelihoods.base import Likelihood
 from pyro_dgp.likelihoods.conditional import Conditional, RowObservation, one_output
+from pyro_dgp.likelihoods.gamma_score import log_normal_power_integral
 from pyro_dgp.likelihoods.moments import Moments
 
 #: Smallest noise variance, for a target of unit variance: the same for every method of the zoo.
@@ -54,16 +55,22 @@ class GaussianConditional(Conditional):
         """``N(mean, f.variance + variance)`` ([DSPP] 14)."""
         return self._normal(f.mean, f.variance)
 
-    def log_expected_gamma_score(self, y: Tensor, f: Moments, gamma: float) -> Tensor:
-        """``int N(y | f, variance)^c N(f) df`` is ``(2 pi variance)^(-c/2)`` times a normal of variance ``variance / c`` scaled back."""
+    def predictive_log_prob(self, y: Tensor, f: Moments) -> Tensor:
+        """``log N(y | mean, f.variance + variance)``, summed over outputs."""
+        log_prob: Tensor = self.components(f).log_prob(y)
+        return log_prob if f.mean.shape[-1] == 1 else log_prob.sum(-1)
+
+    def log_expected_power(self, y: Tensor, f: Moments, power: float) -> Tensor:
+        """A normal to a power c is ``(2 pi variance)^(-c/2)`` times a normal of variance ``variance / c``, scaled back."""
         target = y.unsqueeze(-1) if f.mean.shape[-1] == 1 else y
-        power, noise = gamma - 1, self.variance.unsqueeze(-2)
+        noise = self.variance.unsqueeze(-2)
         ratio = power * f.variance / noise
-        log_constant = (2 * math.pi * noise).log()
-        expected = -0.5 * (power * log_constant + torch.log1p(ratio))
-        expected = expected - 0.5 * power * (target - f.mean).square() / (noise * (1 + ratio))
-        log_integral = 0.5 * (-power * log_constant - math.log(gamma))
-        return (expected - power / gamma * log_integral).sum(-1)
+        squared = power * (target - f.mean).square() / (noise * (1 + ratio))
+        return -0.5 * (power * (2 * math.pi * noise).log() + torch.log1p(ratio) + squared).sum(-1)
+
+    def log_power_integral(self, f: Moments, power: float) -> Tensor:
+        """``sum_d log int N(y_d | f_d, variance_d)^power dy_d``."""
+        return log_normal_power_integral(self.variance.unsqueeze(-2).expand_as(f.mean), power).sum(-1)
 
     def joint_log_prob(self, y: Tensor, prior: FunctionPrior) -> Tensor:
         """``sum_d log N(y_d | m_d, K_d + variance_d I)``."""

@@ -34,7 +34,7 @@ class StandardizedConditional(Conditional):
         """How the likelihood of z integrates the last layer."""
         return self.inner.integration
 
-    def _in_units(self, log_prob: Tensor, rows: int = 1) -> Tensor:
+    def _in_units(self, log_prob: Tensor, rows: float = 1.0) -> Tensor:
         return log_prob - rows * self.units.log_scale(self.outputs).to(log_prob.dtype)
 
     def given(self, f: Tensor) -> RowObservation:
@@ -49,6 +49,10 @@ class StandardizedConditional(Conditional):
     def predictive_log_prob(self, y: Tensor, f: Moments) -> Tensor:
         """``log E p(z | f) - sum_d log scale_d``."""
         return self._in_units(self.inner.predictive_log_prob(self.units(y), f))
+
+    def log_expected_power(self, y: Tensor, f: Moments, power: float) -> Tensor:
+        """``log E p(z | f)^power - power sum_d log scale_d``."""
+        return self._in_units(self.inner.log_expected_power(self.units(y), f, power), power)
 
     def components(self, f: Moments) -> Distribution:
         """Images of the components of z, in their family."""
@@ -65,7 +69,7 @@ class StandardizedConditional(Conditional):
 
     def joint_log_prob(self, y: Tensor, prior: FunctionPrior) -> Tensor:
         """``log p(z) - N sum_d log scale_d``."""
-        return self._in_units(self.inner.joint_log_prob(self.units(y), prior), prior.event_shape[0])
+        return self._in_units(self.inner.joint_log_prob(self.units(y), prior), float(prior.event_shape[0]))
 
     def check(self, y: Tensor) -> None:
         """Raise for standardised targets that the likelihood of z cannot have produced."""

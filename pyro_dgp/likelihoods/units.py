@@ -13,6 +13,7 @@ from torch.distributions import Distribution, Transform
 
 from pyro_dgp.internal.affine import restored, standardised
 from pyro_dgp.internal.distributions import elementwise, is_real
+from pyro_dgp.internal.views import Integrated
 
 
 class Units(nn.Module):
@@ -57,6 +58,8 @@ class Units(nn.Module):
 
         :raises ValueError: for families that are not closed under affine maps, and for other numbers of outputs.
         """
+        if isinstance(distribution, Integrated):
+            return Integrated(self.image(distribution.inner), distribution.log_weights)
         self._require_outputs(distribution.batch_shape + distribution.event_shape)
         kind: Any = type(distribution)
         if kind not in _CLOSED:

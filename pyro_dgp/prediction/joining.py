@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from pyro_dgp.internal.views import Flattened, Joined
 from pyro_dgp.prediction.point_values import PointValues
-from pyro_dgp.prediction.views import Flattened, Joined
 
 
 def counted_components(components: Distribution, log_weights: Tensor) -> tuple[Distribution, Tensor]:

@@ -15,7 +15,7 @@ from torch.distributions import (
     constraints,
 )
 
-from pyro_dgp.prediction.views import View
+from pyro_dgp.internal.views import View
 
 
 def innermost(components: Any) -> Any:

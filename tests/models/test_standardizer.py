@@ -509,7 +509,7 @@ def test_inputs_alone_for_classes():
     assert ((predict(guide, x).mean - 0.5).abs() < 0.5).all()
 
 
-class Skewed(likelihoods.GaussHermite):
+class Skewed(likelihoods.Conditional):
     """Real targets, whose predictions are of a family that has no affine images here."""
 
     def given(self, f):

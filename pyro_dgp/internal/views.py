@@ -1,4 +1,4 @@
-"""Distributions made of others as they are: several side by side, and one with some of its batch axes as one."""
+"""Distributions made of others as they are: several side by side, one with some batch axes as one, and a mean over nodes."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Joined(View):
     """Distributions side by side, concatenated along an axis of their batch.
 
     >>> import torch
-    >>> from pyro_dgp.prediction.views import Joined
+    >>> from pyro_dgp.internal.views import Joined
     >>> normals = [torch.distributions.Normal(torch.full((2, 3), mean), 1.0) for mean in (0.0, 5.0)]
     >>> Joined(normals, 1).mean[0].tolist()
     [0.0, 0.0, 0.0, 5.0, 5.0, 5.0]
@@ -117,7 +117,7 @@ class Flattened(View):
     """A distribution with the batch axes from ``start`` to before ``end`` as one.
 
     >>> import torch
-    >>> from pyro_dgp.prediction.views import Flattened
+    >>> from pyro_dgp.internal.views import Flattened
     >>> Flattened(torch.distributions.Normal(torch.zeros(4, 2, 3), 1.0), 1, 3).batch_shape
     torch.Size([4, 6])
     """
@@ -134,3 +134,69 @@ class Flattened(View):
         if value is not None:
             value = value.unflatten(lead + self.start, self.inner.batch_shape[self.start : self.end])
         return figure(self.inner, value).flatten(lead + self.start, lead + self.end - 1)
+
+
+class Integrated(View):
+    """The mean of a distribution over nodes ``k``, ``p(y) = sum_k w_k p_k(y)``: each element, or event, is a mixture.
+
+    >>> import torch
+    >>> from pyro_dgp.internal.views import Integrated
+    >>> normals = torch.distributions.Normal(torch.tensor([[-1.0], [1.0]]), 1.0)
+    >>> both = Integrated(normals, torch.tensor([0.5, 0.5]).log())
+    >>> both.mean.tolist(), both.variance.tolist()
+    ([0.0], [2.0])
+
+    :param inner: a distribution of batch shape ``(K, ...)``.
+    :param log_weights: log weights ``(K,)``, which sum to one.
+    """
+
+    has_rsample = False  # type: ignore[assignment]
+
+    def __init__(self, inner: Any, log_weights: Tensor) -> None:
+        self.inner, self.log_weights = inner, log_weights
+        super().__init__(inner.batch_shape[1:], inner.event_shape, validate_args=False)
+
+    def _log_weights(self, terms: Tensor, lead: int) -> Tensor:
+        return self.log_weights.reshape(-1, *[1] * (terms.dim() - lead - 1))
+
+    def evaluate(self, figure: Figure, value: Tensor | None = None, lead: int = 0) -> Tensor:
+        """Return the weighted mean of a figure over the nodes."""
+        if value is not None:
+            value = value.unsqueeze(lead)
+        terms = figure(self.inner, value)
+        return (self._log_weights(terms, lead).exp() * terms).sum(lead)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log density of the mixture, ``(..., *batch)``."""
+        value = value.expand(torch.broadcast_shapes(value.shape, self.shape()))
+        lead = value.dim() - len(self.shape())
+        terms = self.inner.log_prob(value.unsqueeze(lead))
+        return torch.logsumexp(self._log_weights(terms, lead) + terms, lead)
+
+    @property
+    def variance(self) -> Tensor:
+        """The mean of the variances and the variance of the means, ``(*batch, *event)``."""
+        mean, within = self.mean, super().variance
+        return within + self.evaluate(lambda each, _: (each.mean - mean).square())
+
+    @property
+    def covariance_matrix(self) -> Tensor:
+        """The mean of the covariances and the covariance of the means, ``(*batch, D, D)``."""
+        mean = self.mean
+        between = self.evaluate(lambda each, _: torch.einsum("...d,...e->...de", each.mean - mean, each.mean - mean))
+        return super().covariance_matrix + between
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draw a node for each element, or event, and a value from it."""
+        shape = Size(sample_shape)
+        with torch.no_grad():
+            draws = self.inner.sample(shape)
+            chosen = torch.distributions.Categorical(logits=self.log_weights).sample(shape + self.batch_shape)
+            index = chosen.reshape(*shape, 1, *self.batch_shape, *[1] * len(self.event_shape))
+            return draws.gather(len(shape), index.expand(*shape, 1, *self.shape())).squeeze(len(shape))
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Raise: the choice of a node has no gradient."""
+        raise NotImplementedError(
+            f"a mean of {type(self.inner).__name__} over nodes has no reparameterised draws: use sample"
+        )
