@@ -18,7 +18,20 @@ PARSER = doctest.DocTestParser()
 # Public names of each room whose docstrings have an example.
 WITH_EXAMPLE = {
     "gp": ["FunctionPrior", "GaussianProcess"],
-    "likelihoods": ["Bernoulli", "Conditional", "Gaussian", "LinearCoregionalization", "RowObservation"],
+    "likelihoods": [
+        "Bernoulli",
+        "Conditional",
+        "Gaussian",
+        "HeteroscedasticGaussian",
+        "LinearCoregionalization",
+        "NegativeBinomial",
+        "Ordinal",
+        "Poisson",
+        "RobustMax",
+        "RowObservation",
+        "Softmax",
+        "StudentT",
+    ],
     "means": ["ConstantMean", "FunctionMean", "LinearMean", "Mean", "Projection", "Zero", "concatenate_inputs"],
     "kernels": [
         "RBF",

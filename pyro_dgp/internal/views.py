@@ -147,53 +147,75 @@ class Integrated(View):
     ([0.0], [2.0])
 
     :param inner: a distribution of batch shape ``(K, ...)``.
-    :param log_weights: log weights ``(K,)``, which sum to one.
+    :param log_weights: log weights ``(K,)``, or ``(K, ...)`` that broadcast against the batch; they sum to one.
     """
 
     has_rsample = False  # type: ignore[assignment]
 
-    def __init__(self, inner: Any, log_weights: Tensor) -> None:
-        self.inner, self.log_weights = inner, log_weights
-        super().__init__(inner.batch_shape[1:], inner.event_shape, validate_args=False)
+    def __init__(self, inner: Any, log_weights: Tensor, batch_shape: Sequence[int] | None = None) -> None:
+        self.inner, self.log_weights, self._own = inner, log_weights, inner.batch_shape[1:]
+        shape = self._own if batch_shape is None else Size(batch_shape)
+        super().__init__(shape, inner.event_shape, validate_args=False)
 
-    def _log_weights(self, terms: Tensor, lead: int) -> Tensor:
-        return self.log_weights.reshape(-1, *[1] * (terms.dim() - lead - 1))
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Integrated:
+        """Return the same distribution over more batches. The distribution inside keeps its own."""
+        return Integrated(self.inner, self.log_weights, batch_shape)
+
+    def _log_weights(self, extra: int = 0) -> Tensor:
+        """Log weights ``(K, *own, 1, ...)``, or ones in the place of the batch, with ``extra`` axes of size one behind."""
+        weights, batch = self.log_weights, len(self._own)
+        missing = [1] * (batch + 1 - weights.dim())
+        return weights.reshape(len(weights), *missing, *weights.shape[1:], *[1] * extra)
+
+    def _axis(self, value: Tensor | None) -> int:
+        """Place of the nodes among the axes of terms at a value."""
+        return 0 if value is None else value.dim() - len(self.event_shape) - len(self._own)
 
     def evaluate(self, figure: Figure, value: Tensor | None = None, lead: int = 0) -> Tensor:
         """Return the weighted mean of a figure over the nodes."""
-        if value is not None:
-            value = value.unsqueeze(lead)
-        terms = figure(self.inner, value)
-        return (self._log_weights(terms, lead).exp() * terms).sum(lead)
+        axis = self._axis(value)
+        terms = figure(self.inner, None if value is None else value.unsqueeze(axis))
+        extra = terms.dim() - axis - 1 - len(self._own)
+        result = (self._log_weights(extra).exp() * terms).sum(axis)
+        wanted = self.batch_shape + result.shape[result.dim() - extra :]
+        return result.expand(torch.broadcast_shapes(result.shape, wanted))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density of the mixture, ``(..., *batch)``."""
         value = value.expand(torch.broadcast_shapes(value.shape, self.shape()))
-        lead = value.dim() - len(self.shape())
-        terms = self.inner.log_prob(value.unsqueeze(lead))
-        return torch.logsumexp(self._log_weights(terms, lead) + terms, lead)
+        axis = self._axis(value)
+        terms = self.inner.log_prob(value.unsqueeze(axis))
+        return torch.logsumexp(self._log_weights() + terms, axis)
 
     @property
     def variance(self) -> Tensor:
         """The mean of the variances and the variance of the means, ``(*batch, *event)``."""
-        mean, within = self.mean, super().variance
-        return within + self.evaluate(lambda each, _: (each.mean - mean).square())
+        mean = self._own_mean()
+        return super().variance + self.evaluate(lambda each, _: (each.mean - mean).square())
 
     @property
     def covariance_matrix(self) -> Tensor:
         """The mean of the covariances and the covariance of the means, ``(*batch, D, D)``."""
-        mean = self.mean
-        between = self.evaluate(lambda each, _: torch.einsum("...d,...e->...de", each.mean - mean, each.mean - mean))
+        mean = self._own_mean()
+        between = self.evaluate(lambda each, _: (each.mean - mean).unsqueeze(-1) * (each.mean - mean).unsqueeze(-2))
         return super().covariance_matrix + between
+
+    def _own_mean(self) -> Tensor:
+        """Means over the batch of the distribution inside."""
+        return (self._log_weights(len(self.event_shape)).exp() * self.inner.mean).sum(0)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draw a node for each element, or event, and a value from it."""
-        shape = Size(sample_shape)
+        events, own = self.event_shape, len(self._own)
+        lead = Size(sample_shape) + self.batch_shape[: len(self.batch_shape) - own]
+        batch = self.batch_shape[len(self.batch_shape) - own :]
         with torch.no_grad():
-            draws = self.inner.sample(shape)
-            chosen = torch.distributions.Categorical(logits=self.log_weights).sample(shape + self.batch_shape)
-            index = chosen.reshape(*shape, 1, *self.batch_shape, *[1] * len(self.event_shape))
-            return draws.gather(len(shape), index.expand(*shape, 1, *self.shape())).squeeze(len(shape))
+            draws = self.inner.expand((len(self.log_weights), *batch)).sample(lead)
+            weights = self._log_weights().movedim(0, -1)
+            logits = weights.expand(*batch, weights.shape[-1])
+            chosen = torch.distributions.Categorical(logits=logits).sample(lead)
+            index = chosen.reshape(*lead, 1, *batch, *[1] * len(events))
+            return draws.gather(len(lead), index.expand(*lead, 1, *batch, *events)).squeeze(len(lead))
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Raise: the choice of a node has no gradient."""

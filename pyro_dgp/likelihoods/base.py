@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from pyro.nn import pyro_method
@@ -25,35 +27,72 @@ class Likelihood(CheckedModule):
         the standardised targets, and y in its own. Without, y is taken as it is.
     """
 
+    #: Names of the Gaussian processes that it is called on; guides key their processes by them, as in ``y/f``.
+    functions: ClassVar[tuple[str, ...]] = ("f",)
+
     def __init__(self) -> None:
         super().__init__()
         self.units: Units | None = None
 
-    def conditional(self) -> Conditional:
-        """The likelihood with its parameters read now, of standardised targets if there are units."""
+    def conditional(self, *args: Any, **kwargs: Any) -> Conditional:
+        """The likelihood with its parameters read now, of standardised targets if there are units.
+
+        A subclass names the values of rows that it takes, such as ``exposure``.
+        """
         raise NotImplementedError
 
-    def forward(self, prior: Any) -> Observation:
-        """The distribution of y over the top GP's prior ``gp(x)``, with every parameter read now."""
-        if not isinstance(prior, FunctionPrior):
+    def forward(self, *priors: Any, **values: Tensor) -> Observation:
+        """The distribution of y over the priors ``gp(x)`` of the top layer, with every parameter read now.
+
+        :param priors: one prior, or one for each of :attr:`functions`, of as many outputs each.
+        :param values: values of the rows that the likelihood takes, by name.
+        """
+        if not all(isinstance(prior, FunctionPrior) for prior in priors):
             raise TypeError(
                 "a likelihood is called on gp(x), the distribution over function values; "
                 "for function values themselves use likelihood.given(f)"
             )
-        refuse_data_plate(prior.event_shape[0], f"an observation of {prior.event_shape[0]} rows")
-        self.require_outputs(prior.num_outputs)
+        rows, outputs = self._require_priors(priors), sum(prior.num_outputs for prior in priors)
+        refuse_data_plate(rows, f"an observation of {rows} rows")
+        self.require_outputs(outputs)
+        first = priors[0]
         if self.units is None:
-            conditional = self.conditional()
+            conditional = self._read(values)
         else:
-            conditional = self._with_units(prior.x.new_zeros((*prior.batch_shape, 1, prior.num_outputs)))
-        return Observation(conditional, {"f": prior}, self.target_outputs(prior.num_outputs))
+            conditional = self._with_units(first.x.new_zeros((*first.batch_shape, 1, outputs)), values)
+        named = dict(zip(self.functions, priors, strict=False))
+        return Observation(conditional, named, self.target_outputs(outputs))
 
-    def _with_units(self, f: Tensor) -> Conditional:
+    def _require_priors(self, priors: Sequence[FunctionPrior]) -> int:
+        """Return the number of rows; raise for another number of priors than functions, and for priors that do not fit each other."""
+        if len(priors) not in (1, len(self.functions)):
+            raise TypeError(
+                f"{type(self).__name__} is called on {' and '.join(dict.fromkeys(('1', str(len(self.functions)))))} Gaussian processes, not "
+                f"{len(priors)}: the functions are {', '.join(self.functions)}"
+            )
+        shapes = {tuple(prior.event_shape) for prior in priors}
+        if len(shapes) > 1:
+            raise ValueError(
+                f"{type(self).__name__} is called on Gaussian processes whose values have shapes {' and '.join(map(str, sorted(shapes)))}: give "
+                "them the same rows and as many outputs"
+            )
+        return priors[0].event_shape[0]
+
+    def _read(self, values: Mapping[str, Tensor]) -> Conditional:
+        """The likelihood with its parameters, and values of rows, read now."""
+        known = inspect.signature(self.conditional).parameters
+        unknown = [name for name in values if name not in known]
+        if unknown:
+            takes = f"takes {', '.join(known)}" if known else "takes no values of rows"
+            raise TypeError(f"{type(self).__name__} {takes}, and got {unknown[0]}: leave it out")
+        return self.conditional(**values)
+
+    def _with_units(self, f: Tensor, values: Mapping[str, Tensor]) -> Conditional:
         """The likelihood with its parameters read now, of targets in their own units.
 
         :param f: function values of a row or more, by which a likelihood of classes or counts is recognised.
         """
-        conditional, units = self.conditional(), self.units
+        conditional, units = self._read(values), self.units
         if units is None:
             return conditional
         outputs = self.target_outputs(f.shape[-1])
@@ -77,8 +116,8 @@ class Likelihood(CheckedModule):
         return outputs
 
     @pyro_method
-    def given(self, f: Tensor) -> RowObservation:
+    def given(self, f: Tensor, **values: Tensor) -> RowObservation:
         """p(y | f) for a model that writes ``f`` and ``y`` as two sites; no data plate around it."""
         refuse_data_plate(f.shape[-2], f"an observation of {f.shape[-2]} rows")
         self.require_outputs(f.shape[-1])
-        return self._with_units(f).given(f)
+        return self._with_units(f, values).given(f)

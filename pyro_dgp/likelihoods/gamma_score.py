@@ -42,3 +42,10 @@ def log_power_integral(distribution: Any, power: float) -> Tensor:
 def log_normal_power_integral(variance: Tensor, power: float) -> Tensor:
     """``log int N(y | m, variance)^power dy``."""
     return 0.5 * ((1 - power) * (2 * math.pi * variance).log() - math.log(power))
+
+
+def log_expected_normal_power(deviation: Tensor, variance: Tensor, noise: Tensor, power: float) -> Tensor:
+    """``log E N(r | 0, noise)^power`` for ``r ~ N(deviation, variance)``, elementwise."""
+    ratio = power * variance / noise
+    squared = power * deviation.square() / (noise * (1 + ratio))
+    return -0.5 * (power * (2 * math.pi * noise).log() + torch.log1p(ratio) + squared)

@@ -18,7 +18,7 @@ from pyro_dgp.internal import linalg
 from pyro_dgp.internal.parameters import require_number, require_shape
 from pyro_dgp.likelihoods.base import Likelihood
 from pyro_dgp.likelihoods.conditional import Conditional, RowObservation, one_output
-from pyro_dgp.likelihoods.gamma_score import log_normal_power_integral
+from pyro_dgp.likelihoods.gamma_score import log_expected_normal_power, log_normal_power_integral
 from pyro_dgp.likelihoods.moments import Moments
 
 #: Smallest noise variance, for a target of unit variance: the same for every method of the zoo.
@@ -64,9 +64,7 @@ class GaussianConditional(Conditional):
         """A normal to a power c is ``(2 pi variance)^(-c/2)`` times a normal of variance ``variance / c``, scaled back."""
         target = y.unsqueeze(-1) if f.mean.shape[-1] == 1 else y
         noise = self.variance.unsqueeze(-2)
-        ratio = power * f.variance / noise
-        squared = power * (target - f.mean).square() / (noise * (1 + ratio))
-        return -0.5 * (power * (2 * math.pi * noise).log() + torch.log1p(ratio) + squared).sum(-1)
+        return log_expected_normal_power(target - f.mean, f.variance, noise, power).sum(-1)
 
     def log_power_integral(self, f: Moments, power: float) -> Tensor:
         """``sum_d log int N(y_d | f_d, variance_d)^power dy_d``."""

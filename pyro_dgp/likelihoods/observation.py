@@ -105,21 +105,21 @@ class CollapsedObservation(TorchDistribution):
 
     def expected_log_prob(self, y: Any) -> Tensor:
         """``E_q log p(y_n | f_n)``, ``(..., N)``."""
-        check_target(y, self.event_shape, self.moments.mean)
-        self.conditional.check(y)
-        return self.conditional.expected_log_prob(y, self.moments)
+        return self.conditional.expected_log_prob(self._target(y), self.moments)
 
     def predictive_log_prob(self, y: Any) -> Tensor:
         """``log E_q p(y_n | f_n)``, ``(..., N)``."""
-        check_target(y, self.event_shape, self.moments.mean)
-        self.conditional.check(y)
-        return self.conditional.predictive_log_prob(y, self.moments)
+        return self.conditional.predictive_log_prob(self._target(y), self.moments)
 
     def log_expected_gamma_score(self, y: Any, gamma: float) -> Tensor:
         """See :class:`Conditional`, ``(..., N)``."""
-        check_target(y, self.event_shape, self.moments.mean)
-        self.conditional.check(y)
-        return self.conditional.log_expected_gamma_score(y, self.moments, gamma)
+        return self.conditional.log_expected_gamma_score(self._target(y), self.moments, gamma)
+
+    def _target(self, y: Any) -> Tensor:
+        """Return targets that the likelihood can have produced, in the dtype of the function values."""
+        target = check_target(y, self.event_shape, self.moments.mean, integers=self.conditional.takes_integers)
+        self.conditional.check(target)
+        return target
 
     def components(self) -> Distribution:
         """The predictive distribution of each row, see :class:`Conditional`."""

@@ -34,6 +34,11 @@ class StandardizedConditional(Conditional):
         """How the likelihood of z integrates the last layer."""
         return self.inner.integration
 
+    @property
+    def takes_integers(self) -> bool:  # type: ignore[override]
+        """Whether targets may be integers: as those of z."""
+        return self.inner.takes_integers
+
     def _in_units(self, log_prob: Tensor, rows: float = 1.0) -> Tensor:
         return log_prob - rows * self.units.log_scale(self.outputs).to(log_prob.dtype)
 

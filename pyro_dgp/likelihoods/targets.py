@@ -7,12 +7,16 @@ from typing import Any
 from torch import Size, Tensor
 
 
-def check_target(y: Any, shape: Size, like: Tensor) -> None:
-    """Raise with one sentence unless ``y`` ends in the shape of the observation's event, ``(N,)`` or ``(N, D_out)``,
+def check_target(y: Any, shape: Size, like: Tensor, *, integers: bool = False) -> Tensor:
+    """Return ``y``; raise with one sentence unless it ends in the shape of the observation's event, ``(N,)`` or ``(N, D_out)``,
     and has the dtype and device of the function values.
+
+    :param integers: whether targets are classes or counts, which may have an integer dtype; they are returned in the dtype of the function values.
     """
     if not isinstance(y, Tensor):
         raise TypeError(f"y is {type(y).__name__}, not a tensor: use torch.as_tensor(y)")
+    if integers and not y.dtype.is_floating_point and not y.dtype.is_complex:
+        y = y.to(like.dtype)
     if y.dtype != like.dtype or y.device != like.device:
         ours, theirs = (f"{str(t.dtype).removeprefix('torch.')} on {t.device}" for t in (y, like))
         raise TypeError(f"y is {ours} and the inputs are {theirs}: convert one")
@@ -26,3 +30,4 @@ def check_target(y: Any, shape: Size, like: Tensor) -> None:
                 "take the one output as f[..., 0]"
             )
         raise ValueError(f"y has shape {tuple(y.shape)}, but the inputs and the likelihood make it (..., {wanted})")
+    return y

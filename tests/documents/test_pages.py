@@ -104,7 +104,12 @@ def several_outputs(names: Names) -> None:
 def other_likelihoods(names: Names) -> None:
     probability = names["probability"]
     assert probability.shape == (60,) and (probability > 0).all() and (probability < 1).all()
-    assert names["rate"].shape == (60,) and (names["rate"] > 0).all()
+    assert names["of_classes"].shape == (60, 3)
+    torch.testing.assert_close(names["of_classes"].sum(-1), torch.ones(60))
+    for name in ("in_a_day", "waiting"):
+        assert names[name].shape == (60,) and (names[name] > 0).all()
+    is_prediction(names["noisy"], 60)
+    is_prediction(names["log_noise"], 60)
 
 
 def predictions(names: Names) -> None:

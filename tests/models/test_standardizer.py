@@ -386,7 +386,7 @@ def test_integrals_against_adaptive_quadrature(gamma):
     likelihood = Gaussian(variance=noise)
     likelihood.units = units
     f = Moments(torch.tensor([[mean]]), torch.tensor([[variance]]))
-    conditional = likelihood._with_units(f.mean)
+    conditional = likelihood._with_units(f.mean, {})
     q = dist.Normal(shift + scale * mean, scale * variance**0.5)
 
     def density(f, at=y):

@@ -1,0 +1,199 @@
+"""Counts: Poisson and negative binomial observations, with exposure."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pyro import distributions as dist
+from pyro.distributions import constraints
+from pyro.nn import PyroParam
+from torch import Tensor
+from torch.distributions import Distribution
+
+from pyro_dgp.internal.parameters import require_number, require_shape
+from pyro_dgp.internal.quadrature import gauss_hermite, normal_trapezoid
+from pyro_dgp.internal.recording import require_all
+from pyro_dgp.internal.views import Integrated
+from pyro_dgp.likelihoods.base import Likelihood
+from pyro_dgp.likelihoods.conditional import NODES, Conditional, RowObservation, one_output
+from pyro_dgp.likelihoods.moments import Moments
+
+#: Steps of Newton's method to the mode of ``p(y | f)^power N(f)``.
+_NEWTON_STEPS = 10
+#: Most nodes of a prediction.
+_MOST_NODES = 400
+
+
+@dataclass(frozen=True)
+class CountConditional(Conditional):
+    """Counts with mean ``exposure_n exp(f_n)``, log-concave in f.
+
+    Integrals of p(y | f) take Gauss-Hermite nodes around the mode of each row, since counts of a hundred or more have a density in f that is
+    narrower than N(f). A prediction takes as many nodes as its largest counts need.
+
+    :ivar exposure: ``(..., N)``, or nothing for exposures of one.
+    """
+
+    exposure: Tensor | None
+    takes_integers = True
+    integration = "adaptive Gauss-Hermite, 20 nodes"
+
+    @abstractmethod
+    def slopes(self, y: Tensor, log_mean: Tensor) -> tuple[Tensor, Tensor]:
+        """First derivative of ``log p(y | f)`` in f, and minus the second."""
+
+    def log_mean(self, f: Tensor) -> Tensor:
+        """``log exposure_n + f_n`` of function values ``(..., N, 1)``: ``(..., N)``."""
+        values = one_output(f, type(self).__name__.removesuffix("Conditional"))
+        if self.exposure is None:
+            return values
+        if self.exposure.shape[-1] != values.shape[-1]:
+            raise ValueError(
+                f"exposure has shape {tuple(self.exposure.shape)} and there are {values.shape[-1]} rows: pass one number for each row"
+            )
+        return values + self.exposure.log()
+
+    def check(self, y: Tensor) -> None:
+        """Raise for targets that are no counts."""
+        require_all(
+            (y >= 0) & (y == y.round()), "y of a likelihood of counts holds values other than 0, 1, 2, ...: pass counts"
+        )
+
+    def expected_log_prob(self, y: Tensor, f: Moments) -> Tensor:
+        """``E log p(y_n | f_n)`` at 20 Gauss-Hermite nodes, which its smooth logarithm needs no more of."""
+        return super().expected_log_prob(y, f)
+
+    def log_expected_power(self, y: Tensor, f: Moments, power: float) -> Tensor:
+        """See :class:`Conditional`; nodes lie around the mode of ``p(y_n | f_n)^power N(f_n)``."""
+        mean, variance = one_output(f.mean), one_output(f.variance).clamp_min(torch.finfo(f.mean.dtype).tiny)
+        with torch.no_grad():
+            mode, scale = self._mode(y, mean, variance, power)
+        nodes, log_weights = (values.to(mean).reshape(-1, *[1] * mode.dim()) for values in gauss_hermite(NODES))
+        at = mode + scale * nodes
+        log_prior = -0.5 * ((at - mean).square() / variance + variance.log())
+        log_terms = power * self.row_log_prob(y, at.unsqueeze(-1)) + log_prior + 0.5 * nodes.square() + scale.log()
+        return torch.logsumexp(log_weights + log_terms, 0)
+
+    def _mode(self, y: Tensor, mean: Tensor, variance: Tensor, power: float) -> tuple[Tensor, Tensor]:
+        """Mode in f, and the standard deviation of the normal that has the curvature there."""
+        offset = self.log_mean(torch.zeros_like(mean).unsqueeze(-1))
+        seen = (y + 0.5).log() - offset
+        weight = power * self.slopes(y, seen + offset)[1]
+        at = (mean / variance + weight * seen) / (1 / variance + weight)
+        for _ in range(_NEWTON_STEPS):
+            first, second = self.slopes(y, at + offset)
+            step = (power * first - (at - mean) / variance) / (power * second + 1 / variance)
+            at = at + step.clamp(-1, 1)
+        return at, (power * self.slopes(y, at + offset)[1] + 1 / variance).rsqrt()
+
+    def components(self, f: Moments) -> Distribution:
+        """Mixtures over as many nodes as the counts up to three standard deviations of f need."""
+        scale = one_output(f.variance).sqrt()
+        with torch.no_grad():
+            largest = (self.log_mean(f.mean) + 3 * scale).exp()
+            width = (self.slopes(largest, largest.log())[1] + 1).rsqrt()
+            narrowest = float((width / scale.clamp_min(1e-12)).min())
+        nodes, log_weights = normal_trapezoid(narrowest, _MOST_NODES)
+        at = one_output(f.mean) + scale * nodes.to(scale).reshape(-1, *[1] * scale.dim())
+        return Integrated(self.given(at.unsqueeze(-1)).base_dist, log_weights.to(scale))
+
+
+@dataclass(frozen=True)
+class PoissonConditional(CountConditional):
+    """``y_n ~ Poisson(exposure_n exp(f_n))``."""
+
+    integration = "closed form for the expected log density, adaptive Gauss-Hermite (20 nodes) for predictions"
+
+    def given(self, f: Tensor) -> RowObservation:
+        """Poisson distributions."""
+        return RowObservation(dist.Poisson(self.log_mean(f).exp(), validate_args=False), 1)
+
+    def slopes(self, y: Tensor, log_mean: Tensor) -> tuple[Tensor, Tensor]:
+        """``y - mean`` and ``mean``."""
+        mean = log_mean.exp()
+        return y - mean, mean
+
+    def row_log_prob(self, y: Tensor, f: Tensor) -> Tensor:
+        """``y log mean - mean - log y!``, finite where the mean underflows."""
+        log_mean = self.log_mean(f)
+        return y * log_mean - log_mean.exp() - torch.lgamma(y + 1)
+
+    def expected_log_prob(self, y: Tensor, f: Moments) -> Tensor:
+        """``y E log mean - E mean - log y!``, with ``E mean = exposure exp(m + v / 2)``."""
+        log_mean = self.log_mean(f.mean)
+        return y * log_mean - (log_mean + one_output(f.variance) / 2).exp() - torch.lgamma(y + 1)
+
+
+@dataclass(frozen=True)
+class NegativeBinomialConditional(CountConditional):
+    """Counts with mean ``mu_n = exposure_n exp(f_n)`` and variance ``mu_n + dispersion mu_n^2``."""
+
+    dispersion: Tensor
+
+    def given(self, f: Tensor) -> RowObservation:
+        """Negative binomial distributions."""
+        logits = self.log_mean(f) + self.dispersion.log()
+        total = (1 / self.dispersion).expand(logits.shape)
+        return RowObservation(dist.NegativeBinomial(total, logits=logits, validate_args=False), 1)
+
+    def slopes(self, y: Tensor, log_mean: Tensor) -> tuple[Tensor, Tensor]:
+        """With ``p = dispersion mu / (1 + dispersion mu)``: ``y - (y + 1 / dispersion) p``, and ``(y + 1 / dispersion) p (1 - p)``."""
+        share = torch.sigmoid(log_mean + self.dispersion.log())
+        total = y + 1 / self.dispersion
+        return y - total * share, total * share * (1 - share)
+
+
+class Poisson(Likelihood):
+    """Counts ``y_n ~ Poisson(exposure_n exp(f_n))`` of one function.
+
+    In a model write ``likelihood(gp(x), exposure=exposure)``, with exposures ``(N,)`` such as areas or lengths of time, or leave it out.
+
+    >>> from pyro_dgp import Poisson
+    >>> Poisson().given(torch.tensor([[0.0], [2.0]]), exposure=torch.tensor([1.0, 10.0])).mean.round(decimals=2)
+    tensor([ 1.0000, 73.8900])
+    """
+
+    def conditional(self, exposure: Tensor | None = None) -> PoissonConditional:
+        """The likelihood of rows with these exposures."""
+        return PoissonConditional(positive_exposure(exposure))
+
+
+class NegativeBinomial(Likelihood):
+    """Overdispersed counts of one function: mean ``mu_n = exposure_n exp(f_n)``, variance ``mu_n + dispersion mu_n^2``.
+
+    In a model write ``likelihood(gp(x), exposure=exposure)``, with exposures ``(N,)``, or leave it out. As ``dispersion`` falls to zero the
+    counts become Poisson.
+
+    >>> from pyro_dgp import NegativeBinomial
+    >>> counts = NegativeBinomial(dispersion=0.5).given(torch.tensor([[2.0]]))
+    >>> counts.mean.round(decimals=2).tolist(), counts.variance.round(decimals=2).tolist()
+    ([7.39...], [34.68...])
+
+    :param dispersion: its value at the start.
+    """
+
+    def __init__(self, dispersion: float = 0.1) -> None:
+        super().__init__()
+        require_number(dispersion)
+        if not dispersion > 0:
+            raise ValueError(f"dispersion must be positive, got {dispersion}: for zero use Poisson")
+        self.dispersion: Any = PyroParam(torch.tensor(float(dispersion)), constraint=constraints.greater_than(1e-6))
+
+    def conditional(self, exposure: Tensor | None = None) -> NegativeBinomialConditional:
+        """The likelihood of rows with these exposures, and ``dispersion`` read now."""
+        dispersion = self.dispersion
+        require_shape(dispersion, (), "NegativeBinomial.dispersion")
+        return NegativeBinomialConditional(positive_exposure(exposure), dispersion.unsqueeze(-1))
+
+
+def positive_exposure(exposure: Tensor | None) -> Tensor | None:
+    """Return exposures; raise unless they are positive and finite."""
+    if exposure is not None:
+        require_all(
+            (exposure > 0) & (exposure < math.inf), "exposure holds values that are not positive: leave those rows out"
+        )
+    return exposure

@@ -1,0 +1,196 @@
+"""Likelihoods of counts, and heavy tails, where N(f) is wide and densities are narrow."""
+
+import math
+
+import numpy as np
+import pyro
+import pytest
+import torch
+from pyro import distributions as dist
+from pyro.nn import PyroModule
+from scipy import stats
+from scipy.integrate import quad
+
+from pyro_dgp import (
+    ELBO,
+    RBF,
+    DeepGP,
+    GaussianProcess,
+    InducingPoints,
+    MonteCarlo,
+    NegativeBinomial,
+    Poisson,
+    PredictiveLogLikelihood,
+    StudentT,
+    Variational,
+    fit,
+    predict,
+)
+from pyro_dgp.likelihoods.moments import Moments
+
+LOG_PMF = {
+    "Poisson": lambda y, mean: stats.poisson.logpmf(y, mean),
+    "NegativeBinomial": lambda y, mean: stats.nbinom.logpmf(y, 20.0, 1 / (1 + 0.05 * mean)),
+}
+
+
+def made(name, exposure=None):
+    likelihood = Poisson() if name == "Poisson" else NegativeBinomial(0.05)
+    return likelihood.requires_grad_(False).conditional(exposure)
+
+
+def one(mean, variance):
+    return Moments(torch.tensor([[mean]]), torch.tensor([[variance]]))
+
+
+@pytest.mark.parametrize("name", LOG_PMF)
+@pytest.mark.parametrize(
+    ("mean", "variance", "y"), [(6.9, 0.5, 1000.0), (6.9, 0.5, 300.0), (2.0, 4.0, 0.0), (9.0, 1.0, 9000.0)]
+)
+@pytest.mark.parametrize("power", [1.0, 0.3])
+def test_large_counts_have_the_right_predictive_density(name, mean, variance, y, power):
+    q = stats.norm(mean, math.sqrt(variance))
+    peak = math.log(y) if y else mean - 3
+    low, high = mean - 12 * math.sqrt(variance), mean + 12 * math.sqrt(variance)
+    shift = LOG_PMF[name](y, math.exp(peak)) * power
+    points = [peak + 0.02 * k for k in range(-12, 13)]
+    integral = quad(
+        lambda f: math.exp(q.logpdf(f) + power * LOG_PMF[name](y, math.exp(f)) - shift), low, high,
+        points=[p for p in points if low < p < high], limit=800, epsabs=1e-14,
+    )[0]  # fmt: skip
+    value = made(name).log_expected_power(torch.tensor([y]), one(mean, variance), power)
+    assert float(value) == pytest.approx(math.log(integral) + shift, abs=5e-5)
+
+
+@pytest.mark.parametrize("name", LOG_PMF)
+def test_predictions_of_large_counts_have_no_lumps(name):
+    f = one(5.0, 0.25)
+    y = torch.arange(0.0, 1500.0)
+    log_prob = made(name).components(f).log_prob(y[:, None])[:, 0]
+    exact = made(name).log_expected_power(y[:, None].squeeze(-1)[:, None], f, 1.0)[:, 0]
+    body = log_prob > -14
+    assert int(body.sum()) > 400
+    torch.testing.assert_close(log_prob[body], exact[body], rtol=0, atol=1e-5)
+
+
+def test_exposure_multiplies_the_mean():
+    exposure, f = torch.tensor([0.5, 3.0]), torch.tensor([[0.2], [1.0]])
+    torch.testing.assert_close(made("Poisson", exposure).given(f).mean, exposure * f[:, 0].exp())
+    counts = made("NegativeBinomial", exposure).given(f)
+    torch.testing.assert_close(counts.mean, exposure * f[:, 0].exp())
+    torch.testing.assert_close(counts.variance, counts.mean + 0.05 * counts.mean**2)
+    for name in LOG_PMF:
+        moved = Moments(f + exposure.log()[:, None], torch.full((2, 1), 0.3))
+        y, own = torch.tensor([1.0, 12.0]), Moments(f, torch.full((2, 1), 0.3))
+        for call in ("expected_log_prob", "predictive_log_prob"):
+            with_exposure = getattr(made(name, exposure), call)(y, own)
+            torch.testing.assert_close(with_exposure, getattr(made(name), call)(y, moved))
+
+
+class Counts(PyroModule):
+    def __init__(self, likelihood):
+        super().__init__()
+        self.gp, self.likelihood = GaussianProcess(RBF()), likelihood
+
+    def forward(self, x, y=None, exposure=None):
+        values = {} if exposure is None else {"exposure": exposure}
+        return pyro.sample("y", self.likelihood(self.gp(x), **values), obs=y)
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("make", [Poisson, NegativeBinomial])
+@pytest.mark.parametrize("loss", [ELBO, PredictiveLogLikelihood])
+def test_rates_are_learned_with_exposure(make, loss):
+    x = torch.linspace(-2, 2, 120)[:, None]
+    exposure = 0.5 + 4 * torch.rand(120)
+    rate = torch.exp(1 + torch.sin(2 * x[:, 0]))
+    y = dist.Poisson(exposure * rate).sample().long()
+    guide = Variational(Counts(make()), InducingPoints(12), MonteCarlo(1))
+    guide.initialize(x, y, exposure=exposure)
+    fit(loss(120)(guide.model, guide), x, y, steps=200, learning_rate=0.05, exposure=exposure)
+    prediction = predict(guide, x, exposure=torch.ones(120))
+    assert float((prediction.mean / rate - 1).abs().mean()) < 0.12
+    doubled = predict(guide, x, exposure=torch.full((120,), 2.0))
+    torch.testing.assert_close(doubled.mean, 2 * prediction.mean, rtol=1e-3, atol=1e-3)
+    each = [prediction.log_prob(torch.full((120,), float(count))).exp() for count in range(4)]
+    torch.testing.assert_close(prediction.cdf(torch.full((120,), 3.0)), torch.stack(each).sum(0))
+
+
+@pytest.mark.usefixtures("local")
+def test_quantiles_and_crps_against_enumeration():
+    x = torch.linspace(-1, 1, 8)[:, None]
+    y = torch.tensor([0.0, 1.0, 2.0, 0.0, 3.0, 5.0, 9.0, 4.0])
+    guide = Variational(Counts(Poisson()), InducingPoints(4), MonteCarlo(1))
+    guide.initialize(x, y)
+    prediction = predict(guide, x)
+    values = torch.arange(0.0, 400.0)
+    pmf = torch.stack([prediction.log_prob(torch.full((8,), float(v))).exp() for v in values])
+    cdf = pmf.cumsum(0)
+    for level in (0.05, 0.5, 0.9):
+        expected = torch.stack([values[(cdf[:, n] >= level).nonzero()[0, 0]] for n in range(8)])
+        torch.testing.assert_close(prediction.quantile(level), expected)
+    score = ((cdf - (values[:, None] >= y).double()) ** 2).sum(0)
+    torch.testing.assert_close(prediction.crps(y), score, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(prediction.mean, (values[:, None] * pmf).sum(0), rtol=1e-4, atol=1e-4)
+    draws = prediction.sample((4000,))
+    assert float((draws.mean(0) - prediction.mean).abs().max()) < 0.2
+
+
+@pytest.mark.usefixtures("local")
+def test_what_counts_refuse():
+    x = torch.randn(6, 1)
+    model = Counts(Poisson())
+    guide = Variational(model, InducingPoints(3), MonteCarlo(1))
+    y = torch.ones(6)
+    guide.initialize(x, y)
+    loss = ELBO()(model, guide)
+    for bad in (y - 2, y + 0.5):
+        with pytest.raises(ValueError, match="holds values other than 0, 1, 2, ...: pass counts"):
+            loss(x, bad)
+    with pytest.raises(ValueError, match="exposure holds values that are not positive"):
+        loss(x, y, exposure=torch.zeros(6))
+    with pytest.raises(
+        ValueError, match=r"exposure has shape \(4,\) and there are 6 rows: pass one number for each row"
+    ):
+        Poisson().given(torch.zeros(6, 1), exposure=torch.ones(4))
+    with pytest.raises(TypeError, match="Poisson takes exposure, and got offset: leave it out"):
+        Poisson()(model.gp(x), offset=y)
+    with pytest.raises(ValueError, match="dispersion must be positive"):
+        NegativeBinomial(0.0)
+    with pytest.raises(ValueError, match="Poisson takes one function, got 2"):
+        Poisson().given(torch.zeros(6, 2))
+
+
+@pytest.mark.parametrize(("mean", "variance", "y"), [(0.0, 1.0, 0.5), (0.0, 1.0, 1e4), (0.0, 1e-6, 1.0)])
+def test_student_noise_that_is_narrow_beside_f(mean, variance, y):
+    likelihood = StudentT(2.5, 0.02).requires_grad_(False)
+    q = stats.norm(mean, math.sqrt(variance))
+    points = sorted({mean, y} | {y + d for d in (-0.05, 0.05)})
+    low, high = q.ppf(1e-14), q.ppf(1 - 1e-14)
+    inside = [p for p in points if low < p < high]
+    f, target = one(mean, variance), torch.tensor([y])
+    expected = quad(lambda f: q.pdf(f) * stats.t.logpdf(y, 2.5, f, 0.02), low, high, points=inside, limit=800)[0]
+    predictive = quad(lambda f: q.pdf(f) * stats.t.pdf(y, 2.5, f, 0.02), low, high, points=inside, limit=800, epsabs=0)[
+        0
+    ]
+    conditional = likelihood.conditional()
+    assert float(conditional.expected_log_prob(target, f)) == pytest.approx(expected, abs=1e-7)
+    assert float(conditional.predictive_log_prob(target, f)) == pytest.approx(math.log(predictive), abs=1e-6)
+
+
+@pytest.mark.usefixtures("local")
+def test_an_outlier_moves_student_noise_less():
+    x = torch.linspace(-1, 1, 60)[:, None]
+    y = torch.sin(3 * x[:, 0]) + 0.05 * torch.randn(60)
+    y[30] = 20.0
+    errors = {}
+    for name, likelihood in (("gaussian", None), ("student", StudentT())):
+        arguments = {} if likelihood is None else {"likelihood": likelihood}
+        model = DeepGP(x, layers=1, **arguments)
+        guide = Variational(model, InducingPoints(15), MonteCarlo(1))
+        guide.initialize(x, y)
+        fit(ELBO(60)(model, guide), x, y, steps=300, learning_rate=0.05)
+        prediction = predict(guide, x)
+        errors[name] = float((prediction.quantile(0.5) - torch.sin(3 * x[:, 0])).abs().mean())
+    assert errors["student"] < 0.1 < errors["gaussian"]
+    assert np.isfinite(errors["student"])

@@ -1,0 +1,145 @@
+"""Gaussian noise that is a function of its own."""
+
+import math
+
+import pyro
+import pytest
+import torch
+from pyro.nn import PyroModule
+from scipy import stats
+from scipy.integrate import dblquad
+
+from pyro_dgp import (
+    ELBO,
+    RBF,
+    GammaDivergence,
+    Gaussian,
+    GaussianProcess,
+    HeteroscedasticGaussian,
+    InducingPoints,
+    MonteCarlo,
+    PredictiveLogLikelihood,
+    Standardizer,
+    Variational,
+    coverage,
+    fit,
+    predict,
+)
+from pyro_dgp.likelihoods.moments import Moments
+
+
+class Noisy(PyroModule):
+    def __init__(self, outputs=1, units=None):
+        super().__init__()
+        self.gp, self.noise = GaussianProcess(RBF(), num_outputs=outputs), GaussianProcess(RBF(), num_outputs=outputs)
+        likelihood = HeteroscedasticGaussian(outputs)
+        self.likelihood = likelihood if units is None else units.likelihood(likelihood)
+
+    def forward(self, x, y=None):
+        return pyro.sample("y", self.likelihood(self.gp(x), self.noise(x)), obs=y)
+
+
+def test_integrals_against_quadrature_in_two_dimensions():
+    conditional = HeteroscedasticGaussian(variance=0.2).requires_grad_(False).conditional()
+    means, variances, y = (0.3, -0.4), (0.5, 0.8), 1.1
+    f, g = (stats.norm(m, math.sqrt(v)) for m, v in zip(means, variances, strict=True))
+    moments = Moments(torch.tensor([means]), torch.tensor([variances]))
+
+    def mean_of(term):
+        return dblquad(
+            lambda b, a: f.pdf(a) * g.pdf(b) * term(stats.norm(a, math.sqrt(0.2 * math.exp(b)))),
+            f.ppf(1e-12), f.ppf(1 - 1e-12), g.ppf(1e-12), g.ppf(1 - 1e-12), epsabs=1e-9,
+        )[0]  # fmt: skip
+
+    target = torch.tensor([y])
+    assert float(conditional.expected_log_prob(target, moments)) == pytest.approx(
+        mean_of(lambda p: p.logpdf(y)), abs=1e-7
+    )
+    predictive = math.log(mean_of(lambda p: p.pdf(y)))
+    assert float(conditional.predictive_log_prob(target, moments)) == pytest.approx(predictive, abs=1e-7)
+    assert float(conditional.components(moments).log_prob(target)) == pytest.approx(predictive, abs=1e-7)
+    power = math.log(mean_of(lambda p: p.pdf(y) ** 0.4))
+    assert float(conditional.log_expected_power(target, moments, 0.4)) == pytest.approx(power, abs=1e-7)
+
+    def score(p):
+        return p.pdf(y) ** 0.2 / (1.2**-0.5 * (2 * math.pi * p.var()) ** -0.1) ** (0.2 / 1.2)
+
+    gamma = math.log(mean_of(score))
+    assert float(conditional.log_expected_gamma_score(target, moments, 1.2)) == pytest.approx(gamma, abs=1e-7)
+
+
+def test_without_a_noise_function_it_is_gaussian():
+    f = Moments(torch.randn(5, 2), torch.rand(5, 2))
+    both = Moments(torch.cat([f.mean, torch.zeros(5, 2)], -1), torch.cat([f.variance, torch.zeros(5, 2)], -1))
+    y = torch.randn(5, 2)
+    plain, noisy = Gaussian(2, 0.3).conditional(), HeteroscedasticGaussian(2, 0.3).conditional()
+    for call in ("expected_log_prob", "predictive_log_prob"):
+        torch.testing.assert_close(getattr(noisy, call)(y, both), getattr(plain, call)(y, f))
+    torch.testing.assert_close(noisy.log_expected_gamma_score(y, both, 1.1), plain.log_expected_gamma_score(y, f, 1.1))
+    assert torch.autograd.gradcheck(
+        lambda m, v: noisy.predictive_log_prob(y, Moments(m, v + 0.1)),
+        (both.mean.clone().requires_grad_(), torch.rand(5, 4, requires_grad=True)),
+    )
+
+
+def noisy_data(rows=300):
+    x = torch.linspace(-2, 2, rows)[:, None]
+    sd = 0.05 + 0.5 * torch.sigmoid(4 * x[:, 0])
+    return x, torch.sin(2 * x[:, 0]) + sd * torch.randn(rows), sd
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("loss", [ELBO, PredictiveLogLikelihood, GammaDivergence])
+def test_noise_that_grows_is_learned(loss):
+    x, y, sd = noisy_data()
+    guide = Variational(Noisy(), InducingPoints(12), MonteCarlo(1))
+    guide.initialize(x, y)
+    assert set(guide.processes._modules) == {"y/f", "y/log_noise"}
+    fit(loss(300)(guide.model, guide), x, y, steps=500, learning_rate=0.02)
+    prediction = predict(guide, x)
+    ratio = prediction.variance.sqrt() / sd
+    assert 0.7 < float(ratio[:80].median()) < 1.8 and 0.7 < float(ratio[-80:].median()) < 1.4  # of 0.05 and 0.55
+    assert abs(float(coverage(prediction, y, [0.8])) - 0.8) < 0.09
+    assert predict(guide, x, site="y/log_noise").mean.shape == (300,)
+    levels = prediction.quantile([0.1, 0.9])
+    assert 0.7 < float(((y > levels[0]) & (y < levels[1])).double().mean()) < 0.9
+
+
+@pytest.mark.usefixtures("local")
+def test_units_and_several_outputs():
+    x, y, _ = noisy_data(80)
+    y = torch.stack([100 + 20 * y, -5 + 0.1 * y], -1)
+    guide = Variational(Noisy(2, Standardizer.fit(x, y)), InducingPoints(8), MonteCarlo(1))
+    guide.initialize(x, y)
+    fit(ELBO(80)(guide.model, guide), x, y, steps=150, learning_rate=0.05)
+    prediction = predict(guide, x)
+    assert prediction.event_shape == (2,)
+    assert 70 < float(prediction.mean[:, 0].mean()) < 130 and -5.3 < float(prediction.mean[:, 1].mean()) < -4.7
+    torch.testing.assert_close(
+        prediction.log_prob(y),
+        torch.logsumexp(prediction.component_log_prob(y), 0) - math.log(len(prediction.component_log_prob(y))),
+    )
+
+
+def test_what_does_not_fit_is_said():
+    x = torch.randn(5, 1)
+    gp, two = GaussianProcess(RBF()), GaussianProcess(RBF(), num_outputs=2)
+    likelihood = HeteroscedasticGaussian()
+    assert likelihood(two(x)).event_shape == (5,)  # one process of two outputs
+    with pytest.raises(
+        ValueError,
+        match=r"takes 2 functions, half of them for the noise, and got 1: .* likelihood\(gp\(x\), noise_gp\(x\)\)",
+    ):
+        likelihood(gp(x))
+    with pytest.raises(
+        ValueError, match=r"whose values have shapes \(5, 1\) and \(5, 2\): give them the same rows and as many outputs"
+    ):
+        likelihood(gp(x), two(x))
+    with pytest.raises(
+        TypeError, match="is called on 1 and 2 Gaussian processes, not 3: the functions are f, log_noise"
+    ):
+        likelihood(gp(x), gp(x), gp(x))
+    with pytest.raises(TypeError, match="is called on 1 Gaussian processes, not 2"):
+        Gaussian()(gp(x), gp(x))
+    with pytest.raises(TypeError, match="Gaussian takes no values of rows, and got exposure"):
+        Gaussian()(gp(x), exposure=torch.ones(5))
