@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from pyro_dgp.functions.paths import Path, PathRequest
 from pyro_dgp.kernels.covariance import Covariance
+from pyro_dgp.kernels.white import WhiteCovariance
 
 #: Points of one draw at most, the inducing points or training rows among them: the cost of a point grows with their square.
 MOST_POINTS = 2000
@@ -26,6 +29,7 @@ class JointPath(Path):
     """
 
     def __init__(self, covariance: Covariance, request: PathRequest) -> None:
+        require_functions(covariance, request.name)
         self.covariance, self.request = covariance, request
         batch, like = (request.num_draws, request.num_outputs), request.like
         self.points = like.new_zeros(*batch, 0, like.shape[-1])
@@ -66,6 +70,18 @@ class JointPath(Path):
         self.white = torch.cat([self.white, noise * free], -1)
         self.free = torch.cat([self.free, free], -1)
         return values
+
+
+def require_functions(covariance: Any, name: str) -> None:
+    """Raise for a covariance function that holds White, whose draws have a value of its own each time a point is asked for."""
+    if isinstance(covariance, WhiteCovariance):
+        raise ValueError(
+            f"the kernel of {name!r} holds White, whose draws have unrelated values at neighbouring points and are no functions: "
+            "leave White out of the kernel and let the likelihood have this variance as noise"
+        )
+    for part in (*getattr(covariance, "parts", ()), getattr(covariance, "part", None)):
+        if part is not None:
+            require_functions(part, name)
 
 
 def _pivoted(matrix: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:

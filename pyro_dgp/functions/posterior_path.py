@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pyro_dgp.functions.joint_path import JointPath
+from pyro_dgp.functions.joint_path import JointPath, require_functions
 from pyro_dgp.functions.paths import PathRequest
 from pyro_dgp.functions.prior_paths import draw_path
 from pyro_dgp.gp import FunctionPrior
@@ -124,6 +124,7 @@ class BasisPath(Functions):
         self.numbers = draws * known.white.shape[-1]
         one = prior.x.reshape(-1, prior.x.shape[-1])[None, :1]
         request = PathRequest(prior.name, one, draws, prior.num_outputs, prior.num_outputs, 0)
+        require_functions(prior.covariance, request.name)
         self.rest = JointPath(_ResidualCovariance(prior, known.columns), request)
 
     def __call__(self, prior: FunctionPrior) -> Float[Tensor, "k n o"]:

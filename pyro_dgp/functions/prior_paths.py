@@ -94,10 +94,7 @@ def _arc_cosine(covariance: ArcCosineCovariance, request: PathRequest) -> Path:
 
 @draw_path.register
 def _white(covariance: WhiteCovariance, request: PathRequest) -> Path:
-    raise ValueError(
-        f"the kernel of {request.name!r} holds White, whose draws have unrelated values at neighbouring points and are no functions: "
-        "leave White out of the kernel and let the likelihood have this variance as noise"
-    )
+    return JointPath(covariance, request)  # raises
 
 
 class _SumPath(Path):

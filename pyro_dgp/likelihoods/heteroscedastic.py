@@ -91,6 +91,7 @@ class HeteroscedasticGaussian(Likelihood):
     Call it on two Gaussian processes with as many outputs each, ``likelihood(gp(x), noise_gp(x))``, or on one with ``2 D_out`` outputs, of which the
     latter half is g (Lazaro-Gredilla and Titsias 2011; Saul and others 2016).
 
+    >>> import torch
     >>> from pyro_dgp import HeteroscedasticGaussian
     >>> f = torch.tensor([[1.0, 0.0], [1.0, 2.0]])  # f and g of two rows
     >>> HeteroscedasticGaussian(variance=0.1).given(f).variance.round(decimals=2).detach()

@@ -64,11 +64,10 @@ class Ordinal(Likelihood):
 
     ``cutpoints`` train. The noise has unit scale; that of the function is the kernel's variance.
 
+    >>> import torch
     >>> from pyro_dgp import Ordinal
-    >>> Ordinal(3).given(torch.tensor([[-9.0], [0.0], [9.0]])).base_dist.probs.round(decimals=2)
-    tensor([[1.0000, 0.0000, 0.0000],
-            [0.1600, 0.6800, 0.1600],
-            [0.0000, 0.0000, 1.0000]])
+    >>> Ordinal(3).given(torch.tensor([[-9.0], [0.0], [9.0]])).base_dist.probs.round(decimals=2).tolist()
+    [[1.0, 0.0, 0.0], [0.27, 0.46, 0.27], [0.0, 0.0, 1.0]]
 
     :param classes: C, 2 or more.
     """

@@ -81,6 +81,7 @@ class RobustMax(Likelihood):
     wrong side costs no more than ``log((C - 1) / epsilon)`` nats. Samplers that need gradients in f, such as NUTS, cannot use it: the density is
     flat between its steps. Take ``Softmax`` there.
 
+    >>> import torch
     >>> from pyro_dgp import RobustMax
     >>> RobustMax(3).given(torch.tensor([[0.0, 2.0, 1.0]])).base_dist.probs
     tensor([[5.0000e-04, 9.9900e-01, 5.0000e-04]])

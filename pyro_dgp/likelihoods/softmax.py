@@ -64,6 +64,7 @@ class Softmax(Likelihood):
 
     Put it over a Gaussian process of ``num_outputs=C``; y is ``(N,)``. For many rows and classes at a step, ``RobustMax`` is the faster one.
 
+    >>> import torch
     >>> from pyro_dgp import Softmax
     >>> Softmax(3).given(torch.tensor([[0.0, 2.0, 1.0]])).base_dist.probs.round(decimals=2)
     tensor([[0.0900, 0.6700, 0.2400]])

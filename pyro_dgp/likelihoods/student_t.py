@@ -119,6 +119,7 @@ class StudentT(Likelihood):
     A few outliers then move the functions little. ``df`` and ``scale`` train; predictions have the variance
     ``v + scale^2 df / (df - 2)``.
 
+    >>> import torch
     >>> from pyro_dgp import StudentT
     >>> StudentT(df=4.0, scale=0.1).given(torch.zeros(3, 1)).variance.round(decimals=4).detach()
     tensor([0.0200, 0.0200, 0.0200])

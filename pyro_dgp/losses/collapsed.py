@@ -66,6 +66,7 @@ class SufficientStatistics:
                 _require_fixed(guide, (x[:1], y[:1]))
             with module_local_parameters(*guide.model_modules):
                 name, prior, _, value = _regression(guide, x, y)
+            _require_all_rows(prior, value, len(x))
             features = _process(guide, name).basis.features(prior.x, prior.name).double()
             target = value.double()
             own = (features @ features.mT, features @ target, target @ target)
@@ -223,6 +224,23 @@ def _regression(guide: Variational, x: Tensor, y: Tensor) -> tuple[str, Function
     return process_key(site["name"], key), prior, noise.reshape(()), site["value"]
 
 
+def _require_all_rows(prior: FunctionPrior, value: Tensor, rows: int) -> None:
+    """Raise where the Gaussian process sees other rows than those of the data, or has a mean."""
+    if prior.x.shape[-2] != rows or value.shape[-1] != rows:
+        raise ValueError(
+            f"sums over the data suffice where the Gaussian process sees all rows, and {prior.name!r} sees {prior.x.shape[-2]} of {rows}: take a "
+            "plate that takes some at random out of the model, or train by ELBO"
+        )
+    if bool((prior.mean != 0).any()):
+        _refuse_mean(prior)
+
+
+def _refuse_mean(prior: FunctionPrior) -> None:
+    raise ValueError(
+        f"sums over the data suffice for a function with mean zero, and {prior.name!r} has a mean function: train by ELBO"
+    )
+
+
 @torch.enable_grad()
 def _require_fixed(guide: Variational, example: Row) -> None:
     """Raise where a parameter changes what the sums are made of: the mean, the inputs, or the targets of the Gaussian process."""
@@ -230,9 +248,7 @@ def _require_fixed(guide: Variational, example: Row) -> None:
         _, prior, _, value = _regression(guide, *example)
         mean = torch.cat([prior.mean, prior.at(prior.x + 1).mean])
     if mean.requires_grad or bool((mean != 0).any()):
-        raise ValueError(
-            f"sums over the data suffice for a function with mean zero, and {prior.name!r} has a mean function: train by ELBO"
-        )
+        _refuse_mean(prior)
     if prior.x.requires_grad or value.requires_grad:
         raise ValueError(
             f"sums over the data suffice where nothing in front of {prior.name!r} and its targets is learned, and this model changes them by "

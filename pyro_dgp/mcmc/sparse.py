@@ -12,7 +12,15 @@ from pyro_dgp.guides.variational import Variational
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.likelihoods.conditional import RowObservation
 from pyro_dgp.likelihoods.moments import Moments
-from pyro_dgp.processes import BasisFamily, Coefficients, ConditionedProcess, InducingPoints, Process, WhitenedProcess
+from pyro_dgp.processes import (
+    BasisFamily,
+    Coefficients,
+    ConditionedProcess,
+    InducingPoints,
+    Orthogonal,
+    Process,
+    WhitenedProcess,
+)
 from pyro_dgp.processes.basis import SMALLEST_VARIANCE, Basis
 from pyro_dgp.processes.conditional_moments import conditional_moments
 from pyro_dgp.processes.whitened_gaussian import WhitenedGaussian
@@ -32,7 +40,7 @@ def inducing_inputs(model: Any, *args: Any, num_inducing: int, **kwargs: Any) ->
     return {key: process.basis.inducing_points.detach().clone() for key, process in processes.items()}
 
 
-def bases_of(model: Any, family: BasisFamily, *args: Any, **kwargs: Any) -> dict[str, Basis]:
+def bases_of(model: Any, family: BasisFamily | Orthogonal, *args: Any, **kwargs: Any) -> dict[str, Basis]:
     """Bases of every GP of a model, initialised as a guide does it, to be held fixed: ``whitened(model, bases_of(model, family, x, y))``.
 
     >>> import torch
@@ -49,7 +57,7 @@ def bases_of(model: Any, family: BasisFamily, *args: Any, **kwargs: Any) -> dict
     return {key: _held(process.basis) for key, process in _processes(model, family, *args, **kwargs).items()}
 
 
-def _processes(model: Any, family: BasisFamily, *args: Any, **kwargs: Any) -> dict[str, WhitenedProcess]:
+def _processes(model: Any, family: BasisFamily | Orthogonal, *args: Any, **kwargs: Any) -> dict[str, WhitenedProcess]:
     guide = Variational(model, family, MonteCarlo(1))
     guide.initialize(*args, **kwargs)
     if guide.groups:
@@ -83,10 +91,19 @@ class _KnownCoefficients(Coefficients):
         return WhitenedGaussian(cast(Tensor, self.white), None, "delta")
 
 
+class _SparseProcess(WhitenedProcess):
+    """A process for one draw of the coefficients. The basis, which serves all draws, is no part of it: Pyro has one place for each part."""
+
+    def __init__(self, basis: Basis, q: Coefficients) -> None:
+        Process.__init__(self)
+        object.__setattr__(self, "basis", basis)
+        self.q, self.groups = q, q.groups
+
+
 def sparse_process(prior: FunctionPrior, inducing: Tensor | Basis, white: Tensor) -> Process:
     """Return the GP given its inducing variables, or the coefficients of a basis, whitened: ``(M, D_out)``."""
     if isinstance(inducing, Basis):
-        return WhitenedProcess(inducing, _KnownCoefficients(white.mT))
+        return _SparseProcess(inducing, _KnownCoefficients(white.mT))
     _check(prior, inducing)
     known = prior.at(inducing)
     return ConditionedProcess(known, known.unwhiten(white), None)

@@ -184,6 +184,11 @@ class ActivationFeatures(BasisFamily):
         covariance, x = zonal(prior), prior.x.detach()
         lifted = covariance.lift(x.unsqueeze(-3)).detach()[..., 0, :, :]
         levels = self._levels(covariance, lifted)
+        if not len(levels):
+            raise ValueError(
+                f"the activation and the kernel of {prior.name!r} have none of the first {self.num_levels} levels of spherical harmonics in common: take "
+                "more levels, num_levels=, or another activation"
+            )
         harmonics = sum(multiplicity(lifted.shape[-1], level) for level in levels.tolist())
         units = min(self.num_units, 2 * harmonics)
         directions = initial_points_of_groups(lifted / lifted.norm(dim=-1, keepdim=True), units, prior.name)

@@ -65,17 +65,21 @@ class BasisFamily(ProcessFamily):
         )
         if "q.targets" in state:
             weights = state["q.latent_weights"]
+            self._require_size(weights.shape[-2], basis)
             return WhitenedProcess(basis, PseudoTargets(weights, weights.shape[:-1], weights.shape[-1], 1.0, 1.0))
         (mean,) = saved(state, "q.mean")
-        if mean.shape[-1] != basis.size:
-            raise ValueError(
-                f"the state has {mean.shape[-1]} features and {type(self).__name__} of this guide makes {basis.size}: give it the numbers that it "
-                "was saved with"
-            )
+        self._require_size(mean.shape[-1], basis)
         q = GaussianCoefficients(mean, mean.shape, self.covariance, 1.0)
         if (moves := state.get("q.latent_weights")) is not None:
             q.couple(moves.shape[-1])
         return WhitenedProcess(basis, q)
+
+    def _require_size(self, features: int, basis: Basis) -> None:
+        if features != basis.size:
+            raise ValueError(
+                f"the state has {features} features and {type(self).__name__} of this guide makes {basis.size}: give it the numbers that it "
+                "was saved with"
+            )
 
     def coupled(self, process: Process, prior: FunctionPrior, *, hidden: bool, deviations: int) -> Process:
         """See :class:`~pyro_dgp.processes.families.ProcessFamily`: pseudo-targets for a full covariance, else a mean that moves."""

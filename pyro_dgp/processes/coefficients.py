@@ -13,7 +13,7 @@ from torch import Size, Tensor
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.processes.basis import Basis
 from pyro_dgp.processes.grouped import Grouped
-from pyro_dgp.processes.whitened_gaussian import Gaussian, IndependentGaussians, WhitenedGaussian
+from pyro_dgp.processes.whitened_gaussian import KINDS, Gaussian, IndependentGaussians, WhitenedGaussian
 
 
 class Coefficients(Grouped):
@@ -67,6 +67,7 @@ class GaussianCoefficients(Coefficients):
         """
         super().__init__(shape)
         self.kind = kind
+        self.register_buffer("form", torch.tensor(KINDS.index(kind)))
         self.mean = PyroParam(like.new_zeros(shape), event_dim=len(shape))
         if kind == "full":
             tril = scale * torch.eye(shape[-1]).to(like).repeat(*shape[:-1], 1, 1)
@@ -74,6 +75,15 @@ class GaussianCoefficients(Coefficients):
         elif kind == "diagonal":
             diagonal = like.new_full(shape, scale)
             self.scale = PyroParam(diagonal, constraint=constraints.positive, event_dim=len(shape))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        saved = state_dict.get(prefix + "form")
+        if saved is not None and int(saved) != KINDS.index(self.kind):
+            raise ValueError(
+                f"the state is that of a q(v) with the covariance {KINDS[int(saved)]!r}, and this guide has {self.kind!r}: load it into a new guide "
+                "of the family that was saved"
+            )
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def couple(self, deviations: int) -> None:
         """Let the mean move with as many standardised deviations of hyperparameters; it does not move at first."""

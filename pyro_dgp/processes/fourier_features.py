@@ -34,17 +34,20 @@ class FourierBasis(FixedFeatures):
 
     intervals: Tensor
     dims: Tensor
-    layout: ClassVar[tuple[str, ...]] = ("dims",)
+    layout: ClassVar[tuple[str, ...]] = ("dims", "num_inputs", "frequencies")
 
-    def __init__(self, intervals: Tensor, dims: Tensor, num_frequencies: int) -> None:
+    def __init__(self, intervals: Tensor, dims: Tensor, num_frequencies: int, *, num_inputs: int) -> None:
         super().__init__()
-        self.num_frequencies = num_frequencies
+        self.num_frequencies, self._num_inputs = num_frequencies, num_inputs
+        self.register_buffer("num_inputs", torch.tensor(num_inputs))
+        self.register_buffer("frequencies", torch.tensor(num_frequencies))
         self.register_buffer("intervals", intervals)
         self.register_buffer("dims", dims)
         self._dims = dims.tolist()  # the layout, without a transfer from the device in every step
         self.size = sum(1 if dim < 0 else 2 * num_frequencies + 1 for dim in self._dims)
 
     def _terms(self, prior: FunctionPrior) -> list[MaternTerm]:
+        self._require_inputs(prior.x, prior.name)
         terms = matern_terms(prior.covariance, range(prior.x.shape[-1]), prior.name)
         found = [-1 if term.dim is None else term.dim for term in terms]
         if found != self._dims:
@@ -73,11 +76,7 @@ class FourierBasis(FixedFeatures):
 
     def features(self, x: Tensor, name: str) -> Tensor:
         """See :class:`~pyro_dgp.processes.fixed_features.FixedFeatures`: sines and cosines on the interval."""
-        if x.shape[-1] <= max(self._dims):
-            raise ValueError(
-                f"the features of {name!r} are those of inputs up to column {max(self._dims)}, and it has {x.shape[-1]} columns: pass inputs "
-                "of as many columns as guide.initialize got"
-            )
+        self._require_inputs(x, name)
         parts = []
         for dim, interval in zip(self._dims, self.intervals, strict=True):
             if dim < 0:
@@ -92,6 +91,13 @@ class FourierBasis(FixedFeatures):
                 )
             parts.append(fourier_functions(own, interval, self.num_frequencies))
         return torch.cat(parts, -2)
+
+    def _require_inputs(self, x: Tensor, name: str) -> None:
+        if x.shape[-1] != self._num_inputs:
+            raise ValueError(
+                f"the features of {name!r} are those of {self._num_inputs} inputs and it has {x.shape[-1]}: pass inputs of as many columns as "
+                "guide.initialize got"
+            )
 
     def whiten(self, prior: FunctionPrior, columns: Tensor) -> Tensor:
         """See :class:`~pyro_dgp.processes.fixed_features.FixedFeatures`."""
@@ -186,7 +192,10 @@ class FourierFeatures(BasisFamily):
         intervals = [self._interval(None if term.dim is None else x[:, term.dim]) for term in terms]
         dims = torch.tensor([-1 if term.dim is None else term.dim for term in terms])
         return FourierBasis(
-            torch.tensor(intervals, dtype=x.dtype, device=x.device), dims.to(x.device), self.num_frequencies
+            torch.tensor(intervals, dtype=x.dtype, device=x.device),
+            dims.to(x.device),
+            self.num_frequencies,
+            num_inputs=x.shape[-1],
         )
 
     def _interval(self, x: Tensor | None) -> tuple[float, float]:
@@ -198,5 +207,5 @@ class FourierFeatures(BasisFamily):
 
     def restored_basis(self, state: dict[str, Tensor]) -> FourierBasis:
         """See :class:`~pyro_dgp.processes.basis_family.BasisFamily`."""
-        intervals, dims = saved(state, "intervals", "dims")
-        return FourierBasis(torch.zeros_like(intervals), dims.clone(), self.num_frequencies)
+        intervals, dims, inputs = saved(state, "intervals", "dims", "num_inputs")
+        return FourierBasis(torch.zeros_like(intervals), dims.clone(), self.num_frequencies, num_inputs=int(inputs))

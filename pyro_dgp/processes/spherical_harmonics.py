@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
@@ -18,6 +19,8 @@ from pyro_dgp.processes.families import saved
 
 #: Share of the largest eigenvalue below which a level is absent from the spectrum of a kernel, beyond what rounding leaves of zero.
 _ABSENT = {torch.float64: 1e-10, torch.float32: 1e-6}
+#: Share of a later eigenvalue below which a level is absent from the spectrum of a kernel.
+_MISSING = 1e-3
 
 
 def zonal(prior: FunctionPrior) -> ZonalCovariance:
@@ -28,18 +31,20 @@ def zonal(prior: FunctionPrior) -> ZonalCovariance:
     if not isinstance(prior.covariance, ZonalCovariance):
         kind = type(prior.covariance).__name__.removesuffix("Covariance")
         raise ValueError(
-            f"features on the sphere of {prior.name!r} are those of zonal kernels, and its kernel is {kind}: take ArcCosine() or "
-            "Spherical(Matern52())"
+            f"features on the sphere of {prior.name!r} are those of a zonal kernel by itself, and its kernel is {kind}: take ArcCosine() or "
+            "Spherical(Matern52()), whose variances train, and leave noise to the likelihood"
         )
     return prior.covariance
 
 
-def spectrum(covariance: ZonalCovariance, levels: int, dimension: int) -> Tensor:
+def spectrum(covariance: ZonalCovariance, levels: int, dimension: int, *, floor: bool = True) -> Tensor:
     """Return the eigenvalues of a zonal kernel on the sphere, ``(..., E, levels)``, under the uniform distribution (Funk-Hecke).
 
     Those that are zero but for rounding, or vanish as a lengthscale grows, stay at a small share of the first.
     """
     values = coefficients(covariance.shape(nodes(dimension, covariance.scale)), levels, dimension)
+    if not floor:
+        return values
     return torch.maximum(values, 1e-2 * _ABSENT[values.dtype] * values.detach().amax(-1, keepdim=True))
 
 
@@ -147,15 +152,26 @@ class SphericalHarmonics(BasisFamily):
             if self._is_present(covariance, level, dimension):
                 size += multiplicity(dimension, level)
                 if size > self.num_features and found:
+                    self._warn_of_few(prior, size, size - multiplicity(dimension, level))
                     break
                 found.append(level)
             level += 1
         return HarmonicBasis(torch.tensor(found), dimension).to(prior.x)
 
+    def _warn_of_few(self, prior: FunctionPrior, more: int, size: int) -> None:
+        if 2 * size < self.num_features:
+            warnings.warn(
+                f"{size} of at most {self.num_features} harmonics of {prior.name!r} are taken, since they come in whole levels and the next one makes them "
+                f"{more}: take SphericalHarmonics({more}), or Orthogonal(SphericalHarmonics({size}), InducingPoints({self.num_features - size}))",
+                stacklevel=4,
+            )
+
     @staticmethod
     def _is_present(covariance: ZonalCovariance, level: int, dimension: int) -> bool:
-        values = spectrum(covariance, max(level + 1, 2), dimension).detach()
-        return bool(present(values)[..., level].all())
+        """Tell whether a kernel has a level. One that it has not is next to nothing beside a later one; a level that is small since the
+        spectrum falls fast counts, because a shorter lengthscale raises it."""
+        values = spectrum(covariance, level + 3, dimension, floor=False).detach().abs()
+        return bool((values[..., level] > _MISSING * values[..., level + 1 :].amax(-1)).all())
 
     def restored_basis(self, state: dict[str, Tensor]) -> HarmonicBasis:
         """See :class:`~pyro_dgp.processes.basis_family.BasisFamily`."""

@@ -23,11 +23,13 @@ from pyro_dgp import (
     Matern32,
     Matern52,
     MonteCarlo,
+    Orthogonal,
     Periodic,
     PosteriorDraws,
     Propagation,
     SigmaPoints,
     Variational,
+    White,
     WithMean,
     concatenate_inputs,
     draw_functions,
@@ -604,3 +606,15 @@ def test_several_functions_under_y_are_named():
         assert draw_functions(fit, 3, site="f")(GRID).shape == (3, 5, 1)
     values = draw_functions(guide_for(Chain(), x, y), 3, seed=0)
     assert values(GRID).shape == (3, 5, 1) and values.site == "g"
+
+
+@pytest.mark.parametrize(
+    "family", [FourierFeatures(4), Orthogonal(FourierFeatures(4), InducingPoints(3)), InducingPoints(4)]
+)
+def test_white_noise_in_a_kernel_has_no_functions_under_any_basis(family):
+    x = torch.linspace(0, 1, 12)[:, None]
+    model = OneLayer(Matern32() + White(variance=0.3))
+    guide = Variational(model, family, MonteCarlo(1))
+    guide.initialize(x, x[:, 0])
+    with pytest.raises(ValueError, match="the kernel of 'gp' holds White, .* leave White out of the kernel"):
+        draw_functions(guide, 2)(x)

@@ -6,7 +6,7 @@ import numpy as np
 import pyro
 import pytest
 import torch
-from pyro.nn import PyroParam
+from pyro.nn import PyroModule, PyroParam
 from torch.distributions import MultivariateNormal
 
 from pyro_dgp import (
@@ -16,6 +16,8 @@ from pyro_dgp import (
     CollapsedELBO,
     DeepGP,
     FourierFeatures,
+    Gaussian,
+    GaussianProcess,
     InducingPoints,
     LinearMean,
     Matern12,
@@ -292,3 +294,36 @@ def test_wrong_data_and_statistics_of_another_guide_are_refused():
         match="made with 22 features, and the 16 features of this guide are other ones: make them with this guide",
     ):
         CollapsedELBO(other, SufficientStatistics.of(guide, [(x, y)]))
+
+
+class SomeRows(PyroModule):
+    """A plate that takes some of the rows at random."""
+
+    def __init__(self):
+        super().__init__()
+        self.gp, self.likelihood = GaussianProcess(Matern32()), Gaussian()
+
+    def forward(self, x, y=None):
+        with pyro.plate("rows", len(x), subsample_size=min(10, len(x))) as rows:
+            pass
+        return pyro.sample("y", self.likelihood(self.gp(x[rows])), obs=None if y is None else y[rows])
+
+
+def test_a_model_that_sees_some_of_the_rows_is_refused():
+    x, y = torch.rand(40, 1), torch.randn(40)
+    guide = Variational(SomeRows(), FourierFeatures(3), MonteCarlo(1))
+    guide.initialize(x, y)
+    with pytest.raises(
+        ValueError, match="where the Gaussian process sees all rows, and 'gp' sees 10 of 40: take a plate"
+    ):
+        fit_collapsed(guide, (x, y))
+
+
+def test_a_mean_that_is_zero_at_the_first_rows_alone_is_refused():
+    x = torch.linspace(0, 3, 40)[:, None]
+    model = OneLayer(ActiveDims(Matern32(), [0]))
+    model.gp.mean = lambda x: torch.relu(x - 1.5)  # type: ignore[assignment]
+    guide = Variational(model, FourierFeatures(3), MonteCarlo(1))
+    guide.initialize(x, torch.randn(40))
+    with pytest.raises(ValueError, match="has a mean function: train by ELBO"):
+        fit_collapsed(guide, (x, torch.randn(40)))

@@ -10,7 +10,9 @@ from pyro_dgp import (
     Gaussian,
     GaussianProcess,
     InducingPoints,
+    Matern32,
     Matern52,
+    Orthogonal,
     PosteriorDraws,
     WhitenedNUTS,
     bases_of,
@@ -174,3 +176,16 @@ def test_sampled_fourier_features_have_the_closed_form_posterior():
     torch.testing.assert_close(sampled.variance, exact.variance, atol=0.05, rtol=0.2)
     drawn = draw_functions(PosteriorDraws(sparse, result.flat, (x, y)), 250, seed=0)(new)[..., 0]
     torch.testing.assert_close(drawn.mean(0), exact.mean, atol=0.25, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "family", [Orthogonal(InducingPoints(3), InducingPoints(2)), Orthogonal(FourierFeatures(3), InducingPoints(2))]
+)
+def test_orthogonal_bases_are_sampled_and_predict(family):
+    x, y = regression(12)
+    model = OneLayer(Matern32()).requires_grad_(False)
+    sparse = whitened(model, bases_of(model, family, x, y))
+    chains = run_chains(WhitenedNUTS(sparse, max_tree_depth=3), (x, y), num_samples=3, warmup_steps=3, num_chains=1)
+    draws = PosteriorDraws(sparse, chains.flat, (x, y))
+    assert predict(draws, x[:4]).mean.shape == (4,)
+    assert predict(draws, x[:4]).variance.min() > 0

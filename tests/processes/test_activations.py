@@ -155,3 +155,11 @@ def test_bad_arguments_are_one_sentence():
     process = ActivationFeatures(5).create(gp(torch.randn(9, 2)), hidden=False)
     with pytest.raises(ValueError, match="have 2 inputs and it has 3"):
         process(gp(torch.randn(9, 3)))
+
+
+def test_an_activation_without_a_level_of_the_kernel_is_refused():
+    prior = GaussianProcess(ArcCosine(1))(torch.randn(20, 2))
+    with pytest.raises(
+        ValueError, match="have none of the first 1 levels of spherical harmonics in common: take more levels"
+    ):
+        ActivationFeatures(8, "erf", num_levels=1).create(prior, hidden=False)

@@ -25,6 +25,7 @@ from pyro_dgp import (
 )
 from pyro_dgp.processes.fourier_columns import FourierColumns
 from pyro_dgp.processes.matern_terms import MaternTerm
+from tests.examples import OneLayer
 
 KERNELS = [Matern12, Matern32, Matern52]
 A, B, RATE, VARIANCE = -0.4, 1.3, 2.7, 1.7
@@ -221,4 +222,14 @@ def test_bad_arguments_are_one_sentence():
     gp = GaussianProcess(additive(2))
     process = FourierFeatures(3).create(gp(torch.randn(4, 2)), hidden=False)
     with pytest.raises(ValueError, match=r"inputs \[0, 1\], and its kernel has \[0\]: initialise"):
-        process(GaussianProcess(Matern32())(torch.randn(4, 1)))
+        process(GaussianProcess(additive(1))(torch.randn(4, 2)))
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+def test_inputs_of_other_columns_are_refused(columns):
+    x = torch.rand(10, 2)
+    model = OneLayer(ActiveDims(Matern32(), [1]))
+    guide = Variational(model, FourierFeatures(3), MonteCarlo(1))
+    guide.initialize(x, torch.randn(10))
+    with pytest.raises(ValueError, match=f"those of 2 inputs and it has {columns}: pass inputs of as many columns"):
+        predict(guide, torch.rand(4, columns))

@@ -2,14 +2,18 @@
 
 import pytest
 import torch
+from pyro import distributions as dist
+from pyro.nn import PyroSample
 
 from pyro_dgp import (
     ActivationFeatures,
     ActiveDims,
     ArcCosine,
     FourierFeatures,
+    InducingPoints,
     Matern32,
     MonteCarlo,
+    Orthogonal,
     PublishedActivationFeatures,
     SphericalHarmonics,
     Variational,
@@ -49,3 +53,31 @@ def test_a_state_of_other_features_is_refused():
     other = Variational(OneLayer(ActiveDims(Matern32(), [0])), FourierFeatures(7), MonteCarlo(1))
     with pytest.raises(ValueError, match="the state has 11 features and FourierFeatures of this guide makes 15"):
         other.load_state_dict(fourier.state_dict())
+
+
+@pytest.mark.parametrize("kinds", [("prior", "delta"), ("delta", "prior")])
+def test_a_state_of_another_covariance_is_refused(kinds):
+    x, y = torch.randn(20, 1), torch.randn(20)
+    for wrap in (lambda family: family, lambda family: Orthogonal(InducingPoints(3), family)):
+        first, second = (Variational(OneLayer(), wrap(InducingPoints(4, kind)), MonteCarlo(1)) for kind in kinds)
+        first.initialize(x, y)
+        with pytest.raises(
+            ValueError, match=f"q\\(v\\) with the covariance '{kinds[0]}', and this guide has '{kinds[1]}'"
+        ):
+            second.load_state_dict(first.state_dict())
+
+
+def test_a_state_of_another_size_is_refused_where_hyperparameters_have_priors():
+    x, y = torch.rand(20, 1), torch.randn(20)
+
+    def guide(frequencies):
+        model = OneLayer(Matern32())
+        model.gp.kernel.lengthscale = PyroSample(dist.LogNormal(0.0, 0.3))
+        return Variational(model, FourierFeatures(frequencies), MonteCarlo(1))
+
+    saved = guide(3)
+    saved.initialize(x, y)
+    with pytest.raises(ValueError, match="the state has 7 features and FourierFeatures of this guide makes 9"):
+        guide(4).load_state_dict(saved.state_dict())
+    again = guide(3)
+    again.load_state_dict(saved.state_dict())

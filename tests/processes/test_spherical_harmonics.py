@@ -90,6 +90,7 @@ def test_coefficients_of_a_rectifier_are_those_in_closed_form(dimension):
 
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("inputs", [1, 3])
+@pytest.mark.filterwarnings("ignore:.* of at most .* harmonics of")
 def test_kernels_are_rebuilt_from_their_spectra_and_what_is_left_is_never_negative(name, inputs):
     gp = GaussianProcess(KERNELS[name]())
     gp.kernel.weight_variance = 0.7
@@ -189,3 +190,22 @@ def test_levels_and_columns_are_the_same_in_single_precision_and_gradients_finit
     assert all(torch.isfinite(slope).all() for slope in slopes)
     units = ActivationFeatures(9, "relu").create(gp(x.to(dtype)), hidden=False).basis
     assert units.levels.tolist() == [0, 1, 2, 4, 6]
+
+
+def test_far_fewer_harmonics_than_asked_for_are_warned_of():
+    prior = GaussianProcess(ArcCosine(1))(torch.randn(3, 127))
+    with pytest.warns(
+        UserWarning, match=r"1 of at most 128 harmonics .* the next one makes them 129: take SphericalHarmonics\(129\)"
+    ):
+        assert SphericalHarmonics(128).create(prior, hidden=False).basis.size == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_levels_do_not_depend_on_the_lengthscale_at_the_start(dtype):
+    x, sizes = torch.randn(20, 2, dtype=dtype), []
+    for lengthscale in (0.3, 1.0, 3.0):
+        kernel = Spherical(RBF(lengthscale=lengthscale)).to(dtype)
+        sizes.append(SphericalHarmonics(128).create(GaussianProcess(kernel)(x), hidden=False).basis.levels.tolist())
+    assert sizes == [list(range(11))] * 3
+    basis = SphericalHarmonics(80).create(GaussianProcess(ArcCosine(1).to(dtype))(x), hidden=False).basis
+    assert basis.levels.tolist() == [0, 1, 2, 4, 6, 8, 10]
