@@ -74,6 +74,9 @@ class Conditional(ABC):
     #: Whether targets are numbers of classes or counts, which may come as integers.
     takes_integers: bool = False
 
+    #: Whether p(y | f) is a step function of f, which has no gradient to sample by.
+    is_flat: bool = False
+
     @abstractmethod
     def given(self, f: Tensor) -> RowObservation:
         """p(y | f) for function values ``(..., N, F)``."""

@@ -54,7 +54,7 @@ class Observation(TorchDistribution):
 
     def log_prob(self, value: Any) -> Tensor:
         """``log p(y)`` under the exact prior, nats in total; shape of the batch. Raises without a closed form."""
-        check_target(value, self.event_shape, next(iter(self.priors.values())).x)
+        value = self.target(value, next(iter(self.priors.values())).x)
         if len(self.priors) > 1:
             raise ValueError(
                 "log p(y) has no closed form for a likelihood of several GPs: use pyro_dgp.whitened(model)"
@@ -65,6 +65,10 @@ class Observation(TorchDistribution):
         if total.shape != wanted:
             raise ValueError(too_many_values_message(prior.name, tuple(total.shape), tuple(wanted)))
         return total
+
+    def target(self, y: Any, like: Tensor) -> Tensor:
+        """Return targets in the dtype of the function values; raise for those of another shape, dtype or device."""
+        return check_target(y, self.event_shape, like, integers=self.conditional.takes_integers)
 
     def collapse(self, marginals: Mapping[str, Marginal]) -> CollapsedObservation:
         """The distribution of y under marginals q(f) in the place of the priors."""

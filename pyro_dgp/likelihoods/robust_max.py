@@ -27,6 +27,7 @@ class RobustMaxConditional(ClassConditional):
     classes: int
     epsilon: float
     integration = "adaptive quadrature in one dimension"
+    is_flat = True
 
     def count(self) -> int:
         """Number of classes C."""

@@ -18,7 +18,6 @@ from pyro_dgp.guides.sites import is_random
 from pyro_dgp.internal.site_names import function_site, inducing_site, process_key, whitened_site
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.likelihoods.observation import join
-from pyro_dgp.likelihoods.targets import check_target
 from pyro_dgp.mcmc.sparse import Inputs, sparse_moments, sparse_observation, sparse_values
 from pyro_dgp.mcmc.whitening import is_expanded
 from pyro_dgp.processes import Basis
@@ -100,7 +99,7 @@ class Evaluate(SiteHandler, Messenger):
                 gp: self.function_values(function_site(site, gp), prior, inputs[gp])
                 for gp, prior in observation.priors.items()
             }
-            check_target(msg["value"], observation.event_shape, join(values))
+            msg["value"] = observation.target(msg["value"], join(values))
             msg["fn"] = observation.conditional.given(join(values))
             return
         ((gp, prior),) = observation.priors.items()

@@ -62,6 +62,7 @@ class WhitenedNUTS(NUTS):  # type: ignore[misc]
             raise ValueError(
                 f"none of {_TRIES} prior draws has a finite posterior density: check the data for NaN, or narrow the priors"
             )
+        _require_slopes(density)
         self.potential_fn = density.potential
         self.transforms = {name: transform.inv for name, transform in density.transforms.items()}
         self.initial_params = self.start(density) if given is None else given
@@ -84,6 +85,20 @@ class WhitenedNUTS(NUTS):  # type: ignore[misc]
         self.stats["step_size"] = float(self.step_size)
         self.stats["lp"] = -float(self._potential_energy_last)
         return drawn
+
+
+def _require_slopes(density: WhitenedDensity) -> None:
+    """Raise where no function value changes the likelihood by a slope, as under a step function of them."""
+    start = {name: value.detach().clone() for name, value in density.unconstrained_start().items()}
+    whitened = {name: start[name].requires_grad_() for name in density.whitened}
+    if not whitened:
+        return
+    potential = WhitenedDensity.potential(density, start)  # before anything is compiled
+    slopes = torch.autograd.grad(potential, list(whitened.values()), allow_unused=True)
+    if all(slope is None or torch.equal(slope, value) for slope, value in zip(slopes, whitened.values(), strict=True)):
+        raise ValueError(
+            "the likelihood has no gradient in the function values, as that of RobustMax: take EllipticalSlice, which needs none, or Softmax"
+        )
 
 
 def _is_finite(density: WhitenedDensity, start: dict[str, Tensor]) -> bool:

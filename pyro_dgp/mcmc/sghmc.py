@@ -17,6 +17,7 @@ from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.internal.progress import Progress
 from pyro_dgp.internal.site_names import process_parameter
+from pyro_dgp.likelihoods import CollapsedObservation
 from pyro_dgp.losses import ELBO
 from pyro_dgp.prediction.from_guide import answer_from_guide
 from pyro_dgp.prediction.request import Answer, Request, answer
@@ -118,6 +119,7 @@ class StochasticGradientHMC:
         """
         guide.require_initialized()
         data = training_rows(x, y, arguments, groups=guide.groups)
+        _require_slopes(guide, data)
         count = len(data)
         start, total = time.perf_counter(), self.burn_in + num_samples * self.thin
         loss, rows, result = ELBO(count)(guide.model, guide), batches(count, batch_size, seed), InducingDraws(guide)
@@ -148,6 +150,18 @@ class StochasticGradientHMC:
         result.draws = {name: torch.stack([draw[i] for draw in kept]) for i, name in enumerate(sampled)}
         result.potential, result.seconds = torch.tensor(potentials), time.perf_counter() - start
         return result
+
+
+def _require_slopes(guide: Variational, data: Any) -> None:
+    """Raise for a likelihood that is a step function of the function values."""
+    args, kwargs = data[slice(0, 1)]
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        trace = guide.components(*args, new_rows=True, **kwargs).trace
+    for name, site in trace.nodes.items():
+        if isinstance(site.get("fn"), CollapsedObservation) and site["fn"].conditional.is_flat:
+            raise ValueError(
+                f"the likelihood at {name!r} has no gradient in the function values: take EllipticalSlice, which needs none, or Softmax"
+            )
 
 
 class _HamiltonianState:

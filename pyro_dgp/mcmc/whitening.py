@@ -21,7 +21,6 @@ from pyro_dgp.internal.parameters import module_local_parameters, modules_of, re
 from pyro_dgp.internal.site_names import function_site, inducing_site, process_key, whitened_site
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.likelihoods.observation import join
-from pyro_dgp.likelihoods.targets import check_target
 from pyro_dgp.mcmc.sparse import Inputs, num_coefficients, sparse_moments, sparse_observation, sparse_values
 from pyro_dgp.processes import Basis
 
@@ -95,9 +94,8 @@ class ExpandObservation(Reparam):
             white = draw_inducing(function_site(msg["name"], gp), prior, inputs)
             return {**msg, "fn": sparse_observation(observation, sparse_moments(prior, inputs, white))}
         values = {gp: self._draw(msg["name"], gp, prior) for gp, prior in observation.priors.items()}
-        if msg["value"] is not None:
-            check_target(msg["value"], observation.event_shape, join(values))
-        return {**msg, "fn": observation.conditional.given(join(values))}
+        value = None if msg["value"] is None else observation.target(msg["value"], join(values))
+        return {**msg, "fn": observation.conditional.given(join(values)), "value": value}
 
     def _draw(self, site: str, gp: str, prior: FunctionPrior) -> Tensor:
         """Function values of one GP of the observation, by its inducing variables where it has inducing inputs."""

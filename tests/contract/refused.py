@@ -209,4 +209,20 @@ REFUSED = (
         ("groups", "groups, two sites", "groups on a shared layer"),
     ),
     Refusal("functions", "inputs of 500 functions have shape", ("batch of data sets",)),
+    Refusal(
+        "stock loss",
+        "its KL would be lost",
+        ("Poisson", "NegativeBinomial", "StudentT", "Softmax", "RobustMax", "Ordinal", "HeteroscedasticGaussian"),
+    ),
+    Refusal(
+        "exact",
+        "has no closed form for log p(y)",
+        ("Poisson", "NegativeBinomial", "StudentT", "Softmax", "RobustMax", "Ordinal"),
+    ),
+    Refusal("gamma", "density to the power gamma", ("Poisson", "NegativeBinomial")),
+    Refusal("gamma", "has no integral in one dimension", ("Softmax",)),
+    Refusal("NUTS", "has no gradient in the function values", ("RobustMax",)),
+    Refusal("sparse NUTS", "has no gradient in the function values", ("RobustMax",)),
+    Refusal("SGHMC", "has no gradient in the function values", ("RobustMax",)),
+    Refusal("exact", "log p(y) has no closed form for a likelihood of several GPs", ("HeteroscedasticGaussian",)),
 )

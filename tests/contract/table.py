@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import pyro
 import torch
 
-from tests.contract import deep, one_layer, structures
+from tests.contract import deep, likelihoods, one_layer, structures
 from tests.contract.case import Case
 from tests.contract.inferences import INFERENCES
 from tests.contract.refused import REFUSED
 
-CASES = {case.name: case for case in (*one_layer.CASES, *deep.CASES, *structures.CASES)}
+CASES = {case.name: case for case in (*one_layer.CASES, *deep.CASES, *structures.CASES, *likelihoods.CASES)}
 #: Part of the sentence that refuses a model, by names of the model and of the inference.
 SENTENCES = {(name, refusal.inference): refusal.sentence for refusal in REFUSED for name in refusal.models}
 

@@ -8,7 +8,7 @@ import pytest
 
 import pyro_dgp
 from pyro_dgp.propagation import Propagation
-from tests.contract import inferences
+from tests.contract import deep, inferences, likelihoods, one_layer, structures
 from tests.contract.inferences import INFERENCES
 from tests.contract.refused import REFUSED
 from tests.contract.table import CASES, SENTENCES, outcome, pairs
@@ -64,6 +64,17 @@ def test_every_way_to_fit_is_in_the_table():
         name for name in kinds if name not in bases and not re.search(rf"\b{name}\b", text) and name not in ELSEWHERE
     ]
     assert not missing
+
+
+def test_every_likelihood_is_in_the_table():
+    text = "".join(inspect.getsource(module) for module in (deep, likelihoods, one_layer, structures))
+    kinds = [
+        name
+        for name in pyro_dgp.__all__
+        if inspect.isclass(part := getattr(pyro_dgp, name)) and issubclass(part, pyro_dgp.Likelihood)
+    ]
+    assert len(kinds) >= 11
+    assert not [name for name in kinds if name != "Likelihood" and not re.search(rf"\b{name}\b", text)]
 
 
 def test_refusals_are_of_pairs_that_exist():
