@@ -211,6 +211,8 @@ def _pyro_parameters(module: nn.Module) -> Iterator[tuple[str, Tensor | None]]:
     """Iterate over the parameters of a module by the names that they have in Pyro."""
     if not isinstance(module, PyroModule):
         return
+    if not module._parameters and not module._pyro_params:
+        return
     networks = [name for name in module._parameters if not name.endswith("_unconstrained")]
     prefix = f"{module._pyro_name}." if module._pyro_name else ""
     for name in (*module._pyro_params, *networks):
@@ -242,11 +244,13 @@ def require_own_parameters(*roots: nn.Module) -> None:
         for root in roots:
             keep_parameters_local(root)
         return
-    require_names_of_their_own(*roots)
     store = pyro.get_param_store()
+    owners: dict[str, int] = {}
     for root in roots:
         for module in root.modules():
             for name, own in _pyro_parameters(module):
+                if owners.setdefault(name, id(own)) != id(own):
+                    require_names_of_their_own(*roots)  # raises
                 held = store._params.get(name)
                 if held is not None and held is not own:
                     raise ValueError(
