@@ -9,6 +9,8 @@ import torch
 from pyro.distributions import TorchDistribution, constraints
 from torch import Size, Tensor
 
+from pyro_dgp.internal.distributions import made_of, parameters_of
+
 #: A figure of a distribution, at values or without them.
 Figure = Callable[[Any, Tensor | None], Tensor]
 
@@ -210,10 +212,16 @@ class Integrated(View):
         lead = Size(sample_shape) + self.batch_shape[: len(self.batch_shape) - own]
         batch = self.batch_shape[len(self.batch_shape) - own :]
         with torch.no_grad():
-            draws = self.inner.expand((len(self.log_weights), *batch)).sample(lead)
             weights = self._log_weights().movedim(0, -1)
             logits = weights.expand(*batch, weights.shape[-1])
             chosen = torch.distributions.Categorical(logits=logits).sample(lead)
+            parameters = parameters_of(self.inner)
+            if parameters is not None:
+                axes = [torch.arange(size, device=chosen.device) for size in self._own]
+                places = torch.meshgrid(*axes, indexing="ij")
+                drawn_from = {name: value[(chosen, *places)] for name, value in parameters.items()}
+                return made_of(self.inner, drawn_from).sample()  # type: ignore[no-any-return]
+            draws = self.inner.expand((len(self.log_weights), *batch)).sample(lead)
             index = chosen.reshape(*lead, 1, *batch, *[1] * len(events))
             return draws.gather(len(lead), index.expand(*lead, 1, *batch, *events)).squeeze(len(lead))
 

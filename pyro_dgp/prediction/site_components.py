@@ -13,10 +13,11 @@ from pyro.poutine.util import site_is_subsample
 from torch import Size, Tensor
 
 from pyro_dgp.guides.guide_pass import SiteRecord
+from pyro_dgp.internal.distributions import parameters_of
 from pyro_dgp.internal.site_names import process_key
 from pyro_dgp.likelihoods import CollapsedObservation
 from pyro_dgp.likelihoods.units import plain
-from pyro_dgp.prediction.joining import counted_components, flattened, parameters_of
+from pyro_dgp.prediction.joining import counted_components, flattened
 from pyro_dgp.prediction.mixture import Mixture
 from pyro_dgp.prediction.point_values import PointValues
 from pyro_dgp.processes import FunctionMarginal

@@ -8,6 +8,7 @@ from pyro.distributions import constraints
 from pyro.nn import PyroModule
 
 from pyro_dgp import RBF, GaussianProcess, PosteriorDraws, predict
+from pyro_dgp.internal.views import Integrated
 from pyro_dgp.prediction.joining import concatenate, counted_components, flattened
 from pyro_dgp.prediction.target_kinds import are_classes, bounds
 from tests.examples import regression
@@ -184,3 +185,36 @@ def test_predictions_from_draws_are_mixtures_over_them(kind):
     mean = torch.stack([make(f[:, 0]).mean for f in draws["f"]]).mean(0)
     torch.testing.assert_close(prediction.mean, mean, atol=0.02, rtol=1e-3)
     assert prediction.sample((7,)).shape == (7, *y.shape)
+
+
+@pytest.mark.parametrize("kind", ["known", "of a user"])
+def test_a_mean_over_nodes_is_a_mixture(kind):
+    log_weights = torch.tensor([0.2, 0.3, 0.5]).log()
+    rate = torch.rand(3, 4) + 0.5
+    inner = dist.Exponential(rate) if kind == "known" else Shifted(rate)
+    mixture = Integrated(inner, log_weights).expand((2, 4))
+    assert mixture.batch_shape == (2, 4) and mixture.mean.shape == (2, 4)
+    value = torch.rand(2, 4)
+    by_hand = torch.logsumexp(log_weights[:, None, None] + dist.Exponential(rate[:, None]).log_prob(value), 0)
+    torch.testing.assert_close(mixture.log_prob(value), by_hand)
+    draws = mixture.sample((20_000,))
+    assert draws.shape == (20_000, 2, 4)
+    expected = (log_weights.exp()[:, None] / rate).sum(0)
+    if kind == "known":
+        torch.testing.assert_close(mixture.mean, expected.expand(2, 4))
+        second = (log_weights.exp()[:, None] * 2 / rate.square()).sum(0)
+        torch.testing.assert_close(mixture.variance, (second - expected.square()).expand(2, 4))
+        share = (draws < value).double().mean(0)
+        torch.testing.assert_close(mixture.cdf(value), share, rtol=0, atol=0.02)
+    torch.testing.assert_close(draws.mean(0), expected.expand(2, 4), rtol=0.06, atol=0)
+    with pytest.raises(NotImplementedError, match="over nodes has no reparameterised draws: use sample"):
+        mixture.rsample()
+
+
+def test_events_of_a_mean_over_nodes_share_the_node():
+    loc = torch.tensor([[[0.0, 0.0]], [[10.0, 10.0]]])  # two nodes, one row, two outputs
+    inner = dist.MultivariateNormal(loc, torch.eye(2))
+    mixture = Integrated(inner, torch.full((2,), 0.5).log())
+    draws = mixture.sample((500,))[:, 0]
+    assert ((draws[:, 0] > 5) == (draws[:, 1] > 5)).all() and 0.3 < float((draws[:, 0] > 5).double().mean()) < 0.7
+    torch.testing.assert_close(mixture.covariance_matrix[0], torch.tensor([[26.0, 25.0], [25.0, 26.0]]))
