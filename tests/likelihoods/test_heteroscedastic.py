@@ -2,12 +2,12 @@
 
 import math
 
+import numpy as np
 import pyro
 import pytest
 import torch
 from pyro.nn import PyroModule
 from scipy import stats
-from scipy.integrate import dblquad
 
 from pyro_dgp import (
     ELBO,
@@ -42,14 +42,13 @@ class Noisy(PyroModule):
 def test_integrals_against_quadrature_in_two_dimensions():
     conditional = HeteroscedasticGaussian(variance=0.2).requires_grad_(False).conditional()
     means, variances, y = (0.3, -0.4), (0.5, 0.8), 1.1
-    f, g = (stats.norm(m, math.sqrt(v)) for m, v in zip(means, variances, strict=True))
+    grids = [np.linspace(-8, 8, points) for points in (4001, 301)]  # the trapezoidal rule
+    weights = np.outer(*(stats.norm.pdf(z) * (z[1] - z[0]) for z in grids))
+    f, g = (m + math.sqrt(v) * z for m, v, z in zip(means, variances, grids, strict=True))
     moments = Moments(torch.tensor([means]), torch.tensor([variances]))
 
     def mean_of(term):
-        return dblquad(
-            lambda b, a: f.pdf(a) * g.pdf(b) * term(stats.norm(a, math.sqrt(0.2 * math.exp(b)))),
-            f.ppf(1e-12), f.ppf(1 - 1e-12), g.ppf(1e-12), g.ppf(1 - 1e-12), epsabs=1e-9,
-        )[0]  # fmt: skip
+        return float((weights * term(stats.norm(f[:, None], np.sqrt(0.2 * np.exp(g[None, :]))))).sum())
 
     target = torch.tensor([y])
     assert float(conditional.expected_log_prob(target, moments)) == pytest.approx(
