@@ -64,6 +64,7 @@ from pyro_dgp.likelihoods import (
 )
 from pyro_dgp.losses import (
     ELBO,
+    ApproximateEP,
     CollapsedELBO,
     GammaDivergence,
     Loss,
@@ -119,7 +120,7 @@ from pyro_dgp.processes import (
     PublishedActivationFeatures,
     SphericalHarmonics,
 )
-from pyro_dgp.propagation import MonteCarlo, Propagation, SigmaPoints, WithMean
+from pyro_dgp.propagation import MomentMatching, MonteCarlo, Propagation, SigmaPoints, WithMean
 from pyro_dgp.training.collapsed_fit import fit_collapsed
 from pyro_dgp.training.compiled_objective import CompiledObjective
 from pyro_dgp.training.loop import FitResult, adam, adam_for_networks, fit, fit_stream
@@ -151,6 +152,7 @@ __all__ = [
     "AffineMaps",
     "AmortizationRecipe",
     "AmortizedInducingPoints",
+    "ApproximateEP",
     "ArcCosine",
     "Ascent",
     "Basis",
@@ -214,6 +216,7 @@ __all__ = [
     "MethodFailedError",
     "MethodFit",
     "Mixture",
+    "MomentMatching",
     "MonteCarlo",
     "NegativeBinomial",
     "NumpyStream",

@@ -13,6 +13,7 @@ from torch import Size, Tensor
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.internal.differentiation import touches_rows
 from pyro_dgp.processes import FunctionMarginal
+from pyro_dgp.processes.reading import POSTERIOR, Reading
 from pyro_dgp.propagation import Propagation
 
 Site = dict[str, Any]
@@ -25,13 +26,14 @@ class GuidePass:
     """State of one pass of a guide through its model; none of it outlives the pass.
 
     :ivar propagation: carries components on a leading axis; ``None`` for one ancestral draw.
+    :ivar reading: what the pass takes from the processes: the posterior, or a cavity.
     :ivar initializing: whether the pass only looks at the sites.
     :ivar new_rows: whether sites that are local to data come from their prior, as in predictions.
     :ivar fixed: values of global latent sites that an earlier pass drew.
     :ivar extra_axes: batch axes of this call's inputs beyond those at ``initialize``; known from the first GP on.
     :ivar components: size of the leading axis, known once a value has this axis.
     :ivar gps: names of the processes with their priors, in the order of the model, met while initialising.
-    :ivar below: names of the GP sites on whose values the inputs of another GP depend, met while initialising.
+    :ivar reads: by process name, the GP sites that the GP's inputs are made from, met while initialising.
     :ivar whole: by process name, the prior at the inputs of all groups, met while initialising.
     :ivar memory: values that the layers of one ancestral draw share.
     :ivar means: by name of the GP sites, their values while initialising.
@@ -40,13 +42,14 @@ class GuidePass:
     """
 
     propagation: Propagation | None = None
+    reading: Reading = POSTERIOR
     initializing: bool = False
     new_rows: bool = False
     fixed: Mapping[str, Tensor] = field(default_factory=dict)
     extra_axes: int | None = None
     components: int | None = None
     gps: list[tuple[str, FunctionPrior]] = field(default_factory=list)
-    below: set[str] = field(default_factory=set)
+    reads: dict[str, list[str]] = field(default_factory=dict)
     whole: dict[str, FunctionPrior] = field(default_factory=dict)
     memory: dict[str, Any] = field(default_factory=dict)
     references: dict[str, Tensor] = field(default_factory=dict)
@@ -66,7 +69,12 @@ class GuidePass:
                 touches_rows(row.sum(), list(self.means.values())) for row in rows[:: max(1, len(rows) // 8)]
             )
             slopes = torch.autograd.grad(prior.x.sum(), list(self.means.values()), retain_graph=True, allow_unused=True)
-            self.below.update(name for name, slope in zip(self.means, slopes, strict=True) if slope is not None)
+            self.reads[key] = [name for name, slope in zip(self.means, slopes, strict=True) if slope is not None]
+
+    @property
+    def below(self) -> set[str]:
+        """Names of the hidden layers: GP sites that the inputs of another GP are made from."""
+        return {name for names in self.reads.values() for name in names}
 
     def mean_of(self, key: str, prior: FunctionPrior) -> Tensor:
         """Return the mean of a GP site as its value while initialising, followed by autograd."""

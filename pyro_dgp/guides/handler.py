@@ -30,6 +30,7 @@ from pyro_dgp.internal.plates import known_groups
 from pyro_dgp.internal.site_names import is_inside_observation, process_key
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.processes import FunctionMarginal, Process
+from pyro_dgp.processes.process_in_pass import ProcessInPass
 from pyro_dgp.processes.whitened import WhitenedProcess
 from pyro_dgp.propagation import Propagation
 
@@ -117,14 +118,15 @@ class PassHandler(SiteHandler, AutoMessenger):
                 msg["value"] = next(iter(observation.priors.values())).mean.new_zeros(observation.event_shape)
             SiteRecord(observation).write(msg)
             return
-        marginals, regularizers, carried = {}, [], False
+        marginals, regularizers, priors, carried = {}, [], {}, False
         for name, (key, prior) in gps.items():
             carried = self._pass.inputs_are_carried(prior, self._axes_of_gp(key))
             require_told_apart(msg, carried, self._pass.components, self.structure.data_plates)
             marginals[name] = q = self._marginal(key, prior, carried, msg)
             regularizers.append(total_regularizer(q.regularizer, prior, carried))
+            priors[name] = _at_components_of(q, prior, carried)
         total = torch.stack(torch.broadcast_tensors(*regularizers)).sum(0)
-        SiteRecord(observation, carried, total).write(msg)
+        SiteRecord(Observation(observation.conditional, priors, observation.outputs), carried, total).write(msg)
         msg["fn"] = observation.collapse(marginals)
 
     def at_function(self, msg: Message, prior: FunctionPrior) -> None:
@@ -141,6 +143,7 @@ class PassHandler(SiteHandler, AutoMessenger):
         carried = run.inputs_are_carried(prior, self._axes_of_gp(key))
         require_told_apart(msg, carried, self._pass.components, self.structure.data_plates)
         marginal = self._marginal(key, prior, carried, msg)
+        prior = _at_components_of(marginal, prior, carried)
         if self.structure.joins_rows:
             marginal = marginal.jointly()
         shape = torch.broadcast_shapes(marginal.batch_shape, prior.batch_shape)
@@ -166,6 +169,8 @@ class PassHandler(SiteHandler, AutoMessenger):
             axes = self.structure.axes_of(msg["name"])
             carried = run.leads_with_components(fn.batch_shape, axes)
             require_told_apart(msg, carried, self._pass.components, self.structure.data_plates)
+            if carried and run.propagation is not None:
+                run.propagation.require_plain_site(msg["name"])
             SiteRecord(fn, carried).write(msg)
 
     def _axes_of_gp(self, key: str) -> int:
@@ -173,31 +178,28 @@ class PassHandler(SiteHandler, AutoMessenger):
         return self.structure.axes[key]
 
     def _marginal(self, key: str, prior: FunctionPrior, carried: bool, msg: Message) -> FunctionMarginal:
-        process, reference = self._process(key), self._reference(key, prior, carried)
+        process, run = self._process(key), self._pass
         moving = isinstance(process, WhitenedProcess) and process.q.num_deviations
-        deviations = (self._latent_guides.deviations(self.trace),) if moving else ()
+        deviations = self._latent_guides.deviations(self.trace) if moving else None
         numbers = {len(process.groups) + axis: taken for axis, taken in taken_groups(msg, self.trace).items()}
-        with process.taking(numbers):
-            marginal: FunctionMarginal = process(prior, reference, *deviations)
+        in_pass = ProcessInPass(process, run.reading, deviations, numbers)
+        if (
+            run.propagation is None
+        ):  # inference functions look at what they saw in the weighted pass before, if there was one
+            reference = run.references.get(key, prior.x)
+            return in_pass(prior, reference.reshape(*[1] * (prior.x.dim() - reference.dim()), *reference.shape))
+        marginal = run.propagation.marginal(in_pass, prior, carried)
+        if (seen := in_pass.looked_at) is not None:
+            run.references[key] = seen.squeeze(0) if carried and len(seen) == 1 else seen
         return marginal
-
-    def _reference(self, key: str, prior: FunctionPrior, carried: bool) -> Tensor:
-        """Return the inputs that the inference functions of a GP look at.
-
-        The propagation gives them. In an ancestral draw they are those of the weighted pass that was made before it, or
-        the GP's own inputs if there was no such pass.
-        """
-        if self._pass.propagation is None:
-            reference = self._pass.references.get(key, prior.x)
-            return reference.reshape(*[1] * (prior.x.dim() - reference.dim()), *reference.shape)
-        reference = self._pass.propagation.reference(prior.x, carried)
-        self._pass.references[key] = reference.squeeze(0) if carried and len(reference) == 1 else reference
-        return reference
 
     def _draw_latent(self, msg: Message) -> None:
         name, prior, run = msg["name"], msg["fn"], self._pass
         structure = self.structure
-        SiteRecord(prior, run.leads_with_components(prior.batch_shape, structure.axes_of(name))).write(msg)
+        carried = run.leads_with_components(prior.batch_shape, structure.axes_of(name))
+        if carried and run.propagation is not None:
+            run.propagation.require_plain_site(name)
+        SiteRecord(prior, carried).write(msg)
         per_row = name in structure.local and self._latent_guides.holds_rows(name)
         if name in structure.responses or (per_row and run.new_rows):
             return
@@ -226,3 +228,11 @@ class PassHandler(SiteHandler, AutoMessenger):
         return self._latent_guides.posterior(
             name, prior, plates=self._outer_plates, call=self.args_kwargs, trace=self.trace
         )
+
+
+def _at_components_of(marginal: FunctionMarginal, prior: FunctionPrior, carried: bool) -> FunctionPrior:
+    """Return the prior at as many components as a marginal has, which may be fewer than those of its inputs."""
+    count, own = marginal.batch_shape, prior.batch_shape
+    if carried and len(count) == len(own) and count[0] < own[0]:
+        return prior.at(prior.x[: count[0]])
+    return prior

@@ -48,6 +48,7 @@ from pyro_dgp.internal.parameters import (
 from pyro_dgp.internal.site_names import is_inside_observation, site_of
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.processes.families import Families, family_of, require_families, require_used
+from pyro_dgp.processes.reading import POSTERIOR, Reading
 from pyro_dgp.propagation import MonteCarlo, Propagation
 
 
@@ -146,7 +147,7 @@ class Variational(PassHandler):
             require_groups(key, process, run.whole[key])
             setattr(self.processes, key, process)
         sampled = {key: prior for key, prior in run.gps if not is_inside_observation(key)}
-        self.propagation.initialize(sampled, run.below)
+        self.propagation.initialize(sampled, run.reads)
         require_used(self._families, [key for key, _ in run.gps])
 
     def _create_latents(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -228,6 +229,7 @@ class Variational(PassHandler):
         propagation: Propagation | None = None,
         new_rows: bool = False,
         fixed: Mapping[str, Tensor] | None = None,
+        reading: Reading = POSTERIOR,
         **kwargs: Any,
     ) -> WeightedTrace:
         """Make one pass with the S components of the propagation, for losses and predictions.
@@ -235,9 +237,10 @@ class Variational(PassHandler):
         :param propagation: propagation in the place of the guide's own.
         :param new_rows: whether sites that are local to data are drawn from the prior.
         :param fixed: values of global latent sites that were drawn before.
+        :param reading: what is taken from the processes: the posterior, or a :class:`~pyro_dgp.processes.reading.Cavity`.
         """
         self.require_initialized()
-        run = GuidePass(propagation or self.propagation, new_rows=new_rows, fixed=fixed or {})
+        run = GuidePass(propagation or self.propagation, reading, new_rows=new_rows, fixed=fixed or {})
         self._run_model(run, args, kwargs)
         assert run.propagation is not None
         return WeightedTrace(self.trace, run.propagation.log_weights(next(self.processes.parameters())))

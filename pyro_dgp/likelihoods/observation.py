@@ -115,6 +115,10 @@ class CollapsedObservation(TorchDistribution):
         """``log E_q p(y_n | f_n)``, ``(..., N)``."""
         return self.conditional.predictive_log_prob(self._target(y), self.moments)
 
+    def log_expected_power(self, y: Any, power: float) -> Tensor:
+        """``log E_q p(y_n | f_n)^power``, ``(..., N)``."""
+        return self.conditional.log_expected_power(self._target(y), self.moments, power)
+
     def log_expected_gamma_score(self, y: Any, gamma: float) -> Tensor:
         """See :class:`Conditional`, ``(..., N)``."""
         return self.conditional.log_expected_gamma_score(self._target(y), self.moments, gamma)

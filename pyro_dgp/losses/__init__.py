@@ -1,5 +1,6 @@
 """Losses for stock ``pyro.infer.SVI`` and for plain PyTorch loops."""
 
+from pyro_dgp.losses.approximate_ep import ApproximateEP
 from pyro_dgp.losses.base import Loss
 from pyro_dgp.losses.collapsed import CollapsedELBO, SufficientStatistics
 from pyro_dgp.losses.elbo import ELBO
@@ -9,6 +10,7 @@ from pyro_dgp.losses.predictive import PredictiveLogLikelihood
 
 __all__ = [
     "ELBO",
+    "ApproximateEP",
     "CollapsedELBO",
     "GammaDivergence",
     "Loss",

@@ -23,6 +23,7 @@ from pyro_dgp.internal.parameters import require_names_of_their_own, require_own
 from pyro_dgp.internal.recording import report_invalid
 from pyro_dgp.likelihoods import CollapsedObservation, check_target
 from pyro_dgp.likelihoods.observation import Observation
+from pyro_dgp.processes.reading import POSTERIOR, Reading
 
 Site = dict[str, Any]
 
@@ -74,6 +75,11 @@ class Loss(PyroELBO):  # type: ignore[misc]
     def observed(self, site: Site, weighted: WeightedTrace) -> Tensor:
         """Return the term of one observed site before weighting: a scalar, in nats."""
 
+    @property
+    def reading(self) -> Reading:
+        """What the pass takes from the processes: the posterior, or a cavity."""
+        return POSTERIOR
+
     def regularizer_weight(self) -> float:
         """Return the factor of every KL term."""
         return 1.0
@@ -85,7 +91,7 @@ class Loss(PyroELBO):  # type: ignore[misc]
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Return minus the objective, with gradients."""
         self._check(model, guide)
-        weighted = guide.components(*args, **kwargs)
+        weighted = guide.components(*args, reading=self.reading, **kwargs)
         sites = [site for site in weighted.trace.nodes.values() if is_random(site)]
         if not any(site["is_observed"] for site in sites):
             raise ValueError(
@@ -259,6 +265,11 @@ def row_terms(
             terms = unmasked(plain(fn, value), site)
     if not weighted.record(site).carried:
         return terms.reshape(1, -1), terms.new_zeros(1)
+    if isinstance(fn, CollapsedObservation) and len(terms) != len(fn.moments.mean):
+        raise ValueError(
+            f"the likelihood of {site['name']!r} has a parameter that depends on a hidden layer, and the propagation carries it as {len(terms)} "
+            f"values beside {len(fn.moments.mean)} of the function: carry the layer by MonteCarlo(10)"
+        )
     return weighted.counted(terms).reshape(len(weighted.log_weights), -1), weighted.log_weights
 
 

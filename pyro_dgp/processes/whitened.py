@@ -9,6 +9,7 @@ from pyro_dgp.processes.base import KnownCoefficients, KnownValues, Process
 from pyro_dgp.processes.basis import Basis
 from pyro_dgp.processes.coefficients import Coefficients
 from pyro_dgp.processes.marginal import FunctionMarginal
+from pyro_dgp.processes.reading import POSTERIOR, Reading
 
 
 class WhitenedProcess(Process):
@@ -31,10 +32,18 @@ class WhitenedProcess(Process):
         self.basis, self.q, self.groups = basis, q, q.groups
 
     def forward(
-        self, prior: FunctionPrior, at: Tensor | None = None, deviations: Tensor | None = None
+        self,
+        prior: FunctionPrior,
+        at: Tensor | None = None,
+        deviations: Tensor | None = None,
+        *,
+        reading: Reading = POSTERIOR,
     ) -> FunctionMarginal:
-        """Return the marginal at ``prior.x``, given the deviations of the hyperparameters."""
-        q = self.q.read(self.basis, prior, deviations)
+        """Return the marginal at ``prior.x``, given the deviations of the hyperparameters.
+
+        :param reading: what is taken from q(v): the posterior, or a cavity.
+        """
+        q, regularizer = reading.of(self.q.read(self.basis, prior, deviations))
         if prior.num_outputs != q.mean.shape[-2]:
             raise ValueError(
                 f"the process of {prior.name!r} has {q.mean.shape[-2]} outputs and the GP has {prior.num_outputs}: "
@@ -46,7 +55,7 @@ class WhitenedProcess(Process):
                 f"batch shape {tuple(prior.batch_shape)}: pass inputs for the groups of guide.initialize, (*groups, N, D)"
             )
         loc, variance = self.basis.moments(prior, q)
-        mean, regularizer = prior.mean + loc, q.regularizer()
+        mean = prior.mean + loc
         if regularizer.dim():
             regularizer = regularizer.expand(mean.shape[:-2])
 

@@ -47,6 +47,40 @@ class WhitenedGaussian:
         squares = squares + _total(scale.square(), groups)
         return 0.5 * (squares - size) - _total(diagonal.abs().log(), groups)
 
+    def cavity(self, share: float) -> tuple[WhitenedGaussian, Tensor]:
+        """Return the cavity ``q^(1 - b) N(0, I)^b`` for a share b, and the regulariser of approximate expectation propagation.
+
+        With ``B = I + b (S - I)`` the cavity has covariance ``S B^-1`` and mean ``(1 - b) B^-1 mean``. The regulariser is
+        ``sum_d -log|S| / 2 + log|B| / (2 b) + (1 - b) / 2 mean' B^-1 mean`` in nats, one number for each group. It tends to the KL as b falls
+        to 0. (Bui, Hernandez-Lobato, Hernandez-Lobato, Li and Turner 2016, section 3, in whitened coordinates and divided into N tied factors.)
+
+        :raises ValueError: for a point estimate, which has no cavity.
+        """
+        if self.kind == "delta":
+            raise ValueError("a point estimate has no cavity: take covariance='full' or 'diagonal'")
+        mean, groups = self.mean, self.mean.dim() - 2
+        if self.scale is None:
+            left = (1 - share) * mean
+            return WhitenedGaussian(left, None, self.kind), 0.5 * _total(mean * left, groups)
+        exact = self.scale.double()  # log|B| / b has the rounding of log|B| over b
+        if self.is_full:
+            inner = share * exact.mT @ exact
+            inner.diagonal(dim1=-2, dim2=-1).add_(1 - share)  # |B| = |(1 - b) I + b T'T|
+            upper = torch.linalg.cholesky(inner.flip(-2, -1)).flip(-2, -1)  # inner = upper upper'
+            root = exact @ torch.linalg.solve_triangular(upper.mT, linalg.identity(inner), upper=False)
+            half_log = upper.diagonal(dim1=-2, dim2=-1).log()
+            shift = (root @ (root.mT @ mean.double().unsqueeze(-1))).squeeze(-1)
+            diagonal = exact.diagonal(dim1=-2, dim2=-1)
+        else:
+            inner = 1 - share + share * exact.square()
+            root, half_log, diagonal = exact / inner.sqrt(), 0.5 * inner.log(), exact
+            shift = root.square() * mean
+        left = mean - share * shift
+        energy = (
+            0.5 * _total(mean * left, groups) + _total(half_log, groups) / share - _total(diagonal.abs().log(), groups)
+        )
+        return WhitenedGaussian(left.to(mean), root.to(mean), self.kind), energy.to(mean)
+
     def moments(self, columns: Tensor) -> tuple[Tensor, Tensor]:
         """Return ``a' mean_d`` and ``a' (S_d - I) a`` for each whitened column a, both ``(..., D_out or E, n)``.
 
@@ -102,6 +136,11 @@ class IndependentGaussians:
     def regularizer(self) -> Tensor:
         """Return the sum of the parts' KL."""
         return torch.stack([part.regularizer() for part in self.parts]).sum(0)
+
+    def cavity(self, share: float) -> tuple[IndependentGaussians, Tensor]:
+        """Return the cavities of the parts, and the sum of their regularisers; see :meth:`WhitenedGaussian.cavity`."""
+        parts, energies = zip(*(part.cavity(share) for part in self.parts), strict=True)
+        return IndependentGaussians(parts), torch.stack(energies).sum(0)
 
     def draw(self, count: int) -> Tensor:
         """Draw v, ``(count, *groups, D_out, M)``."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.internal.assignment import CheckedModule
 from pyro_dgp.processes import FunctionMarginal
+from pyro_dgp.processes.process_in_pass import ProcessInPass
 
 
 class Propagation(CheckedModule):
@@ -20,7 +21,7 @@ class Propagation(CheckedModule):
     that it is given, so that one object serves any number of guides.
 
     :ivar num_components: S.
-    :ivar looks_at_mean: whether ``reference`` needs the weighted pass over all components.
+    :ivar looks_at_mean: whether an ancestral draw needs the weighted pass over all components first.
 
     >>> from pyro_dgp import MonteCarlo, Propagation, SigmaPoints, WithMean
     >>> [isinstance(each, Propagation) for each in (MonteCarlo(10), SigmaPoints("qr3", 10), WithMean(MonteCarlo(10)))]
@@ -30,11 +31,11 @@ class Propagation(CheckedModule):
     num_components: int
     looks_at_mean: bool = False
 
-    def initialize(self, latent: Mapping[str, FunctionPrior], below: Collection[str]) -> None:
+    def initialize(self, latent: Mapping[str, FunctionPrior], reads: Mapping[str, Collection[str]]) -> None:
         """Create the parameters, if the strategy has any, for the latent GP sites of a model.
 
-        :param below: names of the sites that are hidden layers: another GP's inputs depend on them. The others are functions that a
-            plain observation is made from.
+        :param reads: by name of each Gaussian process, the sites that its inputs are made from: these are hidden layers. The other latent sites
+            are functions that a plain observation is made from.
         """
 
     def for_prediction(self, num_samples: int) -> Propagation:
@@ -57,15 +58,17 @@ class Propagation(CheckedModule):
         """
         raise NotImplementedError
 
-    def reference(self, x: Tensor, carried: bool) -> Tensor:
-        """Return the inputs that the inference functions of an amortised process look at.
+    def marginal(self, process: ProcessInPass, prior: FunctionPrior, carried: bool) -> FunctionMarginal:
+        """Return q(f) at the inputs of a Gaussian process: here component by component.
 
-        Here each component looks at its own inputs ([AVDGP] AR1).
+        Inference functions of an amortised process look at the inputs of each component by itself ([AVDGP] AR1).
 
-        :param x: inputs of a GP, with the axis of components in front if ``carried``.
-        :returns: a tensor of the shape of ``x``, or with 1 in the place of S.
+        :param prior: the Gaussian process at its inputs, which lead with the axis of components if ``carried``.
         """
-        return x
+        return process(prior)
+
+    def require_plain_site(self, site: str) -> None:
+        """Raise if the strategy does not serve a site that is no Gaussian process and depends on a hidden layer."""
 
     def draw(self, site: str, marginal: FunctionMarginal, memory: dict[str, Any]) -> FunctionMarginal:
         """Return the distribution of one ancestral draw, in the prior's shapes.

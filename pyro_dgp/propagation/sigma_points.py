@@ -123,14 +123,14 @@ class SigmaPoints(Propagation):
             return 1
         return self.num_points if self.rule == "qr3" else self.num_points ** sum(self._widths.values())
 
-    def initialize(self, latent: Mapping[str, FunctionPrior], below: Collection[str]) -> None:
+    def initialize(self, latent: Mapping[str, FunctionPrior], reads: Mapping[str, Collection[str]]) -> None:
         """Create points and weights for the latent GP sites of a model.
 
         Learned ones start at those of Gauss-Hermite for the grids, and at standardised normal draws of equal weight for ``qr3``.
         """
         widths = {site: prior.num_outputs for site, prior in latent.items()}
         like = next((prior.x for prior in latent.values()), torch.empty(())).detach()
-        self._create(widths, frozenset(below), like)
+        self._create(widths, frozenset(site for sites in reads.values() for site in sites), like)
         if self.rule == "qr3":
             for site, width in widths.items():
                 drawn = (

@@ -13,6 +13,7 @@ from torch import Size, Tensor
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.internal.parameters import keep_parameters_local
 from pyro_dgp.processes import FunctionMarginal
+from pyro_dgp.processes.process_in_pass import ProcessInPass
 from pyro_dgp.propagation.base import Propagation
 
 
@@ -95,9 +96,9 @@ class WithMean(Propagation):
         """Number of components S, without the mean."""
         return self.propagation.num_components
 
-    def initialize(self, latent: Mapping[str, FunctionPrior], below: Collection[str]) -> None:
+    def initialize(self, latent: Mapping[str, FunctionPrior], reads: Mapping[str, Collection[str]]) -> None:
         """See :class:`Propagation`."""
-        self.propagation.initialize(latent, below)
+        self.propagation.initialize(latent, reads)
 
     def for_prediction(self, num_samples: int) -> WithMean:
         """Return the inner propagation for predictions, with the mean."""
@@ -108,9 +109,9 @@ class WithMean(Propagation):
         """Return the log weights of the components, ``(S,)``; the mean has no weight."""
         return self.propagation.log_weights(like)
 
-    def reference(self, x: Tensor, carried: bool) -> Tensor:
-        """Return the last component, ``(1, ..., N, D)``."""
-        return x[-1:] if carried else x
+    def marginal(self, process: ProcessInPass, prior: FunctionPrior, carried: bool) -> FunctionMarginal:
+        """Return q(f) of all components; inference functions look at the last one, the mean, ``(1, ..., N, D)``."""
+        return process(prior, prior.x[-1:] if carried else prior.x)
 
     def propagate(self, site: str, marginal: FunctionMarginal, carried: bool) -> TorchDistribution:
         """Return the distribution of the S components of the inner propagation, followed by the mean."""

@@ -1,0 +1,237 @@
+"""Moment matching: a layer's normals through the model, against quadrature, and what it refuses."""
+
+import pyro
+import pytest
+import torch
+from pyro import distributions as dist
+from pyro.nn import PyroModule
+
+from pyro_dgp import (
+    ELBO,
+    RBF,
+    AmortizedInducingPoints,
+    Bernoulli,
+    DeepGP,
+    Gaussian,
+    GaussianProcess,
+    InducingPoints,
+    LinearMean,
+    MomentMatching,
+    MonteCarlo,
+    Poisson,
+    SigmaPoints,
+    Variational,
+    concatenate_inputs,
+    fit,
+    predict,
+)
+from pyro_dgp.internal.quadrature import gauss_hermite_product
+from tests.examples import TwoSites, regression
+
+pytestmark = pytest.mark.usefixtures("local")
+
+
+class Chain(PyroModule):
+    """Layers whose values a function passes on."""
+
+    def __init__(self, between=lambda h, x: h, inputs=1, width=1, likelihood=None):
+        super().__init__()
+        self.hidden = GaussianProcess(RBF(lengthscale=1.5), mean=LinearMean(1, width), num_outputs=width)
+        self.top = GaussianProcess(RBF(ard=inputs, lengthscale=1.2), mean=LinearMean(inputs))
+        self.likelihood = Gaussian(variance=0.1) if likelihood is None else likelihood
+        self.between = [between]
+
+    def forward(self, x, y=None):
+        h = pyro.sample("h", self.hidden(x))
+        return pyro.sample("y", self.likelihood(self.top(self.between[0](h, x))), obs=y)
+
+
+def guided(model, x, y, family=None, propagation=None, **options):
+    guide = Variational(
+        model, family or InducingPoints(6, hidden_scale=0.5), propagation or MomentMatching(), **options
+    )
+    guide.initialize(x, y)
+    for name, parameter in guide.named_parameters():
+        if "q.mean" in name:
+            parameter.data.add_(0.5 * torch.randn_like(parameter))
+    return guide
+
+
+def top_moments(guide, x, y, propagation=None):
+    weighted = guide.components(x, y, propagation=propagation)
+    moments, weights = weighted.trace.nodes["y"]["fn"].moments, weighted.log_weights.exp()
+    mean = torch.tensordot(weights, moments.mean, 1)
+    return mean, torch.tensordot(weights, moments.variance + moments.mean.square(), 1) - mean.square()
+
+
+def grid(guide, width=1):
+    propagation = SigmaPoints("gauss-hermite", 80 if width == 1 else 30)
+    x = torch.zeros(1, 1)
+    propagation.initialize({"h": guide.model.hidden(x)}, {"y/f": ["h"]})
+    return propagation
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_two_layers_have_the_moments_of_quadrature(width):
+    x, y = regression(12)
+    guide = guided(Chain(width=width, inputs=width), x, y)
+    ours, exact = top_moments(guide, x, y), top_moments(guide, x, y, grid(guide, width))
+    torch.testing.assert_close(ours, exact, atol=1e-8, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("between", "inputs"),
+    [
+        (concatenate_inputs, 3),
+        (lambda h, x: 2.0 * h.flip(-1) - 1.0, 2),
+        (lambda h, x: h[..., :1] - h[..., 1:], 1),
+        (lambda h, x: h * x, 2),
+    ],
+)
+def test_affine_maps_between_layers_are_carried_exactly(between, inputs):
+    x, y = regression(12)
+    guide = guided(Chain(between, inputs, width=2), x, y)
+    ours, exact = top_moments(guide, x, y), top_moments(guide, x, y, grid(guide, 2))
+    torch.testing.assert_close(ours, exact, atol=1e-8, rtol=0)
+
+
+def test_three_layers_match_moments_one_after_the_other():
+    x, y = regression(12)
+    model = DeepGP(x, layers=3, width=2, kernel="rbf")
+    guide = guided(model, x, y)
+    mean, variance = top_moments(guide, x, y)
+    trace = guide.components(x, y).trace
+    second = trace.nodes["h2"]["fn"]  # four values: centre, two directions and the check
+    assert second.batch_shape == (4,)
+    assert mean.shape == variance.shape == (12, 1)
+    loc, scale = second.mean[0], second.variance[0].sqrt()  # inputs of the last layer, integrated by quadrature
+    nodes, weights = gauss_hermite_product(40, 2)
+    process, top = getattr(guide.processes, "y/f"), model.top
+    marginal = process(top(loc + scale * nodes.unsqueeze(1)))
+    expected = torch.tensordot(weights.exp(), marginal.mean, 1)
+    total = torch.tensordot(weights.exp(), marginal.variance + marginal.mean.square(), 1) - expected.square()
+    torch.testing.assert_close((mean, variance), (expected, total), atol=1e-7, rtol=0)
+
+
+def test_one_layer_is_that_of_any_propagation():
+    x, y = regression(12)
+    guide = guided(DeepGP(x, layers=1, kernel="rbf"), x, y)
+    loss = ELBO().differentiable_loss(guide.model, guide, x, y)
+    guide.propagation = SigmaPoints("qr3", 3)
+    torch.testing.assert_close(ELBO().differentiable_loss(guide.model, guide, x, y), loss)
+
+
+def test_it_trains_without_draws_and_predicts_by_them():
+    x, y = regression(30)
+    guide = guided(DeepGP(x, width=2, kernel="rbf"), x, y)
+    objective = ELBO(30)(guide.model, guide)
+    assert objective(x, y) == objective(x, y)
+    result = fit(objective, x, y, steps=60, learning_rate=0.03)
+    assert result.losses[-1] < result.losses[0] - 5
+    assert isinstance(guide.propagation.for_prediction(50), MonteCarlo)
+    error = (predict(guide, x, num_samples=50).mean - y).square().mean()
+    assert error < 0.5 * y.square().mean()
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        lambda h, x: torch.tanh(h),
+        lambda h, x: h.relu(),
+        lambda h, x: h * h.flip(-1),
+        lambda h, x: h + 0.1 * torch.randn_like(h),
+    ],
+)
+def test_other_maps_between_layers_are_refused(between):
+    x, y = regression(12)
+    guide = guided(Chain(between, 2, width=2), x, y)
+    with pytest.raises(ValueError, match="not affine in the hidden layer"):
+        guide.components(x, y)
+
+
+def test_a_mean_that_is_no_affine_map_is_refused():
+    x, y = regression(12)
+    model = Chain()
+    model.top = GaussianProcess(RBF(), mean=torch.sin)
+    guide = guided(model, x, y)
+    with pytest.raises(ValueError, match="the mean of .* not affine"):
+        guide.components(x, y)
+
+
+class Skipping(PyroModule):
+    """A top layer that reads two layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = GaussianProcess(RBF()), GaussianProcess(RBF())
+        self.top, self.likelihood = GaussianProcess(RBF(ard=2)), Gaussian()
+
+    def forward(self, x, y=None):
+        h1 = pyro.sample("h1", self.first(x))
+        h2 = pyro.sample("h2", self.second(h1))
+        return pyro.sample("y", self.likelihood(self.top(torch.cat([h1, h2], -1))), obs=y)
+
+
+class Plain(Chain):
+    """A hidden layer that a plain observation reads too."""
+
+    def forward(self, x, y=None):
+        h = pyro.sample("h", self.hidden(x))
+        pyro.sample("z", dist.Poisson(h[..., 0].exp()).to_event(1), obs=torch.ones(len(x)))
+        return pyro.sample("y", self.likelihood(self.top(h)), obs=y)
+
+
+class Noisy(Chain):
+    """A latent site between two layers."""
+
+    def forward(self, x, y=None):
+        h = pyro.sample("h", self.hidden(x))
+        h = pyro.sample("noisy", dist.Normal(h, 0.1).to_event(2))
+        return pyro.sample("y", self.likelihood(self.top(h)), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (Skipping, "made from 2 layers"),
+        (TwoSites, "no other Gaussian process reads"),
+        (Plain, "'z' is no Gaussian process and depends on a hidden layer"),
+        (Noisy, "'noisy' is no Gaussian process and depends on a hidden layer"),
+    ],
+)
+def test_models_whose_layers_are_no_chain_are_refused(model, message):
+    x, y = regression(12)
+    with pytest.raises(ValueError, match=message):
+        guided(model(), x, y).components(x, y)
+
+
+class Exposed(Chain):
+    """Counts whose exposure is a function of the hidden layer."""
+
+    def forward(self, x, y=None):
+        h = pyro.sample("h", self.hidden(x))
+        return pyro.sample("y", self.likelihood(self.top(h), exposure=h[..., 0].exp()), obs=y)
+
+
+def test_a_likelihood_whose_parameter_depends_on_a_layer_is_refused():
+    x, y = regression(12)
+    counts = torch.arange(12.0)
+    guide = guided(Exposed(likelihood=Poisson()), x, counts)
+    with pytest.raises(ValueError, match="a parameter that depends on a hidden layer"):
+        ELBO().differentiable_loss(guide.model, guide, x, counts)
+    guide = guided(Exposed(likelihood=Poisson()), x, counts, propagation=MonteCarlo(3))
+    assert torch.isfinite(ELBO().differentiable_loss(guide.model, guide, x, counts))
+
+
+def test_amortised_processes_above_the_first_layer_are_refused():
+    x, y = regression(12)
+    guide = guided(Chain(), x, y, AmortizedInducingPoints(4))
+    with pytest.raises(ValueError, match="take InducingPoints"):
+        guide.components(x, y)
+
+
+def test_other_likelihoods_are_integrated_over_the_matched_normal():
+    x, _ = regression(12)
+    y = (x[:, 0] > 0).to(x.dtype)
+    guide = guided(Chain(likelihood=Bernoulli()), x, y)
+    assert torch.isfinite(ELBO().differentiable_loss(guide.model, guide, x, y))
