@@ -107,6 +107,7 @@ def add_training(add: Any) -> None:
     add(
         "--beta", type=float, metavar="B", help="weight of the KL in predictive losses; none: chosen on validation rows"
     )
+    add("--alpha", type=float, metavar="A", help=_with_default("power of expectation propagation", "alpha"))
 
 
 def _add_rows(add: Any) -> None:

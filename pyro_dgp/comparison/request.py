@@ -209,6 +209,8 @@ def _check_settings(request: Request) -> None:
         raise ValueError(f"minutes must be a positive number, got {settings.minutes}")
     if settings.minutes is not None and settings.epochs is not None:
         raise ValueError("the length of training is given twice: say epochs or minutes")
+    if not 0 < settings.alpha <= 1:
+        raise ValueError(f"alpha must be above 0 and at most 1, got {settings.alpha}")
     if settings.seed >= 2**31:
         raise ValueError(f"seed must be below 2**31, got {settings.seed}")
     if not 0 < settings.learning_rate < float("inf"):

@@ -248,12 +248,9 @@ class Variational(PassHandler):
     @property
     def global_latents(self) -> list[str]:
         """Names of the latent sites that are neither GPs nor local to data, known after a pass."""
-        structure = self.structure
-        return [
-            site["name"]
-            for site in self.trace.nodes.values()
-            if _is_latent(site) and site["name"] not in structure.local.keys() | structure.responses
-        ]
+        others = self.structure.local.keys() | self.structure.responses
+        names = [site["name"] for site in self.trace.nodes.values() if _is_latent(site)]
+        return [name for name in names if name not in others]
 
 
 def _is_latent(site: Site) -> bool:

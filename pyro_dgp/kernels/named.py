@@ -74,6 +74,19 @@ def zonal_form(name: str) -> str:
     return name if name == "arc-cosine" else _form(name, SPHERICAL, "features on the sphere are those of zonal kernels")
 
 
+def rbf_form(name: str) -> str:
+    """Return the radial basis function kernel in the place of a smooth one: ``rbf`` of ``matern52``, ``rbf-isotropic`` of ``matern52-isotropic``.
+
+    :raises ValueError: for a kernel that is no function of the distance.
+    """
+    kind = name.removesuffix(ISOTROPIC)
+    if kind not in _SMOOTH:
+        raise ValueError(
+            f"moment matching integrates radial basis function kernels, and kernel {name!r} has no such form: choose from {', '.join(_SMOOTH)}"
+        )
+    return "rbf" + name.removeprefix(kind)
+
+
 def _form(name: str, form: str, why: str) -> str:
     found = name if name.endswith(form) else name.removesuffix(ISOTROPIC) + form
     if found not in KERNELS:

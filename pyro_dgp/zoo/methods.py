@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pyro_dgp.kernels.named import rbf_form
 from pyro_dgp.training.loop import adam_for_networks
 from pyro_dgp.training.validation import Validation
-from pyro_dgp.zoo.by_guide import ByValidatedGuide
+from pyro_dgp.zoo.architecture import Architecture
+from pyro_dgp.zoo.by_guide import ByGuide, ByValidatedGuide
 from pyro_dgp.zoo.by_marginal_likelihood import ByMarginalLikelihood
 from pyro_dgp.zoo.by_mcmc import ByMCMC
 from pyro_dgp.zoo.by_sghmc import BySGHMC
@@ -25,11 +27,15 @@ from pyro_dgp.zoo.method import (
 )
 from pyro_dgp.zoo.recipes import (
     Grid,
+    InForm,
     all_rows,
+    approximate_ep,
+    deep_learned,
     elbo,
     full_row_points,
     gamma_divergence,
     inducing_points,
+    matched,
     mean_field,
     mean_field_of_outputs,
     monte_carlo,
@@ -54,6 +60,7 @@ SVGP = "Hensman, Fusi, Lawrence 2013, Gaussian Processes for Big Data"
 PPGPR = "Jankowiak, Pleiss, Gardner 2020, Parametric Gaussian Process Regressors"
 DSVI = "Salimbeni, Deisenroth 2017, Doubly Stochastic Variational Inference for Deep Gaussian Processes"
 AVDGP = "Meng, Zhang 2024, Amortized Variational Inference for Deep Gaussian Processes"
+AEP = "Bui, Hernandez-Lobato, Hernandez-Lobato, Li, Turner 2016, Deep Gaussian Processes for Regression using Approximate EP"
 DKL = "Wilson, Hu, Salakhutdinov, Xing 2016, Stochastic Variational Deep Kernel Learning"
 
 
@@ -145,6 +152,13 @@ METHODS: dict[str, Method] = {
             "Knoblauch 2019, Robust Deep Gaussian Processes",
             DEEP_LEARNED,
             replace(DEEP_BY_ELBO, loss=gamma_divergence),
+        ),
+        Method(
+            "aep",
+            "deep GP with RBF kernels, approximate expectation propagation, moments matched layer by layer",
+            AEP,
+            Architecture(InForm(deep_learned, rbf_form), is_deep=True),
+            ByGuide(points_of_outputs, matched, approximate_ep, first=one_layer_first),
         ),
         Method(
             "dkl-svgp",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_dgp.kernels import White
-from pyro_dgp.losses import ELBO, GammaDivergence, PredictiveLogLikelihood
+from pyro_dgp.losses import ELBO, ApproximateEP, GammaDivergence, PredictiveLogLikelihood
 from pyro_dgp.mcmc import EllipticalSlice, WhitenedNUTS, inducing_inputs, whitened
 from pyro_dgp.means import LinearMean
 from pyro_dgp.models.deep_gp import DeepGP
@@ -25,7 +25,7 @@ from pyro_dgp.processes import (
     Orthogonal,
     SphericalHarmonics,
 )
-from pyro_dgp.propagation import MonteCarlo, SigmaPoints, WithMean
+from pyro_dgp.propagation import MomentMatching, MonteCarlo, SigmaPoints, WithMean
 from pyro_dgp.training.one_layer_start import start_from_one_layer
 from pyro_dgp.zoo.by_layer import ByLayer
 from pyro_dgp.zoo.settings import Settings
@@ -288,6 +288,16 @@ class Grid:
 def elbo(settings: Settings, rows: int) -> ELBO:
     """The evidence lower bound."""
     return ELBO(rows)
+
+
+def matched(settings: Settings) -> MomentMatching:
+    """Normals with matched moments, without draws."""
+    return MomentMatching()
+
+
+def approximate_ep(settings: Settings, rows: int) -> ApproximateEP:
+    """The energy of approximate expectation propagation with ``settings.alpha``."""
+    return ApproximateEP(rows, settings.alpha)
 
 
 def predictive(settings: Settings, rows: int) -> PredictiveLogLikelihood:

@@ -19,7 +19,7 @@ class Settings:
 
     ``epochs=None`` means as many passes as make about 2000 steps; ``minutes`` is the time that one fit of a variational method may take, in
     their place. ``beta`` weighs the KL of predictive losses; ``None`` has
-    it chosen on validation rows. ``split`` is the number of the train/test split, and the seed of the validation rows.
+    it chosen on validation rows. ``alpha`` is the power of approximate expectation propagation. ``split`` is the number of the train/test split, and the seed of the validation rows.
     ``preset`` names the paper whose models the methods fit, of :data:`~pyro_dgp.zoo.presets.PRESETS`; ``None`` has the zoo's own.
     ``row_inducing`` is M of amortised methods, inducing points of each row in the first layer; layers above have half.
     ``orthogonal`` is the number of points in the second, orthogonal part of methods that have one; ``None`` has as many as ``inducing``.
@@ -42,6 +42,7 @@ class Settings:
     minutes: float | None = None
     learning_rate: float = 0.02
     beta: float | None = None
+    alpha: float = 1.0
     split: int = 0
     seed: int = 0
     mcmc_points: int = 100

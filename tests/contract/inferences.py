@@ -13,6 +13,7 @@ from pyro.infer import MCMC, SVI, TraceMeanField_ELBO
 from pyro_dgp import (
     ELBO,
     AmortizedInducingPoints,
+    ApproximateEP,
     EllipticalSlice,
     GammaDivergence,
     InducingPoints,
@@ -147,6 +148,12 @@ def by_gamma_divergence(case: Case) -> Result:
     return compared(case, trained(case, lambda: GammaDivergence(gamma=1.05)))
 
 
+def by_expectation_propagation(case: Case) -> Result:
+    """The energy of approximate expectation propagation at a power of one half."""
+    rows = case.args[0].shape[-2]
+    return compared(case, trained(case, lambda: ApproximateEP(rows, 0.5)))
+
+
 def by_amortization(case: Case) -> Result:
     """Inducing points that a network gives for each row: beyond the data they do not return to the prior, and five rows hold few networks."""
     guide = trained(case, ELBO, family=AmortizedInducingPoints(case.points))
@@ -229,6 +236,7 @@ INFERENCES = {
     "quadrature": Inference(by_quadrature, 0.05),
     "predictive": Inference(by_predictive_loss, 0.8),
     "gamma": Inference(by_gamma_divergence, 0.05),
+    "EP": Inference(by_expectation_propagation, 0.05),
     "amortised": Inference(by_amortization, 0.5),
     "orthogonal": Inference(by_orthogonal_points, 0.1),
     "exact": Inference(exactly, 0.005, (0.02, 0.02)),

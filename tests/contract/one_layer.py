@@ -506,7 +506,7 @@ CASES = [
         kwargs={"z": SLOPES},
         new_kwargs={"z": torch.ones(3)},
         site="f",
-        within={"predictive": 3.0, "amortised": 1.5},
+        within={"predictive": 3.0, "amortised": 1.5, "EP": 0.1},
     ),
     Case(
         "two outputs",

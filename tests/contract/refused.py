@@ -188,6 +188,13 @@ REFUSED = (
     Refusal("gamma", "pass a target for each row", ("preferences", "means of bins", "multi-fidelity")),
     Refusal("amortised", "pass a target for each row", ("preferences", "means of bins", "multi-fidelity")),
     Refusal("orthogonal", "pass a target for each row", ("preferences", "means of bins", "multi-fidelity")),
+    Refusal("EP", "pass a target for each row", ("preferences", "means of bins", "multi-fidelity")),
+    Refusal(
+        "EP",
+        "one factor for each row",
+        ("second likelihood", "nonlinear multi-fidelity", "measured hidden layer", "conditioned", "data of its own"),
+    ),
+    Refusal("EP", "the softmax to the power", ("Softmax",)),
     Refusal("SGHMC", "pass a target for each row", ("preferences", "means of bins", "multi-fidelity")),
     Refusal("functions", "pass a target for each row", ("preferences", "means of bins", "multi-fidelity")),
     Refusal("exact", "prediction needs draws of", ("correlated outputs",)),

@@ -29,6 +29,7 @@ ELSEWHERE = {
     "PublishedActivationFeatures": "the same; tests/processes/test_activations.py",
     "CollapsedELBO": "serves Fourier features under Gaussian noise alone; tests/losses/test_collapsed.py",
     "SufficientStatistics": "sums over the data for CollapsedELBO; tests/losses/test_collapsed.py",
+    "MomentMatching": "serves radial basis function kernels and affine maps between layers; tests/propagation/test_moment_matching.py",
     "WithMean": "changes what amortised networks see; tests/processes/test_amortized.py",
 }
 
