@@ -13,7 +13,6 @@ from pyro_dgp.processes.normal_inputs import moments_at_normal_inputs
 from pyro_dgp.processes.process_in_pass import ProcessInPass
 from pyro_dgp.processes.psi_statistics import NormalInputs
 from pyro_dgp.propagation.base import Propagation
-from pyro_dgp.propagation.monte_carlo import MonteCarlo
 from pyro_dgp.propagation.sigma_points import SigmaPoint
 
 #: Largest difference from an affine map, as a share of the changes of the inputs.
@@ -33,8 +32,9 @@ class MomentMatching(Propagation):
     join them with the inputs. All else is refused: another map such as ``tanh``, a layer that reads two others, a site that
     is no Gaussian process and depends on a hidden layer, and two plain sites in the place of ``likelihood(gp(h))``.
 
-    Predictions draw ``num_samples`` times as those of :class:`MonteCarlo`, so that they have the non-normal shape that
-    training leaves out.
+    Predictions are those of the matched normal, as in training. Set ``guide.propagation = MonteCarlo(100)`` after training
+    for the mixture of draws: under :class:`~pyro_dgp.ApproximateEP` it may be much worse, since the noise was learned beside
+    the matched variance.
 
     A pass takes memory for ``N M^2`` numbers in each layer, N rows of a step and M points.
 
@@ -64,10 +64,6 @@ class MomentMatching(Propagation):
                     f"{name!r} is a site of function values that no other Gaussian process reads, and moment matching integrates a likelihood "
                     "over them: write pyro.sample('y', likelihood(gp(x)), obs=y), or carry them by MonteCarlo(10)"
                 )
-
-    def for_prediction(self, num_samples: int) -> MonteCarlo:
-        """Return a propagation by ``num_samples`` draws."""
-        return MonteCarlo(num_samples)
 
     def log_weights(self, like: Tensor) -> Tensor:
         """Return 0, the log weight of the one component."""
@@ -142,4 +138,4 @@ def _affine(values: Tensor, what: str) -> Tensor:
 
 
 def _no_joint() -> Tensor:
-    raise ValueError("moment matching has no joint covariance over rows: predict, which draws the layers")
+    raise ValueError("moment matching has no joint covariance over rows: use the mean and variance, or set guide.propagation = MonteCarlo(10)")

@@ -121,16 +121,32 @@ def test_one_layer_is_that_of_any_propagation():
     torch.testing.assert_close(ELBO().differentiable_loss(guide.model, guide, x, y), loss)
 
 
-def test_it_trains_without_draws_and_predicts_by_them():
+def test_it_trains_and_predicts_without_draws():
     x, y = regression(30)
     guide = guided(DeepGP(x, width=2, kernel="rbf"), x, y)
     objective = ELBO(30)(guide.model, guide)
     assert objective(x, y) == objective(x, y)
     result = fit(objective, x, y, steps=60, learning_rate=0.03)
     assert result.losses[-1] < result.losses[0] - 5
-    assert isinstance(guide.propagation.for_prediction(50), MonteCarlo)
-    error = (predict(guide, x, num_samples=50).mean - y).square().mean()
-    assert error < 0.5 * y.square().mean()
+    prediction = predict(guide, x)
+    assert (prediction.mean - y).square().mean() < 0.5 * y.square().mean()
+    mean, variance = top_moments(guide, x, None)
+    torch.testing.assert_close(prediction.mean, mean[:, 0])
+    torch.testing.assert_close(prediction.variance, variance[:, 0] + guide.model.likelihood.variance)
+
+
+def test_hidden_layers_and_functions_are_predicted():
+    x, y = regression(12)
+    guide = guided(DeepGP(x, layers=3, width=2, kernel="rbf"), x, y)
+    trace = guide.components(x, y).trace
+    for site in ("h1", "h2"):
+        prediction, marginal = predict(guide, x, site=site), trace.nodes[site]["fn"]
+        torch.testing.assert_close(prediction.mean, marginal.mean[0])
+        torch.testing.assert_close(prediction.variance, marginal.variance[0])
+    functions = predict(guide, x).functions()
+    torch.testing.assert_close(functions.mean(), top_moments(guide, x, y)[0])
+    guide.propagation = MonteCarlo(50)
+    assert torch.isfinite(predict(guide, x).log_prob(y)).all()
 
 
 @pytest.mark.parametrize(
