@@ -99,6 +99,7 @@ from pyro_dgp.prediction.gap import InferenceGap, inference_gap
 from pyro_dgp.prediction.mixture import Mixture
 from pyro_dgp.prediction.predict import predict
 from pyro_dgp.prediction.prediction import Prediction
+from pyro_dgp.prediction.reliability import Reliability, calibration_band, reliability
 from pyro_dgp.prediction.rescaled import RescaledPrediction
 from pyro_dgp.prediction.scores import coverage, pit, scores
 from pyro_dgp.processes import (
@@ -239,6 +240,7 @@ __all__ = [
     "PublishedActivationFeatures",
     "Radial",
     "RationalQuadratic",
+    "Reliability",
     "RescaledPrediction",
     "RobustMax",
     "RowObservation",
@@ -269,6 +271,7 @@ __all__ = [
     "adam",
     "adam_for_networks",
     "bases_of",
+    "calibration_band",
     "compare",
     "concatenate_inputs",
     "convergence",
@@ -293,6 +296,7 @@ __all__ = [
     "module_local_parameters",
     "pit",
     "predict",
+    "reliability",
     "remarks",
     "run_chains",
     "scores",

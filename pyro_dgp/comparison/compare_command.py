@@ -22,7 +22,9 @@ from pyro_dgp.comparison.request import (
 )
 from pyro_dgp.comparison.run import MethodFailedError, run
 from pyro_dgp.comparison.tables import gap_table, table
+from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.named import NAMED, find
+from pyro_dgp.data.tasks import TASKS, Task
 from pyro_dgp.zoo.presets import PRESETS, methods_of, named_preset
 from pyro_dgp.zoo.settings import Settings
 
@@ -45,6 +47,7 @@ def add_compare(commands: Any) -> None:
         help=f"CSV or Parquet with a header, or .npz with X, y; or one of {', '.join(NAMED)}",
     )
     add("--target", metavar="COLUMN", help="target column of a table; none: the last")
+    add("--task", choices=TASKS, help="what the target is; none: guessed from its values, and said")
     add(
         "--model",
         metavar="FILE.py:NAME",
@@ -164,6 +167,8 @@ def _request(parsed: argparse.Namespace) -> Request:
         )
     base = FIRST_SETTINGS if is_first else base_settings(parsed)
     given = given_settings(parsed)
+    given.pop("task", None)
+    dataset = _dataset(parsed)
     if parsed.minutes is not None:
         base = replace(base, epochs=None)
     if parsed.methods is not None:
@@ -171,10 +176,11 @@ def _request(parsed: argparse.Namespace) -> Request:
     elif parsed.preset is not None:
         methods = tuple(methods_of(parsed.preset))
     else:
-        methods = FIRST_METHODS if is_first else default_methods(model)
+        methods = FIRST_METHODS if is_first else default_methods(model, Task() if dataset is None else dataset.task)
     folds = FIRST_FOLDS if is_first and parsed.folds is None and parsed.split is None else parsed.folds
     return Request(
         output=parsed.output,
+        dataset=dataset,
         methods=methods,
         settings=replace(base, **given),
         model=model,
@@ -187,13 +193,17 @@ def _request(parsed: argparse.Namespace) -> Request:
     )
 
 
+def _dataset(parsed: argparse.Namespace) -> Dataset | None:
+    """Read the data, if any are named."""
+    for name in ("target", "task"):
+        if getattr(parsed, name) is not None and parsed.data is None:
+            raise ValueError(f"--{name} is that of --data, which is not given")
+    return None if parsed.data is None else find(parsed.data, parsed.target, parsed.task)
+
+
 def _compare(parsed: argparse.Namespace) -> int:
     request = _request(parsed)
     check(request)
-    if parsed.target is not None and parsed.data is None:
-        raise ValueError("--target names a column of --data, which is not given")
-    if parsed.data is not None:
-        request = replace(request, dataset=find(parsed.data, parsed.target))
     bars = Bars()
     try:
         result = run(request, say=bars.say, progress=bars.start)

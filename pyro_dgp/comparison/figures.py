@@ -17,7 +17,8 @@ Array = NDArray[Any]
 Curves = Mapping[str, Mapping[str, Array]]
 Row = Mapping[str, Any]
 SCORES = ("nll", "crps", "rmse")
-_DIGITS = {"nll": 2, "crps": 3, "rmse": 3}
+_DIGITS = {"nll": 2, "crps": 3, "rmse": 3, "accuracy": 3, "brier": 3, "ece": 3}
+_TITLES = {"accuracy": "accuracy", "brier": "Brier score"}
 LEVELS = torch.linspace(0.05, 0.95, 19)
 
 #: Panels of observed against predicted targets side by side.
@@ -25,7 +26,7 @@ _COLUMNS = 5
 
 _HELD_OUT, _GREY = "#c0392b", "0.45"
 _COLOURS = ("#4c72b0", "#6a9fb5", "#2a9d6f", "#d1793b", "#8a5fa8", "#b5a642", "#5f6b7a", "#b04c72")
-_FONTS = {"title": 17.0, "name": 14.0, "label": 13.0, "tick": 11.5}
+FONTS = {"title": 17.0, "name": 14.0, "label": 13.0, "tick": 11.5}
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def plot_comparison(
     rows = [row for row in rows if row["method"] in curves]
     one_input = "grid" in curves[rows[0]["method"]]
     figure = _by_rows(rows, curves, input_axis, target_axis) if one_input else _by_panels(rows, curves, target_axis)
-    figure.suptitle(_title(rows, dataset), fontsize=_FONTS["title"], fontweight="bold", x=0.01, ha="left")
+    figure.suptitle(title_of(rows, dataset), fontsize=FONTS["title"], fontweight="bold", x=0.01, ha="left")
     figure.savefig(path, dpi=150)
 
 
@@ -81,7 +82,7 @@ def _converged(row: Row) -> bool:
 _CONVERGED = 1.05
 
 
-def _title(rows: Sequence[Row], dataset: str) -> str:
+def title_of(rows: Sequence[Row], dataset: str) -> str:
     """One sentence: which method predicts held-out rows best, of those whose chains have converged."""
     known = [row for row in rows if np.isfinite(row["nll"]) and _converged(row)]
     known = sorted(known, key=lambda row: float(row["nll"]))
@@ -99,7 +100,8 @@ def _number(value: Any, digits: int = 2) -> str:
     return f"{value:.{digits}f}".replace("-", "\N{MINUS SIGN}")
 
 
-def _colour(position: int) -> str:
+def colour_of(position: int) -> str:
+    """The colour of a method by its place in the table."""
     return _COLOURS[position % len(_COLOURS)]
 
 
@@ -112,22 +114,22 @@ def _by_rows(rows: Sequence[Row], curves: Curves, input_axis: Axis, target_axis:
     calibrations = grid[:, 4].subgridspec(count, 1, hspace=0.08).subplots(sharex=True, sharey=True, squeeze=False)[:, 0]
     for position, (row, axis, calibration) in enumerate(zip(rows, bands, calibrations, strict=True)):
         curve = curves[row["method"]]
-        _draw_bands(axis, curve, _colour(position), input_axis, target_axis)
+        _draw_bands(axis, curve, colour_of(position), input_axis, target_axis)
         axis.set_title(
-            _name(row, rows), fontsize=_FONTS["name"], fontweight="bold", loc="left", color=_colour(position)
+            name_of(row, rows), fontsize=FONTS["name"], fontweight="bold", loc="left", color=colour_of(position)
         )
-        _draw_calibration(calibration, curve, _colour(position))
+        _draw_calibration(calibration, curve, colour_of(position))
     bands[0].set_ylim(*_limits(curves, rows, target_axis))
-    bands[-1].set_xlabel(input_axis.label, fontsize=_FONTS["label"])
-    bands[count // 2].set_ylabel(target_axis.label, fontsize=_FONTS["label"])
+    bands[-1].set_xlabel(input_axis.label, fontsize=FONTS["label"])
+    bands[count // 2].set_ylabel(target_axis.label, fontsize=FONTS["label"])
     handles, labels = bands[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower left", fontsize=_FONTS["label"], ncols=5, frameon=False)
-    calibrations[0].set_title("calibration", fontsize=_FONTS["name"])
-    calibrations[-1].set_xlabel("level of interval", fontsize=_FONTS["label"])
-    calibrations[count // 2].set_ylabel("share of targets inside", fontsize=_FONTS["label"])
+    figure.legend(handles, labels, loc="outside lower left", fontsize=FONTS["label"], ncols=5, frameon=False)
+    calibrations[0].set_title("calibration", fontsize=FONTS["name"])
+    calibrations[-1].set_xlabel("level of interval", fontsize=FONTS["label"])
+    calibrations[count // 2].set_ylabel("share of targets inside", fontsize=FONTS["label"])
     for column, score in enumerate(SCORES, 1):
         axis = figure.add_subplot(grid[:, column])
-        _draw_scores(axis, rows, score)
+        draw_scores(axis, rows, score)
         axis.set_yticks([])
     return figure
 
@@ -142,26 +144,26 @@ def _by_panels(rows: Sequence[Row], curves: Curves, target_axis: Axis) -> Any:
     axes = top.subplots(lines, columns, squeeze=False, sharex=True, sharey=True).ravel()
     for position, (row, axis) in enumerate(zip(rows, axes, strict=False)):
         _draw_observed(axis, curves[row["method"]], target_axis)
-        axis.set_title(_name(row, rows), fontsize=_FONTS["name"], fontweight="bold", color=_colour(position))
+        axis.set_title(name_of(row, rows), fontsize=FONTS["name"], fontweight="bold", color=colour_of(position))
     for axis in axes[len(rows) :]:
         axis.set_visible(False)
-    axes[0].legend(fontsize=_FONTS["tick"], loc="upper left")
-    top.supxlabel(f"observed {target_axis.label}", fontsize=_FONTS["label"])
-    top.supylabel("predicted", fontsize=_FONTS["label"])
+    axes[0].legend(fontsize=FONTS["tick"], loc="upper left")
+    top.supxlabel(f"observed {target_axis.label}", fontsize=FONTS["label"])
+    top.supylabel("predicted", fontsize=FONTS["label"])
     panels = bottom.subplots(1, 4, width_ratios=[1, 1, 1, 1.1])
     for panel, score in zip(panels[:3], SCORES, strict=True):
-        _draw_scores(panel, rows, score)
+        draw_scores(panel, rows, score)
         panel.set_yticks([])
-    panels[0].set_yticks(range(len(rows)), [row["method"] for row in rows], fontsize=_FONTS["label"])
+    panels[0].set_yticks(range(len(rows)), [row["method"] for row in rows], fontsize=FONTS["label"])
     for position, row in enumerate(rows):
-        _draw_calibration(panels[3], curves[row["method"]], _colour(position))
-    panels[3].set_title("calibration", fontsize=_FONTS["name"])
-    panels[3].set_xlabel("level of interval", fontsize=_FONTS["label"])
-    panels[3].set_ylabel("share of targets inside", fontsize=_FONTS["label"])
+        _draw_calibration(panels[3], curves[row["method"]], colour_of(position))
+    panels[3].set_title("calibration", fontsize=FONTS["name"])
+    panels[3].set_xlabel("level of interval", fontsize=FONTS["label"])
+    panels[3].set_ylabel("share of targets inside", fontsize=FONTS["label"])
     return figure
 
 
-def _name(row: Row, rows: Sequence[Row]) -> str:
+def name_of(row: Row, rows: Sequence[Row]) -> str:
     """The method's name, with its training rows where methods differ in them, and a word on chains that have not converged."""
     differ = len({other["n_train"] for other in rows}) > 1
     notes = [f"{row['n_train']} training rows"] if differ else []
@@ -202,7 +204,7 @@ def _draw_bands(axis: Any, curve: Mapping[str, Array], colour: str, input_axis: 
         label="held-out rows",
     )
     axis.set_xlim(x.min(), x.max())
-    _quiet(axis)
+    quiet(axis)
 
 
 def _draw_observed(axis: Any, curve: Mapping[str, Array], target_axis: Axis) -> None:
@@ -215,7 +217,7 @@ def _draw_observed(axis: Any, curve: Mapping[str, Array], target_axis: Axis) -> 
         )
     ends = [observed.min(), observed.max()]
     axis.plot(ends, ends, color="0.3", lw=1)
-    _quiet(axis)
+    quiet(axis)
 
 
 def _draw_calibration(axis: Any, curve: Mapping[str, Array], colour: str) -> None:
@@ -224,35 +226,36 @@ def _draw_calibration(axis: Any, curve: Mapping[str, Array], colour: str) -> Non
     axis.set(xlim=(0, 1), ylim=(0, 1), xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
     axis.set_xticklabels(["0", "½", "1"])
     axis.set_yticklabels(["0", "½", "1"])
-    _quiet(axis)
+    quiet(axis)
 
 
-def _draw_scores(axis: Any, rows: Sequence[Row], score: str) -> None:
+def draw_scores(axis: Any, rows: Sequence[Row], score: str) -> None:
     """Pooled scores as dots, one line for each method from the top, those of single folds as small dots."""
     values = [float(row[score]) for row in rows]
+    best = np.nanmax(values) if score == "accuracy" else np.nanmin(values)
     for position, (row, value) in enumerate(zip(rows, values, strict=True)):
         folds = row.get(f"{score}_per_fold", [])
         axis.axhline(position, color="0.88", lw=1, zorder=0)
-        axis.plot(folds, [position] * len(folds), "o", color=_colour(position), ms=5, mew=0, alpha=0.35)
-        axis.plot(value, position, "o", color=_colour(position), ms=11)
+        axis.plot(folds, [position] * len(folds), "o", color=colour_of(position), ms=5, mew=0, alpha=0.35)
+        axis.plot(value, position, "o", color=colour_of(position), ms=11)
         axis.annotate(
             _number(value, _DIGITS[score]),
             (value, position),
             (0, 10),
             textcoords="offset points",
             ha="center",
-            fontsize=_FONTS["label"],
-            fontweight="bold" if value == np.nanmin(values) else "normal",
+            fontsize=FONTS["label"],
+            fontweight="bold" if value == best else "normal",
         )
     axis.set_ylim(len(rows) - 0.5, -0.5)
     axis.margins(x=0.3)
-    axis.set_title(score.upper(), fontsize=_FONTS["name"])
-    axis.set_xlabel("lower is better", fontsize=_FONTS["label"])
+    axis.set_title(_TITLES.get(score, score.upper()), fontsize=FONTS["name"])
+    axis.set_xlabel("higher is better" if score == "accuracy" else "lower is better", fontsize=FONTS["label"])
     axis.locator_params(axis="x", nbins=3)
-    _quiet(axis)
+    quiet(axis)
 
 
-def _quiet(axis: Any) -> None:
+def quiet(axis: Any) -> None:
     """No frame but the two axes, and readable numbers."""
     axis.spines[["top", "right"]].set_visible(False)
-    axis.tick_params(labelsize=_FONTS["tick"])
+    axis.tick_params(labelsize=FONTS["tick"])

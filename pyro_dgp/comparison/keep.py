@@ -22,6 +22,7 @@ from pyro_dgp.data.splitting import Scaler
 from pyro_dgp.internal.errors import first_line
 from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.prediction.rescaled import default_dtype
+from pyro_dgp.prediction.target_kinds import are_classes
 from pyro_dgp.zoo.architecture import Architecture
 from pyro_dgp.zoo.inference import Fitted, Inference
 from pyro_dgp.zoo.method import DEEP_LEARNED, Method
@@ -56,6 +57,7 @@ class Fitting:
     own: OwnModel | None = None
     columns: tuple[str, ...] = ()
     target_name: str = "y"
+    labels: tuple[str, ...] = ()
 
     def fit(self, fitted: Fitted) -> MethodFit:
         """The fit that it led to."""
@@ -67,6 +69,7 @@ class Fitting:
             like=self.part.x_train[:0],
             columns=self.columns,
             target_name=self.target_name,
+            labels=self.labels,
             seed=self.settings.seed,
             draws=fitted.draws,
             sample_stats=fitted.sample_stats,
@@ -92,6 +95,7 @@ def save_fit(output: Path, fitting: Fitting, fitted: Fitted) -> None:
         "target": _plain_scaler(part.target),
         "columns": list(fitting.columns),
         "target_name": fitting.target_name,
+        "labels": list(fitting.labels),
         "predictor": _encoded(saved.facts),
     }
     arrays = {"x_train": part.x_train, "y_train": part.y_train, "given": fitting.given}
@@ -162,6 +166,7 @@ def load_fit(folder: Path | str, method: str, *, model: Any = None, inference: I
         like=x[:0],
         columns=tuple(facts["columns"]),
         target_name=facts["target_name"],
+        labels=tuple(facts.get("labels", ())),
         seed=settings.seed,
         draws={name: torch.as_tensor(values) for name, values in _group(arrays, "draws.").items()},
         sample_stats=_group(arrays, "stats."),
@@ -181,11 +186,13 @@ def _read(fits: Path, method: str) -> tuple[dict[str, Any], dict[str, np.ndarray
 
 
 def _probe(predictor: Callable[[Tensor], Prediction], x: Tensor, seed: int) -> np.ndarray:
-    """Predictive means and variances at a few training rows ``(2, rows)``, by which a restored fit is known."""
+    """Predictive means and variances, or probabilities of classes, at a few training rows, by which a restored fit is known."""
     with default_dtype(x.dtype), torch.random.fork_rng():
         torch.manual_seed(seed)
         prediction = predictor(x[:_PROBED])
-    found: np.ndarray = torch.stack([prediction.mean, prediction.variance]).detach().cpu().numpy()
+        is_class = are_classes(prediction.mixture().components)
+        figures = [prediction.probs] if is_class else [prediction.mean, prediction.variance]
+    found: np.ndarray = torch.stack(figures).detach().cpu().numpy()
     return found
 
 

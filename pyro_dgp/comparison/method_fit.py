@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pyro_dgp.data.categories import encoded_as
 from pyro_dgp.data.dataset import Array
 from pyro_dgp.data.splitting import Scaler
 from pyro_dgp.guides.variational import Variational
@@ -26,6 +27,7 @@ class MethodFit:
     :ivar inputs: map from inputs in their own units to those of the model, and ``target`` the same for the targets.
     :ivar like: a tensor of the dtype and on the device of the fit.
     :ivar columns: names of the inputs, if they have any, and ``target_name``.
+    :ivar labels: names of the classes, if the target was one of words: class c is ``labels[c]``.
     :ivar seed: of predictions: the same inputs have the same prediction.
     :ivar draws: posterior draws by site ``(chains, draws, ...)``; empty for methods that are no samplers.
     :ivar sample_stats: figures of each draw by name ``(chains, draws)``.
@@ -39,6 +41,7 @@ class MethodFit:
     like: Tensor
     columns: tuple[str, ...] = ()
     target_name: str = "y"
+    labels: tuple[str, ...] = ()
     seed: int = 0
     draws: dict[str, Tensor] = field(default_factory=dict)
     sample_stats: dict[str, np.ndarray] = field(default_factory=dict)
@@ -90,6 +93,7 @@ def in_order(x: Any, columns: Sequence[str]) -> Array:
     """
     if not columns or not hasattr(x, "columns"):
         return as_array(x)
+    x = encoded_as(x, columns)
     by_name = {str(column): column for column in x.columns}
     missing = [name for name in columns if name not in by_name]
     if missing:

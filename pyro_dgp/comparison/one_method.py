@@ -24,6 +24,7 @@ from pyro_dgp.export.inference_data import to_arviz
 from pyro_dgp.internal.peak_memory import peak_memory_mb, reset_peak_memory
 from pyro_dgp.internal.progress import Progress
 from pyro_dgp.prediction.prediction import Prediction
+from pyro_dgp.prediction.reliability import binned, confidences
 from pyro_dgp.prediction.scores import coverage, scores
 from pyro_dgp.zoo.inference import Fitted
 from pyro_dgp.zoo.method import Method
@@ -112,6 +113,7 @@ def run_method(
             own,
             columns=plan.dataset.columns,
             target_name=plan.dataset.target,
+            labels=plan.dataset.labels,
         )
         kept = None if chains is None else chains / f"fold-{number}"
         label = method.name if len(untrained) == 1 else f"{method.name} {number + 1}/{len(untrained)}"
@@ -168,6 +170,7 @@ def _row(method: Method, plan: Plan, folds: Sequence[Fold]) -> Row:
 
 
 _SCORES = ("nll", "rmse", "crps", "nll_original", "rmse_original", "crps_original")
+_CLASS_SCORES = ("nll", "accuracy", "brier", "ece")
 
 
 def pooled_scores(folds: Sequence[Fold], parts: Sequence[Part]) -> dict[str, Any]:
@@ -178,6 +181,8 @@ def pooled_scores(folds: Sequence[Fold], parts: Sequence[Part]) -> dict[str, Any
     pooled there (means over all rows; for ``rmse`` of squares), and then divided by **one** scale for all folds: the root mean square of
     their training standard deviations. ``nll_per_fold``, ``rmse_per_fold`` and ``crps_per_fold`` are on that scale, too.
     """
+    if "accuracy" in folds[0].figures:
+        return _pooled_class_scores(folds)
     if len(folds) == 1:
         return {name: folds[0].figures[name] for name in _SCORES}
     scale = math.sqrt(sum(part.target_scale**2 for part in parts) / len(parts))
@@ -200,6 +205,24 @@ def pooled_scores(folds: Sequence[Fold], parts: Sequence[Part]) -> dict[str, Any
         "rmse_per_fold": [float(value) for value in rmse / scale],
         "crps_per_fold": [float(value) for value in crps / scale],
     }
+
+
+def _pooled_class_scores(folds: Sequence[Fold]) -> dict[str, Any]:
+    """Scores of classes over the test rows of all folds; the calibration error is that of all rows in one diagram."""
+    if len(folds) == 1:
+        return {name: folds[0].figures[name] for name in _CLASS_SCORES}
+    rows = np.array([len(fold.part.x_test) for fold in folds])
+    values = {name: np.array([fold.figures[name] for fold in folds]) for name in _CLASS_SCORES}
+    pooled: dict[str, Any] = {name: float((rows * own).sum() / rows.sum()) for name, own in values.items()}
+    confidence, right = _confidences(folds)
+    pooled |= {"ece": binned(confidence, right).error, "folds": len(folds)}
+    return pooled | {f"{name}_per_fold": [float(each) for each in own] for name, own in values.items()}
+
+
+def _confidences(folds: Sequence[Fold]) -> tuple[Tensor, Tensor]:
+    """Confidence of each test row of all folds, and whether it is right."""
+    pairs = [confidences(fold.prediction, fold.part.y_test) for fold in folds]
+    return torch.cat([pair[0] for pair in pairs]), torch.cat([pair[1] for pair in pairs])
 
 
 def pooled_diagnostics(figures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -249,6 +272,9 @@ def _curves(folds: Sequence[Fold]) -> Curves:
     """Arrays that the figure shows of one method: bands of the first fold, calibration of all test rows."""
     fold = folds[0]
     part, prediction = fold.part, fold.prediction
+    if "accuracy" in fold.figures:
+        confidence, right = _confidences(folds)
+        return {"confidence": confidence.cpu().numpy(), "right": right.cpu().numpy()}
     rows = torch.tensor([float(len(each.part.y_test)) for each in folds])
     shares = torch.stack([_coverage(each) for each in folds]).to(rows)
     tensors = {"observed": part.y_test, "coverage": (rows @ shares) / rows.sum() if len(folds) > 1 else shares[0]}

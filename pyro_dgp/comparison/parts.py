@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pyro_dgp.data.dataset import Array, Dataset
-from pyro_dgp.data.splitting import Scaler, held_out_rows, split
+from pyro_dgp.data.splitting import Scaler, held_out_rows, identity, split
+from pyro_dgp.data.tasks import Task
 
 Mask = NDArray[np.bool_]
 
@@ -34,12 +35,6 @@ class Part:
     def target_scale(self) -> float:
         """Units of the target in one unit of ``y_train``."""
         return float(self.target.scale)
-
-
-def identity(columns: int | None = None) -> Scaler:
-    """The map that changes nothing, of so many columns or of a single number."""
-    shape = () if columns is None else (columns,)
-    return Scaler(np.zeros(shape), np.ones(shape))
 
 
 def fold_masks(dataset: Dataset, folds: int, seed: int) -> list[Mask]:
@@ -79,7 +74,7 @@ def part_of(
     :param standardize: whether anything is standardised.
     :param standardize_target: whether the target is, too; not if it is a class or a count.
     """
-    ready = split(replace(dataset, splits=mask[:, None]), 0, dtype=like.dtype, device=str(like.device))
+    ready = split(replace(dataset, splits=mask[:, None], task=Task()), 0, dtype=like.dtype, device=str(like.device))
     if standardize and standardize_target:
         scalers = Scaler.fit(dataset.x[~mask]), Scaler.fit(dataset.y[~mask])
         return Part(ready.x_train, ready.y_train, ready.x_test, ready.y_test, *scalers)

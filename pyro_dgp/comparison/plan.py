@@ -55,7 +55,10 @@ class Plan:
         """Units of the scores."""
         if not self.request.standardize:
             return "the target in its own units"
-        return "the standardised target" if _is_standardised(self.anatomy) else "the target as it is"
+        is_real = (
+            _is_standardised(self.anatomy) if self.request.model is not None else self.dataset.task.is_standardized
+        )
+        return "the standardised target" if is_real else "the target as it is"
 
     @property
     def input_axis(self) -> Axis:
@@ -89,15 +92,16 @@ def plan_of(request: Request, dataset: Dataset, *, finished: Sequence[Row], say:
     methods = [method for method in request.chosen() if method.name not in done]
     masks = masks_of(dataset, request.folds, request.settings.split)
     first = part_of(dataset, masks[0], request.like, standardize=request.standardize, standardize_target=False)
-    settings = _reduced(request.settings, first)
+    settings = _reduced(request.settings_for(dataset), first)
     model, anatomy = _examined(request, methods, first, settings)
+    is_real = _is_standardised(anatomy) if request.model is not None else dataset.task.is_standardized
     parts = [
         part_of(
             dataset,
             mask,
             request.like,
             standardize=request.standardize,
-            standardize_target=_is_standardised(anatomy),
+            standardize_target=is_real,
         )
         for mask in masks
     ]
@@ -109,12 +113,25 @@ def plan_of(request: Request, dataset: Dataset, *, finished: Sequence[Row], say:
             settings = as_the_model_has_it(settings, anatomy)
             tried = list({method.name: method for method in (*tried, *_sampler(request, anatomy))}.values())
         _refuse(refusals(tried, model, anatomy, parts[0], settings=settings))
+    if request.model is None and not is_real:
+        _refuse(_refused_by_task(methods, parts[0], settings))
     if settings.inducing < request.settings.inducing:
         say(
             f"{request.settings.inducing} inducing points are more than the {settings.inducing} distinct training inputs: reduced to "
             f"{settings.inducing}"
         )
     return Plan(request, dataset, parts, methods, settings, anatomy)
+
+
+def _refused_by_task(methods: Sequence[Method], part: Part, settings: Settings) -> list[str]:
+    """One sentence for each method that cannot fit the zoo's model of targets that are no real numbers."""
+    sentences = []
+    for method in methods:
+        torch.manual_seed(settings.seed)
+        model = method.architecture.build(part.x_train, settings)
+        anatomy = anatomy_of(model, part.x_train, part.y_train)
+        sentences += refusals([method], model, anatomy, part, settings=settings)
+    return sentences
 
 
 def _examined(
@@ -142,6 +159,13 @@ def _is_standardised(anatomy: Anatomy | None) -> bool:
 def _remarks_on_data(request: Request, dataset: Dataset, anatomy: Anatomy | None) -> list[str]:
     """Sentences on what is done to inputs and targets."""
     said = []
+    if request.model is None and not dataset.task.is_standardized:
+        if dataset.labels:
+            said.append(f"the target {dataset.target!r} holds words, which are {dataset.task}: {', '.join(dataset.labels)}")
+        else:
+            hint = "say --task regression if its values are real numbers"
+            said.append(f"the target {dataset.target!r} is taken for {dataset.task}: {hint}")
+        return said
     if request.standardize and not _is_standardised(anatomy):
         said.append(
             "the likelihood is of classes, counts or positive numbers: the target is left as it is, and only the inputs are standardised"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyro_dgp.data.categories import class_numbers, encoded_as, is_words
 from pyro_dgp.data.reading import read_arrays, read_table, require_numbers
 from pyro_dgp.internal.optional import optional
 
@@ -79,6 +81,8 @@ def read_rows(path: Path) -> pd.DataFrame:
 def predicted(fit: MethodFit, rows: pd.DataFrame, target: str | None = None) -> pd.DataFrame:
     """Mean, standard deviation, 5 % and 95 % quantile of each row in the target's units, and its log density if the target is there.
 
+    For classes the columns are the most probable class and the probability of each.
+
     Columns are taken by the names that they had in training, whatever their order; others are not looked at. Where training had no names
     they are taken in order, without the target's.
 
@@ -87,28 +91,56 @@ def predicted(fit: MethodFit, rows: pd.DataFrame, target: str | None = None) -> 
     """
     import numpy as np
 
+    from pyro_dgp.prediction.target_kinds import has_few_values
+
     pd = optional("pandas", extra="compare", what="a table of predictions")
     if target is not None and target not in rows.columns:
         raise ValueError(f"the new rows have no column {target!r}: they have {', '.join(map(str, rows.columns))}")
     target = target or (fit.target_name if fit.target_name in rows.columns else None)
-    inputs = rows.drop(columns=[] if target is None else [target])
+    inputs = encoded_as(rows.drop(columns=[] if target is None else [target]), fit.columns)
     missing = [name for name in fit.columns if name not in inputs.columns]
     if missing:
         raise ValueError(
             f"the new rows have no column {missing[0]!r}, which the fit takes: its inputs are {', '.join(fit.columns)}"
         )
     inputs = inputs[list(fit.columns)] if fit.columns else inputs
-    require_numbers(inputs if target is None else inputs.join(rows[[target]]), "the new rows")
+    observed = None if target is None else _numbered(rows[target], fit.labels)
+    require_numbers(inputs if observed is None else inputs.assign(**{str(target): observed}), "the new rows")
     prediction = fit.predict(inputs.to_numpy(dtype=float))
-    low, high = _quantiles(prediction)
-    columns = {"mean": prediction.mean, "sd": prediction.variance.sqrt(), "quantile_05": low, "quantile_95": high}
-    table = pd.DataFrame({name: values.cpu().numpy() for name, values in columns.items()})
-    if target is not None:
-        y = rows[target].to_numpy(dtype=float)
+    if has_few_values(prediction.standardised.mixture().components):
+        columns = _of_classes(prediction.probs, fit.labels)
+    else:
+        low, high = _quantiles(prediction)
+        figures = {"mean": prediction.mean, "sd": prediction.variance.sqrt(), "quantile_05": low, "quantile_95": high}
+        columns = {name: values.cpu().numpy() for name, values in figures.items()}
+    table = pd.DataFrame(columns)
+    if observed is not None:
+        y = np.asarray(observed, dtype=float)
         if not np.isfinite(y).all():
             raise ValueError(f"the target {target!r} of the new rows holds NaN or infinity: drop the column or fill it")
         table["log_density"] = prediction.log_prob(y).cpu().numpy()
     return table
+
+
+def _numbered(column: Any, labels: Sequence[str]) -> Any:
+    """A column of the target, words as the numbers of their classes."""
+    if not labels or not is_words(column):
+        return column
+    unknown = [word for word in column.astype(str) if word not in labels]
+    if unknown:
+        raise ValueError(
+            f"the target holds {unknown[0]!r}, which training had not: its classes are {', '.join(labels)}"
+        )
+    return class_numbers(column, labels)
+
+
+def _of_classes(probs: Tensor, labels: Sequence[str]) -> dict[str, Any]:
+    """The most probable class, and the probability of each class."""
+    import numpy as np
+
+    names = list(labels) or [str(number) for number in range(probs.shape[-1])]
+    columns: dict[str, Any] = {"class": np.array(names)[probs.argmax(-1).cpu().numpy()]}
+    return columns | {f"p({name})": probs[:, number].cpu().numpy() for number, name in enumerate(names)}
 
 
 def _quantiles(prediction: RescaledPrediction) -> Tensor:

@@ -15,6 +15,7 @@ from pyro_dgp.comparison.fingerprint import fingerprint
 from pyro_dgp.comparison.gap_study import GapStudy
 from pyro_dgp.comparison.own_model import OwnModel
 from pyro_dgp.data.dataset import Dataset
+from pyro_dgp.data.tasks import Task
 from pyro_dgp.internal.optional import require
 from pyro_dgp.internal.progress import Progress
 from pyro_dgp.kernels.named import KERNELS
@@ -27,6 +28,8 @@ from pyro_dgp.zoo.settings import Settings
 
 #: Methods that are compared if none are named: on the zoo's models, and on a model of the user's own.
 DEFAULT_METHODS, OWN_METHODS = ("exact-gp", "svgp", "ppgpr", "dsvi", "nuts"), ("dsvi", "dspp", "nuts")
+#: The same for targets that are no real numbers.
+OTHER_METHODS = ("svgp", "ppgpr", "dsvi", "dspp")
 
 #: Methods, settings and folds where no data are named: the scan line of a photograph, one input and 320 rows, in a few minutes.
 FIRST_METHODS = ("exact-gp", "gp-nuts", "svgp", "dsvi", "dspp")
@@ -112,10 +115,14 @@ class Request:
         methods = [method for method in self.chosen() if own is not None or method.architecture.is_deep]
         return GapStudy([method for method in methods if not method.architecture.has_network], sampler)
 
+    def settings_for(self, dataset: Dataset) -> Settings:
+        """The settings with the task of the data, where the zoo's own models are fitted."""
+        return self.settings if self.model is not None else for_task(self.settings, dataset.task)
+
     def config(self, dataset: Dataset) -> dict[str, Any]:
         """Values that results must have in common to stand in one table."""
         config: dict[str, Any] = {"dataset": dataset.name, "data": dataset.fingerprint(), "dtype": self.dtype}
-        config |= asdict(self.settings)
+        config |= asdict(self.settings_for(dataset))
         if self.model is not None:
             config = {name: value for name, value in config.items() if name not in OF_THE_ZOO}
         config |= {} if self.folds is None else {"folds": self.folds}
@@ -123,14 +130,28 @@ class Request:
         return config | ({} if self.model is None else self.model.identity())
 
 
+def for_task(settings: Settings, task: Task) -> Settings:
+    """Settings with a task.
+
+    :raises ValueError: for a preset and a target that is no real number.
+    """
+    if settings.preset is not None and not task.is_standardized:
+        raise ValueError(
+            f"preset {settings.preset} has models of real numbers, and the target holds {task}: leave the preset out"
+        )
+    return replace(settings, task=task.kind, classes=task.classes)
+
+
 def is_made_by_hand(method: Method) -> bool:
     """Tell whether an inference stands behind a method that the table does not have."""
     return method.name not in METHODS
 
 
-def default_methods(model: OwnModel | None) -> tuple[str, ...]:
+def default_methods(model: OwnModel | None, task: Task = Task()) -> tuple[str, ...]:
     """The methods that are compared if none are named."""
-    return DEFAULT_METHODS if model is None else OWN_METHODS
+    if model is not None:
+        return OWN_METHODS
+    return DEFAULT_METHODS if task.is_standardized else OTHER_METHODS
 
 
 def _method(given: Named, own: Architecture | None, named: Mapping[str, Method]) -> Method:

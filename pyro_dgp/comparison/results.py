@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
+from pyro_dgp.comparison.class_figure import plot_classes
 from pyro_dgp.comparison.figures import STANDARDISED_INPUT, STANDARDISED_TARGET, Axis, plot_comparison
 from pyro_dgp.comparison.files import Curves, Row, atomically
 from pyro_dgp.comparison.gap_study import GapResult
@@ -38,7 +39,10 @@ class ComparisonResult:
     measure: Callable[[str], GapResult] | None = None
 
     def __str__(self) -> str:
-        return f"{table(self.rows)}\nscores on {self.scores_on}, lower is better"
+        better = "lower is better"
+        if any("accuracy" in row for row in self.rows):
+            better = "of NLL (log loss), Brier score and calibration error (ECE) lower is better, of accuracy higher"
+        return f"{table(self.rows)}\nscores on {self.scores_on}, {better}"
 
     def __getitem__(self, method: str) -> MethodFit:
         if method not in self.fits:
@@ -55,6 +59,9 @@ class ComparisonResult:
         """Write the figure of the comparison."""
 
         def draw(temporary: Path) -> None:
+            if any("confidence" in curve for curve in self.curves.values()):
+                plot_classes(self.rows, self.curves, temporary, self.dataset)
+                return
             plot_comparison(
                 self.rows,
                 self.curves,

@@ -190,7 +190,7 @@ def _introduce(plan: Plan, finished: Sequence[Row], say: Say) -> None:
     say(
         f"{name}: {len(part.x_train)} training rows, {len(part.x_test)} test rows, {part.x_train.shape[1]} inputs{folds}"
     )
-    if plan.request.model is None:
+    if plan.request.model is None and plan.dataset.task.is_standardized:
         unit = "of the standardised target's" if plan.request.standardize else "in squared units of the target"
         say(f"the noise variance of every method stays above {NOISE_FLOOR:g} {unit}")
     for row in finished:

@@ -16,7 +16,7 @@ import torch
 
 from pyro_dgp.comparison.files import Row
 from pyro_dgp.comparison.fingerprint import fingerprint
-from pyro_dgp.comparison.request import Named, Request, Say, check_choice, is_made_by_hand
+from pyro_dgp.comparison.request import Named, Request, Say, check_choice, for_task, is_made_by_hand
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.splitting import split
 from pyro_dgp.prediction.rescaled import default_dtype
@@ -159,7 +159,7 @@ def planned(
     request = Request(methods=methods, settings=settings, dtype=dtype)
     check_choice(request)
     return [
-        Run(dataset, method, replace(settings, split=number, seed=seed), dtype)
+        Run(dataset, method, for_task(replace(settings, split=number, seed=seed), dataset.task), dtype)
         for number, seed, dataset, method in itertools.product(splits, seeds, datasets, request.chosen())
     ]
 

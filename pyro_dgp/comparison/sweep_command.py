@@ -30,6 +30,9 @@ COLUMNS: tuple[Column, ...] = (
     ("nll_error", "+-", "{:.3f}".format),
     ("rmse", "RMSE", "{:.3f}".format),
     ("crps", "CRPS", "{:.3f}".format),
+    ("accuracy", "accuracy", "{:.3f}".format),
+    ("brier", "Brier", "{:.3f}".format),
+    ("ece", "ECE", "{:.3f}".format),
     ("seconds", "train s", "{:.1f}".format),
 )
 
@@ -61,6 +64,10 @@ def add_sweep(commands: Any) -> None:
     command.set_defaults(run=_sweep)
 
 
+#: Figures of runs that are averaged.
+_AVERAGED = ("nll", "rmse", "crps", "accuracy", "brier", "ece", "seconds")
+
+
 def numbers(text: str, option: str) -> tuple[int, ...]:
     """Return the numbers that ``0-4`` or ``0,2`` stands for."""
     found: list[int] = []
@@ -85,7 +92,7 @@ def _mean(dataset: str, method: str, rows: Sequence[Row]) -> Row:
     result: Row = {"dataset": dataset, "method": method, "runs": len(done)}
     if len(done) < len(rows):
         result["failed"] = len(rows) - len(done)
-    for name in ("nll", "rmse", "crps", "seconds") if done else ():
+    for name in [name for name in _AVERAGED if done and all(name in row for row in done)]:
         result[name] = sum(row[name] for row in done) / len(done)
     if len(done) > 1:
         variance = sum((row["nll"] - result["nll"]) ** 2 for row in done) / (len(done) - 1)

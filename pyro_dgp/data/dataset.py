@@ -8,6 +8,8 @@ from dataclasses import KW_ONLY, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pyro_dgp.data.tasks import Task
+
 Array = NDArray[np.float64]
 
 
@@ -18,6 +20,8 @@ class Dataset:
     :ivar splits: test masks ``(N, K)``, one column for each split, where the data bring splits of their own.
     :ivar columns: names of the inputs, where they have any.
     :ivar target: name of the target.
+    :ivar task: the kind of the target; real numbers if not given.
+    :ivar labels: names of the classes, where they have any.
     """
 
     name: str
@@ -27,6 +31,8 @@ class Dataset:
     splits: NDArray[np.bool_] | None = None
     columns: tuple[str, ...] = ()
     target: str = "y"
+    task: Task = Task()
+    labels: tuple[str, ...] = ()
 
     def fingerprint(self) -> str:
         """A short hash of the values, which tells data sets of one name apart."""
@@ -59,7 +65,8 @@ def _check_numbers(dataset: Dataset) -> None:
         if not bad.any():
             continue
         row, column = map(int, np.argwhere(bad)[0])
-        where = f"input column {column}" if label == "input" else "the target"
+        own = f"{dataset.columns[column]!r}" if dataset.columns else f"{column}"
+        where = f"input column {own}" if label == "input" else "the target"
         raise ValueError(
             f"{dataset.name!r} has NaN or infinity in {where}, row {row}: drop or fill {int(bad.any(1).sum())} such rows"
         )

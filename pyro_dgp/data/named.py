@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from pyro_dgp.data.dataset import Dataset
-from pyro_dgp.data.reading import load
+from pyro_dgp.data.reading import load, with_task
 from pyro_dgp.data.splitting import random_folds
 from pyro_dgp.internal.optional import optional
 
@@ -71,17 +71,18 @@ def load_named(name: str) -> Dataset:
     return NAMED[name]()
 
 
-def find(source: str | Path, target: str | None = None) -> Dataset:
+def find(source: str | Path, target: str | None = None, task: str | None = None) -> Dataset:
     """A data set by its name or, where no data set has that name, from a file.
 
     :param target: the target's column, for a table.
+    :param task: kind of the target; guessed if not given.
     """
     name = str(source)
     if name not in NAMED:
         if not Path(source).is_file():
             raise ValueError(f"there is no file {name!r}: check the path; names of data sets are {', '.join(NAMED)}")
-        return load(source, target)
+        return load(source, target, task)
     dataset = load_named(name)
     if target is not None:
         raise ValueError(f"--target names a column of a table, and {name!r} has one target: {dataset.target}")
-    return dataset
+    return dataset if task is None else with_task(dataset, task)

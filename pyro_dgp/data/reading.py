@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pyro_dgp.data.categories import class_numbers, is_words, one_hot, words_of
 from pyro_dgp.data.dataset import Dataset, check
+from pyro_dgp.data.tasks import guessed_task, task_of
 from pyro_dgp.internal.optional import optional
 
 
-def load(path: str | Path, target: str | None = None) -> Dataset:
+def load(path: str | Path, target: str | None = None, task: str | None = None) -> Dataset:
     """Read a data set from a file and check it.
+
+    Columns of words become inputs of 0 and 1, one for each word, ``colour=red``. A target of words is one of classes.
 
     :param path: ``.npz`` with ``X``, ``y`` and, if there, ``splits`` (1 = test), or CSV or Parquet with a header.
     :param target: the target's column; the last one of a table if not given.
+    :param task: kind of the target, one of :data:`~pyro_dgp.data.tasks.TASKS`. If not given it is guessed: two classes for 0 and 1, classes for
+        words and for 0, ..., C - 1 with C from 3 to 10, and real numbers for all else.
     :raises ValueError: one sentence that says what is wrong with the file and what to do.
     """
     path = Path(path)
@@ -32,7 +39,22 @@ def load(path: str | Path, target: str | None = None) -> Dataset:
     else:
         raise ValueError(f"{path.name!r} is neither CSV, Parquet nor .npz: convert it to one of them")
     check(dataset)
-    return dataset
+    return with_task(dataset, task)
+
+
+def with_task(dataset: Dataset, task: str | None) -> Dataset:
+    """Return a data set with the task of that kind, or with the one that its targets look like.
+
+    :raises ValueError: for targets of another kind.
+    """
+    if task is None and dataset.labels:
+        task = "binary" if len(dataset.labels) == 2 else "classes"
+    if task in ("regression", "counts") and dataset.labels:
+        raise ValueError(
+            f"the target {dataset.target!r} of {dataset.name!r} holds words, which are classes: leave --task out"
+        )
+    found = guessed_task(dataset.y) if task is None else task_of(task, dataset.y, dataset.name)
+    return replace(dataset, task=found)
 
 
 def _from_npz(path: Path, target: str | None) -> Dataset:
@@ -73,18 +95,25 @@ def read_arrays(path: Path, needed: Sequence[str] = ("X", "y")) -> dict[str, NDA
 
 def _from_table(path: Path, target: str | None) -> Dataset:
     table = read_table(path)
-    require_numbers(table, repr(path.name))
     target = str(table.columns[-1]) if target is None and len(table.columns) else target
     if target is None or target not in table.columns:
         columns = ", ".join(map(str, table.columns[:20]))
         raise ValueError(f"{path.name!r} has no column {target!r}: its columns are {columns}")
-    inputs = table.drop(columns=[target])
+    require_commas(table, repr(path.name))
+    inputs = one_hot(table.drop(columns=[target]), repr(path.name))
+    labels: list[str] = []
+    if is_words(table[target]):
+        labels = words_of(table[target], target, repr(path.name))
+        y = class_numbers(table[target], labels)
+    else:
+        y = table[target].to_numpy(dtype=float, na_value=np.nan)
     return Dataset(
         path.stem,
         inputs.to_numpy(dtype=float, na_value=np.nan),
-        table[target].to_numpy(dtype=float, na_value=np.nan),
+        y,
         columns=tuple(map(str, inputs.columns)),
         target=target,
+        labels=tuple(labels),
     )
 
 
@@ -112,7 +141,12 @@ def require_numbers(table: Any, name: str) -> None:
     """Raise ``ValueError`` if a column of a table, as pandas has it, holds something else than numbers."""
     is_numeric = optional("pandas", extra="compare", what="reading a table").api.types.is_numeric_dtype
     words = [str(column) for column in table.columns if not is_numeric(table[column])]
-    if words and len(table.columns) == 1 and ";" in words[0]:
-        raise ValueError(f"{name} has the one column {words[0]!r}: separate columns by commas")
+    require_commas(table, name)
     if words:
         raise ValueError(f"column {words[0]!r} of {name} does not hold numbers: encode or drop it")
+
+
+def require_commas(table: Any, name: str) -> None:
+    """Raise ``ValueError`` for a table whose columns are separated by something else than commas."""
+    if len(table.columns) == 1 and ";" in str(table.columns[0]):
+        raise ValueError(f"{name} has the one column {str(table.columns[0])!r}: separate columns by commas")

@@ -33,7 +33,10 @@ class Scaler:
 
 @dataclass(frozen=True)
 class Split:
-    """One training and test part, standardised by the training part; ``target_scale`` is its standard deviation of y."""
+    """One training and test part, standardised by the training part; ``target_scale`` is its standard deviation of y.
+
+    Targets that are no real numbers are left as they are, at a mean of 0 and a scale of 1.
+    """
 
     x_train: Tensor
     y_train: Tensor
@@ -74,7 +77,8 @@ def split(dataset: Dataset, number: int, *, dtype: torch.dtype = torch.float64, 
     test = held_out_rows(dataset, number)
     if test.all() or not test.any():
         raise ValueError(f"split {number} of {dataset.name!r} leaves no training or no test rows: check 'splits'")
-    scale_x, scale_y = Scaler.fit(dataset.x[~test]), Scaler.fit(dataset.y[~test])
+    is_real = dataset.task.is_standardized
+    scale_x, scale_y = Scaler.fit(dataset.x[~test]), Scaler.fit(dataset.y[~test]) if is_real else identity()
     if (constant := np.flatnonzero(is_constant(dataset.x[~test]))).size:
         raise ValueError(f"input column {constant[0]} of {dataset.name!r} is constant in the training part: drop it")
     if is_constant(dataset.y[~test][:, None])[0]:
@@ -91,6 +95,12 @@ def split(dataset: Dataset, number: int, *, dtype: torch.dtype = torch.float64, 
         target_mean=float(scale_y.mean),
         target_scale=float(scale_y.scale),
     )
+
+
+def identity(columns: int | None = None) -> Scaler:
+    """Return the map that changes nothing, of so many columns or of a single number."""
+    shape = () if columns is None else (columns,)
+    return Scaler(np.zeros(shape), np.ones(shape))
 
 
 def is_constant(values: Array) -> NDArray[np.bool_]:

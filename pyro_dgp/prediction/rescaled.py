@@ -75,6 +75,11 @@ class RescaledPrediction(TorchDistribution):
         """Total predictive variance ``(N,)``, noise included."""
         return self.scale**2 * self._evaluate(lambda p: p.variance)
 
+    @property
+    def probs(self) -> Tensor:
+        """Probabilities of the classes ``(N, C)``, of a target of two classes or more."""
+        return self._evaluate(lambda p: p.probs)
+
     def log_prob(self, value: Any) -> Tensor:
         """Log density of each row at values in the target's units, nats per unit: ``(N,)``."""
         z = self._standardised(value)

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from pyro_dgp.prediction.prediction import Prediction
-from pyro_dgp.prediction.target_kinds import are_classes
+from pyro_dgp.prediction.reliability import binned, confidences
+from pyro_dgp.prediction.target_kinds import has_few_values
 
 
 def scores(prediction: Prediction, y: Tensor, target_scale: float | Tensor = 1.0) -> dict[str, float]:
@@ -18,8 +19,9 @@ def scores(prediction: Prediction, y: Tensor, target_scale: float | Tensor = 1.0
     outputs ``nll`` is that of all outputs of a row together, and ``rmse`` and ``crps`` are averages over the outputs
     (``rmse`` is then the MRMSE of [DSPP] 5.3). There ``nll_per_output`` is ``nll`` divided by the number of outputs.
 
-    Classes have no units and no differences. Their scores are ``nll``, ``accuracy`` (the share of rows whose most probable
-    class is the true one) and ``brier``, the mean over rows of ``sum_c (p_c - 1[y = c])^2`` (Brier 1950).
+    Classes, two or more, have no units and no differences. Their scores are ``nll`` (the log loss), ``accuracy`` (the share of
+    rows whose most probable class is the true one), ``brier``, the mean over rows of ``sum_c (p_c - 1[y = c])^2`` (Brier 1950),
+    and ``ece``, the expected calibration error in 15 bins (:func:`reliability`).
 
     With groups they are averages over the rows of all groups.
 
@@ -34,7 +36,7 @@ def scores(prediction: Prediction, y: Tensor, target_scale: float | Tensor = 1.0
     >>> {name: round(figures[name], 2) for name in ("nll", "rmse", "crps", "rmse_original")}
     {'nll': 1.42, 'rmse': 1.0, 'crps': 0.6, 'rmse_original': 10.0}
     """
-    if are_classes(next(prediction.mixtures(y))[0].components):
+    if not prediction.event_shape and has_few_values(next(prediction.mixtures(y))[0].components):
         return _scores_of_classes(prediction, y)
     outputs = prediction.event_shape.numel()
     scale = torch.as_tensor(target_scale, dtype=y.dtype, device=y.device).expand(outputs)
@@ -57,8 +59,13 @@ def _scores_of_classes(prediction: Prediction, y: Tensor) -> dict[str, float]:
     with torch.no_grad():
         probs, nll = prediction.probs, -float(prediction.log_prob(y).mean())
     truth = torch.nn.functional.one_hot(y.long(), probs.shape[-1])
-    right = (probs.argmax(-1) == y).double().mean()
-    return {"nll": nll, "accuracy": float(right), "brier": float((probs - truth).square().sum(-1).mean())}
+    confidence, right = confidences(prediction, y)
+    return {
+        "nll": nll,
+        "accuracy": float(right.double().mean()),
+        "brier": float((probs - truth).square().sum(-1).mean()),
+        "ece": binned(confidence, right).error,
+    }
 
 
 def pit(prediction: Prediction, y: Tensor) -> Tensor:

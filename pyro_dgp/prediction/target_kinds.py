@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributions import (
+    Bernoulli,
     Categorical,
     Distribution,
+    Independent,
     LowRankMultivariateNormal,
     MultivariateNormal,
     constraints,
@@ -28,6 +30,14 @@ def innermost(components: Any) -> Any:
 def are_classes(components: Distribution) -> bool:
     """Tell whether y is the number of a class, so that sums and differences of its values mean nothing."""
     return isinstance(innermost(components), Categorical)
+
+
+def has_few_values(components: Distribution) -> bool:
+    """Tell whether y is a class: one of several, or of two."""
+    kind = innermost(components)
+    while isinstance(kind, Independent):
+        kind = innermost(kind.base_dist)
+    return isinstance(kind, Categorical | Bernoulli)
 
 
 def require_numbers(components: Distribution, figure: str) -> None:

@@ -138,4 +138,6 @@ def _affine(values: Tensor, what: str) -> Tensor:
 
 
 def _no_joint() -> Tensor:
-    raise ValueError("moment matching has no joint covariance over rows: use the mean and variance, or set guide.propagation = MonteCarlo(10)")
+    raise ValueError(
+        "moment matching has no joint covariance over rows: use the mean and variance, or set guide.propagation = MonteCarlo(10)"
+    )

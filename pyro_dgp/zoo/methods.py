@@ -30,7 +30,7 @@ from pyro_dgp.zoo.recipes import (
     InForm,
     all_rows,
     approximate_ep,
-    deep_learned,
+    deep_for_powers,
     elbo,
     full_row_points,
     gamma_divergence,
@@ -157,7 +157,7 @@ METHODS: dict[str, Method] = {
             "aep",
             "deep GP with RBF kernels, approximate expectation propagation, moments matched layer by layer",
             AEP,
-            Architecture(InForm(deep_learned, rbf_form), is_deep=True),
+            Architecture(InForm(deep_for_powers, rbf_form), is_deep=True),
             ByGuide(points_of_outputs, matched, approximate_ep, first=one_layer_first),
         ),
         Method(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from pyro_dgp.kernels import White
+from pyro_dgp.likelihoods import Bernoulli, NegativeBinomial, RobustMax, Softmax
 from pyro_dgp.losses import ELBO, ApproximateEP, GammaDivergence, PredictiveLogLikelihood
 from pyro_dgp.mcmc import EllipticalSlice, WhitenedNUTS, inducing_inputs, whitened
 from pyro_dgp.means import LinearMean
@@ -34,21 +36,39 @@ from pyro_dgp.zoo.settings import Settings
 NOISE_BETWEEN_LAYERS = 1e-5
 
 
+def observed(settings: Settings) -> dict[str, Any]:
+    """What a model of ``settings.task`` has on top: the likelihood, and as many functions as it takes."""
+    if settings.task == "binary":
+        return {"likelihood": Bernoulli()}
+    if settings.task == "classes":
+        return {"likelihood": Softmax(settings.classes), "outputs": settings.classes}
+    return {"likelihood": NegativeBinomial()} if settings.task == "counts" else {}
+
+
 def shallow(x: Tensor, settings: Settings) -> DeepGP:
     """One GP."""
-    return DeepGP(x, 1, settings.width, kernel=settings.kernel).to(x)
+    return DeepGP(x, 1, settings.width, kernel=settings.kernel, **observed(settings)).to(x)
 
 
 def deep(x: Tensor, settings: Settings) -> DeepGP:
     """``settings.layers`` GPs."""
-    return DeepGP(x, settings.layers, settings.width, kernel=settings.kernel).to(x)
+    return DeepGP(x, settings.layers, settings.width, kernel=settings.kernel, **observed(settings)).to(x)
 
 
 def deep_learned(x: Tensor, settings: Settings) -> DeepGP:
     """``settings.layers`` GPs; hidden layers have linear means that are learned, and a kernel for each output."""
-    return DeepGP(x, settings.layers, settings.width, kernel=settings.kernel, mean=LinearMean.fit, per_output=True).to(
-        x
-    )
+    options = observed(settings)
+    return DeepGP(
+        x, settings.layers, settings.width, kernel=settings.kernel, mean=LinearMean.fit, per_output=True, **options
+    ).to(x)
+
+
+def deep_for_powers(x: Tensor, settings: Settings) -> DeepGP:
+    """The same, with a robust-max likelihood in the place of a softmax, which has no powers."""
+    model = deep_learned(x, settings)
+    if settings.task == "classes":
+        model.likelihood = RobustMax(settings.classes)
+    return model
 
 
 def deep_noisy(x: Tensor, settings: Settings) -> DeepGP:

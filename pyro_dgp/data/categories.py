@@ -1,0 +1,86 @@
+"""Columns of words in a table: classes of a target, and inputs as one column of 0 and 1 for each word."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyro_dgp.internal.optional import optional
+
+#: Most different words of a column: more are names or free text.
+MOST_WORDS = 50
+#: What stands between the name of a column and a word of it.
+_IS = "="
+
+
+def is_words(column: Any) -> bool:
+    """Tell whether a column of a table holds words and not numbers."""
+    pandas = optional("pandas", extra="compare", what="reading a table")
+    return not pandas.api.types.is_numeric_dtype(column)
+
+
+def words_of(column: Any, name: str, where: str) -> list[str]:
+    """Return the different words of a column, sorted.
+
+    :param where: the table, for messages.
+    :raises ValueError: for empty cells, and for too many words.
+    """
+    if column.isna().any():
+        row = int(np.flatnonzero(column.isna().to_numpy())[0])
+        raise ValueError(
+            f"column {name!r} of {where} is empty in row {row}: drop or fill {int(column.isna().sum())} such rows"
+        )
+    words = sorted({str(word) for word in column})
+    if len(words) > MOST_WORDS:
+        raise ValueError(
+            f"column {name!r} of {where} does not hold numbers but {len(words)} different words, more than the {MOST_WORDS} that are made columns: "
+            "encode or drop it"
+        )
+    return words
+
+
+def class_numbers(column: Any, words: Sequence[str]) -> NDArray[np.float64]:
+    """Return the number of each row's word among the words."""
+    numbers = {word: float(number) for number, word in enumerate(words)}
+    return np.array([numbers[str(word)] for word in column])
+
+
+def one_hot(table: Any, where: str) -> Any:
+    """Return a table with a column of 0 and 1, ``colour=red``, for each word of each column of words. Two words need one column."""
+    pandas = optional("pandas", extra="compare", what="reading a table")
+    columns: dict[str, Any] = {}
+    for name in table.columns:
+        if not is_words(table[name]):
+            columns[str(name)] = table[name]
+            continue
+        words = words_of(table[name], str(name), where)
+        for word in words[1:] if len(words) == 2 else words:
+            columns[f"{name}{_IS}{word}"] = (table[name].astype(str) == word).astype(float)
+    return pandas.DataFrame(columns)
+
+
+def encoded_as(table: Any, columns: Sequence[str]) -> Any:
+    """Return a table with the columns that training had, those of words made of the table's own columns of words.
+
+    :raises ValueError: for a word that training did not have.
+    """
+    table = table.copy()
+    made: dict[str, list[str]] = {}
+    for column in columns:
+        name, is_made, word = column.partition(_IS)
+        if column not in table.columns and is_made and name in table.columns:
+            made.setdefault(name, []).append(word)
+    for name, words in made.items():
+        column = table[name].astype(str)
+        if len(words) > 1:  # of two words, one has no column
+            unknown = [word for word in column if word not in words]
+            if unknown:
+                raise ValueError(
+                    f"column {name!r} of the new rows holds {unknown[0]!r}, which training had not: it had {', '.join(words)}"
+                )
+        for word in words:
+            table[f"{name}{_IS}{word}"] = (column == word).astype(float)
+    return table

@@ -1,0 +1,86 @@
+"""Tasks: what the targets of a data set are, and what may be done to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Kinds of targets by name: real numbers, classes 0 and 1, classes 0, ..., C - 1, and counts 0, 1, 2, ...
+TASKS = ("regression", "binary", "classes", "counts")
+#: Most classes that whole numbers are taken for where nothing says what they are.
+_MOST_GUESSED = 10
+
+
+@dataclass(frozen=True)
+class Task:
+    """The kind of the targets of a data set.
+
+    :ivar kind: one of :data:`TASKS`.
+    :ivar classes: C; 2 for a binary target, 0 for targets that are no classes.
+
+    >>> from pyro_dgp.data.tasks import Task
+    >>> Task().is_standardized, Task("classes", 3).is_standardized
+    (True, False)
+    """
+
+    kind: str = "regression"
+    classes: int = 0
+
+    @property
+    def is_standardized(self) -> bool:
+        """Whether targets may be standardised: real numbers alone."""
+        return self.kind == "regression"
+
+    def __str__(self) -> str:
+        words = {
+            "regression": "real numbers",
+            "binary": "two classes",
+            "classes": f"{self.classes} classes",
+            "counts": "counts",
+        }
+        return words[self.kind]
+
+
+def task_of(kind: str, y: NDArray[np.float64], name: str) -> Task:
+    """Return the task of that kind, with the number of classes of the targets.
+
+    :param name: the data set, for messages.
+    :raises ValueError: for targets that are of another kind.
+    """
+    if kind not in TASKS:
+        raise ValueError(f"there is no task {kind!r}: choose from {', '.join(TASKS)}")
+    if kind == "regression":
+        return Task()
+    whole = bool(np.all(y == np.round(y))) and bool(np.all(y >= 0))
+    if kind == "counts":
+        if not whole:
+            raise ValueError(f"the targets of {name!r} are no counts: counts are whole numbers, 0 or more")
+        return Task("counts")
+    found = np.unique(y)
+    if kind == "binary":
+        if not np.isin(found, (0.0, 1.0)).all():
+            raise ValueError(
+                f"the targets of {name!r} are not 0 and 1, as those of two classes are: they have {len(found)} values from {found[0]:g} to {found[-1]:g}"
+            )
+        return Task("binary", 2)
+    if not whole:
+        raise ValueError(
+            f"the targets of {name!r} are no classes: classes are whole numbers 0, 1, ..., C - 1, or words"
+        )
+    if len(found) < 2 or found[-1] >= 10 * len(found):
+        raise ValueError(
+            f"the targets of {name!r} are no classes: they have {len(found)} values up to {found[-1]:g}; number the classes 0, 1, ..., C - 1"
+        )
+    return Task("classes", int(found[-1]) + 1)
+
+
+def guessed_task(y: NDArray[np.float64]) -> Task:
+    """Return the task that targets look like: two classes for 0 and 1, classes for 0, ..., C - 1 with C at most 10, else regression."""
+    found = np.unique(y)
+    if np.array_equal(found, (0.0, 1.0)):
+        return Task("binary", 2)
+    if 3 <= len(found) <= _MOST_GUESSED and np.array_equal(found, np.arange(len(found))):
+        return Task("classes", len(found))
+    return Task()
