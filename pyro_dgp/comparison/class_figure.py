@@ -43,7 +43,8 @@ def plot_classes(rows: Sequence[Row], curves: Curves, path: Path, dataset: str) 
         draw_scores(panel, rows, score)
         names = [row["method"] for row in rows] if score == SCORES[0] else []
         panel.set_yticks(range(len(names)), names, fontsize=FONTS["label"])
-    figure.suptitle(title_of(rows, dataset), fontsize=FONTS["title"], fontweight="bold", x=0.01, ha="left")
+    title = title_of(rows, dataset, "probability")
+    figure.suptitle(title, fontsize=FONTS["title"], fontweight="bold", x=0.01, ha="left")
     figure.savefig(path, dpi=150)
 
 

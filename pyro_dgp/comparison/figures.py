@@ -82,8 +82,11 @@ def _converged(row: Row) -> bool:
 _CONVERGED = 1.05
 
 
-def title_of(rows: Sequence[Row], dataset: str) -> str:
-    """One sentence: which method predicts held-out rows best, of those whose chains have converged."""
+def title_of(rows: Sequence[Row], dataset: str, what: str = "density") -> str:
+    """One sentence: which method predicts held-out rows best, of those whose chains have converged.
+
+    :param what: what a method gives the rows: a density, or a probability.
+    """
     known = [row for row in rows if np.isfinite(row["nll"]) and _converged(row)]
     known = sorted(known, key=lambda row: float(row["nll"]))
     held_out = f"{rows[0]['n_test']} held-out rows" if "folds" not in rows[0] else "held-out rows"
@@ -91,7 +94,7 @@ def title_of(rows: Sequence[Row], dataset: str) -> str:
         return f"{dataset}: predictions of {held_out}"
     best, worst = known[0], known[-1]
     return (
-        f"{dataset}: {best['method']} gives {held_out} the highest density, NLL {_number(best['nll'])} "
+        f"{dataset}: {best['method']} gives {held_out} the highest {what}, NLL {_number(best['nll'])} "
         f"({worst['method']}: {_number(worst['nll'])})"
     )
 

@@ -161,7 +161,9 @@ def _remarks_on_data(request: Request, dataset: Dataset, anatomy: Anatomy | None
     said = []
     if request.model is None and not dataset.task.is_standardized:
         if dataset.labels:
-            said.append(f"the target {dataset.target!r} holds words, which are {dataset.task}: {', '.join(dataset.labels)}")
+            said.append(
+                f"the target {dataset.target!r} holds words, which are {dataset.task}: {', '.join(dataset.labels)}"
+            )
         else:
             hint = "say --task regression if its values are real numbers"
             said.append(f"the target {dataset.target!r} is taken for {dataset.task}: {hint}")

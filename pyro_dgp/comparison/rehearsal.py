@@ -115,7 +115,12 @@ def _aside() -> Iterator[None]:
 
 
 def _sentence(error: Exception) -> str:
-    """An exception in one line, with its kind unless it is a sentence of this library."""
+    """An exception in one line, with its kind unless it is a sentence of this library.
+
+    Pyro wraps an error of a density into one that names the site alone.
+    """
+    if str(error).startswith("Error while computing log_prob") and isinstance(error.__cause__, Exception):
+        error = error.__cause__
     if isinstance(error, ValueError | NotImplementedError) and str(error).strip():
         return str(error).strip().splitlines()[0]
     hint = (

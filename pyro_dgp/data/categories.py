@@ -59,7 +59,7 @@ def one_hot(table: Any, where: str) -> Any:
         words = words_of(table[name], str(name), where)
         for word in words[1:] if len(words) == 2 else words:
             columns[f"{name}{_IS}{word}"] = (table[name].astype(str) == word).astype(float)
-    return pandas.DataFrame(columns)
+    return pandas.DataFrame(columns, index=table.index)
 
 
 def encoded_as(table: Any, columns: Sequence[str]) -> Any:

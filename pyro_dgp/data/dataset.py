@@ -34,6 +34,10 @@ class Dataset:
     task: Task = Task()
     labels: tuple[str, ...] = ()
 
+    def column(self, number: int) -> str:
+        """The name of an input in quotes, or its number where inputs have no names."""
+        return repr(self.columns[number]) if self.columns else str(number)
+
     def fingerprint(self) -> str:
         """A short hash of the values, which tells data sets of one name apart."""
         parts = (self.x, self.y) if self.splits is None else (self.x, self.y, self.splits)
@@ -65,8 +69,7 @@ def _check_numbers(dataset: Dataset) -> None:
         if not bad.any():
             continue
         row, column = map(int, np.argwhere(bad)[0])
-        own = f"{dataset.columns[column]!r}" if dataset.columns else f"{column}"
-        where = f"input column {own}" if label == "input" else "the target"
+        where = f"input column {dataset.column(column)}" if label == "input" else "the target"
         raise ValueError(
             f"{dataset.name!r} has NaN or infinity in {where}, row {row}: drop or fill {int(bad.any(1).sum())} such rows"
         )

@@ -80,7 +80,9 @@ def split(dataset: Dataset, number: int, *, dtype: torch.dtype = torch.float64, 
     is_real = dataset.task.is_standardized
     scale_x, scale_y = Scaler.fit(dataset.x[~test]), Scaler.fit(dataset.y[~test]) if is_real else identity()
     if (constant := np.flatnonzero(is_constant(dataset.x[~test]))).size:
-        raise ValueError(f"input column {constant[0]} of {dataset.name!r} is constant in the training part: drop it")
+        raise ValueError(
+            f"input column {dataset.column(int(constant[0]))} of {dataset.name!r} is constant in the training part: drop it"
+        )
     if is_constant(dataset.y[~test][:, None])[0]:
         raise ValueError(f"the target of {dataset.name!r} is constant in the training part: there is nothing to learn")
 

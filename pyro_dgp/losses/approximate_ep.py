@@ -31,7 +31,7 @@ class ApproximateEP(Loss):
     downwards.
 
     :param num_data: N, the size of the whole training set, which also weights the rows of a mini-batch.
-    :param alpha: power, above 0 and at most 1; 1 is expectation propagation.
+    :param alpha: power, above 0 and at most 1; 1 is expectation propagation, and learns less noise than there is where rows are few.
     :raises ValueError: for a likelihood without powers (``Softmax``), a point estimate, a process that has no cavity, and a model
         of two observed sites.
 
@@ -47,7 +47,7 @@ class ApproximateEP(Loss):
 
     approximates_posterior = True
 
-    def __init__(self, num_data: int, alpha: float = 1.0) -> None:
+    def __init__(self, num_data: int, alpha: float = 0.5) -> None:
         super().__init__(num_data)
         if not 0 < alpha <= 1:
             raise ValueError(f"alpha is above 0 and at most 1, got {alpha}: give 1.0 for expectation propagation")

@@ -43,7 +43,7 @@ class Settings:
     minutes: float | None = None
     learning_rate: float = 0.02
     beta: float | None = None
-    alpha: float = 1.0
+    alpha: float = 0.5
     split: int = 0
     seed: int = 0
     mcmc_points: int = 100

@@ -118,7 +118,7 @@ def predictions(names: Names) -> None:
     is_prediction(names["f"], 60)
     assert (names["interval"] > 0).all() and names["interval"].shape == (2, 60)
     torch.testing.assert_close(names["probs"].sum(-1), torch.ones(60))
-    assert set(names["figures"]) == {"nll", "accuracy", "brier"}
+    assert set(names["figures"]) == {"nll", "accuracy", "brier", "ece"}
     assert names["slope"].shape == (1, 1) and (names["mean_wait"] > 5).all()
     assert all(torch.isfinite(p).all() for p in names["model"].parameters())
 
@@ -139,6 +139,15 @@ def robust_losses(names: Names) -> None:
             torch.manual_seed(1)
             losses.append(float(loss(model, guide)(x, y).detach()))
     assert losses[0] == losses[1] != losses[2]
+
+
+def expectation_propagation(names: Names) -> None:
+    is_prediction(names["prediction"], 60)
+    guide, x, y = names["guide"], names["x"], names["y"]
+    assert isinstance(guide.propagation, pyro_dgp.MomentMatching)
+    with pyro_dgp.module_local_parameters(guide.model, guide):
+        losses = [float(pyro_dgp.ApproximateEP(60, 0.5)(guide.model, guide)(x, y).detach()) for _ in range(2)]
+    assert losses[0] == losses[1]
 
 
 def streams(names: Names) -> None:
@@ -343,6 +352,7 @@ PAGES = {
     "docs/how-to/own-model.md": Page(own_model, {"steps=300": "steps=5"}),
     "docs/how-to/own-networks.md": Page(own_networks, SHORT_FIT),
     "docs/how-to/parameter-stores.md": Page(parameter_stores, SHORT_FIT | {"range(1000)": "range(5)"}),
+    "docs/how-to/expectation-propagation.md": Page(expectation_propagation, SHORT_FIT),
     "docs/how-to/robust-losses.md": Page(robust_losses, SHORT_FIT),
     "docs/how-to/samplers.md": Page(
         samplers,

@@ -117,7 +117,7 @@ def test_a_small_power_ends_at_the_collapsed_bound():
 def test_it_may_exceed_the_log_evidence():
     x, y = regression(20)
     guide = guided(OneLayer(), x, y, InducingPoints(20))
-    objective = ApproximateEP(20)(guide.model, guide)
+    objective = ApproximateEP(20, 1.0)(guide.model, guide)
     for parameter in guide.model.parameters():
         parameter.requires_grad_(False)
     fit(objective, x, y, steps=800, learning_rate=0.02)

@@ -1,0 +1,131 @@
+"""Classes and counts in the comparison, from a table to a prediction."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pyro_dgp import Softmax, compare, load, load_fit, sweep
+from pyro_dgp.__main__ import main
+from pyro_dgp.models.deep_gp import DeepGP
+from pyro_dgp.zoo.settings import Settings
+
+TOY = Settings(inducing=10, samples=2, epochs=40, batch_size=60, width=2)
+OPTIONS = ["--inducing", "10", "--samples", "2", "--epochs", "40", "--batch-size", "60", "--width", "2"]
+
+
+@pytest.fixture
+def tables(tmp_path):
+    rng = np.random.RandomState(0)
+    x = rng.randn(120, 2)
+    kind = np.where(x[:, 0] > 0.5, "high", np.where(x[:, 0] > -0.5, "mid", "low"))
+    found = {"words": kind, "binary": (x[:, 0] > 0).astype(int), "counts": rng.poisson(np.exp(x[:, 0]))}
+    for name, y in found.items():
+        colour = rng.choice(["red", "green"], 120)
+        pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "colour": colour, "y": y}).to_csv(
+            tmp_path / f"{name}.csv", index=False
+        )
+    return tmp_path
+
+
+CLASS_SCORES = {"nll", "accuracy", "brier", "ece"}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("words", [], "holds words, which are 3 classes: high, low, mid"),
+        ("binary", [], "taken for two classes"),
+        ("counts", ["--task", "counts"], "taken for counts"),
+    ],
+)
+def test_a_table_is_compared_kept_and_predicted(tables, capsys, name, options, said):
+    out, data = tables / "out", tables / f"{name}.csv"
+    arguments = ["compare", "--data", str(data), "--methods", "svgp,dsvi,aep", "--output", str(out)]
+    assert main([*arguments, *OPTIONS, *options]) == 0
+    text = capsys.readouterr()
+    assert said in text.out + text.err
+    rows = json.loads((out / "results.json").read_text())
+    for row in rows:
+        if name == "counts":
+            assert {"nll", "rmse", "crps"} <= row.keys() and "accuracy" not in row
+        else:
+            assert row.keys() >= CLASS_SCORES and "rmse" not in row
+            assert row["accuracy"] > 0.6 and 0 <= row["ece"] < 0.5
+    assert (out / "comparison.png").stat().st_size > 20_000
+    for method in ("dsvi", "aep"):
+        table = tables / f"{method}.csv"
+        assert (
+            main(["predict", "--fit", str(out), "--method", method, "--data", str(data), "--output", str(table)]) == 0
+        )
+        predicted = pd.read_csv(table)
+        if name == "counts":
+            assert {"mean", "quantile_05", "log_density"} <= set(predicted)
+        else:
+            names = ["high", "low", "mid"] if name == "words" else ["0", "1"]
+            probs = predicted[[f"p({each})" for each in names]]
+            np.testing.assert_allclose(probs.to_numpy().sum(1), 1.0, atol=1e-6)
+            y = pd.read_csv(data)["y"].astype(str)
+            assert (predicted["class"].astype(str) == y).mean() > 0.7
+            own = probs.to_numpy()[np.arange(120), [names.index(each) for each in y]]
+            np.testing.assert_allclose(predicted["log_density"], np.log(own), atol=1e-6)
+    fit = load_fit(out, "dsvi")
+    assert fit.labels == (("high", "low", "mid") if name == "words" else ())
+
+
+def test_folds_are_pooled_over_rows(tables):
+    out = tables / "out"
+    arguments = [
+        "compare",
+        "--data",
+        str(tables / "words.csv"),
+        "--methods",
+        "svgp",
+        "--folds",
+        "3",
+        "--output",
+        str(out),
+    ]
+    assert main([*arguments, *OPTIONS]) == 0
+    (row,) = json.loads((out / "results.json").read_text())
+    assert row["folds"] == 3 and len(row["accuracy_per_fold"]) == 3
+    assert row["accuracy"] == pytest.approx(np.mean(row["accuracy_per_fold"]))  # folds of 40 rows each
+    assert row["ece"] < max(row["ece_per_fold"])
+
+
+def test_methods_that_cannot_have_classes_are_refused_before_anything_runs(tables, capsys):
+    arguments = ["compare", "--data", str(tables / "binary.csv"), "--methods", "exact-gp,svgp,vff-collapsed"]
+    assert main([*arguments, "--output", str(tables / "out"), *OPTIONS]) != 0
+    text = capsys.readouterr().err
+    assert "exact-gp cannot fit this model: ProbitConditional has no closed form" in text
+    assert "vff-collapsed cannot fit this model: the collapsed bound is that of a Gaussian likelihood" in text
+    assert not (tables / "out").exists()
+
+
+def test_a_model_of_ones_own_with_classes_is_compared():
+    rng = np.random.RandomState(0)
+    x = rng.randn(80, 2)
+    y = (x[:, 0] > 0).astype(float) + (x[:, 1] > 0.5)
+    factory = lambda x: DeepGP(x, 2, 2, likelihood=Softmax(3), outputs=3)
+    result = compare(factory, x, y, methods=["svgp", "dspp"], settings=TOY, say=lambda sentence: None)
+    assert all(row.keys() >= CLASS_SCORES for row in result.rows)
+    assert result["svgp"].predict(x[:4]).probs.shape == (4, 3)
+    assert "accuracy higher" in str(result)
+
+
+def test_a_sweep_takes_the_task_of_the_data(tables):
+    data = load(tables / "words.csv")
+    (row,) = sweep([data], ["dsvi"], settings=TOY)
+    assert row.keys() >= CLASS_SCORES and row["settings"]["task"] == "classes" and row["settings"]["classes"] == 3
+
+
+def test_presets_are_of_real_numbers(tables, capsys):
+    arguments = ["compare", "--data", str(tables / "binary.csv"), "--preset", "ashman2020", "--methods", "svgp"]
+    assert main([*arguments, "--output", str(tables / "out")]) != 0
+    assert "preset ashman2020 has models of real numbers" in capsys.readouterr().err
+
+
+def test_task_needs_data(tables, capsys):
+    assert main(["compare", "--task", "binary", "--output", str(tables / "out")]) != 0
+    assert "--task is that of --data" in capsys.readouterr().err

@@ -1,0 +1,111 @@
+"""What targets are taken for, words in tables, and targets that are left as they are."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from pyro_dgp import Dataset, load, split
+from pyro_dgp.comparison.method_fit import in_order
+from pyro_dgp.data.tasks import Task, guessed_task, task_of
+
+
+@pytest.mark.parametrize(
+    ("values", "task"),
+    [
+        ([0, 1, 1, 0], Task("binary", 2)),
+        ([0, 1, 2, 2, 1], Task("classes", 3)),
+        ([1, 2, 3], Task()),
+        ([0, 1, 3], Task()),
+        ([0, 0, 0], Task()),
+        ([-1, 1, 1], Task()),
+        (range(12), Task()),
+        ([0.0, 0.5, 1.0], Task()),
+    ],
+)
+def test_tasks_are_guessed_from_values(values, task):
+    assert guessed_task(np.array(list(values), dtype=float)) == task
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "message"),
+    [
+        ("binary", [0, 1, 2], "are not 0 and 1"),
+        ("classes", [0.5, 1, 2], "are no classes"),
+        ("classes", [0, 1, 400], "2 values up to 400|3 values up to 400"),
+        ("counts", [-1, 2, 3], "are no counts"),
+        ("counts", [0.5, 2, 3], "are no counts"),
+        ("ranks", [0, 1], "there is no task 'ranks'"),
+    ],
+)
+def test_targets_of_another_kind_are_refused(kind, values, message):
+    with pytest.raises(ValueError, match=message):
+        task_of(kind, np.array(values, dtype=float), "data")
+
+
+def table(tmp_path, **columns):
+    path = tmp_path / "table.csv"
+    pd.DataFrame(columns).to_csv(path, index=False)
+    return path
+
+
+def rows(n=12):
+    return np.arange(n) / n
+
+
+def test_words_become_columns_and_classes(tmp_path):
+    colours, sexes = ["red", "green", "blue"] * 4, ["f", "m"] * 6
+    kinds = ["low", "mid", "high", "low"] * 3
+    data = load(table(tmp_path, a=rows(), colour=colours, sex=sexes, kind=kinds))
+    assert data.columns == ("a", "colour=blue", "colour=green", "colour=red", "sex=m")
+    assert data.x[0].tolist() == [0.0, 0.0, 0.0, 1.0, 0.0] and data.x[1, 1:].tolist() == [0.0, 1.0, 0.0, 1.0]
+    assert data.labels == ("high", "low", "mid") and data.y[:3].tolist() == [1.0, 2.0, 0.0]
+    assert data.task == Task("classes", 3)
+
+
+def test_new_rows_are_encoded_as_training_rows_were(tmp_path):
+    data = load(table(tmp_path, a=rows(), colour=["red", "green", "blue"] * 4, sex=["f", "m"] * 6, y=rows() ** 2))
+    new = pd.DataFrame({"sex": ["m", "f"], "colour": ["blue", "red"], "a": [0.5, 0.25]})
+    assert in_order(new, data.columns).tolist() == [[0.5, 1.0, 0.0, 0.0, 1.0], [0.25, 0.0, 0.0, 1.0, 0.0]]
+    with pytest.raises(ValueError, match="holds 'pink', which training had not: it had blue, green, red"):
+        in_order(new.assign(colour=["pink", "red"]), data.columns)
+    with pytest.raises(ValueError, match="no column 'colour=blue'"):
+        in_order(new.drop(columns="colour"), data.columns)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"a": [0.1, None] * 6, "y": rows()}, "NaN or infinity in input column 'a', row 1"),
+        ({"a": ["u", None] * 6, "y": rows()}, "column 'a' of 'table.csv' is empty in row 1: drop or fill 6 such rows"),
+        ({"a": [f"name {i}" for i in range(60)], "y": rows(60)}, "60 different words"),
+    ],
+)
+def test_missing_inputs_and_free_text_are_refused_by_name(tmp_path, columns, message):
+    with pytest.raises(ValueError, match=message):
+        load(table(tmp_path, **columns))
+
+
+def test_words_are_classes_and_nothing_else(tmp_path):
+    path = table(tmp_path, a=rows(), y=["no", "yes"] * 6)
+    assert load(path).task == load(path, task="binary").task == Task("binary", 2)
+    assert load(path, task="classes").task == Task("classes", 2)
+    with pytest.raises(ValueError, match="holds words, which are classes"):
+        load(path, task="regression")
+
+
+def test_a_task_that_is_said_goes_before_one_that_is_guessed(tmp_path):
+    path = table(tmp_path, a=rows(), y=[0, 1] * 6)
+    assert load(path).task == Task("binary", 2)
+    assert load(path, task="regression").task == Task()
+    assert load(path, task="counts").task == Task("counts")
+
+
+@pytest.mark.parametrize("task", [Task("binary", 2), Task("classes", 2), Task("counts")])
+def test_targets_that_are_no_real_numbers_are_not_standardised(task):
+    y = np.array([0.0, 1.0] * 10)
+    data = Dataset("data", np.arange(20.0)[:, None], y, task=task)
+    part = split(data, 0)
+    assert set(part.y_train.tolist()) == {0.0, 1.0} and part.target_scale == 1.0 and part.target_mean == 0.0
+    torch.testing.assert_close(part.x_train.mean(), torch.zeros(()))
+    assert split(Dataset("data", data.x, y), 0).y_train.std(correction=0) == pytest.approx(1.0)
