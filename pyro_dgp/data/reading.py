@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pyro_dgp.data.categories import class_numbers, is_words, one_hot, words_of
 from pyro_dgp.data.dataset import Dataset, check
-from pyro_dgp.data.tasks import guessed_task, task_of
+from pyro_dgp.data.tasks import TASKS, guessed_task, task_of
 from pyro_dgp.internal.optional import optional
 
 
@@ -24,7 +24,7 @@ def load(path: str | Path, target: str | None = None, task: str | None = None) -
 
     :param path: ``.npz`` with ``X``, ``y`` and, if there, ``splits`` (1 = test), or CSV or Parquet with a header.
     :param target: the target's column; the last one of a table if not given.
-    :param task: kind of the target, one of :data:`~pyro_dgp.data.tasks.TASKS`. If not given it is guessed: two classes for 0 and 1, classes for
+    :param task: kind of the target, one of :data:`~pyro_dgp.data.tasks.TASKS`. If not given it is the word ``task`` of an archive, or guessed: two classes for 0 and 1, classes for
         words and for 0, ..., C - 1 with C from 3 to 10, and real numbers for all else.
     :raises ValueError: one sentence that says what is wrong with the file and what to do.
     """
@@ -33,7 +33,8 @@ def load(path: str | Path, target: str | None = None, task: str | None = None) -
         raise ValueError(f"there is no file {str(path)!r}: check the path given to --data")
     suffix = path.suffix.lower()
     if suffix == ".npz":
-        dataset = _from_npz(path, target)
+        dataset, said = _from_npz(path, target)
+        task = said if task is None else task
     elif suffix in (".csv", ".parquet"):
         dataset = _from_table(path, target)
     else:
@@ -48,7 +49,7 @@ def with_task(dataset: Dataset, task: str | None) -> Dataset:
     :raises ValueError: for targets of another kind.
     """
     if task is None and dataset.labels:
-        task = "binary" if len(dataset.labels) == 2 else "classes"
+        task = "binary" if len(dataset.labels) == 2 else "multiclass"
     if task in ("regression", "counts") and dataset.labels:
         raise ValueError(
             f"the target {dataset.target!r} of {dataset.name!r} holds words, which are classes: leave --task out"
@@ -57,7 +58,8 @@ def with_task(dataset: Dataset, task: str | None) -> Dataset:
     return replace(dataset, task=found)
 
 
-def _from_npz(path: Path, target: str | None) -> Dataset:
+def _from_npz(path: Path, target: str | None) -> tuple[Dataset, str | None]:
+    """The data set of an archive, and the task that it names, if it names one of this library."""
     if target is not None:
         raise ValueError(f"--target names a column of a table, and {path.name!r} is .npz with its target in 'y'")
     arrays = read_arrays(path)
@@ -71,15 +73,17 @@ def _from_npz(path: Path, target: str | None) -> Dataset:
         raise ValueError(f"'y' in {path.name!r} has shape {y.shape} for {len(x)} rows of X: it must be (N,) or (N, 1)")
     if splits is not None and (splits.ndim != 2 or len(splits) != len(x)):
         raise ValueError(f"'splits' in {path.name!r} has shape {splits.shape}: it must be (N, K), 1 for test rows")
-    return Dataset(path.stem, x.astype(float), y.astype(float), splits=None if splits is None else splits == 1)
+    said = str(arrays["task"]) if "task" in arrays else None
+    dataset = Dataset(path.stem, x.astype(float), y.astype(float), splits=None if splits is None else splits == 1)
+    return dataset, said if said in TASKS else None
 
 
 def read_arrays(path: Path, needed: Sequence[str] = ("X", "y")) -> dict[str, NDArray[Any]]:
-    """The arrays ``X``, ``y`` and, if there, ``splits``."""
+    """The arrays ``X``, ``y`` and, if there, ``splits`` and the word ``task``."""
     try:
         with path.open("rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:
             arrays: dict[str, NDArray[Any]] = {
-                name: archive[name] for name in archive.files if name in ("X", "y", "splits")
+                name: archive[name] for name in archive.files if name in ("X", "y", "splits", "task")
             }
     except (ValueError, OSError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 #: Kinds of targets by name: real numbers, classes 0 and 1, classes 0, ..., C - 1, and counts 0, 1, 2, ...
-TASKS = ("regression", "binary", "classes", "counts")
+TASKS = ("regression", "binary", "multiclass", "counts")
 #: Most classes that whole numbers are taken for where nothing says what they are.
 _MOST_GUESSED = 10
 
@@ -21,7 +21,7 @@ class Task:
     :ivar classes: C; 2 for a binary target, 0 for targets that are no classes.
 
     >>> from pyro_dgp.data.tasks import Task
-    >>> Task().is_standardized, Task("classes", 3).is_standardized
+    >>> Task().is_standardized, Task("multiclass", 3).is_standardized
     (True, False)
     """
 
@@ -37,7 +37,7 @@ class Task:
         words = {
             "regression": "real numbers",
             "binary": "two classes",
-            "classes": f"{self.classes} classes",
+            "multiclass": f"{self.classes} classes",
             "counts": "counts",
         }
         return words[self.kind]
@@ -73,7 +73,7 @@ def task_of(kind: str, y: NDArray[np.float64], name: str) -> Task:
         raise ValueError(
             f"the targets of {name!r} are no classes: they have {len(found)} values up to {found[-1]:g}; number the classes 0, 1, ..., C - 1"
         )
-    return Task("classes", int(found[-1]) + 1)
+    return Task("multiclass", int(found[-1]) + 1)
 
 
 def guessed_task(y: NDArray[np.float64]) -> Task:
@@ -82,5 +82,5 @@ def guessed_task(y: NDArray[np.float64]) -> Task:
     if np.array_equal(found, (0.0, 1.0)):
         return Task("binary", 2)
     if 3 <= len(found) <= _MOST_GUESSED and np.array_equal(found, np.arange(len(found))):
-        return Task("classes", len(found))
+        return Task("multiclass", len(found))
     return Task()

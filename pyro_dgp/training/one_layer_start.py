@@ -25,6 +25,7 @@ def start_from_one_layer(
     x: Tensor,
     y: Tensor,
     *,
+    numbers: Tensor | None = None,
     steps: int = 1000,
     num_inducing: int = 128,
     batch_size: int = 500,
@@ -49,6 +50,7 @@ def start_from_one_layer(
     :param model: the model, called as ``model(x, y)``.
     :param x: training inputs ``(N, D)``.
     :param y: their targets, ``(N,)`` or ``(N, D_out)``, in any units.
+    :param numbers: what the one layer fits in the place of y, ``(N, K)``: for classes, a column of 0 and 1 for each.
     :param steps: training steps of the one layer.
     :param num_inducing: its number of inducing points.
     :param batch_size: rows in a step.
@@ -66,7 +68,8 @@ def start_from_one_layer(
     >>> int(model.hidden[0].mean.weight.abs().sum(1).argmax())  # the input that matters
     1
     """
-    if x.dim() != 2 or not y.is_floating_point():
+    fitted = y if numbers is None else numbers
+    if x.dim() != 2 or not fitted.is_floating_point():
         return []
     modules = modules_of(model)
     gps = {id(gp): gp for part in modules for gp in part.modules() if isinstance(gp, GaussianProcess)}
@@ -82,7 +85,7 @@ def start_from_one_layer(
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         lengthscales = _relevant(
-            inputs, y, num_inducing, steps=steps, batch_size=batch_size, learning_rate=learning_rate
+            inputs, fitted, num_inducing, steps=steps, batch_size=batch_size, learning_rate=learning_rate
         )
     if lengthscales is None:
         return []

@@ -40,7 +40,7 @@ def observed(settings: Settings) -> dict[str, Any]:
     """What a model of ``settings.task`` has on top: the likelihood, and as many functions as it takes."""
     if settings.task == "binary":
         return {"likelihood": Bernoulli()}
-    if settings.task == "classes":
+    if settings.task == "multiclass":
         return {"likelihood": Softmax(settings.classes), "outputs": settings.classes}
     return {"likelihood": NegativeBinomial()} if settings.task == "counts" else {}
 
@@ -66,7 +66,7 @@ def deep_learned(x: Tensor, settings: Settings) -> DeepGP:
 def deep_for_powers(x: Tensor, settings: Settings) -> DeepGP:
     """The same, with a robust-max likelihood in the place of a softmax, which has no powers."""
     model = deep_learned(x, settings)
-    if settings.task == "classes":
+    if settings.task == "multiclass":
         model.likelihood = RobustMax(settings.classes)
     return model
 
@@ -106,10 +106,12 @@ def one_layer_first(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) 
     A validated method holds rows out afterwards: this start has seen them.
     """
     steps = settings.steps(len(x), settings.rows_of_step)
+    is_number = settings.task != "multiclass"
     start_from_one_layer(
         model,
         x,
         y,
+        numbers=None if is_number else torch.nn.functional.one_hot(y.long(), settings.classes).to(x),
         steps=max(steps // 2, min(steps, 1000)),
         num_inducing=settings.inducing,
         batch_size=max(settings.rows_of_step, 500),

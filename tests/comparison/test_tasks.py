@@ -117,7 +117,7 @@ def test_a_model_of_ones_own_with_classes_is_compared():
 def test_a_sweep_takes_the_task_of_the_data(tables):
     data = load(tables / "words.csv")
     (row,) = sweep([data], ["dsvi"], settings=TOY)
-    assert row.keys() >= CLASS_SCORES and row["settings"]["task"] == "classes" and row["settings"]["classes"] == 3
+    assert row.keys() >= CLASS_SCORES and row["settings"]["task"] == "multiclass" and row["settings"]["classes"] == 3
 
 
 def test_presets_are_of_real_numbers(tables, capsys):

@@ -14,7 +14,7 @@ from pyro_dgp.data.tasks import Task, guessed_task, task_of
     ("values", "task"),
     [
         ([0, 1, 1, 0], Task("binary", 2)),
-        ([0, 1, 2, 2, 1], Task("classes", 3)),
+        ([0, 1, 2, 2, 1], Task("multiclass", 3)),
         ([1, 2, 3], Task()),
         ([0, 1, 3], Task()),
         ([0, 0, 0], Task()),
@@ -31,8 +31,8 @@ def test_tasks_are_guessed_from_values(values, task):
     ("kind", "values", "message"),
     [
         ("binary", [0, 1, 2], "are not 0 and 1"),
-        ("classes", [0.5, 1, 2], "are no classes"),
-        ("classes", [0, 1, 400], "2 values up to 400|3 values up to 400"),
+        ("multiclass", [0.5, 1, 2], "are no classes"),
+        ("multiclass", [0, 1, 400], "2 values up to 400|3 values up to 400"),
         ("counts", [-1, 2, 3], "are no counts"),
         ("counts", [0.5, 2, 3], "are no counts"),
         ("ranks", [0, 1], "there is no task 'ranks'"),
@@ -60,7 +60,7 @@ def test_words_become_columns_and_classes(tmp_path):
     assert data.columns == ("a", "colour=blue", "colour=green", "colour=red", "sex=m")
     assert data.x[0].tolist() == [0.0, 0.0, 0.0, 1.0, 0.0] and data.x[1, 1:].tolist() == [0.0, 1.0, 0.0, 1.0]
     assert data.labels == ("high", "low", "mid") and data.y[:3].tolist() == [1.0, 2.0, 0.0]
-    assert data.task == Task("classes", 3)
+    assert data.task == Task("multiclass", 3)
 
 
 def test_new_rows_are_encoded_as_training_rows_were(tmp_path):
@@ -89,7 +89,7 @@ def test_missing_inputs_and_free_text_are_refused_by_name(tmp_path, columns, mes
 def test_words_are_classes_and_nothing_else(tmp_path):
     path = table(tmp_path, a=rows(), y=["no", "yes"] * 6)
     assert load(path).task == load(path, task="binary").task == Task("binary", 2)
-    assert load(path, task="classes").task == Task("classes", 2)
+    assert load(path, task="multiclass").task == Task("multiclass", 2)
     with pytest.raises(ValueError, match="holds words, which are classes"):
         load(path, task="regression")
 
@@ -101,7 +101,7 @@ def test_a_task_that_is_said_goes_before_one_that_is_guessed(tmp_path):
     assert load(path, task="counts").task == Task("counts")
 
 
-@pytest.mark.parametrize("task", [Task("binary", 2), Task("classes", 2), Task("counts")])
+@pytest.mark.parametrize("task", [Task("binary", 2), Task("multiclass", 2), Task("counts")])
 def test_targets_that_are_no_real_numbers_are_not_standardised(task):
     y = np.array([0.0, 1.0] * 10)
     data = Dataset("data", np.arange(20.0)[:, None], y, task=task)
