@@ -11,9 +11,11 @@ from pyro_dgp.comparison.sweep import sweep
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.letters import describe_letters, inside_letters, letters
 from pyro_dgp.data.named import load_default, load_named
+from pyro_dgp.data.published import load_flights, load_mnist, load_rectangles, load_year
 from pyro_dgp.data.reading import load
 from pyro_dgp.data.splitting import split
 from pyro_dgp.data.streams import NumpyStream, ParquetStream, Standardized, Stream
+from pyro_dgp.data.tasks import Task
 from pyro_dgp.export.arviz_groups import from_groups, import_arviz
 from pyro_dgp.export.inference_data import to_arviz
 from pyro_dgp.functions.draws import FunctionDraws, draw_functions
@@ -260,6 +262,7 @@ __all__ = [
     "Sum",
     "SurrogateScale",
     "SurrogateSlice",
+    "Task",
     "ValidatedFit",
     "Validation",
     "Variational",
@@ -292,7 +295,11 @@ __all__ = [
     "load",
     "load_default",
     "load_fit",
+    "load_flights",
+    "load_mnist",
     "load_named",
+    "load_rectangles",
+    "load_year",
     "module_local_parameters",
     "pit",
     "predict",

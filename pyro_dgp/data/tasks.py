@@ -20,7 +20,7 @@ class Task:
     :ivar kind: one of :data:`TASKS`.
     :ivar classes: C; 2 for a binary target, 0 for targets that are no classes.
 
-    >>> from pyro_dgp.data.tasks import Task
+    >>> from pyro_dgp import Task
     >>> Task().is_standardized, Task("multiclass", 3).is_standardized
     (True, False)
     """
