@@ -1,6 +1,6 @@
-"""What a user would take in the place of a Gaussian process: a deep ensemble, a mean-field network, gradient boosting with quantiles.
+"""What a user would take in the place of a Gaussian process: a deep ensemble, Bayesian networks, gradient boosting.
 
-Each is an inference that makes a model of its own, so that ``sweep`` and ``compare`` run and score it as they do the named methods:
+Each predicts real numbers, or classes where ``settings.task`` says so. Each is an inference that makes a model of its own, so that ``sweep`` and ``compare`` run and score it as they do the named methods:
 ``sweep(datasets, ["svgp", ("ensemble", DeepEnsemble())])``.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 import pyro
 import torch
 from pyro import distributions as dist
-from pyro.infer import Predictive, Trace_ELBO
+from pyro.infer import MCMC, NUTS, Predictive, Trace_ELBO
 from pyro.infer.autoguide import AutoDiagonalNormal
 from pyro.nn import PyroModule, PyroSample
 from torch import Tensor, nn
@@ -34,16 +34,39 @@ def _mixture_of_normals(mean: Tensor, sd: Tensor) -> Prediction:
     return Prediction(evaluate, mean.shape[1])
 
 
+def _mixture_of_classes(log_probs: Tensor) -> Prediction:
+    """Prediction of classes whose components ``(S, N, C)`` have equal weights."""
+    weights = log_probs.new_full((len(log_probs),), -math.log(len(log_probs)))
+
+    def evaluate(rows: slice) -> Mixture:
+        return Mixture(dist.Categorical(logits=log_probs[:, rows], validate_args=False), weights)
+
+    return Prediction(evaluate, log_probs.shape[1])
+
+
+def _num_classes(settings: Settings) -> int:
+    """Number of classes; 0 for real numbers.
+
+    :raises ValueError: for counts.
+    """
+    if settings.task == "counts":
+        raise ValueError("the baselines are of real numbers and of classes: leave them out for counts")
+    return settings.classes
+
+
 class _Network(nn.Module):
-    """Two hidden layers of rectifiers; mean and standard deviation of y, ``(N, 2)``."""
+    """Two hidden layers of rectifiers; mean and standard deviation of y, ``(N, 2)``, or the classes' logits ``(N, C)``."""
 
-    def __init__(self, inputs: int, hidden: int, like: Tensor) -> None:
+    def __init__(self, inputs: int, hidden: int, like: Tensor, classes: int) -> None:
         super().__init__()
-        layers = [nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, 2)]
-        self.layers = nn.Sequential(*layers).to(like)
+        sizes = [nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU()]
+        self.layers, self.classes = nn.Sequential(*sizes, nn.Linear(hidden, classes or 2)).to(like), classes
 
-    def forward(self, x: Tensor) -> dist.Normal:
-        mean, raw = self.layers(x).unbind(-1)
+    def forward(self, x: Tensor) -> dist.Normal | dist.Categorical:
+        found = self.layers(x)
+        if self.classes:
+            return dist.Categorical(logits=found, validate_args=False)
+        mean, raw = found.unbind(-1)
         return dist.Normal(mean, nn.functional.softplus(raw) + 1e-3, validate_args=False)
 
 
@@ -63,7 +86,8 @@ class DeepEnsemble(Inference):
     def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""
         start, steps = time.perf_counter(), settings.steps(len(x), settings.rows_of_step)
-        networks = [_Network(x.shape[-1], self.hidden, x) for _ in range(self.members)]
+        classes = _num_classes(settings)
+        networks = [_Network(x.shape[-1], self.hidden, x, classes) for _ in range(self.members)]
         for number, network in enumerate(networks):
             optimizer = torch.optim.AdamW(network.parameters(), lr=5e-3, weight_decay=self.weight_decay)
             schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: decay(step / steps))
@@ -79,36 +103,60 @@ class DeepEnsemble(Inference):
 
         @torch.no_grad()
         def predict(new: Tensor) -> Prediction:
-            normals = [network(new) for network in networks]
-            return _mixture_of_normals(torch.stack([n.loc for n in normals]), torch.stack([n.scale for n in normals]))
+            found = [network(new) for network in networks]
+            if classes:
+                return _mixture_of_classes(torch.stack([each.logits for each in found]))
+            return _mixture_of_normals(torch.stack([n.loc for n in found]), torch.stack([n.scale for n in found]))
 
         return Fitted(predict, len(x), steps * self.members, seconds=time.perf_counter() - start)
 
 
 class _BayesianNetwork(PyroModule):
-    """One hidden layer of rectifiers with standard normal weights, and a noise variance with a prior."""
+    """One hidden layer of rectifiers with normal weights; real numbers have a noise variance with a prior, classes a softmax."""
 
-    def __init__(self, inputs: int, hidden: int, like: Tensor) -> None:
+    def __init__(self, inputs: int, hidden: int, like: Tensor, classes: int) -> None:
         super().__init__()
 
         def prior(*shape: int, scale: float = 1.0) -> PyroSample:
             return PyroSample(dist.Normal(like.new_zeros(()), scale).expand(shape).to_event(len(shape)))
 
+        outputs = classes or 1
+        self.classes = classes
         self.first, self.bias = prior(inputs, hidden, scale=inputs**-0.5), prior(hidden)
-        self.second, self.offset = prior(hidden, 1, scale=hidden**-0.5), prior(1)
-        self.noise = PyroSample(dist.LogNormal(like.new_tensor(-1.5), 1.0))
+        self.second, self.offset = prior(hidden, outputs, scale=hidden**-0.5), prior(outputs)
+        if not classes:
+            self.noise = PyroSample(dist.LogNormal(like.new_tensor(-1.5), 1.0))
 
     def forward(self, x: Tensor, y: Tensor | None = None, rows: int | None = None) -> Tensor:
         hidden = torch.relu(x @ self.first + self.bias.unsqueeze(-2))
-        mean = (hidden @ self.second + self.offset.unsqueeze(-2)).squeeze(-1)
+        found = hidden @ self.second + self.offset.unsqueeze(-2)
+        if self.classes:
+            likelihood = dist.Categorical(logits=found)
+        else:
+            likelihood = dist.Normal(found.squeeze(-1), self.noise.unsqueeze(-1))
         with pyro.poutine.scale(scale=(rows or x.shape[-2]) / x.shape[-2]):
-            pyro.sample("y", dist.Normal(mean, self.noise.unsqueeze(-1)).to_event(1), obs=y)
-        return pyro.deterministic("mean", mean)
+            pyro.sample("y", likelihood.to_event(1), obs=y)
+        return pyro.deterministic("found", found)
+
+    @torch.no_grad()
+    def predicted(self, x: Tensor, draws: int, **given: object) -> Prediction:
+        """Predict by draws of the weights.
+
+        :param given: what Pyro's ``Predictive`` takes them from: ``guide`` or ``posterior_samples``.
+        """
+        sites = ("found",) if self.classes else ("found", "noise")
+        with module_local_parameters():
+            drawn = Predictive(self, num_samples=draws, return_sites=sites, **given)(x)
+        found = drawn["found"].reshape(draws, len(x), -1)
+        if self.classes:
+            return _mixture_of_classes(found.log_softmax(-1))
+        mean = found.squeeze(-1)
+        return _mixture_of_normals(mean, drawn["noise"].reshape(draws, 1).expand_as(mean))
 
 
 @dataclass(frozen=True)
 class MeanFieldNetwork(Inference):
-    """A Bayesian network by mean-field variational inference, in plain Pyro.
+    """A Bayesian network by mean-field variational inference, in plain Pyro: ``bnn-svi``.
 
     :param hidden: width of the hidden layer.
     :param draws: draws of the weights in predictions.
@@ -121,7 +169,7 @@ class MeanFieldNetwork(Inference):
         """See :class:`Inference`."""
         start, steps = time.perf_counter(), settings.steps(len(x), settings.rows_of_step)
         with module_local_parameters():
-            network = _BayesianNetwork(x.shape[-1], self.hidden, x)
+            network = _BayesianNetwork(x.shape[-1], self.hidden, x, _num_classes(settings))
             guide = AutoDiagonalNormal(network, init_scale=0.03)
             guide(x[:2], y[:2], len(x))
             optimizer = torch.optim.Adam(guide.parameters(), lr=0.01)
@@ -137,10 +185,40 @@ class MeanFieldNetwork(Inference):
                 progress(step + 1, steps, {"loss": float(loss.detach())})
 
         def predict(new: Tensor) -> Prediction:
-            with module_local_parameters(), torch.no_grad():
-                drawn = Predictive(network, guide=guide, num_samples=self.draws, return_sites=("mean", "noise"))(new)
-            mean, noise = drawn["mean"].reshape(self.draws, -1), drawn["noise"].reshape(self.draws, 1)
-            return _mixture_of_normals(mean, noise.expand_as(mean))
+            return network.predicted(new, self.draws, guide=guide)
+
+        return Fitted(predict, len(x), steps, seconds=time.perf_counter() - start)
+
+
+@dataclass(frozen=True)
+class SampledNetwork(Inference):
+    """The same network by the No-U-Turn sampler of Pyro, on 1,000 rows at most: ``bnn-nuts``.
+
+    :param hidden: width of the hidden layer.
+    :param most: training rows at most; a random subset is taken of more.
+    """
+
+    hidden: int = 50
+    most: int = 1000
+
+    def most_rows(self, settings: Settings) -> int:
+        """See :class:`Inference`."""
+        return self.most
+
+    def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
+        """See :class:`Inference`."""
+        start, steps = time.perf_counter(), settings.warmup + settings.mcmc_samples
+        pyro.set_rng_seed(settings.seed)
+        with module_local_parameters():
+            network = _BayesianNetwork(x.shape[-1], self.hidden, x, _num_classes(settings))
+            kernel = NUTS(network, max_tree_depth=6)
+            chain = MCMC(kernel, num_samples=settings.mcmc_samples, warmup_steps=settings.warmup, disable_progbar=True)
+            chain.run(x, y)
+        draws = chain.get_samples()
+        progress(steps, steps, {})
+
+        def predict(new: Tensor) -> Prediction:
+            return network.predicted(new, settings.mcmc_samples, posterior_samples=draws)
 
         return Fitted(predict, len(x), steps, seconds=time.perf_counter() - start)
 
@@ -150,7 +228,8 @@ class QuantileBoosting(Inference):
     """Gradient boosting of quantiles by scikit-learn, one booster for each level ``(k + 1/2) / K``.
 
     The density is a mixture of K normals, one at each quantile (sorted, so that none cross). They are as wide as the gap between the
-    neighbours, and at least as the rule of Silverman (1986, Eq. 3.31) says of K points with the interquartile range of the row.
+    neighbours, and at least as the rule of Silverman (1986, Eq. 3.31) says of K points with the interquartile range of the row. Classes have one
+    booster of their probabilities.
 
     :param levels: K.
     """
@@ -162,6 +241,8 @@ class QuantileBoosting(Inference):
         from sklearn.ensemble import HistGradientBoostingRegressor
 
         start, inputs, targets = time.perf_counter(), x.cpu().numpy(), y.cpu().numpy()
+        if classes := _num_classes(settings):
+            return self._classifier(inputs, targets, classes, seed=settings.seed)
         boosters = []
         for k in range(self.levels):
             booster = HistGradientBoostingRegressor(
@@ -180,9 +261,28 @@ class QuantileBoosting(Inference):
 
         return Fitted(predict, len(x), self.levels, seconds=time.perf_counter() - start)
 
+    def _classifier(self, inputs: np.ndarray, targets: np.ndarray, classes: int, *, seed: int) -> Fitted:
+        """Fit one booster of the classes; a class that training lacks has a probability of nearly zero."""
+        from sklearn.ensemble import HistGradientBoostingClassifier
+
+        start = time.perf_counter()
+        booster = HistGradientBoostingClassifier(early_stopping=True, random_state=seed).fit(
+            inputs, targets.astype(int)
+        )
+
+        def predict(new: Tensor) -> Prediction:
+            probs = new.new_full((len(new), classes), 1e-12)
+            probs[:, torch.as_tensor(booster.classes_)] = torch.as_tensor(booster.predict_proba(new.cpu().numpy())).to(
+                new
+            )
+            return _mixture_of_classes(probs.clamp_min(1e-12).log()[None])
+
+        return Fitted(predict, len(inputs), booster.n_iter_, seconds=time.perf_counter() - start)
+
 
 BASELINES: dict[str, Inference] = {
     "ensemble": DeepEnsemble(),
-    "mean-field-network": MeanFieldNetwork(),
+    "bnn-svi": MeanFieldNetwork(),
+    "bnn-nuts": SampledNetwork(),
     "quantile-boosting": QuantileBoosting(),
 }

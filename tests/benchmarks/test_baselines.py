@@ -6,6 +6,7 @@ import pytest
 from benchmarks.common.baselines import BASELINES
 from pyro_dgp import Settings, sweep
 from pyro_dgp.data.dataset import Dataset
+from pyro_dgp.data.tasks import Task
 
 NOISE = 0.3
 
@@ -19,9 +20,7 @@ def heteroscedastic(rows=1500):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "above"), [("ensemble", 0.3), ("mean-field-network", 0.8), ("quantile-boosting", 0.6)]
-)
+@pytest.mark.parametrize(("name", "above"), [("ensemble", 0.3), ("bnn-svi", 0.8), ("quantile-boosting", 0.6)])
 def test_it_comes_near_the_true_density(name, above):
     data, sd = heteroscedastic()
     (row,) = sweep([data], [(name, BASELINES[name])], settings=Settings(epochs=100))
@@ -35,6 +34,38 @@ def test_it_comes_near_the_true_density(name, above):
 def test_they_are_swept_beside_a_method(tmp_path):
     data, _ = heteroscedastic(60)
     methods = ["svgp", *BASELINES.items()]
-    rows = sweep([data], methods, settings=Settings(epochs=2, inducing=5), output=tmp_path / "runs.jsonl")
-    assert [row["method"] for row in rows] == ["svgp", "ensemble", "mean-field-network", "quantile-boosting"]
+    rows = sweep(
+        [data],
+        methods,
+        settings=Settings(epochs=2, inducing=5, mcmc_samples=8, warmup=8),
+        output=tmp_path / "runs.jsonl",
+    )
+    assert [row["method"] for row in rows] == ["svgp", *BASELINES]
     assert all(np.isfinite(row["nll"]) for row in rows)
+
+
+def classes(rows=600):
+    """Three classes whose probabilities are known: a softmax of linear functions."""
+    random = np.random.RandomState(0)
+    x = random.randn(rows, 2)
+    logits = np.stack([2 * x[:, 0], 2 * x[:, 1], np.zeros(rows)], 1)
+    probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    y = (random.rand(rows, 1) > probs.cumsum(1)).sum(1)
+    return Dataset("classes", x, y.astype(float), task=Task("multiclass", 3)), -(probs * np.log(probs)).sum(1).mean()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BASELINES)
+def test_it_finds_the_probabilities_of_classes(name):
+    data, entropy = classes()
+    settings = Settings(epochs=40, mcmc_samples=60, warmup=60)
+    rows = sweep([data], [(name, BASELINES[name])], splits=range(3), settings=settings)
+    assert entropy - 0.1 < np.mean([row["nll"] for row in rows]) < entropy + 0.2
+    assert all({"accuracy", "brier", "ece"} <= row.keys() for row in rows)
+
+
+def test_counts_are_refused():
+    data, _ = heteroscedastic(60)
+    counts = Dataset("counts", data.x, np.arange(60.0), task=Task("counts"))
+    (row,) = sweep([counts], [("ensemble", BASELINES["ensemble"])], settings=Settings(epochs=2))
+    assert "of real numbers and of classes" in row["error"]
