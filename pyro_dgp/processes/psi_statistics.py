@@ -65,9 +65,10 @@ class PsiStatistics:
 
         factor, half_log = _factor(gram, 2.0)
         p = torch.linalg.solve_triangular(factor, math.sqrt(2) * along, upper=False)
-        own = -0.5 * squares + 0.25 * p.square().sum(-2)
-        exponent = own.unsqueeze(-1) + own.unsqueeze(-2) + 0.5 * (p.mT @ p) - half_log[..., None, None]
-        return cls(first, variance.square().unsqueeze(-1) * exponent.exp(), tilted)
+        own = -0.5 * squares + 0.25 * p.square().sum(-2) - 0.5 * half_log.unsqueeze(-1) + variance.log()
+        own, ones, p = own.unsqueeze(-2), torch.ones_like(own).unsqueeze(-2), math.sqrt(0.5) * p
+        exponent = torch.cat([p, own, ones], -2).mT @ torch.cat([p, ones, own], -2)  # in one pass over N M M numbers
+        return cls(first, exponent.exp(), tilted)
 
 
 def _factor(gram: Tensor, times: float) -> tuple[Tensor, Tensor]:
