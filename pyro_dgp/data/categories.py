@@ -34,10 +34,10 @@ def words_of(column: Any, name: str, where: str) -> list[str]:
             f"column {name!r} of {where} is empty in row {row}: drop or fill {int(column.isna().sum())} such rows"
         )
     words = sorted({str(word) for word in column})
-    if len(words) > MOST_WORDS:
+    if len(words) > min(MOST_WORDS, max(2, len(column) // 2)):
         raise ValueError(
-            f"column {name!r} of {where} does not hold numbers but {len(words)} different words, more than the {MOST_WORDS} that are made columns: "
-            "encode or drop it"
+            f"column {name!r} of {where} does not hold numbers but {len(words)} different words in {len(column)} rows, as names, dates and free text "
+            f"do, and at most {MOST_WORDS} are made columns: encode or drop it"
         )
     return words
 

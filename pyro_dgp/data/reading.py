@@ -92,7 +92,7 @@ def read_arrays(path: Path, needed: Sequence[str] = ("X", "y")) -> dict[str, NDA
     for name in needed:
         if name not in arrays:
             raise ValueError(f"{path.name!r} has no array {name!r}: save it with numpy.savez(X=..., y=...)")
-        if not np.issubdtype(arrays[name].dtype, np.number):
+        if not np.issubdtype(arrays[name].dtype, np.number) and arrays[name].dtype != bool:
             raise ValueError(f"{name!r} in {path.name!r} holds {arrays[name].dtype}, not numbers: encode it first")
     return arrays
 

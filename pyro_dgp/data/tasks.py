@@ -69,7 +69,11 @@ def task_of(kind: str, y: NDArray[np.float64], name: str) -> Task:
         raise ValueError(
             f"the targets of {name!r} are no classes: classes are whole numbers 0, 1, ..., C - 1, or words"
         )
-    if len(found) < 2 or found[-1] >= 10 * len(found):
+    if found[0] > 0:
+        raise ValueError(f"the classes of {name!r} begin at {found[0]:g}: number them 0, 1, ..., C - 1")
+    if len(found) < 2:
+        raise ValueError(f"the targets of {name!r} are all of one class: there is nothing to learn")
+    if found[-1] >= 10 * len(found):
         raise ValueError(
             f"the targets of {name!r} are no classes: they have {len(found)} values up to {found[-1]:g}; number the classes 0, 1, ..., C - 1"
         )

@@ -33,6 +33,8 @@ def test_tasks_are_guessed_from_values(values, task):
         ("binary", [0, 1, 2], "are not 0 and 1"),
         ("multiclass", [0.5, 1, 2], "are no classes"),
         ("multiclass", [0, 1, 400], "2 values up to 400|3 values up to 400"),
+        ("multiclass", [1, 2, 3], "begin at 1: number them 0, 1"),
+        ("multiclass", [0, 0, 0], "all of one class"),
         ("counts", [-1, 2, 3], "are no counts"),
         ("counts", [0.5, 2, 3], "are no counts"),
         ("ranks", [0, 1], "there is no task 'ranks'"),
@@ -78,7 +80,11 @@ def test_new_rows_are_encoded_as_training_rows_were(tmp_path):
     [
         ({"a": [0.1, None] * 6, "y": rows()}, "NaN or infinity in input column 'a', row 1"),
         ({"a": ["u", None] * 6, "y": rows()}, "column 'a' of 'table.csv' is empty in row 1: drop or fill 6 such rows"),
-        ({"a": [f"name {i}" for i in range(60)], "y": rows(60)}, "60 different words"),
+        ({"a": [f"name {i}" for i in range(200)] * 2, "y": rows(400)}, "200 different words in 400 rows"),
+        (
+            {"a": [f"2026-01-{i:02}" for i in range(1, 13)], "y": rows()},
+            "12 different words in 12 rows, as names, dates",
+        ),
     ],
 )
 def test_missing_inputs_and_free_text_are_refused_by_name(tmp_path, columns, message):
@@ -92,6 +98,16 @@ def test_words_are_classes_and_nothing_else(tmp_path):
     assert load(path, task="multiclass").task == Task("multiclass", 2)
     with pytest.raises(ValueError, match="holds words, which are classes"):
         load(path, task="regression")
+
+
+def test_archives_may_say_their_task_and_hold_booleans(tmp_path):
+    x, y = np.random.RandomState(0).randn(12, 1), np.arange(12) % 2 == 0
+    np.savez(tmp_path / "plain.npz", X=x, y=y)
+    np.savez(tmp_path / "said.npz", X=x, y=y, task="counts")
+    np.savez(tmp_path / "other.npz", X=x, y=y, task="ranking")
+    assert load(tmp_path / "plain.npz").task == load(tmp_path / "other.npz").task == Task("binary", 2)
+    assert load(tmp_path / "said.npz").task == Task("counts")
+    assert load(tmp_path / "said.npz", task="regression").task == Task()
 
 
 def test_a_task_that_is_said_goes_before_one_that_is_guessed(tmp_path):
