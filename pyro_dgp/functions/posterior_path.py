@@ -19,7 +19,7 @@ from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.kernels import Covariance
 from pyro_dgp.processes import Process
 from pyro_dgp.processes.base import KnownCoefficients, KnownValues
-from pyro_dgp.propagation import MonteCarlo, Propagation, SigmaPoints, WithMean
+from pyro_dgp.propagation import MomentMatching, MonteCarlo, Propagation, SigmaPoints, WithMean
 
 
 class Functions(ABC):
@@ -193,6 +193,21 @@ def _samples(
     propagation: MonteCarlo, key: str, process: Process, prior: FunctionPrior, *, memory: dict[str, Any], **numbers: int
 ) -> Functions:
     return posterior_functions(prior, process, **numbers)
+
+
+@hidden_functions.register
+def _normals(
+    propagation: MomentMatching,
+    key: str,
+    process: Process,
+    prior: FunctionPrior,
+    *,
+    memory: dict[str, Any],
+    **numbers: int,
+) -> Functions:
+    return posterior_functions(
+        prior, process, **numbers
+    )  # those of q, of which the matched normals are an approximation
 
 
 @hidden_functions.register

@@ -55,8 +55,8 @@ class MomentMatching(Propagation):
         for name, sites in reads.items():
             if len(sites) > 1:
                 raise ValueError(
-                    f"the inputs of {name!r} are made from {len(sites)} layers ({', '.join(sites)}), whose values depend on each other, and "
-                    "moment matching carries no covariance between layers: carry them by MonteCarlo(10)"
+                    f"the inputs of {name!r} are made from {len(sites)} layers ({', '.join(sites)}), and moment matching carries one layer to the "
+                    "next: carry them by MonteCarlo(10)"
                 )
         for name in latent:
             if name not in hidden:

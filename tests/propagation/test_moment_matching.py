@@ -22,6 +22,7 @@ from pyro_dgp import (
     SigmaPoints,
     Variational,
     concatenate_inputs,
+    draw_functions,
     fit,
     predict,
 )
@@ -244,6 +245,16 @@ def test_amortised_processes_above_the_first_layer_are_refused():
     guide = guided(Chain(), x, y, AmortizedInducingPoints(4))
     with pytest.raises(ValueError, match="take InducingPoints"):
         guide.components(x, y)
+
+
+def test_functions_are_those_of_q():
+    x, y = regression(12)
+    guide = guided(DeepGP(x, width=1, kernel="rbf"), x, y)
+    drawn = draw_functions(guide, 2000, seed=0)(x)[..., 0].detach()
+    guide.propagation = MonteCarlo(2000)
+    exact = predict(guide, x, num_samples=4000).functions()
+    torch.testing.assert_close(drawn.mean(0), exact.mean()[:, 0].detach(), atol=0.1, rtol=0)
+    torch.testing.assert_close(drawn.var(0), exact.variance()[:, 0].detach(), atol=0.15, rtol=0)
 
 
 def test_other_likelihoods_are_integrated_over_the_matched_normal():
