@@ -9,16 +9,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from pyro_dgp.internal.quadrature import gauss_hermite, normal_trapezoid
 
-#: Distance of the points t: the trapezoidal rule then errs by some exp(-pi^2 / 0.45), 3e-10.
-_STEP = 0.45
-#: Range of f in standard deviations, and of the noise to the left and to the right.
-_SIGMAS, _LEFT, _RIGHT = 6.5, 3.7, 22.0
+
+@dataclass(frozen=True)
+class _Rule:
+    """Numbers of the integration.
+
+    :ivar step: distance of the points t: the trapezoidal rule then errs by some ``exp(-pi^2 / step)``.
+    :ivar sigmas: range of f in standard deviations, and ``left``, ``right``, that of the noise.
+    :ivar nodes: Gauss-Hermite nodes of f, for each unit of its variance.
+    """
+
+    step: float
+    sigmas: float
+    left: float
+    right: float
+    nodes: float
+
+
+#: Errors of some 3e-10, and for single precision of some 1e-7.
+_EXACT, _SINGLE = _Rule(0.45, 6.5, 3.7, 22.0, 20.0), _Rule(0.6, 5.5, 3.0, 16.5, 14.0)
 #: Most numbers that are held at once.
 _MOST = 4_000_000
 _EULER = 0.5772156649015329
@@ -31,10 +47,12 @@ def expected_log_sum_exp(mean: Tensor, scale: Tensor) -> Tensor:
     :param scale: standard deviations, ``(..., C)``.
     """
 
+    rule = _rule(mean)
+
     def rows(mean: Tensor, scale: Tensor, low: Tensor, t: Tensor) -> Tensor:
         log_below = _log_below(mean, scale, t, slopes=False)[0].sum(-2)  # (R, T)
         # The trapezoidal rule of 1 - F(t) on the right of lo; F is 0 at lo.
-        return low.squeeze(-1) + _STEP * (-torch.expm1(log_below).sum(-1) - 0.5) - _EULER
+        return low.squeeze(-1) + rule.step * (-torch.expm1(log_below).sum(-1) - 0.5) - _EULER
 
     return _by_rows(rows, mean, scale, ())
 
@@ -45,39 +63,57 @@ def class_log_probs(mean: Tensor, scale: Tensor) -> Tensor:
     def rows(mean: Tensor, scale: Tensor, low: Tensor, t: Tensor) -> Tensor:
         log_below, log_slopes = _log_below(mean, scale, t, slopes=True)  # (R, C, T)
         total = log_below.sum(-2, keepdim=True)
-        return torch.logsumexp(log_slopes - log_below + total, -1) + math.log(_STEP)
+        return torch.logsumexp(log_slopes - log_below + total, -1) + math.log(_rule(mean).step)
 
     return _by_rows(rows, mean, scale, mean.shape[-1:])
 
 
+def _rule(like: Tensor) -> _Rule:
+    return _EXACT if like.dtype == torch.float64 else _SINGLE
+
+
 def _by_rows(function: Callable[..., Tensor], mean: Tensor, scale: Tensor, event: tuple[int, ...]) -> Tensor:
-    """Evaluate a function of rows ``(R, C)`` part by part, so that memory does not grow with the rows."""
-    batch, count = mean.shape[:-1], mean.shape[-1]
+    """Evaluate a function of rows ``(R, C)`` part by part, so that memory does not grow with the rows.
+
+    Rows are taken in the order of their ranges: a part has as many points t, and nodes of f, as its own rows need.
+    """
+    batch, count, rule = mean.shape[:-1], mean.shape[-1], _rule(mean)
     mean, scale = mean.reshape(-1, count), scale.expand(mean.shape).reshape(-1, count)
+    if not len(mean):
+        return mean.new_zeros((*batch, *event))
     with torch.no_grad():
-        low = (mean - _SIGMAS * scale).amax(-1, keepdim=True) - _LEFT
-        high = (mean + _SIGMAS * scale).amax(-1, keepdim=True) + _RIGHT
-        points = 1 + math.ceil(float((high - low).max()) / _STEP) if len(mean) else 1
-        steps = _STEP * torch.arange(points, dtype=torch.float64).to(mean)
-        most = max(1, _MOST // (count * points * 40))
-    parts = [function(mean[part], scale[part], low[part], low[part] + steps) for part in _slices(len(mean), most)]
-    return torch.cat(parts).reshape(*batch, *event) if parts else mean.new_zeros((*batch, *event))
+        low = (mean - rule.sigmas * scale).amax(-1, keepdim=True) - rule.left
+        high = (mean + rule.sigmas * scale).amax(-1, keepdim=True) + rule.right
+        ranges, order = (high - low).squeeze(-1).sort()
+        points = 1 + (ranges / rule.step).ceil().long()
+        most = max(1, _MOST // (count * int(points[-1]) * 40))
+        parts = list(_slices(len(mean), most))
+        back = torch.empty_like(order)
+        back[order] = torch.arange(len(order), device=order.device)
+    found = []
+    for part in parts:
+        rows, last = order[part], int(points[part][-1])
+        steps = rule.step * torch.arange(last, dtype=torch.float64).to(mean)
+        found.append(function(mean[rows], scale[rows], low[rows], low[rows] + steps))
+    return torch.cat(found)[back].reshape(*batch, *event)
 
 
 def _slices(rows: int, most: int) -> Iterator[slice]:
+    """Parts of at most so many rows; four at least where there are rows for them."""
+    most = max(1, min(most, -(-rows // 4)))
     return (slice(start, start + most) for start in range(0, rows, most))
 
 
 def _log_below(mean: Tensor, scale: Tensor, t: Tensor, *, slopes: bool) -> tuple[Tensor, Tensor]:
     """``log G_j(t)``, and ``log G_j'(t)`` if asked for, each ``(R, C, T)``, for t ``(R, T)``."""
-    nodes, log_weights = (values.to(mean) for values in _nodes(float(scale.detach().max())))
+    nodes, log_weights = (values.to(mean) for values in _nodes(float(scale.detach().max()), _rule(mean)))
     log_rate = (mean.unsqueeze(-1) + scale.unsqueeze(-1) * nodes).unsqueeze(-2) - t.unsqueeze(-2).unsqueeze(-1)
     terms = log_weights - log_rate.exp()
     log_below = torch.logsumexp(terms, -1)
     return log_below, torch.logsumexp(terms + log_rate, -1) if slopes else log_below
 
 
-def _nodes(scale: float) -> tuple[Tensor, Tensor]:
-    """Nodes and log weights that integrate ``exp(-exp(s z))`` over z ~ N(0, 1) to some 1e-9, for all s up to a scale."""
-    size = max(6, math.ceil(20 * scale**2))
-    return gauss_hermite(size) if size <= 32 else normal_trapezoid(0.45 / scale, 2000)
+def _nodes(scale: float, rule: _Rule) -> tuple[Tensor, Tensor]:
+    """Nodes and log weights that integrate ``exp(-exp(s z))`` over z ~ N(0, 1), for all s up to a scale."""
+    size = max(6, math.ceil(rule.nodes * scale**2))
+    return gauss_hermite(size) if size <= 32 else normal_trapezoid(rule.step / scale, 2000)
