@@ -27,7 +27,7 @@ from pyro_dgp.prediction.reliability import calibration_band
 from pyro_dgp.prediction.rescaled import default_dtype
 from pyro_dgp.prediction.scores import scores
 from pyro_dgp.zoo.by_guide import ByGuide
-from pyro_dgp.zoo.recipes import approximate_ep, elbo, inducing_points, matched, monte_carlo, observed
+from pyro_dgp.zoo.recipes import approximate_ep, elbo, inducing_points, matched, monte_carlo
 from pyro_dgp.zoo.settings import Settings
 
 #: Hidden layers are 30 wide in the paper, and layers have 100 inducing points.
@@ -54,11 +54,11 @@ def images(folder: Path, split: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def classifier(x: Tensor, method: str, settings: Settings) -> DeepGP:
     """Return a model whose layers share a kernel and points, with lengthscales at which scaled inputs have a total variance of one.
 
-    Softmax likelihood; robust-max for ``aep``.
+    The likelihood is the robust-max of the paper.
     """
-    model = DeepGP(x, LAYERS[method], settings.width, kernel=settings.kernel, **observed(settings)).to(x)
-    if method == "aep":
-        model.likelihood = RobustMax(settings.classes)
+    likelihood = RobustMax(settings.classes)
+    options = {"kernel": settings.kernel, "likelihood": likelihood, "outputs": settings.classes}
+    model = DeepGP(x, LAYERS[method], settings.width, **options).to(x)
     with torch.no_grad():
         inputs = x
         for gp in (*model.hidden, model.top):
