@@ -128,7 +128,7 @@ def test_scores_of_classes(local):
     assert figures["accuracy"] == 0.5
     brier = float((mixture - torch.eye(3)[y]).square().sum(-1).mean())
     assert figures["brier"] == pytest.approx(brier)
-    assert set(figures) == {"nll", "accuracy", "brier"}
+    assert set(figures) == {"nll", "accuracy", "brier", "ece"}
     x, y = regression(8)
     guide = Variational(OneLayer(likelihood=Bernoulli()), InducingPoints(5), MonteCarlo(1))
     guide.initialize(x, (y > 0).to(x))

@@ -86,7 +86,7 @@ def test_options_stand_before_those_of_the_preset(capsys):
 
     parsed = parser().parse_args(["sweep", "--data", "motorcycle", "--methods", "dsvi", "--preset", "meng2024"])
     assert base_settings(parsed) == PRESETS["meng2024"].settings
-    parsed = parser().parse_args(["compare", "--preset", "ashman2020", "--inducing", "7", "--data", "motorcycle"])
+    parsed = parser().parse_args(["compare", "--preset", "ashman2020", "--inducing", "7", "--data", "diabetes"])
     from pyro_dgp.comparison.compare_command import _request
 
     request = _request(parsed)
