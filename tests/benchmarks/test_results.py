@@ -41,6 +41,6 @@ def test_the_other_files_of_runs_are_read():
     records = importlib.import_module("benchmarks.common.records")
     for path in RESULTS.glob("*.jsonl"):
         key = {"accuracy_beside_gpytorch": "library", "sampler_mixing": "sampler", "sampler_calibration": "sampler"}
-        key |= dict.fromkeys(("held_aside", "given_time", "spherical_features", "inter_domain", "mnist"), "method")
+        key |= dict.fromkeys(("held_aside", "given_time", "spherical_features", "inter_domain"), "method")
         key["speed_of_features"] = "kind"
         assert records.read(path, key.get(path.stem, "experiment"))
