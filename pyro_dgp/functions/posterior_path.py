@@ -205,9 +205,8 @@ def _normals(
     memory: dict[str, Any],
     **numbers: int,
 ) -> Functions:
-    return posterior_functions(
-        prior, process, **numbers
-    )  # those of q, of which the matched normals are an approximation
+    # Functions are those of q, which the matched normals approximate.
+    return posterior_functions(prior, process, **numbers)
 
 
 @hidden_functions.register

@@ -183,9 +183,8 @@ class PassHandler(SiteHandler, AutoMessenger):
         deviations = self._latent_guides.deviations(self.trace) if moving else None
         numbers = {len(process.groups) + axis: taken for axis, taken in taken_groups(msg, self.trace).items()}
         in_pass = ProcessInPass(process, run.reading, deviations, numbers)
-        if (
-            run.propagation is None
-        ):  # inference functions look at what they saw in the weighted pass before, if there was one
+        if run.propagation is None:
+            # Inference functions look at what they saw in the weighted pass before, if there was one.
             reference = run.references.get(key, prior.x)
             return in_pass(prior, reference.reshape(*[1] * (prior.x.dim() - reference.dim()), *reference.shape))
         marginal = run.propagation.marginal(in_pass, prior, carried)

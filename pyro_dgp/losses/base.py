@@ -77,7 +77,7 @@ class Loss(PyroELBO):  # type: ignore[misc]
 
     @property
     def reading(self) -> Reading:
-        """What the pass takes from the processes: the posterior, or a cavity."""
+        """Reading of the processes that the pass makes: the posterior, or a cavity."""
         return POSTERIOR
 
     def regularizer_weight(self) -> float:

@@ -11,7 +11,7 @@ from pyro_dgp.processes.whitened_gaussian import Gaussian
 
 
 class Reading(ABC):
-    """What a pass takes from q(v): a Gaussian whose moments are carried, and the term that a loss subtracts."""
+    """Choice of what a pass takes from q(v): a Gaussian whose moments are carried, and the term that a loss subtracts."""
 
     @abstractmethod
     def of(self, q: Gaussian) -> tuple[Gaussian, Tensor]:

@@ -37,7 +37,7 @@ NOISE_BETWEEN_LAYERS = 1e-5
 
 
 def observed(settings: Settings) -> dict[str, Any]:
-    """What a model of ``settings.task`` has on top: the likelihood, and as many functions as it takes."""
+    """Return the likelihood of ``settings.task``, and the number of functions that it takes, as options of a model."""
     if settings.task == "binary":
         return {"likelihood": Bernoulli()}
     if settings.task == "multiclass":
@@ -64,7 +64,7 @@ def deep_learned(x: Tensor, settings: Settings) -> DeepGP:
 
 
 def deep_for_powers(x: Tensor, settings: Settings) -> DeepGP:
-    """The same, with a robust-max likelihood in the place of a softmax, which has no powers."""
+    """Deep GP with learned means, and a robust-max likelihood in the place of a softmax, which has no powers."""
     model = deep_learned(x, settings)
     if settings.task == "multiclass":
         model.likelihood = RobustMax(settings.classes)
