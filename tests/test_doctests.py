@@ -24,6 +24,7 @@ WITH_EXAMPLE = {
         "Gaussian",
         "HeteroscedasticGaussian",
         "LinearCoregionalization",
+        "MissingOutputs",
         "NegativeBinomial",
         "Ordinal",
         "Poisson",

@@ -46,7 +46,7 @@ def add_compare(commands: Any) -> None:
         metavar="FILE",
         help=f"CSV or Parquet with a header, or .npz with X, y; or one of {', '.join(NAMED)}",
     )
-    add("--target", metavar="COLUMN", help="target column of a table; none: the last")
+    add("--target", metavar="COLUMN", help="target column of a table, or several with commas between; none: the last")
     add("--task", choices=TASKS, help="what the target is; none: guessed from its values, and said")
     add(
         "--model",

@@ -58,6 +58,7 @@ class Fitting:
     columns: tuple[str, ...] = ()
     target_name: str = "y"
     labels: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
 
     def fit(self, fitted: Fitted) -> MethodFit:
         """The fit that it led to."""
@@ -70,6 +71,7 @@ class Fitting:
             columns=self.columns,
             target_name=self.target_name,
             labels=self.labels,
+            outputs=self.outputs,
             seed=self.settings.seed,
             draws=fitted.draws,
             sample_stats=fitted.sample_stats,
@@ -96,6 +98,7 @@ def save_fit(output: Path, fitting: Fitting, fitted: Fitted) -> None:
         "columns": list(fitting.columns),
         "target_name": fitting.target_name,
         "labels": list(fitting.labels),
+        "outputs": list(fitting.outputs),
         "predictor": _encoded(saved.facts),
     }
     arrays = {"x_train": part.x_train, "y_train": part.y_train, "given": fitting.given}
@@ -167,6 +170,7 @@ def load_fit(folder: Path | str, method: str, *, model: Any = None, inference: I
         columns=tuple(facts["columns"]),
         target_name=facts["target_name"],
         labels=tuple(facts.get("labels", ())),
+        outputs=tuple(facts.get("outputs", ())),
         seed=settings.seed,
         draws={name: torch.as_tensor(values) for name, values in _group(arrays, "draws.").items()},
         sample_stats=_group(arrays, "stats."),

@@ -27,6 +27,7 @@ class MethodFit:
     :ivar inputs: map from inputs in their own units to those of the model, and ``target`` the same for the targets.
     :ivar like: a tensor of the dtype and on the device of the fit.
     :ivar columns: names of the inputs, if they have any, and ``target_name``.
+    :ivar outputs: names of the outputs, if there are several.
     :ivar labels: names of the classes, if the target was one of words: class c is ``labels[c]``.
     :ivar seed: of predictions: the same inputs have the same prediction.
     :ivar draws: posterior draws by site ``(chains, draws, ...)``; empty for methods that are no samplers.
@@ -42,6 +43,7 @@ class MethodFit:
     columns: tuple[str, ...] = ()
     target_name: str = "y"
     labels: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
     seed: int = 0
     draws: dict[str, Tensor] = field(default_factory=dict)
     sample_stats: dict[str, np.ndarray] = field(default_factory=dict)
@@ -82,7 +84,10 @@ class MethodFit:
             torch.manual_seed(self.seed)
             prediction = self.predictor(ready)
         return RescaledPrediction(
-            prediction, shift=float(self.target.mean), scale=float(self.target.scale), like=self.like
+            prediction,
+            shift=torch.as_tensor(self.target.mean),
+            scale=torch.as_tensor(self.target.scale),
+            like=self.like,
         )
 
 

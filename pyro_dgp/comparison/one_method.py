@@ -114,6 +114,7 @@ def run_method(
             columns=plan.dataset.columns,
             target_name=plan.dataset.target,
             labels=plan.dataset.labels,
+            outputs=plan.dataset.outputs,
         )
         kept = None if chains is None else chains / f"fold-{number}"
         label = method.name if len(untrained) == 1 else f"{method.name} {number + 1}/{len(untrained)}"
@@ -185,7 +186,9 @@ def pooled_scores(folds: Sequence[Fold], parts: Sequence[Part]) -> dict[str, Any
         return _pooled_class_scores(folds)
     if len(folds) == 1:
         return {name: folds[0].figures[name] for name in _SCORES}
-    scale = math.sqrt(sum(part.target_scale**2 for part in parts) / len(parts))
+    if parts[0].target_scale.dim():
+        return _pooled_scores_of_outputs(folds)
+    scale = math.sqrt(sum(float(part.target_scale) ** 2 for part in parts) / len(parts))
     rows = np.array([len(fold.part.x_test) for fold in folds])
     nll, rmse, crps = (
         np.array([fold.figures[name] for fold in folds]) for name in ("nll_original", "rmse_original", "crps_original")
@@ -205,6 +208,19 @@ def pooled_scores(folds: Sequence[Fold], parts: Sequence[Part]) -> dict[str, Any
         "rmse_per_fold": [float(value) for value in rmse / scale],
         "crps_per_fold": [float(value) for value in crps / scale],
     }
+
+
+def _pooled_scores_of_outputs(folds: Sequence[Fold]) -> dict[str, Any]:
+    """Scores of several outputs over the test rows of all folds, each fold in its own standardised units."""
+    rows = np.array([len(fold.part.x_test) for fold in folds])
+    values = {name: np.array([fold.figures[name] for fold in folds]) for name in _SCORES}
+    pooled: dict[str, Any] = {}
+    for name, own in values.items():
+        is_root = name.startswith("rmse")
+        mean = float((rows * (own**2 if is_root else own)).sum() / rows.sum())
+        pooled[name] = math.sqrt(mean) if is_root else mean
+    per_fold = {f"{name}_per_fold": [float(each) for each in values[name]] for name in ("nll", "rmse", "crps")}
+    return pooled | {"folds": len(folds)} | per_fold
 
 
 def _pooled_class_scores(folds: Sequence[Fold]) -> dict[str, Any]:
@@ -279,7 +295,7 @@ def _curves(folds: Sequence[Fold]) -> Curves:
     shares = torch.stack([_coverage(each) for each in folds]).to(rows)
     tensors = {"observed": part.y_test, "coverage": (rows @ shares) / rows.sum() if len(folds) > 1 else shares[0]}
     tensors |= dict(zip(("mean", "low", "high"), _band(prediction), strict=True))
-    if part.x_train.shape[1] == 1:
+    if part.x_train.shape[1] == 1 and part.y_train.dim() == 1:
         both = torch.cat([part.x_train, part.x_test])
         margin = 0.02 * (both.max() - both.min())
         grid = torch.linspace(float(both.min() - margin), float(both.max() + margin), _GRID).to(both)[:, None]
@@ -287,7 +303,7 @@ def _curves(folds: Sequence[Fold]) -> Curves:
         bands = _band(fold.fitted.predict(grid), (0.05, 0.25, 0.75, 0.95))
         tensors |= {"grid": grid[:, 0]} | dict(zip(names, bands, strict=True))
         tensors |= {"x_train": part.x_train[:, 0], "y_train": part.y_train, "x_test": part.x_test[:, 0]}
-    return {name: values.detach().cpu().numpy() for name, values in tensors.items()}
+    return {name: values.detach().reshape(-1).cpu().numpy() for name, values in tensors.items()}  # all outputs together
 
 
 def _band(prediction: Prediction, levels: Sequence[float] = (0.05, 0.95)) -> tuple[Tensor, ...]:
@@ -307,4 +323,4 @@ def _coverage(fold: Fold) -> Tensor:
         return coverage(fold.prediction, y, levels)
     except NotImplementedError:
         below = (fold.prediction.sample((_DRAWS,)) <= y).double().mean(0)
-        return (2 * (below - 0.5).abs()[None] <= levels[:, None]).double().mean(-1)
+        return (2 * (below - 0.5).abs().reshape(1, -1) <= levels[:, None]).double().mean(-1)

@@ -32,9 +32,9 @@ class Part:
     target: Scaler
 
     @property
-    def target_scale(self) -> float:
-        """Units of the target in one unit of ``y_train``."""
-        return float(self.target.scale)
+    def target_scale(self) -> Tensor:
+        """Units of the target in one unit of ``y_train``: ``()``, or one for each output."""
+        return torch.as_tensor(self.target.scale)
 
 
 def fold_masks(dataset: Dataset, folds: int, seed: int) -> list[Mask]:

@@ -69,6 +69,8 @@ class Plan:
     @property
     def target_axis(self) -> Axis:
         """Name and units of the target, for figures."""
+        if self.dataset.outputs:
+            return Axis("standardised targets", mean=0.0, scale=1.0)
         scaler = self.parts[0].target
         return Axis(self.dataset.target, mean=float(scaler.mean), scale=float(scaler.scale))
 
@@ -113,7 +115,7 @@ def plan_of(request: Request, dataset: Dataset, *, finished: Sequence[Row], say:
             settings = as_the_model_has_it(settings, anatomy)
             tried = list({method.name: method for method in (*tried, *_sampler(request, anatomy))}.values())
         _refuse(refusals(tried, model, anatomy, parts[0], settings=settings))
-    if request.model is None and not is_real:
+    if request.model is None and (not is_real or dataset.outputs):
         _refuse(_refused_by_task(methods, parts[0], settings))
     if settings.inducing < request.settings.inducing:
         say(
@@ -167,6 +169,11 @@ def _remarks_on_data(request: Request, dataset: Dataset, anatomy: Anatomy | None
         else:
             hint = "say --task regression if its values are real numbers"
             said.append(f"the target {dataset.target!r} is taken for {dataset.task}: {hint}")
+        return said
+    if dataset.outputs:
+        said.append(
+            f"the targets are {', '.join(dataset.outputs)}: NLL is that of all of a row together, RMSE and CRPS are means over them"
+        )
         return said
     if request.standardize and not _is_standardised(anatomy):
         said.append(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyro_dgp.data.categories import class_numbers, encoded_as, is_words
+from pyro_dgp.data.categories import class_numbers, encoded_as
+from pyro_dgp.data.dataset import numbered_outputs
 from pyro_dgp.data.reading import read_arrays, read_table, require_numbers
 from pyro_dgp.internal.optional import optional
 
@@ -72,7 +73,9 @@ def read_rows(path: Path) -> pd.DataFrame:
     arrays = read_arrays(path, needed=("X",))
     table = pd.DataFrame(arrays["X"])
     if "y" in arrays:
-        table["y"] = arrays["y"].reshape(len(table))
+        values = arrays["y"].reshape(len(table), -1)
+        names = ("y",) if values.shape[1] == 1 else numbered_outputs(values.shape[1])
+        table[list(names)] = values
     if table.empty:
         raise ValueError(f"{path.name!r} has zero rows: give a file with data")
     return table
@@ -81,7 +84,8 @@ def read_rows(path: Path) -> pd.DataFrame:
 def predicted(fit: MethodFit, rows: pd.DataFrame, target: str | None = None) -> pd.DataFrame:
     """Mean, standard deviation, 5 % and 95 % quantile of each row in the target's units, and its log density if the target is there.
 
-    For classes the columns are the most probable class and the probability of each.
+    For classes the columns are the most probable class and the probability of each. For several outputs there are four columns for each, such as
+    ``mean(heating)``, and the log density is that of all of a row together.
 
     Columns are taken by the names that they had in training, whatever their order; others are not looked at. Where training had no names
     they are taken in order, without the target's.
@@ -96,37 +100,56 @@ def predicted(fit: MethodFit, rows: pd.DataFrame, target: str | None = None) -> 
     pd = optional("pandas", extra="compare", what="a table of predictions")
     if target is not None and target not in rows.columns:
         raise ValueError(f"the new rows have no column {target!r}: they have {', '.join(map(str, rows.columns))}")
+    if fit.outputs and target is not None:
+        raise ValueError(f"the fit is of {len(fit.outputs)} targets, {fit.target_name}: leave --target out")
     target = target or (fit.target_name if fit.target_name in rows.columns else None)
-    inputs = encoded_as(rows.drop(columns=[] if target is None else [target]), fit.columns)
+    targets = [name for name in fit.outputs if name in rows.columns] or ([] if target is None else [target])
+    inputs = encoded_as(rows.drop(columns=targets), fit.columns)
     missing = [name for name in fit.columns if name not in inputs.columns]
     if missing:
         raise ValueError(
             f"the new rows have no column {missing[0]!r}, which the fit takes: its inputs are {', '.join(fit.columns)}"
         )
     inputs = inputs[list(fit.columns)] if fit.columns else inputs
-    observed = None if target is None else _numbered(rows[target], fit.labels)
-    require_numbers(inputs if observed is None else inputs.assign(**{str(target): observed}), "the new rows")
+    are_there = bool(targets) and len(targets) == max(1, len(fit.outputs))
+    observed = [_numbered(rows[name], fit.labels) for name in targets] if are_there else []
+    require_numbers(
+        inputs.assign(**{str(name): own for name, own in zip(targets, observed, strict=False)}), "the new rows"
+    )
     prediction = fit.predict(inputs.to_numpy(dtype=float))
     if has_few_values(prediction.standardised.mixture().components):
         columns = _of_classes(prediction.probs, fit.labels)
     else:
         low, high = _quantiles(prediction)
         figures = {"mean": prediction.mean, "sd": prediction.variance.sqrt(), "quantile_05": low, "quantile_95": high}
-        columns = {name: values.cpu().numpy() for name, values in figures.items()}
+        columns = _of_outputs(figures, fit.outputs)
     table = pd.DataFrame(columns)
-    if observed is not None:
-        y = np.asarray(observed, dtype=float)
+    if observed:
+        y = np.stack([np.asarray(own, dtype=float) for own in observed], -1)
         if not np.isfinite(y).all():
-            raise ValueError(f"the target {target!r} of the new rows holds NaN or infinity: drop the column or fill it")
+            number = int((~np.isfinite(y)).any(0).argmax())
+            raise ValueError(
+                f"the target {targets[number]!r} of the new rows holds NaN or infinity: drop the column or fill it"
+            )
+        y = y if fit.outputs else y[:, 0]
         table["log_density"] = prediction.log_prob(y).cpu().numpy()
     return table
 
 
+def _of_outputs(figures: Mapping[str, Tensor], outputs: Sequence[str]) -> dict[str, Any]:
+    """Columns of a table: a figure by its name, or one for each output."""
+    arrays = {name: values.cpu().numpy() for name, values in figures.items()}
+    if not outputs:
+        return arrays
+    return {f"{name}({output})": values[:, at] for at, output in enumerate(outputs) for name, values in arrays.items()}
+
+
 def _numbered(column: Any, labels: Sequence[str]) -> Any:
     """A column of the target, words as the numbers of their classes."""
-    if not labels or not is_words(column):
+    if not labels:
         return column
-    unknown = [word for word in column.astype(str) if word not in labels]
+    column = column.astype(str)  # the words may all look like numbers in these rows
+    unknown = [word for word in column if word not in labels]
     if unknown:
         raise ValueError(
             f"the target holds {unknown[0]!r}, which training had not: its classes are {', '.join(labels)}"

@@ -139,7 +139,7 @@ def for_task(settings: Settings, task: Task) -> Settings:
         raise ValueError(
             f"preset {settings.preset} has models of real numbers, and the target holds {task}: leave the preset out"
         )
-    return replace(settings, task=task.kind, classes=task.classes)
+    return replace(settings, task=task.kind, classes=task.classes, outputs=task.outputs)
 
 
 def is_made_by_hand(method: Method) -> bool:

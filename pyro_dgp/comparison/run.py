@@ -28,9 +28,10 @@ from pyro_dgp.comparison.parts import with_test_rows
 from pyro_dgp.comparison.plan import Plan, plan_of, torch_defaults
 from pyro_dgp.comparison.request import Named, Request, Say, check, default_methods, is_made_by_hand, no_progress
 from pyro_dgp.comparison.results import ComparisonResult
-from pyro_dgp.data.dataset import Dataset
+from pyro_dgp.data.dataset import Dataset, numbered_outputs
 from pyro_dgp.data.dataset import check as check_data
 from pyro_dgp.data.named import load_default
+from pyro_dgp.data.tasks import Task
 from pyro_dgp.internal.progress import Progress
 from pyro_dgp.likelihoods import NOISE_FLOOR
 from pyro_dgp.zoo.method import Method
@@ -104,7 +105,7 @@ def compare(
     _check_kinds(methods, settings, progress)
     own = None if model is None else own_model(model)
     columns = tuple(str(column) for column in getattr(x, "columns", ()))
-    dataset = Dataset(name, as_array(x), as_array(y), columns=columns)
+    dataset = _of_outputs(Dataset(name, as_array(x), as_array(y), columns=columns), y)
     if test is not None:
         if folds is not None:
             raise ValueError("test= and folds= are two ways to choose the test rows: give one of them")
@@ -146,9 +147,10 @@ def _test_rows(test: Any, dataset: Dataset) -> tuple[Any, Any]:
     if not isinstance(test, tuple) or len(test) != 2:
         raise TypeError("test is a pair of arrays: test=(x_test, y_test)")
     x, y = in_order(test[0], dataset.columns), as_array(test[1])
-    if x.ndim != 2 or x.shape[1] != dataset.x.shape[1] or y.shape != (len(x),) or not len(x):
+    if x.ndim != 2 or x.shape[1] != dataset.x.shape[1] or y.shape != (len(x), *dataset.y.shape[1:]) or not len(x):
+        wanted = "(N,)" if dataset.y.ndim == 1 else f"(N, {dataset.y.shape[1]})"
         raise ValueError(
-            f"the test rows have inputs {x.shape} and targets {y.shape}: they must be (N, {dataset.x.shape[1]}) and (N,), N at least 1"
+            f"the test rows have inputs {x.shape} and targets {y.shape}: they must be (N, {dataset.x.shape[1]}) and {wanted}, N at least 1"
         )
     return x, y
 
@@ -181,6 +183,14 @@ def run(request: Request, *, say: Say = print, progress: Progresses = no_progres
         failures = "; ".join(f"{name} failed: {error}" for name, error in comparison.failures.items())
         raise MethodFailedError(failures, comparison.result)
     return comparison.result
+
+
+def _of_outputs(dataset: Dataset, y: Any) -> Dataset:
+    """A data set with the names of its outputs, if there are several: those of the table that they come in, or numbers."""
+    if dataset.y.ndim != 2 or dataset.y.shape[1] < 2:
+        return dataset
+    names = tuple(map(str, getattr(y, "columns", ()))) or numbered_outputs(dataset.y.shape[1])
+    return replace(dataset, outputs=names, target=", ".join(names), task=Task(outputs=len(names)))
 
 
 def _introduce(plan: Plan, finished: Sequence[Row], say: Say) -> None:

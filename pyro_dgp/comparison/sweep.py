@@ -79,7 +79,7 @@ class Run:
         fitted = self.method.inference.run(model, x, y, settings=settings, progress=lambda *_: None)
         torch.manual_seed(settings.seed)
         return {
-            **scores(fitted.predict(part.x_test), part.y_test, part.target_scale),
+            **scores(fitted.predict(part.x_test), part.y_test, torch.as_tensor(part.target.scale)),
             "n_train": fitted.rows,
             "n_test": len(part.x_test),
             "steps": fitted.steps,

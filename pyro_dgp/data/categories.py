@@ -14,6 +14,8 @@ from pyro_dgp.internal.optional import optional
 MOST_WORDS = 50
 #: What stands between the name of a column and a word of it.
 _IS = "="
+#: Sign between the word that is 1 and the one that is 0, of a column of two words.
+_NOT = ", not "
 
 
 def is_words(column: Any) -> bool:
@@ -49,7 +51,10 @@ def class_numbers(column: Any, words: Sequence[str]) -> NDArray[np.float64]:
 
 
 def one_hot(table: Any, where: str) -> Any:
-    """Return a table with a column of 0 and 1, ``colour=red``, for each word of each column of words. Two words need one column."""
+    """Return a table with a column of 0 and 1, ``colour=red``, for each word of each column of words.
+
+    Two words need one column, whose name has both: ``sex=male, not female``.
+    """
     pandas = optional("pandas", extra="compare", what="reading a table")
     columns: dict[str, Any] = {}
     for name in table.columns:
@@ -57,7 +62,10 @@ def one_hot(table: Any, where: str) -> Any:
             columns[str(name)] = table[name]
             continue
         words = words_of(table[name], str(name), where)
-        for word in words[1:] if len(words) == 2 else words:
+        if len(words) == 2:
+            columns[f"{name}{_IS}{words[1]}{_NOT}{words[0]}"] = (table[name].astype(str) == words[1]).astype(float)
+            continue
+        for word in words:
             columns[f"{name}{_IS}{word}"] = (table[name].astype(str) == word).astype(float)
     return pandas.DataFrame(columns, index=table.index)
 
@@ -75,12 +83,11 @@ def encoded_as(table: Any, columns: Sequence[str]) -> Any:
             made.setdefault(name, []).append(word)
     for name, words in made.items():
         column = table[name].astype(str)
-        if len(words) > 1:  # of two words, one has no column
-            unknown = [word for word in column if word not in words]
-            if unknown:
-                raise ValueError(
-                    f"column {name!r} of the new rows holds {unknown[0]!r}, which training had not: it had {', '.join(words)}"
-                )
+        known = [part for word in words for part in word.split(_NOT)]
+        if unknown := [word for word in column if word not in known]:
+            raise ValueError(
+                f"column {name!r} of the new rows holds {unknown[0]!r}, which training had not: it had {', '.join(sorted(known))}"
+            )
         for word in words:
-            table[f"{name}{_IS}{word}"] = (column == word).astype(float)
+            table[f"{name}{_IS}{word}"] = (column == word.split(_NOT)[0]).astype(float)
     return table

@@ -15,11 +15,12 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Dataset:
-    """Inputs ``(N, D)`` and targets ``(N,)`` in their own units.
+    """Inputs ``(N, D)`` and targets ``(N,)``, or ``(N, P)`` of P outputs, in their own units.
 
     :ivar splits: test masks ``(N, K)``, one column for each split, where the data bring splits of their own.
     :ivar columns: names of the inputs, where they have any.
     :ivar target: name of the target.
+    :ivar outputs: names of the outputs, where there are several.
     :ivar task: the kind of the target; real numbers if not given.
     :ivar labels: names of the classes, where they have any.
     """
@@ -33,6 +34,7 @@ class Dataset:
     target: str = "y"
     task: Task = Task()
     labels: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
 
     def column(self, number: int) -> str:
         """The name of an input in quotes, or its number where inputs have no names."""
@@ -42,6 +44,11 @@ class Dataset:
         """A short hash of the values, which tells data sets of one name apart."""
         parts = (self.x, self.y) if self.splits is None else (self.x, self.y, self.splits)
         return hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).hexdigest()[:16]
+
+
+def numbered_outputs(count: int) -> tuple[str, ...]:
+    """Return the names of outputs that have none: ``y0``, ``y1``, ..."""
+    return tuple(f"y{number}" for number in range(count))
 
 
 def check(dataset: Dataset) -> None:
@@ -54,9 +61,11 @@ def check(dataset: Dataset) -> None:
 
 def _check_shapes(dataset: Dataset) -> None:
     name, x, y = dataset.name, dataset.x, dataset.y
-    if x.ndim != 2 or y.shape != (len(x),):
+    if x.ndim != 2 or y.ndim not in (1, 2) or len(y) != len(x) or y.shape[1:] == (1,):
         one = "; one input is x[:, None]" if x.ndim == 1 else "; one target is y[:, 0]" if y.ndim == 2 else ""
-        raise ValueError(f"{name!r} has inputs {x.shape} and targets {y.shape}: they must be (N, D) and (N,){one}")
+        raise ValueError(
+            f"{name!r} has inputs {x.shape} and targets {y.shape}: they must be (N, D) and (N,), or (N, P) of several outputs{one}"
+        )
     if len(x) == 0:
         raise ValueError(f"{name!r} has zero rows: give a file with data")
     if x.shape[1] == 0:
@@ -64,12 +73,13 @@ def _check_shapes(dataset: Dataset) -> None:
 
 
 def _check_numbers(dataset: Dataset) -> None:
-    for label, values in (("input", dataset.x), ("target", dataset.y[:, None])):
+    for label, values in (("input", dataset.x), ("target", dataset.y.reshape(len(dataset.y), -1))):
         bad = ~np.isfinite(values)
         if not bad.any():
             continue
         row, column = map(int, np.argwhere(bad)[0])
-        where = f"input column {dataset.column(column)}" if label == "input" else "the target"
+        named = dataset.outputs[column] if dataset.outputs else dataset.target
+        where = f"input column {dataset.column(column)}" if label == "input" else f"the target {named!r}"
         raise ValueError(
             f"{dataset.name!r} has NaN or infinity in {where}, row {row}: drop or fill {int(bad.any(1).sum())} such rows"
         )

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyro_dgp.data.categories import class_numbers, is_words, one_hot, words_of
-from pyro_dgp.data.dataset import Dataset, check
+from pyro_dgp.data.dataset import Dataset, check, numbered_outputs
 from pyro_dgp.data.tasks import TASKS, guessed_task, task_of
 from pyro_dgp.internal.optional import optional
 
@@ -20,10 +20,10 @@ from pyro_dgp.internal.optional import optional
 def load(path: str | Path, target: str | None = None, task: str | None = None) -> Dataset:
     """Read a data set from a file and check it.
 
-    Columns of words become inputs of 0 and 1, one for each word, ``colour=red``. A target of words is one of classes.
+    Columns of words become inputs of 0 and 1, one for each word, ``colour=red``, and one for two words, ``sex=male, not female``. A target of words is one of classes.
 
-    :param path: ``.npz`` with ``X``, ``y`` and, if there, ``splits`` (1 = test), or CSV or Parquet with a header.
-    :param target: the target's column; the last one of a table if not given.
+    :param path: ``.npz`` with ``X``, ``y`` (one column, or several) and, if there, ``splits`` (1 = test), or CSV or Parquet with a header.
+    :param target: the target's column, or several with commas between; the last one of a table if not given.
     :param task: kind of the target, one of :data:`~pyro_dgp.data.tasks.TASKS`. If not given it is the word ``task`` of an archive, or guessed: two classes for 0 and 1, classes for
         words and for 0, ..., C - 1 with C from 3 to 10, and real numbers for all else.
     :raises ValueError: one sentence that says what is wrong with the file and what to do.
@@ -69,13 +69,17 @@ def _from_npz(path: Path, target: str | None) -> tuple[Dataset, str | None]:
     if x.ndim != 2:
         raise ValueError(f"'X' in {path.name!r} has shape {x.shape}: it must be (N, D)")
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-    if y.shape != (len(x),):
-        raise ValueError(f"'y' in {path.name!r} has shape {y.shape} for {len(x)} rows of X: it must be (N,) or (N, 1)")
+    if y.ndim not in (1, 2) or len(y) != len(x):
+        raise ValueError(f"'y' in {path.name!r} has shape {y.shape} for {len(x)} rows of X: it must be (N,) or (N, P)")
     if splits is not None and (splits.ndim != 2 or len(splits) != len(x)):
         raise ValueError(f"'splits' in {path.name!r} has shape {splits.shape}: it must be (N, K), 1 for test rows")
     said = str(arrays["task"]) if "task" in arrays else None
-    dataset = Dataset(path.stem, x.astype(float), y.astype(float), splits=None if splits is None else splits == 1)
-    return dataset, said if said in TASKS else None
+    outputs = () if y.ndim == 1 else numbered_outputs(y.shape[1])
+    masks = None if splits is None else splits == 1
+    made = Dataset(
+        path.stem, x.astype(float), y.astype(float), splits=masks, target=", ".join(outputs) or "y", outputs=outputs
+    )
+    return made, said if said in TASKS else None
 
 
 def read_arrays(path: Path, needed: Sequence[str] = ("X", "y")) -> dict[str, NDArray[Any]]:
@@ -100,13 +104,22 @@ def read_arrays(path: Path, needed: Sequence[str] = ("X", "y")) -> dict[str, NDA
 def _from_table(path: Path, target: str | None) -> Dataset:
     table = read_table(path)
     target = str(table.columns[-1]) if target is None and len(table.columns) else target
-    if target is None or target not in table.columns:
+    target = target or ""
+    several = [] if target in table.columns else [name.strip() for name in target.split(",")]
+    if unknown := [name for name in several if name not in table.columns]:
         columns = ", ".join(map(str, table.columns[:20]))
-        raise ValueError(f"{path.name!r} has no column {target!r}: its columns are {columns}")
+        raise ValueError(f"{path.name!r} has no column {unknown[0]!r}: its columns are {columns}")
+    if len(several) == 1:
+        target, several = several[0], []
+    if len(set(several)) < len(several):
+        raise ValueError(f"--target names a column twice: {', '.join(several)}")
     require_commas(table, repr(path.name))
-    inputs = one_hot(table.drop(columns=[target]), repr(path.name))
+    inputs = one_hot(table.drop(columns=several or [target]), repr(path.name))
     labels: list[str] = []
-    if is_words(table[target]):
+    if several:
+        require_numbers(table[several], repr(path.name))
+        y = table[several].to_numpy(dtype=float, na_value=np.nan)
+    elif is_words(table[target]):
         labels = words_of(table[target], target, repr(path.name))
         y = class_numbers(table[target], labels)
     else:
@@ -116,8 +129,9 @@ def _from_table(path: Path, target: str | None) -> Dataset:
         inputs.to_numpy(dtype=float, na_value=np.nan),
         y,
         columns=tuple(map(str, inputs.columns)),
-        target=target,
+        target=", ".join(several) or target,
         labels=tuple(labels),
+        outputs=tuple(several),
     )
 
 

@@ -33,17 +33,16 @@ class Scaler:
 
 @dataclass(frozen=True)
 class Split:
-    """One training and test part, standardised by the training part; ``target_scale`` is its standard deviation of y.
+    """One training and test part, standardised by the training part.
 
-    Targets that are no real numbers are left as they are, at a mean of 0 and a scale of 1.
+    :ivar target: the map from targets in their own units. Those that are no real numbers are left as they are.
     """
 
     x_train: Tensor
     y_train: Tensor
     x_test: Tensor
     y_test: Tensor
-    target_mean: float
-    target_scale: float
+    target: Scaler
 
 
 def random_folds(rows: int, folds: int, *, seed: int = 0) -> NDArray[np.bool_]:
@@ -83,8 +82,9 @@ def split(dataset: Dataset, number: int, *, dtype: torch.dtype = torch.float64, 
         raise ValueError(
             f"input column {dataset.column(int(constant[0]))} of {dataset.name!r} is constant in the training part: drop it"
         )
-    if is_constant(dataset.y[~test][:, None])[0]:
-        raise ValueError(f"the target of {dataset.name!r} is constant in the training part: there is nothing to learn")
+    if (flat := is_constant(dataset.y[~test].reshape(int((~test).sum()), -1))).any():
+        named = f"output {dataset.outputs[int(flat.argmax())]!r}" if dataset.outputs else "the target"
+        raise ValueError(f"{named} of {dataset.name!r} is constant in the training part: there is nothing to learn")
 
     def tensor(values: Array) -> Tensor:
         return torch.as_tensor(values, dtype=dtype, device=device)
@@ -94,8 +94,7 @@ def split(dataset: Dataset, number: int, *, dtype: torch.dtype = torch.float64, 
         y_train=tensor(scale_y(dataset.y[~test])),
         x_test=tensor(scale_x(dataset.x[test])),
         y_test=tensor(scale_y(dataset.y[test])),
-        target_mean=float(scale_y.mean),
-        target_scale=float(scale_y.scale),
+        target=scale_y,
     )
 
 

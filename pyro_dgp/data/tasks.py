@@ -19,6 +19,7 @@ class Task:
 
     :ivar kind: one of :data:`TASKS`.
     :ivar classes: C; 2 for a binary target, 0 for targets that are no classes.
+    :ivar outputs: number of targets of a row; several are real numbers.
 
     >>> from pyro_dgp import Task
     >>> Task().is_standardized, Task("multiclass", 3).is_standardized
@@ -27,6 +28,7 @@ class Task:
 
     kind: str = "regression"
     classes: int = 0
+    outputs: int = 1
 
     @property
     def is_standardized(self) -> bool:
@@ -35,7 +37,7 @@ class Task:
 
     def __str__(self) -> str:
         words = {
-            "regression": "real numbers",
+            "regression": "real numbers" if self.outputs == 1 else f"{self.outputs} real numbers a row",
             "binary": "two classes",
             "multiclass": f"{self.classes} classes",
             "counts": "counts",
@@ -52,7 +54,11 @@ def task_of(kind: str, y: NDArray[np.float64], name: str) -> Task:
     if kind not in TASKS:
         raise ValueError(f"there is no task {kind!r}: choose from {', '.join(TASKS)}")
     if kind == "regression":
-        return Task()
+        return Task(outputs=_outputs(y))
+    if y.ndim == 2:
+        raise ValueError(
+            f"{name!r} has {y.shape[1]} targets, which are real numbers: leave --task out, or name one target"
+        )
     whole = bool(np.all(y == np.round(y))) and bool(np.all(y >= 0))
     if kind == "counts":
         if not whole:
@@ -82,9 +88,15 @@ def task_of(kind: str, y: NDArray[np.float64], name: str) -> Task:
 
 def guessed_task(y: NDArray[np.float64]) -> Task:
     """Return the task that targets look like: two classes for 0 and 1, classes for 0, ..., C - 1 with C at most 10, else regression."""
+    if y.ndim == 2:
+        return Task(outputs=_outputs(y))
     found = np.unique(y)
     if np.array_equal(found, (0.0, 1.0)):
         return Task("binary", 2)
     if 3 <= len(found) <= _MOST_GUESSED and np.array_equal(found, np.arange(len(found))):
         return Task("multiclass", len(found))
     return Task()
+
+
+def _outputs(y: NDArray[np.float64]) -> int:
+    return y.shape[1] if y.ndim == 2 else 1

@@ -91,6 +91,12 @@ def total_regularizer(regularizer: Tensor, prior: FunctionPrior, carried: bool) 
     return regularizer.reshape(*regularizer.shape[: int(carried)], -1).sum(-1)
 
 
+def takes_missing(*modules: Any) -> bool:
+    """Tell whether one of the modules, or a part of one, is a likelihood for which NaN is an output that was not observed."""
+    parts = (part for module in modules if isinstance(module, nn.Module) for part in module.modules())
+    return any(getattr(part, "takes_missing", False) for part in parts)
+
+
 def require_finite(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: str = "guide.initialize") -> None:
     """Raise if a tensor argument of the model holds NaN or infinity.
 
@@ -101,12 +107,19 @@ def require_finite(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], ca
         named = inspect.signature(forward).bind(*args, **kwargs).arguments
     except (TypeError, ValueError):
         named = {str(number): value for number, value in enumerate(args, 1)} | kwargs
-    for name, value in named.items():
-        if isinstance(value, Tensor) and not bool(torch.isfinite(value).all()):
-            first = tuple(torch.nonzero(~torch.isfinite(value))[0].tolist())
+    incomplete = takes_missing(model)
+    for number, (name, value) in enumerate(named.items()):
+        if not isinstance(value, Tensor):
+            continue
+        bad = ~torch.isfinite(value)
+        if incomplete and number:  # the first argument is the inputs
+            bad = bad & ~value.isnan()
+        if bool(bad.any()):
+            first = tuple(torch.nonzero(bad)[0].tolist())
             raise ValueError(
                 f"argument {name!r} of {call} holds NaN or infinity, of shape {tuple(value.shape)} first at {first}: drop or fill such rows "
-                "before training; where some targets of a row are missing, put 0 there and mask the distribution, .mask(observed)"
+                "before training; where some targets of a row are missing, wrap the likelihood, MissingOutputs(likelihood), or mask a distribution "
+                "of Pyro, .mask(observed)"
             )
 
 
@@ -146,6 +159,7 @@ def warn_of_scales(x: Tensor, observed: Mapping[str, Tensor]) -> None:
         )
     for name, value in observed.items():
         value = value.detach()
+        value = value[~value.isnan()]
         if not value.numel():
             continue
         mean, scale = float(value.mean()), float(value.std(correction=0))

@@ -3,26 +3,100 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import torch
+from pyro.distributions import TorchDistribution
 from pyro.distributions.torch_distribution import MaskedDistribution
-from torch import Tensor
+from torch import Size, Tensor
 from torch.distributions import Distribution, constraints
 
 
 def elementwise(distribution: Any) -> Any:
     """The distribution of single elements.
 
-    Every ``Independent`` around it, which turns batch axes into event axes, is taken off, and so is every mask, which leaves
-    elements out of a log density.
+    Every ``Independent`` around it, which turns batch axes into event axes, is taken off, and so is every mask and every
+    :class:`ObservedPart`, which leave elements out of a log density.
 
     >>> elementwise(torch.distributions.Independent(torch.distributions.Normal(torch.zeros(5), 1.0), 1)).batch_shape
     torch.Size([5])
     """
-    while isinstance(distribution, torch.distributions.Independent | MaskedDistribution):
+    while isinstance(distribution, torch.distributions.Independent | MaskedDistribution | ObservedPart):
         distribution = distribution.base_dist
     return distribution
+
+
+def filled(values: Tensor) -> Tensor:
+    """Values with NaN replaced by the first one that is a number; there is one."""
+    missing = values.isnan()
+    return torch.where(missing, values[~missing][0], values)
+
+
+class _OrMissing(constraints.Constraint):
+    """A constraint that NaN satisfies too."""
+
+    def __init__(self, base: Any) -> None:
+        self.base_constraint, self.is_discrete = base, base.is_discrete
+
+    def check(self, value: Tensor) -> Tensor:
+        """Return, for each element, whether it is NaN or satisfies the constraint."""
+        missing = value.isnan()
+        valid: Tensor = self.base_constraint.check(filled(value)) if not bool(missing.all()) else missing
+        return valid | missing
+
+
+class ObservedPart(TorchDistribution):  # type: ignore[misc]
+    """A distribution of elements whose log density is zero at NaN, an element that was not observed. Draws are complete.
+
+    :ivar base_dist: the distribution of elements, without an event axis.
+    """
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
+
+    def __init__(self, base_dist: Any) -> None:
+        self.base_dist = base_dist
+        super().__init__(base_dist.batch_shape, base_dist.event_shape, validate_args=False)
+
+    @property
+    def has_rsample(self) -> bool:  # type: ignore[override]
+        """Whether draws have gradients."""
+        return bool(self.base_dist.has_rsample)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """NaN, and the support of the distribution."""
+        return _OrMissing(self.base_dist.support)
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean of each element."""
+        return self.base_dist.mean  # type: ignore[no-any-return]
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance of each element."""
+        return self.base_dist.variance  # type: ignore[no-any-return]
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> ObservedPart:
+        """Return the same distribution over more batches."""
+        return ObservedPart(self.base_dist.expand(Size(batch_shape)))
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draw complete values, with gradients."""
+        return self.base_dist.rsample(Size(sample_shape))  # type: ignore[no-any-return]
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draw complete values."""
+        return self.base_dist.sample(Size(sample_shape))  # type: ignore[no-any-return]
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log density of each element, zero at NaN."""
+        missing = value.isnan()
+        if not bool(missing.any()):
+            return self.base_dist.log_prob(value)  # type: ignore[no-any-return]
+        at = filled(value) if not bool(missing.all()) else self.base_dist.sample()
+        return torch.where(missing, 0.0, self.base_dist.log_prob(at))
 
 
 def is_real(fn: Any) -> bool:

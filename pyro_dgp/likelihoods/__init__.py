@@ -8,6 +8,7 @@ from pyro_dgp.likelihoods.counts import NegativeBinomial, Poisson
 from pyro_dgp.likelihoods.gamma_score import log_gamma_score
 from pyro_dgp.likelihoods.gaussian import NOISE_FLOOR, Gaussian
 from pyro_dgp.likelihoods.heteroscedastic import HeteroscedasticGaussian
+from pyro_dgp.likelihoods.missing import MissingOutputs
 from pyro_dgp.likelihoods.observation import CollapsedObservation, Observation
 from pyro_dgp.likelihoods.ordinal import Ordinal
 from pyro_dgp.likelihoods.robust_max import RobustMax
@@ -24,6 +25,7 @@ __all__ = [
     "HeteroscedasticGaussian",
     "Likelihood",
     "LinearCoregionalization",
+    "MissingOutputs",
     "NegativeBinomial",
     "Observation",
     "Ordinal",

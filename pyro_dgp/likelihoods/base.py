@@ -17,7 +17,7 @@ from pyro_dgp.likelihoods.conditional import Conditional, RowObservation
 from pyro_dgp.likelihoods.moments import Moments
 from pyro_dgp.likelihoods.observation import Observation
 from pyro_dgp.likelihoods.standardized import StandardizedConditional
-from pyro_dgp.likelihoods.units import Units
+from pyro_dgp.likelihoods.units import NO_UNITS, Units
 
 
 class Likelihood(CheckedModule):
@@ -29,6 +29,9 @@ class Likelihood(CheckedModule):
 
     #: Names of the Gaussian processes that it is called on; guides key their processes by them, as in ``y/f``.
     functions: ClassVar[tuple[str, ...]] = ("f",)
+
+    #: Whether NaN among the targets is an output that was not observed; see :class:`~pyro_dgp.MissingOutputs`.
+    takes_missing: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,10 +59,7 @@ class Likelihood(CheckedModule):
         refuse_data_plate(rows, f"an observation of {rows} rows")
         self.require_outputs(outputs)
         first = priors[0]
-        if self.units is None:
-            conditional = self._read(values)
-        else:
-            conditional = self._with_units(first.x.new_zeros((*first.batch_shape, 1, outputs)), values)
+        conditional = self._with_units(first.x.new_zeros((*first.batch_shape, 1, outputs)), values)
         named = dict(zip(self.functions, priors, strict=False))
         return Observation(conditional, named, self.target_outputs(outputs))
 
@@ -92,9 +92,17 @@ class Likelihood(CheckedModule):
 
         :param f: function values of a row or more, by which a likelihood of classes or counts is recognised.
         """
-        conditional, units = self._read(values), self.units
+        return self._standardized(self._read(values), f)
+
+    def _standardized(self, conditional: Conditional, f: Tensor) -> Conditional:
+        """A likelihood put into the units of the targets, if there are units."""
+        units = self.units
         if units is None:
             return conditional
+        if conditional.units is not NO_UNITS:
+            raise ValueError(
+                f"{type(self).__name__} and the likelihood in it both have units of the targets: call units.likelihood once, on the outer one"
+            )
         outputs = self.target_outputs(f.shape[-1])
         if units.scale.dim() and units.scale.shape != (outputs,):
             raise ValueError(
@@ -120,4 +128,5 @@ class Likelihood(CheckedModule):
         """p(y | f) for a model that writes ``f`` and ``y`` as two sites; no data plate around it."""
         refuse_data_plate(f.shape[-2], f"an observation of {f.shape[-2]} rows")
         self.require_outputs(f.shape[-1])
-        return self._with_units(f, values).given(f)
+        conditional = self._with_units(f, values)
+        return conditional.given(f).checked_by(conditional.check)

@@ -22,6 +22,11 @@ class Binary(dist.Bernoulli):  # type: ignore[misc]
         """Return this distribution over more batches."""
         return Binary(logits=self.logits.expand(torch.Size(batch_shape)), validate_args=False)
 
+    def log_prob(self, value: Tensor) -> Tensor:
+        """``log p(y)`` of 0 and 1, in any dtype."""
+        log_prob: Tensor = super().log_prob(value.to(self.logits.dtype))
+        return log_prob
+
     def cdf(self, value: Tensor) -> Tensor:
         """``p(y <= value)``."""
         middle = torch.where(value < 1, 1 - self.probs, torch.ones_like(self.probs))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -38,16 +38,32 @@ class RowObservation(dist.Independent):  # type: ignore[misc]
     torch.Size([5])
     """
 
+    #: The likelihood's check of targets, which raises for those that it cannot have produced.
+    _check: Callable[[Tensor], None] | None = None
+
+    def checked_by(self, check: Callable[[Tensor], None]) -> RowObservation:
+        """Return the same observation with a check of targets, see :meth:`Conditional.check`."""
+        checked = RowObservation(self.base_dist, self.reinterpreted_batch_ndims)
+        checked._check = check
+        return checked
+
+    def require(self, value: Tensor) -> None:
+        """Raise for targets of another shape, or such as the likelihood cannot have produced."""
+        check_target(value, self.event_shape, value)
+        if self._check is not None:
+            self._check(value)
+
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> RowObservation:
         """Return this observation over more batches, such as particles."""
         shape = Size(batch_shape)
         refuse_data_plate(self.event_shape[0], f"an observation of {self.event_shape[0]} rows")
-        base = self.base_dist.expand(shape + self.event_shape)
-        return RowObservation(base, self.reinterpreted_batch_ndims)
+        expanded = RowObservation(self.base_dist.expand(shape + self.event_shape), self.reinterpreted_batch_ndims)
+        expanded._check = self._check
+        return expanded
 
     def log_prob(self, value: Any) -> Tensor:
         """log p(y | f), nats in total over rows and outputs; shape of the batch."""
-        check_target(value, self.event_shape, value)
+        self.require(value)
         log_prob: Tensor = super().log_prob(value)
         return log_prob
 
@@ -76,6 +92,9 @@ class Conditional(ABC):
 
     #: Whether p(y | f) is a step function of f, which has no gradient to sample by.
     is_flat: bool = False
+
+    #: Whether NaN among the targets is an output that was not observed.
+    takes_missing: bool = False
 
     @abstractmethod
     def given(self, f: Tensor) -> RowObservation:
@@ -143,6 +162,16 @@ class Conditional(ABC):
         raise ValueError(
             f"{type(self).__name__} has no closed form for log p(y) under a Gaussian process: run MCMC on "
             "pyro_dgp.whitened(model), which makes the function values a site, or give a guide"
+        )
+
+    def of_outputs(self, chosen: Sequence[int]) -> tuple[Conditional, list[int]]:
+        """The likelihood of some outputs with the others integrated out, and the numbers of the functions that it reads.
+
+        :raises ValueError: for a likelihood that does not say.
+        """
+        raise ValueError(
+            f"{type(self).__name__} has no likelihood of outputs {list(chosen)} alone, which rows with missing outputs need: give it of_outputs, "
+            "or leave such rows out"
         )
 
     def check(self, y: Tensor) -> None:

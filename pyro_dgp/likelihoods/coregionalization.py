@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,10 @@ class CoregionalizedConditional(Conditional):
     def _mean(self, f: Tensor) -> Tensor:
         return f @ self.mixing.mT + self.bias.unsqueeze(-2)
 
+    def _targets(self, y: Tensor) -> Tensor:
+        """Targets with an axis for outputs, which those of a single one lack."""
+        return y if self.variance.shape[-1] > 1 else y.unsqueeze(-1)
+
     @property
     def _noise(self) -> Tensor:
         """Noise variances with an axis for the rows: ``(..., 1, D_out)``."""
@@ -53,7 +58,7 @@ class CoregionalizedConditional(Conditional):
 
     def expected_log_prob(self, y: Tensor, f: Moments) -> Tensor:
         """``sum_d log N(y_d | mean_d, variance_d) - (mixing^2 v)_d / (2 variance_d)``."""
-        squared = (y - self._mean(f.mean)).square() + f.variance @ self.mixing.square().mT
+        squared = (self._targets(y) - self._mean(f.mean)).square() + f.variance @ self.mixing.square().mT
         return -0.5 * (squared / self._noise + self._noise.log() + math.log(2 * math.pi)).sum(-1)
 
     def components(self, f: Moments) -> Distribution:
@@ -62,13 +67,13 @@ class CoregionalizedConditional(Conditional):
 
     def predictive_log_prob(self, y: Tensor, f: Moments) -> Tensor:
         """Log density of the correlated normal of each row."""
-        log_prob: Tensor = self.components(f).log_prob(y)
+        log_prob: Tensor = self.components(f).log_prob(self._targets(y))
         return log_prob
 
     def log_expected_power(self, y: Tensor, f: Moments, power: float) -> Tensor:
         """Up to a constant, a normal to the power c is a normal of variance ``variance / c``."""
         count, log_determinant = self.variance.shape[-1], self._noise.log().sum(-1)
-        density: Tensor = self._correlated(f, self._noise / power).log_prob(y)
+        density: Tensor = self._correlated(f, self._noise / power).log_prob(self._targets(y))
         log_two_pi = count * math.log(2 * math.pi)
         return density + 0.5 * ((1 - power) * (log_two_pi + log_determinant) - count * math.log(power))
 
@@ -88,6 +93,12 @@ class CoregionalizedConditional(Conditional):
         white = torch.linalg.solve_triangular(factor, difference, upper=False).squeeze(-1)
         half_log_determinant = linalg.half_log_determinants(factor)
         return -0.5 * white.square().sum(-1) - half_log_determinant - 0.5 * size * math.log(2 * math.pi)
+
+    def of_outputs(self, chosen: Sequence[int]) -> tuple[Conditional, list[int]]:
+        """The mixtures of these outputs, each of all functions. One output alone is a target ``(..., N)``."""
+        rows = list(chosen)
+        mixed = CoregionalizedConditional(self.mixing[..., rows, :], self.bias[..., rows], self.variance[..., rows])
+        return mixed, list(range(self.mixing.shape[-1]))
 
 
 class LinearCoregionalization(Likelihood):
@@ -122,10 +133,18 @@ class LinearCoregionalization(Likelihood):
 
     @classmethod
     def fit(cls, y: Tensor, latents: int) -> LinearCoregionalization:
-        """Start from the principal directions of targets ``y`` ``(N, D_out)``, each function of unit variance."""
+        """Start from the principal directions of targets ``y`` ``(N, D_out)``, each function of unit variance.
+
+        Rows with a missing output, NaN, are left out of this start.
+        """
         if y.dim() != 2 or latents > min(y.shape):
             raise ValueError(
                 f"{latents} latent functions need targets (N, D_out) of as many outputs, got {tuple(y.shape)}"
+            )
+        y = y[~y.isnan().any(-1)]
+        if latents > len(y):
+            raise ValueError(
+                f"{len(y)} rows of the targets have no output missing, too few for {latents} directions: give fewer latents"
             )
         model = cls(y.shape[-1], latents).to(y)
         mean = y.mean(0)

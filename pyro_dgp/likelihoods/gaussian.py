@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,6 +79,11 @@ class GaussianConditional(Conditional):
         half_log_determinant = linalg.half_log_determinant(factor, prior.num_outputs)
         count = target.shape[-1] * target.shape[-2]
         return -0.5 * white.square().sum((-2, -1)) - half_log_determinant - 0.5 * count * math.log(2 * math.pi)
+
+    def of_outputs(self, chosen: Sequence[int]) -> tuple[Conditional, list[int]]:
+        """Gaussian noise of these outputs, each around its own function."""
+        variance = self.variance if self.variance.shape[-1] == 1 else self.variance[..., list(chosen)]
+        return GaussianConditional(variance), list(chosen)
 
     def noise_variance(self) -> Tensor:
         """The noise variance of each output, ``(D_out,)``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -83,6 +84,14 @@ class HeteroscedasticConditional(Conditional):
         mean, variance, noise, log_weights = self._of_noise(f)
         total = variance + noise
         return Integrated(self._rows(mean.expand(total.shape), total), log_weights.flatten())
+
+    def of_outputs(self, chosen: Sequence[int]) -> tuple[Conditional, list[int]]:
+        """The noise of these outputs, each with its two functions."""
+        count = self.variance.shape[-1]
+        return HeteroscedasticConditional(self.variance[..., list(chosen)]), [
+            *chosen,
+            *(count + each for each in chosen),
+        ]
 
 
 class HeteroscedasticGaussian(Likelihood):

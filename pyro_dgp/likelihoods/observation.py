@@ -100,6 +100,11 @@ class CollapsedObservation(TorchDistribution):
 
     support = constraints.real
 
+    @property
+    def takes_missing(self) -> bool:
+        """Whether NaN among the targets is an output that was not observed."""
+        return self.conditional.takes_missing
+
     def first_components(self, count: int) -> CollapsedObservation:
         """The first ``count`` of the components that lead the moments."""
         if self.batch_shape[0] == count:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -79,6 +80,11 @@ class StandardizedConditional(Conditional):
     def check(self, y: Tensor) -> None:
         """Raise for standardised targets that the likelihood of z cannot have produced."""
         self.inner.check(self.units(y))
+
+    def of_outputs(self, chosen: Sequence[int]) -> tuple[Conditional, list[int]]:
+        """The likelihood of these outputs, in their units."""
+        inner, functions = self.inner.of_outputs(chosen)
+        return StandardizedConditional(inner, len(chosen), self.units.of_columns(chosen)), functions
 
     def noise_variance(self) -> Tensor | None:
         """Noise variance of z."""

@@ -20,8 +20,12 @@ from pyro_dgp.likelihoods.conditional import Conditional, RowObservation, one_ou
 from pyro_dgp.likelihoods.gaussian import NOISE_FLOOR
 from pyro_dgp.likelihoods.moments import Moments
 
-#: Distance of nodes in the logarithm of a precision: the trapezoidal rule then errs by less than 1e-13.
+#: Largest distance of nodes in the logarithm of a precision.
 _STEP = 0.3
+#: Distance of nodes in standard deviations of that logarithm, about ``concentration^(-1/2)``: the trapezoidal rule then errs by less than 1e-13.
+_FINE = 0.75
+#: Degrees of freedom from which on the noise is taken for that of this many, which differs from a normal by 1e-5.
+_MOST_DF = 1e5
 #: Distance of targets from f, in scales of the noise, up to which a prediction has the right tails.
 _OUTLIER = 1e4
 
@@ -109,8 +113,9 @@ def _log_gamma_nodes(concentration: Tensor, batch: int, *, farthest: float) -> t
     least, most = float(concentration.detach().min()), float(concentration.detach().max())
     low = (math.log(1e-16) + math.lgamma(least + 1)) / least - math.log(farthest)
     high = math.log(most + 12 * math.sqrt(most) + 40)
-    log_t = torch.arange(low, high, _STEP).to(concentration).reshape(-1, *[1] * batch)
-    return log_t, concentration * log_t - log_t.exp() - torch.lgamma(concentration) + math.log(_STEP)
+    step = min(_STEP, _FINE / math.sqrt(most))
+    log_t = torch.arange(low, high, step).to(concentration).reshape(-1, *[1] * batch)
+    return log_t, concentration * log_t - log_t.exp() - torch.lgamma(concentration) + math.log(step)
 
 
 class StudentT(Likelihood):
@@ -143,4 +148,4 @@ class StudentT(Likelihood):
         df, scale = self.df, self.scale
         for name, value in (("df", df), ("scale", scale)):
             require_shape(value, (), f"StudentT.{name}")
-        return StudentTConditional(df.unsqueeze(-1), scale.unsqueeze(-1))
+        return StudentTConditional(df.clamp(max=_MOST_DF).unsqueeze(-1), scale.unsqueeze(-1))

@@ -53,6 +53,13 @@ class Units(nn.Module):
         """Return ``sum_d log scale_d`` over the outputs of a row: what a log density in these units is less than one of standardised values."""
         return self.scale.log().expand(outputs).sum()
 
+    def of_columns(self, chosen: Sequence[int]) -> Units:
+        """Return the units of some columns; of one alone they have shape ``()``."""
+        if not self.scale.dim():
+            return self
+        columns = list(chosen) if len(chosen) > 1 else chosen[0]
+        return Units(self.mean[columns], self.scale[columns])
+
     def image(self, distribution: Any) -> Any:
         """Return the distribution of ``mean + scale * z`` for z of a distribution, in the family of that.
 

@@ -52,12 +52,12 @@ class ApproximateEP(Loss):
         if not 0 < alpha <= 1:
             raise ValueError(f"alpha is above 0 and at most 1, got {alpha}: give 1.0 for expectation propagation")
         self.alpha = alpha
-        self._cavity = Cavity(alpha / num_data)
 
     @property
     def reading(self) -> Cavity:
         """The cavity of one row."""
-        return self._cavity
+        assert self.num_data is not None  # it is told at the start
+        return Cavity(self.alpha / self.num_data)
 
     def figures(self) -> dict[str, float]:
         """Return ``alpha`` by its name."""
@@ -82,3 +82,14 @@ class ApproximateEP(Loss):
                 f"approximate expectation propagation has one factor for each row, and the model observes {len(observed)} sites "
                 f"({', '.join(observed)}): observe them as one, or use ELBO"
             )
+        for site in (site for site in sites if site["is_observed"]):
+            others = [
+                frame.name
+                for frame in site["cond_indep_stack"]
+                if frame.vectorized and frame.name not in (*structure.data_plates, *structure.group_plates)
+            ]
+            if others and not isinstance(site["fn"], CollapsedObservation):
+                raise ValueError(
+                    f"approximate expectation propagation has one factor for each row, and the site {site['name']!r} has several in the plate "
+                    f"{others[0]!r}: make the plate an event, .to_event(1), or use ELBO"
+                )

@@ -21,7 +21,7 @@ from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal import linalg
 from pyro_dgp.internal.parameters import require_names_of_their_own, require_own_parameters, show_networks_to_svi
 from pyro_dgp.internal.recording import report_invalid
-from pyro_dgp.likelihoods import CollapsedObservation, check_target
+from pyro_dgp.likelihoods import CollapsedObservation, RowObservation, check_target
 from pyro_dgp.likelihoods.observation import Observation
 from pyro_dgp.processes.reading import POSTERIOR, Reading
 
@@ -257,7 +257,10 @@ def row_terms(
         plates = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
         report_invalid(lambda: fn.support.check(value))
         if isinstance(fn, torch.distributions.Independent) and not plates:
-            check_target(value, fn.event_shape, value)
+            if isinstance(fn, RowObservation):
+                fn.require(value)
+            else:
+                check_target(value, fn.event_shape, value)
             terms = plain(fn.base_dist, value)
             outputs = tuple(range(-fn.reinterpreted_batch_ndims + 1, 0))
             terms = terms.sum(outputs) if outputs else terms  # the sum over no axes would be the sum over all

@@ -134,6 +134,11 @@ class _Condition(SiteHandler, Messenger):
                 y = observation.conditional.units(y)
                 values = y.unsqueeze(-1) if observation.outputs == 1 else y
                 self.processes[key] = ConditionedProcess(prior, values, noise)
+            elif y is not None:
+                raise ValueError(
+                    f"exact predictions of {msg['name']!r} need Gaussian noise around each function, as Gaussian() has it, and its likelihood is "
+                    f"another: draw {whitened_site(site)!r} by MCMC on whitened(model), or give the model a guide"
+                )
             else:
                 raise ValueError(
                     f"prediction needs draws of {whitened_site(site)!r}, from MCMC on whitened(model), or, under Gaussian noise, y_train"

@@ -118,7 +118,7 @@ class StochasticGradientHMC:
         :param arguments: further arguments of the model, such as ``exposure=e``; of a tensor of N rows a step gets those of its batch.
         """
         guide.require_initialized()
-        data = training_rows(x, y, arguments, groups=guide.groups)
+        data = training_rows(x, y, arguments, modules=guide.model_modules, groups=guide.groups)
         _require_slopes(guide, data)
         count = len(data)
         start, total = time.perf_counter(), self.burn_in + num_samples * self.thin

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pyro_dgp.data.splitting import Scaler, is_constant
@@ -60,15 +61,16 @@ class Standardizer(nn.Module):
         """Take the mean and standard deviation of each column, computed in float64.
 
         :param x: training inputs ``(N, D)``.
-        :param y: targets ``(N,)`` or ``(N, D_out)``; if not given, targets are left as they are.
-        :raises ValueError: for a column that is constant or holds NaN or infinity, and for other shapes.
+        :param y: targets ``(N,)`` or ``(N, D_out)``; if not given, targets are left as they are. NaN, an output that was not observed, is left
+            out of the mean and scale of its column.
+        :raises ValueError: for a column that is constant or holds infinity, for NaN in x, and for other shapes.
         """
         if x.dim() != 2:
             raise ValueError(
                 f"Standardizer.fit takes inputs (N, D), got {tuple(x.shape)}: use x[:, None] for one input"
             )
         made = cls(x.shape[-1])
-        made.input_units = _fitted(x, "input column {}")
+        made.input_units = _fitted(x, "input column {}", observed=np.ones(x.shape, dtype=bool))
         if y is None:
             return made
         if y.dim() not in (1, 2) or (y.dim() == 2 and y.shape[-1] == 1) or len(y) != len(x):
@@ -76,7 +78,9 @@ class Standardizer(nn.Module):
                 f"Standardizer.fit takes targets (N,) or (N, D_out) for inputs {tuple(x.shape)}, got {tuple(y.shape)}: one target for each row, "
                 "y.squeeze(-1) for a single column"
             )
-        made.target_units = _fitted(y, "target column {}" if y.dim() == 2 else "the target")
+        made.target_units = _fitted(
+            y, "target column {}" if y.dim() == 2 else "the target", observed=~np.isnan(y.detach().cpu().numpy())
+        )
         return made
 
     def inputs(self, x: Tensor) -> Tensor:
@@ -131,15 +135,23 @@ class Standardizer(nn.Module):
         return distribution if self.target_units is None else in_units(distribution, self.target_units)
 
 
-def _fitted(values: Tensor, label: str) -> Units:
-    """Return the units of columns ``(N, D)``, or of one column ``(N,)``; raise for columns that have none."""
+def _fitted(values: Tensor, label: str, *, observed: NDArray[np.bool_]) -> Units:
+    """Return the units of columns ``(N, D)``, or of one column ``(N,)``; raise for columns that have none.
+
+    :param observed: the entries that count, of the shape of the values.
+    """
     array = values.detach().double().cpu().numpy()
-    columns = array.reshape(len(array), -1)
-    finite = np.isfinite(columns).all(0)
-    if not finite.all():
-        raise ValueError(f"{label.format(int(finite.argmin()))} holds NaN or infinity: drop or fill such rows")
-    if not len(columns) or (constant := is_constant(columns)).any():
-        column = int(constant.argmax()) if len(columns) else 0
-        raise ValueError(f"{label.format(column)} is constant, so that it cannot be standardised: drop it")
-    scaler = Scaler.fit(array)
-    return Units(torch.as_tensor(scaler.mean), torch.as_tensor(scaler.scale)).to(values.device)
+    columns, counted = array.reshape(len(array), -1), observed.reshape(len(array), -1)
+    fitted = []
+    for number, (column, present) in enumerate(zip(columns.T, counted.T, strict=True)):
+        column = column[present, None]
+        if not np.isfinite(column).all():
+            raise ValueError(f"{label.format(number)} holds NaN or infinity: drop or fill such rows")
+        if not len(column) or is_constant(column).any():
+            raise ValueError(f"{label.format(number)} is constant, so that it cannot be standardised: drop it")
+        fitted.append(Scaler.fit(column))
+    shape = array.shape[1:]
+    mean, scale = (
+        np.array([getattr(each, name).item() for each in fitted]).reshape(shape) for name in ("mean", "scale")
+    )
+    return Units(torch.as_tensor(mean), torch.as_tensor(scale)).to(values.device)

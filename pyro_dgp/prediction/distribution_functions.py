@@ -71,10 +71,14 @@ class DistributionFunction:
     def squared_distance(self, value: Tensor) -> Tensor:
         """Return ``sum_k (F(k) - 1[value <= k])^2`` over the values k of a count, the CRPS, elementwise."""
         score, top = torch.zeros_like(value), float(value.max())
+        before = torch.zeros_like(value)
         for at, reached in cumulative(self._probability, self._least):
             score = score + (reached - (value <= at).to(reached)).square()
-            if float(at.max()) >= top and bool((reached > 1 - 1e-9).all()):
+            # All is reached, or all that numbers of this precision add up to.
+            is_full = (reached > 1 - 1e-9) | ((reached > 0.5) & (reached == before))
+            if float(at.max()) >= top and bool(is_full.all()):
                 break
+            before = reached
         return score
 
     @property

@@ -88,15 +88,33 @@ class Mixture:
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log of the mixture density for each row, joint over outputs: ``(N,)``."""
-        log_prob = self.components.log_prob(value)
-        if log_prob.dim() == 3:
-            log_prob = log_prob.sum(-1)
-        return torch.logsumexp(self.log_weights.unsqueeze(-1) + log_prob, 0)
+        return torch.logsumexp(self.log_weights.unsqueeze(-1) + self.component_log_prob(value), 0)
 
     def component_log_prob(self, value: Tensor) -> Tensor:
-        """Return the log density under each component, ``(S, N)``."""
+        """Return the log density under each component, ``(S, N)``: of the observed outputs, where a likelihood takes missing ones."""
+        value = value if value.is_floating_point() else value.to(self.log_weights.dtype)
+        self.require(value)
+        has_missing = bool(value.isnan().any())
+        if has_missing and not (self.observations and self.observations[0].takes_missing):
+            raise ValueError(
+                "the targets hold NaN: leave such rows out, or, where NaN is an output that was not observed, write MissingOutputs(likelihood)(gp(x)) "
+                "in the model"
+            )
+        if has_missing:
+            wants_gradients = value.requires_grad or self.observations[0].moments.mean.requires_grad
+            with torch.set_grad_enabled(
+                wants_gradients
+            ):  # the likelihood holds its parameters, which a prediction does not train
+                return torch.cat(
+                    [each.predictive_log_prob(value).reshape(-1, len(value)) for each in self.observations]
+                )
         log_prob: Tensor = self.components.log_prob(value)
         return log_prob.sum(-1) if log_prob.dim() == 3 else log_prob
+
+    def require(self, value: Tensor) -> None:
+        """Raise for targets that the likelihood cannot have produced, where the components come from one."""
+        for observation in self.observations[:1]:
+            observation.conditional.check(value)
 
     def functions(self) -> Mixture:
         """Return the mixture of the functions under the likelihood, without noise.

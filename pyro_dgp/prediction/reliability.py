@@ -53,15 +53,22 @@ def reliability(prediction: Prediction, y: Tensor, bins: int = 15) -> Reliabilit
 
 
 def confidences(prediction: Prediction, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the probability of the most probable class of each row, and 1 where this class is the true one, else 0."""
-    components = next(prediction.mixtures(y))[0].components
+    """Return the probability of the most probable class of each row, and 1 where this class is the true one, else 0.
+
+    Rows whose class is missing, NaN, are left out.
+    """
+    mixture, part = next(prediction.mixtures(y))
+    components = mixture.components
     if not has_few_values(components):
         raise ValueError(
             f"the target is no class but has the distribution {type(components).__name__}: take pit or coverage, which serve numbers"
         )
+    for mixture, part in prediction.mixtures(y):
+        mixture.require(part)
     with torch.no_grad():
         confidence, chosen = prediction.probs.max(-1)
-    return confidence.reshape(-1), (chosen == y).to(confidence).reshape(-1)
+    observed = ~y.isnan()
+    return confidence[observed].reshape(-1), (chosen == y)[observed].to(confidence).reshape(-1)
 
 
 def binned(confidence: Tensor, right: Tensor, bins: int = 15) -> Reliability:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -31,11 +30,12 @@ class RescaledPrediction(TorchDistribution):
     """The predictive distribution of ``shift + scale * y`` for a prediction of a standardised target y.
 
     With z = (value - shift) / scale it has mean ``shift + scale E[y]``, variance ``scale^2 Var[y]``, quantiles ``shift + scale q``,
-    distribution function ``F(z)`` and log density ``log p(z) - log scale``. A target that was left as it is has shift 0 and scale 1.
+    distribution function ``F(z)`` and log density ``log p(z) - log scale``. A target that was left as it is has shift 0 and scale 1. With
+    several outputs all this holds for each, and the log density is that of all outputs of a row together.
 
-    :param standardised: the prediction of the standardised target, ``(N,)``.
-    :param shift: mean that was subtracted from the targets.
-    :param scale: standard deviation that they were divided by.
+    :param standardised: the prediction of the standardised target, ``(N,)`` or ``(N, P)``.
+    :param shift: mean that was subtracted from the targets, ``()`` or ``(P,)``.
+    :param scale: standard deviation that they were divided by, of the same shape.
     :param like: a tensor of the dtype and on the device that the model was fitted in.
     """
 
@@ -43,13 +43,16 @@ class RescaledPrediction(TorchDistribution):
     support = constraints.real
     has_rsample = False
 
-    def __init__(self, standardised: Prediction, *, shift: float, scale: float, like: Tensor) -> None:
-        self.standardised, self.shift, self.scale = standardised, shift, scale
+    def __init__(self, standardised: Prediction, *, shift: float | Tensor, scale: float | Tensor, like: Tensor) -> None:
+        self.standardised = standardised
+        self.shift, self.scale = (
+            torch.as_tensor(each, dtype=torch.float64, device=like.device) for each in (shift, scale)
+        )
         self.dtype, self.device = like.dtype, like.device
         super().__init__(standardised.batch_shape, standardised.event_shape, validate_args=False)
 
     def __repr__(self) -> str:
-        return f"RescaledPrediction(rows={self.batch_shape[0]}, shift={self.shift:g}, scale={self.scale:g})"
+        return f"RescaledPrediction(rows={self.batch_shape[0]}, shift={_said(self.shift)}, scale={_said(self.scale)})"
 
     def _evaluate(self, method: Callable[[Prediction], Tensor]) -> Tensor:
         """A figure of the standardised prediction, evaluated in the dtype of the fit and returned in float64, which units of any size need."""
@@ -58,7 +61,7 @@ class RescaledPrediction(TorchDistribution):
 
     def _standardised(self, value: Any) -> Tensor:
         tensor = value.double() if isinstance(value, Tensor) else torch.tensor(np.asarray(value, dtype=np.float64))
-        z: Tensor = standardised(tensor, self.shift, self.scale)
+        z: Tensor = standardised(tensor.to(self.device), self.shift, self.scale)
         return z.to(dtype=self.dtype, device=self.device)
 
     def _restored(self, method: Callable[[Prediction], Tensor]) -> Tensor:
@@ -83,7 +86,7 @@ class RescaledPrediction(TorchDistribution):
     def log_prob(self, value: Any) -> Tensor:
         """Log density of each row at values in the target's units, nats per unit: ``(N,)``."""
         z = self._standardised(value)
-        return self._evaluate(lambda p: p.log_prob(z)) - math.log(self.scale)
+        return self._evaluate(lambda p: p.log_prob(z)) - self.scale.log().expand(self.event_shape).sum()
 
     def cdf(self, value: Any) -> Tensor:
         """``p(y <= value)`` of each row."""
@@ -102,3 +105,8 @@ class RescaledPrediction(TorchDistribution):
         """Continuous ranked probability score of each row, units of the target."""
         z = self._standardised(value)
         return self.scale * self._evaluate(lambda p: p.crps(z))
+
+
+def _said(values: Tensor) -> str:
+    """Numbers as ``repr`` shows them."""
+    return str(values.tolist()) if values.dim() else f"{float(values):g}"

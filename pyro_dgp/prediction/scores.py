@@ -25,7 +25,8 @@ def scores(prediction: Prediction, y: Tensor, target_scale: float | Tensor = 1.0
 
     With groups they are averages over the rows of all groups.
 
-    :param y: targets in the units that the model was trained on, ``(N,)`` or ``(N, D_out)``; with groups ``(*groups, N)``.
+    :param y: targets in the units that the model was trained on, ``(N,)`` or ``(N, D_out)``; with groups ``(*groups, N)``. NaN, where the
+        likelihood takes missing outputs, is left out; rows without any output do not count.
     :param target_scale: the standard deviation by which the targets were divided, one number or one for each output.
 
     >>> import pyro.distributions as dist, torch
@@ -41,9 +42,9 @@ def scores(prediction: Prediction, y: Tensor, target_scale: float | Tensor = 1.0
     outputs = prediction.event_shape.numel()
     scale = torch.as_tensor(target_scale, dtype=y.dtype, device=y.device).expand(outputs)
     with torch.no_grad():
-        nll = -float(prediction.log_prob(y).mean())
-        rmse = (prediction.mean - y).square().reshape(-1, outputs).mean(0).sqrt()
-        crps = prediction.crps(y).reshape(-1, outputs).mean(0)
+        nll = -float(prediction.log_prob(y).sum() / _rows_observed(y, outputs))
+        rmse = _average((prediction.mean - y).square(), y, outputs).sqrt()
+        crps = _average(prediction.crps(y), y, outputs)
     figures = {
         "nll": nll,
         "rmse": float(rmse.mean()),
@@ -55,10 +56,22 @@ def scores(prediction: Prediction, y: Tensor, target_scale: float | Tensor = 1.0
     return figures | ({"nll_per_output": nll / outputs} if outputs > 1 else {})
 
 
+def _rows_observed(y: Tensor, outputs: int) -> int:
+    """Number of rows of which any output was observed."""
+    return int((~y.isnan()).reshape(-1, outputs).any(-1).sum())
+
+
+def _average(terms: Tensor, y: Tensor, outputs: int) -> Tensor:
+    """Mean of the terms of each output over the rows in which it was observed, ``(outputs,)``."""
+    observed = ~y.isnan()
+    return terms.where(observed, 0.0).reshape(-1, outputs).sum(0) / observed.reshape(-1, outputs).sum(0)
+
+
 def _scores_of_classes(prediction: Prediction, y: Tensor) -> dict[str, float]:
+    observed = ~y.isnan()
     with torch.no_grad():
-        probs, nll = prediction.probs, -float(prediction.log_prob(y).mean())
-    truth = torch.nn.functional.one_hot(y.long(), probs.shape[-1])
+        probs, nll = prediction.probs[observed], -float(prediction.log_prob(y).sum() / observed.sum())
+    truth = torch.nn.functional.one_hot(y[observed].long(), probs.shape[-1])
     confidence, right = confidences(prediction, y)
     return {
         "nll": nll,
@@ -94,7 +107,7 @@ def pit(prediction: Prediction, y: Tensor) -> Tensor:
 def coverage(prediction: Prediction, y: Tensor, levels: Tensor | Sequence[float]) -> Tensor:
     """Return the share of targets inside the central interval of each level, ``(levels,)``.
 
-    The shares equal the levels if predictions are calibrated.
+    The shares equal the levels if predictions are calibrated. NaN among the targets is left out.
 
     >>> import pyro.distributions as dist, torch
     >>> from pyro_dgp import Mixture, Prediction, coverage
@@ -104,5 +117,5 @@ def coverage(prediction: Prediction, y: Tensor, levels: Tensor | Sequence[float]
     [0.5, 0.5]
     """
     levels = torch.as_tensor(levels)
-    distance = (2 * (pit(prediction, y) - 0.5).abs()).reshape(-1)
+    distance = (2 * (pit(prediction, y) - 0.5).abs())[~y.isnan()]
     return (distance[None] <= levels[:, None]).double().mean(-1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
@@ -129,6 +129,23 @@ class PublishedActivationBasis(ActivationBasis):
         """Return the activation at cosines."""
         return self.activation(cosine)
 
+    def remarks(self, prior: FunctionPrior) -> Iterator[str]:
+        """Iterate over one sentence if what is left of the variance is negative, as training makes it."""
+        return _too_much_variance(self, prior)
+
+
+def _too_much_variance(basis: ActivationBasis, prior: FunctionPrior) -> Iterator[str]:
+    """Iterate over one sentence if the units have more variance than the kernel at some of the prior's inputs."""
+    with torch.no_grad():
+        left = (prior.variance.mT - linalg.column_squares(basis.columns(prior))) / prior.variance.mT
+    least = float(left.min())
+    if least < -_NEGATIVE:
+        yield (
+            f"the units of {prior.name!r} have more variance than its kernel, by {-least:.2g} of it, at {float((left < -_NEGATIVE).double().mean()):.0%} "
+            "of its inputs, and what is left is taken as 0: the published features do not bound it, so that the loss is no bound and variances are "
+            "wrong; take ActivationFeatures, whose activation is cut to the kernel's levels"
+        )
+
 
 @dataclass(frozen=True)
 class ActivationFeatures(BasisFamily):
@@ -193,13 +210,8 @@ class ActivationFeatures(BasisFamily):
         units = min(self.num_units, 2 * harmonics)
         directions = initial_points_of_groups(lifted / lifted.norm(dim=-1, keepdim=True), units, prior.name)
         basis = self.kind(directions, levels, self.function, len(prior.batch_shape))
-        left = (prior.variance.detach().mT - linalg.column_squares(basis.columns(prior).detach())) / prior.variance.mT
-        if float(left.detach().min()) < -_NEGATIVE:
-            warnings.warn(
-                f"the units of {prior.name!r} have more variance than its kernel, by {-float(left.detach().min()):.2g} of it, which is taken as 0: "
-                "the published features do not bound it; take ActivationFeatures, whose activation is cut to the kernel's levels",
-                stacklevel=2,
-            )
+        for sentence in _too_much_variance(basis, prior):
+            warnings.warn(sentence, stacklevel=2)
         return basis
 
     def _levels(self, covariance: ZonalCovariance, lifted: Tensor) -> Tensor:
@@ -220,8 +232,8 @@ class ActivationFeatures(BasisFamily):
 class PublishedActivationFeatures(ActivationFeatures):
     """Units of a neural network as published (Dutordoir et al. 2021): the mean is a network with this activation.
 
-    The residual variance can be negative, of which a guide warns when it is initialised. Parameters are those of
-    :class:`ActivationFeatures`.
+    The residual variance can be negative, of which a guide warns when it is initialised. Training seeks such variances, since the loss falls with
+    them: look at :func:`~pyro_dgp.remarks` after it. Parameters are those of :class:`ActivationFeatures`.
     """
 
     kind: ClassVar[type[ActivationBasis]] = PublishedActivationBasis

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -170,12 +171,14 @@ class FourierFeatures(BasisFamily):
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.num_frequencies < 1:
-            raise ValueError(f"num_frequencies must be at least 1, got {self.num_frequencies}")
-        if self.interval is not None and not self.interval[0] < self.interval[1]:
-            raise ValueError(f"an interval goes from a smaller number to a larger one, got {self.interval}")
-        if self.margin < 0:
-            raise ValueError(f"the margin is a share of the range, 0 or more, got {self.margin}")
+        if not (isinstance(self.num_frequencies, int) and self.num_frequencies >= 1):
+            raise ValueError(f"num_frequencies must be a whole number, 1 or more, got {self.num_frequencies}")
+        if self.interval is not None and not _is_interval(self.interval):
+            raise ValueError(
+                f"an interval is one pair for all inputs, from a finite number to a larger one, got {self.interval}"
+            )
+        if not 0 <= self.margin < math.inf:
+            raise ValueError(f"the margin is a share of the range, a finite number of 0 or more, got {self.margin}")
         self.require_sound()
 
     @property
@@ -209,3 +212,9 @@ class FourierFeatures(BasisFamily):
         """See :class:`~pyro_dgp.processes.basis_family.BasisFamily`."""
         intervals, dims, inputs = saved(state, "intervals", "dims", "num_inputs")
         return FourierBasis(torch.zeros_like(intervals), dims.clone(), self.num_frequencies, num_inputs=int(inputs))
+
+
+def _is_interval(interval: Any) -> bool:
+    """Tell whether a pair goes from a finite number to a larger one."""
+    ends = [end for end in interval if isinstance(end, int | float) and math.isfinite(end)]
+    return len(interval) == len(ends) == 2 and ends[0] < ends[1]

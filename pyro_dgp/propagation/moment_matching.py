@@ -17,6 +17,8 @@ from pyro_dgp.propagation.sigma_points import SigmaPoint
 
 #: Largest difference from an affine map, as a share of the changes of the inputs.
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-7}
+#: Standard deviations beyond which a normal has no mass that counts.
+_FAR = 8.0
 
 
 class MomentMatching(Propagation):
@@ -77,15 +79,15 @@ class MomentMatching(Propagation):
         )
 
     def propagate(self, site: str, marginal: FunctionMarginal, carried: bool) -> SigmaPoint:
-        """Return the distribution whose draw holds the layer's normals: means, means plus one standard deviation of each output, and a check.
+        """Return the distribution whose draw holds the layer's normals: means, means plus one standard deviation of each output, and checks.
 
-        The last of the ``W + 2`` values, at other distances in all outputs, tells whether what follows is affine.
+        The checks, at other distances in all outputs and rows, tell whether what follows is affine, and keeps rows apart.
         """
         if carried:
             marginal = FunctionMarginal(marginal.mean[0], marginal.variance[0], marginal.regularizer, marginal._joint)
         points = _points(marginal.mean)
         lead = FunctionMarginal.expand(marginal, (len(points), *marginal.batch_shape))
-        return SigmaPoint(lead, points.reshape(len(points), *[1] * (marginal.mean.dim() - 1), points.shape[-1]))
+        return SigmaPoint(lead, points.reshape(len(points), *[1] * (marginal.mean.dim() - 2), *points.shape[1:]))
 
     def marginal(self, process: ProcessInPass, prior: FunctionPrior, carried: bool) -> FunctionMarginal:
         """Return q(f) at a row's normal inputs, ``(1, ..., N, D_out)``.
@@ -95,8 +97,9 @@ class MomentMatching(Propagation):
         if not carried:
             return process(prior)
         x, mean = prior.x, prior.mean
-        directions = _affine(x, f"the inputs of {prior.name!r} are")
-        slopes = _affine(mean, f"the mean of {prior.name!r} is")
+        outputs = len(x) - 1 - len(_checks(1, 1))  # of the layer below
+        directions = _affine(x, outputs, f"the inputs of {prior.name!r} are")
+        slopes = _affine(mean, outputs, f"the mean of {prior.name!r} is")
         width = x.shape[-1]
         inputs = NormalInputs(x[0].reshape(-1, width), directions.reshape(len(directions), -1, width))
         shape = mean.shape[1:]
@@ -111,28 +114,41 @@ class MomentMatching(Propagation):
 
 
 def _points(mean: Tensor) -> Tensor:
-    """Return distances from the mean in standard deviations, ``(W + 2, W)``: none, one for each output, and several for all."""
-    width = mean.shape[-1]
-    check = torch.tensor([(-1.0) ** w * (1.3 + 0.1 * (w % 5)) for w in range(width)]).to(mean)
-    return torch.cat([mean.new_zeros(1, width), torch.eye(width).to(mean), check.unsqueeze(0)])
+    """Return distances from the mean in standard deviations, ``(W + 1 + checks, N, W)``: none, one for each output, and those of the checks."""
+    rows, width = mean.shape[-2:]
+    near = torch.cat([mean.new_zeros(1, width), torch.eye(width).to(mean)])
+    return torch.cat([near.unsqueeze(1).expand(-1, rows, -1), _checks(rows, width).to(mean)])
 
 
-def _affine(values: Tensor, what: str) -> Tensor:
-    """Return the changes of values along the directions, ``(W, ...)``; raise where the check is not their sum.
+def _checks(rows: int, width: int) -> Tensor:
+    """Return distances in standard deviations at which maps are looked at, ``(checks, rows, width)``.
 
-    :param values: at the means, at one standard deviation of each of W outputs, and at the check: ``(W + 2, ...)``.
+    They reach to where a normal has no mass, in both directions, so that a kink such as that of a rectified linear unit is met wherever it
+    counts. They differ by row without a period, so that maps which join rows are met too.
     """
-    centre, steps, check = values[0], values[1:-1] - values[0], values[-1]
-    distances = _points(values.new_zeros(len(steps)))[-1]
+    outputs, row = torch.arange(width, dtype=torch.float64), torch.arange(rows, dtype=torch.float64)
+    apart = (1 - 2 * (outputs % 2)) * (1 + 0.1 * (outputs % 5))
+    together = 1 + 0.1 * (outputs % 7)
+    directions = torch.stack([1.3 * apart, *(sign * _FAR * each for each in (apart, together) for sign in (1, -1))])
+    return directions.unsqueeze(1) * (1 + 0.25 * torch.cos(2.4 * row)).unsqueeze(-1)
+
+
+def _affine(values: Tensor, width: int, what: str) -> Tensor:
+    """Return the changes of values along the directions, ``(W, ...)``; raise where the checks are not their sums, row by row.
+
+    :param values: at the means, at one standard deviation of each of W outputs, and at the checks: ``(W + 1 + checks, ..., N, D)``.
+    :param width: W.
+    """
+    centre, steps, found = values[0], values[1 : width + 1] - values[0], values[width + 1 :]
+    distances = _checks(values.shape[-2], width).to(values)
+    tolerance = _TOLERANCE.get(values.dtype, 1e-2)
     with torch.no_grad():
-        missing = (check - centre - torch.tensordot(distances, steps, 1)).abs().max()
-        size = steps.abs().max() + torch.finfo(values.dtype).eps * centre.abs().max() / _TOLERANCE.get(
-            values.dtype, 1e-2
-        )
-        if bool(missing > _TOLERANCE.get(values.dtype, 1e-2) * size):
+        missing = (found - centre - torch.einsum("cnw,w...nd->c...nd", distances, steps)).abs().max()
+        size = _FAR * (steps.abs().max() + torch.finfo(values.dtype).eps * centre.abs().max() / tolerance)
+        if not bool(missing <= tolerance * size):
             raise ValueError(
-                f"{what} not affine in the hidden layer, or drawn for each of its values, and moment matching carries normals through affine maps "
-                "alone: carry the layer by MonteCarlo(10)"
+                f"{what} not affine in the hidden layer row by row, or drawn for each of its values, and moment matching carries normals through "
+                "affine maps of single rows alone: carry the layer by MonteCarlo(10)"
             )
     return steps
 

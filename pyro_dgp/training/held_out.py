@@ -40,7 +40,9 @@ class RowScores:
             crps = few[0].crps(few[1])
         except (ValueError, NotImplementedError):
             return cls(nll, None)  # classes, and distributions without a distribution function
-        return cls(nll, crps.reshape(crps.shape[0], -1).mean(-1))
+        observed = ~few[1].isnan()  # the shape of the scores; NaN is an output that was not observed
+        crps, count = crps.where(observed, 0.0).reshape(len(crps), -1), observed.reshape(len(crps), -1).sum(-1)
+        return cls(nll, crps.sum(-1) / count.clamp_min(1))
 
     @classmethod
     def joined(cls, parts: Sequence[RowScores]) -> RowScores:

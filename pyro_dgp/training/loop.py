@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Size, Tensor
 
 from pyro_dgp.data.streams import Stream
 from pyro_dgp.guides.row_dependence import groups_of
+from pyro_dgp.guides.sites import takes_missing
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.internal.rows import Call, RowArguments
@@ -144,7 +145,7 @@ def fit(
     >>> len(result.losses), result.losses[-1] < result.losses[0]
     (20, True)
     """
-    rows = training_rows(x, y, arguments, groups=_groups_of(objective, (x, y), arguments))
+    rows = training_rows(x, y, arguments, modules=[objective], groups=_groups_of(objective, (x, y), arguments))
     _check_objective(objective, len(rows), batch_size)
     guide = _guide_of(objective)
     trained = None if guide is None else Trained(guide, (x, y), arguments)
@@ -256,19 +257,30 @@ def _minimise(
     return result
 
 
-def check_data(x: Tensor, y: Tensor) -> None:
-    """Raise for NaN or infinity."""
-    for name, values in (("x", x), ("y", y)):
-        if not bool(torch.isfinite(values).all()):
-            raise ValueError(f"{name} holds NaN or infinity: drop or fill such rows before training")
+def check_data(x: Tensor, y: Tensor, modules: Sequence[Any]) -> None:
+    """Raise for NaN or infinity; NaN may stand in y where a likelihood takes missing outputs.
+
+    :param modules: what is trained.
+    """
+    if not bool(torch.isfinite(x).all()):
+        raise ValueError("x holds NaN or infinity: drop or fill such rows before training")
+    bad = ~torch.isfinite(y)
+    if bool(bad.any()) and bool((bad & ~y.isnan()).any() if takes_missing(*modules) else True):
+        raise ValueError(
+            "y holds NaN or infinity: drop or fill such rows before training, or, where NaN is an output that was not observed, wrap the "
+            "likelihood, MissingOutputs(likelihood)"
+        )
 
 
-def training_rows(x: Tensor, y: Tensor, arguments: Mapping[str, Any], *, groups: Size | None = None) -> RowArguments:
+def training_rows(
+    x: Tensor, y: Tensor, arguments: Mapping[str, Any], *, modules: Sequence[Any], groups: Size | None = None
+) -> RowArguments:
     """Return the arguments of a training step, row by row; raise for NaN or infinity, or unequal numbers of rows.
 
+    :param modules: what is trained.
     :param groups: the groups of the model; the batch axes of x if not given.
     """
-    check_data(x, y)
+    check_data(x, y, modules)
     if x.dim() < 2:
         raise ValueError(f"training inputs have shape (..., N, D), got {tuple(x.shape)}: use x[:, None] for one input")
     rows = RowArguments((x, y), arguments, groups=groups)

@@ -221,7 +221,7 @@ def fit_validated(
     >>> fitted.rows, fitted.validation_rows, sorted(fitted.searched)
     (20, 12, [0.1, 1.0])
     """
-    data = training_rows(x, y, arguments, groups=groups_of_guide(guide, (x, y), arguments))
+    data = training_rows(x, y, arguments, modules=guide.model_modules, groups=groups_of_guide(guide, (x, y), arguments))
     if isinstance(loss, Loss):
         kind = type(loss).__name__
         raise TypeError(

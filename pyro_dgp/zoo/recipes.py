@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_dgp.kernels import White
-from pyro_dgp.likelihoods import Bernoulli, NegativeBinomial, RobustMax, Softmax
+from pyro_dgp.likelihoods import Bernoulli, LinearCoregionalization, NegativeBinomial, RobustMax, Softmax
 from pyro_dgp.losses import ELBO, ApproximateEP, GammaDivergence, PredictiveLogLikelihood
 from pyro_dgp.mcmc import EllipticalSlice, WhitenedNUTS, inducing_inputs, whitened
 from pyro_dgp.means import LinearMean
@@ -38,6 +38,10 @@ NOISE_BETWEEN_LAYERS = 1e-5
 
 def observed(settings: Settings) -> dict[str, Any]:
     """Return the likelihood of ``settings.task``, and the number of functions that it takes, as options of a model."""
+    if settings.outputs > 1:
+        likelihood = LinearCoregionalization(settings.outputs, settings.outputs)
+        likelihood.mixing = torch.eye(settings.outputs)  # an output for each function, until it learns how they mix
+        return {"likelihood": likelihood, "outputs": settings.outputs}
     if settings.task == "binary":
         return {"likelihood": Bernoulli()}
     if settings.task == "multiclass":

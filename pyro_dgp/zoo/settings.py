@@ -24,7 +24,7 @@ class Settings:
     ``row_inducing`` is M of amortised methods, inducing points of each row in the first layer; layers above have half.
     ``orthogonal`` is the number of points in the second, orthogonal part of methods that have one; ``None`` has as many as ``inducing``.
     ``frequencies`` is the number of Fourier frequencies of each input of a layer: ``2 * frequencies + 1`` features.
-    ``task`` is the kind of the target, of :data:`~pyro_dgp.data.tasks.TASKS`, and ``classes`` their number; those who run a data set fill them in.
+    ``task`` is the kind of the target, of :data:`~pyro_dgp.data.tasks.TASKS`, ``classes`` the number of classes and ``outputs`` that of the targets of a row; those who run a data set fill them in.
     ``batch_size`` is the number of rows in a step, and ``samples`` that of Monte Carlo samples or sigma points for each of them. ``None`` leaves
     them to the method: ``svgp``, ``dsvi`` and ``gamma-dgp`` take one sample of 500 rows, which has less noise than ten samples of 100 rows in
     the same time. All others take ten of 100.
@@ -53,6 +53,7 @@ class Settings:
     preset: str | None = None
     task: str = "regression"
     classes: int = 0
+    outputs: int = 1
 
     @property
     def rows_of_step(self) -> int:

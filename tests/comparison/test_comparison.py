@@ -83,7 +83,7 @@ def test_every_method_of_the_table_runs_and_writes_what_is_promised(tmp_path):
     for row in rows:
         assert set(row) >= KEYS
         assert all(math.isfinite(row[key]) for key in KEYS if isinstance(row[key], float))
-        scale = split(dataset(), 0).target_scale
+        scale = float(split(dataset(), 0).target.scale)
         assert row["nll_original"] == pytest.approx(row["nll"] + math.log(scale))
     az = import_arviz()
     posterior = az.from_netcdf(str(tmp_path / "out" / "sghmc.nc")).posterior
@@ -154,7 +154,7 @@ def test_data_given_from_python_is_checked_before_training(tmp_path):
     x, y = dataset().x, dataset().y.copy()
     y[3] = np.nan
     for bad, sentence in (
-        (Dataset("d", x, y), "NaN or infinity in the target, row 3"),
+        (Dataset("d", x, y), "NaN or infinity in the target 'y', row 3"),
         (Dataset("d", x, dataset().y[:, None]), "must be .N, D. and .N,."),
         (Dataset("d", x, dataset().y[:7]), "must be .N, D. and .N,."),
     ):
@@ -233,7 +233,7 @@ def bad_inputs(folder):
     nan[3], inf[4] = np.nan, np.inf
     words = ["x"] * n
     npz = folder / "d.npz"
-    np.savez(npz, X=np.ones((n, 2)), y=np.ones((n, 3)))
+    np.savez(npz, X=np.ones((n, 2)), y=np.ones((n, 3, 2)))
     flat = folder / "flat.npz"
     np.savez(flat, X=np.ones(n), y=np.ones(n))
     whole = npz.read_bytes()
@@ -259,8 +259,8 @@ def bad_inputs(folder):
         "no methods to compare": ["--methods", ","],
         "named twice": ["--methods", "svgp,svgp"],
         "NaN or infinity in input column 'a', row 3": ["--data", write(folder / "nan.csv", a=nan, b=b)],
-        "NaN or infinity in the target, row 4": ["--data", write(folder / "inf.csv", a=a, b=inf)],
-        "it must be (N,) or (N, 1)": ["--data", npz],
+        "NaN or infinity in the target 'b', row 4": ["--data", write(folder / "inf.csv", a=a, b=inf)],
+        "it must be (N,) or (N, P)": ["--data", npz],
         "it must be (N, D)": ["--data", flat],
         "has no array 'y'": ["--data", lone],
         "cannot be read as .npz": ["--data", folder / "broken.npz"],

@@ -60,7 +60,7 @@ def test_a_row_has_the_scores_of_the_method():
     inference = METHODS["svgp"].inference
     fitted = inference.run(model, part.x_train, part.y_train, settings=settings, progress=lambda *_: None)
     torch.manual_seed(5)
-    expected = scores(fitted.predict(part.x_test), part.y_test, part.target_scale)
+    expected = scores(fitted.predict(part.x_test), part.y_test, torch.as_tensor(part.target.scale))
     assert {name: row[name] for name in expected} == expected
 
 

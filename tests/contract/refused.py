@@ -197,7 +197,7 @@ REFUSED = (
     Refusal("EP", "the softmax to the power", ("Softmax",)),
     Refusal("SGHMC", "pass a target for each row", ("preferences", "means of bins", "multi-fidelity")),
     Refusal("functions", "pass a target for each row", ("preferences", "means of bins", "multi-fidelity")),
-    Refusal("exact", "prediction needs draws of", ("correlated outputs",)),
+    Refusal("exact", "need Gaussian noise around each function", ("correlated outputs",)),
     Refusal("predictive", "pass a target for each row", ("multi-fidelity",)),
     Refusal("functions", "has a value for each row of the data", ("errors in variables", "latent inputs")),
     Refusal(

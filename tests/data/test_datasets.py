@@ -59,7 +59,7 @@ def test_a_split_is_standardised_by_its_training_part():
     torch.testing.assert_close(part.y_train.std(correction=0), torch.tensor(1.0))
     expected = (data.y[:7] - data.y[7:].mean()) / data.y[7:].std()
     torch.testing.assert_close(part.y_test, torch.tensor(expected))
-    assert part.y_test * part.target_scale + part.target_mean == pytest.approx(data.y[:7])
+    assert part.y_test * float(part.target.scale) + float(part.target.mean) == pytest.approx(data.y[:7])
     assert split(data, 0, dtype=torch.float32).x_train.dtype == torch.float32
 
 

@@ -7,6 +7,8 @@ import torch
 
 from pyro_dgp import Dataset, load, split
 from pyro_dgp.comparison.method_fit import in_order
+from pyro_dgp.comparison.predict_command import _numbered
+from pyro_dgp.data.categories import encoded_as, one_hot
 from pyro_dgp.data.tasks import Task, guessed_task, task_of
 
 
@@ -59,7 +61,7 @@ def test_words_become_columns_and_classes(tmp_path):
     colours, sexes = ["red", "green", "blue"] * 4, ["f", "m"] * 6
     kinds = ["low", "mid", "high", "low"] * 3
     data = load(table(tmp_path, a=rows(), colour=colours, sex=sexes, kind=kinds))
-    assert data.columns == ("a", "colour=blue", "colour=green", "colour=red", "sex=m")
+    assert data.columns == ("a", "colour=blue", "colour=green", "colour=red", "sex=m, not f")
     assert data.x[0].tolist() == [0.0, 0.0, 0.0, 1.0, 0.0] and data.x[1, 1:].tolist() == [0.0, 1.0, 0.0, 1.0]
     assert data.labels == ("high", "low", "mid") and data.y[:3].tolist() == [1.0, 2.0, 0.0]
     assert data.task == Task("multiclass", 3)
@@ -122,6 +124,24 @@ def test_targets_that_are_no_real_numbers_are_not_standardised(task):
     y = np.array([0.0, 1.0] * 10)
     data = Dataset("data", np.arange(20.0)[:, None], y, task=task)
     part = split(data, 0)
-    assert set(part.y_train.tolist()) == {0.0, 1.0} and part.target_scale == 1.0 and part.target_mean == 0.0
+    assert set(part.y_train.tolist()) == {0.0, 1.0} and part.target.scale == 1.0 and part.target.mean == 0.0
     torch.testing.assert_close(part.x_train.mean(), torch.zeros(()))
     assert split(Dataset("data", data.x, y), 0).y_train.std(correction=0) == pytest.approx(1.0)
+
+
+def test_new_words_are_refused_where_training_had_two():
+    old = pd.DataFrame({"sex": ["female", "male"] * 3})
+    columns = list(one_hot(old, "it").columns)
+    assert columns == ["sex=male, not female"]
+    assert encoded_as(pd.DataFrame({"sex": ["male", "female"]}), columns)[columns[0]].tolist() == [1.0, 0.0]
+    for word in ("Male", " male", "unknown", ""):
+        with pytest.raises(ValueError, match="which training had not: it had female, male"):
+            encoded_as(pd.DataFrame({"sex": ["male", word]}), columns)
+
+
+def test_words_that_look_like_numbers_are_classes_still():
+    labels = ["1", "2", "3+"]
+    assert _numbered(pd.Series([1, 2, 1]), labels).tolist() == [0.0, 1.0, 0.0]
+    assert _numbered(pd.Series(["3+", "1"]), labels).tolist() == [2.0, 0.0]
+    with pytest.raises(ValueError, match="'4', which training had not"):
+        _numbered(pd.Series([1, 4]), labels)

@@ -17,6 +17,7 @@ from pyro_dgp import (
     DeepGP,
     GaussianProcess,
     InducingPoints,
+    Mixture,
     MonteCarlo,
     NegativeBinomial,
     Poisson,
@@ -194,3 +195,31 @@ def test_an_outlier_moves_student_noise_less():
         errors[name] = float((prediction.quantile(0.5) - torch.sin(3 * x[:, 0])).abs().mean())
     assert errors["student"] < 0.1 < errors["gaussian"]
     assert np.isfinite(errors["student"])
+
+
+@pytest.mark.parametrize("df", [2.1, 30.0, 100.0, 500.0, 1e5, 1e8])
+@pytest.mark.parametrize("variance", [0.01, 1.0])
+def test_students_integrals_hold_for_many_degrees_of_freedom(df, variance):
+    conditional = StudentT(df, 0.3).requires_grad_(False).conditional()
+    f, y = Moments(torch.tensor([[0.1]]), torch.tensor([[variance]])), torch.tensor([0.7])
+    at = torch.linspace(-12, 12, 200_001)
+    log_normal = -0.5 * at.square() - 0.5 * math.log(2 * math.pi)
+    log_density = torch.distributions.StudentT(min(df, 1e5), 0.1 + variance**0.5 * at, 0.3).log_prob(y)
+    for power in (0.5, 1.0):
+        wanted = torch.logsumexp(power * log_density + log_normal, 0) + math.log(24 / 200_000)
+        assert float(conditional.log_expected_power(y, f, power)) == pytest.approx(float(wanted), abs=1e-8)
+    components = conditional.components(f)
+    assert float(components.log_prob(y)) == pytest.approx(float(wanted), abs=1e-8)
+    assert float(components.cdf(torch.tensor([50.0]))) == pytest.approx(1.0, abs=1e-3 if df < 3 else 1e-9)
+    if df > 10:
+        assert float(components.variance) == pytest.approx(variance + 0.09 * df / (df - 2), rel=1e-4)
+
+
+def test_counts_have_a_ranked_score_in_single_precision():
+    rates = torch.linspace(0.5, 50.0, 40)
+    values = torch.arange(40.0)
+    found, wanted = (
+        Mixture(dist.Poisson(rates.to(dtype)[None]), torch.zeros(1, dtype=dtype)).crps(values.to(dtype))
+        for dtype in (torch.float32, torch.float64)
+    )
+    torch.testing.assert_close(found.double(), wanted, atol=1e-4, rtol=1e-4)

@@ -62,7 +62,7 @@ CASES = {
 }
 
 #: Likelihoods of several functions, each with a test of its own.
-OF_SEVERAL = {"LinearCoregionalization", "RobustMax", "Softmax", "HeteroscedasticGaussian"}
+OF_SEVERAL = {"LinearCoregionalization", "MissingOutputs", "RobustMax", "Softmax", "HeteroscedasticGaussian"}
 #: Without a score of the gamma divergence: the integral of their density to a power is not known.
 WITHOUT_GAMMA_SCORE = ("Poisson", "NegativeBinomial")
 

@@ -204,3 +204,29 @@ def test_what_has_no_energy_is_refused():
         energy(guide, x, y, 1.0)
     with pytest.raises(ValueError, match="alpha is above 0"):
         ApproximateEP(20, 0.0)
+
+
+def test_a_plate_of_several_observations_a_row_is_refused():
+    class Replicates(PyroModule):
+        def __init__(self):
+            super().__init__()
+            self.gp = GaussianProcess(RBF())
+
+        def forward(self, x, y=None):
+            f = pyro.sample("f", self.gp(x))
+            with pyro.plate("data", len(x), dim=-2), pyro.plate("replicates", 3, dim=-1):
+                return pyro.sample("y", dist.Normal(f, 0.1), obs=y)
+
+    x, y = regression(12)
+    guide = guided(Replicates(), x, y.unsqueeze(-1).expand(-1, 3), propagation=MonteCarlo(2))
+    with pytest.raises(ValueError, match="several in the plate 'replicates'"):
+        ApproximateEP(12)(guide.model, guide)(x, y.unsqueeze(-1).expand(-1, 3))
+
+
+def test_the_power_may_be_changed_afterwards():
+    x, y = regression(12)
+    guide = guided(OneLayer(), x, y)
+    changed = ApproximateEP(12, alpha=0.5)
+    changed.alpha, changed.num_data = 1.0, 24
+    found, wanted = (loss.differentiable_loss(guide.model, guide, x, y) for loss in (changed, ApproximateEP(24, 1.0)))
+    torch.testing.assert_close(found, wanted)

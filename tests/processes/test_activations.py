@@ -18,6 +18,7 @@ from pyro_dgp import (
     Variational,
     fit,
     predict,
+    remarks,
 )
 from pyro_dgp.internal.gegenbauer import coefficients, fundamental_set, gegenbauer, multiplicity, nodes
 from pyro_dgp.processes.spherical_harmonics import spectrum
@@ -163,3 +164,18 @@ def test_an_activation_without_a_level_of_the_kernel_is_refused():
         ValueError, match="have none of the first 1 levels of spherical harmonics in common: take more levels"
     ):
         ActivationFeatures(8, "erf", num_levels=1).create(prior, hidden=False)
+
+
+def test_a_trained_fit_says_that_published_units_have_more_variance_than_the_kernel():
+    torch.manual_seed(0)
+    x = 2 * torch.rand(100, 3) - 1
+    y = torch.sin(3 * x[:, 0]) + x[:, 1] + 0.2 * torch.randn(100)
+    found = {}
+    for family in (PublishedActivationFeatures(40), ActivationFeatures(40)):
+        model = DeepGP(x, layers=1, kernel="matern52-spherical")
+        guide = Variational(model, family)
+        guide.initialize(x, y)
+        fit(ELBO(100)(model, guide), x, y, steps=200, batch_size=100, learning_rate=0.05)
+        found[type(family)] = [each for each in remarks(guide, x, y) if "more variance than its kernel" in each]
+    assert len(found[PublishedActivationFeatures]) == 1 and "no bound" in found[PublishedActivationFeatures][0]
+    assert not found[ActivationFeatures]

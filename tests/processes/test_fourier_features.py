@@ -211,9 +211,13 @@ def test_another_kernel_is_refused_in_a_sentence(kernel, dims, message):
 
 
 def test_bad_arguments_are_one_sentence():
+    with pytest.raises(ValueError, match="one pair for all inputs"):
+        FourierFeatures(3, interval=(-math.inf, 1.0))
+    with pytest.raises(ValueError, match="a finite number of 0 or more, got nan"):
+        FourierFeatures(3, margin=math.nan)
     for arguments, message in (
-        (dict(num_frequencies=0), "at least 1"),
-        (dict(interval=(1.0, 1.0)), "smaller number to a larger"),
+        (dict(num_frequencies=0), "whole number, 1 or more"),
+        (dict(interval=(1.0, 1.0)), "from a finite number to a larger"),
         (dict(margin=-0.1), "share of the range"),
         (dict(covariance="none"), "'full', 'diagonal'"),
     ):

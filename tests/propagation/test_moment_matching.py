@@ -102,8 +102,8 @@ def test_three_layers_match_moments_one_after_the_other():
     guide = guided(model, x, y)
     mean, variance = top_moments(guide, x, y)
     trace = guide.components(x, y).trace
-    second = trace.nodes["h2"]["fn"]  # four values: centre, two directions and the check
-    assert second.batch_shape == (4,)
+    second = trace.nodes["h2"]["fn"]  # eight values: centre, two directions and five checks
+    assert second.batch_shape == (8,)
     assert mean.shape == variance.shape == (12, 1)
     loc, scale = second.mean[0], second.variance[0].sqrt()  # inputs of the last layer, integrated by quadrature
     nodes, weights = gauss_hermite_product(40, 2)
@@ -157,12 +157,26 @@ def test_hidden_layers_and_functions_are_predicted():
         lambda h, x: h.relu(),
         lambda h, x: h * h.flip(-1),
         lambda h, x: h + 0.1 * torch.randn_like(h),
+        lambda h, x: torch.relu(h + 3.0),  # a kink some standard deviations away
+        lambda h, x: torch.relu(x + 2.0 - h),
+        lambda h, x: h.clamp(max=1.5),
+        lambda h, x: (h + 2.0).abs(),
     ],
 )
 def test_other_maps_between_layers_are_refused(between):
     x, y = regression(12)
     guide = guided(Chain(between, 2, width=2), x, y)
     with pytest.raises(ValueError, match="not affine in the hidden layer"):
+        guide.components(x, y)
+
+
+@pytest.mark.parametrize("between", [lambda h, x: h - h.mean(-2, keepdim=True), lambda h, x: h - h.roll(1, -2)])
+def test_rows_that_are_joined_are_refused_after_initialisation_too(between):
+    x, y = regression(12)
+    guide = Variational(Chain(between, 2, width=2), InducingPoints(5), MonteCarlo(1))
+    guide.initialize(x, y)
+    guide.propagation = MomentMatching()
+    with pytest.raises(ValueError, match="row by row"):
         guide.components(x, y)
 
 
