@@ -32,7 +32,7 @@ from pyro_dgp.zoo.settings import Settings
 
 #: Hidden layers are 30 wide, as in the paper. Kernel and number of inducing points (the paper has 100) were chosen on 1,000 training images.
 SETTINGS = Settings(
-    kernel="rbf-isotropic", width=30, inducing=250, epochs=188, batch_size=500, samples=1, task="multiclass", classes=10
+    kernel="rbf-isotropic", width=30, inducing=250, epochs=250, batch_size=500, samples=1, task="multiclass", classes=10
 )
 #: Number of layers of each method, all trained by the ELBO but ``aep``.
 LAYERS = {"svgp": 1, "dsvi": 2, "dsvi-3": 3, "aep": 2}
@@ -62,7 +62,7 @@ def classifier(x: Tensor, method: str, settings: Settings) -> DeepGP:
     with torch.no_grad():
         inputs = x
         for gp in (*model.hidden, model.top):
-            gp.kernel.lengthscale = inputs.var(0).sum().sqrt().expand(inputs.shape[-1]).clone()
+            gp.kernel.lengthscale = inputs.var(0).sum().sqrt().expand_as(gp.kernel.lengthscale).clone()
             inputs = gp.mean.forward()(inputs)
     return model
 
