@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from pyro_dgp import ELBO, InducingPoints, MonteCarlo, Variational, predict
-from pyro_dgp.training.loop import batches, decay, fit, steps_for
+from pyro_dgp.training.loop import batches, fit, steps_for
+from pyro_dgp.training.optimising import decay
 from tests.examples import OneLayer, TwoLayers, regression
 
 
