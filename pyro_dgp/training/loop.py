@@ -20,6 +20,9 @@ from pyro_dgp.losses.marginal import MarginalLikelihood
 from pyro_dgp.training.optimising import Callback, FitResult, OptimizerRecipe, adam, minimise
 from pyro_dgp.training.remarks import Trained
 
+#: Rows in a step where nothing else is said.
+DEFAULT_ROWS = 256
+
 
 def steps_for(epochs: int, rows: int, batch_size: int) -> int:
     """Return the number of steps in ``epochs`` passes over ``rows`` observations."""
@@ -45,7 +48,7 @@ def fit(
     y: Tensor,
     *,
     steps: int,
-    batch_size: int = 256,
+    batch_size: int | None = None,
     learning_rate: float = 0.02,
     seed: int = 0,
     callback: Callback | None = None,
@@ -64,7 +67,8 @@ def fit(
     :param x: training inputs ``(N, D)``, or ``(B, N, D)`` for B data sets with functions of their own.
     :param y: targets ``(N,)`` or ``(N, D_out)``; with groups ``(*groups, N)`` or ``(*groups, N, D_out)``.
     :param steps: number of steps of the optimiser.
-    :param batch_size: number of rows in a step, of each group if there are any.
+    :param batch_size: number of rows in a step, of each group if there are any. If not given, it is 256, and all rows for an objective that
+        needs them, such as the marginal likelihood.
     :param learning_rate: learning rate of the first steps.
     :param seed: seed of the order of the batches.
     :param callback: function of step and loss, called after each step.
@@ -81,6 +85,7 @@ def fit(
     (20, True)
     """
     rows = training_rows(x, y, arguments, modules=[objective], groups=_groups_of(objective, (x, y), arguments))
+    batch_size = _rows_of_step(objective, len(rows), batch_size)
     _check_objective(objective, len(rows), batch_size)
     guide = _guide_of(objective)
     trained = None if guide is None else Trained(guide, (x, y), arguments)
@@ -200,7 +205,7 @@ def training_rows(
 
 def _guide_of(objective: Any) -> Variational | None:
     """Return the guide of an objective, which may be compiled; ``None`` where it has none that is initialised."""
-    guide = getattr(getattr(objective, "objective", objective), "guide", None)
+    guide = getattr(_bare(objective), "guide", None)
     return guide if isinstance(guide, Variational) and guide.is_initialized else None
 
 
@@ -214,12 +219,30 @@ def groups_of_guide(guide: Variational, args: tuple[Tensor, ...], arguments: Map
 
 def _groups_of(objective: Any, args: tuple[Tensor, ...], arguments: Mapping[str, Any]) -> Size | None:
     """Return the groups of the model of an objective; ``None`` for an objective that is not of this library."""
-    inner = getattr(objective, "objective", objective)
+    inner = _bare(objective)
     if isinstance(inner, MarginalLikelihood):
         with module_local_parameters(inner):
             return groups_of(inner.model, args, arguments)
     guide = _guide_of(objective)
     return None if guide is None else guide.groups
+
+
+def _bare(objective: Any) -> Any:
+    """Return an objective without what compiles it or joins it to other processes, such as ``DistributedDataParallel``."""
+    for name in ("module", "objective"):
+        objective = getattr(objective, name, objective)
+    return objective
+
+
+def _rows_of_step(objective: Any, rows: int, batch_size: int | None) -> int:
+    """Return the number of rows in a step; raise for fewer than all where the objective needs all."""
+    if not getattr(_bare(objective), "needs_all_rows", False):
+        return DEFAULT_ROWS if batch_size is None else batch_size
+    if batch_size is not None and 1 <= batch_size < rows:
+        raise ValueError(
+            f"{type(_bare(objective)).__name__} needs all {rows} rows in each step, not {batch_size}: leave batch_size out"
+        )
+    return rows if batch_size is None else batch_size
 
 
 def _check_objective(objective: torch.nn.Module, rows: int, batch_size: int) -> None:
@@ -230,7 +253,7 @@ def _check_objective(objective: torch.nn.Module, rows: int, batch_size: int) -> 
         )
     if batch_size < 1:
         raise ValueError(f"batch_size is at least 1, got {batch_size}")
-    loss: Any = getattr(objective, "elbo", None)
+    loss: Any = getattr(_bare(objective), "elbo", None)
     if not hasattr(loss, "num_data"):
         return
     if loss.num_data is None and batch_size >= rows:
