@@ -130,7 +130,8 @@ def minimise(
             result.losses.append(value)
             if callback is not None:
                 callback(step, value)
-            state.is_over = step + 1 == steps or (stop is not None and stop(step + 1))
+            is_stopped = stop is not None and stop(step + 1)  # which looks at the last step, too
+            state.is_over = is_stopped or step + 1 == steps
             run.stepped(state, result.losses[0], is_last=state.is_over)
             if state.is_over:
                 break

@@ -11,7 +11,7 @@ from pyro_dgp.comparison import one_method
 METHODS = ["svgp", "dsvi", "dspp", "sghmc", "exact-gp"]
 X = np.random.RandomState(0).randn(40, 2)
 DATA = X, np.sin(2 * X[:, 0])
-SETTINGS = Settings(epochs=6, inducing=8, width=2, mcmc_samples=4)
+SETTINGS = Settings(epochs=6, inducing=8, width=2, mcmc_samples=8)
 
 
 class Killed(BaseException):

@@ -107,3 +107,10 @@ def test_num_data_is_checked_behind_what_joins_processes():
     guide.initialize(x, y)
     with pytest.raises(ValueError, match="num_data=30 and there are 20 rows"):
         fit(Joined(ELBO(30)(guide.model, guide)), x, y, steps=1)
+
+
+def test_the_last_step_is_looked_at_too():
+    seen = []
+    x, y = torch.linspace(-1, 1, 20)[:, None], torch.randn(20)
+    fit(MarginalLikelihood(DeepGP(x, layers=1)), x, y, steps=3, stop=seen.append)
+    assert seen == [1, 2, 3]
