@@ -28,7 +28,9 @@ def write_state(path: Path, state: dict[str, Any]) -> None:
     :raises TypeError: for anything else.
     :raises OSError: where the file cannot be written.
 
-    >>> import tempfile
+    >>> import tempfile, torch
+    >>> from pathlib import Path
+    >>> from pyro_dgp.internal.checkpoint import read_state, write_state
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_state(Path(folder, "a"), {"steps": 3, "values": [torch.ones(2), None]})
     ...     read_state(Path(folder, "a"))

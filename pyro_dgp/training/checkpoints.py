@@ -170,13 +170,13 @@ def recorded(compute: Callable[[], float]) -> float:
     """
     scope = _SCOPE.get()
     if scope is None:
-        return compute()
+        return float(compute())
     path = scope.next_file()
     if path.exists():
         return float(read_state(path)["value"])
     token = _SCOPE.set(None)
     try:
-        value = compute()
+        value = float(compute())
     finally:
         _SCOPE.reset(token)
     path.parent.mkdir(parents=True, exist_ok=True)
