@@ -125,10 +125,12 @@ from pyro_dgp.processes import (
     SphericalHarmonics,
 )
 from pyro_dgp.propagation import MomentMatching, MonteCarlo, Propagation, SigmaPoints, WithMean
+from pyro_dgp.training.checkpoints import Checkpoints
 from pyro_dgp.training.collapsed_fit import fit_collapsed
 from pyro_dgp.training.compiled_objective import CompiledObjective
-from pyro_dgp.training.loop import FitResult, adam, adam_for_networks, fit, fit_stream
+from pyro_dgp.training.loop import fit, fit_stream
 from pyro_dgp.training.one_layer_start import start_from_one_layer
+from pyro_dgp.training.optimising import FitResult, adam, adam_for_networks
 from pyro_dgp.training.remarks import remarks
 from pyro_dgp.training.trials import Fallback
 from pyro_dgp.training.validation import ValidatedFit, Validation, fit_validated
@@ -170,6 +172,7 @@ __all__ = [
     "BySGHMC",
     "ByValidatedGuide",
     "Chains",
+    "Checkpoints",
     "CollapsedELBO",
     "ComparisonResult",
     "CompiledDensity",

@@ -98,6 +98,7 @@ WITH_EXAMPLE = {
         "scores",
     ],
     "training": [
+        "Checkpoints",
         "CompiledObjective",
         "FitResult",
         "Validation",

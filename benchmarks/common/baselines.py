@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from pyro_dgp import Fitted, Inference, Mixture, Prediction, Settings, module_local_parameters
 from pyro_dgp.internal.progress import Progress
-from pyro_dgp.training.loop import batches, decay
+from pyro_dgp.training.loop import batches
+from pyro_dgp.training.optimising import decay
 
 
 def _mixture_of_normals(mean: Tensor, sd: Tensor) -> Prediction:

@@ -15,7 +15,8 @@ from torch import Tensor
 from pyro_dgp import Projection
 from pyro_dgp.likelihoods import NOISE_FLOOR
 from pyro_dgp.processes.initial_points import initial_points
-from pyro_dgp.training.loop import batches, decay
+from pyro_dgp.training.loop import batches
+from pyro_dgp.training.optimising import decay
 
 
 class _FixedMean(gpytorch.means.Mean):

@@ -7,6 +7,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from pyro_dgp.internal.progress import Progress
 from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.prediction.reliability import binned, confidences
 from pyro_dgp.prediction.scores import coverage, scores
+from pyro_dgp.training.checkpoints import Checkpoints
 from pyro_dgp.zoo.inference import Fitted
 from pyro_dgp.zoo.method import Method
 from pyro_dgp.zoo.settings import Settings
@@ -97,7 +99,7 @@ def run_method(
     """Fit a method to every fold and score it on all test rows.
 
     :param untrained: models of each part.
-    :param chains: where chains are kept while they are drawn.
+    :param chains: where chains and training are kept while they go on.
     """
     for remark in plan.remarks(method):
         say(f"{method.name}: {remark}")
@@ -138,7 +140,8 @@ def _run_fold(fitting: Fitting, model: nn.Module, *, chains: Path | None, progre
     device = str(x.device)
     reset_peak_memory(device)
     inference = inference if chains is None else inference.saving_to(chains)
-    fitted = inference.run(model, x, y, settings=settings, progress=progress)
+    with nullcontext() if chains is None else Checkpoints(chains / "training"):
+        fitted = inference.run(model, x, y, settings=settings, progress=progress)
     start = time.perf_counter()
     torch.manual_seed(settings.seed)
     prediction = fitted.predict(part.x_test)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -146,13 +147,49 @@ def read_table(path: Path) -> Any:
     if suffix == ".parquet":
         optional("pyarrow", extra="parquet", what=f"reading {path.name!r}")
     try:
-        table = pandas.read_csv(path) if suffix == ".csv" else pandas.read_parquet(path)
+        table = _read_csv(path, pandas) if suffix == ".csv" else pandas.read_parquet(path)
     except (ValueError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(f"{path.name!r} cannot be read as {suffix[1:]} ({reason}): check the file") from error
     if table.empty and len(table.columns):
         raise ValueError(f"{path.name!r} has zero rows: give a file with data")
     return table
+
+
+def _read_csv(path: Path, pandas: Any) -> Any:
+    """A table from CSV, of which the first line names every column once."""
+    names = [] if path.stat().st_size == 0 else _names(path, pandas)
+    numeric = [name for name in names if _is_number(name)]
+    if names and len(numeric) == len(names) and names != [str(number) for number in range(len(names))]:
+        raise ValueError(
+            f"its first line holds numbers, {', '.join(names[:3])}, and no names of columns: add a line with a name for each"
+        )
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"its first line names the column {twice[0]!r} twice: give each column a name of its own")
+    if "" in names:
+        raise ValueError(
+            f"column {names.index('') + 1} has no name; if it numbers the rows, write the file without it, as by to_csv(index=False)"
+        )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pandas.errors.ParserWarning)
+            return pandas.read_csv(path, index_col=False)
+    except pandas.errors.ParserWarning as error:
+        raise ValueError("rows have more fields than the first line has names: give every column a name") from error
+
+
+def _names(path: Path, pandas: Any) -> list[str]:
+    """The names in the first line, as they are written there."""
+    line = pandas.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False, skip_blank_lines=True)
+    return [str(name).strip() for name in line.iloc[0]]
+
+
+def _is_number(name: str) -> bool:
+    try:
+        float(name)
+    except ValueError:
+        return False
+    return True
 
 
 def require_numbers(table: Any, name: str) -> None:

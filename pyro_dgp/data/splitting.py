@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +23,15 @@ class Scaler:
 
     @classmethod
     def fit(cls, values: Array) -> Scaler:
-        """Statistics of the columns of ``values``."""
-        return cls(np.asarray(values.mean(0)), np.asarray(values.std(0)))
+        """Statistics of the columns of ``values``, of any size that floating-point numbers have."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, scale = np.asarray(values.mean(0)), np.asarray(values.std(0))
+        if not (np.isfinite(mean).all() and np.isfinite(scale).all()):  # squares that are too large
+            size = np.abs(values).max(0)
+            size = np.where(size > 0, size, 1.0)
+            mean = np.asarray(size * (values / size).mean(0))
+            scale = np.asarray(size * (values / size).std(0))
+        return cls(mean, scale)
 
     def __call__(self, values: Array) -> Array:
         """Standardised values."""
@@ -89,9 +97,15 @@ def split(dataset: Dataset, number: int, *, dtype: torch.dtype = torch.float64, 
     def tensor(values: Array) -> Tensor:
         return torch.as_tensor(values, dtype=dtype, device=device)
 
+    x_train, y_train = tensor(scale_x(dataset.x[~test])), tensor(scale_y(dataset.y[~test]))
+    for number, (values, scaled) in enumerate(zip(dataset.x[~test].T, x_train.T, strict=True)):
+        require_apart(values, scaled, f"input column {dataset.column(number)} of {dataset.name!r}")
+    for number, (values, scaled) in enumerate(zip(_columns(dataset.y[~test]).T, _columns(y_train).T, strict=True)):
+        named = f"output {dataset.outputs[number]!r}" if dataset.outputs else f"the target {dataset.target!r}"
+        require_apart(values, scaled, f"{named} of {dataset.name!r}")
     return Split(
-        x_train=tensor(scale_x(dataset.x[~test])),
-        y_train=tensor(scale_y(dataset.y[~test])),
+        x_train=x_train,
+        y_train=y_train,
         x_test=tensor(scale_x(dataset.x[test])),
         y_test=tensor(scale_y(dataset.y[test])),
         target=scale_y,
@@ -102,6 +116,27 @@ def identity(columns: int | None = None) -> Scaler:
     """Return the map that changes nothing, of so many columns or of a single number."""
     shape = () if columns is None else (columns,)
     return Scaler(np.zeros(shape), np.ones(shape))
+
+
+def require_apart(values: Array, scaled: Tensor, name: str) -> None:
+    """Raise ``ValueError`` where one value is so large that most of the others become equal when a column is standardised.
+
+    :param values: one column ``(N,)``, of which the first 10,000 are looked at.
+    :param scaled: the same column standardised, in the precision of the fit.
+    """
+    some, ready = values[:10_000], scaled[:10_000].detach().cpu().numpy()
+    before, after = len(np.unique(some)), len(np.unique(ready))
+    if after > 0.5 * before:
+        return
+    row = int(np.abs(values - np.median(values)).argmax())
+    raise ValueError(
+        f"{name} holds {values[row]:.3g}, so far from its other values that {after} of {before} stay apart when it is standardised to "
+        f"{ready.dtype}: mend or drop such rows"
+    )
+
+
+def _columns(values: Any) -> Any:
+    return values.reshape(len(values), -1)
 
 
 def is_constant(values: Array) -> NDArray[np.bool_]:

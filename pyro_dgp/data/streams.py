@@ -46,29 +46,58 @@ class Stream(ABC):
     def __len__(self) -> int:
         return sum(self.sizes)
 
-    def batches(self, batch_size: int, seed: int = 0) -> Iterator[tuple[Tensor, ...]]:
+    def batches(self, batch_size: int, seed: int = 0, start: int = 0) -> Iterator[tuple[Tensor, ...]]:
         """Batches without end. A pass visits every row once: blocks in random order, the rows of :data:`POOL` of them shuffled
         together; its last batch may be smaller. Rows that a file has in an order are mixed no further than that.
 
+        :param start: number of the first batch, counted from 0. Blocks of those before it are not read.
         :raises ValueError: at a block with NaN or infinity.
         """
         if len(self) == 0:
             raise ValueError("the stream has no rows: look at its files")
         generator, filled = np.random.default_rng(seed), [block for block, size in enumerate(self.sizes) if size]
+        firsts = np.cumsum([0, *self.sizes])
         while True:
             order = generator.permutation(filled)
-            rest: Block | None = None
-            for start in range(0, len(order), POOL):
-                pool = self._joined([int(block) for block in order[start : start + POOL]], rest)
-                rows = len(pool[0])
-                shuffled = generator.permutation(rows)
-                full = rows - rows % batch_size
-                for first in range(0, full, batch_size):
-                    yield self._tensors(pool, shuffled[first : first + batch_size])
-                rest = tuple(part[shuffled[full:]] for part in pool)
-                del pool  # before the next one is read
-            if rest is not None and len(rest[0]):
-                yield self._tensors(rest, np.arange(len(rest[0])))
+            left = np.empty(0, dtype=np.int64)  # rows that the batches of a pool left over
+            rest: Block | None = None  # what they hold, if it was read
+            for first in range(0, len(order), POOL):
+                blocks = [int(block) for block in order[first : first + POOL]]
+                numbers = np.concatenate([left, *(np.arange(firsts[block], firsts[block + 1]) for block in blocks)])
+                shuffled = generator.permutation(len(numbers))
+                count = len(numbers) // batch_size
+                full = count * batch_size
+                if start >= count:
+                    start, rest = start - count, None
+                else:
+                    pool = self._joined(blocks, self._rows(left, firsts) if rest is None else rest)
+                    for at in range(start * batch_size, full, batch_size):
+                        yield self._tensors(pool, shuffled[at : at + batch_size])
+                    start, rest = 0, tuple(part[shuffled[full:]] for part in pool)
+                    del pool  # before the next one is read
+                left = numbers[shuffled[full:]]
+            if len(left) and start:
+                start -= 1
+            elif len(left):
+                last = self._rows(left, firsts) if rest is None else rest
+                assert last is not None
+                yield self._tensors(last, np.arange(len(left)))
+
+    def _rows(self, numbers: NDArray[np.int64], firsts: NDArray[np.int64]) -> Block | None:
+        """Some rows by their numbers; nothing for none.
+
+        :param firsts: the number of the first row of each block.
+        """
+        if len(numbers) == 0:
+            return None
+        owners = np.searchsorted(firsts, numbers, side="right") - 1
+        found, order = [], []
+        for block in np.unique(owners):
+            places = np.flatnonzero(owners == block)
+            found.append(tuple(part[numbers[places] - firsts[block]] for part in self._checked(int(block))))
+            order.append(places)
+        back = np.argsort(np.concatenate(order))
+        return tuple(np.concatenate(parts)[back] for parts in zip(*found, strict=True))
 
     def sample(self, rows: int, seed: int = 0) -> tuple[Tensor, ...]:
         """Rows of a few random blocks, for ``guide.initialize``; every row if the stream has no more than that."""

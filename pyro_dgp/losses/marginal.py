@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pyro import poutine
@@ -18,7 +18,9 @@ class MarginalLikelihood(torch.nn.Module):
     """The loss ``-log p(y)`` of a model whose only site is observed: exact GP regression, nats in total.
 
     It is a ``torch.nn.Module``, as ``loss(model, guide)`` of the other losses is, but has no guide. It is called on all
-    data at once.
+    data at once: the likelihood of some rows is no part of that of all.
+
+    :cvar needs_all_rows: tells :func:`~pyro_dgp.fit` that a step has all rows.
 
     >>> import torch
     >>> from pyro_dgp import DeepGP, MarginalLikelihood, fit
@@ -27,6 +29,8 @@ class MarginalLikelihood(torch.nn.Module):
     >>> result.losses[-1] < result.losses[0]
     True
     """
+
+    needs_all_rows: ClassVar[bool] = True
 
     def __init__(self, model: Callable[..., Any]) -> None:
         super().__init__()

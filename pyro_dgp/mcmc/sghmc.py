@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,11 +18,13 @@ from pyro_dgp.internal.progress import Progress
 from pyro_dgp.internal.site_names import process_parameter
 from pyro_dgp.likelihoods import CollapsedObservation
 from pyro_dgp.losses import ELBO
+from pyro_dgp.mcmc.sghmc_state import HamiltonianState, MovingWindow, Progressed
 from pyro_dgp.prediction.from_guide import answer_from_guide
 from pyro_dgp.prediction.request import Answer, Request, answer
 from pyro_dgp.prediction.thinning import equally_spaced
 from pyro_dgp.processes import WhitenedProcess
-from pyro_dgp.training.loop import batches, decay, training_rows
+from pyro_dgp.training.checkpoints import Run
+from pyro_dgp.training.loop import batches, training_rows
 
 #: e at the first step of the burn-in at least.
 FIRST_STEP = 0.1
@@ -119,36 +120,43 @@ class StochasticGradientHMC:
         """
         guide.require_initialized()
         data = training_rows(x, y, arguments, modules=guide.model_modules, groups=guide.groups)
-        _require_slopes(guide, data)
         count = len(data)
         start, total = time.perf_counter(), self.burn_in + num_samples * self.thin
-        loss, rows, result = ELBO(count)(guide.model, guide), batches(count, batch_size, seed), InducingDraws(guide)
+        loss, result = ELBO(count)(guide.model, guide), InducingDraws(guide)
         with module_local_parameters(loss), torch.random.fork_rng(devices=[]):
+            _require_slopes(guide, data)
             torch.manual_seed(seed)
             sampled = _sampled(guide)
-            chain = _HamiltonianState(list(sampled.values()), self.friction)
+            chain = HamiltonianState(list(sampled.values()), self.friction)
             others = [p for p in loss.parameters() if all(p is not v for v in sampled.values())]
-            window = _MovingWindow(others, self)
-            kept: list[list[Tensor]] = []
-            potentials = []
+            window = MovingWindow(others, length=self.window, learning_rate=self.learning_rate, steps=self.burn_in)
+            state = Progressed(loss, chain, window)
 
-            def of_next_rows() -> Tensor:
+            def of_next_rows(rows: Iterator[Tensor]) -> Tensor:
                 args, kwargs = data[next(rows)]
                 value: Tensor = loss(*args, **kwargs)
                 return value
 
-            for step in range(total):
-                potential = of_next_rows()
+            saved = Run({"draws": num_samples, "rows": count, "batch_size": batch_size, "seed": seed, **asdict(self)})
+            saved.resume(state, lambda: float(of_next_rows(batches(count, batch_size, seed)).detach()) / count)
+            trains = self.learning_rate > 0
+            taken = state.steps + (min(state.steps, self.burn_in) if trains else 0)
+            rows = itertools.islice(batches(count, batch_size, seed), taken, None)
+            for step in range(state.steps, total):
+                potential = of_next_rows(rows)
                 chain.move(potential, self._step(step, count), adapt=step < self.burn_in)
-                if step < self.burn_in and self.learning_rate > 0:
-                    window.train(chain, lambda: of_next_rows() / count)
+                if step < self.burn_in and trains:
+                    window.train(chain, lambda: of_next_rows(rows) / count)
                 elif step >= self.burn_in and (step - self.burn_in + 1) % self.thin == 0:
-                    kept.append(chain.copy())
-                    potentials.append(float(potential.detach()))
+                    state.kept.append(chain.copy())
+                    state.potentials.append(float(potential.detach()))
+                state.steps, value = step + 1, float(potential.detach()) / count
+                state.first = value if step == 0 else state.first
                 if report is not None:
-                    report(step + 1, total, {"potential": float(potential.detach()) / count})
-        result.draws = {name: torch.stack([draw[i] for draw in kept]) for i, name in enumerate(sampled)}
-        result.potential, result.seconds = torch.tensor(potentials), time.perf_counter() - start
+                    report(step + 1, total, {"potential": value})
+                saved.stepped(state, state.first, is_last=step + 1 == total)
+        result.draws = {name: torch.stack([draw[i] for draw in state.kept]) for i, name in enumerate(sampled)}
+        result.potential, result.seconds = torch.tensor(state.potentials), time.perf_counter() - start
         return result
 
 
@@ -162,76 +170,6 @@ def _require_slopes(guide: Variational, data: Any) -> None:
             raise ValueError(
                 f"the likelihood at {name!r} has no gradient in the function values: take EllipticalSlice, which needs none, or Softmax"
             )
-
-
-class _HamiltonianState:
-    """The state of the chain: positions, which are the guide's own parameters, momenta, and the preconditioner."""
-
-    def __init__(self, positions: list[nn.Parameter], friction: float) -> None:
-        self.positions, self.friction = positions, friction
-        self.momenta = [torch.zeros_like(p) for p in positions]
-        self.memory = [torch.ones_like(p) for p in positions]
-        self.gradients = [torch.ones_like(p) for p in positions]
-        self.squares = [torch.ones_like(p) for p in positions]
-
-    def move(self, potential: Tensor, step_size: float, adapt: bool) -> None:
-        """Move all positions by one step of size e."""
-        value = float(potential.detach())
-        if not math.isfinite(value):
-            raise ValueError(f"the potential is {value}: lower step_size, or use float64 if this is float32")
-        gradients = torch.autograd.grad(potential, self.positions)
-        noise = self.friction * (2 - self.friction)
-        with torch.no_grad():
-            for i, (position, gradient) in enumerate(zip(self.positions, gradients, strict=True)):
-                if adapt:
-                    self._learn(i, gradient)
-                metric = step_size**2 / (self.squares[i].sqrt() + 1e-16)
-                momentum = self.momenta[i].mul_(1 - self.friction)
-                momentum.sub_(metric * gradient).add_((noise * metric).sqrt() * torch.randn_like(position))
-                position.add_(momentum)
-
-    def _learn(self, i: int, gradient: Tensor) -> None:
-        """Update running moments of the gradient, whose window grows where the gradient is mostly noise (Springenberg et al. 2016, Eq. 9)."""
-        rate = 1 / (self.memory[i] + 1)
-        self.memory[i] = 1 + self.memory[i] * (1 - self.gradients[i].square() / (self.squares[i] + 1e-16))
-        self.gradients[i].lerp_(gradient, rate)
-        self.squares[i].lerp_(gradient.square(), rate)
-
-    def copy(self) -> list[Tensor]:
-        """A copy of the positions."""
-        return [p.detach().clone() for p in self.positions]
-
-    @contextmanager
-    def at(self, values: list[Tensor]) -> Iterator[None]:
-        """A scope in which the parameters are at other positions."""
-        own = self.copy()
-        self._set(values)
-        try:
-            yield
-        finally:
-            self._set(own)
-
-    def _set(self, values: list[Tensor]) -> None:
-        for position, value in zip(self.positions, values, strict=True):
-            position.data.copy_(value)
-
-
-class _MovingWindow:
-    """Past positions of the chain, and the optimiser that trains all other parameters at one of them."""
-
-    def __init__(self, parameters: list[nn.Parameter], sampler: StochasticGradientHMC) -> None:
-        self.past: deque[list[Tensor]] = deque(maxlen=sampler.window)
-        self.adam = torch.optim.Adam(parameters, lr=sampler.learning_rate, fused=True)
-        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.adam, lambda step: decay(step / max(sampler.burn_in, 1)))
-
-    def train(self, chain: _HamiltonianState, objective: Callable[[], Tensor]) -> None:
-        """Add the present positions and take a step of Adam at positions drawn from the window."""
-        self.past.append(chain.copy())
-        with chain.at(self.past[int(torch.randint(len(self.past), ()))]):
-            self.adam.zero_grad()
-            objective().backward()  # type: ignore[no-untyped-call]
-            self.adam.step()
-            self.schedule.step()
 
 
 def _sampled(guide: Variational) -> dict[str, nn.Parameter]:

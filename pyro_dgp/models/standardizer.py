@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pyro_dgp.data.splitting import Scaler, is_constant
+from pyro_dgp.data.splitting import Scaler, is_constant, require_apart
 from pyro_dgp.likelihoods import Likelihood
 from pyro_dgp.likelihoods.units import Units, in_units
 
@@ -150,6 +150,8 @@ def _fitted(values: Tensor, label: str, *, observed: NDArray[np.bool_]) -> Units
         if not len(column) or is_constant(column).any():
             raise ValueError(f"{label.format(number)} is constant, so that it cannot be standardised: drop it")
         fitted.append(Scaler.fit(column))
+        scaled = torch.as_tensor(fitted[-1](column[:, 0]), dtype=values.dtype)
+        require_apart(column[:, 0], scaled, label.format(number))
     shape = array.shape[1:]
     mean, scale = (
         np.array([getattr(each, name).item() for each in fitted]).reshape(shape) for name in ("mean", "scale")

@@ -15,7 +15,7 @@ from pyro_dgp.internal import linalg
 from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.losses import CollapsedELBO, SufficientStatistics
 from pyro_dgp.losses.collapsed import require_rows
-from pyro_dgp.training.loop import Callback, FitResult
+from pyro_dgp.training.optimising import Callback, FitResult
 from pyro_dgp.training.remarks import Trained
 
 #: Rows whose features are in memory at a time.

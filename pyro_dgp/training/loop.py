@@ -1,11 +1,10 @@
-"""The training loop: mini-batches, Adam, a learning rate that falls at the end."""
+"""The training loop: the rows of each step, from memory or from a stream, and the checks before the first."""
 
 from __future__ import annotations
 
+import itertools
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,74 +15,13 @@ from pyro_dgp.guides.row_dependence import groups_of
 from pyro_dgp.guides.sites import takes_missing
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.parameters import module_local_parameters
-from pyro_dgp.internal.rows import Call, RowArguments
+from pyro_dgp.internal.rows import RowArguments
 from pyro_dgp.losses.marginal import MarginalLikelihood
+from pyro_dgp.training.optimising import Callback, FitResult, OptimizerRecipe, adam, minimise
 from pyro_dgp.training.remarks import Trained
 
-#: Function ``callback(step, loss)`` that is called after each step; the loss is in nats per observation.
-Callback = Callable[[int, float], object]
-
-
-#: Function ``optimizer(objective, learning_rate)`` that builds an optimiser of the parameters of the objective.
-OptimizerRecipe = Callable[[torch.nn.Module, float], torch.optim.Optimizer]
-
-
-def adam(objective: torch.nn.Module, learning_rate: float) -> torch.optim.Optimizer:
-    """Build Adam with one learning rate for all parameters.
-
-    >>> import torch
-    >>> from pyro_dgp import adam
-    >>> adam(torch.nn.Linear(2, 1), 0.02).param_groups[0]["lr"]
-    0.02
-    """
-    return torch.optim.Adam(objective.parameters(), lr=learning_rate, fused=True)
-
-
-def adam_for_networks(objective: torch.nn.Module, learning_rate: float) -> torch.optim.Optimizer:
-    """Build Adam with a tenth of the learning rate for the weights of networks.
-
-    At a rate that suits kernels, rectifiers of a network can become zero for all inputs and stay so. Weights are
-    recognised as plain ``torch.nn.Parameter``s; the parameters of an adapted GPyTorch kernel are plain too.
-
-    >>> import torch
-    >>> from pyro_dgp import DeepGP, DeepKernel, FeatureExtractor, adam_for_networks
-    >>> x = torch.randn(20, 3)
-    >>> model = DeepKernel(FeatureExtractor(x, features=2), DeepGP(x[:, :2], layers=1))
-    >>> [round(group["lr"], 4) for group in adam_for_networks(model, 0.02).param_groups]
-    [0.02, 0.002]
-    """
-    named = dict(objective.named_parameters())
-    own = [parameter for name, parameter in named.items() if name.endswith("_unconstrained")]
-    weights = [parameter for name, parameter in named.items() if not name.endswith("_unconstrained")]
-    groups = [{"params": own, "lr": learning_rate}, {"params": weights, "lr": learning_rate / 10}]
-    return torch.optim.Adam(groups, fused=True)
-
-
-@dataclass
-class FitResult:
-    """Record of a training run.
-
-    :ivar losses: minus the objective at each step, nats per observation.
-    :ivar seconds: wall-clock time of the run.
-    :ivar trained: the guide that was trained, and what it was trained on; nothing for other objectives, and for streams.
-
-    >>> from pyro_dgp import FitResult
-    >>> FitResult(losses=[1.5, 1.2], seconds=0.1).losses[-1]
-    1.2
-    """
-
-    losses: list[float] = field(default_factory=list)
-    seconds: float = 0.0
-    trained: Trained | None = field(default=None, repr=False, compare=False)
-
-    @property
-    def remarks(self) -> list[str]:
-        """Sentences on how the fit went, from :func:`~pyro_dgp.remarks`, with the parameters that the guide has now."""
-        return [] if self.trained is None else self.trained.remarks(self.losses)
-
-    def __repr__(self) -> str:
-        last = f", last loss {self.losses[-1]:.4g}" if self.losses else ""
-        return f"{type(self).__name__}({len(self.losses)} steps{last}, {self.seconds:.1f} s)"
+#: Rows in a step where nothing else is said.
+DEFAULT_ROWS = 256
 
 
 def steps_for(epochs: int, rows: int, batch_size: int) -> int:
@@ -110,7 +48,7 @@ def fit(
     y: Tensor,
     *,
     steps: int,
-    batch_size: int = 256,
+    batch_size: int | None = None,
     learning_rate: float = 0.02,
     seed: int = 0,
     callback: Callback | None = None,
@@ -129,7 +67,8 @@ def fit(
     :param x: training inputs ``(N, D)``, or ``(B, N, D)`` for B data sets with functions of their own.
     :param y: targets ``(N,)`` or ``(N, D_out)``; with groups ``(*groups, N)`` or ``(*groups, N, D_out)``.
     :param steps: number of steps of the optimiser.
-    :param batch_size: number of rows in a step, of each group if there are any.
+    :param batch_size: number of rows in a step, of each group if there are any. If not given, it is 256, and all rows for an objective that
+        needs them, such as the marginal likelihood.
     :param learning_rate: learning rate of the first steps.
     :param seed: seed of the order of the batches.
     :param callback: function of step and loss, called after each step.
@@ -146,13 +85,15 @@ def fit(
     (20, True)
     """
     rows = training_rows(x, y, arguments, modules=[objective], groups=_groups_of(objective, (x, y), arguments))
+    batch_size = _rows_of_step(objective, len(rows), batch_size)
     _check_objective(objective, len(rows), batch_size)
     guide = _guide_of(objective)
     trained = None if guide is None else Trained(guide, (x, y), arguments)
-    result = _minimise(
+    result = minimise(
         objective,
-        (rows[index] for index in batches(len(rows), batch_size, seed)),
+        lambda start: (rows[index] for index in itertools.islice(batches(len(rows), batch_size, seed), start, None)),
         len(rows),
+        order={"batch_size": min(batch_size, len(rows)), "seed": seed},
         data_sets=y.shape[: rows.axis_of(y)].numel(),
         steps=steps,
         learning_rate=learning_rate,
@@ -207,54 +148,17 @@ def fit_stream(
             f"a stream has rows (N, D) and (N,), and the guide holds functions for groups of shape {tuple(guide.groups)}: "
             "read the rows into memory, y (*groups, N), and use fit"
         )
-    return _minimise(
+    return minimise(
         objective,
-        ((batch, arguments) for batch in stream.batches(batch_size, seed)),
+        lambda start: ((batch, arguments) for batch in stream.batches(batch_size, seed, start)),
         len(stream),
+        order={"batch_size": batch_size, "seed": seed},
         steps=steps,
         learning_rate=learning_rate,
         callback=callback,
         optimizer=optimizer,
         stop=stop,
     )
-
-
-def _minimise(
-    objective: torch.nn.Module,
-    calls: Iterator[Call],
-    rows: int,
-    *,
-    data_sets: int = 1,
-    steps: int,
-    learning_rate: float,
-    callback: Callback | None,
-    optimizer: OptimizerRecipe,
-    stop: Callable[[int], bool] | None,
-) -> FitResult:
-    """Minimise over a call of the objective a step; ``data_sets`` is the number of data sets of so many rows that each call has."""
-    result, start = FitResult(), time.perf_counter()
-    with module_local_parameters(objective):
-        stepper = optimizer(objective, learning_rate)
-        schedule = torch.optim.lr_scheduler.LambdaLR(stepper, lambda step: decay(step / max(steps, 1)))
-        for step in range(steps):
-            stepper.zero_grad()
-            args, kwargs = next(calls)
-            loss = objective(*args, **kwargs) / rows
-            value = float(loss.detach()) / data_sets
-            if not math.isfinite(value):
-                raise ValueError(
-                    f"the loss is {value} at step {step}: lower the learning rate, or use float64 if this is float32"
-                )
-            loss.backward()
-            stepper.step()
-            schedule.step()
-            result.losses.append(value)
-            if callback is not None:
-                callback(step, value)
-            if stop is not None and stop(step + 1):
-                break
-    result.seconds = time.perf_counter() - start
-    return result
 
 
 def check_data(x: Tensor, y: Tensor, modules: Sequence[Any]) -> None:
@@ -301,7 +205,7 @@ def training_rows(
 
 def _guide_of(objective: Any) -> Variational | None:
     """Return the guide of an objective, which may be compiled; ``None`` where it has none that is initialised."""
-    guide = getattr(getattr(objective, "objective", objective), "guide", None)
+    guide = getattr(_bare(objective), "guide", None)
     return guide if isinstance(guide, Variational) and guide.is_initialized else None
 
 
@@ -315,12 +219,30 @@ def groups_of_guide(guide: Variational, args: tuple[Tensor, ...], arguments: Map
 
 def _groups_of(objective: Any, args: tuple[Tensor, ...], arguments: Mapping[str, Any]) -> Size | None:
     """Return the groups of the model of an objective; ``None`` for an objective that is not of this library."""
-    inner = getattr(objective, "objective", objective)
+    inner = _bare(objective)
     if isinstance(inner, MarginalLikelihood):
         with module_local_parameters(inner):
             return groups_of(inner.model, args, arguments)
     guide = _guide_of(objective)
     return None if guide is None else guide.groups
+
+
+def _bare(objective: Any) -> Any:
+    """Return an objective without what compiles it or joins it to other processes, such as ``DistributedDataParallel``."""
+    for name in ("module", "objective"):
+        objective = getattr(objective, name, objective)
+    return objective
+
+
+def _rows_of_step(objective: Any, rows: int, batch_size: int | None) -> int:
+    """Return the number of rows in a step; raise for fewer than all where the objective needs all."""
+    if not getattr(_bare(objective), "needs_all_rows", False):
+        return DEFAULT_ROWS if batch_size is None else batch_size
+    if batch_size is not None and 1 <= batch_size < rows:
+        raise ValueError(
+            f"{type(_bare(objective)).__name__} needs all {rows} rows in each step, not {batch_size}: leave batch_size out"
+        )
+    return rows if batch_size is None else batch_size
 
 
 def _check_objective(objective: torch.nn.Module, rows: int, batch_size: int) -> None:
@@ -331,7 +253,7 @@ def _check_objective(objective: torch.nn.Module, rows: int, batch_size: int) -> 
         )
     if batch_size < 1:
         raise ValueError(f"batch_size is at least 1, got {batch_size}")
-    loss: Any = getattr(objective, "elbo", None)
+    loss: Any = getattr(_bare(objective), "elbo", None)
     if not hasattr(loss, "num_data"):
         return
     if loss.num_data is None and batch_size >= rows:
@@ -341,10 +263,3 @@ def _check_objective(objective: torch.nn.Module, rows: int, batch_size: int) -> 
             f"the loss has num_data={loss.num_data} and there are {rows} rows, in batches of {min(batch_size, rows)}: give "
             f"{type(loss).__name__}(num_data={rows}), which weights the KL by that number"
         )
-
-
-def decay(progress: float) -> float:
-    """Return the factor of the learning rate after a share ``progress`` of the steps."""
-    if progress <= 0.6:
-        return 1.0
-    return 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * (progress - 0.6) / 0.4))

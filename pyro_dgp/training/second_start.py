@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.losses import PredictiveLogLikelihood
-from pyro_dgp.training.loop import FitResult, fit
+from pyro_dgp.training.loop import fit
+from pyro_dgp.training.optimising import FitResult
 from pyro_dgp.training.remarks import explains_nothing
 
 #: Share of the steps that the predictive loss gets, and the weight of its KL.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,6 +111,7 @@ class Trial:
 
     :param patience: number of checks without improvement after which it says so; never if not given.
     :param state: what is kept of the best check; nothing if it is ``None``.
+    :param say: called with the scores of the checks after each of them.
     """
 
     def __init__(
@@ -121,8 +122,9 @@ class Trial:
         checks: int,
         patience: int | None,
         state: torch.nn.Module | None,
+        say: Callable[[Mapping[int, RowScores]], object],
     ) -> None:
-        self.score, self.steps, self.patience, self.state = score, steps, patience, state
+        self.score, self.steps, self.patience, self.state, self.say = score, steps, patience, state, say
         self.at = {math.ceil((k + 1) * steps / checks) for k in range(checks)}
         self.scores: dict[int, RowScores] = {}
         self.best, self.since = math.inf, 0
@@ -142,8 +144,25 @@ class Trial:
             self.best, self.since = scores.merit, 0
             if self.state is not None:
                 self.best_state = snapshot(self.state)
+        self.say(self.scores)
         self.checking_seconds += time.perf_counter() - start
         return self.patience is not None and self.since >= self.patience
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the scores and the best checkpoint."""
+        return {
+            "scores": {str(step): {"nll": scores.nll, "crps": scores.crps} for step, scores in self.scores.items()},
+            "best": self.best,
+            "since": self.since,
+            "best_state": self.best_state,
+            "checking_seconds": self.checking_seconds,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Set what ``state_dict`` returned."""
+        self.scores = {int(step): RowScores(**scores) for step, scores in state["scores"].items()}
+        self.best, self.since, self.best_state = state["best"], state["since"], state["best_state"]
+        self.checking_seconds = state["checking_seconds"]
 
 
 @dataclass
@@ -259,11 +278,9 @@ class Training:
         """Train from the start on some rows, and return the losses."""
         self.start_of(beta).restore()
         torch.manual_seed(self.seed)
-        losses: list[float] = []
         first = self.done
 
         def after(step: int, value: float) -> None:
-            losses.append(value)
             self.done = first + step + 1
             if self.report is not None:
                 weight = {} if beta is None else {"beta": beta}
@@ -272,29 +289,29 @@ class Training:
         args, kwargs = rows
         objective = self.recipes.objective(beta, num_rows(args[0]))
         rows_of_step = self.recipes.batch_size(beta) or self.batch_size
-        self.fit(objective, *args, **kwargs, steps=steps, batch_size=rows_of_step, callback=after, stop=stop)
-        return losses
+        result = self.fit(objective, *args, **kwargs, steps=steps, batch_size=rows_of_step, callback=after, stop=stop)
+        self.done = first + len(result.losses)
+        return result.losses
 
     def _trial(self, fold: Fold, beta: float | None, steps: int) -> Trial:
         """Train on the rows of a fold. An error of the training ends the run and is kept as its ``failure``."""
+
+        def say(scores: Mapping[int, RowScores]) -> None:
+            curve = Curve.of(beta, steps, [scores])
+            self.known = {"validation NLL": curve.nll} if curve.scores else self.known
+
         trial = Trial(
             lambda: self._score(self.recipes.guide_of(beta), fold),
             steps=steps,
             checks=self.checks,
             patience=None if beta is None else self.patience,
             state=self.start_of(beta).state if len(self.folds) == 1 and beta is not None else None,
+            say=say,
         )
-
-        def stop(step: int) -> bool:
-            found = trial(step)
-            if step in trial.scores and trial.best < math.inf:
-                self.known = {"validation NLL": Curve.of(beta, steps, [trial.scores]).nll}
-            return found
-
         self.known = {}
         start = time.perf_counter()
         try:
-            trial.losses = self.run(fold.rows, beta, steps, stop)
+            trial.losses = self.run(fold.rows, beta, steps, trial)
         except (ValueError, NotPositiveDefiniteError) as error:
             trial.failure = error
         trial.seconds = time.perf_counter() - start

@@ -20,7 +20,8 @@ from pyro_dgp.internal.progress import Progress
 from pyro_dgp.internal.rows import RowArguments, num_rows
 from pyro_dgp.losses import Loss
 from pyro_dgp.training.held_out import MOST_CRPS_ROWS, simplest_of_the_best
-from pyro_dgp.training.loop import OptimizerRecipe, adam, fit, groups_of_guide, training_rows
+from pyro_dgp.training.loop import fit, groups_of_guide, training_rows
+from pyro_dgp.training.optimising import OptimizerRecipe, adam
 from pyro_dgp.training.trials import Candidate, Fallback, Fold, LossRecipe, Recipes, Training
 
 #: Rows that are held out in all, at least, and folds at most, where the number of folds is not given.

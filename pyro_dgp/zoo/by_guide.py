@@ -20,7 +20,9 @@ from pyro_dgp.internal.progress import Progress
 from pyro_dgp.losses import Loss
 from pyro_dgp.processes import ProcessFamily, WhitenedProcess
 from pyro_dgp.propagation import Propagation
-from pyro_dgp.training.loop import OptimizerRecipe, adam, fit
+from pyro_dgp.training.checkpoints import recorded
+from pyro_dgp.training.loop import fit
+from pyro_dgp.training.optimising import OptimizerRecipe, adam
 from pyro_dgp.training.second_start import fit_with_second_start
 from pyro_dgp.training.trials import Fallback
 from pyro_dgp.training.validation import ValidatedFit, Validation, fit_validated
@@ -115,6 +117,11 @@ class ByGuide(Inference):
         """
         if settings.minutes is None:
             return settings.steps(len(x), settings.rows_of_step)
+        return int(recorded(lambda: self._timed_steps(guide, x, y, settings=settings, start=start)))
+
+    def _timed_steps(self, guide: Variational, x: Tensor, y: Tensor, *, settings: Settings, start: float) -> int:
+        """Return the number of steps that the time allows."""
+        assert settings.minutes is not None
         trial, times = copy.deepcopy(guide), [time.perf_counter()]
         with torch.random.fork_rng():
             if not trial.is_initialized:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pyro_dgp.kernels.named import rbf_form
-from pyro_dgp.training.loop import adam_for_networks
+from pyro_dgp.training.optimising import adam_for_networks
 from pyro_dgp.training.validation import Validation
 from pyro_dgp.zoo.architecture import Architecture
 from pyro_dgp.zoo.by_guide import ByGuide, ByValidatedGuide

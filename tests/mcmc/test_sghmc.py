@@ -19,7 +19,7 @@ from pyro_dgp import (
     draw_functions,
     predict,
 )
-from pyro_dgp.mcmc.sghmc import _HamiltonianState
+from pyro_dgp.mcmc.sghmc_state import HamiltonianState
 from tests.examples import OneLayer, TwoLayers, regression
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -36,7 +36,7 @@ def normal_posterior(step_size, steps, noise=0.0):
     covariance = torch.tensor([[0.5, 0.3], [0.3, 0.4]])
     precision = torch.linalg.inv(covariance)
     position = torch.nn.Parameter(torch.zeros(2))
-    chain = _HamiltonianState([position], 0.05)
+    chain = HamiltonianState([position], 0.05)
     kept = []
     for step in range(steps):
         shifted = position - 1.0

@@ -20,7 +20,7 @@ from pyro_dgp import (
     module_local_parameters,
     predict,
 )
-from pyro_dgp.training.loop import adam_for_networks
+from pyro_dgp.training.optimising import adam_for_networks
 from tests.examples import OneLayer, TwoLayers, regression
 
 

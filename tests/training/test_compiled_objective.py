@@ -43,7 +43,7 @@ from pyro_dgp.internal.compiled_function import CHECKS
 from pyro_dgp.internal.parameters import keep_parameters_local
 from pyro_dgp.models.deep_gp import DeepGP
 from pyro_dgp.models.priors import with_priors
-from pyro_dgp.training.loop import adam_for_networks
+from pyro_dgp.training.optimising import adam_for_networks
 from tests.examples import OneLayer, TwoLayers, regression
 
 pytestmark = pytest.mark.usefixtures("local")

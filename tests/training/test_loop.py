@@ -1,8 +1,18 @@
 import pytest
 import torch
 
-from pyro_dgp import ELBO, InducingPoints, MonteCarlo, Variational, predict
-from pyro_dgp.training.loop import batches, decay, fit, steps_for
+from pyro_dgp import (
+    ELBO,
+    CompiledObjective,
+    DeepGP,
+    InducingPoints,
+    MarginalLikelihood,
+    MonteCarlo,
+    Variational,
+    predict,
+)
+from pyro_dgp.training.loop import batches, fit, steps_for
+from pyro_dgp.training.optimising import decay
 from tests.examples import OneLayer, TwoLayers, regression
 
 
@@ -66,3 +76,41 @@ def test_a_loss_for_another_number_of_rows_is_refused(num_data):
     guide.initialize(x, y)
     with pytest.raises(ValueError, match=rf"num_data={num_data} and there are 10 rows, .*ELBO\(num_data=10\)"):
         fit(ELBO(num_data)(guide.model, guide), x, y, steps=1, batch_size=4)
+
+
+def test_the_marginal_likelihood_is_that_of_all_rows():
+    torch.manual_seed(0)
+    x = torch.linspace(-2, 2, 300)[:, None]
+    y = torch.sin(3 * x[:, 0]) + 0.1 * torch.randn(300)
+    objective = MarginalLikelihood(DeepGP(x, layers=1))
+    expected = float(objective(x, y).detach()) / 300
+    assert fit(objective, x, y, steps=1).losses == pytest.approx([expected], abs=1e-12)
+    with pytest.raises(
+        ValueError, match="MarginalLikelihood needs all 300 rows in each step, not 256: leave batch_size out"
+    ):
+        fit(objective, x, y, steps=1, batch_size=256)
+    with pytest.raises(ValueError, match="needs all 300 rows"):
+        fit(CompiledObjective(objective), x, y, steps=1, batch_size=100)
+
+
+def test_num_data_is_checked_behind_what_joins_processes():
+    class Joined(torch.nn.Module):
+        def __init__(self, module):
+            super().__init__()
+            self.module = module
+
+        def forward(self, *args):
+            return self.module(*args)
+
+    x, y = torch.linspace(-1, 1, 20)[:, None], torch.randn(20)
+    guide = Variational(DeepGP(x, layers=1), InducingPoints(8), MonteCarlo(1))
+    guide.initialize(x, y)
+    with pytest.raises(ValueError, match="num_data=30 and there are 20 rows"):
+        fit(Joined(ELBO(30)(guide.model, guide)), x, y, steps=1)
+
+
+def test_the_last_step_is_looked_at_too():
+    seen = []
+    x, y = torch.linspace(-1, 1, 20)[:, None], torch.randn(20)
+    fit(MarginalLikelihood(DeepGP(x, layers=1)), x, y, steps=3, stop=seen.append)
+    assert seen == [1, 2, 3]

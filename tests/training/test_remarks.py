@@ -24,7 +24,7 @@ from pyro_dgp import (
     fit_validated,
     remarks,
 )
-from pyro_dgp.training.loop import FitResult
+from pyro_dgp.training.optimising import FitResult
 from pyro_dgp.training.remarks import lengthscales_of
 
 pytestmark = pytest.mark.usefixtures("local")

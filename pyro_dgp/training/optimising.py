@@ -1,0 +1,192 @@
+"""One run of an optimiser: Adam, a learning rate that falls at the end, and what can be gone on with."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_dgp.internal.parameters import module_local_parameters
+from pyro_dgp.internal.rows import Call
+from pyro_dgp.training.checkpoints import Run, Stateful, optimizer_state, set_optimizer_state
+from pyro_dgp.training.remarks import Trained
+
+#: Function ``callback(step, loss)`` that is called after each step; the loss is in nats per observation.
+Callback = Callable[[int, float], object]
+
+
+#: Function ``optimizer(objective, learning_rate)`` that builds an optimiser of the parameters of the objective.
+OptimizerRecipe = Callable[[torch.nn.Module, float], torch.optim.Optimizer]
+
+
+def adam(objective: torch.nn.Module, learning_rate: float) -> torch.optim.Optimizer:
+    """Build Adam with one learning rate for all parameters.
+
+    >>> import torch
+    >>> from pyro_dgp import adam
+    >>> adam(torch.nn.Linear(2, 1), 0.02).param_groups[0]["lr"]
+    0.02
+    """
+    return torch.optim.Adam(objective.parameters(), lr=learning_rate, fused=True)
+
+
+def adam_for_networks(objective: torch.nn.Module, learning_rate: float) -> torch.optim.Optimizer:
+    """Build Adam with a tenth of the learning rate for the weights of networks.
+
+    At a rate that suits kernels, rectifiers of a network can become zero for all inputs and stay so. Weights are
+    recognised as plain ``torch.nn.Parameter``s; the parameters of an adapted GPyTorch kernel are plain too.
+
+    >>> import torch
+    >>> from pyro_dgp import DeepGP, DeepKernel, FeatureExtractor, adam_for_networks
+    >>> x = torch.randn(20, 3)
+    >>> model = DeepKernel(FeatureExtractor(x, features=2), DeepGP(x[:, :2], layers=1))
+    >>> [round(group["lr"], 4) for group in adam_for_networks(model, 0.02).param_groups]
+    [0.02, 0.002]
+    """
+    named = dict(objective.named_parameters())
+    own = [parameter for name, parameter in named.items() if name.endswith("_unconstrained")]
+    weights = [parameter for name, parameter in named.items() if not name.endswith("_unconstrained")]
+    groups = [{"params": own, "lr": learning_rate}, {"params": weights, "lr": learning_rate / 10}]
+    return torch.optim.Adam(groups, fused=True)
+
+
+@dataclass
+class FitResult:
+    """Record of a training run.
+
+    :ivar losses: minus the objective at each step, nats per observation.
+    :ivar seconds: wall-clock time of the run.
+    :ivar trained: the guide that was trained, and what it was trained on; nothing for other objectives, and for streams.
+
+    >>> from pyro_dgp import FitResult
+    >>> FitResult(losses=[1.5, 1.2], seconds=0.1).losses[-1]
+    1.2
+    """
+
+    losses: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+    trained: Trained | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def remarks(self) -> list[str]:
+        """Sentences on how the fit went, from :func:`~pyro_dgp.remarks`, with the parameters that the guide has now."""
+        return [] if self.trained is None else self.trained.remarks(self.losses)
+
+    def __repr__(self) -> str:
+        last = f", last loss {self.losses[-1]:.4g}" if self.losses else ""
+        return f"{type(self).__name__}({len(self.losses)} steps{last}, {self.seconds:.1f} s)"
+
+
+def minimise(
+    objective: torch.nn.Module,
+    calls: Callable[[int], Iterator[Call]],
+    rows: int,
+    *,
+    order: Mapping[str, int],
+    data_sets: int = 1,
+    steps: int,
+    learning_rate: float,
+    callback: Callback | None,
+    optimizer: OptimizerRecipe,
+    stop: Callable[[int], bool] | None,
+) -> FitResult:
+    """Minimise over a call of the objective a step.
+
+    :param calls: the calls from a step on.
+    :param order: what the order of the rows depends on.
+    :param data_sets: number of data sets of so many rows that each call has.
+    """
+    result, start = FitResult(), time.perf_counter()
+    run = Run({"steps": steps, "rows": rows, "learning_rate": learning_rate, **order})
+
+    def mean_loss(call: Call) -> Tensor:
+        args, kwargs = call
+        loss: Tensor = objective(*args, **kwargs) / rows
+        return loss
+
+    with module_local_parameters(objective):
+        stepper = optimizer(objective, learning_rate)
+        schedule = torch.optim.lr_scheduler.LambdaLR(stepper, lambda step: decay(step / max(steps, 1)))
+        state = _State(objective, stepper, schedule, result, callback, stop, start=start)
+        run.resume(state, lambda: float(mean_loss(next(calls(0))).detach()) / data_sets)
+        done = len(result.losses)
+        remaining = range(done, 0 if state.is_over else steps)
+        for step, call in zip(remaining, calls(done), strict=False):
+            stepper.zero_grad()
+            loss = mean_loss(call)
+            value = float(loss.detach()) / data_sets
+            if not math.isfinite(value):
+                raise ValueError(
+                    f"the loss is {value} at step {step}: lower the learning rate, or use float64 if this is float32"
+                )
+            loss.backward()
+            stepper.step()
+            schedule.step()
+            result.losses.append(value)
+            if callback is not None:
+                callback(step, value)
+            is_stopped = stop is not None and stop(step + 1)  # which looks at the last step, too
+            state.is_over = is_stopped or step + 1 == steps
+            run.stepped(state, result.losses[0], is_last=state.is_over)
+            if state.is_over:
+                break
+    result.seconds += time.perf_counter() - start
+    return result
+
+
+@dataclass
+class _State:
+    """What a run of the optimiser can be gone on with from.
+
+    :ivar callback: and ``stop``, whose states belong to it if they have any.
+    :ivar start: when this part of the run began.
+    :ivar is_over: whether the run has ended.
+    """
+
+    objective: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    schedule: torch.optim.lr_scheduler.LambdaLR
+    result: FitResult
+    callback: Any
+    stop: Any
+    start: float
+    is_over: bool = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """See :class:`~pyro_dgp.training.checkpoints.Stateful`."""
+        return {
+            "parameters": self.objective.state_dict(),
+            "optimizer": {} if self.is_over else optimizer_state(self.optimizer),
+            "losses": torch.tensor(self.result.losses, dtype=torch.float64),
+            "seconds": self.result.seconds + time.perf_counter() - self.start,
+            "watchers": [each.state_dict() if isinstance(each, Stateful) else None for each in self._watchers],
+            "is_over": self.is_over,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Set the state."""
+        self.objective.load_state_dict(state["parameters"])
+        self.is_over = state["is_over"]
+        if not self.is_over:
+            set_optimizer_state(self.optimizer, state["optimizer"])
+        self.result.losses[:] = state["losses"].tolist()
+        self.result.seconds, self.schedule.last_epoch = state["seconds"], len(self.result.losses)
+        for each, own in zip(self._watchers, state["watchers"], strict=True):
+            if isinstance(each, Stateful):
+                each.load_state_dict(own)
+
+    @property
+    def _watchers(self) -> tuple[Any, Any]:
+        return self.callback, self.stop
+
+
+def decay(progress: float) -> float:
+    """Return the factor of the learning rate after a share ``progress`` of the steps."""
+    if progress <= 0.6:
+        return 1.0
+    return 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * (progress - 0.6) / 0.4))
