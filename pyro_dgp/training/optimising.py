@@ -141,7 +141,7 @@ def minimise(
 
 @dataclass
 class _State:
-    """What a run of the optimiser can be gone on with from.
+    """State of a run of the optimiser, from which it can go on.
 
     :ivar callback: and ``stop``, whose states belong to it if they have any.
     :ivar start: when this part of the run began.
