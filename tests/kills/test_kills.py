@@ -1,0 +1,23 @@
+"""A run that is killed goes on to the bits of one that is not. ``python -m tests.kills`` tries every kind of run at many moments."""
+
+import pytest
+
+from tests.kills.harness import differences, live, result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["svi", "ess"])
+def test_a_killed_process_goes_on_to_the_same_bits(kind, tmp_path):
+    whole = live(kind, tmp_path / "whole")
+    assert whole.code == 0
+    killed = live(kind, tmp_path / "killed", whole.seconds * 0.6)
+    assert killed.code == -9
+    assert killed.unsaved is not None
+    assert live(kind, tmp_path / "killed").code == 0
+    assert not differences(result(tmp_path / "whole"), result(tmp_path / "killed"))
+
+
+def test_differences_are_named_and_told_to_the_bit():
+    assert differences({"a": [1.0, float("nan")]}, {"a": [1.0, float("nan")]}) == []
+    assert differences({"a": [1.0, 2.0]}, {"a": [1.0, 2.0000001]}) == [".a[1]"]
+    assert differences({"a": [1.0]}, {"a": [1.0, 2.0]}) == [".a"]
