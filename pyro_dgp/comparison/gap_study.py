@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from pyro_dgp.comparison.tables import gap_table
 from pyro_dgp.internal.progress import Progress, silent
 from pyro_dgp.prediction.gap import InferenceGap, inference_gap
 from pyro_dgp.prediction.prediction import Prediction
+from pyro_dgp.training.checkpoints import Checkpoints
 from pyro_dgp.zoo.anatomy import free_parameters
 from pyro_dgp.zoo.method import DEEP, DEEP_LEARNED, DEEP_WITH_PRIORS, Method
 from pyro_dgp.zoo.methods import METHODS
@@ -84,13 +86,15 @@ class GapStudy:
         user's model is taken as it is: ``priors`` if all its hyperparameters have one, else ``fixed``, where those without a prior stay
         at the values that dsvi learns. Every method sees all rows, but those that hold some out for validation.
 
-        :param folder: where chains are kept, from which an interrupted study goes on; the caller removes it.
+        :param folder: where chains and training are kept, from which an interrupted study goes on; the caller removes it.
         """
         self.check()
         gaps: dict[str, dict[str, InferenceGap]] = {}
         for condition, build in self._conditions(x, y, settings).items():
             kept = None if folder is None else folder / condition
-            own = gaps[condition] = self._gaps(build(), x, y, new, settings=settings, progress=progress, folder=kept)
+            with _saved(kept, "learned"):
+                model = build()
+            own = gaps[condition] = self._gaps(model, x, y, new, settings=settings, progress=progress, folder=kept)
             figures = (f"{name} {gap.figures()['gap_wasserstein']:.2f}" for name, gap in own.items())
             say(f"gap at {condition} hyperparameters: " + "; ".join(figures))
         return GapResult(gaps, self, new)
@@ -124,13 +128,21 @@ class GapStudy:
         def fit(method: Method, label: str, settings: Settings) -> Prediction:
             torch.manual_seed(settings.seed)
             inference = method.inference if folder is None else method.inference.saving_to(folder / label)
-            return inference.run(copy.deepcopy(model), x, y, settings=settings, progress=progress(label)).predict(new)
+            with _saved(folder, f"{label} training"):
+                fitted = inference.run(copy.deepcopy(model), x, y, settings=settings, progress=progress(label))
+            torch.manual_seed(settings.seed)  # whether or not it was fitted just now
+            return fitted.predict(new)
 
         name = self.reference.name
         reference, again = fit(self.reference, name, settings), name + AGAIN
         others = {again: fit(self.reference, again, replace(settings, seed=settings.seed + 1))}
         others |= {method.name: fit(method, method.name, settings) for method in self.methods if method.name != name}
         return {name: _gap(prediction, reference) for name, prediction in others.items()}
+
+
+def _saved(folder: Path | None, name: str) -> AbstractContextManager[object]:
+    """Return the scope in which training is saved, if there is a folder."""
+    return nullcontext() if folder is None else Checkpoints(folder / name)
 
 
 def _learned(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> nn.Module:

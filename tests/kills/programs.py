@@ -34,7 +34,6 @@ from pyro_dgp import (
     sweep,
     with_priors,
 )
-from pyro_dgp.comparison import one_method
 from pyro_dgp.comparison.request import Request
 from pyro_dgp.comparison.run import run as compare_request
 from pyro_dgp.data.dataset import Dataset
@@ -74,7 +73,7 @@ def svi(folder: Path) -> Numbers:
     """Train by the ELBO."""
     guide, x, y = start()
     with Checkpoints(folder / "saved", seconds=SECONDS):
-        result = fit(ELBO(60)(guide.model, guide), x, y, steps=300, batch_size=16)
+        result = fit(ELBO(60)(guide.model, guide), x, y, steps=200, batch_size=16)
     return parameters(guide) | {"losses": result.losses}
 
 
@@ -87,7 +86,7 @@ def validated(folder: Path) -> Numbers:
             lambda beta, rows: PredictiveLogLikelihood(rows, beta),
             x,
             y,
-            steps=60,
+            steps=40,
             batch_size=16,
             validation=Validation(betas=(0.1, 1.0), share=0.2, checks=5, folds=2),
             fallback=Fallback(ELBO),
@@ -102,14 +101,14 @@ def stream(folder: Path) -> Numbers:
     np.save(folder / "y.npy", y.numpy())
     source = NumpyStream(folder / "x.npy", folder / "y.npy", block_rows=8, dtype=x.dtype)
     with Checkpoints(folder / "saved", seconds=SECONDS):
-        result = fit_stream(ELBO(60)(guide.model, guide), source, steps=300, batch_size=16)
+        result = fit_stream(ELBO(60)(guide.model, guide), source, steps=200, batch_size=16)
     return parameters(guide) | {"losses": result.losses}
 
 
 def sghmc(folder: Path) -> Numbers:
     """Sample by stochastic-gradient HMC."""
     guide, x, y = start(MonteCarlo(1), "delta")
-    sampler = StochasticGradientHMC(burn_in=150, thin=5, window=20)
+    sampler = StochasticGradientHMC(burn_in=100, thin=5, window=20)
     with Checkpoints(folder / "saved", seconds=SECONDS):
         result = sampler.run(guide, x, y, num_samples=20, batch_size=16)
     return {**result.draws, "potential": result.potential} | parameters(guide)
@@ -134,12 +133,12 @@ def _chains(kernel: Callable[[Any], Any], folder: Path, *, draws: int, processes
 
 def ess(folder: Path) -> Numbers:
     """Sample by elliptical slices, two chains one after another."""
-    return _chains(EllipticalSlice, folder, draws=40)
+    return _chains(EllipticalSlice, folder, draws=20)
 
 
 def ess_in_processes(folder: Path) -> Numbers:
     """Sample by elliptical slices, two chains in processes of their own."""
-    return _chains(EllipticalSlice, folder, draws=40, processes=2)
+    return _chains(EllipticalSlice, folder, draws=20, processes=2)
 
 
 def nuts(folder: Path) -> Numbers:
@@ -152,7 +151,7 @@ def _dataset() -> Dataset:
     return Dataset("planted", x.numpy(), y.numpy())
 
 
-SMALL = Settings(epochs=30, inducing=8, width=1, mcmc_points=20, mcmc_samples=15, warmup=15)
+SMALL = Settings(epochs=10, inducing=8, width=1, mcmc_points=20, mcmc_samples=8, warmup=8)
 
 
 def gap(folder: Path) -> Numbers:
@@ -191,7 +190,6 @@ PROGRAMS: dict[str, Callable[[Path], Numbers]] = {
 
 
 def save_often() -> None:
-    """Have chains, and methods of a comparison, saved as often as the programs save."""
+    """Have chains, and the methods of a comparison and a sweep, saved as often as the programs save."""
     single_chain.SAVE_EVERY = SECONDS
-    plain = one_method.Checkpoints
-    one_method.Checkpoints = lambda folder: plain(folder, seconds=SECONDS)  # type: ignore[assignment,misc]
+    Checkpoints.__init__.__kwdefaults__["seconds"] = SECONDS
