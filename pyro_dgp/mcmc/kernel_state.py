@@ -23,6 +23,15 @@ _DUAL_AVERAGING = ("prox_center", "_t", "_x_t", "_x_avg", "_g_avg")
 _WELFORD = ("n_samples", "_mean", "_m2", "_m2_top", "_m2_bottom_diag")
 
 
+def can_be_saved(kernel: MCMCKernel) -> bool:
+    """Tell whether :func:`stateful` knows the state of a kernel."""
+    try:
+        stateful(kernel)
+    except ValueError:
+        return False
+    return True
+
+
 def stateful(kernel: MCMCKernel) -> Stateful:
     """Return the kernel if its class says what its state is, or the state of Pyro's HMC, NUTS or random walk.
 

@@ -400,6 +400,7 @@ def test_an_interrupted_chain_goes_on_with_resume(tmp_path, monkeypatch):
         "ess.npz",
         "comparison.png",
         "fits",
+        ".ess",
     }
 
 
