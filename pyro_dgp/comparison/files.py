@@ -17,10 +17,13 @@ Curves = dict[str, np.ndarray]
 TABLE = "results.json"
 
 
-def finished_rows(output: Path, config: Mapping[str, Any], inferences: Mapping[str, str]) -> list[Row]:
+def finished_rows(
+    output: Path, config: Mapping[str, Any], inferences: Mapping[str, str], *, allows: Callable[[Row, str], bool]
+) -> list[Row]:
     """Rows of the methods whose files are all there.
 
     :param inferences: fingerprints of the inferences that were made by hand, by method.
+    :param allows: tells whether a row may have another value of a setting.
     :raises ValueError: if the table was made with other settings, or by another inference under one of the names, or is no table of
         results.
     """
@@ -34,7 +37,7 @@ def finished_rows(output: Path, config: Mapping[str, Any], inferences: Mapping[s
             f"{key} {row['config'].get(key)!r} in {row['method']}, now {config.get(key)!r}"
             for row in rows
             for key in sorted({*config, *row["config"]}, key=list({**config, **row["config"]}).index)
-            if row["config"].get(key) != config.get(key)
+            if row["config"].get(key) != config.get(key) and not allows(row, key)
         ]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{str(path)!r} is not a result of this program ({error}): name another --output") from error
@@ -74,7 +77,7 @@ def write_table(output: Path, rows: list[Row]) -> None:
 
 def read_curves(output: Path, method: str) -> Curves:
     """The curves of one method."""
-    with np.load(output / f"{method}.npz") as archive:
+    with np.load(output / f"{method}.npz", allow_pickle=False) as archive:
         return {name: archive[name] for name in archive.files}
 
 

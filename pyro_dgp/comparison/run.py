@@ -21,6 +21,7 @@ from pyro_dgp.comparison.files import (
 )
 from pyro_dgp.comparison.gap_study import GapResult, GapStudy
 from pyro_dgp.comparison.keep import load_fit, save_fit
+from pyro_dgp.comparison.lengthening import Lengthening
 from pyro_dgp.comparison.method_fit import MethodFit, as_array, in_order
 from pyro_dgp.comparison.one_method import Outcome, Untrained, arviz_of, run_method
 from pyro_dgp.comparison.own_model import own_model
@@ -95,7 +96,7 @@ def compare(
         :func:`~pyro_dgp.comparison.one_method.pooled_scores`.
     :param standardize: whether inputs and targets are standardised by the statistics of the training rows.
     :param output: folder for ``results.json``, the figure, an ArviZ file for each method and the fits; nothing is written if not given.
-    :param resume: methods that the folder has results for are not run again.
+    :param resume: methods that the folder has results for are not run again; a sampler that is asked for more draws adds them to its chains.
     :param name: of the data, in table and figure.
     :param say: gets every remark, a sentence each.
     :param progress: gives the progress callback of a method, by its name.
@@ -167,11 +168,15 @@ def run(request: Request, *, say: Say = print, progress: Progresses = no_progres
     dataset = request.dataset or load_default()
     check_data(dataset)
     config, output = request.config(dataset), request.output
-    rows = finished_rows(output, config, request.inferences()) if output is not None and request.resume else []
+    longer, found = Lengthening(request, config), list[Row]()
+    if output is not None and request.resume:
+        found = finished_rows(output, config, request.inferences(), allows=longer.allows)
+    rows = longer.staying(found)
     with torch_defaults(request):
         plan = plan_of(request, dataset, finished=rows, say=say)
         if output is not None:
             make_folder(output)
+            longer.begin(output, found, say)
         _introduce(plan, rows, say)
         comparison = _Run(plan, config, rows, say, progress)
         try:
@@ -242,7 +247,7 @@ class _Run:
                 self.say(f"{method.name} failed: {error}")
                 self.failures[method.name] = error
                 continue
-            if chains is not None:
+            if chains is not None and not outcome.first.fitted.draws:  # draws can be added to chains
                 shutil.rmtree(chains, ignore_errors=True)
 
     def _keep(self, method: Method, outcome: Outcome) -> None:

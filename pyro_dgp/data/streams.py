@@ -168,13 +168,13 @@ class NumpyStream(Stream):
     def read(self, block: int) -> Block:
         """See :class:`Stream`."""
         rows = slice(self.starts[block], self.starts[block] + self.sizes[block])
-        return tuple(np.array(np.load(file, mmap_mode="r")[rows]) for file in self.files)
+        return tuple(np.array(np.load(file, mmap_mode="r", allow_pickle=False)[rows]) for file in self.files)
 
 
 def _described(file: Path) -> tuple[int, ...]:
     """Shape of an array of numbers on disk."""
     try:
-        values = np.load(file, mmap_mode="r")
+        values = np.load(file, mmap_mode="r", allow_pickle=False)
     except ValueError as error:
         raise ValueError(f"{file} is no .npy file of numbers ({error}): write it by np.save") from error
     if not isinstance(values, np.ndarray) or not np.issubdtype(values.dtype, np.number):

@@ -7,14 +7,15 @@ import os
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 #: Version of the format; a file of a later one is refused.
 VERSION = 1
-#: Key of a dictionary that stands for a tensor, with the tensor's name in the file.
-_TENSOR = "tensor of the file"
+#: Keys of a dictionary that stands for a tensor: the tensor's name in the file, and its strides where they are not those of its shape.
+_TENSOR, _STRIDES = "tensor of the file", "strides"
 
 
 class StateError(ValueError):
@@ -51,7 +52,7 @@ def write_state(path: Path, state: dict[str, Any]) -> None:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Read a state, with all tensors on the CPU.
+    """Read a state, with all tensors on the CPU and in the memory layout that they had, since rounding in linear algebra hangs on it.
 
     :raises StateError: for a file that holds none, or one of a later version.
     """
@@ -62,7 +63,7 @@ def read_state(path: Path) -> dict[str, Any]:
             if version > VERSION:
                 raise StateError(f"its format is version {version}, and this program reads up to {VERSION}")
             state: dict[str, Any] = _decoded(json.loads(facts["state"]), file)
-    except (SafetensorError, OSError, KeyError, ValueError, RecursionError) as error:
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         raise (
             error if isinstance(error, StateError) else StateError(f"it is no file of this program: {error}")
         ) from error
@@ -72,9 +73,10 @@ def read_state(path: Path) -> dict[str, Any]:
 def _encoded(value: Any, tensors: dict[str, Tensor]) -> Any:
     """Return what JSON can hold, and add the tensors in it to those of the file."""
     if isinstance(value, Tensor):
-        name = str(len(tensors))
-        tensors[name] = value.detach().cpu().clone().contiguous()
-        return {_TENSOR: name}
+        name, copy = str(len(tensors)), value.detach().cpu().clone()
+        tensors[name] = copy.contiguous()
+        has_own_strides = copy.stride() != torch.empty(copy.shape, device="meta").stride()
+        return {_TENSOR: name} | ({_STRIDES: list(copy.stride())} if has_own_strides else {})
     if isinstance(value, dict):
         if not all(isinstance(key, str) for key in value):
             raise TypeError(
@@ -90,7 +92,23 @@ def _encoded(value: Any, tensors: dict[str, Tensor]) -> Any:
 
 def _decoded(value: Any, file: Any) -> Any:
     if isinstance(value, dict):
-        if set(value) == {_TENSOR}:
-            return file.get_tensor(value[_TENSOR])
+        if _TENSOR in value:
+            return _laid_out(file.get_tensor(value[_TENSOR]), value.get(_STRIDES))
         return {key: _decoded(each, file) for key, each in value.items()}
     return [_decoded(each, file) for each in value] if isinstance(value, list) else value
+
+
+def _laid_out(values: Tensor, strides: list[int] | None) -> Tensor:
+    """Return a copy in memory of its own, which begins where linear algebra wants it to, unlike a part of a file.
+
+    :param strides: those of a tensor without gaps.
+    :raises ValueError: for others.
+    """
+    if strides is None or not values.numel():
+        return values.clone()
+    expected = 1
+    for stride, size in sorted(pair for pair in zip(strides, values.shape, strict=True) if pair[1] != 1):
+        if stride != expected:
+            raise ValueError(f"the strides {strides} are not those of a tensor of shape {tuple(values.shape)}")
+        expected *= size
+    return torch.empty_strided(values.shape, strides, dtype=values.dtype).copy_(values)

@@ -16,9 +16,11 @@ from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 
 from pyro_dgp.internal.progress import Progress
+from pyro_dgp.mcmc.chain_file import ChainState
 from pyro_dgp.mcmc.chain_identity import identity
 from pyro_dgp.mcmc.from_draws import PosteriorDraws, answer_from_draws
-from pyro_dgp.mcmc.single_chain import ChainPlan, ChainState, OwnProgress
+from pyro_dgp.mcmc.kernel_state import stateful
+from pyro_dgp.mcmc.single_chain import ChainPlan, OwnProgress
 from pyro_dgp.prediction.request import Answer, Request, answer
 
 
@@ -88,10 +90,11 @@ def run_chains(
     :param warmup_steps: iterations of each chain before its draws are kept.
     :param processes: number of processes at a time, the number of cores by default. One means this process, one chain after another.
     :param report: called with iterations of all chains, warm-up included: after each in this process, after each chain in others.
-    :param folder: where each chain is saved (on the CPU) every five seconds and at its end, as ``chain-0.pickle`` and so on. Load only
-        your own: a pickle runs code. A call that is repeated goes on where the files end, draw for draw as if it had not been
-        interrupted, and one that asks for more draws adds them. Draws since the last saving are made again.
-    :raises ValueError: if the folder holds chains of other data, another model, kernel, seed or warm-up.
+    :param folder: where each chain is saved every five seconds and at its end, as ``chain-0.safetensors`` and so on: files of tensors and
+        numbers, which run no code when they are read. A call that is repeated goes on where the files end, on the CPU to the same bits as
+        if it had not been interrupted, and one that asks for more draws adds them to a finished chain. Draws since the last saving are
+        made again. A kernel of your own is saved if it has ``state_dict`` and ``load_state_dict``, as a module has.
+    :raises ValueError: if the folder holds chains of other data, another model, kernel, seed or warm-up, or a file that cannot be read.
     """
     if min(num_samples, num_chains) < 1 or warmup_steps < 0:
         raise ValueError(
@@ -101,6 +104,7 @@ def run_chains(
     start = time.perf_counter()
     plans = [ChainPlan(num_samples, warmup_steps, seed + 1000 * chain) for chain in range(num_chains)]
     if folder is not None:
+        stateful(kernel)  # which raises where it cannot be saved
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         own = identity(kernel, args, warmup_steps)

@@ -20,6 +20,10 @@ from pyro_dgp.mcmc.whitening import WhitenedModel, whitened
 #: How often a slice is widened at most: while its width is being learned, and after that, when it mostly fits.
 _STEPS_WARMING, _STEPS = 8, 2
 
+#: Names of what is saved of the last evaluation, and of what is carried from sweep to sweep.
+_SAVED = ("log_likelihood", "log_priors", "factors")
+_CARRIED = ("params", "widths", "moves", "sweeps", "evaluations")
+
 
 class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
     """A Gibbs sweep over the exact prior: whitened function values by elliptical slices, hyperparameters by slices.
@@ -107,7 +111,7 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
         """Make one sweep and return the new draw in unconstrained space."""
         density = self.require_density()
         position, before = Position(params, density.transforms), self._evaluations
-        if self._at is None or params is not self._params:
+        if self._at is None or not self._is_at(params):
             self._at = density.evaluate(position.values)
             if not math.isfinite(self._at.log_likelihood):
                 raise ValueError(
@@ -128,6 +132,28 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
         self._params = position.params
         self.stats = {"lp": self._log_posterior(density, position), "runs": self._evaluations - before}
         return position.params
+
+    def _is_at(self, params: dict[str, Tensor]) -> bool:
+        """Tell whether a point is where the last sweep ended."""
+        here = self._params
+        return params is here or (
+            params.keys() == here.keys() and all(torch.equal(value, here[name]) for name, value in params.items())
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the next sweep depends on, for a kernel that is set up with the same data, warm-up and first point."""
+        at = self._at
+        return {
+            "at": None if at is None else {name: getattr(at, name) for name in _SAVED},
+            **{name: getattr(self, f"_{name}") for name in _CARRIED},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Set what ``state_dict`` returned. Distributions of priors are no part of it: the first sweep evaluates them."""
+        at = state["at"]
+        self._at = None if at is None else Evaluation(**{name: at[name] for name in _SAVED})
+        for name in _CARRIED:
+            setattr(self, f"_{name}", state[name])
 
     def _log_posterior(self, density: WhitenedDensity, position: Position) -> float:
         """Log density in unconstrained space at the last evaluation, nats."""

@@ -137,7 +137,7 @@ class StochasticGradientHMC:
                 value: Tensor = loss(*args, **kwargs)
                 return value
 
-            saved = Run({"draws": num_samples, "rows": count, "batch_size": batch_size, "seed": seed, **asdict(self)})
+            saved = Run({"rows": count, "batch_size": batch_size, "seed": seed, **asdict(self)})
             saved.resume(state, lambda: float(of_next_rows(batches(count, batch_size, seed)).detach()) / count)
             trains = self.learning_rate > 0
             taken = state.steps + (min(state.steps, self.burn_in) if trains else 0)
@@ -155,8 +155,9 @@ class StochasticGradientHMC:
                 if report is not None:
                     report(step + 1, total, {"potential": value})
                 saved.stepped(state, state.first, is_last=step + 1 == total)
-        result.draws = {name: torch.stack([draw[i] for draw in state.kept]) for i, name in enumerate(sampled)}
-        result.potential, result.seconds = torch.tensor(state.potentials), time.perf_counter() - start
+        kept, potentials = state.kept[:num_samples], state.potentials[:num_samples]
+        result.draws = {name: torch.stack([draw[i] for draw in kept]) for i, name in enumerate(sampled)}
+        result.potential, result.seconds = torch.tensor(potentials), time.perf_counter() - start
         return result
 
 

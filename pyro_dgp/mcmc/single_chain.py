@@ -1,12 +1,12 @@
-"""One chain: what it is to do, how far it has come, and the file from which it goes on."""
+"""One chain: what it is to do, and how it goes on from its file."""
 
 from __future__ import annotations
 
 import copy
-import pickle
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 
 from pyro_dgp.internal.parameters import module_local_parameters, modules_of
+from pyro_dgp.mcmc.chain_file import SENSELESS, ChainFile, ChainState
+from pyro_dgp.mcmc.kernel_state import stateful
 from pyro_dgp.mcmc.whitening import without_whitening
 
 #: Seconds between two savings of a chain, at least.
@@ -24,109 +26,80 @@ SAVE_EVERY = 5.0
 OwnProgress = Callable[[int], object]
 
 
-@dataclass
-class ChainState:
-    """How far a chain has come: its draws, and everything on which its next draw depends.
-
-    :ivar identity: that of the plan it was made by.
-    :ivar params: the present point in unconstrained space, by site.
-    :ivar done: iterations, warm-up included.
-    :ivar draws: each site's values after the warm-up, in its own space.
-    :ivar stats: figures of each draw, by name.
-    :ivar diagnostics: figures of the whole chain.
-    :ivar seconds: time spent in iterations.
-    """
-
-    identity: str
-    kernel: MCMCKernel
-    params: dict[str, Tensor]
-    random_state: Tensor
-    done: int = 0
-    draws: dict[str, list[Tensor]] = field(default_factory=dict)
-    stats: dict[str, list[float | int | bool]] = field(default_factory=dict)
-    diagnostics: dict[str, Any] = field(default_factory=dict)
-    seconds: float = 0.0
-
-    def keep(self) -> None:
-        """Add the present values, in the space of each site, and the kernel's figures of them."""
-        transforms = getattr(self.kernel, "transforms", None) or {}
-        for name, value in self.params.items():
-            own = transforms[name].inv(value) if name in transforms else value
-            self.draws.setdefault(name, []).append(own.detach().clone())
-        for name, figure in getattr(self.kernel, "stats", {}).items():
-            self.stats.setdefault(name, []).append(figure)
-
-    def save(self, path: Path) -> None:
-        """Write a file. It is done only after a whole iteration, so a draw that is interrupted half-way is made again."""
-        import cloudpickle
-
-        temporary = path.with_suffix(".part")
-        temporary.write_bytes(cloudpickle.dumps(self))
-        temporary.replace(path)
-
-    @classmethod
-    def load(cls, path: Path, identity: str) -> ChainState:
-        """Read a file; raises if the chain in it has another identity."""
-        state: ChainState = pickle.loads(path.read_bytes())
-        if state.identity != identity:
-            raise ValueError(
-                f"{str(path)!r} holds a chain of other data, or of another model, kernel, seed or warm-up: name another folder"
-            )
-        return state
-
-
 @dataclass(frozen=True)
 class ChainPlan:
     """Plan of one chain.
 
-    :ivar path: its file; nothing where it is not saved.
-    :ivar identity: what the chain in the file must have; see :func:`~pyro_dgp.mcmc.chain_identity.identity`.
+    :ivar file: its file; nothing where it is not saved.
     """
 
     num_samples: int
     warmup_steps: int
     seed: int
-    path: Path | None = None
-    identity: str = ""
+    file: ChainFile | None = None
+
+    @property
+    def total(self) -> int:
+        """Iterations, warm-up included."""
+        return self.warmup_steps + self.num_samples
 
     def saved_in(self, folder: Path, chain: int, identity: str) -> ChainPlan:
         """The plan with a file for a chain of this identity and the plan's seed."""
-        return replace(self, path=folder / f"chain-{chain}.pickle", identity=f"{identity}-{self.seed}")
+        return replace(self, file=ChainFile(folder / f"chain-{chain}.safetensors", f"{identity}-{self.seed}"))
 
     def run(self, kernel: MCMCKernel, args: tuple[Any, ...], report: OwnProgress | None) -> ChainState:
         """Go on where the file ends, or start."""
         scope = modules_of(without_whitening(kernel.model))
         with module_local_parameters(*scope), torch.random.fork_rng(devices=[]):
-            if self.path is not None and self.path.exists():
-                state = ChainState.load(self.path, self.identity)
-            else:
-                state = self._begin(copy.deepcopy(kernel), args)
+            device = next((value.device for value in args if isinstance(value, Tensor)), torch.device("cpu"))
+            state = None if self.file is None else self.file.read(device, warmup_steps=self.warmup_steps)
+            if state is not None and state.done >= self.total:
+                return state
+            kernel = copy.deepcopy(kernel)
+            state = self._begin(kernel, args) if state is None else self._go_on(kernel, args, state)
             torch.set_rng_state(state.random_state)
-            self._draw(state, report)
-            state.diagnostics = dict(state.kernel.diagnostics())
-            state.kernel.cleanup()
+            self._draw(kernel, state, report)
+            kernel.cleanup()
         return state
 
     def _begin(self, kernel: MCMCKernel, args: tuple[Any, ...]) -> ChainState:
         torch.manual_seed(self.seed)
         kernel.setup(self.warmup_steps, *args)
-        return ChainState(self.identity, kernel, dict(kernel.initial_params), torch.get_rng_state())
+        identity, initial = "" if self.file is None else self.file.identity, dict(kernel.initial_params)
+        return ChainState(identity, initial, initial, torch.get_rng_state())
 
-    def _draw(self, state: ChainState, report: OwnProgress | None) -> None:
-        kernel, saved = state.kernel, time.monotonic()
-        total = self.warmup_steps + self.num_samples
-        while state.done < total:
+    def _go_on(self, kernel: MCMCKernel, args: tuple[Any, ...], state: ChainState) -> ChainState:
+        """Set up a kernel from the first point of a chain, and set the state in which the chain was saved."""
+        assert self.file is not None
+        torch.manual_seed(self.seed)
+        try:
+            with suppress(NotImplementedError, AttributeError):  # of a kernel that always starts at the same point
+                kernel.initial_params = dict(state.initial)
+            kernel.setup(self.warmup_steps, *args)
+            state.require_fits(kernel.initial_params)
+            stateful(kernel).load_state_dict(state.kernel)
+        except SENSELESS as error:
+            raise self.file.unreadable(error) from error
+        return state
+
+    def _draw(self, kernel: MCMCKernel, state: ChainState, report: OwnProgress | None) -> None:
+        saved = time.monotonic()
+        while state.done < self.total:
             if state.done == self.warmup_steps:
                 kernel.end_warmup()
             start = time.perf_counter()
             state.params = kernel.sample(state.params)
             state.seconds += time.perf_counter() - start
             if state.done >= self.warmup_steps:
-                state.keep()
+                state.keep(kernel)
             state.done += 1
             state.random_state = torch.get_rng_state()
-            if self.path is not None and (state.done == total or time.monotonic() - saved > SAVE_EVERY):
-                state.save(self.path)
+            is_last = state.done == self.total
+            if is_last:
+                state.diagnostics = dict(kernel.diagnostics())
+            if self.file is not None and (is_last or time.monotonic() - saved > SAVE_EVERY):
+                state.kernel = stateful(kernel).state_dict()
+                self.file.write(state)
                 saved = time.monotonic()
             if report is not None:
                 report(state.done)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -29,6 +30,8 @@ class ByCollapsedELBO(Inference):
     :param processes: a family whose features do not depend on hyperparameters, or a function of the settings that makes it.
     :param default_steps: steps at most where the settings have no ``epochs``.
     """
+
+    has_draws: ClassVar[bool] = False
 
     processes: BasisFamily | Callable[[Settings], BasisFamily]
     default_steps: int = 300

@@ -79,6 +79,7 @@ class ByGuide(Inference):
     first: Callable[[nn.Module, Tensor, Tensor, Settings], object] | None = None
 
     keeps_time: ClassVar[bool] = True
+    has_draws: ClassVar[bool] = False
 
     def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""

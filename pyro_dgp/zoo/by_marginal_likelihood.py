@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -25,6 +26,8 @@ class ByMarginalLikelihood(Inference):
     :param largest: training rows at most: each step factorises one matrix of all of them.
     :param default_steps: steps where the settings have no ``epochs``.
     """
+
+    has_draws: ClassVar[bool] = False
 
     largest: int = 3000
     default_steps: int = 300

@@ -7,12 +7,14 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import torch
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor, nn
 
 from pyro_dgp.internal.progress import Progress, silent
-from pyro_dgp.mcmc import run_chains
+from pyro_dgp.mcmc import Chains, run_chains
 from pyro_dgp.mcmc.diagnostics import convergence
+from pyro_dgp.mcmc.kernel_state import can_be_saved
 from pyro_dgp.zoo.anatomy import Anatomy, anatomy_of, free_parameters
 from pyro_dgp.zoo.by_guide import ByGuide
 from pyro_dgp.zoo.inference import Fitted, Inference
@@ -25,6 +27,11 @@ MOST_DRAWS = 1000
 
 #: Method of the zoo that gives hyperparameters without priors their values, and what it is made of.
 LEARNER_NAME, LEARNER = "dsvi", ByGuide(points_of_outputs, monte_carlo, elbo, first=one_layer_first)
+
+#: Said of chains whose kernel does not say what its state is.
+_UNSAVED = (
+    "the state of {} cannot be saved, so --resume begins its chains again: give it state_dict and load_state_dict"
+)
 
 #: Builds a kernel from the model, the training data and the settings.
 KernelRecipe = Callable[[nn.Module, Tensor, Tensor, Settings], MCMCKernel]
@@ -73,6 +80,7 @@ class ByMCMC(Inference):
             learning_seconds = self.learner.run(model, x, y, settings=few, progress=silent).seconds
         site = anatomy_of(model, x, y).response
         kernel = self._made_kernel(model, x, y, settings)
+        is_saved = self.folder is not None and can_be_saved(kernel)
         result = run_chains(
             kernel,
             (x, y),
@@ -81,7 +89,7 @@ class ByMCMC(Inference):
             num_chains=settings.chains,
             seed=settings.seed,
             report=progress,
-            folder=self.folder,
+            folder=self.folder if is_saved else None,
         )
         inducing = dict(getattr(kernel.model, "inducing", {}))
         predictor = DrawsPredictor(model, x, y, result.draws, inducing, predicted_draws(settings), site)
@@ -94,10 +102,11 @@ class ByMCMC(Inference):
             predictor,
             len(x),
             steps,
-            seconds=learning_seconds + result.seconds,
+            seconds=learning_seconds + _wall_clock(result),
             draws=result.draws,
             sample_stats=result.stats,
             diagnostics=figures,
+            remarks=() if is_saved or self.folder is None else (_UNSAVED.format(type(kernel).__name__),),
         )
 
     def restore(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, saved: Saved) -> DrawsPredictor:
@@ -139,6 +148,12 @@ class ByMCMC(Inference):
     @property
     def _learner_name(self) -> str:
         return LEARNER_NAME if self.learner == LEARNER else type(self.learner).__name__
+
+
+def _wall_clock(result: Chains) -> float:
+    """Time of sampling, seconds; of chains that were interrupted or made longer, that of all calls, if their processes share it evenly."""
+    workers = min(len(result.diagnostics), torch.multiprocessing.cpu_count())
+    return max(result.seconds, result.sampling_seconds / workers)
 
 
 def predicted_draws(settings: Settings) -> int:

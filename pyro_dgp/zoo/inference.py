@@ -50,9 +50,12 @@ class Inference(ABC):
     """A way to fit a model that is called as ``model(x, y)``, and as ``model(x)`` for prediction.
 
     :cvar keeps_time: whether it trains for ``settings.minutes`` where these are given.
+    :cvar has_draws: whether its fit depends on ``settings.mcmc_samples``. A comparison that goes on with more of them runs it again, and what it
+        has saved in its folder is what it goes on from.
     """
 
     keeps_time: ClassVar[bool] = False
+    has_draws: ClassVar[bool] = True
 
     @abstractmethod
     def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:

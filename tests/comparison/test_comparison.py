@@ -400,6 +400,7 @@ def test_an_interrupted_chain_goes_on_with_resume(tmp_path, monkeypatch):
         "ess.npz",
         "comparison.png",
         "fits",
+        ".ess",
     }
 
 
@@ -447,7 +448,7 @@ def test_chains_of_an_interrupted_gap_are_kept(tmp_path, monkeypatch):
         patch.setattr(ByGuide, "run", interrupted)
         with pytest.raises(KeyboardInterrupt):
             study.run(x, y, x[:3], **options)
-    kept = tmp_path / "gap" / "fixed" / "ess" / "chain-0.pickle"
+    kept = tmp_path / "gap" / "fixed" / "ess" / "chain-0.safetensors"
     before = kept.stat().st_mtime_ns
     gaps = study.run(x, y, x[:3], **options).gaps
     assert kept.stat().st_mtime_ns == before and set(gaps) == {"fixed", "priors"}

@@ -113,7 +113,7 @@ def test_an_interrupted_chain_goes_on_as_if_nothing_had_been(make, stop, tmp_pat
             report=report,
             folder=tmp_path,
         )
-    assert [path.name for path in tmp_path.iterdir()] == ["chain-0.pickle"]
+    assert [path.name for path in tmp_path.iterdir()] == ["chain-0.safetensors"]
     done.clear()
     resumed = run_chains(
         make(model),
@@ -142,7 +142,7 @@ def test_an_interrupted_chain_goes_on_as_if_nothing_had_been(make, stop, tmp_pat
 
 def test_a_chain_is_saved_every_few_seconds_and_at_its_end(tmp_path, monkeypatch):
     saved = []
-    monkeypatch.setattr("pyro_dgp.mcmc.single_chain.ChainState.save", lambda state, path: saved.append(state.done))
+    monkeypatch.setattr("pyro_dgp.mcmc.chain_file.ChainFile.write", lambda file, state: saved.append(state.done))
     x, y = regression(6)
     run_chains(
         EllipticalSlice(TwoSites().requires_grad_(False)),

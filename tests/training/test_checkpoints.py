@@ -280,6 +280,30 @@ def test_states_are_read_as_they_were_written(tmp_path):
         write_state(tmp_path / "state", {"a": {1: 2}})
 
 
+def test_tensors_keep_their_layout_in_memory(tmp_path):
+    """Since rounding in linear algebra hangs on it; and a layout that overlaps or has gaps is refused."""
+    base = torch.randn(3, 4, dtype=torch.float64)
+    state = {
+        "a": base.mT,
+        "b": torch.empty_strided((8, 1), (1, 8)).copy_(base.view(-1)[:8, None]),
+        "c": base,
+        "d": base.mT[:0],
+    }
+    write_state(tmp_path / "state", state)
+    read = read_state(tmp_path / "state")
+    for name, wanted in state.items():
+        assert torch.equal(read[name], wanted)
+        assert read[name].numel() == 0 or read[name].stride() == wanted.stride()
+        assert read[name].data_ptr() % 64 == 0
+    whole = (tmp_path / "state").read_bytes()
+    for strides in (b"9, 3", b"0, 3", b"1, 1", b"-1, 3"[:4], b'"ab"', b"1.50"):
+        spoiled = whole.replace(b"[1, 4]", b"[" + strides + b"]")
+        assert spoiled != whole
+        (tmp_path / "state").write_bytes(spoiled)
+        with pytest.raises(StateError):
+            read_state(tmp_path / "state")
+
+
 def test_batches_of_a_stream_begin_at_any_of_them(tmp_path):
     x, y = data(23)
     np.save(tmp_path / "x.npy", x)
