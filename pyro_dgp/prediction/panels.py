@@ -50,7 +50,9 @@ class Panels:
         width = torch.maximum(width, 1e-9 * length)  # a point mass
         kept = []
         while len(row):
-            wide = torch.cat([_is_wide(*part, mean, width) for part in _split(len(mean), row, start, length)])
+            many = max(1, _MOST // len(mean))
+            parts = zip(row.split(many), start.split(many), length.split(many), strict=True)
+            wide = torch.cat([_is_wide(*part, mean=mean, width=width) for part in parts])
             kept.append([each[~wide] for each in (row, start, length)])
             row, start, length = row[wide].repeat(2), start[wide], 0.5 * length[wide].repeat(2)
             start = torch.cat([start, start + length[: len(start)]])
@@ -81,12 +83,7 @@ class Panels:
         return total
 
 
-def _split(components: int, *values: Tensor) -> list[tuple[Tensor, ...]]:
-    many = max(1, _MOST // components)
-    return list(zip(*(each.split(many) for each in values), strict=True))
-
-
-def _is_wide(row: Tensor, start: Tensor, length: Tensor, mean: Tensor, width: Tensor) -> Tensor:
+def _is_wide(row: Tensor, start: Tensor, length: Tensor, *, mean: Tensor, width: Tensor) -> Tensor:
     """Tell of each panel ``(P,)`` whether it is to be halved."""
     mean, width = mean[:, row], width[:, row]
     apart = torch.maximum(start - mean, mean - start - length)
