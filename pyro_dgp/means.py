@@ -153,12 +153,25 @@ class Projection(Mean):
         """Build the projection of inputs ``x`` ``(N, D_in)`` onto ``width`` outputs.
 
         The values of ``x`` matter only if ``width < D_in``.
+
+        :raises ValueError: for rows that span fewer than ``width`` directions, which are N - 1 at most, where directions are sought.
         """
         if x.dim() != 2:
             raise ValueError(f"Projection.fit takes inputs (N, D), got {tuple(x.shape)}: use x[:, None] for one input")
+        if width < 1:
+            raise ValueError(f"a layer has at least one output, got a width of {width}: give 1 or more")
         x, inputs = x.detach(), x.shape[-1]
         if width >= inputs:
             return cls(torch.eye(inputs, width, dtype=x.dtype, device=x.device))
+        if len(x) <= width:
+            raise ValueError(
+                f"{len(x)} rows of {inputs} inputs span {max(len(x) - 1, 0)} principal directions at most and the width is {width}: give more than "
+                f"{width} rows, such as all training inputs, or a width of {inputs} or more"
+            )
+        if not bool(x.isfinite().all()):
+            raise ValueError(
+                "the inputs hold NaN or infinity, which have no principal directions: drop or fill such rows"
+            )
         _, _, directions = torch.linalg.svd(x - x.mean(0), full_matrices=False)
         signs = directions.gather(1, directions.abs().argmax(1, keepdim=True)).sign()
         return cls((directions * signs)[:width].mT.contiguous())

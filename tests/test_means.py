@@ -61,6 +61,26 @@ def test_projection_does_not_depend_on_the_sign_that_the_decomposition_chose():
     assert (weight.gather(0, weight.abs().argmax(0, keepdim=True)) > 0).all()
 
 
+@pytest.mark.parametrize("rows", [0, 1, 3, 4])
+@pytest.mark.parametrize("kind", [Projection, LinearMean])
+def test_fewer_rows_than_directions_are_refused(rows, kind):
+    """A weight of too few columns would fail later; that of one column would be taken for all outputs."""
+    with pytest.raises(
+        ValueError,
+        match=f"{rows} rows of 9 inputs span {max(rows - 1, 0)} principal directions .* width is 4: give more",
+    ):
+        kind.fit(torch.randn(rows, 9), 4)
+    assert kind.fit(torch.randn(5, 9), 4).weight.shape == (9, 4)
+    assert kind.fit(torch.randn(rows, 9), 9).weight.shape == (9, 9)
+
+
+def test_what_has_no_directions_is_one_sentence():
+    with pytest.raises(ValueError, match="inputs hold NaN or infinity"):
+        Projection.fit(torch.tensor([[0.0, 1.0, 2.0], [0.0, torch.nan, 3.0], [1.0, 2.0, 0.0]]), 2)
+    with pytest.raises(ValueError, match="got a width of 0"):
+        Projection.fit(torch.randn(5, 3), 0)
+
+
 @pytest.mark.parametrize("mean", [LinearMean(3, 2), Projection(torch.eye(3, 2))])
 def test_inputs_of_another_width_are_refused(mean):
     with pytest.raises(ValueError, match=f"{type(mean).__name__} was made for inputs of 3 dimensions and got 4: call"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +53,7 @@ class Stream(ABC):
         together; its last batch may be smaller. Rows that a file has in an order are mixed no further than that.
 
         :param start: number of the first batch, counted from 0. Blocks of those before it are not read.
-        :raises ValueError: at a block with NaN or infinity.
+        :raises ValueError: at a block with NaN or infinity, or of other lengths than :attr:`sizes` says.
         """
         if len(self) == 0:
             raise ValueError("the stream has no rows: look at its files")
@@ -106,7 +108,7 @@ class Stream(ABC):
     def in_order(self) -> Iterator[tuple[Tensor, ...]]:
         """Every block once, in order: one pass, in memory of one block.
 
-        :raises ValueError: at a block with NaN or infinity.
+        :raises ValueError: at a block with NaN or infinity, or of other lengths than :attr:`sizes` says.
         """
         for block, size in enumerate(self.sizes):
             if size:
@@ -120,6 +122,12 @@ class Stream(ABC):
     def _checked(self, block: int) -> Block:
         parts = self.read(block)
         names = ["an input", "the target", *(f"row argument {number}" for number in range(1, len(parts) - 1))]
+        if any(len(part) != self.sizes[block] for part in parts):
+            found = ", ".join(str(len(part)) for part in parts)
+            raise ValueError(
+                f"block {block} of the stream has inputs, targets and row arguments of {found} rows and sizes says {self.sizes[block]}: give all of "
+                "them as many, and leave files as they are while they are read"
+            )
         for name, values in zip(names, parts, strict=True):
             bad = ~np.isfinite(values).reshape(len(values), -1).all(1)
             if bad.any():
@@ -132,7 +140,9 @@ class Stream(ABC):
 
 
 class NumpyStream(Stream):
-    """Two ``.npy`` files or more, of which a block at a time is mapped into memory.
+    """Two ``.npy`` files or more, of which a block at a time is read.
+
+    Files that have another shape than when the stream was opened are refused.
 
     :param x: file of the inputs ``(N, D)``.
     :param y: file of the targets ``(N,)``.
@@ -151,7 +161,8 @@ class NumpyStream(Stream):
     ) -> None:
         super().__init__(**batches)
         self.files = (Path(x), Path(y), *map(Path, rows))
-        shapes = [_described(file) for file in self.files]
+        self.arrays = [_array_on_disk(file) for file in self.files]
+        shapes = [array.shape for array in self.arrays]
         if len(shapes[0]) != 2 or shapes[1] != shapes[0][:1]:
             raise ValueError(f"{x} and {y} have shapes {shapes[0]} and {shapes[1]}: they must be (N, D) and (N,)")
         for file, shape in zip(self.files, shapes, strict=True):
@@ -167,19 +178,57 @@ class NumpyStream(Stream):
 
     def read(self, block: int) -> Block:
         """See :class:`Stream`."""
-        rows = slice(self.starts[block], self.starts[block] + self.sizes[block])
-        return tuple(np.array(np.load(file, mmap_mode="r", allow_pickle=False)[rows]) for file in self.files)
+        start, count = self.starts[block], self.sizes[block]
+        return tuple(
+            _rows_on_disk(file, array, start, count) for file, array in zip(self.files, self.arrays, strict=True)
+        )
 
 
-def _described(file: Path) -> tuple[int, ...]:
-    """Shape of an array of numbers on disk."""
+@dataclass(frozen=True)
+class _ArrayOnDisk:
+    """What the head of a ``.npy`` file says."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    is_by_column: bool
+    offset: int
+
+
+def _array_on_disk(file: Path) -> _ArrayOnDisk:
+    """Shape and kind of an array of numbers on disk."""
     try:
-        values = np.load(file, mmap_mode="r", allow_pickle=False)
+        values: Any = np.load(file, mmap_mode="r", allow_pickle=False)
     except ValueError as error:
         raise ValueError(f"{file} is no .npy file of numbers ({error}): write it by np.save") from error
-    if not isinstance(values, np.ndarray) or not np.issubdtype(values.dtype, np.number):
+    if not isinstance(values, np.memmap) or not np.issubdtype(values.dtype, np.number):
         raise ValueError(f"{file} is no .npy file of numbers but holds {getattr(values, 'dtype', 'several arrays')}")
-    return values.shape
+    return _ArrayOnDisk(values.shape, values.dtype, not values.flags.c_contiguous, values.offset)
+
+
+def _rows_on_disk(file: Path, opened: _ArrayOnDisk, start: int, count: int) -> NDArray[Any]:
+    """Rows of an array on disk. They are read, not mapped: a file that shrinks meanwhile would end the process.
+
+    :param opened: what the file was when the stream was opened.
+    :raises ValueError: if it is another array now, or shorter than its head says.
+    """
+    now = _array_on_disk(file)
+    if now != opened:
+        raise ValueError(
+            f"{file} had shape {opened.shape} and {opened.dtype} when the stream was opened and has {now.shape} and {now.dtype} now: open the stream "
+            "again, and leave the files as they are while they are read"
+        )
+    each = math.prod(now.shape[1:])
+    places = [column * now.shape[0] + start for column in range(each)] if now.is_by_column else [start * each]
+    wanted = count if now.is_by_column else count * each
+    with file.open("rb") as opened_file:
+        parts = []
+        for place in places:
+            opened_file.seek(now.offset + place * now.dtype.itemsize)
+            parts.append(np.fromfile(opened_file, now.dtype, wanted))
+    if any(len(part) != wanted for part in parts):
+        raise ValueError(f"{file} became shorter while it was read: leave the files as they are until training ends")
+    values = np.concatenate(parts)
+    return values.reshape(count, *now.shape[1:], order="F" if now.is_by_column else "C")
 
 
 class ParquetStream(Stream):
@@ -194,7 +243,8 @@ class ParquetStream(Stream):
     def __init__(self, path: str | Path, target: str, *, rows: Sequence[str] = (), **batches: Any) -> None:
         super().__init__(**batches)
         parquet = optional("pyarrow.parquet", extra="parquet", what="reading Parquet")
-        self.file, self.target, self.rows = parquet.ParquetFile(path), target, tuple(rows)
+        self.path, self.target, self.rows = Path(path), target, tuple(rows)
+        self.file = parquet.ParquetFile(path)
         schema = self.file.schema_arrow
         names = schema.names
         for name in (target, *rows):
@@ -210,7 +260,12 @@ class ParquetStream(Stream):
 
     def read(self, block: int) -> Block:
         """See :class:`Stream`."""
-        table = self.file.read_row_group(block)
+        try:
+            table = self.file.read_row_group(block)
+        except OSError as error:
+            raise ValueError(
+                f"block {block} of {self.path} cannot be read ({error}): leave the file as it is while it is read, and open the stream again"
+            ) from error
         inputs = np.column_stack([table[name].to_numpy() for name in self.inputs])
         return (inputs, *(table[name].to_numpy() for name in (self.target, *self.rows)))
 

@@ -17,7 +17,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
 from pyro_dgp.gp import FunctionPrior, too_many_values_message
-from pyro_dgp.internal.distributions import is_real
+from pyro_dgp.internal.distributions import elementwise, is_real
 from pyro_dgp.internal.errors import first_line
 from pyro_dgp.likelihoods import CollapsedObservation, Observation, RowObservation
 from pyro_dgp.likelihoods.observation import join
@@ -73,6 +73,35 @@ def require_as_written(site: Message) -> None:
         raise ValueError(
             f"the site {name!r} has a mask or a scale, and the closed form of exact regression has no place for either: take such rows out, "
             "or give the model a guide and a loss"
+        )
+
+
+def require_exact(site: Message, rows: int) -> None:
+    """Raise for an observed site that prediction cannot condition its Gaussian processes on in closed form.
+
+    :param rows: number of rows of the data.
+    """
+    fn, name = site["fn"], site["name"]
+    if isinstance(fn, Observation):
+        if fn.conditional.noise_variance() is None:
+            raise ValueError(
+                f"exact predictions of {name!r} need Gaussian noise around each function, as Gaussian() has it, and its likelihood is another: run "
+                "MCMC on whitened(model), or give the model a guide"
+            )
+    elif not isinstance(fn, FunctionPrior):
+        require_separate_rows(site, rows)
+
+
+def require_separate_rows(site: Message, rows: int) -> None:
+    """Raise for an observed site of a distribution that correlates rows: its prediction at new rows would leave out the training rows.
+
+    :param rows: number of rows of the data.
+    """
+    inner = elementwise(site["fn"])
+    if rows > 1 and rows in inner.event_shape and rows not in inner.batch_shape:
+        raise ValueError(
+            f"the site {site['name']!r} has one {type(inner).__name__} of all {rows} rows, which predictions at other rows cannot be conditioned on: "
+            "write it as a Gaussian process, likelihood(gp(x)), or make each row an observation of its own"
         )
 
 

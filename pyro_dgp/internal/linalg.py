@@ -36,7 +36,7 @@ def cholesky(
     :returns: factors ``(..., N, N)``.
     :raises NotPositiveDefiniteError: if there is no factor at the largest jitter, or the matrix holds NaN or infinity.
     """
-    return _with_jitter(matrix, jitter, name, torch.linalg.cholesky_ex, level, largest)
+    return _with_jitter(matrix, jitter, name, torch.linalg.cholesky_ex, level, largest)[0]
 
 
 def stacked(*parts: Tensor) -> Tensor:
@@ -45,9 +45,16 @@ def stacked(*parts: Tensor) -> Tensor:
     return torch.cat([part.expand(*batch, *part.shape[-2:]) for part in parts], -2)
 
 
-def inverse_cholesky(matrix: Tensor, jitter: float | None, name: str) -> Tensor:
-    """Inverse of the factor that :func:`cholesky` gives, without gradients."""
+def inverse_cholesky(matrix: Tensor, jitter: float | None, name: str) -> tuple[Tensor, float]:
+    """Inverse of the factor that :func:`cholesky` gives, without gradients, and the relative jitter in it."""
     return _with_jitter(matrix.detach(), jitter, name, _inverse_factor)
+
+
+def through_jitter_(cotangent: Tensor, jitter: float) -> Tensor:
+    """Cotangent of a matrix K from that of ``K + jitter mean(diag(K)) I``, in place."""
+    diagonal = cotangent.diagonal(dim1=-2, dim2=-1)
+    diagonal.add_(diagonal.mean(-1, keepdim=True), alpha=jitter)
+    return cotangent
 
 
 def _with_jitter(
@@ -57,20 +64,19 @@ def _with_jitter(
     factorise: Callable[[Tensor], tuple[Tensor, Tensor]],
     level: Tensor | None = None,
     largest: float | None = None,
-) -> Tensor:
+) -> tuple[Tensor, float]:
     if jitter is None:
         attempt, largest = DEFAULT_JITTER[matrix.dtype], largest or LARGEST_JITTER[matrix.dtype]
     else:
         attempt = largest = jitter
     if level is None:
         level = matrix.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
-    level = level.detach()
     while True:
         jittered = matrix.clone()
         jittered.diagonal(dim1=-2, dim2=-1).add_(attempt * level)
         result, info = factorise(jittered)
         if not failed(info):
-            return result
+            return result, attempt
         if attempt * 10 >= largest * 1.0001 or not bool(torch.isfinite(matrix).all()):
             raise NotPositiveDefiniteError(_explain(matrix.detach(), attempt, name))
         attempt *= 10

@@ -10,12 +10,13 @@ from pyro import poutine
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyro_dgp.guides.sites import is_observation, require_as_written
+from pyro_dgp.guides.sites import is_observation, require_as_written, require_exact
 from pyro_dgp.internal.parameters import modules_of, require_own_parameters
+from pyro_dgp.internal.rows import num_rows
 
 
 class MarginalLikelihood(torch.nn.Module):
-    """The loss ``-log p(y)`` of a model whose only site is observed: exact GP regression, nats in total.
+    """The loss ``-log p(y)`` of a model whose sites are all observed: exact GP regression, nats in total.
 
     It is a ``torch.nn.Module``, as ``loss(model, guide)`` of the other losses is, but has no guide. It is called on all
     data at once: the likelihood of some rows is no part of that of all.
@@ -38,7 +39,10 @@ class MarginalLikelihood(torch.nn.Module):
         self.model_modules = torch.nn.ModuleList([] if isinstance(model, torch.nn.Module) else modules_of(model))
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Return minus the log marginal likelihood."""
+        """Return minus the log marginal likelihood.
+
+        :raises ValueError: for a model with latent sites, or one that could not be predicted from its data in closed form.
+        """
         require_own_parameters(*modules_of(self.model))
         trace = poutine.trace(self.model).get_trace(*args, **kwargs)
         for site in trace.nodes.values():
@@ -53,4 +57,7 @@ class MarginalLikelihood(torch.nn.Module):
         if not trace.observation_nodes:
             raise ValueError("nothing is observed: pass y to the loss, as in loss(x, y)")
         loss: Tensor = -trace.log_prob_sum()
+        rows = num_rows(next((value for value in args if isinstance(value, Tensor)), torch.zeros(1)))
+        for name in trace.observation_nodes:
+            require_exact(trace.nodes[name], rows)
         return loss

@@ -11,8 +11,9 @@ from torch import Size, Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.site_handler import Message, SiteHandler
-from pyro_dgp.guides.sites import require_as_written
+from pyro_dgp.guides.sites import require_as_written, require_separate_rows
 from pyro_dgp.internal.parameters import evaluating, module_local_parameters, modules_of
+from pyro_dgp.internal.rows import num_rows
 from pyro_dgp.internal.site_names import function_site, inducing_site, is_inducing, process_key, whitened_site
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.mcmc.sparse import Inputs, sparse_process, sparse_values
@@ -57,7 +58,7 @@ def condition_on(
     conditioned: list[dict[str, Process]] = []
     with torch.no_grad(), module_local_parameters(*scope), evaluating(*scope):
         for draw in chosen:
-            with _Condition(draw, inducing) as condition:
+            with _Condition(draw, inducing, num_rows(args[0])) as condition:
                 model(*args, **kwargs)
             conditioned.append(condition.processes)
     return chosen, conditioned
@@ -111,9 +112,9 @@ def _are_equal(before: Sequence[Tensor], now: Sequence[Tensor]) -> bool:
 class _Condition(SiteHandler, Messenger):
     """Runs the model at the training inputs with the values of one draw, and keeps a conditioned process for each GP."""
 
-    def __init__(self, draw: Draw, inducing: Inputs) -> None:
+    def __init__(self, draw: Draw, inducing: Inputs, rows: int) -> None:
         super().__init__()
-        self.draw, self.inducing = draw, inducing
+        self.draw, self.inducing, self.rows = draw, inducing, rows
         self.processes: dict[str, Process] = {}
 
     def at_observation(self, msg: Message, observation: Observation) -> None:
@@ -157,11 +158,13 @@ class _Condition(SiteHandler, Messenger):
         self.processes[name] = ConditionedProcess(prior, msg["value"], None)
 
     def at_other(self, msg: Message) -> None:
-        """Set a latent value."""
+        """Set a latent value; raise for an observation that correlates rows."""
         name, fn = msg["name"], msg["fn"]
         if name in self.draw:
             msg["value"] = _shaped(name, self.draw[name], fn.batch_shape + fn.event_shape)
-        elif not msg["is_observed"]:
+        elif msg["is_observed"]:
+            require_separate_rows(msg, self.rows)
+        else:
             raise ValueError(f"the draws hold no value for the latent site {name!r}: they have {list(self.draw)}")
 
     def _sparse(self, name: str, prior: FunctionPrior, inputs: Tensor | Basis) -> Process:

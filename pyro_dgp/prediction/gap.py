@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pyro_dgp.prediction.mixture import Mixture
+from pyro_dgp.prediction.panels import REACH, Panels, ends, widths
 from pyro_dgp.prediction.prediction import Prediction
-
-#: Points of each one-dimensional integral: ``NODES`` equidistant ones, and ``OWN`` around each of ``COMPONENTS`` components of
-#: either mixture.
-NODES, COMPONENTS, OWN = 400, 30, 13
+from pyro_dgp.prediction.target_kinds import moment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +50,8 @@ class InferenceGap:
 def inference_gap(prediction: Prediction, reference: Prediction) -> InferenceGap:
     """Measure the distances of a method from a sampler's result, both given as predictions at the same inputs.
 
-    Both predictions are mixtures, of components of a guide or of draws. Integrals over f and y are trapezoidal sums over
-    the range where either mixture has mass, with 400 equidistant points and 13 around each of 30 components of either.
-    Integrals over a discrete y are sums over its values.
+    Both predictions are mixtures, of components of a guide or of draws. Integrals over f and y are sums over panels that
+    are narrow near narrow components, so that their relative error is below 1e-3 however narrow these are. Integrals over a discrete y are sums over its values.
 
     Two runs of a sampler have a gap too, of about ``1 / sqrt(effective draws)`` in ``mean`` and ``wasserstein``: measure
     it first. A method that is trained by a predictive loss (``dspp``, ``ppgpr``, ``avdgp-ar2pp``) does not approximate
@@ -78,30 +76,33 @@ def inference_gap(prediction: Prediction, reference: Prediction) -> InferenceGap
         )
     ours, theirs = prediction.functions(), reference.functions()
     sd, reference_sd = ours.variance().sqrt(), theirs.variance().sqrt()
-    grid = _grid(ours, theirs)
-    apart = torch.stack([(ours.cdf(t) - theirs.cdf(t)).abs() for t in grid])
     return InferenceGap(
         mean=((ours.mean() - theirs.mean()).abs() / reference_sd).mean(-1),
         sd=(sd / reference_sd).log().mean(-1),
-        wasserstein=(torch.trapezoid(apart, grid, dim=0) / reference_sd).mean(-1),
+        wasserstein=(_distance(ours, theirs) / reference_sd).mean(-1),
         kl=_divergence(reference, prediction),
     )
 
 
-def _grid(first: Mixture, second: Mixture) -> Tensor:
-    """Return points that cover the range of two mixtures, in order, ``(points, N, ...)``."""
-    low, high, points = [], [], []
-    for mixture in (first, second):
-        mean, scale = mixture.components.mean, mixture.components.variance.sqrt()
-        low.append((mean - 8 * scale).amin(0))
-        high.append((mean + 8 * scale).amax(0))
-        some = torch.linspace(0, len(mean) - 1, min(COMPONENTS, len(mean))).long()
-        for z in torch.linspace(-4.5, 4.5, OWN).tolist():
-            points.append(mean[some] + z * scale[some])
-    bottom, top = torch.minimum(*low), torch.maximum(*high)
-    steps = torch.linspace(0, 1, NODES, dtype=bottom.dtype, device=bottom.device)
-    points.append(bottom + steps.reshape(-1, *[1] * bottom.dim()) * (top - bottom))
-    return torch.cat(points).sort(0).values
+def _distance(first: Mixture, second: Mixture) -> Tensor:
+    """Return ``int |F(t) - G(t)| dt`` of mixtures of normals with distribution functions F and G, ``(N, F)``."""
+    normals: list[Any] = [mixture.components for mixture in (first, second)]
+    mean, scale = (
+        torch.cat([getattr(each, name).double().flatten(1) for each in normals]) for name in ("loc", "scale")
+    )
+    low, high = (mean - REACH * scale).amin(0), (mean + REACH * scale).amax(0)
+    weights = [mixture.log_weights.exp().double() for mixture in (first, second)]
+
+    def apart(t: Tensor) -> Tensor:
+        at = t.reshape(len(t), 1, *first.components.batch_shape[1:])
+        ours, theirs = (
+            torch.einsum("s,ps...->p...", weight, each.cdf(at).double())
+            for weight, each in zip(weights, normals, strict=True)
+        )
+        return (ours - theirs).abs().flatten(1)
+
+    total = Panels.between(low, high, mean, scale).integral(apart, len(mean))
+    return total.reshape(first.components.batch_shape[1:]).to(first.log_weights)
 
 
 def _divergence(p: Prediction, q: Prediction) -> Tensor:
@@ -112,6 +113,18 @@ def _divergence(p: Prediction, q: Prediction) -> Tensor:
         values = components.enumerate_support(expand=False).reshape(-1, 1).expand(-1, first.components.batch_shape[1])
         logs = [(first.log_prob(y), second.log_prob(y)) for y in values]
         return torch.stack([a.exp() * (a - b) for a, b in logs]).sum(0)
-    grid = _grid(first, second)
-    logs = [(first.log_prob(y), second.log_prob(y)) for y in grid]
-    return torch.trapezoid(torch.stack([a.exp() * (a - b) for a, b in logs]), grid, dim=0)
+
+    def term(y: Tensor) -> Tensor:
+        ours, theirs = _log_density(first, y), _log_density(second, y)
+        return torch.where(ours > -torch.inf, ours.exp() * (ours - theirs), 0.0)
+
+    mean = torch.cat([moment(each.components, "mean").double() for each in (first, second)])
+    width = torch.cat([widths(each.components) for each in (first, second)])
+    low, high = ends(first.components, partial(_log_density, first))
+    return Panels.between(low, high, mean, width).integral(term, len(mean)).to(first.log_weights)
+
+
+def _log_density(mixture: Mixture, y: Tensor) -> Tensor:
+    """Return log densities at points ``(P, N)``, in double precision."""
+    log_prob = mixture.components.log_prob(y.unsqueeze(1)).double()
+    return torch.logsumexp(mixture.log_weights.double().unsqueeze(-1) + log_prob, 1)

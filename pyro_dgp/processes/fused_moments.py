@@ -20,7 +20,8 @@ class FusedMoments(FusedFunction):
     takes six. One inverse factor serves all of them, and the backward pass has no solve.
 
     With A = L^-1 K_zx and C the cotangent of A, the cotangent of K_zx is ``L^-T C``. That of K_zz is
-    ``-L^-T phi(C A') L^-1``, where phi takes the lower triangle with half the diagonal and makes it symmetric. This is the
+    ``-L^-T phi(C A') L^-1``, where phi takes the lower triangle with half the diagonal and makes it symmetric, and a multiple of I for the jitter,
+    which follows the diagonal. This is the
     derivative of the Cholesky factor, whose inner factor the derivative of the solve cancels. The number of columns
     decides the class of products (:mod:`~pyro_dgp.processes.moment_products`). Without K_zz the columns are whitened already: L is the
     identity.
@@ -40,7 +41,7 @@ class FusedMoments(FusedFunction):
         kernels = 0 if k_zz is None else len(k_zz)
         ctx.products = products_for(scale, kernels, sum(block.shape[-1] for block in k_zx))
         ctx.rest = jitter, name
-        inverse = None if k_zz is None else linalg.inverse_cholesky(k_zz, jitter, name)
+        inverse, ctx.jitter = (None, 0.0) if k_zz is None else linalg.inverse_cholesky(k_zz, jitter, name)
         products = ctx.products(inverse, mean, scale)
         parts = [products.moments(block) for block in k_zx]
         loc, change, a, b = zip(*parts, strict=True)
@@ -79,4 +80,5 @@ class FusedMoments(FusedFunction):
             return (None, totals[0], by_scale, None, None, *by_blocks)
         symmetric = inner.tril().add_(inner.tril(-1).mT)
         by_zz = linalg.product(linalg.product(inverse.mT, symmetric), inverse).mul_(-0.5)
+        linalg.through_jitter_(by_zz, ctx.jitter)
         return (by_zz, totals[0], by_scale, None, None, *by_blocks)

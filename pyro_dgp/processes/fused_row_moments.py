@@ -26,7 +26,7 @@ class FusedRowMoments(FusedFunction):
         ctx: Any, k_zz: Tensor, k_zx: Tensor, mean: Tensor, scale: Tensor, jitter: float | None, name: str
     ) -> tuple[Tensor, Tensor]:
         """Return both moments of every row."""
-        inverse = linalg.inverse_cholesky(k_zz, jitter, name)
+        inverse, ctx.jitter = linalg.inverse_cholesky(k_zz, jitter, name)
         a = inverse @ k_zx
         d, squares = scale.square().sub_(1), a.square()
         ctx.rest = jitter, name
@@ -59,7 +59,7 @@ class FusedRowMoments(FusedFunction):
             by_a = (2 * d.unsqueeze(-1) * v).mul_(a).addcmul_(mean.unsqueeze(-1), g)
         inner = by_a @ a.mT
         symmetric = inner.tril().add_(inner.tril(-1).mT)
-        by_zz = (inverse.mT @ symmetric @ inverse).mul_(-0.5)
+        by_zz = linalg.through_jitter_((inverse.mT @ symmetric @ inverse).mul_(-0.5), ctx.jitter)
         return by_zz, inverse.mT @ by_a, by_mean, by_d.mul_(scale).mul_(2), None, None
 
 

@@ -233,3 +233,70 @@ def test_a_model_is_trained_on_the_row_arguments_of_a_stream(tmp_path):
         guide.initialize(*stream.sample(30))
     result = fit_stream(ELBO(100)(guide.model, guide), stream, steps=3, batch_size=20, sign=-1.0)
     assert len(result.losses) == 3
+
+
+@pytest.mark.parametrize("sizes", [(16, 16), (16, 12), (12, 16)])
+def test_blocks_of_other_lengths_than_stated_are_refused(sizes):
+    """Inputs and targets of one length that is not the stated one would be read by rows that are not there."""
+
+    class Unequal(Stream):
+        def __init__(self, *lengths):
+            super().__init__()
+            self.lengths, self.sizes = lengths, (14, 20)
+
+        def read(self, block):
+            lengths = (20, 20) if block else self.lengths
+            return np.random.RandomState(block).randn(lengths[0], 2), np.arange(float(lengths[1]))
+
+    stream = Unequal(*sizes)
+    message = (
+        f"block 0 of the stream has inputs, targets and row arguments of {sizes[0]}, {sizes[1]} rows and sizes says 14"
+    )
+    for use in (lambda: one_pass(stream, 5), lambda: list(stream.in_order()), lambda: Standardized(stream)):
+        with pytest.raises(ValueError, match=message):
+            use()
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("shape", [(50, 3), (50,), (50, 2, 4)])
+def test_rows_are_read_from_either_order_of_storage(tmp_path, order, shape):
+    values = np.arange(float(np.prod(shape))).reshape(shape).astype("f4")
+    np.save(tmp_path / "e.npy", np.asarray(values, order=order))
+    on_disk(tmp_path, rows=50)
+    stream = NumpyStream(tmp_path / "x.npy", tmp_path / "y.npy", 16, rows=[tmp_path / "e.npy"])
+    found = np.concatenate([stream.read(block)[2] for block in range(4)])
+    assert np.array_equal(found, values) and found.dtype == np.float32
+
+
+@pytest.mark.parametrize("name", ["x", "y"])
+@pytest.mark.parametrize("rows", [90, 110])
+def test_a_file_of_another_length_than_at_opening_is_refused(tmp_path, name, rows):
+    stream, x, y = on_disk(tmp_path)
+    batches = stream.batches(12)
+    next(batches)
+    other = {"x": np.resize(x, (rows, 2)), "y": np.resize(y, rows)}
+    np.save(tmp_path / f"{name}.npy", other[name])
+    with pytest.raises(ValueError, match=rf"{name}.npy had shape \(100.* opened and has \({rows}"):
+        list(zip(range(20), batches, strict=False))
+    with pytest.raises(ValueError, match=r"must be \(N, D\) and \(N,\)"):
+        NumpyStream(tmp_path / "x.npy", tmp_path / "y.npy")
+
+
+def test_a_file_that_is_cut_is_refused(tmp_path):
+    stream, _, _ = on_disk(tmp_path)
+    size = (tmp_path / "x.npy").stat().st_size
+    with (tmp_path / "x.npy").open("r+b") as file:
+        file.truncate(size - 400)
+    for use in (lambda: one_pass(stream, 12), lambda: NumpyStream(tmp_path / "x.npy", tmp_path / "y.npy")):
+        with pytest.raises(ValueError, match=r"x.npy is no .npy file of numbers"):
+            use()
+
+
+def test_a_file_that_is_cut_between_its_head_and_its_rows_does_not_end_the_process(tmp_path, monkeypatch):
+    stream, _, _ = on_disk(tmp_path)
+    heads = dict(zip(stream.files, stream.arrays, strict=True))
+    monkeypatch.setattr("pyro_dgp.data.streams._array_on_disk", heads.__getitem__)
+    with (tmp_path / "x.npy").open("r+b") as file:
+        file.truncate(400)
+    with pytest.raises(ValueError, match="x.npy became shorter while it was read"):
+        one_pass(stream, 12)

@@ -350,7 +350,7 @@ def test_forms_are_chosen_by_their_products():
 def test_inverse_factor_by_blocks_is_that_of_the_whole_matrix(size):
     x = torch.rand(2, size, 2)
     matrix = torch.exp(-0.5 * torch.cdist(x, x).square() / 0.2)
-    inverse = linalg.inverse_cholesky(matrix, 1e-4, "g")
+    inverse, _ = linalg.inverse_cholesky(matrix, 1e-4, "g")
     torch.testing.assert_close(
         inverse @ linalg.cholesky(matrix, 1e-4, "g"), torch.eye(size).expand(2, size, size), rtol=0, atol=1e-9
     )
