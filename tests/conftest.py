@@ -12,6 +12,9 @@ with warnings.catch_warnings():
     import arviz  # noqa: F401  # what other libraries announce when they are imported is no failure of ours
     import gpytorch  # noqa: F401
 
+from tests.annotations import check_at_less_cost
+
+check_at_less_cost()
 
 HERE = Path(__file__).parent
 # They train, sample, compile, or start processes throughout. Single tests are marked where they stand.
