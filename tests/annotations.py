@@ -3,7 +3,7 @@
 The import hook of jaxtyping puts :func:`jaxtyping.jaxtyped` before every function of the package. Its calls bind their
 arguments by :mod:`inspect` and check them twice, also where no annotation is an array. That took more than half of the
 time of tests that train. Here the type checker stands before the function itself, in a scope of jaxtyping's in which
-arrays are compared by the names of their axes. Calls are checked for the same.
+arrays are compared by the names of their axes. The first calls of a function in each test are checked, for the same as before.
 """
 
 import dataclasses
@@ -17,6 +17,11 @@ import jaxtyping
 from jaxtyping import AbstractArray, jaxtyped
 
 Decorator = Callable[..., Any]
+
+#: Calls of each function that are checked in each test. Hundreds of steps of training call it alike.
+CHECKED = 100
+#: Calls of each function so far, in the test that runs.
+calls: dict[types.FunctionType, int] = {}
 
 
 def hints_of(function: types.FunctionType) -> dict[str, Any]:
@@ -39,7 +44,7 @@ def holds_array(hint: Any) -> bool:
 
 
 def checked(function: types.FunctionType, hints: dict[str, Any], typechecker: Decorator) -> Decorator:
-    """A function whose calls are checked, unless jaxtyping is switched off."""
+    """A function whose first calls in each test are checked, unless jaxtyping is switched off."""
     same = types.FunctionType(
         function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
@@ -49,8 +54,9 @@ def checked(function: types.FunctionType, hints: dict[str, Any], typechecker: De
     scope = jaxtyped if holds_array(list(hints.values())) else None
 
     @functools.wraps(function)
-    def call(*args, **kwargs):
-        if jaxtyping.config.jaxtyping_disable:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        count = calls[function] = calls.get(function, 0) + 1
+        if count > CHECKED or jaxtyping.config.jaxtyping_disable:
             return function(*args, **kwargs)
         if scope is None:
             return with_checks(*args, **kwargs)
@@ -61,11 +67,14 @@ def checked(function: types.FunctionType, hints: dict[str, Any], typechecker: De
 
 
 def decorator_of(typechecker: Decorator) -> Decorator:
-    def decorate(decorated):
+    """A decorator of functions and data classes."""
+
+    def decorate(decorated: Any) -> Any:
         if dataclasses.is_dataclass(decorated):
-            if decorated.__init__.__globals__["__name__"] not in (__name__, jaxtyped.__module__):
-                decorated.__init__ = decorate(decorated.__init__)
-            return decorated
+            made: Any = decorated
+            if made.__init__.__globals__["__name__"] not in (__name__, jaxtyped.__module__):
+                made.__init__ = decorate(made.__init__)
+            return made
         is_function = isinstance(decorated, types.FunctionType)
         if not is_function or inspect.isgeneratorfunction(decorated) or inspect.iscoroutinefunction(decorated):
             return jaxtyped(decorated, typechecker=typechecker)
@@ -77,4 +86,4 @@ def decorator_of(typechecker: Decorator) -> Decorator:
 
 def check_at_less_cost() -> None:
     """Puts :func:`decorator_of` in the place of the decorator that the import hook of jaxtyping writes."""
-    jaxtyping.jaxtyped = decorator_of
+    jaxtyping.jaxtyped = decorator_of  # type: ignore[assignment]

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pyro_dgp import MonteCarlo, concatenate_inputs
+from tests.annotations import CHECKED
 
 checked = jaxtyping.jaxtyped(typechecker=beartype)
 
@@ -26,7 +27,7 @@ def product(a: Float[Tensor, "n k"], b: Float[Tensor, "k m"], *, of: str = "both
 @dataclasses.dataclass
 class Named:
     name: str
-    of: "Missing | None" = None  # noqa: F821  # a name that is not there is not checked
+    of: "Missing | None" = None  # type: ignore[name-defined]  # noqa: F821  # a name that is not there is not checked
 
 
 @checked
@@ -64,6 +65,12 @@ def test_the_package_is_checked():
         MonteCarlo("many")
     with pytest.raises(BeartypeCallHintViolation):
         concatenate_inputs(torch.zeros(3), torch.zeros(3, 1))
+
+
+def test_many_calls_of_a_function_in_one_test_are_checked_at_first():
+    for _ in range(CHECKED):
+        Counter(1)
+    assert Counter("1").start == "1"
 
 
 def test_nothing_is_checked_where_it_is_switched_off(unannotated):
