@@ -44,9 +44,21 @@ from pyro_dgp.internal.parameters import keep_parameters_local
 from pyro_dgp.models.deep_gp import DeepGP
 from pyro_dgp.models.priors import with_priors
 from pyro_dgp.training.optimising import adam_for_networks
-from tests.examples import OneLayer, TwoLayers, regression
+from tests.examples import OneLayer, TwoLayers, as_recorded, regression
 
 pytestmark = pytest.mark.usefixtures("local")
+
+
+@pytest.fixture
+def compiler():
+    """The graph goes through ``torch.compile``."""
+
+
+@pytest.fixture(autouse=True)
+def _as_recorded(request, monkeypatch):
+    """The graph runs as it was recorded, in half the time, in all tests but those of the compiler."""
+    if "compiler" not in request.fixturenames:
+        monkeypatch.setattr(torch, "compile", as_recorded)
 
 
 class Recorded(CompiledObjective):
@@ -165,7 +177,7 @@ def moved(objective, step=0.05):
 
 
 @pytest.mark.parametrize("build", OBJECTIVES, ids=lambda build: build.__name__)
-def test_steps_are_those_of_the_objective(build):
+def test_steps_are_those_of_the_objective(build, compiler):
     x, y = data(build)
     compiled = Recorded(build(x, y))
     for step in range(2 + CHECKS):
@@ -187,7 +199,7 @@ def test_steps_of_single_precision(build):
     assert len(programs(compiled)) == 1
 
 
-def test_the_compiler_s_program_draws_the_same_numbers():
+def test_the_compiler_s_program_draws_the_same_numbers(compiler):
     """Once through the real compiler: two layers that are drawn, so that the order of draws counts too."""
     x, y = regression(12)
     compiled = CompiledObjective(objective_of(DeepGP(x, 3, 1), x, y, InducingPoints(4), MonteCarlo(10)))

@@ -1,0 +1,89 @@
+"""Checks of annotations during the tests, at less cost than by jaxtyping's own decorator.
+
+The import hook of jaxtyping puts :func:`jaxtyping.jaxtyped` before every function of the package. Its calls bind their
+arguments by :mod:`inspect` and check them twice, also where no annotation is an array. That took more than half of the
+time of tests that train. Here the type checker stands before the function itself, in a scope of jaxtyping's in which
+arrays are compared by the names of their axes. The first calls of a function in each test are checked, for the same as before.
+"""
+
+import dataclasses
+import functools
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any, get_args, get_type_hints
+
+import jaxtyping
+from jaxtyping import AbstractArray, jaxtyped
+
+Decorator = Callable[..., Any]
+
+#: Calls of each function that are checked in each test. Hundreds of steps of training call it alike.
+CHECKED = 100
+#: Calls of each function so far, in the test that runs.
+calls: dict[types.FunctionType, int] = {}
+
+
+def hints_of(function: types.FunctionType) -> dict[str, Any]:
+    """Resolves annotations one by one; one that names what is not there is ``Any``, as it is to jaxtyping."""
+    hints: dict[str, Any] = {}
+    for name, annotation in function.__annotations__.items():
+        alone = types.SimpleNamespace(__annotations__={name: annotation})
+        try:
+            hints |= get_type_hints(alone, function.__globals__, include_extras=True)
+        except Exception:
+            hints[name] = Any
+    return hints
+
+
+def holds_array(hint: Any) -> bool:
+    """Whether an annotation is an array with a shape, or holds one."""
+    if isinstance(hint, list | tuple):
+        return any(map(holds_array, hint))
+    return (inspect.isclass(hint) and issubclass(hint, AbstractArray)) or holds_array(get_args(hint))
+
+
+def checked(function: types.FunctionType, hints: dict[str, Any], typechecker: Decorator) -> Decorator:
+    """A function whose first calls in each test are checked, unless jaxtyping is switched off."""
+    same = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    same.__kwdefaults__, same.__qualname__ = function.__kwdefaults__, function.__qualname__
+    same.__module__, same.__annotations__ = function.__module__, hints
+    with_checks = typechecker(same)
+    scope = jaxtyped if holds_array(list(hints.values())) else None
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        count = calls[function] = calls.get(function, 0) + 1
+        if count > CHECKED or jaxtyping.config.jaxtyping_disable:
+            return function(*args, **kwargs)
+        if scope is None:
+            return with_checks(*args, **kwargs)
+        with scope("context"):
+            return with_checks(*args, **kwargs)
+
+    return call
+
+
+def decorator_of(typechecker: Decorator) -> Decorator:
+    """A decorator of functions and data classes."""
+
+    def decorate(decorated: Any) -> Any:
+        if dataclasses.is_dataclass(decorated):
+            made: Any = decorated
+            if made.__init__.__globals__["__name__"] not in (__name__, jaxtyped.__module__):
+                made.__init__ = decorate(made.__init__)
+            return made
+        is_function = isinstance(decorated, types.FunctionType)
+        if not is_function or inspect.isgeneratorfunction(decorated) or inspect.iscoroutinefunction(decorated):
+            return jaxtyped(decorated, typechecker=typechecker)
+        hints = hints_of(decorated)
+        return checked(decorated, hints, typechecker) if hints else decorated
+
+    return decorate
+
+
+def check_at_less_cost() -> None:
+    """Puts :func:`decorator_of` in the place of the decorator that the import hook of jaxtyping writes."""
+    jaxtyping.jaxtyped = decorator_of  # type: ignore[assignment]
