@@ -97,12 +97,10 @@ def epochs(dataset: Dataset, split: int, settings: Settings) -> int:
 
 def _widened(method: Method, dataset: Dataset) -> Method:
     """Networks have 100 units on protein."""
-    is_network = isinstance(method.inference, MeanFieldNetwork | ProbabilisticBackpropagation)
-    return (
-        replace(method, inference=replace(method.inference, hidden=100))
-        if is_network and dataset.name == "protein"
-        else method
-    )
+    inference = method.inference
+    if dataset.name == "protein" and isinstance(inference, MeanFieldNetwork | ProbabilisticBackpropagation):
+        return replace(method, inference=replace(inference, hidden=100))
+    return method
 
 
 def of_report(folder: Path) -> pd.DataFrame:

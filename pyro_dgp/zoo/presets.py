@@ -164,8 +164,8 @@ def wide_shallow(x: Tensor, settings: Settings) -> DeepGP:
 
 
 def narrow(x: Tensor, settings: Settings) -> DeepGP:
-    """GPs with RBF kernels, hidden layers of two outputs with a kernel each and the fixed means of [DSVI] 3.12."""
-    return _from_one(DeepGP(x, settings.layers, 2, kernel="rbf", per_output=True).to(x))
+    """GPs with RBF kernels, hidden layers of two outputs with a kernel each and linear means that begin at principal directions and are learned."""
+    return _from_one(DeepGP(x, settings.layers, 2, kernel="rbf", per_output=True, mean=LinearMean.fit).to(x))
 
 
 def _from_one(model: DeepGP) -> DeepGP:
