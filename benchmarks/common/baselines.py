@@ -25,7 +25,7 @@ from pyro_dgp.training.loop import batches
 from pyro_dgp.training.optimising import decay
 
 
-def _mixture_of_normals(mean: Tensor, sd: Tensor) -> Prediction:
+def mixture_of_normals(mean: Tensor, sd: Tensor) -> Prediction:
     """Prediction whose components ``(S, N)`` have equal weights."""
     weights = mean.new_full((len(mean),), -math.log(len(mean)))
 
@@ -107,7 +107,7 @@ class DeepEnsemble(Inference):
             found = [network(new) for network in networks]
             if classes:
                 return _mixture_of_classes(torch.stack([each.logits for each in found]))
-            return _mixture_of_normals(torch.stack([n.loc for n in found]), torch.stack([n.scale for n in found]))
+            return mixture_of_normals(torch.stack([n.loc for n in found]), torch.stack([n.scale for n in found]))
 
         return Fitted(predict, len(x), steps * self.members, seconds=time.perf_counter() - start)
 
@@ -152,7 +152,7 @@ class _BayesianNetwork(PyroModule):
         if self.classes:
             return _mixture_of_classes(found.log_softmax(-1))
         mean = found.squeeze(-1)
-        return _mixture_of_normals(mean, drawn["noise"].reshape(draws, 1).expand_as(mean))
+        return mixture_of_normals(mean, drawn["noise"].reshape(draws, 1).expand_as(mean))
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ class QuantileBoosting(Inference):
             gaps = torch.cat([mean[1:2] - mean[:1], 0.5 * (mean[2:] - mean[:-2]), mean[-1:] - mean[-2:-1]])
             low, high = mean.quantile(0.25, 0), mean.quantile(0.75, 0)
             least = 0.9 * (high - low) / 1.34 * self.levels**-0.2
-            return _mixture_of_normals(mean, torch.maximum(gaps, least).clamp_min(0.01))
+            return mixture_of_normals(mean, torch.maximum(gaps, least).clamp_min(0.01))
 
         return Fitted(predict, len(x), self.levels, seconds=time.perf_counter() - start)
 

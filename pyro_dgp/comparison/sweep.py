@@ -125,6 +125,21 @@ def sweep(
     [('diabetes', 'svgp', 0, 44), ('diabetes', 'svgp', 1, 44)]
     """
     runs = planned(datasets, methods, splits=splits, seeds=seeds, settings=settings or Settings(), dtype=dtype)
+    return complete(runs, output=output, jobs=jobs, threads=threads, say=say)
+
+
+def complete(
+    runs: Sequence[Run],
+    *,
+    output: str | Path | None = None,
+    jobs: int = 1,
+    threads: int = 1,
+    say: Say | None = None,
+) -> list[Row]:
+    """Make those of the runs that the file ``output`` lacks, and return a row for each, as :func:`sweep` does.
+
+    :raises ValueError: for a file that holds a run with other settings or data, before anything is run.
+    """
     if jobs < 1 or threads < 1:
         raise ValueError(f"jobs and threads are at least 1, got {jobs} and {threads}")
     path = None if output is None else Path(output)

@@ -20,7 +20,16 @@ from pyro_dgp.zoo.by_guide import ByGuide, ByValidatedGuide
 from pyro_dgp.zoo.by_layer import ByLayer
 from pyro_dgp.zoo.method import Method
 from pyro_dgp.zoo.methods import METHODS
-from pyro_dgp.zoo.recipes import elbo, inducing_points, monte_carlo, predictive, sigma_points
+from pyro_dgp.zoo.recipes import (
+    approximate_ep,
+    elbo,
+    inducing_points,
+    matched,
+    monte_carlo,
+    points_of_outputs,
+    predictive,
+    sigma_points,
+)
 from pyro_dgp.zoo.settings import Settings
 
 
@@ -36,7 +45,7 @@ class Preset:
 
     >>> from pyro_dgp import PRESETS
     >>> PRESETS["meng2024"].settings.samples, list(PRESETS["ashman2020"].methods)
-    (32, ['svgp', 'dsvi'])
+    (32, ['svgp', 'dsvi', 'aep'])
     """
 
     paper: str
@@ -141,13 +150,22 @@ def wide(x: Tensor, settings: Settings) -> DeepGP:
 
     All lengthscales and variances begin at one.
     """
-    model = DeepGP(x, settings.layers, min(30, x.shape[-1]), kernel="rbf").to(x)
-    return _from_one(model)
+    return _from_one(DeepGP(x, settings.layers, min(30, x.shape[-1]), kernel="rbf").to(x))
+
+
+def wide_isotropic(x: Tensor, settings: Settings) -> DeepGP:
+    """The same with one lengthscale for all inputs of a layer."""
+    return _from_one(DeepGP(x, settings.layers, min(30, x.shape[-1]), kernel="rbf-isotropic").to(x))
 
 
 def wide_shallow(x: Tensor, settings: Settings) -> DeepGP:
     """One GP with an RBF kernel."""
     return _from_one(DeepGP(x, 1, kernel="rbf").to(x))
+
+
+def narrow(x: Tensor, settings: Settings) -> DeepGP:
+    """GPs with RBF kernels, hidden layers of two outputs with a kernel each and linear means that begin at principal directions and are learned."""
+    return _from_one(DeepGP(x, settings.layers, 2, kernel="rbf", per_output=True, mean=LinearMean.fit).to(x))
 
 
 def _from_one(model: DeepGP) -> DeepGP:
@@ -168,6 +186,11 @@ ASHMAN = (
         METHODS["dsvi"],
         architecture=Architecture(wide, is_deep=True),
         inference=ByGuide(inducing_points, monte_carlo, elbo),
+    ),
+    replace(
+        METHODS["aep"],
+        architecture=Architecture(narrow, is_deep=True),
+        inference=ByGuide(points_of_outputs, matched, approximate_ep),
     ),
 )
 

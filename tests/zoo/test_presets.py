@@ -60,6 +60,16 @@ def test_deep_gps_of_ashman_2020():
     assert not made("ashman2020", "svgp", x, y)[1].hidden
 
 
+def test_approximate_ep_of_ashman_2020():
+    x, y = torch.randn(150, 6), torch.randn(150)
+    settings, model, guide = made("ashman2020", "aep", x, y, batch_size=50)
+    assert model.hidden[0].num_outputs == 2 and model.hidden[0].kernel.lengthscale.shape == (2, 6)
+    assert guide.processes._modules["h1"].basis.inducing_points.shape == (2, 100, 6)
+    inference = PRESETS["ashman2020"].methods["aep"].inference
+    assert isinstance(inference, ByGuide) and inference.made_loss(settings, 150).figures() == {"alpha": 0.5}
+    assert (torch.as_tensor(model.hidden[0].kernel.lengthscale) == 1).all()
+
+
 def test_a_preset_names_its_methods_and_its_depth():
     with pytest.raises(ValueError, match="there is no method 'nuts' in preset meng2024: choose from dsvi, dspp"):
         check_choice(Request(methods=["nuts"], settings=PRESETS["meng2024"].settings))
@@ -91,7 +101,7 @@ def test_options_stand_before_those_of_the_preset(capsys):
 
     request = _request(parsed)
     assert request.settings == replace(PRESETS["ashman2020"].settings, inducing=7)
-    assert request.methods == ("svgp", "dsvi")
+    assert request.methods == ("svgp", "dsvi", "aep")
     assert main(["methods"]) == 0
     assert "meng2024" in capsys.readouterr().out
 
