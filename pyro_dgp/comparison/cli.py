@@ -9,15 +9,17 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from pyro_dgp.comparison.compare_command import add_compare
+from pyro_dgp.comparison.compare_command import EXIT_FAILED, add_compare
 from pyro_dgp.comparison.predict_command import add_predict
 from pyro_dgp.comparison.sweep_command import add_sweep
+from pyro_dgp.internal.errors import shown
+from pyro_dgp.internal.untrusted_files import why
 
 EXIT_BAD_INPUT = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit status: 0, 1 (a method failed), 2 (bad input), 130 (interrupted)."""
+    """Run a command and return its exit status: 0, 1 (a method failed, or files could not be written), 2 (bad input), 130 (interrupted)."""
     logging.basicConfig(format="%(message)s")
     parsed = parser().parse_args(arguments)
     try:
@@ -25,7 +27,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, TypeError, ImportError) as error:
         print(f"pyro-dgp: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
+    except OSError as error:
+        print(f"pyro-dgp: {_sentence(error)}", file=sys.stderr)
+        return EXIT_FAILED
     return status
+
+
+def _sentence(error: OSError) -> str:
+    """An error of the operating system in one sentence; one that this program raised is a sentence."""
+    if error.errno is None:
+        return str(error)
+    where = "a file" if error.filename is None else repr(shown(str(error.filename)))
+    return f"{where} cannot be read or written ({why(error)}): check the folder and the room on its disk"
 
 
 def parser() -> argparse.ArgumentParser:

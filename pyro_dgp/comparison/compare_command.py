@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from pyro_dgp.comparison.gap_study import read_gap
 from pyro_dgp.comparison.own_model import model_from_file
 from pyro_dgp.comparison.progress_bars import Bars
 from pyro_dgp.comparison.request import (
@@ -220,5 +220,5 @@ def _compare(parsed: argparse.Namespace) -> int:
     bars.close()
     print(f"{result}; files in {parsed.output}")
     if parsed.gap is not None:
-        print(gap_table(json.loads((parsed.output / "gap.json").read_text())))
+        print(gap_table(read_gap(parsed.output)))
     return 0

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from pyro_dgp.export.arviz_groups import bytes_of
+from pyro_dgp.internal.untrusted_files import UnreadableError, read_npz, require_plain
+from pyro_dgp.internal.whole_file import write_text, write_whole
 
 Row = dict[str, Any]
 Curves = dict[str, np.ndarray]
@@ -16,42 +20,17 @@ Curves = dict[str, np.ndarray]
 #: The table of results.
 TABLE = "results.json"
 
+#: Bytes of a netCDF file besides its arrays.
+_OVERHEAD = 1 << 16
 
-def finished_rows(
-    output: Path, config: Mapping[str, Any], inferences: Mapping[str, str], *, allows: Callable[[Row, str], bool]
-) -> list[Row]:
-    """Rows of the methods whose files are all there.
+#: Bytes of a file that are written at once where a disk cannot set them aside.
+_BLOCK = 1 << 20
 
-    :param inferences: fingerprints of the inferences that were made by hand, by method.
-    :param allows: tells whether a row may have another value of a setting.
-    :raises ValueError: if the table was made with other settings, or by another inference under one of the names, or is no table of
-        results.
-    """
-    path = output / TABLE
-    if not path.exists():
-        return []
-    try:
-        rows: list[Row] = json.loads(path.read_text())
-        changed = [name for row in rows if inferences.get(name := row["method"]) not in (None, row.get("inference"))]
-        different = [
-            f"{key} {row['config'].get(key)!r} in {row['method']}, now {config.get(key)!r}"
-            for row in rows
-            for key in sorted({*config, *row["config"]}, key=list({**config, **row["config"]}).index)
-            if row["config"].get(key) != config.get(key) and not allows(row, key)
-        ]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{str(path)!r} is not a result of this program ({error}): name another --output") from error
-    if different:
-        raise ValueError(
-            f"the results in {str(output)!r} were made with other settings ({different[0]}): "
-            "repeat those, or name another --output"
-        )
-    if changed:
-        raise ValueError(
-            f"the results of {changed[0]!r} in {str(output)!r} were made by another inference: give this one another name, or name "
-            "another --output"
-        )
-    return [row for row in rows if all((output / f"{row['method']}.{end}").exists() for end in ("nc", "npz"))]
+#: Arrays that the figure needs of a method: those of classes, or those of real numbers and counts.
+_CURVES = ({"confidence", "right"}, {"observed", "coverage", "mean", "low", "high"})
+
+#: Groups that the ArviZ file of every method has.
+_GROUPS = ("observed_data", "constant_data")
 
 
 def make_folder(output: Path) -> None:
@@ -71,24 +50,68 @@ def make_folder(output: Path) -> None:
 
 def write_table(output: Path, rows: list[Row]) -> None:
     """Write the table of results."""
-    text = json.dumps(rows, indent=2) + "\n"
-    atomically(output / TABLE, lambda path: path.write_text(text))
+    write_text(output / TABLE, json.dumps(rows, indent=2) + "\n")
+
+
+def write_arviz(path: Path, data: Any) -> None:
+    """Write an ArviZ object as netCDF.
+
+    The room is set aside first: HDF5 ends the whole process where a disk becomes full while it closes a file.
+
+    :raises OSError: where the file cannot be written.
+    """
+
+    def write(part: Path) -> None:
+        _require_room(part, bytes_of(data) + _OVERHEAD)
+        data.to_netcdf(str(part))
+
+    write_whole(path, write)
+
+
+def _require_room(path: Path, size: int) -> None:
+    """Raise ``OSError`` where a disk has no room for a file of that size."""
+    with path.open("wb") as file:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, max(size, 1))
+            return
+        for start in range(0, size, _BLOCK):
+            file.write(bytes(min(_BLOCK, size - start)))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write arrays as ``.npz``."""
+    write_whole(path, lambda part: _save(part, arrays))
+
+
+def _save(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    with path.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
 
 
 def read_curves(output: Path, method: str) -> Curves:
-    """The curves of one method."""
-    with np.load(output / f"{method}.npz", allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
+    """Read the curves of one method.
+
+    :raises UnreadableError: for a file that does not hold them.
+    """
+    curves = read_npz(output / f"{method}.npz")
+    if not any(set(curves) >= names for names in _CURVES):
+        raise UnreadableError(f"it has {', '.join(curves) or 'nothing'}, and not the curves of a method")
+    if wrong := [name for name, values in curves.items() if values.ndim != 1 or values.dtype.kind not in "fiub"]:
+        raise UnreadableError(f"its array {wrong[0]!r} is no curve")
+    return curves
 
 
-def atomically(path: Path, write: Callable[[Path], Any]) -> None:
-    """Write a file under another name, and rename it when it is whole."""
-    temporary = path.with_name(f".{path.name}")
-    write(temporary)
-    temporary.replace(path)
+def require_arviz(path: Path) -> None:
+    """Raise ``UnreadableError`` for what is no ArviZ file, or one that was cut off, which its length tells; its data are not read."""
+    import h5py
 
-
-def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Arrays as ``.npz``, whatever the file is called."""
-    with path.open("wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)
+    require_plain(path)
+    try:
+        with h5py.File(path, "r") as file:
+            missing = [group for group in _GROUPS if group not in file]
+    except Exception as error:  # whatever HDF5 makes of bytes that are not its own
+        raise UnreadableError("it is cut off, or no netCDF file") from error
+    if missing:
+        raise UnreadableError(f"it has no group {missing[0]!r}")

@@ -14,8 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from pyro_dgp.comparison.gap_figure import draw_gap
+from pyro_dgp.comparison.lock import locked_folder
 from pyro_dgp.comparison.tables import gap_table
 from pyro_dgp.internal.progress import Progress, silent
+from pyro_dgp.internal.untrusted_files import UnreadableError, read_json
+from pyro_dgp.internal.whole_file import write_text, write_whole
 from pyro_dgp.prediction.gap import InferenceGap, inference_gap
 from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.training.checkpoints import Checkpoints
@@ -60,11 +63,11 @@ class GapStudy:
             )
 
     def finished(self, folder: Path) -> bool:
-        """Whether the folder has this study's ``gap.json``: of the same reference, with all of its methods."""
-        path = folder / FILE
-        if not path.exists():
+        """Whether the folder has this study's ``gap.json``: of the same reference, with all of its methods. One that is broken is made again."""
+        try:
+            rows = read_gap(folder)
+        except ValueError:
             return False
-        rows = json.loads(path.read_text())
         there = {row["method"] for row in rows if row["reference"] == self.reference.name}
         names = {method.name for method in self.methods}
         return there >= {self.reference.name + AGAIN, *names} - {self.reference.name}
@@ -196,9 +199,46 @@ class GapResult:
         return gap_table(self.rows)
 
     def write(self, folder: Path | str) -> None:
-        """Write ``gap.json`` and ``gap-CONDITION.png``."""
-        folder = Path(folder)
+        """Write ``gap.json`` and ``gap-CONDITION.png``.
+
+        :raises ValueError: if another run is in the folder.
+        """
+        with locked_folder(Path(folder)):
+            self.write_files(Path(folder))
+
+    def write_files(self, folder: Path) -> None:
+        """Write the files to a folder that this run has locked: the figures, and then the table."""
         for condition, by_method in self.gaps.items():
             reference = f"{self.study.reference.name}, {condition} hyperparameters"
-            draw_gap(by_method, self.x, folder / f"gap-{condition}.png", reference=reference)
-        (folder / FILE).write_text(json.dumps(self.rows, indent=2) + "\n")
+
+            def draw(path: Path, gaps: dict[str, InferenceGap] = by_method, reference: str = reference) -> None:
+                draw_gap(gaps, self.x, path, reference=reference)
+
+            write_whole(folder / f"gap-{condition}.png", draw)
+        write_text(folder / FILE, json.dumps(self.rows, indent=2) + "\n")
+
+
+def read_gap(folder: Path) -> list[Row]:
+    """Read the rows of ``gap.json``.
+
+    :raises ValueError: one sentence for a file that is missing, or is no table of gaps.
+    """
+    try:
+        rows = read_json(folder / FILE)
+        if not isinstance(rows, list) or not rows or not all(map(_is_row, rows)):
+            raise UnreadableError("it is no table of gaps")
+    except UnreadableError as error:
+        raise ValueError(
+            f"{str(folder / FILE)!r} cannot be read ({error}): delete it, and go on with --resume"
+        ) from error
+    return rows
+
+
+def _is_row(row: Any) -> bool:
+    words, numbers = ("method", "reference", "hyperparameters"), ("gap_mean", "gap_sd", "gap_wasserstein", "gap_kl")
+    return (
+        isinstance(row, dict)
+        and all(isinstance(row.get(name), str) for name in words)
+        and all(isinstance(row.get(name), int | float) for name in numbers)
+        and isinstance(row.get("approximates_posterior"), bool)
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,13 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_dgp.comparison.files import atomically, save_arrays
+from pyro_dgp.comparison.files import write_arrays
+from pyro_dgp.comparison.kept_facts import PROBE, VERSION, encoded, read_fit
 from pyro_dgp.comparison.method_fit import MethodFit
 from pyro_dgp.comparison.own_model import OwnModel, model_from_source, own_model
 from pyro_dgp.comparison.parts import Part
 from pyro_dgp.comparison.request import is_made_by_hand
 from pyro_dgp.data.splitting import Scaler
 from pyro_dgp.internal.errors import first_line
+from pyro_dgp.internal.whole_file import write_text
 from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.prediction.rescaled import default_dtype
 from pyro_dgp.prediction.target_kinds import are_classes
@@ -36,9 +37,8 @@ FOLDER, SOURCE = "fits", "model.py"
 #: Beginning of the names of arrays that belong to the predictor.
 _TENSOR = "predictor."
 
-
-#: Predictions at a few training rows, which tell whether a restored fit is the one that was saved; and their number.
-_PROBE, _PROBED = "probe", 5
+#: Training rows at which a restored fit must predict what it predicted when it was saved.
+_PROBED = 5
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,7 @@ def save_fit(output: Path, fitting: Fitting, fitted: Fitted) -> None:
     saved, folder, name = fitted.predict.saved(), output / FOLDER, fitting.method.name
     part, own = fitting.part, fitting.own
     facts = {
+        "version": VERSION,
         "method": name,
         "is_named": not is_made_by_hand(fitting.method),
         "model": None if own is None else {"name": own.name, "is_file": own.source is not None},
@@ -99,7 +100,7 @@ def save_fit(output: Path, fitting: Fitting, fitted: Fitted) -> None:
         "target_name": fitting.target_name,
         "labels": list(fitting.labels),
         "outputs": list(fitting.outputs),
-        "predictor": _encoded(saved.facts),
+        "predictor": encoded(saved.facts),
     }
     arrays = {"x_train": part.x_train, "y_train": part.y_train, "given": fitting.given}
     arrays |= {_TENSOR + key: value for key, value in saved.tensors.items()}
@@ -108,18 +109,17 @@ def save_fit(output: Path, fitting: Fitting, fitted: Fitted) -> None:
     text = json.dumps(facts, indent=1)
     folder.mkdir(exist_ok=True)
     if own is not None and own.source is not None:
-        source = own.source
-        atomically(folder / SOURCE, lambda path: path.write_text(source))
+        write_text(folder / SOURCE, own.source)
     numbers = {key: value.detach().cpu().numpy() for key, value in arrays.items()}
-    numbers[_PROBE] = _probe(fitted.predict, part.x_train, fitting.settings.seed)
+    numbers[PROBE] = _probe(fitted.predict, part.x_train, fitting.settings.seed)
     files = folder / f"{name}.npz", folder / f"{name}.json"
-    atomically(files[0], lambda path: save_arrays(path, numbers | stats))
-    atomically(files[1], lambda path: path.write_text(text + "\n"))
+    write_arrays(files[0], numbers | stats)
+    write_text(files[1], text + "\n")
     try:
         load_fit(output, name, model=own, inference=fitting.method.inference)
     except (ValueError, TypeError, RuntimeError, KeyError) as error:
         for file in files:
-            file.unlink()
+            file.unlink(missing_ok=True)
         raise ValueError(f"it cannot be restored ({error})") from error
 
 
@@ -139,24 +139,28 @@ def load_fit(folder: Path | str, method: str, *, model: Any = None, inference: I
     if method not in kept:
         there = f"it has {', '.join(kept)}" if kept else "it holds no fits: name the --output of a comparison"
         raise ValueError(f"there is no fit of {method!r} in {str(folder)!r}: {there}")
-    facts, arrays = _read(fits, method)
+    facts, arrays = read_fit(fits, method)
     if inference is None and not facts["is_named"]:
         raise ValueError(f"{method!r} was an inference made by hand: give it as inference=")
     settings, dtype = Settings(**facts["settings"]), getattr(torch, facts["dtype"])
+    if inference is None and method not in methods_of(settings.preset):
+        raise ValueError(
+            f"the fit of {method!r} in {str(folder)!r} is of a method that this program has not: give it as inference="
+        )
     used = methods_of(settings.preset)[method].inference if inference is None else inference
     architecture = _architecture(fits, facts, model)
     with default_dtype(dtype), torch.random.fork_rng():
         torch.manual_seed(settings.seed)
         x, y, given = (torch.as_tensor(arrays[name]) for name in ("x_train", "y_train", "given"))
-        built = architecture.build(x, settings)
         try:
+            built = architecture.build(x, settings)
             predictor = used.restore(built, x[given], y[given], settings=settings, saved=_saved(facts, arrays))
-        except (RuntimeError, KeyError) as error:
+            found = _probe(predictor, x, settings.seed)
+        except (ValueError, RuntimeError, KeyError, TypeError, IndexError, AttributeError, MemoryError) as error:
             raise ValueError(
                 f"the fit of {method!r} does not fit its model: give the model that it was fitted with ({first_line(error)})"
             ) from error
-        found = _probe(predictor, x, settings.seed)
-    if not np.allclose(found, arrays[_PROBE], rtol=1e-4, atol=1e-5):
+    if found.shape != arrays[PROBE].shape or not np.allclose(found, arrays[PROBE], rtol=1e-4, atol=1e-5):
         raise ValueError(
             f"the fit of {method!r} predicts other values than it did when it was saved: give the model that it was fitted with, and look for "
             "changed files that the model uses, or for numbers that it draws and does not keep as parameters or buffers"
@@ -175,18 +179,6 @@ def load_fit(folder: Path | str, method: str, *, model: Any = None, inference: I
         draws={name: torch.as_tensor(values) for name, values in _group(arrays, "draws.").items()},
         sample_stats=_group(arrays, "stats."),
     )
-
-
-def _read(fits: Path, method: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Plain values and arrays of a fit."""
-    try:
-        facts = json.loads((fits / f"{method}.json").read_text())
-        with np.load(fits / f"{method}.npz", allow_pickle=False) as archive:
-            return facts, {name: archive[name] for name in archive.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(
-            f"the fit of {method!r} in {str(fits)!r} cannot be read ({first_line(error)}): run the comparison again"
-        ) from error
 
 
 def _probe(predictor: Callable[[Tensor], Prediction], x: Tensor, seed: int) -> np.ndarray:
@@ -220,7 +212,7 @@ def _architecture(fits: Path, facts: Mapping[str, Any], model: Any) -> Architect
 
 def _saved(facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Saved:
     tensors = {name: torch.as_tensor(values) for name, values in _group(arrays, _TENSOR).items()}
-    return Saved(tensors, _decoded(facts["predictor"]))
+    return Saved(tensors, facts["predictor"])
 
 
 def _group(arrays: Mapping[str, np.ndarray], start: str) -> dict[str, np.ndarray]:
@@ -233,31 +225,3 @@ def _plain_scaler(scaler: Scaler) -> dict[str, Any]:
 
 def _scaler(plain: Mapping[str, Any]) -> Scaler:
     return Scaler(np.asarray(plain["mean"], dtype=float), np.asarray(plain["scale"], dtype=float))
-
-
-def _encoded(value: Any) -> Any:
-    """Plain values as JSON has them, tuples and sets told apart from lists."""
-    if isinstance(value, Mapping):
-        return {"dict": [[_encoded(key), _encoded(held)] for key, held in value.items()]}
-    if isinstance(value, tuple | set | frozenset):
-        kind = "tuple" if isinstance(value, tuple) else "set"
-        return {kind: [_encoded(held) for held in (value if kind == "tuple" else sorted(value))]}
-    if isinstance(value, list):
-        return [_encoded(held) for held in value]
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise ValueError(
-        f"a state that it depends on is {type(value).__name__}, which is neither an array nor a plain value"
-    )
-
-
-def _decoded(value: Any) -> Any:
-    """The inverse of :func:`_encoded`."""
-    if isinstance(value, list):
-        return [_decoded(held) for held in value]
-    if not isinstance(value, dict):
-        return value
-    ((kind, held),) = value.items()
-    if kind == "dict":
-        return {_decoded(key): _decoded(own) for key, own in held}
-    return tuple(map(_decoded, held)) if kind == "tuple" else set(map(_decoded, held))

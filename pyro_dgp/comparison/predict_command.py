@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from pyro_dgp.data.categories import class_numbers, encoded_as
 from pyro_dgp.data.dataset import numbered_outputs
-from pyro_dgp.data.reading import read_arrays, read_table, require_numbers
+from pyro_dgp.data.reading import read_arrays, read_table, require_file, require_numbers
+from pyro_dgp.internal.errors import shown
 from pyro_dgp.internal.optional import optional
+from pyro_dgp.internal.untrusted_files import why
+from pyro_dgp.internal.whole_file import write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,16 +51,28 @@ def _predict(parsed: argparse.Namespace) -> int:
     from pyro_dgp.comparison.own_model import model_from_file
 
     output = parsed.output or Path(f"{parsed.data.stem}-{parsed.method}.csv")
-    if output.exists():
-        raise ValueError(f"the file {str(output)!r} exists: name another --output")
-    if not output.parent.is_dir():
-        raise ValueError(f"there is no folder {str(output.parent)!r}: make it, or name another --output")
+    require_new(output)
     model = None if parsed.model is None else model_from_file(parsed.model)
     fit = load_fit(parsed.fit, parsed.method, model=model)
     table = predicted(fit, read_rows(parsed.data), parsed.target)
-    table.to_csv(output, index=False)
+    write_whole(output, lambda part: table.to_csv(part, index=False))
     print(f"{len(table)} predictions by {parsed.method} in {output}")
     return 0
+
+
+def require_new(output: Path) -> None:
+    """Raise ``ValueError`` for a file that is there already, or that cannot be made."""
+    try:
+        output.lstat()
+    except FileNotFoundError as error:
+        if not output.parent.is_dir():
+            raise ValueError(f"there is no folder {str(output.parent)!r}: make it, or name another --output") from error
+    except OSError as error:
+        raise ValueError(
+            f"the file {shown(output.name)!r} cannot be made ({why(error)}): name another --output"
+        ) from error
+    else:
+        raise ValueError(f"the file {str(output)!r} exists: name another --output")
 
 
 def read_rows(path: Path) -> pd.DataFrame:
@@ -65,15 +80,20 @@ def read_rows(path: Path) -> pd.DataFrame:
 
     :raises ValueError: one sentence for a file that cannot be read, or holds no rows or no numbers.
     """
-    if not path.is_file():
-        raise ValueError(f"there is no file {str(path)!r}: check the path given to --data")
+    require_file(path)
     if path.suffix.lower() != ".npz":
         return read_table(path)
     pd = optional("pandas", extra="compare", what="a table of predictions")
     arrays = read_arrays(path, needed=("X",))
+    if arrays["X"].ndim != 2:
+        raise ValueError(f"'X' in {path.name!r} has shape {arrays['X'].shape}: it must be (N, D)")
     table = pd.DataFrame(arrays["X"])
     if "y" in arrays:
-        values = arrays["y"].reshape(len(table), -1)
+        if arrays["y"].ndim not in (1, 2) or len(arrays["y"]) != len(table):
+            raise ValueError(
+                f"'y' in {path.name!r} has shape {arrays['y'].shape} for {len(table)} rows of X: it must be (N,) or (N, P), or be left out"
+            )
+        values = arrays["y"].reshape(len(table), arrays["y"].shape[1] if arrays["y"].ndim == 2 else 1)
         names = ("y",) if values.shape[1] == 1 else numbered_outputs(values.shape[1])
         table[list(names)] = values
     if table.empty:

@@ -13,11 +13,13 @@ from torch import Tensor
 
 from pyro_dgp.comparison.fingerprint import fingerprint
 from pyro_dgp.comparison.gap_study import GapStudy
+from pyro_dgp.comparison.lock import FOLDER_LOCK
 from pyro_dgp.comparison.own_model import OwnModel
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.tasks import Task
 from pyro_dgp.internal.optional import require
 from pyro_dgp.internal.progress import Progress
+from pyro_dgp.internal.untrusted_files import why
 from pyro_dgp.kernels.named import KERNELS
 from pyro_dgp.zoo.architecture import Architecture
 from pyro_dgp.zoo.inference import Inference
@@ -47,6 +49,9 @@ FIRST_SETTINGS = Settings(
     chains=2,
 )
 FIRST_FOLDS = 4
+
+#: Characters of a method's name, which names files, at most.
+MOST_CHARACTERS = 100
 
 #: Settings of the zoo's own model, which another model does not have.
 OF_THE_ZOO = ("layers", "width", "kernel")
@@ -171,7 +176,7 @@ def check(request: Request) -> None:
     require("arviz", "h5netcdf", "matplotlib", extra="compare", what="a comparison")
     check_choice(request)
     if request.output is not None:
-        _check_output(request.output, request.resume)
+        check_output(request.output, request.resume)
     elif request.resume:
         raise ValueError("there is nothing to resume without output=, the folder of the results")
 
@@ -190,9 +195,13 @@ def _check_methods(request: Request) -> None:
         if not isinstance(given, str) and not _is_pair(given):
             raise TypeError(f"a method is a name of the table or a pair (name, inference), not {given!r}")
         names.append(given if isinstance(given, str) else given[0])
-        if not re.fullmatch(r"[\w+-][\w.+-]*", names[-1]):
+        if not is_file_name(names[-1]):
             raise ValueError(
                 f"{names[-1]!r} cannot name the files of a method: use letters, digits, dots, plus and minus"
+            )
+        if len(names[-1]) > MOST_CHARACTERS:
+            raise ValueError(
+                f"the name {names[-1][:20]!r}... of a method has {len(names[-1])} characters and names files: give it {MOST_CHARACTERS} at most"
             )
         if isinstance(given, str) and given not in table:
             where = "" if preset is None else f" in preset {preset}"
@@ -210,6 +219,11 @@ def _check_methods(request: Request) -> None:
                 f"{brought[0]} puts a network of its own in front of the zoo's model and fits no other: wrap yours in DeepKernel, and "
                 f"take {brought[0].removeprefix('dkl-')}"
             )
+
+
+def is_file_name(name: str) -> bool:
+    """Tell whether files can be called by the name of a method, in the folder of the results and nowhere else."""
+    return re.fullmatch(r"[\w+-][\w.+-]*", name) is not None
 
 
 def _is_pair(given: Any) -> bool:
@@ -251,10 +265,19 @@ def _check_settings(request: Request) -> None:
         raise ValueError(f"dtype is float32 or float64, not {request.dtype!r}")
 
 
-def _check_output(output: Path, resume: bool) -> None:
-    if output.exists() and not output.is_dir():
-        raise ValueError(f"the output {str(output)!r} is a file: name a folder")
-    if output.exists() and any(output.iterdir()) and not resume:
+def check_output(output: Path, resume: bool) -> None:
+    """Raise ``ValueError`` for a folder of results that cannot be made, or has something in it that would be overwritten."""
+    try:
+        held = {path.name for path in output.iterdir()} - {FOLDER_LOCK}
+    except FileNotFoundError:
+        return
+    except NotADirectoryError as error:
+        if output.exists():
+            raise ValueError(f"the output {str(output)!r} is a file: name a folder") from error
+        return
+    except OSError as error:
+        raise ValueError(f"the folder {str(output)!r} cannot be read ({why(error)}): name another --output") from error
+    if held and not resume:
         raise ValueError(f"the folder {str(output)!r} exists: name another --output, or go on in it with --resume")
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from pyro_dgp.comparison.class_figure import plot_classes
 from pyro_dgp.comparison.figures import STANDARDISED_INPUT, STANDARDISED_TARGET, Axis, plot_comparison
-from pyro_dgp.comparison.files import Curves, Row, atomically
+from pyro_dgp.comparison.files import Curves, Row
 from pyro_dgp.comparison.gap_study import GapResult
 from pyro_dgp.comparison.method_fit import MethodFit
 from pyro_dgp.comparison.tables import table
+from pyro_dgp.internal.whole_file import write_whole
 
 
 @dataclass
@@ -71,7 +72,7 @@ class ComparisonResult:
                 target_axis=self.target_axis,
             )
 
-        atomically(Path(path), draw)
+        write_whole(Path(path), draw)
 
     def gap(self, reference: str = "ess") -> GapResult:
         """Fit the deep methods and a sampler to one and the same model and rows, and measure how far they are from it.

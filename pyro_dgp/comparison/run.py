@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,28 +13,41 @@ from typing import Any
 from pyro_dgp.comparison.files import (
     Curves,
     Row,
-    atomically,
-    finished_rows,
     make_folder,
     read_curves,
-    save_arrays,
+    write_arrays,
+    write_arviz,
     write_table,
 )
+from pyro_dgp.comparison.finished import VERSION, finished_rows
+from pyro_dgp.comparison.gap_study import FILE as GAP_TABLE
 from pyro_dgp.comparison.gap_study import GapResult, GapStudy
-from pyro_dgp.comparison.keep import load_fit, save_fit
+from pyro_dgp.comparison.keep import FOLDER, load_fit, save_fit
 from pyro_dgp.comparison.lengthening import Lengthening
+from pyro_dgp.comparison.lock import locked_folder
 from pyro_dgp.comparison.method_fit import MethodFit, as_array, in_order
 from pyro_dgp.comparison.one_method import Outcome, Untrained, arviz_of, run_method
 from pyro_dgp.comparison.own_model import own_model
 from pyro_dgp.comparison.parts import with_test_rows
 from pyro_dgp.comparison.plan import Plan, plan_of, torch_defaults
-from pyro_dgp.comparison.request import Named, Request, Say, check, default_methods, is_made_by_hand, no_progress
+from pyro_dgp.comparison.request import (
+    Named,
+    Request,
+    Say,
+    check,
+    check_output,
+    default_methods,
+    is_made_by_hand,
+    no_progress,
+)
 from pyro_dgp.comparison.results import ComparisonResult
 from pyro_dgp.data.dataset import Dataset, numbered_outputs
 from pyro_dgp.data.dataset import check as check_data
 from pyro_dgp.data.named import load_default
 from pyro_dgp.data.tasks import Task
 from pyro_dgp.internal.progress import Progress
+from pyro_dgp.internal.untrusted_files import why
+from pyro_dgp.internal.whole_file import remove_parts
 from pyro_dgp.likelihoods import NOISE_FLOOR
 from pyro_dgp.zoo.method import Method
 from pyro_dgp.zoo.settings import Settings
@@ -43,7 +57,7 @@ Progresses = Callable[[str], Progress]
 
 
 class MethodFailedError(RuntimeError):
-    """A method stopped with a numerical error.
+    """A method stopped with a numerical error, or its files could not be written.
 
     :ivar result: what the other methods gave.
     """
@@ -101,7 +115,7 @@ def compare(
     :param say: gets every remark, a sentence each.
     :param progress: gives the progress callback of a method, by its name.
     :raises ValueError: for bad input, and for a method that cannot fit the model, before training starts.
-    :raises MethodFailedError: at the end, if methods stopped with a numerical error.
+    :raises MethodFailedError: at the end, if methods stopped with a numerical error, or files could not be written; it has what was fitted.
     """
     _check_kinds(methods, settings, progress)
     own = None if model is None else own_model(model)
@@ -159,23 +173,25 @@ def _test_rows(test: Any, dataset: Dataset) -> tuple[Any, Any]:
 def run(request: Request, *, say: Say = print, progress: Progresses = no_progress) -> ComparisonResult:
     """Run what is asked for, and write ``results.json``, ``METHOD.nc``, the fits and ``comparison.png`` if there is a folder.
 
-    Everything is checked before anything is trained or written. What has finished is kept if the rest is interrupted.
+    Everything is checked before anything is trained. What has finished is kept if the rest is interrupted. No other run may write to the folder
+    meanwhile.
 
-    :raises ValueError: for bad input, before training starts.
-    :raises MethodFailedError: at the end, if methods stopped with a numerical error.
+    :raises ValueError: for bad input, and for a folder in which another run is, before training starts.
+    :raises MethodFailedError: at the end, if methods stopped with a numerical error, or files could not be written.
     """
     check(request)
     dataset = request.dataset or load_default()
     check_data(dataset)
     config, output = request.config(dataset), request.output
-    longer, found = Lengthening(request, config), list[Row]()
-    if output is not None and request.resume:
-        found = finished_rows(output, config, request.inferences(), allows=longer.allows)
-    rows = longer.staying(found)
-    with torch_defaults(request):
+    with _held(output), torch_defaults(request):
+        longer, found = Lengthening(request, config), list[Row]()
+        if output is not None:
+            check_output(output, request.resume)
+        if output is not None and request.resume:
+            found = _found(request, config, longer, say)
+        rows = longer.staying(found)
         plan = plan_of(request, dataset, finished=rows, say=say)
         if output is not None:
-            make_folder(output)
             longer.begin(output, found, say)
         _introduce(plan, rows, say)
         comparison = _Run(plan, config, rows, say, progress)
@@ -185,9 +201,33 @@ def run(request: Request, *, say: Say = print, progress: Progresses = no_progres
         finally:
             comparison.close()
     if comparison.failures:
-        failures = "; ".join(f"{name} failed: {error}" for name, error in comparison.failures.items())
+        failures = "; ".join(f"{name} failed: {reason}" for name, reason in comparison.failures.items())
         raise MethodFailedError(failures, comparison.result)
     return comparison.result
+
+
+def _found(request: Request, config: dict[str, Any], longer: Lengthening, say: Say) -> list[Row]:
+    """Return the results that the folder has already."""
+    assert request.output is not None
+    asked = [method.name for method in request.chosen()]
+    return finished_rows(request.output, config, request.inferences(), asked=asked, allows=longer.allows, say=say)
+
+
+@contextmanager
+def _held(output: Path | None) -> Iterator[None]:
+    """Make the folder of the results, keep other runs out of it, and leave none that is empty."""
+    if output is None:
+        yield
+        return
+    make_folder(output)
+    try:
+        with locked_folder(output):
+            remove_parts(output)
+            remove_parts(output / FOLDER)
+            yield
+    finally:
+        with suppress(OSError):  # it is not empty, or is gone
+            output.rmdir()
 
 
 def _of_outputs(dataset: Dataset, y: Any) -> Dataset:
@@ -217,7 +257,7 @@ class _Run:
 
     def __init__(self, plan: Plan, config: dict[str, Any], finished: list[Row], say: Say, progress: Progresses) -> None:
         self.plan, self.config, self.say, self.progress = plan, config, say, progress
-        self.failures: dict[str, Exception] = {}
+        self.failures: dict[str, str] = {}
         self.output = plan.request.output
         curves: dict[str, Curves] = {}
         fits: dict[str, Callable[[], MethodFit]] = {}
@@ -236,40 +276,57 @@ class _Run:
         )
 
     def methods(self) -> None:
-        """Run every method of the plan; one that stops with a numerical error leaves the others."""
+        """Run every method of the plan; one that stops with a numerical error leaves the others. Where files cannot be written it ends."""
         untrained = [Untrained(part, self.plan.settings) for part in self.plan.parts]
         for method in self.plan.methods:
             chains = None if self.output is None else self.output / f".{method.name}"
             try:
                 outcome = run_method(method, self.plan, untrained, chains=chains, say=self.say, progress=self.progress)
-                self._keep(method, outcome)
-            except (RuntimeError, ValueError) as error:
-                self.say(f"{method.name} failed: {error}")
-                self.failures[method.name] = error
+            except (RuntimeError, ValueError, OSError) as error:
+                self._failed(method.name, str(error))
                 continue
+            if not self._kept(method, outcome):
+                return
             if chains is not None and not outcome.first.fitted.draws:  # draws can be added to chains
                 shutil.rmtree(chains, ignore_errors=True)
 
-    def _keep(self, method: Method, outcome: Outcome) -> None:
-        """Add a method to the result, and write its files, then the table that names it."""
+    def _failed(self, name: str, reason: str) -> None:
+        self.say(f"{name} failed: {reason}")
+        self.failures[name] = reason
+
+    def _kept(self, method: Method, outcome: Outcome) -> bool:
+        """Write the files of a method, then the table that names it, and add it to the result; tell whether they could be written."""
         settings, name = self.plan.settings, method.name
         head = {"method": name, "dataset": self.plan.dataset.name, "split": settings.split, "seed": settings.seed}
         inference = self.plan.request.inferences().get(name)
         made_by_hand = {} if inference is None else {"inference": inference}
-        row = head | outcome.row | made_by_hand | {"config": self.config}
-        if self.output is not None:
-            data = arviz_of(outcome.first)
-            atomically(self.output / f"{name}.nc", lambda path: data.to_netcdf(str(path)))
-            atomically(self.output / f"{name}.npz", lambda path: save_arrays(path, outcome.curves))
-            try:
-                save_fit(self.output, outcome.first.fitting, outcome.first.fitted)
-            except ValueError as error:
-                self.say(f"{name}: its fit is not kept: {error}")
-            write_table(self.output, [*self.result.rows, row])
+        row = head | outcome.row | made_by_hand | {"version": VERSION, "config": self.config}
+        reason = self._write(row, outcome)
         fit = outcome.first.fitting.fit(outcome.first.fitted)
         self.result.rows.append(row)
         self.result.curves[name] = outcome.curves
         self.result.fits[name] = lambda: fit
+        if reason is not None:
+            remedy = "no method after it is run: make room for them, and go on with --resume"
+            self._failed(name, f"its files cannot be written to {str(self.output)!r} ({reason}): {remedy}")
+        return reason is None
+
+    def _write(self, row: Row, outcome: Outcome) -> str | None:
+        """Write the files of a method, and then the table; return the reason if that cannot be done."""
+        if self.output is None:
+            return None
+        name, first = row["method"], outcome.first
+        try:
+            write_arviz(self.output / f"{name}.nc", arviz_of(first))
+            write_arrays(self.output / f"{name}.npz", outcome.curves)
+            try:
+                save_fit(self.output, first.fitting, first.fitted)
+            except ValueError as error:
+                self.say(f"{name}: its fit is not kept: {error}")
+            write_table(self.output, [*self.result.rows, row])
+        except OSError as error:
+            return why(error)
+        return None
 
     def _loaded(self, name: str) -> MethodFit:
         """The fit of a method that was finished before."""
@@ -282,15 +339,19 @@ class _Run:
         study = self.plan.request.study()
         if study is None or (self.output is not None and study.finished(self.output)):
             return
+        if self.output is not None and (self.output / GAP_TABLE).exists():
+            self.say(f"the gap: {str(self.output / GAP_TABLE)!r} is broken, or of another study: it is made again")
         try:
             gaps = self._gaps(study)
+            if self.output is not None:
+                gaps.write_files(self.output)
+        except OSError as error:
+            self._failed("the gap", f"its files cannot be written to {str(self.output)!r} ({why(error)})")
         except (RuntimeError, ValueError) as error:
-            self.say(f"the gap failed: {error}")
-            self.failures["the gap"] = error
-            return
-        if self.output is not None:
-            gaps.write(self.output)
-            shutil.rmtree(self.output / ".gap", ignore_errors=True)
+            self._failed("the gap", str(error))
+        else:
+            if self.output is not None:
+                shutil.rmtree(self.output / ".gap", ignore_errors=True)
 
     def _gaps(self, study: GapStudy) -> GapResult:
         part = self.plan.parts[0]
@@ -305,17 +366,17 @@ class _Run:
         """The gap to a sampler, measured when it is asked for."""
         study = self.plan.request.study_of(reference)
         study.check()
-        with torch_defaults(self.plan.request):
+        with _held(self.output), torch_defaults(self.plan.request):
             gaps = self._gaps(study)
-        if self.output is not None:
-            shutil.rmtree(self.output / ".gap", ignore_errors=True)
+            if self.output is not None:
+                shutil.rmtree(self.output / ".gap", ignore_errors=True)
         return gaps
 
     def close(self) -> None:
-        """Draw the figure of what there is; leave no empty folder."""
-        if self.output is None:
+        """Draw the figure of what there is."""
+        if self.output is None or not self.result.rows:
             return
-        if self.result.rows:
+        try:
             self.result.draw(self.output / "comparison.png")
-        elif not any(self.output.iterdir()):
-            self.output.rmdir()
+        except OSError as error:
+            self._failed("the figure", f"it cannot be written to {str(self.output)!r} ({why(error)})")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import json
-import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
@@ -16,7 +14,9 @@ import torch
 
 from pyro_dgp.comparison.files import Row
 from pyro_dgp.comparison.fingerprint import fingerprint
+from pyro_dgp.comparison.lock import locked_file
 from pyro_dgp.comparison.request import Named, Request, Say, check_choice, for_task, is_made_by_hand
+from pyro_dgp.comparison.run_lines import VERSION, append_line, name_of, read_lines, require_folder, require_same
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.splitting import split
 from pyro_dgp.prediction.rescaled import default_dtype
@@ -61,7 +61,7 @@ class Run:
             figures = self.figures()
         except Exception as error:  # whatever it is, the other runs of the sweep go on
             figures = {"error": f"{type(error).__name__}: {error}"}
-        return {**self.key, **figures, "total_seconds": time.perf_counter() - start, **self.config}
+        return {**self.key, **figures, "total_seconds": time.perf_counter() - start, "version": VERSION, **self.config}
 
     def figures(self) -> Row:
         """Fit and score on standardised targets."""
@@ -116,7 +116,8 @@ def sweep(
     :param threads: threads of each.
     :param dtype: of everything, ``float32`` or ``float64``.
     :param say: gets a line after each run: how many there are, and when the last will end.
-    :raises ValueError: for a file that holds a run with other settings or data, before anything is run.
+    :raises ValueError: for a file that holds a run with other settings or data, or that another sweep writes, before anything is run.
+    :raises OSError: for a row that cannot be written; the rows before it stay in the file.
 
     >>> from pyro_dgp import Settings, load_named, sweep
     >>> small = Settings(inducing=5, epochs=1)
@@ -143,17 +144,13 @@ def complete(
     if jobs < 1 or threads < 1:
         raise ValueError(f"jobs and threads are at least 1, got {jobs} and {threads}")
     path = None if output is None else Path(output)
-    found = {} if path is None else _finished(path, runs)
-    wanted = [run for run in runs if _name(run.key) not in found]
-    clock = Clock([run.method.name for run in wanted], jobs)
-    for row in _carried_out(wanted, jobs, threads):
-        found[_name(row)] = row
-        if path is not None:
-            _append(path, row)
-        clock.ended(row)
-        if say is not None:
-            say(clock.line(row))
-    return [found[_name(run.key)] for run in runs]
+    if path is None:
+        return _made(runs, {}, None, jobs=jobs, threads=threads, say=say)
+    require_folder(path)
+    with locked_file(path):
+        found = read_lines(path)
+        require_same(path, found, [run.key for run in runs], [run.config for run in runs])
+        return _made(runs, found, path, jobs=jobs, threads=threads, say=say)
 
 
 def planned(
@@ -179,8 +176,26 @@ def planned(
     ]
 
 
-def _name(row: Row) -> tuple[Any, ...]:
-    return row["dataset"], row["method"], row["split"], row["seed"]
+def _made(
+    runs: Sequence[Run],
+    found: Mapping[tuple[Any, ...], Row],
+    path: Path | None,
+    *,
+    jobs: int,
+    threads: int,
+    say: Say | None,
+) -> list[Row]:
+    """Make the runs that were not found, and return the rows of all."""
+    wanted = [run for run in runs if name_of(run.key) not in found]
+    rows, clock = dict(found), Clock([run.method.name for run in wanted], jobs)
+    for row in _carried_out(wanted, jobs, threads):
+        rows[name_of(row)] = row
+        if path is not None:
+            append_line(path, row)
+        clock.ended(row)
+        if say is not None:
+            say(clock.line(row))
+    return [rows[name_of(run.key)] for run in runs]
 
 
 def _carried_out(runs: Sequence[Run], jobs: int, threads: int) -> Iterator[Row]:
@@ -204,50 +219,6 @@ def _carried_out(runs: Sequence[Run], jobs: int, threads: int) -> Iterator[Row]:
 def _in_process(run: Run, threads: int) -> Row:
     torch.set_num_threads(threads)
     return run.row()
-
-
-def _finished(path: Path, runs: Sequence[Run]) -> dict[tuple[Any, ...], Row]:
-    """Read the rows of runs that a file holds. A last line that was cut off is removed from the file.
-
-    :raises ValueError: for a file of anything else, and for a run that was made with other settings.
-    """
-    if not path.parent.is_dir():
-        raise ValueError(f"there is no folder {str(path.parent)!r}: make it, or name another --output")
-    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-    if lines and not lines[-1].endswith("\n"):
-        lines.pop()
-        path.write_text("".join(lines))
-    try:
-        rows = {_name(row): row for row in map(json.loads, lines) if "error" not in row}
-        for row in rows.values():
-            row["settings"] = (
-                asdict(Settings()) | row["settings"]
-            )  # a setting that is newer than the file had its default
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{str(path)!r} is no file of a sweep ({error}): name another --output") from error
-    for run in runs:
-        row = rows.get(_name(run.key))
-        other = [] if row is None else [name for name, value in run.config.items() if row.get(name) != value]
-        if row is not None and other:
-            raise ValueError(
-                f"{str(path)!r} holds {run.key} with {_difference(other[0], row, run.config)}: repeat that, or name another --output"
-            )
-    return {name: rows[name] for name in (_name(run.key) for run in runs) if name in rows}
-
-
-def _difference(name: str, row: Row, config: Row) -> str:
-    if name != "settings":
-        return f"other {name}"
-    then, now = row["settings"], config["settings"]
-    field = next(each for each in now if then.get(each) != now[each])
-    return f"{field} {then.get(field)!r}, now {now[field]!r}"
-
-
-def _append(path: Path, row: Row) -> None:
-    with path.open("a") as file:
-        file.write(json.dumps(row) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
 
 
 class Clock:

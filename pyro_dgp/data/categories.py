@@ -12,6 +12,8 @@ from pyro_dgp.internal.optional import optional
 
 #: Most different words of a column: more are names or free text.
 MOST_WORDS = 50
+#: Characters of a word at most: longer ones are free text.
+MOST_CHARACTERS = 200
 #: What stands between the name of a column and a word of it.
 _IS = "="
 #: Sign between the word that is 1 and the one that is 0, of a column of two words.
@@ -40,6 +42,10 @@ def words_of(column: Any, name: str, where: str) -> list[str]:
         raise ValueError(
             f"column {name!r} of {where} does not hold numbers but {len(words)} different words in {len(column)} rows, as names, dates and free text "
             f"do, and at most {MOST_WORDS} are made columns: encode or drop it"
+        )
+    if (longest := max(map(len, words), default=0)) > MOST_CHARACTERS:
+        raise ValueError(
+            f"column {name!r} of {where} holds a word of {longest} characters, and at most {MOST_CHARACTERS} make a word: encode or drop it"
         )
     return words
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from pyro_dgp.data.dataset import Dataset
-from pyro_dgp.data.reading import load, with_task
+from pyro_dgp.data.reading import load, require_file, with_task
 from pyro_dgp.data.splitting import random_folds
 from pyro_dgp.internal.optional import optional
 
@@ -79,8 +79,10 @@ def find(source: str | Path, target: str | None = None, task: str | None = None)
     """
     name = str(source)
     if name not in NAMED:
-        if not Path(source).is_file():
-            raise ValueError(f"there is no file {name!r}: check the path; names of data sets are {', '.join(NAMED)}")
+        try:
+            require_file(Path(source))
+        except ValueError as error:
+            raise ValueError(f"{error}; names of data sets are {', '.join(NAMED)}") from error
         return load(source, target, task)
     dataset = load_named(name)
     if target is not None:

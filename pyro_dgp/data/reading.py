@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,9 @@ from numpy.typing import NDArray
 from pyro_dgp.data.categories import class_numbers, is_words, one_hot, words_of
 from pyro_dgp.data.dataset import Dataset, check, numbered_outputs
 from pyro_dgp.data.tasks import TASKS, guessed_task, task_of
+from pyro_dgp.internal.errors import first_line, shown
 from pyro_dgp.internal.optional import optional
+from pyro_dgp.internal.untrusted_files import UnreadableError, memory, read_npz, require_plain
 
 
 def load(path: str | Path, target: str | None = None, task: str | None = None) -> Dataset:
@@ -30,8 +31,7 @@ def load(path: str | Path, target: str | None = None, task: str | None = None) -
     :raises ValueError: one sentence that says what is wrong with the file and what to do.
     """
     path = Path(path)
-    if not path.is_file():
-        raise ValueError(f"there is no file {str(path)!r}: check the path given to --data")
+    require_file(path)
     suffix = path.suffix.lower()
     if suffix == ".npz":
         dataset, said = _from_npz(path, target)
@@ -42,6 +42,16 @@ def load(path: str | Path, target: str | None = None, task: str | None = None) -
         raise ValueError(f"{path.name!r} is neither CSV, Parquet nor .npz: convert it to one of them")
     check(dataset)
     return with_task(dataset, task)
+
+
+def require_file(path: Path) -> None:
+    """Raise ``ValueError`` for a path given to ``--data`` that is no plain file."""
+    try:
+        require_plain(path)
+    except UnreadableError as error:
+        if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+            raise ValueError(f"there is no file {str(path)!r}: check the path given to --data") from error
+        raise ValueError(f"{str(path)!r} cannot be read ({error}): check the path given to --data") from error
 
 
 def with_task(dataset: Dataset, task: str | None) -> Dataset:
@@ -86,18 +96,16 @@ def _from_npz(path: Path, target: str | None) -> tuple[Dataset, str | None]:
 def read_arrays(path: Path, needed: Sequence[str] = ("X", "y")) -> dict[str, NDArray[Any]]:
     """The arrays ``X``, ``y`` and, if there, ``splits`` and the word ``task``."""
     try:
-        with path.open("rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:
-            arrays: dict[str, NDArray[Any]] = {
-                name: archive[name] for name in archive.files if name in ("X", "y", "splits", "task")
-            }
-    except (ValueError, OSError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        arrays = read_npz(path, ("X", "y", "splits", "task"))
+    except UnreadableError as error:
         raise ValueError(
             f"{path.name!r} cannot be read as .npz ({error}): save it with numpy.savez(X=..., y=...)"
         ) from error
     for name in needed:
         if name not in arrays:
             raise ValueError(f"{path.name!r} has no array {name!r}: save it with numpy.savez(X=..., y=...)")
-        if not np.issubdtype(arrays[name].dtype, np.number) and arrays[name].dtype != bool:
+    for name in set(arrays) - {"task"}:
+        if arrays[name].dtype.kind not in "biufc":
             raise ValueError(f"{name!r} in {path.name!r} holds {arrays[name].dtype}, not numbers: encode it first")
     return arrays
 
@@ -108,7 +116,7 @@ def _from_table(path: Path, target: str | None) -> Dataset:
     target = target or ""
     several = [] if target in table.columns else [name.strip() for name in target.split(",")]
     if unknown := [name for name in several if name not in table.columns]:
-        columns = ", ".join(map(str, table.columns[:20]))
+        columns = ", ".join(shown(str(column)) for column in table.columns[:20])
         raise ValueError(f"{path.name!r} has no column {unknown[0]!r}: its columns are {columns}")
     if len(several) == 1:
         target, several = several[0], []
@@ -146,14 +154,30 @@ def read_table(path: Path) -> Any:
     suffix = path.suffix.lower()
     if suffix == ".parquet":
         optional("pyarrow", extra="parquet", what=f"reading {path.name!r}")
+    if suffix not in (".csv", ".parquet"):
+        raise ValueError(f"{path.name!r} is neither CSV, Parquet nor .npz: convert it to one of them")
     try:
-        table = _read_csv(path, pandas) if suffix == ".csv" else pandas.read_parquet(path)
-    except (ValueError, OSError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        table = _read_csv(path, pandas) if suffix == ".csv" else _read_parquet(path)
+    except Exception as error:  # whatever bytes of another format make of the parsers
+        reason = (
+            str(error).strip().splitlines()[0]
+            if isinstance(error, ValueError) and str(error).strip()
+            else first_line(error)
+        )
         raise ValueError(f"{path.name!r} cannot be read as {suffix[1:]} ({reason}): check the file") from error
     if table.empty and len(table.columns):
         raise ValueError(f"{path.name!r} has zero rows: give a file with data")
     return table
+
+
+def _read_parquet(path: Path) -> Any:
+    """A table from Parquet, unless it says that it is larger than the memory of this machine."""
+    parquet = optional("pyarrow.parquet", extra="parquet", what=f"reading {path.name!r}")
+    with parquet.ParquetFile(path) as file:
+        size = 8.0 * file.metadata.num_rows * file.metadata.num_columns
+        if size > memory():
+            raise ValueError(f"its columns have {size:.3g} bytes, more than the memory of this machine")
+        return file.read().to_pandas()
 
 
 def _read_csv(path: Path, pandas: Any) -> Any:

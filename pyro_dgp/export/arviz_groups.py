@@ -68,3 +68,10 @@ def from_groups(
             named = {"dims": axes["pred_dims"], "coords": axes["pred_coords"], **sampled}
             made.add_groups(**{name: az.dict_to_dataset(arrays, **named)})
     return made
+
+
+def bytes_of(data: Any) -> int:
+    """Return the bytes of all arrays of an ArviZ object, of either major version."""
+    if hasattr(data, "nbytes"):
+        return int(data.nbytes)
+    return sum(int(data[group].nbytes) for group in data.groups())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
+
+from pyro_dgp.internal.errors import first_line
+from pyro_dgp.internal.untrusted_files import UnreadableError, require_plain
+from pyro_dgp.internal.whole_file import write_whole
 
 #: Version of the format; a file of a later one is refused.
 VERSION = 1
@@ -40,15 +43,7 @@ def write_state(path: Path, state: dict[str, Any]) -> None:
     tensors: dict[str, Tensor] = {}
     words = json.dumps(_encoded(state, tensors))
     whole = save(tensors, {"version": str(VERSION), "state": words})
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(whole)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(path, lambda part: part.write_bytes(whole))
 
 
 def read_state(path: Path) -> dict[str, Any]:
@@ -57,16 +52,29 @@ def read_state(path: Path) -> dict[str, Any]:
     :raises StateError: for a file that holds none, or one of a later version.
     """
     try:
+        require_plain(path)
         with safe_open(path, framework="pt") as file:
             facts = file.metadata() or {}
             version = int(facts.get("version", "0"))
             if version > VERSION:
                 raise StateError(f"its format is version {version}, and this program reads up to {VERSION}")
-            state: dict[str, Any] = _decoded(json.loads(facts["state"]), file)
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
-        raise (
-            error if isinstance(error, StateError) else StateError(f"it is no file of this program: {error}")
-        ) from error
+            state = _decoded(json.loads(facts["state"]), file)
+    except StateError:
+        raise
+    except (
+        SafetensorError,
+        OSError,
+        KeyError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+        MemoryError,
+    ) as error:
+        reason = str(error) if isinstance(error, UnreadableError) else first_line(error)
+        raise StateError(f"it is no file of this program: {reason}") from error
+    if not isinstance(state, dict):
+        raise StateError("it is no file of this program: its state has no names")
     return state
 
 

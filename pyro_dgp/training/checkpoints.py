@@ -17,9 +17,13 @@ import torch
 from torch import Tensor
 
 from pyro_dgp.internal.checkpoint import StateError, read_state, write_state
+from pyro_dgp.internal.errors import first_line
 
 #: What a run is told apart by, in the words of a message: the number of steps, of rows, and so on.
 Facts = Mapping[str, float | int | str]
+
+#: What to do about a checkpoint that is of no use.
+_REMEDY = "give another folder, or delete this one"
 
 _SCOPE: ContextVar[Checkpoints | None] = ContextVar("checkpoints", default=None)
 
@@ -108,16 +112,17 @@ class Run:
             return
         try:
             saved = read_state(self.path)
-            facts, loss = saved["facts"], saved["first"]
-        except (StateError, KeyError, TypeError) as error:
-            raise ValueError(f"the checkpoint {str(self.path)!r} cannot be read ({error}): {self._remedy}") from error
+            facts, loss = dict(saved["facts"]), float(saved["first"])
+        except (ValueError, KeyError, TypeError) as error:
+            reason = str(error) if isinstance(error, StateError) else first_line(error)
+            raise ValueError(f"the checkpoint {str(self.path)!r} cannot be read ({reason}): {_REMEDY}") from error
         self._require_same(facts, loss, first, _tolerance(state))
         try:
             state.load_state_dict(saved["state"])
             set_random_state(saved["random"])
-        except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RuntimeError) as error:
             raise ValueError(
-                f"the checkpoint {str(self.path)!r} is of another program ({error}): {self._remedy}"
+                f"the checkpoint {str(self.path)!r} is of another program ({first_line(error)}): {_REMEDY}"
             ) from error
         self._saved = time.monotonic()
 
@@ -141,25 +146,20 @@ class Run:
                 )
         self._saved = time.monotonic()
 
-    @property
-    def _remedy(self) -> str:
-        return "give another folder, or delete this one"
-
     def _require_same(self, facts: Facts, value: float, first: Callable[[], float], tolerance: float) -> None:
         """Raise for a run of other settings, or of another first loss."""
-        remedy = self._remedy
         for name in {**self.facts, **facts}:
             was, now = facts.get(name), self.facts.get(name)
             if was != now:
                 raise ValueError(
-                    f"the run that {str(self.path)!r} holds has {name} {was}, and this one {now}: {remedy}"
+                    f"the run that {str(self.path)!r} holds has {name} {was}, and this one {now}: {_REMEDY}"
                 )
         with torch.random.fork_rng():
             now = first()
         if not math.isclose(now, value, rel_tol=tolerance, abs_tol=tolerance):
             raise ValueError(
                 f"the run that {str(self.path)!r} holds began with a loss of {value:.8g}, and this one with {now:.8g}: data, model, loss or "
-                f"random numbers differ. Set the seed before the model is built, or {remedy}"
+                f"random numbers differ. Set the seed before the model is built, or {_REMEDY}"
             )
 
 
@@ -173,7 +173,10 @@ def recorded(compute: Callable[[], float]) -> float:
         return float(compute())
     path = scope.next_file()
     if path.exists():
-        return float(read_state(path)["value"])
+        try:
+            return float(read_state(path)["value"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"the checkpoint {str(path)!r} cannot be read ({first_line(error)}): {_REMEDY}") from error
     token = _SCOPE.set(None)
     try:
         value = float(compute())
