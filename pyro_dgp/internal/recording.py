@@ -8,6 +8,7 @@ from contextvars import ContextVar
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 _reports: ContextVar[list[Tensor] | None] = ContextVar("reports", default=None)
 
@@ -38,6 +39,20 @@ def failed(report: Tensor) -> bool:
         return bool(report.any())
     collected.append(report.sum(dtype=torch.int32))
     return False
+
+
+def is_at_most(number: Tensor, largest: float) -> bool:
+    """Whether a number is at most ``largest``, to choose between two ways to compute the same; NaN is not.
+
+    A recorded function keeps the choice that is right while it is recorded, and reports a failure where the other one would be.
+    """
+    collected = _reports.get()
+    if collected is None:
+        return number.item() <= largest
+    with disable_proxy_modes_tracing():
+        choice = number.item() <= largest
+    collected.append(((number <= largest) != choice).to(torch.int32))
+    return choice
 
 
 def require_all(valid: Tensor, message: str) -> None:

@@ -26,6 +26,10 @@ class _Circle:
         angle = 2 * math.pi * x / self.period
         return torch.cat([torch.cos(angle) / self.lengthscale, torch.sin(angle) / self.lengthscale], -1)
 
+    def unwrapped(self, x: Tensor) -> Tensor:
+        """Return the lengths of arc from the origin, in lengthscales: what rounding is proportional to."""
+        return 2 * math.pi * x / self.period / self.lengthscale
+
 
 class Periodic(Stationary):
     """Periodic kernel, ``k = variance * exp(-2 sum_d sin^2(pi (x_d - z_d) / period_d) / lengthscale_d^2)``.

@@ -30,13 +30,11 @@ class RadialMatrix(FusedFunction):
     """Kernel matrix ``variance * c(|x_n - z_m|^2)``, ``variance`` ``(..., 1, 1)``. Value and slope serve the backward pass."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, z: Tensor | None, variance: Tensor, plain: Formula, formula: SlopeFormula
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, z: Tensor | None, variance: Tensor, correlation: Radial) -> Tensor:
         """The kernel matrix."""
-        squared, a, b = centred_distance(x, z)
-        ctx.formula = plain
-        value, slope = formula(squared, any(ctx.needs_input_grad[:2]))
+        squared, a, b = centred_distance(x, z, rough=correlation.is_rough)
+        ctx.formula = correlation.plain
+        value, slope = correlation.formula(squared, any(ctx.needs_input_grad[:2]))
         value = value.mul_(variance) if linalg.fits(variance, value) else value * variance
         if slope is not None:
             slope = slope.mul_(variance) if linalg.fits(variance, slope) else slope * variance
@@ -46,10 +44,10 @@ class RadialMatrix(FusedFunction):
     @staticmethod
     def inputs(ctx: Any) -> tuple[Tensor | None, ...]:
         """See :class:`FusedFunction`."""
-        return (*ctx.saved_tensors[:3], None, None)
+        return (*ctx.saved_tensors[:3], None)
 
     @staticmethod
-    def plain(ctx: Any, x: Tensor, z: Tensor | None, variance: Tensor, _: None, __: None) -> Tensor:
+    def plain(ctx: Any, x: Tensor, z: Tensor | None, variance: Tensor, _: None) -> Tensor:
         """See :class:`FusedFunction`."""
         result: Tensor = variance * ctx.formula(plain_squared_distance(x, z))
         return result
@@ -64,7 +62,7 @@ class RadialMatrix(FusedFunction):
         if ctx.needs_input_grad[2]:
             totals = torch.linalg.vecdot(grad.flatten(-2), value.flatten(-2))[..., None, None]
             by_variance = totals.sum_to_size(variance.shape) / variance
-        return by_x, by_z, by_variance, None, None
+        return by_x, by_z, by_variance, None
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,12 @@ class Radial:
     _: KW_ONLY
     smoothness: float | None = None
 
+    @property
+    def is_rough(self) -> bool:
+        """Whether the slope with respect to the squared distance is infinite at zero, as that of ``exp(-r)``: smoothness below 1."""
+        return self.smoothness is not None and self.smoothness < 1
+
     def __call__(self, x: Tensor, z: Tensor | None, variance: Tensor) -> Tensor:
         """Return ``variance * c(|x_n - z_m|^2)``, within ``x`` or between ``x`` and ``z``; ``variance`` ``(..., 1, 1)``."""
-        result: Tensor = RadialMatrix.apply(x, z, variance, self.plain, self.formula)  # type: ignore[no-untyped-call]
+        result: Tensor = RadialMatrix.apply(x, z, variance, self)  # type: ignore[no-untyped-call]
         return result

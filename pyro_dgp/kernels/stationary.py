@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from pyro_dgp.internal import linalg
+from pyro_dgp.internal.recording import is_at_most
 from pyro_dgp.kernels.base import Kernel
 from pyro_dgp.kernels.covariance import ConstantDiagonal, Covariance
 from pyro_dgp.kernels.hyperparameters import per_dimension, per_output, positive, require_dimensions
+
+#: Largest coordinate of inputs, in lengthscales, that single precision holds to 6e-6 lengthscales.
+LARGEST_COORDINATE = 50.0
 
 #: Function ``correlation(x, z, variance) -> variance * c(r^2)``, with r the distances within ``x`` or between ``x`` and ``z``.
 Correlation = Callable[[Tensor, Tensor | None, Tensor], Tensor]
@@ -18,7 +24,11 @@ Correlation = Callable[[Tensor, Tensor | None, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class StationaryCovariance(ConstantDiagonal, Covariance):
-    """Covariance function ``variance * c(r^2)`` of inputs that ``warp`` maps first: by lengthscales, or onto a circle."""
+    """Covariance function ``variance * c(r^2)`` of inputs that ``warp`` maps first: by lengthscales, or onto a circle.
+
+    Inputs in single precision that lie many lengthscales from the origin are mapped in double precision, since the map rounds them, and so are
+    all inputs of a rough correlation (:attr:`Radial.is_rough`).
+    """
 
     correlation: Correlation
     warp: Callable[[Tensor], Tensor]
@@ -27,7 +37,29 @@ class StationaryCovariance(ConstantDiagonal, Covariance):
         self, x: Float[Tensor, "*b e n d"], z: Float[Tensor, "*c o m d"] | None = None
     ) -> Float[Tensor, "*r p n k"]:
         """See :class:`Covariance`."""
-        return self.correlation(self.warp(x), None if z is None else self.warp(z), self.variance[..., None, None])
+        variance = self.variance[..., None, None]
+        points, others = self.warp(x), None if z is None else self.warp(z)
+        if self._single_precision_serves(*((x, points) if others is None else (z, others))):
+            return self.correlation(points, others, variance)
+        return self._in_double_precision(x, z).to(variance.dtype)
+
+    def _single_precision_serves(self, x: Tensor, points: Tensor) -> bool:
+        """Tell whether the rounding of inputs ``x`` by the map, which gives ``points``, changes distances little: always in double precision."""
+        if points.dtype != torch.float32 or not points.numel():
+            return True
+        if getattr(self.correlation, "is_rough", False):
+            return False
+        unwrapped = getattr(self.warp, "unwrapped", None)
+        reach = points if unwrapped is None else unwrapped(x)
+        return is_at_most(torch.linalg.vector_norm(reach.detach(), torch.inf), LARGEST_COORDINATE)
+
+    def _in_double_precision(self, x: Tensor, z: Tensor | None) -> Tensor:
+        variance = self.variance.double()[..., None, None]
+        if z is None:
+            return self.correlation(self.warp(x.double()), None, variance)
+        # One map of all points: the gradients of its parameters at x and at z cancel, and are added before they are rounded.
+        points = self.warp(linalg.stacked(x.double(), z.double()))
+        return self.correlation(points[..., : x.shape[-2], :], points[..., x.shape[-2] :, :], variance)
 
 
 @dataclass(frozen=True)
@@ -75,7 +107,11 @@ class Stationary(Kernel):
         raise NotImplementedError
 
     def warp(self) -> Callable[[Tensor], Tensor]:
-        """Return the map of the inputs that comes before the distances."""
+        """Return the map of the inputs that comes before the distances.
+
+        The map takes single and double precision, and returns the same. One whose result is not as large as its rounding has a method
+        ``unwrapped``, from inputs to numbers that are, in lengthscales.
+        """
         return Scaling(per_dimension(self.lengthscale, self.outputs, self.ard).reciprocal())
 
     def forward(self) -> Covariance:
