@@ -98,7 +98,7 @@ def test_a_gap_of_fewer_draws_is_measured_again(tmp_path, monkeypatch):
     measured = []
 
     class Measured:
-        def write(self, folder):
+        def write_files(self, folder):
             (folder / "gap.json").write_text("[]")
 
     def measure(self, study):
