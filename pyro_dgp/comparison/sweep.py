@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
@@ -14,11 +15,13 @@ from typing import Any
 
 import torch
 
+from pyro_dgp.comparison.carrying_out import by_executor, here, in_processes, require_processes
 from pyro_dgp.comparison.files import Row
 from pyro_dgp.comparison.fingerprint import fingerprint
 from pyro_dgp.comparison.request import Named, Request, Say, check_choice, for_task, is_made_by_hand
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.splitting import split
+from pyro_dgp.internal.one_thread import one_thread
 from pyro_dgp.prediction.rescaled import default_dtype
 from pyro_dgp.prediction.scores import scores
 from pyro_dgp.zoo.method import Method
@@ -63,9 +66,13 @@ class Run:
             figures = {"error": f"{type(error).__name__}: {error}"}
         return {**self.key, **figures, "total_seconds": time.perf_counter() - start, **self.config}
 
+    def failed(self, error: str) -> Row:
+        """Return the row of a run that had no end, with what ended it."""
+        return {**self.key, "error": error, "total_seconds": 0.0, **self.config}
+
     def figures(self) -> Row:
         """Fit and score on standardised targets."""
-        with default_dtype(getattr(torch, self.dtype)):
+        with one_thread, default_dtype(getattr(torch, self.dtype)):
             return self._figures()
 
     def _figures(self) -> Row:
@@ -101,11 +108,15 @@ def sweep(
     threads: int = 1,
     dtype: str = "float64",
     say: Say | None = None,
+    executor: Executor | None = None,
 ) -> list[Row]:
     """Run every method on every split of every data set, from every seed, and return a row for each run.
 
     Each run is a line of JSON in the file ``output`` the moment it ends. A later call goes on in the file: runs that it holds are not made
     again. A run that fails has ``error`` in the place of scores, and is made again.
+
+    Where one of the processes of ``jobs`` is killed, the runs under way are made once more and the others go on, with a warning of one
+    sentence. An executor keeps its own counsel: what it gives up is a run that fails.
 
     :param datasets: data sets with names of their own, such as :func:`~pyro_dgp.load` reads.
     :param methods: names of the table, or pairs of a name and an inference, as :func:`~pyro_dgp.compare` takes.
@@ -115,8 +126,10 @@ def sweep(
     :param jobs: number of processes.
     :param threads: threads of each.
     :param dtype: of everything, ``float32`` or ``float64``.
+    :param executor: engine that carries the runs out in the place of ``jobs``, on other machines if it has any: a
+        ``concurrent.futures.Executor`` of processes, such as ``client.get_executor()`` of Dask.
     :param say: gets a line after each run: how many there are, and when the last will end.
-    :raises ValueError: for a file that holds a run with other settings or data, before anything is run.
+    :raises ValueError: for an executor of threads; for a file that holds a run with other settings or data, before anything is run.
 
     >>> from pyro_dgp import Settings, load_named, sweep
     >>> small = Settings(inducing=5, epochs=1)
@@ -127,11 +140,13 @@ def sweep(
     runs = planned(datasets, methods, splits=splits, seeds=seeds, settings=settings or Settings(), dtype=dtype)
     if jobs < 1 or threads < 1:
         raise ValueError(f"jobs and threads are at least 1, got {jobs} and {threads}")
+    if executor is not None:
+        require_processes(executor)
     path = None if output is None else Path(output)
     found = {} if path is None else _finished(path, runs)
     wanted = [run for run in runs if _name(run.key) not in found]
     clock = Clock([run.method.name for run in wanted], jobs)
-    for row in _carried_out(wanted, jobs, threads):
+    for row in _carried_out(wanted, jobs, threads, executor):
         found[_name(row)] = row
         if path is not None:
             _append(path, row)
@@ -168,27 +183,11 @@ def _name(row: Row) -> tuple[Any, ...]:
     return row["dataset"], row["method"], row["split"], row["seed"]
 
 
-def _carried_out(runs: Sequence[Run], jobs: int, threads: int) -> Iterator[Row]:
+def _carried_out(runs: Sequence[Run], jobs: int, threads: int, executor: Executor | None) -> Iterator[Row]:
     """Carry out runs and iterate over their rows as they end."""
-    if jobs == 1:
-        before = torch.get_num_threads()
-        torch.set_num_threads(threads)
-        try:
-            for run in runs:
-                yield run.row()
-        finally:
-            torch.set_num_threads(before)
-        return
-    from joblib import Parallel, delayed
-
-    yield from Parallel(n_jobs=jobs, return_as="generator_unordered")(
-        delayed(_in_process)(run, threads) for run in runs
-    )
-
-
-def _in_process(run: Run, threads: int) -> Row:
-    torch.set_num_threads(threads)
-    return run.row()
+    if executor is not None:
+        return by_executor(runs, executor, threads)
+    return here(runs, threads) if jobs == 1 else in_processes(runs, jobs, threads)
 
 
 def _finished(path: Path, runs: Sequence[Run]) -> dict[tuple[Any, ...], Row]:

@@ -11,6 +11,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyro_dgp.guides.sites import is_observation, require_as_written
+from pyro_dgp.internal.one_thread import one_thread
 from pyro_dgp.internal.parameters import modules_of, require_own_parameters
 
 
@@ -39,8 +40,9 @@ class MarginalLikelihood(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Return minus the log marginal likelihood."""
-        require_own_parameters(*modules_of(self.model))
-        trace = poutine.trace(self.model).get_trace(*args, **kwargs)
+        with one_thread:
+            require_own_parameters(*modules_of(self.model))
+            trace = poutine.trace(self.model).get_trace(*args, **kwargs)
         for site in trace.nodes.values():
             if site["type"] == "sample" and is_observation(site):
                 require_as_written(site)
