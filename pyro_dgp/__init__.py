@@ -128,6 +128,7 @@ from pyro_dgp.propagation import MomentMatching, MonteCarlo, Propagation, SigmaP
 from pyro_dgp.training.checkpoints import Checkpoints
 from pyro_dgp.training.collapsed_fit import fit_collapsed
 from pyro_dgp.training.compiled_objective import CompiledObjective
+from pyro_dgp.training.distributed import Distributed
 from pyro_dgp.training.loop import fit, fit_stream
 from pyro_dgp.training.one_layer_start import start_from_one_layer
 from pyro_dgp.training.optimising import FitResult, adam, adam_for_networks
@@ -185,6 +186,7 @@ __all__ = [
     "Dataset",
     "DeepGP",
     "DeepKernel",
+    "Distributed",
     "EllipticalSlice",
     "Fallback",
     "FeatureExtractor",

@@ -25,6 +25,7 @@ from benchmarks.common.baselines import MeanFieldNetwork
 from benchmarks.common.data import add_data_option, read_data, require_data
 from benchmarks.common.pbp import ProbabilisticBackpropagation
 from benchmarks.common.records import read
+from pyro_dgp.comparison.carrying_out import Workers
 from pyro_dgp.comparison.sweep import Run, complete
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.splitting import held_out_rows
@@ -195,7 +196,7 @@ def main() -> None:
         sets = [read_data(name, arguments.data) for name in (arguments.only.split(",") if arguments.only else SETS)]
         splits = [int(number) for number in arguments.splits.split(",")]
         runs = list(planned(sets, names, splits))
-        complete(runs, output=arguments.out, jobs=arguments.jobs, say=partial(print, flush=True))
+        complete(runs, output=arguments.out, workers=Workers(arguments.jobs), say=partial(print, flush=True))
     rows = runs_of(arguments.out)
     if rows.empty:
         return

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
+import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
@@ -12,6 +17,7 @@ from typing import Any
 
 import torch
 
+from pyro_dgp.comparison.carrying_out import Workers
 from pyro_dgp.comparison.files import Row
 from pyro_dgp.comparison.fingerprint import fingerprint
 from pyro_dgp.comparison.lock import locked_file
@@ -19,8 +25,10 @@ from pyro_dgp.comparison.request import Named, Request, Say, check_choice, for_t
 from pyro_dgp.comparison.run_lines import VERSION, append_line, name_of, read_lines, require_folder, require_same
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.splitting import split
+from pyro_dgp.internal.one_thread import one_thread
 from pyro_dgp.prediction.rescaled import default_dtype
 from pyro_dgp.prediction.scores import scores
+from pyro_dgp.training.checkpoints import Checkpoints
 from pyro_dgp.zoo.method import Method
 from pyro_dgp.zoo.settings import Settings
 
@@ -31,12 +39,14 @@ class Run:
 
     :ivar settings: with the split and the seed of this run.
     :ivar dtype: of everything, ``float32`` or ``float64``.
+    :ivar folder: where runs are saved as they go, once a minute, each in a folder of its own; nowhere if not given.
     """
 
     dataset: Dataset
     method: Method
     settings: Settings
     dtype: str = "float64"
+    folder: Path | None = None
 
     @property
     def key(self) -> Row:
@@ -54,6 +64,12 @@ class Run:
         own = {"inference": fingerprint(self.method.inference)} if is_made_by_hand(self.method) else {}
         return {"data": self.dataset.fingerprint(), "dtype": self.dtype, "settings": asdict(self.settings), **own}
 
+    @property
+    def _kept(self) -> Path | None:
+        """Folder of this run alone: another one for other settings or data."""
+        words = json.dumps([self.key, self.config], sort_keys=True, default=str)
+        return None if self.folder is None else self.folder / hashlib.sha256(words.encode()).hexdigest()[:16]
+
     def row(self) -> Row:
         """Fit and score; a run that fails has its error in the place of scores."""
         start = time.perf_counter()
@@ -63,9 +79,13 @@ class Run:
             figures = {"error": f"{type(error).__name__}: {error}"}
         return {**self.key, **figures, "total_seconds": time.perf_counter() - start, "version": VERSION, **self.config}
 
+    def failed(self, error: str) -> Row:
+        """Return the row of a run that had no end, with what ended it."""
+        return {**self.key, "error": error, "total_seconds": 0.0, "version": VERSION, **self.config}
+
     def figures(self) -> Row:
         """Fit and score on standardised targets."""
-        with default_dtype(getattr(torch, self.dtype)):
+        with one_thread, default_dtype(getattr(torch, self.dtype)):
             return self._figures()
 
     def _figures(self) -> Row:
@@ -76,7 +96,10 @@ class Run:
         torch.manual_seed(settings.seed)
         model = self.method.architecture.build(x, settings)
         torch.manual_seed(settings.seed)
-        fitted = self.method.inference.run(model, x, y, settings=settings, progress=lambda *_: None)
+        inference, kept = self.method.inference, self._kept
+        with nullcontext() if kept is None else Checkpoints(kept / "training"):
+            saving = inference if kept is None else inference.saving_to(kept)
+            fitted = saving.run(model, x, y, settings=settings, progress=lambda *_: None)
         torch.manual_seed(settings.seed)
         return {
             **scores(fitted.predict(part.x_test), part.y_test, torch.as_tensor(part.target.scale)),
@@ -101,11 +124,15 @@ def sweep(
     threads: int = 1,
     dtype: str = "float64",
     say: Say | None = None,
+    executor: Executor | None = None,
 ) -> list[Row]:
     """Run every method on every split of every data set, from every seed, and return a row for each run.
 
     Each run is a line of JSON in the file ``output`` the moment it ends. A later call goes on in the file: runs that it holds are not made
     again. A run that fails has ``error`` in the place of scores, and is made again.
+
+    Where one of the processes of ``jobs`` is killed, the runs under way are made once more and the others go on, with a warning of one
+    sentence. An executor keeps its own counsel: what it gives up is a run that fails.
 
     :param datasets: data sets with names of their own, such as :func:`~pyro_dgp.load` reads.
     :param methods: names of the table, or pairs of a name and an inference, as :func:`~pyro_dgp.compare` takes.
@@ -115,8 +142,11 @@ def sweep(
     :param jobs: number of processes.
     :param threads: threads of each.
     :param dtype: of everything, ``float32`` or ``float64``.
+    :param executor: engine that carries the runs out in the place of ``jobs``, on other machines if it has any: a
+        ``concurrent.futures.Executor`` of processes, such as ``client.get_executor()`` of Dask.
     :param say: gets a line after each run: how many there are, and when the last will end.
-    :raises ValueError: for a file that holds a run with other settings or data, or that another sweep writes, before anything is run.
+    :raises ValueError: for an executor of threads; for a file that holds a run with other settings or data, or that another sweep writes, before
+        anything is run.
     :raises OSError: for a row that cannot be written; the rows before it stay in the file.
 
     >>> from pyro_dgp import Settings, load_named, sweep
@@ -126,31 +156,29 @@ def sweep(
     [('diabetes', 'svgp', 0, 44), ('diabetes', 'svgp', 1, 44)]
     """
     runs = planned(datasets, methods, splits=splits, seeds=seeds, settings=settings or Settings(), dtype=dtype)
-    return complete(runs, output=output, jobs=jobs, threads=threads, say=say)
+    return complete(runs, output=output, workers=Workers(jobs, threads=threads, executor=executor), say=say)
 
 
 def complete(
     runs: Sequence[Run],
     *,
     output: str | Path | None = None,
-    jobs: int = 1,
-    threads: int = 1,
+    workers: Workers = Workers(),
     say: Say | None = None,
 ) -> list[Row]:
     """Make those of the runs that the file ``output`` lacks, and return a row for each, as :func:`sweep` does.
 
+    :param workers: where they are made.
     :raises ValueError: for a file that holds a run with other settings or data, before anything is run.
     """
-    if jobs < 1 or threads < 1:
-        raise ValueError(f"jobs and threads are at least 1, got {jobs} and {threads}")
     path = None if output is None else Path(output)
     if path is None:
-        return _made(runs, {}, None, jobs=jobs, threads=threads, say=say)
+        return _made(runs, {}, None, workers=workers, say=say)
     require_folder(path)
     with locked_file(path):
         found = read_lines(path)
         require_same(path, found, [run.key for run in runs], [run.config for run in runs])
-        return _made(runs, found, path, jobs=jobs, threads=threads, say=say)
+        return _made(runs, found, path, workers=workers, say=say)
 
 
 def planned(
@@ -181,44 +209,23 @@ def _made(
     found: Mapping[tuple[Any, ...], Row],
     path: Path | None,
     *,
-    jobs: int,
-    threads: int,
+    workers: Workers,
     say: Say | None,
 ) -> list[Row]:
     """Make the runs that were not found, and return the rows of all."""
     wanted = [run for run in runs if name_of(run.key) not in found]
-    rows, clock = dict(found), Clock([run.method.name for run in wanted], jobs)
-    for row in _carried_out(wanted, jobs, threads):
+    rows, clock = dict(found), Clock([run.method.name for run in wanted], workers.jobs)
+    under_way = None if path is None or workers.executor is not None else path.with_name(f".{path.name}.under-way")
+    for row in workers.carry_out([replace(run, folder=under_way) for run in wanted]):
         rows[name_of(row)] = row
         if path is not None:
             append_line(path, row)
         clock.ended(row)
         if say is not None:
             say(clock.line(row))
+    if under_way is not None:
+        shutil.rmtree(under_way, ignore_errors=True)
     return [rows[name_of(run.key)] for run in runs]
-
-
-def _carried_out(runs: Sequence[Run], jobs: int, threads: int) -> Iterator[Row]:
-    """Carry out runs and iterate over their rows as they end."""
-    if jobs == 1:
-        before = torch.get_num_threads()
-        torch.set_num_threads(threads)
-        try:
-            for run in runs:
-                yield run.row()
-        finally:
-            torch.set_num_threads(before)
-        return
-    from joblib import Parallel, delayed
-
-    yield from Parallel(n_jobs=jobs, return_as="generator_unordered")(
-        delayed(_in_process)(run, threads) for run in runs
-    )
-
-
-def _in_process(run: Run, threads: int) -> Row:
-    torch.set_num_threads(threads)
-    return run.row()
 
 
 class Clock:

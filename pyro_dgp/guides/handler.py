@@ -25,6 +25,7 @@ from pyro_dgp.guides.sites import (
     with_all_groups,
 )
 from pyro_dgp.guides.structure import ModelStructure
+from pyro_dgp.internal.one_thread import one_thread
 from pyro_dgp.internal.parameters import modules_of
 from pyro_dgp.internal.plates import known_groups
 from pyro_dgp.internal.site_names import is_inside_observation, process_key
@@ -50,6 +51,10 @@ class PassHandler(SiteHandler, AutoMessenger):
     _modules_of_model: tuple[nn.Module, ...]
 
     def _run_model(self, run: GuidePass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        with one_thread:
+            self._run_in_handler(run, args, kwargs)
+
+    def _run_in_handler(self, run: GuidePass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._pass, self._outer_plates, self.args_kwargs = run, (), (args, kwargs)
         groups = () if self._structure is None else self._structure.group_plates
         grad = torch.is_grad_enabled() or run.initializing

@@ -37,6 +37,7 @@ from pyro_dgp.guides.sites import (
 )
 from pyro_dgp.guides.structure import ModelStructure, latent_sites
 from pyro_dgp.internal.callers import refuse_pairs_of_traces
+from pyro_dgp.internal.one_thread import one_thread
 from pyro_dgp.internal.parameters import (
     keep_parameters_local,
     module_local_parameters,
@@ -120,19 +121,20 @@ class Variational(PassHandler):
         raises.
         """
         require_finite(self.model, args, kwargs)
-        self.processes, self._structure, run = PyroModule(), None, GuidePass(initializing=True)
-        self._modules_of_model = tuple(modules_of(self.model))
-        with module_local_parameters(self, *self._modules_of_model):
-            dependence = row_dependence(self.model, args, kwargs)
-            self._run_model(run, args, kwargs)
-            self._create_processes(run)
-            self._create_latents(args, kwargs)
-            self._couple_processes(run)
-            joins = joins_rows(run, self.trace, self.propagation)
-            self._structure = ModelStructure.of(self.trace, run.gps, dependence, joins_rows=joins)
-            warn_of_scales(run.gps[0][1].x, real_observations(self.trace))
-            warn_of_unread_priors(self._modules_of_model, self.trace)
-            warn_of_repeated(run.gps)
+        with one_thread:
+            self.processes, self._structure, run = PyroModule(), None, GuidePass(initializing=True)
+            self._modules_of_model = tuple(modules_of(self.model))
+            with module_local_parameters(self, *self._modules_of_model):
+                dependence = row_dependence(self.model, args, kwargs)
+                self._run_model(run, args, kwargs)
+                self._create_processes(run)
+                self._create_latents(args, kwargs)
+                self._couple_processes(run)
+                joins = joins_rows(run, self.trace, self.propagation)
+                self._structure = ModelStructure.of(self.trace, run.gps, dependence, joins_rows=joins)
+                warn_of_scales(run.gps[0][1].x, real_observations(self.trace))
+                warn_of_unread_priors(self._modules_of_model, self.trace)
+                warn_of_repeated(run.gps)
 
     def _create_processes(self, run: GuidePass) -> None:
         if not run.gps:
@@ -218,8 +220,9 @@ class Variational(PassHandler):
                 self._run_model(first, args, kwargs)
             run.references = first.references
             run.fixed = {s["name"]: s["value"] for s in self.trace.nodes.values() if _is_shared(s)}
-        self._pass = run
-        samples: dict[str, Tensor] = super().__call__(*args, **kwargs)
+        with one_thread:
+            self._pass = run
+            samples: dict[str, Tensor] = super().__call__(*args, **kwargs)
         return samples
 
     @pyro_method

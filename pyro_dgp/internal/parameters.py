@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from math import isfinite
@@ -18,6 +18,8 @@ import pyro
 from pyro.distributions import constraints
 from pyro.nn import PyroModule
 from torch import Tensor, nn
+
+from pyro_dgp.internal.one_thread import one_thread
 
 _Kind = TypeVar("_Kind")
 
@@ -137,7 +139,13 @@ def module_local_parameters(*roots: nn.Module) -> Iterator[None]:
     """A scope in which every module keeps its own parameters and Pyro's global store is left alone.
 
     :param roots: models and guides made outside the scope that are to run in it.
+    :raises ValueError: while another thread is in such a scope, since the setting is that of the whole process.
     """
+    with one_thread:
+        yield from _local_parameters(roots)
+
+
+def _local_parameters(roots: Iterable[nn.Module]) -> Iterator[None]:
     for root in roots:
         keep_parameters_local(root)
     before = pyro.settings.get("module_local_params")

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Size, Tensor
 
 #: Positional and named arguments of one call.
 Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+@runtime_checkable
+class Batch(Protocol):
+    """Rows of one step, all or a part of which a call is made on."""
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+
+    def __getitem__(self, part: slice) -> Call:
+        """Return the arguments of a call on a part of the rows."""
 
 
 def num_rows(x: Tensor) -> int:
@@ -99,3 +110,29 @@ class RowArguments:
         for name, value in self.kwargs.items():
             if self.axis_of(value) is not None and not bool(torch.isfinite(value).all()):
                 raise ValueError(f"{name} holds NaN or infinity: drop or fill such rows before {purpose}")
+
+
+class TakenRows:
+    """Some of the rows of row arguments, by their numbers."""
+
+    def __init__(self, rows: RowArguments, index: Tensor) -> None:
+        self.rows, self.index = rows, index
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, part: slice) -> Call:
+        return self.rows[self.index[part]]
+
+
+class ReadRows:
+    """Row arguments that were read, all of which hold rows, and arguments that have none."""
+
+    def __init__(self, rows: tuple[Tensor, ...], others: Mapping[str, Any]) -> None:
+        self.rows, self.others = rows, others
+
+    def __len__(self) -> int:
+        return len(self.rows[0])
+
+    def __getitem__(self, part: slice) -> Call:
+        return tuple(values[part] for values in self.rows), dict(self.others)

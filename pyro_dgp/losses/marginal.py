@@ -11,6 +11,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyro_dgp.guides.sites import is_observation, require_as_written, require_exact
+from pyro_dgp.internal.one_thread import one_thread
 from pyro_dgp.internal.parameters import modules_of, require_own_parameters
 from pyro_dgp.internal.rows import num_rows
 
@@ -43,8 +44,9 @@ class MarginalLikelihood(torch.nn.Module):
 
         :raises ValueError: for a model with latent sites, or one that could not be predicted from its data in closed form.
         """
-        require_own_parameters(*modules_of(self.model))
-        trace = poutine.trace(self.model).get_trace(*args, **kwargs)
+        with one_thread:
+            require_own_parameters(*modules_of(self.model))
+            trace = poutine.trace(self.model).get_trace(*args, **kwargs)
         for site in trace.nodes.values():
             if site["type"] == "sample" and is_observation(site):
                 require_as_written(site)

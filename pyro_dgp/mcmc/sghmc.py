@@ -24,6 +24,7 @@ from pyro_dgp.prediction.request import Answer, Request, answer
 from pyro_dgp.prediction.thinning import equally_spaced
 from pyro_dgp.processes import WhitenedProcess
 from pyro_dgp.training.checkpoints import Run
+from pyro_dgp.training.distributed import require_single_process
 from pyro_dgp.training.loop import batches, training_rows
 
 #: e at the first step of the burn-in at least.
@@ -118,6 +119,7 @@ class StochasticGradientHMC:
         :param batch_size: rows of a gradient.
         :param arguments: further arguments of the model, such as ``exposure=e``; of a tensor of N rows a step gets those of its batch.
         """
+        require_single_process("StochasticGradientHMC samples")
         guide.require_initialized()
         data = training_rows(x, y, arguments, modules=guide.model_modules, groups=guide.groups)
         count = len(data)

@@ -14,6 +14,7 @@ from torch.distributions import register_kl
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.internal.linalg import cholesky
+from pyro_dgp.internal.row_noise import row_noise
 
 
 class FunctionMarginal(TorchDistribution):
@@ -68,8 +69,7 @@ class FunctionMarginal(TorchDistribution):
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draw from the marginals, ``(*sample_shape, ..., N, D_out)``."""
         shape = self._extended_shape(Size(sample_shape))
-        noise = torch.randn(shape, dtype=self._mean.dtype, device=self._mean.device)
-        return self._mean + self._variance.sqrt() * noise
+        return self._mean + self._variance.sqrt() * row_noise(shape, self._mean)
 
     def jointly(self) -> JointMarginal:
         """Return the same q(f) with draws that are joint over rows."""

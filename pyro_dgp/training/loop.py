@@ -15,7 +15,7 @@ from pyro_dgp.guides.row_dependence import groups_of
 from pyro_dgp.guides.sites import takes_missing
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.parameters import module_local_parameters
-from pyro_dgp.internal.rows import RowArguments
+from pyro_dgp.internal.rows import ReadRows, RowArguments, TakenRows
 from pyro_dgp.losses.marginal import MarginalLikelihood
 from pyro_dgp.training.optimising import Callback, FitResult, OptimizerRecipe, adam, minimise
 from pyro_dgp.training.remarks import Trained
@@ -91,7 +91,9 @@ def fit(
     trained = None if guide is None else Trained(guide, (x, y), arguments)
     result = minimise(
         objective,
-        lambda start: (rows[index] for index in itertools.islice(batches(len(rows), batch_size, seed), start, None)),
+        lambda start: (
+            TakenRows(rows, index) for index in itertools.islice(batches(len(rows), batch_size, seed), start, None)
+        ),
         len(rows),
         order={"batch_size": min(batch_size, len(rows)), "seed": seed},
         data_sets=y.shape[: rows.axis_of(y)].numel(),
@@ -150,7 +152,7 @@ def fit_stream(
         )
     return minimise(
         objective,
-        lambda start: ((batch, arguments) for batch in stream.batches(batch_size, seed, start)),
+        lambda start: (ReadRows(batch, arguments) for batch in stream.batches(batch_size, seed, start)),
         len(stream),
         order={"batch_size": batch_size, "seed": seed},
         steps=steps,

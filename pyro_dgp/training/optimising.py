@@ -6,14 +6,16 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pyro_dgp.internal.parameters import module_local_parameters
-from pyro_dgp.internal.rows import Call
+from pyro_dgp.internal.rows import Batch, Call
 from pyro_dgp.training.checkpoints import Run, Stateful, optimizer_state, set_optimizer_state
+from pyro_dgp.training.distributed import processes
 from pyro_dgp.training.remarks import Trained
 
 #: Function ``callback(step, loss)`` that is called after each step; the loss is in nats per observation.
@@ -84,7 +86,7 @@ class FitResult:
 
 def minimise(
     objective: torch.nn.Module,
-    calls: Callable[[int], Iterator[Call]],
+    batches: Callable[[int], Iterator[Batch]],
     rows: int,
     *,
     order: Mapping[str, int],
@@ -95,13 +97,13 @@ def minimise(
     optimizer: OptimizerRecipe,
     stop: Callable[[int], bool] | None,
 ) -> FitResult:
-    """Minimise over a call of the objective a step.
+    """Minimise over the rows of each step, in one process or in several.
 
-    :param calls: the calls from a step on.
+    :param batches: the rows of each step, from a step on.
     :param order: what the order of the rows depends on.
-    :param data_sets: number of data sets of so many rows that each call has.
+    :param data_sets: number of data sets of so many rows that each step has.
     """
-    result, start = FitResult(), time.perf_counter()
+    result, start, together = FitResult(), time.perf_counter(), processes()
     run = Run({"steps": steps, "rows": rows, "learning_rate": learning_rate, **order})
 
     def mean_loss(call: Call) -> Tensor:
@@ -113,28 +115,33 @@ def minimise(
         stepper = optimizer(objective, learning_rate)
         schedule = torch.optim.lr_scheduler.LambdaLR(stepper, lambda step: decay(step / max(steps, 1)))
         state = _State(objective, stepper, schedule, result, callback, stop, start=start)
-        run.resume(state, lambda: float(mean_loss(next(calls(0))).detach()) / data_sets)
+        together.begin(
+            run,
+            state,
+            lambda: float(mean_loss(next(batches(0))[slice(None)]).detach()) / data_sets,
+            objective=objective,
+            loss_of=mean_loss,
+            batch=lambda: next(batches(0)),
+        )
         done = len(result.losses)
         remaining = range(done, 0 if state.is_over else steps)
-        for step, call in zip(remaining, calls(done), strict=False):
+        for step, batch in zip(remaining, batches(done), strict=False):
             stepper.zero_grad()
-            loss = mean_loss(call)
-            value = float(loss.detach()) / data_sets
+            value = together.backward(objective, mean_loss, batch) / data_sets
             if not math.isfinite(value):
                 raise ValueError(
                     f"the loss is {value} at step {step}: lower the learning rate, or use float64 if this is float32"
                 )
-            loss.backward()
             stepper.step()
             schedule.step()
             result.losses.append(value)
-            if callback is not None:
-                callback(step, value)
-            is_stopped = stop is not None and stop(step + 1)  # which looks at the last step, too
+            is_stopped = together.watched(partial(state.watch, step, value), decides=stop is not None)
             state.is_over = is_stopped or step + 1 == steps
-            run.stepped(state, result.losses[0], is_last=state.is_over)
+            if together.is_first:
+                run.stepped(state, result.losses[0], is_last=state.is_over)
             if state.is_over:
                 break
+        together.end(state.watchers)
     result.seconds += time.perf_counter() - start
     return result
 
@@ -164,7 +171,7 @@ class _State:
             "optimizer": {} if self.is_over else optimizer_state(self.optimizer),
             "losses": torch.tensor(self.result.losses, dtype=torch.float64),
             "seconds": self.result.seconds + time.perf_counter() - self.start,
-            "watchers": [each.state_dict() if isinstance(each, Stateful) else None for each in self._watchers],
+            "watchers": [each.state_dict() if isinstance(each, Stateful) else None for each in self.watchers],
             "is_over": self.is_over,
         }
 
@@ -176,12 +183,19 @@ class _State:
             set_optimizer_state(self.optimizer, state["optimizer"])
         self.result.losses[:] = state["losses"].tolist()
         self.result.seconds, self.schedule.last_epoch = state["seconds"], len(self.result.losses)
-        for each, own in zip(self._watchers, state["watchers"], strict=True):
+        for each, own in zip(self.watchers, state["watchers"], strict=True):
             if isinstance(each, Stateful):
                 each.load_state_dict(own)
 
+    def watch(self, step: int, value: float) -> bool:
+        """Call the watchers after a step, and return whether the run is to stop."""
+        if self.callback is not None:
+            self.callback(step, value)
+        return self.stop is not None and bool(self.stop(step + 1))  # which looks at the last step, too
+
     @property
-    def _watchers(self) -> tuple[Any, Any]:
+    def watchers(self) -> tuple[Any, Any]:
+        """What is called after each step."""
         return self.callback, self.stop
 
 

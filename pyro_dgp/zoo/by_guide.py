@@ -21,6 +21,7 @@ from pyro_dgp.losses import Loss
 from pyro_dgp.processes import ProcessFamily, WhitenedProcess
 from pyro_dgp.propagation import Propagation
 from pyro_dgp.training.checkpoints import recorded
+from pyro_dgp.training.distributed import require_single_process
 from pyro_dgp.training.loop import fit
 from pyro_dgp.training.optimising import OptimizerRecipe, adam
 from pyro_dgp.training.second_start import fit_with_second_start
@@ -118,6 +119,7 @@ class ByGuide(Inference):
         """
         if settings.minutes is None:
             return settings.steps(len(x), settings.rows_of_step)
+        require_single_process("Settings(minutes=...) counts the steps that there is time for")
         return int(recorded(lambda: self._timed_steps(guide, x, y, settings=settings, start=start)))
 
     def _timed_steps(self, guide: Variational, x: Tensor, y: Tensor, *, settings: Settings, start: float) -> int:

@@ -1,11 +1,16 @@
 """Sweeps: every run is a line, a file is gone on with, and what another call would mix up is refused."""
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +22,7 @@ from pyro_dgp.comparison.sweep import Clock
 from pyro_dgp.comparison.sweep_command import means, numbers
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.prediction.scores import scores
+from pyro_dgp.zoo.inference import Inference
 from pyro_dgp.zoo.methods import METHODS
 
 SMALL = Settings(inducing=5, epochs=2, batch_size=20, width=1, samples=2)
@@ -179,3 +185,47 @@ def test_a_sweep_that_is_killed_goes_on(tmp_path):
     assert subprocess.run(command, cwd=tmp_path, capture_output=True).returncode == 0
     lines = path.read_text().splitlines()
     assert lines[: len(kept)] == kept and len(lines) == 10
+
+
+@dataclass(frozen=True)
+class EndsItsProcess(Inference):
+    """An inference that is killed: always, or where a file is not there yet.
+
+    :ivar once: the file.
+    """
+
+    once: str | None = None
+
+    def run(self, model, x, y, *, settings, progress):
+        if self.once is None or not Path(self.once).exists():
+            if self.once is not None:
+                Path(self.once).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return METHODS["svgp"].inference.run(model, x, y, settings=settings, progress=progress)
+
+
+@pytest.mark.slow
+def test_a_killed_process_costs_no_row(tmp_path):
+    path = tmp_path / "runs.jsonl"
+    methods = ["svgp", ("killed-once", EndsItsProcess(str(tmp_path / "once"))), ("poison", EndsItsProcess())]
+    with pytest.warns(UserWarning, match="ended from outside .* are made again, one at a time"):
+        rows = sweep([waves()], methods, splits=range(4), settings=SMALL, output=path, jobs=2)
+    assert len(rows) == len(path.read_text().splitlines()) == 12
+    assert all("nll" in row for row in rows if row["method"] != "poison")
+    assert all("was ended twice" in row["error"] for row in rows if row["method"] == "poison")
+
+
+@pytest.mark.slow
+def test_an_executor_carries_the_runs_out(tmp_path):
+    drop = lambda rows: [{k: v for k, v in row.items() if not k.endswith("seconds")} for row in rows]
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor:
+        run = partial(sweep, [waves()], splits=(0, 1), settings=SMALL, output=tmp_path / "runs.jsonl")
+        rows = run(["svgp"], executor=executor)
+        assert drop(rows) == drop(sweep([waves()], ["svgp"], splits=(0, 1), settings=SMALL))
+        broken = run(["svgp", ("poison", EndsItsProcess())], executor=executor)
+    assert broken[::2] == rows and all("BrokenProcessPool" in row["error"] for row in broken[1::2])
+
+
+def test_threads_are_refused(tmp_path):
+    with ThreadPoolExecutor() as threads, pytest.raises(ValueError, match="ThreadPoolExecutor runs threads"):
+        sweep([waves()], ["svgp"], settings=SMALL, executor=threads)

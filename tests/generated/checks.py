@@ -258,7 +258,9 @@ class Checked:
     def again(self) -> None:
         """The same seed makes the same bits."""
         second = fitted(self.spec, self.data)
-        assert second.losses == self.fit.losses, f"losses {second.losses} of a second run, {self.fit.losses} of the first"
+        assert second.losses == self.fit.losses, (
+            f"losses {second.losses} of a second run, {self.fit.losses} of the first"
+        )
         self.equal(self.predicted(fit=second.posterior), "a second run")
 
     def equal(self, found: Any, what: str) -> None:
@@ -278,7 +280,9 @@ class Checked:
         present = (~data.new_y.isnan()).reshape(*self.target[: len(self.spec.batch) + 1], outputs).sum(-1)
         shift = wanted.log_prob(self.data.new_y) - found.log_prob(data.new_y) - present * math.log(factor)
         off = (shift.abs() / (1 + wanted.log_prob(self.data.new_y).abs())).max()
-        assert float(off) < ROUNDING[self.spec.dtype], f"log densities do not follow the units, by a share of {float(off):.2g}"
+        assert float(off) < ROUNDING[self.spec.dtype], (
+            f"log densities do not follow the units, by a share of {float(off):.2g}"
+        )
 
 
 def is_sentence(error: BaseException) -> bool:

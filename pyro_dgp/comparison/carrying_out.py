@@ -1,0 +1,155 @@
+"""Carrying out the runs of a sweep: in this process, in processes that it starts, or by an executor of an engine."""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ThreadPoolExecutor, as_completed, wait
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from pyro_dgp.comparison.files import Row
+
+#: Libraries whose threads are counted by variables of the environment.
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@runtime_checkable
+class Work(Protocol):
+    """A run of a sweep."""
+
+    def row(self) -> Row:
+        """Carry the run out; an error of it is in the row."""
+
+    def failed(self, error: str) -> Row:
+        """Return the row of a run that had no end."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Workers that carry out the runs of a sweep.
+
+    :ivar jobs: number of processes on this machine.
+    :ivar threads: threads of each.
+    :ivar executor: engine that carries the runs out in the place of processes of this machine.
+    """
+
+    jobs: int = 1
+    _: KW_ONLY
+    threads: int = 1
+    executor: Executor | None = None
+
+    def __post_init__(self) -> None:
+        if self.jobs < 1 or self.threads < 1:
+            raise ValueError(f"jobs and threads are at least 1, got {self.jobs} and {self.threads}")
+        if self.executor is not None:
+            require_processes(self.executor)
+
+    def carry_out(self, runs: Sequence[Work]) -> Iterator[Row]:
+        """Carry out runs and iterate over their rows as they end."""
+        if self.executor is not None:
+            return by_executor(runs, self.executor, self.threads)
+        return here(runs, self.threads) if self.jobs == 1 else in_processes(runs, self.jobs, self.threads)
+
+
+def here(runs: Sequence[Work], threads: int) -> Iterator[Row]:
+    """Carry out one run after another in this process."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for run in runs:
+            yield run.row()
+    finally:
+        torch.set_num_threads(before)
+
+
+def in_processes(runs: Sequence[Work], jobs: int, threads: int) -> Iterator[Row]:
+    """Carry out runs in processes of this machine, and go on where one of these is killed.
+
+    The runs that were under way then are made once more, each alone, so that one which ends its process by itself, such as by its memory,
+    is known.
+    """
+    waiting = deque(runs)
+    while waiting:
+        lost: list[Work] = []
+        yield from _until_broken(waiting, lost, jobs=jobs, threads=threads)
+        if lost:
+            warnings.warn(
+                f"a process of the sweep was ended from outside (killed, or out of memory): the {len(lost)} runs under way are made again, one at a "
+                "time, and the others go on",
+                stacklevel=3,
+            )
+        for run in lost:
+            again: list[Work] = []
+            yield from _until_broken(deque([run]), again, jobs=1, threads=threads)
+            for each in again:
+                yield each.failed(
+                    "its process was ended twice, the second time alone: give it more memory, or fewer rows, points or samples"
+                )
+
+
+def _until_broken(waiting: deque[Work], lost: list[Work], *, jobs: int, threads: int) -> Iterator[Row]:
+    """Carry out waiting runs, as many at a time as there are jobs. When a process is killed, those under way are added to ``lost``."""
+    from joblib.externals.loky import get_reusable_executor
+
+    pool = get_reusable_executor(max_workers=jobs, env=dict.fromkeys(_THREADS, str(threads)))
+    running: dict[Future[Row], Work] = {}
+    try:
+        while running or (waiting and not lost):
+            while waiting and not lost and len(running) < jobs:
+                run = waiting.popleft()
+                try:
+                    running[pool.submit(_carried_out, run, threads)] = run
+                except BrokenExecutor:
+                    lost.append(run)
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                run = running.pop(future)
+                if isinstance(future.exception(), BrokenExecutor):
+                    lost.append(run)
+                else:
+                    yield _outcome(future, run)
+    finally:
+        for future in running:
+            future.cancel()
+
+
+def by_executor(runs: Sequence[Work], executor: Executor, threads: int) -> Iterator[Row]:
+    """Hand all runs to an executor, which carries them out where and when it sees fit.
+
+    A run that the executor gives up has the executor's error.
+    """
+    futures = {executor.submit(_carried_out, run, threads): run for run in runs}
+    try:
+        for future in as_completed(futures):
+            yield _outcome(future, futures[future])
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+def require_processes(executor: Any) -> None:
+    """Raise for what is no executor, and for one of threads."""
+    if not isinstance(executor, Executor):
+        raise TypeError(
+            f"executor is a concurrent.futures.Executor, such as Dask's client.get_executor(), not {type(executor).__name__}"
+        )
+    if isinstance(executor, ThreadPoolExecutor):
+        raise ValueError(
+            f"{type(executor).__name__} runs threads, and two runs in threads of one process would change each other's random numbers and "
+            "handlers of Pyro: take an executor of processes, or jobs=2"
+        )
+
+
+def _outcome(future: Future[Row], run: Work) -> Row:
+    try:
+        return future.result()
+    except Exception as error:  # of the engine: those of the run are in its row
+        return run.failed(f"{type(error).__name__}: {error}")
+
+
+def _carried_out(run: Work, threads: int) -> Row:
+    torch.set_num_threads(threads)
+    return run.row()
