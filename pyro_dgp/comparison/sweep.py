@@ -129,7 +129,8 @@ def sweep(
     """Run every method on every split of every data set, from every seed, and return a row for each run.
 
     Each run is a line of JSON in the file ``output`` the moment it ends. A later call goes on in the file: runs that it holds are not made
-    again. A run that fails has ``error`` in the place of scores, and is made again.
+    again, and one that was cut off goes on where it was saved last, once a minute. A run that fails has ``error`` in the place of scores, and is
+    made again.
 
     Where one of the processes of ``jobs`` is killed, the runs under way are made once more and the others go on, with a warning of one
     sentence. An executor keeps its own counsel: what it gives up is a run that fails.
