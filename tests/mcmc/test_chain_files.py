@@ -109,7 +109,7 @@ def every_iteration(monkeypatch):
 def test_a_chain_that_is_cut_and_lengthened_is_that_of_one_run(name, tmp_path, every_iteration):
     """Cut in each window of the adaptation, at the end of the warm-up and behind it; and then made longer."""
     whole, seen = run(KERNELS[name](), num_samples=DRAWS + 2), []
-    for stop in (1, 9, 19, WARMUP, WARMUP + 2) if name in ("nuts", "nuts, dense") else (9, WARMUP + 2):
+    for stop in (1, 9, 18, WARMUP, WARMUP + 2) if name in ("nuts", "nuts, dense") else (9, WARMUP + 2):
         with pytest.raises(StoppedError):
             run(KERNELS[name](), tmp_path, stop, seen=seen)
     short = run(KERNELS[name](), tmp_path, seen=seen)
