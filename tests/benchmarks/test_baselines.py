@@ -11,7 +11,7 @@ from pyro_dgp.data.tasks import Task
 NOISE = 0.3
 
 
-def heteroscedastic(rows=1500):
+def heteroscedastic(rows=800):
     """A sine with noise that is six times larger on the right; in units of the targets, which have a standard deviation near 1."""
     random = np.random.RandomState(0)
     x = random.uniform(-2, 2, (rows, 2))
@@ -28,7 +28,7 @@ def test_it_comes_near_the_true_density(name, above):
     floor = np.mean(np.log(sd / scale)) + 0.5 * np.log(2 * np.pi * np.e)
     assert floor - 0.1 < row["nll"] < floor + above
     assert row["rmse"] < 1.25 * np.sqrt(np.mean(sd**2)) / scale
-    assert row["n_train"] == 1350
+    assert row["n_train"] == 720
 
 
 def test_they_are_swept_beside_a_method(tmp_path):

@@ -435,7 +435,7 @@ def test_chains_of_an_interrupted_gap_are_kept(tmp_path, monkeypatch):
     """The reference is sampled before the interruption and not again."""
     study = GapStudy([METHODS["dsvi"]], METHODS["ess"])
     x, y = torch.randn(8, 2, dtype=torch.float64), torch.randn(8, dtype=torch.float64)
-    settings = replace(FAST, inducing=8)
+    settings = replace(FAST, inducing=8, width=2, warmup=2)
     options = {"settings": settings, "progress": no_progress, "say": quiet, "folder": tmp_path / "gap"}
     own_run = ByGuide.run
 
@@ -471,6 +471,8 @@ def test_the_gap_is_measured_on_one_model(tmp_path, capsys):
         "--width",
         "2",
     ]
+    np.savez(tmp_path / "waves.npz", X=dataset().x, y=dataset().y)
+    options += ["--data", str(tmp_path / "waves.npz")]
     command = ["compare", *options, "--methods", "exact-gp,dsvi,dspp", "--epochs", "2", "--gap", "ess"]
     assert main([*command, "--output", str(tmp_path / "out")]) == 0
     rows = json.loads((tmp_path / "out" / "gap.json").read_text())
