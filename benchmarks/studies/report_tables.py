@@ -139,7 +139,12 @@ def table(runs: pd.DataFrame, metric: str, cells: pd.DataFrame | None) -> pd.Dat
             if own.empty:
                 continue
             show = partial(_shown, digits=digits.get(name, 3) if metric == "RMSE" else 3)
-            line = {"data": name, "method": method, "splits": len(own), metric: show(own.mean(), own.std(ddof=0))}
+            line = {
+                "data": name,
+                "method": method,
+                "splits": len(own),
+                metric: show(own.mean(), own.std(ddof=0) if len(own) > 1 else None),
+            }
             key = (name, COLUMNS[method].published, metric)
             if cells is not None:
                 theirs = cells.loc[key] if key in cells.index else None
@@ -149,8 +154,8 @@ def table(runs: pd.DataFrame, metric: str, cells: pd.DataFrame | None) -> pd.Dat
     return pd.DataFrame(lines)
 
 
-def _shown(mean: float, spread: float, *, digits: int) -> str:
-    return f"{mean:.{digits}f} ({spread:.{digits}f})"
+def _shown(mean: float, spread: float | None, *, digits: int) -> str:
+    return f"{mean:.{digits}f}" + ("" if spread is None else f" ({spread:.{digits}f})")
 
 
 def draw(runs: pd.DataFrame, cells: pd.DataFrame | None, figure: Path) -> None:
@@ -180,8 +185,8 @@ def draw(runs: pd.DataFrame, cells: pd.DataFrame | None, figure: Path) -> None:
             axes.set_yticks(range(len(COLUMNS)), list(COLUMNS) if axes is row[0] else [], fontsize=8)
             axes.tick_params(axis="x", labelsize=7)
             axes.locator_params(axis="x", nbins=4)
-            axes.invert_yaxis()
-    canvas.suptitle("filled: measured here; open: published; bars are standard deviations over splits", fontsize=9)
+            axes.set_ylim(len(COLUMNS) - 0.5, -0.5)
+    canvas.suptitle("filled: measured here; open: published;\nbars are standard deviations over splits", fontsize=9)
     figure.parent.mkdir(parents=True, exist_ok=True)
     canvas.savefig(figure, dpi=120)
 

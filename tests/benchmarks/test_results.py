@@ -22,6 +22,8 @@ TABLES = {
     "inter_domain": ([], "inter_domain.jsonl", r" +5929413 +0\.797"),
     "spherical_features": ([], "spherical_features.jsonl", r"softplus +-0\.047 +-0\.148 +-0\.356"),
     "mnist": ([], "mnist.jsonl", r"dsvi +3 +96\.550 +97\.730 +-0\.119"),
+    "report_tables": ([], "report_tables.jsonl", r"boston +svgp-100 +\d +-2\.281"),
+    "rectangles": ([], "rectangles.jsonl", r"svgp-100 +3000 +4000 +1000 +83\.300 +72\.120 +-0\.361"),
     "several_outputs": ([], "several_outputs.jsonl", r"gamma-dgp +2\.25 +2\.00 +1\.50"),
     "sghmc_beside_dsvi": (["same"], "sghmc_beside_dsvi.jsonl", r"kin8nm +3 +0\.012 +0\.001 +0\.014"),
 }
@@ -44,7 +46,17 @@ def test_the_other_files_of_runs_are_read():
     for path in RESULTS.glob("*.jsonl"):
         key = {"accuracy_beside_gpytorch": "library", "sampler_mixing": "sampler", "sampler_calibration": "sampler"}
         key |= dict.fromkeys(
-            ("held_aside", "given_time", "spherical_features", "inter_domain", "several_outputs", "mnist"), "method"
+            (
+                "held_aside",
+                "given_time",
+                "spherical_features",
+                "inter_domain",
+                "several_outputs",
+                "mnist",
+                "report_tables",
+                "rectangles",
+            ),
+            "method",
         )
         key["speed_of_features"] = "kind"
         assert records.read(path, key.get(path.stem, "experiment"))
