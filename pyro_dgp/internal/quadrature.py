@@ -1,4 +1,4 @@
-"""Gauss-Hermite nodes and weights, for likelihoods and sigma points alike."""
+"""Nodes and weights of expectations over normal variables, for likelihoods and sigma points alike."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ from functools import lru_cache
 import numpy as np
 import torch
 from torch import Tensor
+
+from pyro_dgp.internal.recording import recording
+
+#: Gauss-Hermite nodes of a function, and the standard deviation, in widths of what is integrated, up to which they serve.
+NODES, _SMOOTH = 20, 1.5
+#: Standard deviation that a recorded function, which cannot look at its own, has nodes for; most nodes of any.
+_RECORDED, _MOST = 4.0, 400
 
 
 @lru_cache
@@ -37,3 +44,18 @@ def normal_trapezoid(width: float, most: int) -> tuple[Tensor, Tensor]:
     count = min(most, 2 * math.ceil(6.5 / step) + 1)
     nodes = torch.linspace(-6.5, 6.5, count, dtype=torch.float64)
     return nodes, -0.5 * nodes.square() - torch.logsumexp(-0.5 * nodes.square(), 0)
+
+
+def normal_nodes(scale: Tensor) -> tuple[Tensor, Tensor]:
+    """Nodes and log weights ``(K,)`` of E g(s z), z ~ N(0, 1), for all of several scales s, and g no narrower than a unit bump: float64.
+
+    They are :data:`NODES` Gauss-Hermite nodes for scales that these serve, to some 1e-7. Wider ones take as many equidistant nodes as they need.
+
+    :param scale: standard deviations, of any shape.
+    """
+    if recording():
+        return normal_trapezoid(1 / _RECORDED, _MOST)
+    largest = float(scale.detach().max()) if scale.numel() else 0.0
+    if largest > _SMOOTH and math.isfinite(largest):
+        return normal_trapezoid(1 / largest, _MOST)
+    return gauss_hermite(NODES)

@@ -150,18 +150,27 @@ class Integrated(View):
 
     :param inner: a distribution of batch shape ``(K, ...)``.
     :param log_weights: log weights ``(K,)``, or ``(K, ...)`` that broadcast against the batch; they sum to one.
+    :param known_variance: variance in closed form, which broadcasts against the batch, for tails that reach beyond the nodes.
     """
 
     has_rsample = False  # type: ignore[assignment]
 
-    def __init__(self, inner: Any, log_weights: Tensor, batch_shape: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        inner: Any,
+        log_weights: Tensor,
+        batch_shape: Sequence[int] | None = None,
+        *,
+        known_variance: Tensor | None = None,
+    ) -> None:
         self.inner, self.log_weights, self._own = inner, log_weights, inner.batch_shape[1:]
+        self.known_variance = known_variance
         shape = self._own if batch_shape is None else Size(batch_shape)
         super().__init__(shape, inner.event_shape, validate_args=False)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Integrated:
         """Return the same distribution over more batches. The distribution inside keeps its own."""
-        return Integrated(self.inner, self.log_weights, batch_shape)
+        return Integrated(self.inner, self.log_weights, batch_shape, known_variance=self.known_variance)
 
     def _log_weights(self, extra: int = 0) -> Tensor:
         """Log weights ``(K, *own, 1, ...)``, or ones in the place of the batch, with ``extra`` axes of size one behind."""
@@ -191,7 +200,9 @@ class Integrated(View):
 
     @property
     def variance(self) -> Tensor:
-        """The mean of the variances and the variance of the means, ``(*batch, *event)``."""
+        """The mean of the variances and the variance of the means, ``(*batch, *event)``; that in closed form where it is known."""
+        if self.known_variance is not None:
+            return self.known_variance.expand(self.shape())
         mean = self._own_mean()
         return super().variance + self.evaluate(lambda each, _: (each.mean - mean).square())
 

@@ -13,15 +13,15 @@ from torch.distributions import Distribution
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.internal.plates import refuse_data_plate
-from pyro_dgp.internal.quadrature import gauss_hermite_product
+from pyro_dgp.internal.quadrature import NODES, gauss_hermite_product, normal_nodes
 from pyro_dgp.internal.views import Integrated
 from pyro_dgp.likelihoods.gamma_score import log_gamma_score
 from pyro_dgp.likelihoods.moments import Moments
 from pyro_dgp.likelihoods.targets import check_target
 from pyro_dgp.likelihoods.units import NO_UNITS, Units
 
-#: Gauss-Hermite nodes of each function, and the largest number of functions whose product of nodes is taken.
-NODES, MOST_FUNCTIONS = 20, 2
+#: The largest number of functions whose product of nodes is taken.
+MOST_FUNCTIONS = 2
 
 
 class RowObservation(dist.Independent):  # type: ignore[misc]
@@ -103,7 +103,8 @@ class Conditional(ABC):
     def nodes(self, f: Moments) -> tuple[Tensor, Tensor]:
         """Function values ``(K, ..., N, F)`` and log weights ``(K,)`` whose sum is the expectation over ``N(f)``.
 
-        They are the product of Gauss-Hermite rules, with :data:`NODES` nodes for each function.
+        They are the product of Gauss-Hermite rules, with 20 nodes for each function. A single function that is wider than these
+        serve has as many equidistant nodes as it needs, for p(y | f) no narrower in f than a unit bump.
 
         :raises ValueError: for more than :data:`MOST_FUNCTIONS` functions.
         """
@@ -113,8 +114,12 @@ class Conditional(ABC):
                 f"{type(self).__name__} has {count} functions, and Gauss-Hermite nodes serve {MOST_FUNCTIONS} at most: give it nodes of its own, or "
                 "write two sites, f = pyro.sample('f', gp(x)) and y given f"
             )
-        at, log_weights = (values.to(f.mean) for values in gauss_hermite_product(NODES, count))
         scale = f.variance.sqrt()
+        if count == 1:
+            nodes, log_weights = (values.to(f.mean) for values in normal_nodes(scale))
+            at = nodes.unsqueeze(-1)
+        else:
+            at, log_weights = (values.to(f.mean) for values in gauss_hermite_product(NODES, count))
         return f.mean + scale * at.reshape(-1, *[1] * (scale.dim() - 1), count), log_weights
 
     def row_log_prob(self, y: Tensor, f: Tensor) -> Tensor:

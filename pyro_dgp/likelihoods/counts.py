@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from pyro import distributions as dist
 from pyro.distributions import constraints
@@ -15,15 +17,17 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_dgp.internal.parameters import require_number, require_shape
-from pyro_dgp.internal.quadrature import gauss_hermite, normal_trapezoid
+from pyro_dgp.internal.quadrature import normal_trapezoid
 from pyro_dgp.internal.recording import require_all
-from pyro_dgp.internal.views import Integrated
 from pyro_dgp.likelihoods.base import Likelihood
-from pyro_dgp.likelihoods.conditional import NODES, Conditional, RowObservation, one_output
+from pyro_dgp.likelihoods.conditional import Conditional, RowObservation, one_output
+from pyro_dgp.likelihoods.count_mixture import CountMixture
 from pyro_dgp.likelihoods.moments import Moments
 
-#: Steps of Newton's method to the mode of ``p(y | f)^power N(f)``.
-_NEWTON_STEPS = 10
+#: Steps of Newton's method to the mode of ``p(y | f)^power N(f)``, and how far one may go down and up.
+_NEWTON_STEPS, _DOWN, _UP = 12, 4.0, 1.0
+#: Gauss-Legendre nodes on either side of the mode, and nats below it that the integral reaches down to.
+_NODES, _DEPTH = 20, 35.0
 #: Most nodes of a prediction.
 _MOST_NODES = 400
 
@@ -32,15 +36,15 @@ _MOST_NODES = 400
 class CountConditional(Conditional):
     """Counts with mean ``exposure_n exp(f_n)``, log-concave in f.
 
-    Integrals of p(y | f) take Gauss-Hermite nodes around the mode of each row, since counts of a hundred or more have a density in f that is
-    narrower than N(f). A prediction takes as many nodes as its largest counts need.
+    Integrals of p(y | f) take Gauss-Legendre nodes on either side of the mode of each row, as far as there is mass, since counts of a hundred or
+    more have a density in f that is narrower than N(f), and that of small counts is skew.
 
     :ivar exposure: ``(..., N)``, or nothing for exposures of one.
     """
 
     exposure: Tensor | None
     takes_integers = True
-    integration = "adaptive Gauss-Hermite, 20 nodes"
+    integration = "Gauss-Hermite (20 nodes) for the expected log density, 40 nodes around the mode for predictions"
 
     @abstractmethod
     def slopes(self, y: Tensor, log_mean: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,20 +67,26 @@ class CountConditional(Conditional):
             (y >= 0) & (y == y.round()), "y of a likelihood of counts holds values other than 0, 1, 2, ...: pass counts"
         )
 
-    def expected_log_prob(self, y: Tensor, f: Moments) -> Tensor:
-        """``E log p(y_n | f_n)`` at 20 Gauss-Hermite nodes, which its smooth logarithm needs no more of."""
-        return super().expected_log_prob(y, f)
+    @abstractmethod
+    def moments(self, f: Moments) -> Moments:
+        """Mean and variance of y, ``(..., N)``."""
 
     def log_expected_power(self, y: Tensor, f: Moments, power: float) -> Tensor:
-        """See :class:`Conditional`; nodes lie around the mode of ``p(y_n | f_n)^power N(f_n)``."""
+        """See :class:`Conditional`; nodes lie on either side of the mode of ``p(y_n | f_n)^power N(f_n)``."""
         mean, variance = one_output(f.mean), one_output(f.variance).clamp_min(torch.finfo(f.mean.dtype).tiny)
+
+        def log_density(at: Tensor) -> Tensor:
+            log_prior = -0.5 * ((at - mean).square() / variance + (2 * math.pi * variance).log())
+            return power * self.row_log_prob(y, at.unsqueeze(-1)) + log_prior
+
         with torch.no_grad():
             mode, scale = self._mode(y, mean, variance, power)
-        nodes, log_weights = (values.to(mean).reshape(-1, *[1] * mode.dim()) for values in gauss_hermite(NODES))
-        at = mode + scale * nodes
-        log_prior = -0.5 * ((at - mean).square() / variance + variance.log())
-        log_terms = power * self.row_log_prob(y, at.unsqueeze(-1)) + log_prior + 0.5 * nodes.square() + scale.log()
-        return torch.logsumexp(log_weights + log_terms, 0)
+            left, right = _reach(log_density, mode, scale)
+            at, weights = (torch.as_tensor(each).to(mean) for each in np.polynomial.legendre.leggauss(_NODES))
+            at, weights = ((each.reshape(-1, *[1] * mode.dim())) for each in ((1 + at) / 2, weights / 2))
+            nodes = torch.cat([mode - left * at, mode + right * at])
+            log_weights = torch.cat([left * weights, right * weights]).log()
+        return torch.logsumexp(log_weights + log_density(nodes), 0)
 
     def _mode(self, y: Tensor, mean: Tensor, variance: Tensor, power: float) -> tuple[Tensor, Tensor]:
         """Mode in f, and the standard deviation of the normal that has the curvature there."""
@@ -87,11 +97,11 @@ class CountConditional(Conditional):
         for _ in range(_NEWTON_STEPS):
             first, second = self.slopes(y, at + offset)
             step = (power * first - (at - mean) / variance) / (power * second + 1 / variance)
-            at = at + step.clamp(-1, 1)
+            at = at + step.clamp(-_DOWN, _UP)
         return at, (power * self.slopes(y, at + offset)[1] + 1 / variance).rsqrt()
 
     def components(self, f: Moments) -> Distribution:
-        """Mixtures over as many nodes as the counts up to three standard deviations of f need."""
+        """Mixtures over f, see :class:`~pyro_dgp.likelihoods.count_mixture.CountMixture`."""
         scale = one_output(f.variance).sqrt()
         with torch.no_grad():
             largest = (self.log_mean(f.mean) + 3 * scale).exp()
@@ -99,14 +109,33 @@ class CountConditional(Conditional):
             narrowest = float((width / scale.clamp_min(1e-12)).min())
         nodes, log_weights = normal_trapezoid(narrowest, _MOST_NODES)
         at = one_output(f.mean) + scale * nodes.to(scale).reshape(-1, *[1] * scale.dim())
-        return Integrated(self.given(at.unsqueeze(-1)).base_dist, log_weights.to(scale))
+        return CountMixture(self, f, self.given(at.unsqueeze(-1)).base_dist, log_weights.to(scale))
+
+
+def _reach(log_density: Callable[[Tensor], Tensor], mode: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """Return how far to the left and to the right of its mode a log-concave density reaches, to :data:`_DEPTH` nats below.
+
+    :param scale: standard deviation by the curvature at the mode.
+    """
+    sign = torch.tensor([-1.0, 1.0]).to(mode).reshape(2, *[1] * mode.dim())
+    least = log_density(mode) - _DEPTH
+    far = (math.sqrt(2 * _DEPTH) * scale).expand(2, *mode.shape)
+    near = torch.zeros_like(far)
+    for _ in range(6):
+        short = log_density(mode + sign * far) > least
+        near, far = torch.where(short, far, near), torch.where(short, 2 * far, far)
+    for _ in range(5):
+        middle = 0.5 * (near + far)
+        short = log_density(mode + sign * middle) > least
+        near, far = torch.where(short, middle, near), torch.where(short, far, middle)
+    return far[0], far[1]
 
 
 @dataclass(frozen=True)
 class PoissonConditional(CountConditional):
     """``y_n ~ Poisson(exposure_n exp(f_n))``."""
 
-    integration = "closed form for the expected log density, adaptive Gauss-Hermite (20 nodes) for predictions"
+    integration = "closed form for the expected log density, 40 nodes around the mode for predictions"
 
     def given(self, f: Tensor) -> RowObservation:
         """Poisson distributions."""
@@ -127,6 +156,11 @@ class PoissonConditional(CountConditional):
         log_mean = self.log_mean(f.mean)
         return y * log_mean - (log_mean + one_output(f.variance) / 2).exp() - torch.lgamma(y + 1)
 
+    def moments(self, f: Moments) -> Moments:
+        """With ``a = E mean = exposure exp(m + v / 2)``: ``a`` and ``a + a^2 (exp(v) - 1)``."""
+        mean = (self.log_mean(f.mean) + one_output(f.variance) / 2).exp()
+        return Moments(mean, mean + mean.square() * torch.expm1(one_output(f.variance)))
+
 
 @dataclass(frozen=True)
 class NegativeBinomialConditional(CountConditional):
@@ -145,6 +179,11 @@ class NegativeBinomialConditional(CountConditional):
         share = torch.sigmoid(log_mean + self.dispersion.log())
         total = y + 1 / self.dispersion
         return y - total * share, total * share * (1 - share)
+
+    def moments(self, f: Moments) -> Moments:
+        """With ``a = E mu = exposure exp(m + v / 2)``: ``a`` and ``a + a^2 (exp(v) - 1 + dispersion exp(v))``."""
+        mean, variance = (self.log_mean(f.mean) + one_output(f.variance) / 2).exp(), one_output(f.variance)
+        return Moments(mean, mean + mean.square() * (torch.expm1(variance) + self.dispersion * variance.exp()))
 
 
 class Poisson(Likelihood):

@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_dgp.internal.parameters import require_number, require_shape
-from pyro_dgp.internal.quadrature import gauss_hermite
+from pyro_dgp.internal.quadrature import normal_nodes
 from pyro_dgp.internal.views import Integrated
 from pyro_dgp.likelihoods.base import Likelihood
-from pyro_dgp.likelihoods.conditional import NODES, Conditional, RowObservation
+from pyro_dgp.likelihoods.conditional import Conditional, RowObservation
 from pyro_dgp.likelihoods.gamma_score import log_expected_normal_power, log_normal_power_integral
 from pyro_dgp.likelihoods.moments import Moments
 
@@ -60,8 +60,9 @@ class HeteroscedasticConditional(Conditional):
     def _of_noise(self, f: Moments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Mean and variance of f, the noise variance at nodes ``(K, ..., N, D_out)``, and log weights ``(K, 1, ...)``."""
         (mean, log_noise), (variance, spread) = self._both(f.mean), self._both(f.variance)
-        nodes, log_weights = (values.to(mean).reshape(-1, *[1] * mean.dim()) for values in gauss_hermite(NODES))
-        return mean, variance, self._noise(log_noise + spread.sqrt() * nodes), log_weights
+        scale = spread.sqrt()  # densities are about half as wide in the log noise as the unit bumps that nodes serve
+        nodes, log_weights = (values.to(mean).reshape(-1, *[1] * mean.dim()) for values in normal_nodes(2 * scale))
+        return mean, variance, self._noise(log_noise + scale * nodes), log_weights
 
     def log_expected_power(self, y: Tensor, f: Moments, power: float) -> Tensor:
         """See :class:`Conditional`; f is integrated out in closed form at each node of the log noise."""

@@ -101,7 +101,8 @@ class StudentTConditional(Conditional):
         mean, variance = one_output(f.mean), one_output(f.variance)
         log_t, log_weights = _log_gamma_nodes(self.df / 2, max(mean.dim(), self.df.dim()), farthest=_OUTLIER**2)
         total = (variance + self._spread / 2 * (-log_t).exp()).sqrt()
-        return Integrated(dist.Normal(mean.expand(total.shape), total, validate_args=False), log_weights)
+        normals = dist.Normal(mean.expand(total.shape), total, validate_args=False)
+        return Integrated(normals, log_weights, known_variance=variance + self._spread / (self.df - 2))
 
 
 def _log_gamma_nodes(concentration: Tensor, batch: int, *, farthest: float) -> tuple[Tensor, Tensor]:

@@ -66,7 +66,9 @@ class Units(nn.Module):
         :raises ValueError: for families that are not closed under affine maps, and for other numbers of outputs.
         """
         if isinstance(distribution, Integrated):
-            return Integrated(self.image(distribution.inner), distribution.log_weights)
+            variance = distribution.known_variance
+            variance = None if variance is None else self.scaled(variance, power=2)
+            return Integrated(self.image(distribution.inner), distribution.log_weights, known_variance=variance)
         self._require_outputs(distribution.batch_shape + distribution.event_shape)
         kind: Any = type(distribution)
         if kind not in _CLOSED:
