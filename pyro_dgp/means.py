@@ -152,14 +152,14 @@ class Projection(Mean):
     def fit(cls, x: Tensor, width: int) -> Projection:
         """Build the projection of inputs ``x`` ``(N, D_in)`` onto ``width`` outputs.
 
-        The values of ``x`` matter only if ``width < D_in``.
+        The values of ``x`` matter only if ``width < D_in``. Directions beyond those of so few rows are any that are orthogonal to them.
         """
         if x.dim() != 2:
             raise ValueError(f"Projection.fit takes inputs (N, D), got {tuple(x.shape)}: use x[:, None] for one input")
         x, inputs = x.detach(), x.shape[-1]
         if width >= inputs:
             return cls(torch.eye(inputs, width, dtype=x.dtype, device=x.device))
-        _, _, directions = torch.linalg.svd(x - x.mean(0), full_matrices=False)
+        _, _, directions = torch.linalg.svd(x - x.mean(0), full_matrices=len(x) < width)
         signs = directions.gather(1, directions.abs().argmax(1, keepdim=True)).sign()
         return cls((directions * signs)[:width].mT.contiguous())
 

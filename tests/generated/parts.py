@@ -14,6 +14,7 @@ from torch import Tensor
 import pyro_dgp as dgp
 from tests.generated.spec import Spec
 
+
 def squared_exponential(x: Tensor, z: Tensor) -> Tensor:
     """A covariance function of the user."""
     return (-0.5 * (x.unsqueeze(-2) - z.unsqueeze(-3)).square().sum(-1)).exp()

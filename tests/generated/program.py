@@ -41,7 +41,9 @@ class Program(PyroModule):
             name = spec.mean if spec.mean in LAYER_MEANS else "projection"
             kernel = Kernels(spec, x.shape[-1], spec.width).build(text)
             self.hidden.append(dgp.GaussianProcess(kernel, mean_of(name, x, spec.width), spec.width))
-            x = torch.cat([torch.randn(len(x), spec.width), x] if spec.has_skip else [torch.randn(len(x), spec.width)], -1)
+            x = torch.cat(
+                [torch.randn(len(x), spec.width), x] if spec.has_skip else [torch.randn(len(x), spec.width)], -1
+            )
         likelihood, functions = likelihood_of(spec)
         names = ("top", "noise") if spec.likelihood == "two functions" else ("top",)
         for name in names:
