@@ -15,6 +15,7 @@ from torch.distributions.transforms import Transform
 
 from pyro_dgp.internal import linalg
 from pyro_dgp.internal.assignment import CheckedModule
+from pyro_dgp.internal.parameters import require_dtype
 from pyro_dgp.internal.plates import refuse_data_plate
 from pyro_dgp.kernels import Covariance, Kernel
 from pyro_dgp.kernels.base import require_kernel
@@ -87,9 +88,11 @@ class GaussianProcess(CheckedModule):
                 f"inputs are on {x.device} and the parameters of the Gaussian process on {own.device}: "
                 "move one, as in model.to(x.device)"
             )
+        covariance = self.kernel()
+        require_dtype(covariance, x, f"the kernel of {self._pyro_name or 'gp'!r}")
         return FunctionPrior(
             x,
-            self.kernel(),
+            covariance,
             self.mean(),
             num_outputs=self.num_outputs,
             jitter=self.jitter,

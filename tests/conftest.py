@@ -26,6 +26,7 @@ SLOW = (
     "documents",
     "downstream",
     "functions",
+    "generated/test_generated.py",
     "guides/test_functions_and_handlers.py",
     "guides/test_groups.py",
     "guides/test_hyperparameters.py",

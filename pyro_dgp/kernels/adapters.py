@@ -73,11 +73,10 @@ class PyroContribCovariance(Covariance):
     ) -> Float[Tensor, "*r p n k"]:
         """See :class:`Covariance`."""
         if z is None:
-            blocks = [self.kernel(part) for part in x.reshape(-1, *x.shape[-2:])]
+            blocks = [self.kernel(part) for part in x.flatten(0, -3)]
             return torch.stack(blocks).reshape(*x.shape[:-1], x.shape[-2])
         batch = torch.broadcast_shapes(x.shape[:-2], z.shape[:-2])
-        x_parts = x.expand(*batch, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
-        z_parts = z.expand(*batch, *z.shape[-2:]).reshape(-1, *z.shape[-2:])
+        x_parts, z_parts = (each.expand(*batch, *each.shape[-2:]).flatten(0, -3) for each in (x, z))
         blocks = [self.kernel(a, b) for a, b in zip(x_parts, z_parts, strict=True)]
         return torch.stack(blocks).reshape(*batch, x.shape[-2], z.shape[-2])
 

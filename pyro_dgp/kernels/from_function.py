@@ -59,7 +59,7 @@ class FunctionCovariance(Covariance):
 
     def _try(self, x: Tensor) -> None:
         """Raise, at the first use alone, if the first rows show that the function is no covariance function."""
-        if self.first_use.done or recording():
+        if self.first_use.done or recording() or not x.shape[-2]:
             return
         with torch.no_grad():
             few = x[..., :TRIED_ROWS, :].reshape(-1, min(TRIED_ROWS, x.shape[-2]), x.shape[-1])[0]

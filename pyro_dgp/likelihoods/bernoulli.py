@@ -9,6 +9,7 @@ import torch
 from pyro import distributions as dist
 from torch import Tensor
 
+from pyro_dgp.internal.normal_cdf import log_ndtr
 from pyro_dgp.internal.recording import require_all
 from pyro_dgp.likelihoods.base import Likelihood
 from pyro_dgp.likelihoods.conditional import Conditional, RowObservation, one_output
@@ -81,11 +82,11 @@ class ProbitConditional(_BernoulliConditional):
 
     def logits(self, f: Tensor) -> Tensor:
         """``log Phi(f) - log Phi(-f)``, accurate in the tails."""
-        return torch.special.log_ndtr(f) - torch.special.log_ndtr(-f)
+        return log_ndtr(f) - log_ndtr(-f)
 
     def row_log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         """``log Phi((2 y - 1) f)``."""
-        return torch.special.log_ndtr((2 * y - 1) * one_output(f))
+        return log_ndtr((2 * y - 1) * one_output(f))
 
     def components(self, f: Moments) -> Binary:
         """Bernoulli distributions with success probability ``Phi(mean / sqrt(1 + variance))``."""

@@ -37,7 +37,8 @@ class HeteroscedasticConditional(Conditional):
         return first, second
 
     def _noise(self, log_noise: Tensor) -> Tensor:
-        return self.variance.unsqueeze(-2) * log_noise.exp()
+        most = 0.5 * math.log(torch.finfo(log_noise.dtype).max)  # beyond, the gradients of losses are no numbers
+        return self.variance.unsqueeze(-2) * log_noise.clamp(-most, most).exp()
 
     def _rows(self, mean: Tensor, variance: Tensor) -> dist.Normal:
         if mean.shape[-1] == 1:

@@ -12,6 +12,7 @@ from pyro.nn import PyroParam
 from torch import Tensor
 from torch.distributions import Distribution
 
+from pyro_dgp.internal.normal_cdf import log_ndtr
 from pyro_dgp.internal.parameters import require_shape
 from pyro_dgp.likelihoods.base import Likelihood
 from pyro_dgp.likelihoods.classes import ClassConditional
@@ -53,8 +54,8 @@ class OrdinalConditional(ClassConditional):
 
 def _log_difference(low: Tensor, high: Tensor) -> Tensor:
     """``log [Phi(high) - Phi(low)]`` for ``low < high``; gradients stay finite at infinite ends."""
-    top = torch.special.log_ndtr(high.clamp(max=40.0))
-    below = torch.special.log_ndtr(low.clamp(min=-1e4))
+    top = log_ndtr(high.clamp(max=40.0))
+    below = log_ndtr(low.clamp(min=-1e4))
     share = -torch.expm1((below - top).clamp(max=0.0))
     return top + share.clamp_min(torch.finfo(top.dtype).tiny).log()
 

@@ -20,7 +20,8 @@ def check_target(y: Any, shape: Size, like: Tensor, *, integers: bool = False) -
     if y.dtype != like.dtype or y.device != like.device:
         ours, theirs = (f"{str(t.dtype).removeprefix('torch.')} on {t.device}" for t in (y, like))
         raise TypeError(f"y is {ours} and the inputs are {theirs}: convert one")
-    if len(shape) == 1 and y.dim() >= 2 and y.shape[-1] == 1 and y.shape[-2] == shape[0]:
+    is_row_of_groups = shape[0] == 1 and like.dim() > 2  # one row of each group, and one group
+    if len(shape) == 1 and y.dim() >= 2 and y.shape[-1] == 1 and y.shape[-2] == shape[0] and not is_row_of_groups:
         raise ValueError(f"y has shape {tuple(y.shape)}; for one output it is (N,): pass y.squeeze(-1)")
     if y.shape[-len(shape) :] != shape:
         wanted = ", ".join(map(str, shape))

@@ -10,6 +10,11 @@ from pyro_dgp.prediction.counts import cumulative, summed_cdf, summed_quantile
 from pyro_dgp.prediction.point_values import PointValues
 from pyro_dgp.prediction.target_kinds import bounds, innermost, is_discrete, moment
 
+#: Halvings of the bracket of a quantile, and how many at most where one component is far wider than the others.
+_HALVINGS, _MOST_HALVINGS = 60, 1200
+#: Rise of the distribution function in a bracket that counts as none, in units of rounding.
+_ROOM = 100.0
+
 
 class DistributionFunction:
     """The distribution function F of a mixture whose components are distributions of single numbers.
@@ -109,8 +114,16 @@ class DistributionFunction:
                 break
             width = high - low
             low, high = torch.where(long, low - width, low), torch.where(short, high + width, high)
-        for _ in range(60):
+        for step in range(_MOST_HALVINGS):
+            if step >= _HALVINGS and not bool((self._rise(low, high) > _ROOM * torch.finfo(low.dtype).eps).any()):
+                break
             middle = 0.5 * (low + high)
             below = is_below(middle)
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
         return high
+
+    def _rise(self, low: Tensor, high: Tensor) -> Tensor:
+        """Return by how much F rises in brackets ``(Q, N, ...)`` that hold a number between their ends; 0 in others."""
+        middle = 0.5 * (low + high)
+        rises = torch.stack([self(b) - self(a) for a, b in zip(low, high, strict=True)])
+        return torch.where((middle > low) & (middle < high), rises, 0.0)

@@ -105,9 +105,7 @@ class Mixture:
             with torch.set_grad_enabled(
                 wants_gradients
             ):  # the likelihood holds its parameters, which a prediction does not train
-                return torch.cat(
-                    [each.predictive_log_prob(value).reshape(-1, len(value)) for each in self.observations]
-                )
+                return torch.cat([_observed_log_prob(each, value) for each in self.observations])
         log_prob: Tensor = self.components.log_prob(value)
         return log_prob.sum(-1) if log_prob.dim() == 3 else log_prob
 
@@ -190,6 +188,13 @@ class Mixture:
         draws = self.sample(1000)
         score = import_module("scoringrules").crps_ensemble(value.cpu().numpy(), draws.movedim(0, -1).cpu().numpy())
         return torch.as_tensor(score, dtype=value.dtype, device=value.device)
+
+
+def _observed_log_prob(observation: CollapsedObservation, value: Tensor) -> Tensor:
+    """Return ``(S, rows)`` for targets of the rows of all groups, one behind another; an observation has axes of groups in front of its own."""
+    shape = observation.moments.mean.shape[:-1]
+    axes = next(count for count in range(1, len(shape) + 1) if shape[-count:].numel() == len(value))
+    return observation.predictive_log_prob(value.unflatten(0, shape[-axes:])).reshape(-1, len(value))
 
 
 def _normal_crps(components: torch.distributions.Normal, weights: Tensor, value: Tensor) -> Tensor:

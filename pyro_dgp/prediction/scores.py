@@ -26,7 +26,8 @@ def scores(prediction: Prediction, y: Tensor, target_scale: float | Tensor = 1.0
     With groups they are averages over the rows of all groups.
 
     :param y: targets in the units that the model was trained on, ``(N,)`` or ``(N, D_out)``; with groups ``(*groups, N)``. NaN, where the
-        likelihood takes missing outputs, is left out; rows without any output do not count.
+        likelihood takes missing outputs, is left out; rows without any output do not count,
+        and neither do outputs without any row.
     :param target_scale: the standard deviation by which the targets were divided, one number or one for each output.
 
     >>> import pyro.distributions as dist, torch
@@ -41,6 +42,7 @@ def scores(prediction: Prediction, y: Tensor, target_scale: float | Tensor = 1.0
         return _scores_of_classes(prediction, y)
     outputs = prediction.event_shape.numel()
     scale = torch.as_tensor(target_scale, dtype=y.dtype, device=y.device).expand(outputs)
+    counted = scale[(~y.isnan()).reshape(-1, outputs).any(0)]
     with torch.no_grad():
         nll = -float(prediction.log_prob(y).sum() / _rows_observed(y, outputs))
         rmse = _average((prediction.mean - y).square(), y, outputs).sqrt()
@@ -50,8 +52,8 @@ def scores(prediction: Prediction, y: Tensor, target_scale: float | Tensor = 1.0
         "rmse": float(rmse.mean()),
         "crps": float(crps.mean()),
         "nll_original": nll + float(scale.log().sum()),
-        "rmse_original": float((rmse * scale).mean()),
-        "crps_original": float((crps * scale).mean()),
+        "rmse_original": float((rmse * counted).mean()),
+        "crps_original": float((crps * counted).mean()),
     }
     return figures | ({"nll_per_output": nll / outputs} if outputs > 1 else {})
 
@@ -62,9 +64,10 @@ def _rows_observed(y: Tensor, outputs: int) -> int:
 
 
 def _average(terms: Tensor, y: Tensor, outputs: int) -> Tensor:
-    """Mean of the terms of each output over the rows in which it was observed, ``(outputs,)``."""
-    observed = ~y.isnan()
-    return terms.where(observed, 0.0).reshape(-1, outputs).sum(0) / observed.reshape(-1, outputs).sum(0)
+    """Mean of the terms of each output over the rows in which it was observed; of the outputs that were observed in any."""
+    observed = (~y.isnan()).reshape(-1, outputs)
+    means = terms.reshape(-1, outputs).where(observed, 0.0).sum(0) / observed.sum(0)
+    return means[observed.any(0)]
 
 
 def _scores_of_classes(prediction: Prediction, y: Tensor) -> dict[str, float]:

@@ -95,7 +95,8 @@ class GaussianCoefficients(Coefficients):
         """See :class:`Coefficients`."""
         mean: Any = self.of_groups("mean")
         if deviations is not None:
-            mean = mean + (self.of_groups("latent_weights") @ self.known(deviations)[..., None, :, None]).squeeze(-1)
+            eps = self.known(deviations).to(mean)[..., None, :, None]  # priors may have another dtype
+            mean = mean + (self.of_groups("latent_weights") @ eps).squeeze(-1)
         if self.kind in ("delta", "prior"):
             return WhitenedGaussian(mean, None, self.kind)
         scale: Any = self.of_groups("scale")

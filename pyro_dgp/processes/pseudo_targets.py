@@ -59,7 +59,7 @@ class PseudoTargets(Coefficients):
         identity = torch.eye(targets.shape[-1]).to(targets)
         precision_root = identity + self.of_groups("factor").tril(-1)
         if deviations is not None:
-            eps = self.known(deviations)[..., None, :, None]
+            eps = self.known(deviations).to(targets)[..., None, :, None]
             targets = targets + (self.of_groups("latent_weights") @ eps).squeeze(-1)
             log_scales = log_scales + (self.of_groups("scale_weights").unsqueeze(-2) @ eps).squeeze(-1)
         precision_root = log_scales.exp().unsqueeze(-1) * precision_root

@@ -169,7 +169,17 @@ def served(r: random.Random, spec: Spec) -> Spec:
     if spec.way in ("collapsed", "sparse nuts"):
         instead |= {"batch": ()}
     if spec.way == "collapsed":
-        instead |= {"outputs": 1}
+        instead |= {"outputs": 1, "mean": "zero", "is_standardized": False, "has_prior": False, "has_two_sites": False}
+    if spec.way == "exact":
+        instead |= {"has_two_sites": False}
+    if spec.likelihood == "coregionalization":
+        instead |= {"outputs": max(2, spec.outputs)}
+    if spec.is_standardized and spec.inputs > 1 and instead.get("x_pattern", spec.x_pattern) == "duplicates":
+        instead |= {"rows": max(3, spec.rows)}
+    if spec.family == "points delta" and spec.loss == "ep":
+        instead |= {"loss": "elbo"}
+    if spec.propagation == "moments" and spec.layers > 1:
+        instead |= {"batch": ()}
     return replace(spec, **instead)
 
 
