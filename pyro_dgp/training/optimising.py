@@ -6,11 +6,13 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pyro_dgp.internal.finite import require_finite_gradients, require_finite_loss
 from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.internal.rows import Call
 from pyro_dgp.training.checkpoints import Run, Stateful, optimizer_state, set_optimizer_state
@@ -120,11 +122,9 @@ def minimise(
             stepper.zero_grad()
             loss = mean_loss(call)
             value = float(loss.detach()) / data_sets
-            if not math.isfinite(value):
-                raise ValueError(
-                    f"the loss is {value} at step {step}: lower the learning rate, or use float64 if this is float32"
-                )
+            require_finite_loss(value, [objective], partial(_terms, objective, call), at=f" at step {step}")
             loss.backward()
+            require_finite_gradients([objective], at=f" at step {step}")
             stepper.step()
             schedule.step()
             result.losses.append(value)
@@ -137,6 +137,21 @@ def minimise(
                 break
     result.seconds += time.perf_counter() - start
     return result
+
+
+def _terms(objective: Any, call: Call) -> Mapping[str, Tensor]:
+    """Return the terms of ``loss(model, guide)`` at a call, by name; nothing for other objectives."""
+    args, kwargs = call
+    inner = bare(objective)
+    terms = getattr(getattr(inner, "elbo", None), "terms", None)
+    return {} if terms is None else dict(terms(inner.model, inner.guide, *args, **kwargs))
+
+
+def bare(objective: Any) -> Any:
+    """Return an objective without what compiles it or joins it to other processes, such as ``DistributedDataParallel``."""
+    for name in ("module", "objective"):
+        objective = getattr(objective, name, objective)
+    return objective
 
 
 @dataclass
