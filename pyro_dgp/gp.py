@@ -19,6 +19,7 @@ from pyro_dgp.internal.parameters import require_dtype
 from pyro_dgp.internal.plates import refuse_data_plate
 from pyro_dgp.kernels import Covariance, Kernel
 from pyro_dgp.kernels.base import require_kernel
+from pyro_dgp.kernels.factor_faults import explained
 from pyro_dgp.means import Mean, MeanFunction, as_mean
 
 
@@ -253,7 +254,10 @@ class FunctionPrior(TorchDistribution):
     def scale_tril(self) -> Float[Tensor, "*b e n n"]:
         """Cholesky factor of the covariance, kept after the first use."""
         if self._factor is None:
-            self._factor = linalg.cholesky(self.covariance_matrix, self.jitter, self.name)
+            try:
+                self._factor = linalg.cholesky(self.covariance_matrix, self.jitter, self.name)
+            except linalg.NotPositiveDefiniteError as error:
+                raise explained(error, self.covariance, self.x, "inputs") from error
         return self._factor
 
     def unwhiten(self, noise: Tensor) -> Tensor:
@@ -278,7 +282,10 @@ class FunctionPrior(TorchDistribution):
 
     def noisy_scale_tril(self, variance: Tensor) -> Float[Tensor, "*b e n n"]:
         """Cholesky factors of ``K_d + variance_d I``, the covariance of noisy values, for noise variances ``(D_out,)``."""
-        return linalg.noisy_cholesky(linalg.add_noise(self.covariance_matrix, variance), self.jitter, self.name)
+        try:
+            return linalg.noisy_cholesky(linalg.add_noise(self.covariance_matrix, variance), self.jitter, self.name)
+        except linalg.NotPositiveDefiniteError as error:
+            raise explained(error, self.covariance, self.x, "inputs") from error
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Exact joint draws ``(*sample_shape, ..., N, D_out)``."""

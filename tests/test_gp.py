@@ -98,10 +98,10 @@ def test_bad_inputs_are_one_sentence():
     with pytest.raises(TypeError, match="float32 and the parameters of the Gaussian process are float64"):
         gp(torch.randn(5, 1, dtype=torch.float32))
     x = torch.zeros(3, 1)
-    with pytest.raises(RuntimeError, match="no Cholesky factor at relative jitter 1e-20, condition number"):
+    with pytest.raises(RuntimeError, match="has no Cholesky factor .* since rows 0 and 1 of the inputs coincide"):
         GaussianProcess(RBF(), jitter=1e-20)(x).rsample()
     x[0] = torch.nan
-    with pytest.raises(RuntimeError, match="holds NaN or infinity"):
+    with pytest.raises(RuntimeError, match="NaN or infinity"):
         gp(x).rsample()
 
 

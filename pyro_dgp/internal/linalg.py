@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,11 +16,33 @@ DEFAULT_JITTER = {torch.float64: 1e-8, torch.float32: 1e-6}
 LARGEST_JITTER = {torch.float64: 1e-4, torch.float32: 1e-3}
 
 
+@dataclass(frozen=True)
+class Fault:
+    """A factorisation that failed.
+
+    :ivar matrix: the covariance matrices, without jitter.
+    :ivar name: the Gaussian process.
+    :ivar jitter: the largest relative jitter that was tried.
+    :ivar is_given: whether it was given, as a number that is used as it is.
+    """
+
+    matrix: Tensor
+    name: str
+    jitter: float
+    is_given: bool
+
+
 class NotPositiveDefiniteError(RuntimeError):
-    """A covariance matrix has no Cholesky factor; the message names the site, the jitter and the condition number.
+    """A covariance matrix has no Cholesky factor; the message names the Gaussian process and the remedy.
 
     The words "input is not positive-definite" in it let Pyro's HMC and NUTS reject the proposal instead of stopping.
+
+    :ivar fault: the matrix, if one was factorised, from which callers that know the kernel and its points tell the cause.
     """
+
+    def __init__(self, message: str, fault: Fault | None = None) -> None:
+        super().__init__(message)
+        self.fault = fault
 
 
 def cholesky(
@@ -78,7 +101,8 @@ def _with_jitter(
         if not failed(info):
             return result, attempt
         if attempt * 10 >= largest * 1.0001 or not bool(torch.isfinite(matrix).all()):
-            raise NotPositiveDefiniteError(_explain(matrix.detach(), attempt, name))
+            fault = Fault(matrix.detach(), name, attempt, is_given=jitter is not None)
+            raise NotPositiveDefiniteError(_explain(fault), fault)
         attempt *= 10
 
 
@@ -100,18 +124,20 @@ def noisy_cholesky(matrix: Tensor, jitter: float | None, name: str) -> Tensor:
     return cholesky(matrix, jitter, name)
 
 
-def _explain(matrix: Tensor, jitter: float, name: str) -> str:
+def _explain(fault: Fault) -> str:
+    matrix = fault.matrix
     if not bool(torch.isfinite(matrix).all()):
         return (
-            f"the covariance of {name!r} holds NaN or infinity (input is not positive-definite): "
+            f"the covariance of {fault.name!r} holds NaN or infinity (input is not positive-definite): "
             "lower the learning rate or look for non-finite inputs"
         )
     values = torch.linalg.eigvalsh(matrix.double())
     condition = float((values[..., -1].abs() / values[..., 0].abs().clamp_min(1e-300)).max())
+    remedy = "use float64" if matrix.dtype != torch.float64 else "give GaussianProcess(..., jitter=...) a larger number"
     return (
-        f"the covariance of {name!r}, {matrix.shape[-1]} points in {str(matrix.dtype).removeprefix('torch.')}, has no "
-        f"Cholesky factor at relative jitter {jitter:.0e}, condition number {condition:.1e} (input is not "
-        "positive-definite): use float64, or GaussianProcess(..., jitter=...) with a larger number"
+        f"the covariance of {fault.name!r}, {matrix.shape[-1]} points in {str(matrix.dtype).removeprefix('torch.')}, has no "
+        f"Cholesky factor at relative jitter {fault.jitter:.0e}, condition number {condition:.1e} (input is not "
+        f"positive-definite): {remedy}"
     )
 
 

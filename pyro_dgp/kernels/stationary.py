@@ -39,7 +39,7 @@ class StationaryCovariance(ConstantDiagonal, Covariance):
         """See :class:`Covariance`."""
         variance = self.variance[..., None, None]
         points, others = self.warp(x), None if z is None else self.warp(z)
-        if self._single_precision_serves(*((x, points) if others is None else (z, others))):
+        if self._single_precision_serves(x if z is None else z, points if others is None else others):
             return self.correlation(points, others, variance)
         return self._in_double_precision(x, z).to(variance.dtype)
 

@@ -19,6 +19,7 @@ from pyro_dgp.guides.sites import is_random, require_finite, require_rows_unmask
 from pyro_dgp.guides.structure import ModelStructure
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal import linalg
+from pyro_dgp.internal.finite import require_finite_gradients, require_finite_loss
 from pyro_dgp.internal.parameters import require_names_of_their_own, require_own_parameters, show_networks_to_svi
 from pyro_dgp.internal.recording import report_invalid
 from pyro_dgp.likelihoods import CollapsedObservation, RowObservation, check_target
@@ -90,6 +91,10 @@ class Loss(PyroELBO):  # type: ignore[misc]
 
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Return minus the objective, with gradients."""
+        return -torch.as_tensor(sum(self.terms(model, guide, *args, **kwargs).values()))
+
+    def terms(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Return the terms whose sum is the objective, by what they are, as in "the likelihood at 'y'", with gradients."""
         self._check(model, guide)
         weighted = guide.components(*args, reading=self.reading, **kwargs)
         sites = [site for site in weighted.trace.nodes.values() if is_random(site)]
@@ -98,15 +103,17 @@ class Loss(PyroELBO):  # type: ignore[misc]
                 "nothing is observed: pass y to the loss, as in svi.step(x, y), and hand it on in the model, as in "
                 "pyro.sample('y', likelihood(gp(x)), obs=y)"
             )
-        objective = weighted.log_weights.new_zeros(())
+        terms: dict[str, Tensor] = {}
         sites = [site for site in sites if not _is_masked_out(site)]
         self._require_one_count(sites, guide.structure)
         for site in sites:
             if site["is_observed"]:
                 weight = self._weight(site, guide.structure)
-                objective = objective + weight * self.observed(site, weighted)
-            objective = objective - self.regularizer_weight() * self._regularizer(site, weighted, guide)
-        return -objective
+                terms[f"the likelihood at {site['name']!r}"] = weight * self.observed(site, weighted)
+            regularizer = self.regularizer_weight() * self._regularizer(site, weighted, guide)
+            if isinstance(regularizer, Tensor):
+                terms[f"the regulariser at {site['name']!r}"] = -regularizer
+        return terms
 
     def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
         """Return minus the objective as a number."""
@@ -127,8 +134,10 @@ class Loss(PyroELBO):  # type: ignore[misc]
         value = float(torch_item(loss))
         if not math.isfinite(value):
             require_finite(model, args, kwargs, "a training step")
-            raise ValueError(f"the loss is {value}: lower the learning rate, or use float64 if this is float32")
+        modules = (guide, *guide.model_modules)
+        require_finite_loss(value, modules, lambda: self.terms(model, guide, *args, **kwargs))
         loss.backward()  # type: ignore[no-untyped-call]
+        require_finite_gradients(modules)
         return value
 
     def _get_trace(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Any:

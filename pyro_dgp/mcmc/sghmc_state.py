@@ -12,8 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pyro_dgp.internal.finite import all_finite
 from pyro_dgp.training.checkpoints import optimizer_state, set_optimizer_state
 from pyro_dgp.training.optimising import decay
+
+_REMEDY = "lower step_size, or use float64 if this is float32"
 
 
 class HamiltonianState:
@@ -30,8 +33,12 @@ class HamiltonianState:
         """Move all positions by one step of size e."""
         value = float(potential.detach())
         if not math.isfinite(value):
-            raise ValueError(f"the potential is {value}: lower step_size, or use float64 if this is float32")
+            raise ValueError(f"the potential is {value}: {_REMEDY}")
         gradients = torch.autograd.grad(potential, self.positions)
+        if not all_finite(gradients):
+            raise ValueError(
+                f"the gradient of the inducing variables holds NaN or infinity, and the potential is {value}: {_REMEDY}"
+            )
         noise = self.friction * (2 - self.friction)
         with torch.no_grad():
             for i, (position, gradient) in enumerate(zip(self.positions, gradients, strict=True)):
@@ -85,7 +92,14 @@ class MovingWindow:
         self.past.append(chain.copy())
         with chain.at(self.past[int(torch.randint(len(self.past), ()))]):
             self.adam.zero_grad()
-            objective().backward()  # type: ignore[no-untyped-call]
+            loss = objective()
+            loss.backward()  # type: ignore[no-untyped-call]
+            gradients = [p.grad for group in self.adam.param_groups for p in group["params"] if p.grad is not None]
+            if not all_finite([loss.detach(), *gradients]):
+                raise ValueError(
+                    "the potential or its gradient in the hyperparameters holds NaN or infinity: lower step_size and learning_rate, or use float64 "
+                    "if this is float32"
+                )
             self.adam.step()
             self.schedule.step()
 

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.variational import Variational
+from pyro_dgp.internal.linalg import NotPositiveDefiniteError
+from pyro_dgp.kernels.factor_faults import explained
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.likelihoods.conditional import RowObservation
 from pyro_dgp.likelihoods.moments import Moments
@@ -130,7 +132,10 @@ def sparse_moments(prior: FunctionPrior, inducing: Tensor | Basis, white: Tensor
     z, x = inducing.unsqueeze(0), prior.x.unsqueeze(-3)
     covariance = prior.covariance
     k_zx = [covariance.matrix(z, x)]
-    loc, change = conditional_moments(covariance.matrix(z), k_zx, q, prior.jitter, prior.name)
+    try:
+        loc, change = conditional_moments(covariance.matrix(z), k_zx, q, prior.jitter, prior.name)
+    except NotPositiveDefiniteError as error:
+        raise explained(error, covariance, z, "inducing points") from error
     variance = (covariance.diagonal(x) + change).clamp_min(SMALLEST_VARIANCE).mT
     mean = prior.mean + loc.mT
     return Moments(mean, variance.expand(mean.shape))

@@ -11,6 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.internal import linalg
+from pyro_dgp.kernels.factor_faults import explained
 from pyro_dgp.processes.base import Process
 from pyro_dgp.processes.basis import SMALLEST_VARIANCE
 from pyro_dgp.processes.families import ProcessFamily, require_scales, saved
@@ -130,7 +132,10 @@ def _moments(
     """Return mean, without that of the prior, and variance at the columns of each row, both ``(..., N, D_out, S)``."""
     k_zz, columns = _within(prior, z), columns.unsqueeze(-3)
     k_zx = prior.covariance.matrix(z.unsqueeze(-3), columns)
-    loc, change = row_moments(k_zz, k_zx, mean, scale, prior.jitter, prior.name)
+    try:
+        loc, change = row_moments(k_zz, k_zx, mean, scale, prior.jitter, prior.name)
+    except linalg.NotPositiveDefiniteError as error:
+        raise explained(error, prior.covariance, z.unsqueeze(-3), "inducing points") from error
     return loc, (prior.covariance.diagonal(columns) + change).clamp_min(SMALLEST_VARIANCE)
 
 

@@ -11,6 +11,7 @@ from torch import Size, Tensor
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.internal import linalg
 from pyro_dgp.internal.blocks import column_blocks
+from pyro_dgp.kernels.factor_faults import explained
 from pyro_dgp.processes.base import KnownValues
 from pyro_dgp.processes.basis import SMALLEST_VARIANCE, Basis
 from pyro_dgp.processes.basis_family import BasisFamily
@@ -49,7 +50,11 @@ class InducingPointBasis(Basis):
 
     def root(self, prior: FunctionPrior) -> Tensor:
         """Return the Cholesky factor of ``K_zz``."""
-        return linalg.cholesky(prior.covariance.matrix(self.points(prior)), prior.jitter, prior.name)
+        z = self.points(prior)
+        try:
+            return linalg.cholesky(prior.covariance.matrix(z), prior.jitter, prior.name)
+        except linalg.NotPositiveDefiniteError as error:
+            raise explained(error, prior.covariance, z, "inducing points") from error
 
     def columns(self, prior: FunctionPrior) -> Tensor:
         """See :class:`~pyro_dgp.processes.basis.Basis`."""
@@ -74,7 +79,10 @@ class InducingPointBasis(Basis):
         x = prior.x.reshape(1, -1, prior.x.shape[-1]) if folded else prior.x.unsqueeze(-3)
         blocks = column_blocks(x, *q.mean.shape) if folded else (x,)
         k_zx = [prior.covariance.matrix(z, block) for block in blocks]
-        loc, change = conditional_moments(k_zz, k_zx, q, prior.jitter, prior.name)
+        try:
+            loc, change = conditional_moments(k_zz, k_zx, q, prior.jitter, prior.name)
+        except linalg.NotPositiveDefiniteError as error:
+            raise explained(error, prior.covariance, z, "inducing points") from error
         variance = prior.covariance.diagonal(x) + change
         loc, variance = torch.broadcast_tensors(loc, variance.clamp_min(SMALLEST_VARIANCE))
         if not folded:

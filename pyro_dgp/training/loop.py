@@ -17,7 +17,7 @@ from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.internal.rows import ReadRows, RowArguments, TakenRows
 from pyro_dgp.losses.marginal import MarginalLikelihood
-from pyro_dgp.training.optimising import Callback, FitResult, OptimizerRecipe, adam, minimise
+from pyro_dgp.training.optimising import Callback, FitResult, OptimizerRecipe, adam, bare, minimise
 from pyro_dgp.training.remarks import Trained
 
 #: Rows in a step where nothing else is said.
@@ -207,7 +207,7 @@ def training_rows(
 
 def _guide_of(objective: Any) -> Variational | None:
     """Return the guide of an objective, which may be compiled; ``None`` where it has none that is initialised."""
-    guide = getattr(_bare(objective), "guide", None)
+    guide = getattr(bare(objective), "guide", None)
     return guide if isinstance(guide, Variational) and guide.is_initialized else None
 
 
@@ -221,7 +221,7 @@ def groups_of_guide(guide: Variational, args: tuple[Tensor, ...], arguments: Map
 
 def _groups_of(objective: Any, args: tuple[Tensor, ...], arguments: Mapping[str, Any]) -> Size | None:
     """Return the groups of the model of an objective; ``None`` for an objective that is not of this library."""
-    inner = _bare(objective)
+    inner = bare(objective)
     if isinstance(inner, MarginalLikelihood):
         with module_local_parameters(inner):
             return groups_of(inner.model, args, arguments)
@@ -229,20 +229,13 @@ def _groups_of(objective: Any, args: tuple[Tensor, ...], arguments: Mapping[str,
     return None if guide is None else guide.groups
 
 
-def _bare(objective: Any) -> Any:
-    """Return an objective without what compiles it or joins it to other processes, such as ``DistributedDataParallel``."""
-    for name in ("module", "objective"):
-        objective = getattr(objective, name, objective)
-    return objective
-
-
 def _rows_of_step(objective: Any, rows: int, batch_size: int | None) -> int:
     """Return the number of rows in a step; raise for fewer than all where the objective needs all."""
-    if not getattr(_bare(objective), "needs_all_rows", False):
+    if not getattr(bare(objective), "needs_all_rows", False):
         return DEFAULT_ROWS if batch_size is None else batch_size
     if batch_size is not None and 1 <= batch_size < rows:
         raise ValueError(
-            f"{type(_bare(objective)).__name__} needs all {rows} rows in each step, not {batch_size}: leave batch_size out"
+            f"{type(bare(objective)).__name__} needs all {rows} rows in each step, not {batch_size}: leave batch_size out"
         )
     return rows if batch_size is None else batch_size
 
@@ -255,7 +248,7 @@ def _check_objective(objective: torch.nn.Module, rows: int, batch_size: int) -> 
         )
     if batch_size < 1:
         raise ValueError(f"batch_size is at least 1, got {batch_size}")
-    loss: Any = getattr(_bare(objective), "elbo", None)
+    loss: Any = getattr(bare(objective), "elbo", None)
     if not hasattr(loss, "num_data"):
         return
     if loss.num_data is None and batch_size >= rows:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_dgp.internal.finite import require_finite_gradients, require_finite_loss
 from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.internal.rows import Batch, Call
 from pyro_dgp.training.checkpoints import Run, Stateful, optimizer_state, set_optimizer_state
@@ -128,10 +129,8 @@ def minimise(
         for step, batch in zip(remaining, batches(done), strict=False):
             stepper.zero_grad()
             value = together.backward(objective, mean_loss, batch) / data_sets
-            if not math.isfinite(value):
-                raise ValueError(
-                    f"the loss is {value} at step {step}: lower the learning rate, or use float64 if this is float32"
-                )
+            require_finite_loss(value, [objective], partial(_terms, objective, batch), at=f" at step {step}")
+            require_finite_gradients([objective], at=f" at step {step}")
             stepper.step()
             schedule.step()
             result.losses.append(value)
@@ -144,6 +143,21 @@ def minimise(
         together.end(state.watchers)
     result.seconds += time.perf_counter() - start
     return result
+
+
+def _terms(objective: Any, batch: Batch) -> Mapping[str, Tensor]:
+    """Return the terms of ``loss(model, guide)`` at the rows of a step, by name; nothing for other objectives."""
+    args, kwargs = batch[slice(None)]
+    inner = bare(objective)
+    terms = getattr(getattr(inner, "elbo", None), "terms", None)
+    return {} if terms is None else dict(terms(inner.model, inner.guide, *args, **kwargs))
+
+
+def bare(objective: Any) -> Any:
+    """Return an objective without what compiles it or joins it to other processes, such as ``DistributedDataParallel``."""
+    for name in ("module", "objective"):
+        objective = getattr(objective, name, objective)
+    return objective
 
 
 @dataclass

@@ -219,6 +219,8 @@ class Training:
     :ivar fit: function that trains.
     :ivar batch_size: number of rows in a step, where the fallback has none of its own.
     :ivar total: steps of all runs, for the report.
+    :ivar trials: the runs so far, with their betas.
+    :ivar is_last_run: whether the run on all rows has begun, whose state is kept.
     """
 
     recipes: Recipes
@@ -236,6 +238,8 @@ class Training:
     site: str | None = None
     done: int = 0
     known: dict[str, float] = field(default_factory=dict)
+    trials: list[tuple[float | None, Trial]] = field(default_factory=list)
+    is_last_run: bool = False
 
     def __post_init__(self) -> None:
         guides = [self.recipes.guide_of(0.0), self.recipes.guide_of(None)]
@@ -255,6 +259,19 @@ class Training:
         for start in self._starts.values():
             start.restore()
 
+    def leave(self) -> None:
+        """Set the state that a validation leaves which an error ended.
+
+        It is that of the last step in the run on all rows, else the best checkpoint, else the start.
+        """
+        if self.is_last_run:
+            return
+        self.restore()
+        saved = [(beta, trial) for beta, trial in self.trials if trial.best_state]
+        if saved:
+            beta, best = min(saved, key=lambda pair: pair[1].best)
+            restore(self.start_of(beta).state, best.best_state)
+
     def candidate(self, beta: float | None, steps: int) -> Candidate:
         """Train from the start at one beta, once for each fold. The fallback is judged by the last check alone."""
         trials = [self._trial(fold, beta, steps) for fold in self.folds]
@@ -270,7 +287,7 @@ class Training:
             return Last(step or 0, best.curve.steps, self.kept, best.trials[0].losses, best.seconds)
         rows, steps = (self.kept, best.curve.steps) if beta is not None else (self.everything, self.steps)
         end = steps if beta is None else step or 0
-        started = time.perf_counter()
+        started, self.is_last_run = time.perf_counter(), True
         losses = self.run(rows, beta, steps, lambda done: done >= end)
         return Last(end, steps, rows, losses, time.perf_counter() - started)
 
@@ -309,6 +326,7 @@ class Training:
             say=say,
         )
         self.known = {}
+        self.trials.append((beta, trial))
         start = time.perf_counter()
         try:
             trial.losses = self.run(fold.rows, beta, steps, trial)

@@ -189,6 +189,9 @@ def fit_validated(
 ) -> ValidatedFit:
     """Train a guide and its model with the validation that :class:`Validation` describes, in place.
 
+    An error, or the user who interrupts, leaves the parameters at the best checkpoint so far, or in the run on all rows at its last step.
+    Without either they are set back.
+
     :param guide: the guide, whose state is the start of every run. If it has no parameters yet, it is initialised here: with a
         single fold on the rows that are not held out, with several on all.
     :param loss: function from beta and the number of training rows to the loss. A loss without beta, as the ELBO, needs
@@ -262,7 +265,7 @@ def fit_validated(
             last = training.keep(best)
             remarks = training.remarks(best.curve, last)
     except BaseException:
-        training.restore()
+        training.leave()
         raise
     crps = None if best.curve.best is None else best.curve.best.crps
     seconds = time.perf_counter() - began

@@ -693,5 +693,8 @@ def test_a_loss_that_is_infinite_stops_stock_svi():
     guide = Variational(model, InducingPoints(5), MonteCarlo(1))
     guide.initialize(x, y)
     svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.01}), ELBO())
-    with pytest.raises(ValueError, match="the loss is inf: lower the learning rate"):
+    with pytest.raises(
+        ValueError,
+        match="the loss is inf, since the likelihood at .y. is, while all parameters are finite: lower the learning rate",
+    ):
         svi.step(x, 1e200 * y)
