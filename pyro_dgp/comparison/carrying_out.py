@@ -55,6 +55,21 @@ class Workers:
         return here(runs, self.threads) if self.jobs == 1 else in_processes(runs, self.jobs, self.threads)
 
 
+@dataclass(frozen=True)
+class Pool:
+    """Processes of this machine, each of some threads."""
+
+    jobs: int
+    threads: int
+
+    def executor(self) -> Executor:
+        """Return the executor of the processes, which are started again if one of them was killed."""
+        from joblib.externals.loky import get_reusable_executor
+
+        found: Executor = get_reusable_executor(max_workers=self.jobs, env=dict.fromkeys(_THREADS, str(self.threads)))
+        return found
+
+
 def here(runs: Sequence[Work], threads: int) -> Iterator[Row]:
     """Carry out one run after another in this process."""
     before = torch.get_num_threads()
@@ -72,10 +87,10 @@ def in_processes(runs: Sequence[Work], jobs: int, threads: int) -> Iterator[Row]
     The runs that were under way then are made once more, each alone, so that one which ends its process by itself, such as by its memory,
     is known.
     """
-    waiting = deque(runs)
+    waiting, pool = deque(runs), Pool(jobs, threads)
     while waiting:
         lost: list[Work] = []
-        yield from _until_broken(waiting, lost, jobs=jobs, threads=threads)
+        yield from _until_broken(waiting, lost, pool, at_a_time=jobs)
         if lost:
             warnings.warn(
                 f"a process of the sweep was ended from outside (killed, or out of memory): the {len(lost)} runs under way are made again, one at a "
@@ -84,25 +99,23 @@ def in_processes(runs: Sequence[Work], jobs: int, threads: int) -> Iterator[Row]
             )
         for run in lost:
             again: list[Work] = []
-            yield from _until_broken(deque([run]), again, jobs=1, threads=threads)
+            yield from _until_broken(deque([run]), again, pool, at_a_time=1)
             for each in again:
                 yield each.failed(
                     "its process was ended twice, the second time alone: give it more memory, or fewer rows, points or samples"
                 )
 
 
-def _until_broken(waiting: deque[Work], lost: list[Work], *, jobs: int, threads: int) -> Iterator[Row]:
-    """Carry out waiting runs, as many at a time as there are jobs. When a process is killed, those under way are added to ``lost``."""
-    from joblib.externals.loky import get_reusable_executor
-
-    pool = get_reusable_executor(max_workers=jobs, env=dict.fromkeys(_THREADS, str(threads)))
+def _until_broken(waiting: deque[Work], lost: list[Work], pool: Pool, *, at_a_time: int) -> Iterator[Row]:
+    """Carry out waiting runs, some at a time. When a process is killed, those under way are added to ``lost``."""
+    executor = pool.executor()
     running: dict[Future[Row], Work] = {}
     try:
         while running or (waiting and not lost):
-            while waiting and not lost and len(running) < jobs:
+            while waiting and not lost and len(running) < at_a_time:
                 run = waiting.popleft()
                 try:
-                    running[pool.submit(_carried_out, run, threads)] = run
+                    running[executor.submit(_carried_out, run, pool.threads)] = run
                 except BrokenExecutor:
                     lost.append(run)
             for future in wait(running, return_when=FIRST_COMPLETED).done:

@@ -116,9 +116,8 @@ class Variational(PassHandler):
     def initialize(self, *args: Any, **kwargs: Any) -> None:
         """Run the model once on training inputs, all or some of them, and create every process.
 
-        Pass the arguments of a training step, ``initialize(x, y)``. Inducing points are k-means centres of the inputs,
-        carried through the means of the layers. A second call replaces the processes. NaN or infinity in a tensor
-        raises.
+        Pass the arguments of a training step, ``initialize(x, y)``. Inducing points are k-means centres of the inputs, carried
+        through the means of the layers. A second call replaces the processes. NaN or infinity in a tensor raises.
         """
         require_finite(self.model, args, kwargs)
         with one_thread:

@@ -101,6 +101,11 @@ def several_outputs(names: Names) -> None:
         assert model(names["x"]).shape == (60, 3)
 
 
+def several_machines(names: Names) -> None:
+    assert len(names["result"].losses) == 5 and Path("saved/run-1.safetensors").exists()
+    assert names["answer"](names["x"]).shape == (60,)
+
+
 def other_likelihoods(names: Names) -> None:
     probability = names["probability"]
     assert probability.shape == (60,) and (probability > 0).all() and (probability < 1).all()
@@ -373,6 +378,13 @@ PAGES = {
     ),
     "docs/how-to/saving.md": Page(saving, SHORT_FIT),
     "docs/how-to/predictions.md": Page(predictions, SHORT_FIT),
+    "docs/how-to/several-machines.md": Page(
+        several_machines,
+        SHORT_FIT
+        | {
+            'init_process_group("gloo")': 'init_process_group("gloo", init_method="file:///" + __import__("os").path.abspath("g"), rank=0, world_size=1)'
+        },
+    ),
     "docs/how-to/several-outputs.md": Page(several_outputs, SHORT_FIT),
     "docs/how-to/streams.md": Page(streams, SHORT_FIT),
     "docs/how-to/validation.md": Page(validation, SHORT_FIT),
