@@ -16,13 +16,13 @@ FILES = sorted(ROOT.rglob("*.py"))
 #: Packages that pickle, and the files that may import them: to run workers, to hash values, and to let a user's module travel by value.
 PICKLERS = ("pickle", "_pickle", "cPickle", "cloudpickle", "dill", "shelve", "marshal", "joblib")
 IN_MEMORY = {
+    "comparison/carrying_out.py": "joblib",
     "comparison/own_model.py": "cloudpickle",
-    "comparison/sweep.py": "joblib",
     "mcmc/chain_identity.py": "joblib",
     "mcmc/chains.py": "joblib",
 }
 #: Names that may be taken from joblib: none that reads or writes files.
-OF_JOBLIB = {"Parallel", "delayed", "hash"}
+OF_JOBLIB = {"Parallel", "delayed", "hash", "get_reusable_executor"}
 
 #: Calls that unpickle files, by the name of the function; of torch and pandas, wherever they are imported.
 READERS = {"load", "save", "read_pickle", "to_pickle", "load_state", "dump", "loads", "dumps"}
