@@ -74,12 +74,6 @@ def test_the_command_makes_chains_longer_to_the_same_bits(tmp_path, capsys):
         assert sentence in capsys.readouterr().err
 
 
-def test_a_sampler_that_is_not_asked_for_again_keeps_to_its_draws(tmp_path):
-    run(tmp_path / "out", 8, ["ess"])
-    with pytest.raises(ValueError, match="made with other settings .mcmc_samples 8 in ess, now 12"):
-        run(tmp_path / "out", 12, ["svgp"], resume=True)
-
-
 def test_a_lengthened_chain_makes_the_missing_draws_alone(tmp_path, monkeypatch):
     said, calls, sample = [], [], EllipticalSlice.sample
 
@@ -89,6 +83,8 @@ def test_a_lengthened_chain_makes_the_missing_draws_alone(tmp_path, monkeypatch)
 
     run(tmp_path / "out", 8, ["ess"])
     assert (tmp_path / "out" / ".ess" / "fold-0" / "chain-0.safetensors").exists()
+    with pytest.raises(ValueError, match="made with other settings .mcmc_samples 8 in ess, now 11"):
+        run(tmp_path / "out", 11, ["svgp"], resume=True)  # which does not ask for more of ess
     monkeypatch.setattr(EllipticalSlice, "sample", counted)
     run(tmp_path / "out", 11, ["ess"], said, resume=True)
     assert len(calls) == 3 and "ess: goes on from 8 draws of a chain to 11" in said
