@@ -87,6 +87,7 @@ def noisy_data(rows=300):
     return x, torch.sin(2 * x[:, 0]) + sd * torch.randn(rows), sd
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("local")
 @pytest.mark.parametrize("loss", [ELBO, PredictiveLogLikelihood, GammaDivergence])
 def test_noise_that_grows_is_learned(loss):
