@@ -85,3 +85,12 @@ def test_the_distance_of_narrow_functions_is_their_shift():
     ours, theirs = (predicted(dist.Normal(each, torch.full_like(each, 1e-6))) for each in (mean + 1e-4, mean))
     expected = 1e-4 / float(mean.std(correction=0))
     assert float(inference_gap(ours, theirs).wasserstein) == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_divergence_of_counts_is_a_sum():
+    """Small rates, of which an integral over real numbers would be far off."""
+    theirs, ours = (torch.tensor([[0.05, 0.6], [0.4, 12.0]]) * factor for factor in (1.0, 1.5))
+    gap = inference_gap(*(predicted(dist.Poisson(each)) for each in (ours, theirs)))
+    k = torch.arange(80.0).reshape(-1, 1, 1)
+    p, q = (dist.Poisson(each).log_prob(k).exp().mean(1) for each in (theirs, ours))
+    torch.testing.assert_close(gap.kl, torch.where(p > 0, p * (p / q).log(), 0.0).sum(0), rtol=1e-6, atol=1e-9)
