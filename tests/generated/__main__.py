@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from tests.generated.case import outcome, row
-from tests.generated.checks import Checked
 from tests.generated.data import data_of
 from tests.generated.program import fitted
+from tests.generated.relations import Related
 from tests.generated.spec import drawn
 
 
@@ -77,7 +77,7 @@ def alone(seed: int, number: int) -> None:
     print(outcome(spec))
     torch.set_default_dtype(getattr(torch, spec.ambient))
     data = data_of(spec)
-    Checked(spec, data, fitted(spec, data)).run()
+    Related(spec, data, fitted(spec, data)).run()
 
 
 if __name__ == "__main__":

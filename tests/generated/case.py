@@ -14,9 +14,10 @@ import torch
 
 from pyro_dgp import module_local_parameters
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
-from tests.generated.checks import REFUSALS, Checked, is_sentence
+from tests.generated.checks import REFUSALS, is_sentence
 from tests.generated.data import data_of
 from tests.generated.program import fitted
+from tests.generated.relations import Related
 from tests.generated.spec import Spec, drawn
 
 #: Warnings that arithmetic gives, and no library that has looked at its numbers.
@@ -55,10 +56,10 @@ def outcome(spec: Spec) -> Outcome:
 def _held(spec: Spec, caught: list[warnings.WarningMessage]) -> Outcome:
     try:
         data = data_of(spec)
-        checked = Checked(spec, data, fitted(spec, data))
+        checked = Related(spec, data, fitted(spec, data))
         checked.run()
     except AssertionError as error:
-        return Outcome("failed", str(error), "check " + _place(error, "checks.py"))
+        return Outcome("failed", str(error), "check " + _place(error, "tests/generated/"))
     except (*REFUSALS, NotPositiveDefiniteError) as error:
         if is_sentence(error):
             return Outcome("refused", str(error))
@@ -76,7 +77,7 @@ def _place(error: BaseException, where: str) -> str:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if where in frame.filename]
     if not frames:
         return ""
-    last = frames[-2] if where == "checks.py" and len(frames) > 2 and frames[-1].name in _HELPERS else frames[-1]
+    last = frames[-2] if where == "tests/generated/" and len(frames) > 2 and frames[-1].name in _HELPERS else frames[-1]
     return f"{last.filename.split('/')[-1]}:{last.name}"
 
 

@@ -163,10 +163,13 @@ def loss_of(spec: Spec) -> Any:
     return made[spec.loss]()
 
 
-def put_prior(likelihood: Any, kernel: Any) -> None:
-    """Give a lengthscale, where the kernel has one, and the noise a prior."""
+def put_prior(likelihood: Any, kernel: Any, dtype: torch.dtype) -> None:
+    """Give a lengthscale, where the kernel has one, and the noise a prior.
+
+    That of the lengthscale has PyTorch's default dtype, as one of plain numbers has.
+    """
     for module, name in ((kernel, "lengthscale"), (likelihood, "variance")):
         value = getattr(module, name, None)
         if isinstance(value, Tensor):
-            one = torch.ones_like(value.detach())
+            one = torch.ones_like(value.detach(), dtype=dtype if module is likelihood else None)
             setattr(module, name, PyroSample(dist.LogNormal(0.0 * one, 0.5 * one).to_event(one.dim())))

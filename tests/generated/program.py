@@ -50,7 +50,7 @@ class Program(PyroModule):
             kernel = Kernels(spec, x.shape[-1], functions).build(spec.kernels[-1])
             setattr(self, name, dgp.GaussianProcess(kernel, mean_of(spec.mean, x, functions), functions))
         if spec.has_prior:
-            put_prior(likelihood, self.top.kernel)
+            put_prior(likelihood, self.top.kernel, data.x.dtype)
         self.likelihood = likelihood if self.units is None else self.units.likelihood(likelihood)
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
@@ -116,17 +116,14 @@ def fitted(spec: Spec, data: Data) -> Fit:
 
 def by_chain(spec: Spec, data: Data, model: Program) -> Fit:
     """Draw three values from the posterior by a chain."""
+    sampled: Any = model
     if spec.way == "sparse nuts":
-        inputs = dgp.inducing_inputs(model, data.x, data.y, num_inducing=spec.size)
-        model = dgp.whitened(model, inputs)
-    kernel = (
-        dgp.EllipticalSlice(model)
-        if spec.way == "slices"
-        else dgp.WhitenedNUTS(model, max_tree_depth=2, jit_compile=False)
-    )
+        sampled = dgp.whitened(model, dgp.inducing_inputs(model, data.x, data.y, num_inducing=spec.size))
+    nuts = spec.way != "slices"
+    kernel = dgp.WhitenedNUTS(sampled, max_tree_depth=2) if nuts else dgp.EllipticalSlice(sampled)
     chain = MCMC(kernel, num_samples=3, warmup_steps=2, disable_progbar=True)
     chain.run(data.x, data.y)
     draws = chain.get_samples()
     for name, value in draws.items():
         assert bool(torch.isfinite(value).all()), f"draws of {name} are not finite"
-    return Fit(model, dgp.PosteriorDraws(model, draws, (data.x, data.y)), [], [])
+    return Fit(model, dgp.PosteriorDraws(sampled, draws, (data.x, data.y)), [], [])

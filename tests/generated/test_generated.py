@@ -8,7 +8,7 @@ import pytest
 from tests.generated.case import outcome
 from tests.generated.spec import FAMILIES, KERNELS, LIKELIHOODS, MEANS, PROPAGATIONS, WAYS, drawn
 
-SEED, CASES = 3, 40
+SEED, CASES = 1, 40
 
 
 @pytest.mark.parametrize("number", range(CASES))
