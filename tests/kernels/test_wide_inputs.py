@@ -6,9 +6,10 @@ import math
 import pytest
 import torch
 
-from pyro_dgp import kernels, module_local_parameters
+from pyro_dgp import ELBO, InducingPoints, MonteCarlo, Variational, fit, kernels, module_local_parameters, predict
 from pyro_dgp.kernels.distance import plain_squared_distance, squared_distance
 from pyro_dgp.kernels.stationary import Stationary
+from tests.examples import OneLayer
 
 D = 3
 
@@ -155,3 +156,19 @@ def test_no_rows_give_an_empty_matrix():
         for dtype in (torch.float32, torch.float64):
             args = (first.to(dtype), None if second is None else second.to(dtype))
             assert kernels.RBF(D).to(dtype)().matrix(*args).shape == shape
+
+
+def test_predictions_of_a_guide_that_is_cast_to_single_precision_move_little():
+    """One layer, groups of rows over a thousand lengthscales, trained in double precision at the jitter of single precision."""
+    torch.manual_seed(0)
+    x = (1000 * torch.rand(30, 1) + torch.randn(30, 6)).reshape(-1, 1).float().double()
+    y = torch.sin(2 * x[:, 0]) + 0.1 * torch.randn(len(x))
+    guide = Variational(OneLayer(kernels.RBF(lengthscale=1.0), jitter=1e-6), InducingPoints(90), MonteCarlo(1))
+    guide.initialize(x, y)
+    fit(ELBO(len(x))(guide.model, guide), x, y, steps=60, learning_rate=0.05)
+    double = predict(guide, x)
+    mean, deviation = double.mean, double.variance.sqrt()  # computed now, before the cast
+    torch.nn.ModuleList([guide, *guide.model_modules]).float()
+    single = predict(guide, x.float())
+    assert float((single.mean.double() - mean).abs().max()) < 1e-3
+    assert float((single.variance.double().sqrt() - deviation).abs().max()) < 1e-3

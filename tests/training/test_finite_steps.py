@@ -69,7 +69,7 @@ def same(a, b):
 
 SENTENCES = {
     "loss": "the loss is nan at step 3, while all parameters are finite: lower the learning rate",
-    "gradient": r"the gradient of 'guide\..*inducing_points_?\w*' holds NaN or infinity at step 3, while the loss is finite: lower the",
+    "gradient": r"the gradient of 'objective\.guide\..*inducing_points_?\w*' holds NaN or infinity at step 3, while the loss is finite: lower the",
 }
 
 
