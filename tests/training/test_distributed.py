@@ -183,7 +183,7 @@ class FailsInOne(nn.Module):
 
 def refusals():
     """Each is one sentence in every process, and none of them waits."""
-    rank, x, y = torch.distributed.get_rank(), *data()
+    rank, (x, y) = torch.distributed.get_rank(), data()
     guide = guide_of()
     batch_norm = guide_of(build=with_network(nn.BatchNorm1d(2)))
     noisy, dropout = (guide_of(build=with_network(last)) for last in (Noisy(), nn.Dropout(0.5)))
