@@ -15,6 +15,7 @@ from torch import Tensor
 from pyro_dgp.internal.finite import require_finite_gradients, require_finite_loss
 from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.internal.rows import Batch, Call
+from pyro_dgp.internal.series import Series
 from pyro_dgp.training.checkpoints import Run, Stateful, optimizer_state, set_optimizer_state
 from pyro_dgp.training.distributed import processes
 from pyro_dgp.training.remarks import Trained
@@ -104,7 +105,7 @@ def minimise(
     :param order: what the order of the rows depends on.
     :param data_sets: number of data sets of so many rows that each step has.
     """
-    result, start, together = FitResult(), time.perf_counter(), processes()
+    losses, start, together = Series(steps), time.perf_counter(), processes()
     run = Run({"steps": steps, "rows": rows, "learning_rate": learning_rate, **order})
 
     def mean_loss(call: Call) -> Tensor:
@@ -115,7 +116,7 @@ def minimise(
     with module_local_parameters(objective):
         stepper = optimizer(objective, learning_rate)
         schedule = torch.optim.lr_scheduler.LambdaLR(stepper, lambda step: decay(step / max(steps, 1)))
-        state = _State(objective, stepper, schedule, result, callback, stop, start=start)
+        state = _State(objective, stepper, schedule, losses, callback, stop, start=start)
         together.begin(
             run,
             state,
@@ -124,7 +125,7 @@ def minimise(
             loss_of=mean_loss,
             batch=lambda: next(batches(0)),
         )
-        done = len(result.losses)
+        done = len(losses)
         remaining = range(done, 0 if state.is_over else steps)
         for step, batch in zip(remaining, batches(done), strict=False):
             stepper.zero_grad()
@@ -133,16 +134,15 @@ def minimise(
             require_finite_gradients([objective], at=f" at step {step}")
             stepper.step()
             schedule.step()
-            result.losses.append(value)
+            losses.append(value)
             is_stopped = together.watched(partial(state.watch, step, value), decides=stop is not None)
             state.is_over = is_stopped or step + 1 == steps
             if together.is_first:
-                run.stepped(state, result.losses[0], is_last=state.is_over)
+                run.stepped(state, float(losses.values[0]), is_last=state.is_over)
             if state.is_over:
                 break
         together.end(state.watchers)
-    result.seconds += time.perf_counter() - start
-    return result
+    return FitResult(losses.values.tolist(), state.seconds + time.perf_counter() - start)
 
 
 def _terms(objective: Any, batch: Batch) -> Mapping[str, Tensor]:
@@ -164,18 +164,21 @@ def bare(objective: Any) -> Any:
 class _State:
     """State of a run of the optimiser, from which it can go on.
 
+    :ivar losses: minus the objective at each step.
     :ivar callback: and ``stop``, whose states belong to it if they have any.
     :ivar start: when this part of the run began.
+    :ivar seconds: time of the parts before.
     :ivar is_over: whether the run has ended.
     """
 
     objective: torch.nn.Module
     optimizer: torch.optim.Optimizer
     schedule: torch.optim.lr_scheduler.LambdaLR
-    result: FitResult
+    losses: Series
     callback: Any
     stop: Any
     start: float
+    seconds: float = 0.0
     is_over: bool = False
 
     def state_dict(self) -> dict[str, Any]:
@@ -183,8 +186,8 @@ class _State:
         return {
             "parameters": self.objective.state_dict(),
             "optimizer": {} if self.is_over else optimizer_state(self.optimizer),
-            "losses": torch.tensor(self.result.losses, dtype=torch.float64),
-            "seconds": self.result.seconds + time.perf_counter() - self.start,
+            "losses": torch.from_numpy(self.losses.values),
+            "seconds": self.seconds + time.perf_counter() - self.start,
             "watchers": [each.state_dict() if isinstance(each, Stateful) else None for each in self.watchers],
             "is_over": self.is_over,
         }
@@ -195,8 +198,8 @@ class _State:
         self.is_over = state["is_over"]
         if not self.is_over:
             set_optimizer_state(self.optimizer, state["optimizer"])
-        self.result.losses[:] = state["losses"].tolist()
-        self.result.seconds, self.schedule.last_epoch = state["seconds"], len(self.result.losses)
+        self.losses.set(state["losses"].tolist())
+        self.seconds, self.schedule.last_epoch = state["seconds"], len(self.losses)
         for each, own in zip(self.watchers, state["watchers"], strict=True):
             if isinstance(each, Stateful):
                 each.load_state_dict(own)
