@@ -79,6 +79,8 @@ def test_a_row_updates_the_weights_as_a_linear_regression_does():
 def test_factors_of_the_prior_times_the_rest_are_the_posterior():
     torch.manual_seed(2)
     network = Network(2, 3, torch.zeros(()))
+    for row in torch.randn(5, 2):  # until then the rest is flat, and there is nothing to refine
+        network.take_in(row, 1.0)
     before = [(layer.mean.clone(), layer.variance.clone()) for layer in network.layers]
     network.refine_priors()
     for layer, (mean, variance) in zip(network.layers, before, strict=True):
@@ -86,6 +88,7 @@ def test_factors_of_the_prior_times_the_rest_are_the_posterior():
         start = 1 / variance - 5 / 6, mean / variance
         torch.testing.assert_close(1 / layer.variance - factors[..., 0], start[0])
         torch.testing.assert_close(layer.mean / layer.variance - factors[..., 1], start[1])
+        assert not torch.equal(layer.mean, mean)
     added = torch.tensor([factor for layer in network.layers for factor in layer.of_prior]).sum(0)
     assert network.precision == pytest.approx((6 + float(added[2]), 6 + float(added[3])))
 
