@@ -90,7 +90,8 @@ class GaussianProcess(CheckedModule):
                 "move one, as in model.to(x.device)"
             )
         covariance = self.kernel()
-        require_dtype(covariance, x, f"the kernel of {self._pyro_name or 'gp'!r}")
+        if any(getattr(module, "_pyro_samples", None) for module in self.kernel.modules()):
+            require_dtype(covariance, x, f"the kernel of {self._pyro_name or 'gp'!r}")
         return FunctionPrior(
             x,
             covariance,

@@ -187,6 +187,8 @@ def drawn(seed: int, number: int) -> Spec:
     """Draw the choices of a case."""
     r = random.Random(f"{seed}/{number}")
     spec = unserved(r)
+    if spec.has_prior:  # the posterior of a hyperparameter has PyTorch's default dtype
+        spec = replace(spec, ambient=spec.dtype)
     return served(r, spec) if r.random() < 0.9 else spec
 
 

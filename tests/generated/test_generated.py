@@ -1,4 +1,4 @@
-"""Forty generated cases; ``python -m tests.generated`` runs as many as there is time for."""
+"""Some generated cases; ``python -m tests.generated`` runs as many as there is time for."""
 
 import dataclasses
 import logging
@@ -8,7 +8,7 @@ import pytest
 from tests.generated.case import outcome
 from tests.generated.spec import FAMILIES, KERNELS, LIKELIHOODS, MEANS, PROPAGATIONS, WAYS, drawn
 
-SEED, CASES = 1, 40
+SEED, CASES = 1, 28
 
 
 @pytest.mark.parametrize("number", range(CASES))
