@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pyro_dgp.internal.affine import standardised
+from pyro_dgp.internal.errors import first_line
 from pyro_dgp.internal.optional import optional
+from pyro_dgp.internal.untrusted_files import UnreadableError, require_plain
 
 #: Inputs, targets, and further row arguments of the model if there are any.
 Block = tuple[NDArray[Any], ...]
@@ -174,9 +176,11 @@ class NumpyStream(Stream):
 def _described(file: Path) -> tuple[int, ...]:
     """Shape of an array of numbers on disk."""
     try:
-        values = np.load(file, mmap_mode="r")
-    except ValueError as error:
-        raise ValueError(f"{file} is no .npy file of numbers ({error}): write it by np.save") from error
+        require_plain(file)
+        values = np.load(file, mmap_mode="r", allow_pickle=False)
+    except Exception as error:  # whatever bytes that are no array make of the parser
+        reason = str(error) if isinstance(error, UnreadableError) else first_line(error)
+        raise ValueError(f"{file} is no .npy file of numbers ({reason}): write it by np.save") from error
     if not isinstance(values, np.ndarray) or not np.issubdtype(values.dtype, np.number):
         raise ValueError(f"{file} is no .npy file of numbers but holds {getattr(values, 'dtype', 'several arrays')}")
     return values.shape
@@ -194,7 +198,13 @@ class ParquetStream(Stream):
     def __init__(self, path: str | Path, target: str, *, rows: Sequence[str] = (), **batches: Any) -> None:
         super().__init__(**batches)
         parquet = optional("pyarrow.parquet", extra="parquet", what="reading Parquet")
-        self.file, self.target, self.rows = parquet.ParquetFile(path), target, tuple(rows)
+        try:
+            require_plain(Path(path))
+            self.file = parquet.ParquetFile(path)
+        except Exception as error:  # whatever bytes of another format make of the parser
+            reason = str(error) if isinstance(error, UnreadableError) else first_line(error)
+            raise ValueError(f"{path} cannot be read as Parquet ({reason}): check the file") from error
+        self.target, self.rows = target, tuple(rows)
         schema = self.file.schema_arrow
         names = schema.names
         for name in (target, *rows):
