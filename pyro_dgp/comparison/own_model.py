@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from pyro_dgp.comparison.fingerprint import fingerprint
 from pyro_dgp.internal.errors import first_line
+from pyro_dgp.internal.untrusted_files import UnreadableError, require_plain
 from pyro_dgp.zoo.architecture import Architecture
 from pyro_dgp.zoo.settings import Settings
 
@@ -93,14 +94,23 @@ def model_from_file(text: str) -> OwnModel:
     if not separator or not path or not name:
         raise ValueError(f"--model is FILE.py:NAME, the file and the name of a class or function in it, got {text!r}")
     file = Path(path)
-    if not file.is_file():
-        raise ValueError(f"there is no file {path!r}: check the path given to --model")
+    try:
+        require_plain(file)
+    except UnreadableError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise ValueError(f"there is no file {path!r}: check the path given to --model") from error
+        raise ValueError(f"{path!r} cannot be read ({error}): check the path given to --model") from error
     return model_from_source(file, name)
 
 
 def model_from_source(file: Path, name: str) -> OwnModel:
     """The factory of that name in a Python file, which is run as a module."""
-    source = file.read_text()
+    try:
+        require_plain(file)
+        source = file.read_text(encoding="utf-8")
+    except (ValueError, OSError) as error:
+        reason = str(error) if isinstance(error, UnreadableError) else first_line(error)
+        raise ValueError(f"the model's file {str(file)!r} cannot be read ({reason}): give it by --model") from error
     module = _run_file(file, source)
     if not hasattr(module, name):
         public = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]

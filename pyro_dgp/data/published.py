@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import math
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,9 @@ from numpy.typing import NDArray
 
 from pyro_dgp.data.dataset import Dataset, check
 from pyro_dgp.data.tasks import Task
+from pyro_dgp.internal.errors import first_line
 from pyro_dgp.internal.optional import optional
+from pyro_dgp.internal.untrusted_files import UnreadableError, require_plain
 
 #: Training rows of YearPredictionMSD: those that follow are by other artists.
 YEAR_TRAINING_ROWS = 463_715
@@ -92,7 +96,12 @@ def load_flights(flights: str | Path, planes: str | Path, months: int = 4) -> Da
         _require_file(path)
     pandas = optional("pandas", extra="compare", what="reading the flights")
     columns = ["Year", *FLIGHT_COLUMNS, "TailNum", "ArrDelay"]
-    table, aircraft = pandas.read_csv(flights), pandas.read_csv(planes)
+    try:
+        table, aircraft = pandas.read_csv(flights), pandas.read_csv(planes)
+    except (ValueError, OSError, EOFError) as error:
+        raise ValueError(
+            f"{str(flights)!r} or {str(planes)!r} is no table ({first_line(error)}): fetch it again"
+        ) from error
     for name, needed, found in (("flights", columns, table), ("planes", ["tailnum", "year"], aircraft)):
         missing = [column for column in needed if column not in found.columns]
         if missing:
@@ -122,8 +131,12 @@ def _joined(name: str, train: Any, test: Any, task: Task, target: str = "y") -> 
 
 
 def _require_file(path: Path) -> None:
-    if not path.is_file():
-        raise ValueError(f"there is no file {str(path)!r}: check the path")
+    try:
+        require_plain(path)
+    except UnreadableError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise ValueError(f"there is no file {str(path)!r}: check the path") from error
+        raise ValueError(f"{str(path)!r} cannot be read ({error}): check the path") from error
 
 
 def _one_of(folder: Path, *names: str) -> Path:
@@ -137,6 +150,9 @@ def _one_of(folder: Path, *names: str) -> Path:
     )
 
 
+#: Bytes that compression can make of one byte at most.
+_MOST_INFLATED = 1032
+
 _OPENERS: dict[str, Callable[[Path], Any]] = {".gz": gzip.open}
 
 
@@ -144,12 +160,16 @@ def _idx(path: Path) -> NDArray[np.uint8]:
     """Read an array of bytes in the idx format: two zeros, the type 8, the number of axes, their lengths in 4 bytes each, the values."""
     try:
         with _OPENERS.get(path.suffix, lambda name: name.open("rb"))(path) as file:
-            content = file.read()
-    except OSError as error:
+            head = file.read(4)
+            lengths = file.read(4 * head[3]) if len(head) == 4 else b""
+            shape = tuple(int.from_bytes(lengths[at : at + 4], "big") for at in range(0, len(lengths), 4))
+            size = math.prod(shape) if shape else 0
+            most = _MOST_INFLATED * path.stat().st_size
+            content = (
+                b"" if size > most else file.read(size + 1)
+            )  # no more than it says: a small archive can hold very much
+    except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path.name!r} cannot be read ({error}): fetch it again") from error
-    axes = content[3] if len(content) > 3 else 0
-    shape = tuple(int.from_bytes(content[4 + 4 * axis : 8 + 4 * axis], "big") for axis in range(axes))
-    start = 4 + 4 * axes
-    if content[:3] != b"\x00\x00\x08" or not shape or len(content) - start != int(np.prod(shape)):
+    if head[:3] != b"\x00\x00\x08" or not shape or len(content) != size:
         raise ValueError(f"{path.name!r} is no idx file of bytes, or is cut off: fetch it again")
-    return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
+    return np.frombuffer(content, dtype=np.uint8).reshape(shape)

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pyro_dgp.internal.affine import standardised
+from pyro_dgp.internal.errors import first_line
 from pyro_dgp.internal.optional import optional
+from pyro_dgp.internal.untrusted_files import UnreadableError, require_plain
 
 #: Inputs, targets, and further row arguments of the model if there are any.
 Block = tuple[NDArray[Any], ...]
@@ -197,9 +199,11 @@ class _ArrayOnDisk:
 def _array_on_disk(file: Path) -> _ArrayOnDisk:
     """Shape and kind of an array of numbers on disk."""
     try:
+        require_plain(file)
         values: Any = np.load(file, mmap_mode="r", allow_pickle=False)
-    except ValueError as error:
-        raise ValueError(f"{file} is no .npy file of numbers ({error}): write it by np.save") from error
+    except Exception as error:  # whatever bytes that are no array make of the parser
+        reason = str(error) if isinstance(error, UnreadableError) else first_line(error)
+        raise ValueError(f"{file} is no .npy file of numbers ({reason}): write it by np.save") from error
     if not isinstance(values, np.memmap) or not np.issubdtype(values.dtype, np.number):
         raise ValueError(f"{file} is no .npy file of numbers but holds {getattr(values, 'dtype', 'several arrays')}")
     return _ArrayOnDisk(values.shape, values.dtype, not values.flags.c_contiguous, values.offset)
@@ -243,8 +247,13 @@ class ParquetStream(Stream):
     def __init__(self, path: str | Path, target: str, *, rows: Sequence[str] = (), **batches: Any) -> None:
         super().__init__(**batches)
         parquet = optional("pyarrow.parquet", extra="parquet", what="reading Parquet")
+        try:
+            require_plain(Path(path))
+            self.file = parquet.ParquetFile(path)
+        except Exception as error:  # whatever bytes of another format make of the parser
+            reason = str(error) if isinstance(error, UnreadableError) else first_line(error)
+            raise ValueError(f"{path} cannot be read as Parquet ({reason}): check the file") from error
         self.path, self.target, self.rows = Path(path), target, tuple(rows)
-        self.file = parquet.ParquetFile(path)
         schema = self.file.schema_arrow
         names = schema.names
         for name in (target, *rows):

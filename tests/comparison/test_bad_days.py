@@ -88,7 +88,9 @@ def test_a_broken_file_of_a_method_is_noticed(damage, ending, copied):
         path.write_bytes(content[damage])
     elif damage == "folder":
         path.mkdir()
-    name, reason = broken_file(copied / "out", "svgp")
+    found = broken_file(copied / "out", "svgp")
+    assert found is not None
+    name, reason = found
     assert name == path.name and reason and "\n" not in reason
     assert not (copied / "marker").exists()
 
@@ -102,7 +104,7 @@ def test_a_method_whose_file_was_cut_off_is_made_again_and_it_is_said(copied, ca
     assert "svgp.nc' cannot be read (it is cut off, or no netCDF file): it is made again" in error
     assert "finished before" not in error and broken_file(copied / "out", "svgp") is None
     os.truncate(copied / "out" / "fits" / "svgp.npz", 900)
-    assert broken_file(copied / "out", "svgp")[0] == "fits/svgp.npz"
+    assert (broken_file(copied / "out", "svgp") or [""])[0] == "fits/svgp.npz"
 
 
 def names_of(contents):
@@ -372,6 +374,14 @@ def test_an_output_that_cannot_be_made_is_one_sentence(tmp_path, capsys):
         assert main(["compare", "--methods", "svgp", "--output", str(tmp_path / path)]) == 2
         assert "name a" in one_line(capsys)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["loop", "plain"]
+
+
+def test_a_model_s_file_that_is_none_is_one_sentence(tmp_path, capsys):
+    (tmp_path / "rubbish.py").write_bytes(b"\xff\xfe\x00" * 50)
+    (tmp_path / "zeros.py").write_bytes(bytes(50))
+    for path in (tmp_path / "rubbish.py", tmp_path / "zeros.py", *hostile.paths(tmp_path)):
+        assert main(["compare", "--data", "diabetes", "--methods", "svgp", "--model", f"{path}:Model"]) == 2
+        assert path.name[:40] in one_line(capsys)
 
 
 def test_a_long_name_of_a_method_is_refused():

@@ -1,5 +1,6 @@
 """Data files that are malformed: one sentence that names the file, no code that runs, no memory that is not there."""
 
+import gzip
 import io
 import os
 import struct
@@ -14,7 +15,9 @@ import pytest
 from pyro_dgp.comparison.cli import main
 from pyro_dgp.comparison.predict_command import read_rows
 from pyro_dgp.data.named import find
+from pyro_dgp.data.published import load_mnist
 from pyro_dgp.data.reading import load
+from pyro_dgp.data.streams import NumpyStream, ParquetStream
 from pyro_dgp.internal.untrusted_files import UnreadableError, read_npz
 from tests import hostile
 
@@ -139,6 +142,52 @@ def test_arrays_larger_than_the_memory_are_refused(tmp_path, monkeypatch):
     pd.DataFrame({"a": np.zeros(10_000), "b": np.zeros(10_000)}).to_parquet(tmp_path / "d.parquet")
     monkeypatch.setattr("pyro_dgp.data.reading.memory", lambda: 100_000.0)
     assert "more than the memory of this machine" in one_sentence(load, tmp_path / "d.parquet")
+
+
+def test_arrays_and_tables_that_are_streamed_are_one_sentence(tmp_path):
+    marker = tmp_path / "marker"
+    good = tmp_path / "y.npy"
+    np.save(good, hostile.Y)
+    contents = {
+        "pickle": hostile.pickled(marker),
+        "nothing": b"",
+        "claims": hostile.header((10**7, 10**7)) + bytes(64),
+        "objects": hostile.member(np.array([hostile.Payload(marker)], dtype=object)),
+        "nested": hostile.header("(" * 900),
+    }
+    for name, content in contents.items():
+        path = tmp_path / f"{name}.npy"
+        path.write_bytes(content)
+        assert path.name in one_sentence(NumpyStream, path, good)
+        assert path.name in one_sentence(ParquetStream, path, "b")
+    for path in hostile.paths(tmp_path):
+        assert path.name[:40] in one_sentence(NumpyStream, path, good)
+        assert path.name[:40] in one_sentence(ParquetStream, path, "b")
+    assert not marker.exists()
+
+
+def test_published_files_that_are_cut_off_or_pack_too_much_are_one_sentence(tmp_path):
+    path = tmp_path / "train-images-idx3-ubyte.gz"
+    head = b"\x00\x00\x08\x03" + struct.pack(">III", 2, 2, 2)
+    whole = gzip.compress(head + np.random.RandomState(0).bytes(8))
+    bomb = gzip.compress(head + bytes(10**8), 9)
+    contents = [
+        whole[:-12],
+        bomb,
+        gzip.compress(head[:3] + b"\xff" * 999),
+        b"\x1f\x8b rubbish",
+        b"",
+        gzip.compress(b""),
+    ]
+    contents += [gzip.compress(head[:4] + struct.pack(">III", 2**32 - 1, 2**32 - 1, 2**32 - 1))]
+    for content in contents:
+        path.write_bytes(content)
+        tracemalloc.start()
+        try:
+            assert path.name in one_sentence(load_mnist, tmp_path)
+            assert tracemalloc.get_traced_memory()[1] < 5_000_000
+        finally:
+            tracemalloc.stop()
 
 
 def test_a_working_folder_that_is_gone_is_one_sentence(tmp_path, monkeypatch, capsys):
