@@ -382,7 +382,7 @@ PAGES = {
         several_machines,
         SHORT_FIT
         | {
-            'init_process_group("gloo")': 'init_process_group("gloo", init_method="file:///" + __import__("os").path.abspath("g"), rank=0, world_size=1)'
+            'init_process_group("gloo")': 'init_process_group("gloo", init_method="file://" + __import__("os").path.abspath("g"), rank=0, world_size=1)'
         },
     ),
     "docs/how-to/several-outputs.md": Page(several_outputs, SHORT_FIT),
