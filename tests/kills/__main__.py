@@ -34,7 +34,7 @@ def tried(name: str, folder: Path, moments: int, found: list[dict[str, Any]], ou
         killed = live(name, place, moment)
         again = live(name, place)
         different = differences(expected, result(place)) if again.code == 0 else ["no result"]
-        left = [str(path.relative_to(place)) for path in place.rglob(".*.part")]
+        left = [str(path.relative_to(place)) for path in place.rglob(".part-*")]
         row = {
             "kind": name,
             "number": number,
