@@ -1,5 +1,7 @@
 """What generated cases found, each as small as it can be."""
 
+import math
+
 import pyro
 import pyro.contrib.gp.kernels as contrib
 import pytest
@@ -81,6 +83,7 @@ def test_scores_leave_out_an_output_that_no_row_has():
     figures = scores(Prediction(lambda rows: mixture, 4, torch.Size([2])), y, torch.tensor([10.0, 3.0]))
     assert figures["rmse"] == pytest.approx(1.0) and figures["rmse_original"] == pytest.approx(10.0)
     assert figures["crps"] > 0 and figures["crps_original"] == pytest.approx(10 * figures["crps"])
+    assert figures["nll_original"] == pytest.approx(figures["nll"] + math.log(10))
 
 
 @pytest.mark.parametrize("make", [lambda g: ELBO(3)(g.model, g), lambda g: MarginalLikelihood(g.model)])
