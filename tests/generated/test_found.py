@@ -104,8 +104,9 @@ def test_one_row_of_one_data_set(make):
 
 
 @pytest.mark.parametrize("term", ["expected_log_prob", "log_expected_power"])
-def test_noise_beyond_all_numbers_has_gradients(term):
-    likelihood = HeteroscedasticGaussian().float()
+@pytest.mark.parametrize("noise", [1e-4, 0.1])
+def test_noise_beyond_all_numbers_has_gradients(term, noise):
+    likelihood = HeteroscedasticGaussian(variance=noise).float()
     mean = torch.tensor([[0.0, 60.0], [0.0, -60.0]], dtype=torch.float32, requires_grad=True)
     variance = torch.tensor([[1.0, 40.0]], dtype=torch.float32).expand(2, 2)
     y, f = torch.zeros(2, dtype=torch.float32), Moments(mean, variance)
