@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_dgp.internal.recording import recording
+from pyro_dgp.internal.recording import failed, recording
 
 #: Gauss-Hermite nodes of a function, and the standard deviation, in widths of what is integrated, up to which they serve.
 NODES, _SMOOTH = 20, 1.5
@@ -50,10 +50,12 @@ def normal_nodes(scale: Tensor) -> tuple[Tensor, Tensor]:
     """Nodes and log weights ``(K,)`` of E g(s z), z ~ N(0, 1), for all of several scales s, and g no narrower than a unit bump: float64.
 
     They are :data:`NODES` Gauss-Hermite nodes for scales that these serve, to some 1e-7. Wider ones take as many equidistant nodes as they need.
+    A recorded function has nodes for scales up to 4, and reports wider ones as a failure.
 
     :param scale: standard deviations, of any shape.
     """
     if recording():
+        failed(scale.detach() > _RECORDED)
         return normal_trapezoid(1 / _RECORDED, _MOST)
     largest = float(scale.detach().max()) if scale.numel() else 0.0
     if largest > _SMOOTH and math.isfinite(largest):

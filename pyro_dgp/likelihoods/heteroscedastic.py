@@ -37,8 +37,9 @@ class HeteroscedasticConditional(Conditional):
         return first, second
 
     def _noise(self, log_noise: Tensor) -> Tensor:
-        most = 0.5 * math.log(torch.finfo(log_noise.dtype).max)  # beyond, the gradients of losses are no numbers
-        return self.variance.unsqueeze(-2) * log_noise.clamp(-most, most).exp()
+        # Beyond it the square of the result, by which gradients are divided, and its product with a variance of f are no numbers.
+        most, level = 0.4 * math.log(torch.finfo(log_noise.dtype).max), self.variance.detach().log().unsqueeze(-2)
+        return self.variance.unsqueeze(-2) * log_noise.clamp(-most - level, most - level).exp()
 
     def _rows(self, mean: Tensor, variance: Tensor) -> dist.Normal:
         if mean.shape[-1] == 1:

@@ -42,16 +42,17 @@ def scores(prediction: Prediction, y: Tensor, target_scale: float | Tensor = 1.0
         return _scores_of_classes(prediction, y)
     outputs = prediction.event_shape.numel()
     scale = torch.as_tensor(target_scale, dtype=y.dtype, device=y.device).expand(outputs)
-    counted = scale[(~y.isnan()).reshape(-1, outputs).any(0)]
+    observed, rows = (~y.isnan()).reshape(-1, outputs), _rows_observed(y, outputs)
+    counted = scale[observed.any(0)]
     with torch.no_grad():
-        nll = -float(prediction.log_prob(y).sum() / _rows_observed(y, outputs))
+        nll = -float(prediction.log_prob(y).sum() / rows)
         rmse = _average((prediction.mean - y).square(), y, outputs).sqrt()
         crps = _average(prediction.crps(y), y, outputs)
     figures = {
         "nll": nll,
         "rmse": float(rmse.mean()),
         "crps": float(crps.mean()),
-        "nll_original": nll + float(scale.log().sum()),
+        "nll_original": nll + float((observed.sum(0) / rows * scale.log()).sum()),
         "rmse_original": float((rmse * counted).mean()),
         "crps_original": float((crps * counted).mean()),
     }

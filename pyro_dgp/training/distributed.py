@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any
@@ -67,8 +68,13 @@ class SingleProcess:
         """
         return watch()
 
-    def end(self, watchers: Sequence[Any]) -> None:
-        """Give what watched the training the same state everywhere."""
+    @contextmanager
+    def sharing(self, watchers: Sequence[Any], *, decides: bool) -> Iterator[None]:
+        """A scope at whose end what watched the training has the same state everywhere.
+
+        :param decides: whether one of the watchers can say that training stops; then they share their states where an error ends it, too.
+        """
+        yield
 
 
 class Distributed(SingleProcess):
@@ -145,8 +151,8 @@ class Distributed(SingleProcess):
     ) -> None:
         """Require the same run of all processes, and set the state and the random numbers of the first one, which may be saved ones."""
         rows = batch()
+        self._require_same(described(objective, run.facts, rows))  # first, so that all processes refuse the same run
         require_shareable(objective, rows=len(rows), processes=self.size)
-        self._require_same(described(objective, run.facts, rows))
         device = next(objective.parameters()).device
         failure: Exception | None = None
         if self.is_first:
@@ -184,14 +190,38 @@ class Distributed(SingleProcess):
         return total
 
     def watched(self, watch: Callable[[], bool], *, decides: bool) -> bool:
-        """Let the first process watch, with random numbers apart from those of training, and return what it says."""
-        is_over = False
+        """Let the first process watch, with random numbers apart from those of training, and return what it says: an error is raised in all,
+        where it decides."""
+        is_over, failure = False, None
         if self.is_first:
-            with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []):
-                is_over = watch()
-        return bool(self._of_first(lambda: is_over)) if decides else False
+            try:
+                with torch.random.fork_rng(
+                    devices=range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
+                ):
+                    is_over = watch()
+            except Exception as error:
+                failure = error
+        message = None
+        if decides:
+            is_over, message = self._of_first(lambda: (is_over, None if failure is None else str(failure)))
+        if failure is not None:
+            raise failure
+        if message is not None:
+            raise ValueError(message)
+        return decides and is_over
 
-    def end(self, watchers: Sequence[Any]) -> None:
+    @contextmanager
+    def sharing(self, watchers: Sequence[Any], *, decides: bool) -> Iterator[None]:
+        """A scope at whose end the states of the watchers are those of the first process, also where an error ends it that all processes raise."""
+        try:
+            yield
+        except Exception:
+            if decides:
+                self._share(watchers)
+            raise
+        self._share(watchers)
+
+    def _share(self, watchers: Sequence[Any]) -> None:
         """Set the states of the watchers to those of the first process."""
         own = [each for each in watchers if isinstance(each, Stateful)]
         if not own:

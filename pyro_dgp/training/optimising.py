@@ -127,21 +127,21 @@ def minimise(
         )
         done = len(losses)
         remaining = range(done, 0 if state.is_over else steps)
-        for step, batch in zip(remaining, batches(done), strict=False):
-            stepper.zero_grad()
-            value = together.backward(objective, mean_loss, batch) / data_sets
-            require_finite_loss(value, [objective], partial(_terms, objective, batch), at=f" at step {step}")
-            require_finite_gradients([objective], at=f" at step {step}")
-            stepper.step()
-            schedule.step()
-            losses.append(value)
-            is_stopped = together.watched(partial(state.watch, step, value), decides=stop is not None)
-            state.is_over = is_stopped or step + 1 == steps
-            if together.is_first:
-                run.stepped(state, float(losses.values[0]), is_last=state.is_over)
-            if state.is_over:
-                break
-        together.end(state.watchers)
+        with together.sharing(state.watchers, decides=stop is not None):
+            for step, batch in zip(remaining, batches(done), strict=False):
+                stepper.zero_grad()
+                value = together.backward(objective, mean_loss, batch) / data_sets
+                require_finite_loss(value, [objective], partial(_terms, objective, batch), at=f" at step {step}")
+                require_finite_gradients([objective], at=f" at step {step}")
+                stepper.step()
+                schedule.step()
+                losses.append(value)
+                is_stopped = together.watched(partial(state.watch, step, value), decides=stop is not None)
+                state.is_over = is_stopped or step + 1 == steps
+                if together.is_first:
+                    run.stepped(state, float(losses.values[0]), is_last=state.is_over)
+                if state.is_over:
+                    break
     return FitResult(losses.values.tolist(), state.seconds + time.perf_counter() - start)
 
 

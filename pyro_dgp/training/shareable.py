@@ -75,7 +75,14 @@ def described(objective: nn.Module, facts: Mapping[str, Any], first: Batch) -> d
     tensors = [leaf.detach().cpu().contiguous() for leaf in tree_leaves(args) if isinstance(leaf, Tensor)]
     return {
         **{f"the setting {name}": value for name, value in facts.items()},
+        "the loss": _loss_of(objective),
         "the model": [type(module).__qualname__ for module in objective.modules()],
         "a parameter": [(name, tuple(each.shape), str(each.dtype)) for name, each in objective.named_parameters()],
         "the data": [zlib.crc32(each.numpy().tobytes()) for each in tensors],
     }
+
+
+def _loss_of(objective: nn.Module) -> tuple[Any, ...]:
+    """Return the kind and the settings of the loss of ``loss(model, guide)``; nothing of other objectives."""
+    loss = getattr(objective, "elbo", None)
+    return (type(loss).__qualname__, loss.num_data, loss.figures()) if isinstance(loss, Loss) else ()

@@ -1,5 +1,7 @@
 """What generated cases found, each as small as it can be."""
 
+import math
+
 import pyro
 import pyro.contrib.gp.kernels as contrib
 import pytest
@@ -81,6 +83,7 @@ def test_scores_leave_out_an_output_that_no_row_has():
     figures = scores(Prediction(lambda rows: mixture, 4, torch.Size([2])), y, torch.tensor([10.0, 3.0]))
     assert figures["rmse"] == pytest.approx(1.0) and figures["rmse_original"] == pytest.approx(10.0)
     assert figures["crps"] > 0 and figures["crps_original"] == pytest.approx(10 * figures["crps"])
+    assert figures["nll_original"] == pytest.approx(figures["nll"] + math.log(10))
 
 
 @pytest.mark.parametrize("make", [lambda g: ELBO(3)(g.model, g), lambda g: MarginalLikelihood(g.model)])
@@ -101,8 +104,9 @@ def test_one_row_of_one_data_set(make):
 
 
 @pytest.mark.parametrize("term", ["expected_log_prob", "log_expected_power"])
-def test_noise_beyond_all_numbers_has_gradients(term):
-    likelihood = HeteroscedasticGaussian().float()
+@pytest.mark.parametrize("noise", [1e-4, 0.1])
+def test_noise_beyond_all_numbers_has_gradients(term, noise):
+    likelihood = HeteroscedasticGaussian(variance=noise).float()
     mean = torch.tensor([[0.0, 60.0], [0.0, -60.0]], dtype=torch.float32, requires_grad=True)
     variance = torch.tensor([[1.0, 40.0]], dtype=torch.float32).expand(2, 2)
     y, f = torch.zeros(2, dtype=torch.float32), Moments(mean, variance)

@@ -261,6 +261,10 @@ def test_scores_are_those_of_the_observed_outputs():
     errors = (prediction.mean - y).square().nanmean(0).sqrt()
     assert found["rmse"] == pytest.approx(float(errors.mean()))
     assert found["nll"] == pytest.approx(-float(prediction.log_prob(y).sum()) / 79)
+    scale = torch.tensor([3.0, 20.0])
+    log_scales = (~y.isnan() * scale.log()).sum()  # of the entries that were observed
+    original = float(log_scales - prediction.log_prob(y).sum()) / 79
+    assert scores(prediction, y, scale)["nll_original"] == pytest.approx(original)
     seen = ~y[:, 0].isnan()
     alone = predict(guide, x[seen]).crps(torch.where(y.isnan(), 0.0, y)[seen])[:, 0].mean()
     second = predict(guide, x[~y[:, 1].isnan()]).crps(torch.where(y.isnan(), 0.0, y)[~y[:, 1].isnan()])[:, 1].mean()

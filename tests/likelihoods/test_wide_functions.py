@@ -19,6 +19,7 @@ from pyro_dgp import (
     StudentT,
 )
 from pyro_dgp.internal.quadrature import normal_nodes
+from pyro_dgp.internal.recording import reports
 from pyro_dgp.likelihoods.moments import Moments
 from pyro_dgp.likelihoods.units import Units
 
@@ -152,3 +153,10 @@ def test_widths_that_are_no_numbers_have_nodes():
     """So that NaN reaches the loss, whose message names its cause."""
     for scale in (torch.tensor([torch.nan]), torch.tensor([torch.inf]), torch.zeros(0)):
         assert len(normal_nodes(scale)[0]) == 20
+
+
+def test_a_recorded_function_reports_scales_that_its_nodes_do_not_serve():
+    for scale, is_served in ((4.0, True), (4.1, False)):
+        with reports() as failures:
+            normal_nodes(torch.tensor([1.0, scale]))
+        assert (sum(int(count) for count in failures) == 0) == is_served

@@ -118,6 +118,31 @@ def by_validation(report=None):
     return numbers(guide, [fitted.validation_nll, float(fitted.best_step), *fitted.searched.values()])
 
 
+class FailsAtAStep(PredictiveLogLikelihood):
+    """Stops at its fourth step where beta is large, after held-out rows were scored."""
+
+    steps = 0
+
+    def observed(self, site, weighted):
+        self.steps += torch.is_grad_enabled()
+        if self.beta > 0.5 and self.steps > 3:
+            raise ValueError("here")
+        return super().observed(site, weighted)
+
+
+def by_validation_that_fails():
+    guide = guide_of()
+    fitted = fit_validated(
+        guide,
+        lambda beta, rows: FailsAtAStep(rows, beta),
+        *data(),
+        steps=6,
+        batch_size=4,
+        validation=Validation(betas=(0.1, 1.0), share=0.3, checks=6, folds=1, search=1.0),
+    )
+    return numbers(guide, [fitted.beta, fitted.validation_nll, float(fitted.best_step), *fitted.searched.values()])
+
+
 def all_equal(folder):
     """Every joining, with the last step of an epoch on one row, for two processes."""
     for family, propagation, loss in JOINED:
@@ -129,6 +154,7 @@ def all_equal(folder):
         lambda: trained(ELBO(ROWS), guide_of(build=with_network(nn.Tanh()))),
         lambda: by_stream(folder),
         by_validation,
+        by_validation_that_fails,
     ):
         single = make()
         with Distributed():
@@ -196,6 +222,7 @@ def refusals():
             "a parameter of process 1 differs": lambda: trained(ELBO(ROWS), other),
             "the data of process 1 differs": lambda: fit(ELBO(ROWS)(guide.model, guide), x + rank, y, steps=1),
             "the setting steps of process 1": lambda: fit(ELBO(ROWS)(guide.model, guide), x, y, steps=1 + rank),
+            "the loss of process 1 differs": lambda: trained(PredictiveLogLikelihood(ROWS, 0.1 + rank), guide),
             "not CompiledObjective": lambda: fit(CompiledObjective(ELBO(ROWS)(guide.model, guide)), x, y, steps=1),
             "BatchNorm1d, whose result depends on": lambda: trained(ELBO(ROWS), batch_norm),
             "such as dropout": lambda: trained(ELBO(ROWS), noisy),
