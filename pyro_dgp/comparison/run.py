@@ -337,10 +337,13 @@ class _Run:
     def gap(self) -> None:
         """Measure the gap that was asked for, unless the folder has it."""
         study = self.plan.request.study()
-        if study is None or (self.output is not None and study.finished(self.output)):
+        draws = self.plan.settings.mcmc_samples
+        if study is None or (self.output is not None and study.finished(self.output, draws)):
             return
         if self.output is not None and (self.output / GAP_TABLE).exists():
-            self.say(f"the gap: {str(self.output / GAP_TABLE)!r} is broken, or of another study: it is made again")
+            self.say(
+                f"the gap: {str(self.output / GAP_TABLE)!r} is broken, or of another study or number of draws: it is made again"
+            )
         try:
             gaps = self._gaps(study)
             if self.output is not None:

@@ -7,11 +7,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 
-from pyro_dgp import EllipticalSlice, Settings, whitened
+from pyro_dgp import EllipticalSlice, InferenceGap, Settings, whitened
 from pyro_dgp.__main__ import main
+from pyro_dgp.comparison.gap_study import GapResult
+from pyro_dgp.comparison.request import Request
 from pyro_dgp.comparison.run import compare
+from pyro_dgp.comparison.run import run as run_request
+from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.zoo.by_mcmc import ByMCMC
 
 X = np.random.RandomState(0).randn(14, 2)
@@ -93,23 +98,17 @@ def test_a_lengthened_chain_makes_the_missing_draws_alone(tmp_path, monkeypatch)
 def test_a_gap_of_fewer_draws_is_measured_again(tmp_path, monkeypatch):
     measured = []
 
-    class Measured:
-        def write_files(self, folder):
-            (folder / "gap.json").write_text("[]")
+    gap = InferenceGap(**dict.fromkeys(("mean", "sd", "wasserstein", "kl"), torch.ones(2)))
 
     def measure(self, study):
         measured.append(1)
-        return Measured()
+        gaps = {"fixed": {"ess again": gap, "dsvi": gap}}
+        return GapResult(gaps, study, torch.ones(2, 1), draws=self.plan.settings.mcmc_samples)
 
     monkeypatch.setattr("pyro_dgp.comparison.run._Run._gaps", measure)
-    monkeypatch.setattr(
-        "pyro_dgp.comparison.gap_study.GapStudy.finished", lambda self, folder: (folder / "gap.json").exists()
-    )
-    from pyro_dgp.comparison.request import Request
-    from pyro_dgp.comparison.run import run as run_request
-    from pyro_dgp.data.dataset import Dataset
+    monkeypatch.setattr("pyro_dgp.comparison.gap_study.draw_gap", lambda gaps, x, path, reference: path.touch())
 
-    def asked(draws, resume):
+    def asked(draws, resume, gap="ess"):
         settings = replace(SETTINGS, mcmc_samples=draws)
         request = Request(
             output=tmp_path / "out",
@@ -117,12 +116,13 @@ def test_a_gap_of_fewer_draws_is_measured_again(tmp_path, monkeypatch):
             methods=("dsvi",),
             settings=settings,
             resume=resume,
-            gap="ess",
+            gap=gap,
         )
         run_request(request, say=lambda sentence: None)
         return len(measured)
 
     assert [asked(8, False), asked(8, True), asked(9, True), asked(9, True)] == [1, 1, 2, 2]
+    assert [asked(10, True, gap=None), asked(10, True), asked(10, True)] == [2, 3, 3]
 
 
 def test_a_pickle_in_a_folder_of_results_is_not_read(tmp_path):
