@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pyro_dgp.comparison.files import (
+    TABLE,
     Curves,
     Row,
     make_folder,
@@ -317,6 +318,8 @@ class _Run:
             return None
         name, first = row["method"], outcome.first
         try:
+            if (self.output / TABLE).exists():  # which may have a row of fewer draws, whose files are about to go
+                write_table(self.output, self.result.rows)
             write_arviz(self.output / f"{name}.nc", arviz_of(first))
             write_arrays(self.output / f"{name}.npz", outcome.curves)
             try:

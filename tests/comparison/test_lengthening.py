@@ -5,6 +5,7 @@ import os
 import pickle
 from dataclasses import replace
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -12,6 +13,7 @@ from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 
 from pyro_dgp import EllipticalSlice, InferenceGap, Settings, whitened
 from pyro_dgp.__main__ import main
+from pyro_dgp.comparison.files import write_table
 from pyro_dgp.comparison.gap_study import GapResult
 from pyro_dgp.comparison.request import Request
 from pyro_dgp.comparison.run import compare
@@ -93,6 +95,25 @@ def test_a_lengthened_chain_makes_the_missing_draws_alone(tmp_path, monkeypatch)
     monkeypatch.setattr(EllipticalSlice, "sample", counted)
     run(tmp_path / "out", 11, ["ess"], said, resume=True)
     assert len(calls) == 3 and "ess: goes on from 8 draws of a chain to 11" in said
+
+
+def test_files_of_more_draws_have_no_row_of_fewer(tmp_path, monkeypatch):
+    """A run that is killed before the table has the new row, and then goes on with the old number of draws."""
+    said, write = [], write_table
+
+    def killed(output, rows):
+        if any(row["method"] == "ess" for row in rows):
+            raise KeyboardInterrupt
+        write(output, rows)
+
+    run(tmp_path / "out", 8, ["ess"])
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("pyro_dgp.comparison.run.write_table", killed)
+        run(tmp_path / "out", 11, ["ess"], resume=True)
+    result = run(tmp_path / "out", 8, ["ess"], said, resume=True)
+    assert "ess: finished before, not run again" not in said and result.rows[0]["config"]["mcmc_samples"] == 8
+    with h5py.File(tmp_path / "out" / "ess.nc") as file:
+        assert file["sample_stats"]["lp"].shape == (1, 8)
 
 
 def test_a_gap_of_fewer_draws_is_measured_again(tmp_path, monkeypatch):
