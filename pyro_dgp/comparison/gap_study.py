@@ -6,7 +6,7 @@ import copy
 import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,9 @@ Row = dict[str, Any]
 
 #: What a study writes.
 FILE = "gap.json"
+
+#: Number of draws of each chain of the reference, in a row of the file.
+DRAWS = "mcmc_samples"
 
 #: Added to the reference's name: a second run of it, whose distance from the first is what chance makes.
 AGAIN = " again"
@@ -62,13 +65,18 @@ class GapStudy:
                 f"{self.reference.name} is no approximation of the posterior: take ess or nuts as the reference"
             )
 
-    def finished(self, folder: Path) -> bool:
-        """Whether the folder has this study's ``gap.json``: of the same reference, with all of its methods. One that is broken is made again."""
+    def finished(self, folder: Path, draws: int) -> bool:
+        """Whether the folder has this study's ``gap.json``: of the same reference and number of its draws, with all methods. One that is broken
+        is made again.
+
+        :param draws: number of draws of each chain.
+        """
         try:
             rows = read_gap(folder)
         except ValueError:
             return False
-        there = {row["method"] for row in rows if row["reference"] == self.reference.name}
+        is_own = {"reference": self.reference.name, DRAWS: draws}.items()
+        there = {row["method"] for row in rows if is_own <= row.items()}
         names = {method.name for method in self.methods}
         return there >= {self.reference.name + AGAIN, *names} - {self.reference.name}
 
@@ -100,7 +108,7 @@ class GapStudy:
             own = gaps[condition] = self._gaps(model, x, y, new, settings=settings, progress=progress, folder=kept)
             figures = (f"{name} {gap.figures()['gap_wasserstein']:.2f}" for name, gap in own.items())
             say(f"gap at {condition} hyperparameters: " + "; ".join(figures))
-        return GapResult(gaps, self, new)
+        return GapResult(gaps, self, new, draws=settings.mcmc_samples)
 
     def _conditions(self, x: Tensor, y: Tensor, settings: Settings) -> dict[str, Callable[[], nn.Module]]:
         """How the model is built for each condition."""
@@ -167,11 +175,14 @@ class GapResult:
     :ivar gaps: by condition, ``fixed`` or ``priors``, and method.
     :ivar study: what was compared with what.
     :ivar x: inputs that they were measured at, as the model takes them ``(N, D)``.
+    :ivar draws: number of draws of each chain of the sampler.
     """
 
     gaps: dict[str, dict[str, InferenceGap]]
     study: GapStudy
     x: Tensor
+    _: KW_ONLY
+    draws: int
 
     @property
     def rows(self) -> list[Row]:
@@ -186,6 +197,7 @@ class GapResult:
                 "method": name,
                 "hyperparameters": condition,
                 "reference": self.study.reference.name,
+                DRAWS: self.draws,
                 **gap.figures(),
                 "approximates_posterior": methods[name.removesuffix(AGAIN)].inference.approximates_posterior(
                     Settings()

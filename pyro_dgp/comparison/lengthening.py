@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from pyro_dgp.comparison.files import Row, write_table
-from pyro_dgp.comparison.gap_study import FILE as GAP_TABLE
 from pyro_dgp.comparison.request import Request, Say
 from pyro_dgp.zoo.presets import methods_of
 
@@ -23,7 +22,7 @@ class Lengthening:
     """
 
     def __init__(self, request: Request, config: Mapping[str, Any]) -> None:
-        self.request, self.wanted = request, int(config[DRAWS])
+        self.wanted = int(config[DRAWS])
         known = {**methods_of(request.settings.preset), **{method.name: method for method in request.chosen()}}
         self._asked = {method.name for method in request.chosen()}
         self._without = {name for name, method in known.items() if not method.inference.has_draws}
@@ -41,11 +40,9 @@ class Lengthening:
         return [{**row, "config": row["config"] | {DRAWS: self.wanted}} for row in stay]
 
     def begin(self, output: Path, rows: Sequence[Row], say: Say) -> None:
-        """Say which chains are made longer; a gap that was measured by fewer draws is made again if one is asked for."""
+        """Say which chains are made longer."""
         if not any(map(self._differs, rows)):
             return
-        if self.request.gap is not None:
-            (output / GAP_TABLE).unlink(missing_ok=True)
         staying = {row["method"]: row for row in self.staying(rows)}
         for row in rows:
             if row["method"] not in staying:

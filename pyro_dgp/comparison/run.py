@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pyro_dgp.comparison.files import (
+    TABLE,
     Curves,
     Row,
     make_folder,
@@ -317,6 +318,8 @@ class _Run:
             return None
         name, first = row["method"], outcome.first
         try:
+            if (self.output / TABLE).exists():  # which may have a row of fewer draws, whose files are about to go
+                write_table(self.output, self.result.rows)
             write_arviz(self.output / f"{name}.nc", arviz_of(first))
             write_arrays(self.output / f"{name}.npz", outcome.curves)
             try:
@@ -337,10 +340,13 @@ class _Run:
     def gap(self) -> None:
         """Measure the gap that was asked for, unless the folder has it."""
         study = self.plan.request.study()
-        if study is None or (self.output is not None and study.finished(self.output)):
+        draws = self.plan.settings.mcmc_samples
+        if study is None or (self.output is not None and study.finished(self.output, draws)):
             return
         if self.output is not None and (self.output / GAP_TABLE).exists():
-            self.say(f"the gap: {str(self.output / GAP_TABLE)!r} is broken, or of another study: it is made again")
+            self.say(
+                f"the gap: {str(self.output / GAP_TABLE)!r} is broken, or of another study or number of draws: it is made again"
+            )
         try:
             gaps = self._gaps(study)
             if self.output is not None:

@@ -26,6 +26,9 @@ _NOISE = (
     "let it draw none, or train it in a single process"
 )
 
+#: Rows of the first step whose gradient is compared with those of its parts.
+_ROWS_COMPARED = 64
+
 _SCOPE: ContextVar[Distributed | None] = ContextVar("distributed", default=None)
 
 
@@ -158,6 +161,7 @@ class Distributed(SingleProcess):
         if self.is_first:
             try:
                 _require_no_noise_by_row(loss_of, rows, device)
+                _require_sum_of_parts(objective, loss_of, rows, device)
                 super().begin(run, state, first, objective=objective, loss_of=loss_of, batch=batch)
             except Exception as error:  # the others wait for it
                 failure = error
@@ -284,13 +288,49 @@ def _require_no_noise_by_row(loss_of: LossOf, batch: Batch, device: torch.device
         return
     found = set()
     for count in (1, 2):
-        devices = [device] if device.type == "cuda" else []
         part = Part(0, count, len(batch), 1.0)
-        with torch.no_grad(), torch.random.fork_rng(devices), part_of_rows(part):
+        with torch.no_grad(), _apart(device), part_of_rows(part):
             loss_of(batch[part.rows])
             found.add(_fingerprint(device))
     if len(found) > 1:
         raise ValueError(_NOISE)
+
+
+def _require_sum_of_parts(objective: nn.Module, loss_of: LossOf, batch: Batch, device: torch.device) -> None:
+    """Raise for a model that looks at other rows, such as attention over the rows of a step.
+
+    Its gradient is no sum of those of parts. The loss tells less: before training it may not depend on the inputs.
+    """
+    rows = min(len(batch), _ROWS_COMPARED)
+    parameters = [each for each in objective.parameters() if each.requires_grad]
+
+    def gradient(count: int) -> Tensor:
+        total = torch.zeros(sum(each.numel() for each in parameters), dtype=torch.float64, device=device)
+        for part in (Part.of(rows, number, count) for number in range(count)):
+            with _apart(device), part_of_rows(part):
+                loss = part.weight * loss_of(batch[part.rows])
+            found = torch.autograd.grad(loss, parameters, allow_unused=True)
+            total += torch.cat(
+                [
+                    (torch.zeros_like(p) if own is None else own).reshape(-1)
+                    for p, own in zip(parameters, found, strict=True)
+                ]
+            )
+        return total
+
+    whole, joined = gradient(1), gradient(2)
+    is_double = all(each.dtype == torch.float64 for each in parameters)
+    tolerance = 1e-4 if is_double else 0.05  # rounding, and quadrature that looks at its rows
+    if float((whole - joined).abs().max()) > tolerance * float(whole.abs().max()):
+        raise ValueError(
+            "the gradient of a step is not the sum of those of its parts, since a part of the model looks at other rows, as attention over rows or the "
+            "mean of a batch does: let it look at each row alone, or train it in a single process"
+        )
+
+
+def _apart(device: torch.device) -> Any:
+    """A scope whose random numbers change none outside of it."""
+    return torch.random.fork_rng([device] if device.type == "cuda" else [])
 
 
 def processes() -> SingleProcess:

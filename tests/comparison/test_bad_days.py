@@ -323,14 +323,14 @@ def test_a_gap_is_not_written_where_another_run_is(tmp_path):
     from pyro_dgp.comparison.gap_study import GapResult, GapStudy
     from pyro_dgp.zoo.methods import METHODS
 
-    result = GapResult({}, GapStudy([METHODS["dsvi"]], METHODS["ess"]), torch.ones(2, 1))
+    result = GapResult({}, GapStudy([METHODS["dsvi"]], METHODS["ess"]), torch.ones(2, 1), draws=8)
     with locked_folder(tmp_path), pytest.raises(ValueError, match="is in use by another run"):
         result.write(tmp_path)
     result.write(tmp_path)
     assert (tmp_path / "gap.json").exists()
     for content in (b"", b"[]", b"{}", b"[1]", b'[{"method": "a"}]', hostile.pickled(tmp_path / "marker")):
         (tmp_path / "gap.json").write_bytes(content)
-        assert not result.study.finished(tmp_path)
+        assert not result.study.finished(tmp_path, 8)
         with pytest.raises(ValueError, match="gap.json' cannot be read"):
             read_gap(tmp_path)
     assert not (tmp_path / "marker").exists()

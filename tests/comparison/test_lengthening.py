@@ -5,13 +5,20 @@ import os
 import pickle
 from dataclasses import replace
 
+import h5py
 import numpy as np
 import pytest
+import torch
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 
-from pyro_dgp import EllipticalSlice, Settings, whitened
+from pyro_dgp import EllipticalSlice, InferenceGap, Settings, whitened
 from pyro_dgp.__main__ import main
+from pyro_dgp.comparison.files import write_table
+from pyro_dgp.comparison.gap_study import GapResult
+from pyro_dgp.comparison.request import Request
 from pyro_dgp.comparison.run import compare
+from pyro_dgp.comparison.run import run as run_request
+from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.zoo.by_mcmc import ByMCMC
 
 X = np.random.RandomState(0).randn(14, 2)
@@ -90,26 +97,39 @@ def test_a_lengthened_chain_makes_the_missing_draws_alone(tmp_path, monkeypatch)
     assert len(calls) == 3 and "ess: goes on from 8 draws of a chain to 11" in said
 
 
+def test_files_of_more_draws_have_no_row_of_fewer(tmp_path, monkeypatch):
+    """A run that is killed before the table has the new row, and then goes on with the old number of draws."""
+    said, write = [], write_table
+
+    def killed(output, rows):
+        if any(row["method"] == "ess" for row in rows):
+            raise KeyboardInterrupt
+        write(output, rows)
+
+    run(tmp_path / "out", 8, ["ess"])
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("pyro_dgp.comparison.run.write_table", killed)
+        run(tmp_path / "out", 11, ["ess"], resume=True)
+    result = run(tmp_path / "out", 8, ["ess"], said, resume=True)
+    assert "ess: finished before, not run again" not in said and result.rows[0]["config"]["mcmc_samples"] == 8
+    with h5py.File(tmp_path / "out" / "ess.nc") as file:
+        assert file["sample_stats"]["lp"].shape == (1, 8)
+
+
 def test_a_gap_of_fewer_draws_is_measured_again(tmp_path, monkeypatch):
     measured = []
 
-    class Measured:
-        def write_files(self, folder):
-            (folder / "gap.json").write_text("[]")
+    gap = InferenceGap(**dict.fromkeys(("mean", "sd", "wasserstein", "kl"), torch.ones(2)))
 
     def measure(self, study):
         measured.append(1)
-        return Measured()
+        gaps = {"fixed": {"ess again": gap, "dsvi": gap}}
+        return GapResult(gaps, study, torch.ones(2, 1), draws=self.plan.settings.mcmc_samples)
 
     monkeypatch.setattr("pyro_dgp.comparison.run._Run._gaps", measure)
-    monkeypatch.setattr(
-        "pyro_dgp.comparison.gap_study.GapStudy.finished", lambda self, folder: (folder / "gap.json").exists()
-    )
-    from pyro_dgp.comparison.request import Request
-    from pyro_dgp.comparison.run import run as run_request
-    from pyro_dgp.data.dataset import Dataset
+    monkeypatch.setattr("pyro_dgp.comparison.gap_study.draw_gap", lambda gaps, x, path, reference: path.touch())
 
-    def asked(draws, resume):
+    def asked(draws, resume, gap="ess"):
         settings = replace(SETTINGS, mcmc_samples=draws)
         request = Request(
             output=tmp_path / "out",
@@ -117,12 +137,13 @@ def test_a_gap_of_fewer_draws_is_measured_again(tmp_path, monkeypatch):
             methods=("dsvi",),
             settings=settings,
             resume=resume,
-            gap="ess",
+            gap=gap,
         )
         run_request(request, say=lambda sentence: None)
         return len(measured)
 
     assert [asked(8, False), asked(8, True), asked(9, True), asked(9, True)] == [1, 1, 2, 2]
+    assert [asked(10, True, gap=None), asked(10, True), asked(10, True)] == [2, 3, 3]
 
 
 def test_a_pickle_in_a_folder_of_results_is_not_read(tmp_path):

@@ -117,9 +117,9 @@ def test_what_cannot_be_compared_is_one_sentence():
 
 
 def test_a_study_is_finished_when_its_own_rows_are_there(tmp_path):
-    assert not GapStudy([METHODS["dsvi"]], METHODS["ess"]).finished(tmp_path)
+    assert not GapStudy([METHODS["dsvi"]], METHODS["ess"]).finished(tmp_path, 8)
     figures = dict.fromkeys(("gap_mean", "gap_sd", "gap_wasserstein", "gap_kl"), 0.1)
-    row = {"reference": "ess", "hyperparameters": "fixed", "approximates_posterior": True} | figures
+    row = {"reference": "ess", "mcmc_samples": 8, "hyperparameters": "fixed", "approximates_posterior": True} | figures
     rows = [row | {"method": name} for name in ("ess again", "dsvi", "dspp")]
     (tmp_path / "gap.json").write_text(json.dumps(rows))
     for methods, reference, expected in (
@@ -129,4 +129,5 @@ def test_a_study_is_finished_when_its_own_rows_are_there(tmp_path):
         (["dsvi"], "nuts", False),
     ):
         study = GapStudy([METHODS[name] for name in methods], METHODS[reference])
-        assert study.finished(tmp_path) == expected
+        assert study.finished(tmp_path, 8) == expected
+        assert not study.finished(tmp_path, 9)
