@@ -124,8 +124,9 @@ def require_same(path: Path, rows: dict[tuple[Any, ...], Row], keys: Sequence[Ro
         row = rows.get(name_of(key))
         other = [] if row is None else [name for name, value in config.items() if row.get(name) != value]
         if row is not None and other:
+            name = f"{key['method']} on {shown(key['dataset'])} (split {key['split']}, seed {key['seed']})"
             raise ValueError(
-                f"{str(path)!r} holds {key} with {_difference(other[0], row, config)}: repeat that, or name another --output"
+                f"{str(path)!r} holds the run of {name} with {_difference(other[0], row, config)}: repeat that, or name another --output"
             )
 
 

@@ -40,14 +40,21 @@ def words_of(column: Any, name: str, where: str) -> list[str]:
     words = sorted({str(word) for word in column})
     if len(words) > min(MOST_WORDS, max(2, len(column) // 2)):
         raise ValueError(
-            f"column {name!r} of {where} does not hold numbers but {len(words)} different words in {len(column)} rows, as names, dates and free text "
-            f"do, and at most {MOST_WORDS} are made columns: encode or drop it"
+            f"column {name!r} of {where} does not hold numbers ({_first_word(column)}) but {len(words)} different words in {len(column)} rows, as "
+            f"names, dates and free text do, and at most {MOST_WORDS} are made columns: correct that cell, or encode or drop the column"
         )
     if (longest := max(map(len, words), default=0)) > MOST_CHARACTERS:
         raise ValueError(
             f"column {name!r} of {where} holds a word of {longest} characters, and at most {MOST_CHARACTERS} make a word: encode or drop it"
         )
     return words
+
+
+def _first_word(column: Any) -> str:
+    """Return the first cell that is no number, with its row."""
+    pandas = optional("pandas", extra="compare", what="reading a table")
+    row = int(np.argmax(pandas.to_numeric(column, errors="coerce").isna().to_numpy()))
+    return f"{str(column.iloc[row])[:MOST_CHARACTERS]!r} in row {row}"
 
 
 def class_numbers(column: Any, words: Sequence[str]) -> NDArray[np.float64]:

@@ -51,6 +51,8 @@ def _cause(fault: Fault, covariance: Covariance, points: Tensor, what: str) -> t
         return _not_finite(covariance, points, what)
     diagonal = fault.matrix.diagonal(dim1=-2, dim2=-1)
     if not bool(diagonal.any(-1).all()):
+        if any(name == "variance" and not bool(value.any()) for name, value in _parameters(covariance)):
+            return "the variance of its kernel is 0", "build the model anew and lower the learning rate"
         return (
             f"the kernel is zero at all {what}",
             f"move the {what} away from where the kernel is zero (the origin, for Linear), or add Constant() to the kernel",

@@ -6,6 +6,7 @@ import math
 import random
 import time
 import warnings
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar, Token
 from pathlib import Path
@@ -47,8 +48,8 @@ class Checkpoints:
     the program makes them. A run that has ended is not made again: its parameters are set. One that was cut off goes on
     after the last step that was saved, with its optimiser, schedule, order of the rows, random numbers and held-out scores.
 
-    A run is known by its settings and by its first loss, which is evaluated once more. So the program must set the seed of its random
-    numbers before it builds the model, ``pyro.set_rng_seed(0)``, and a run that differs is refused. Files are written whole or not at all, hold
+    A run is known by its settings, by its first loss, which is evaluated once more, and by the random numbers at its start. So the program
+    must set the seed before it builds the model, ``pyro.set_rng_seed(0)``, and a run that differs is refused. Files are written whole or not at all, hold
     tensors and numbers alone, and run no code when they are read. They stay until you delete the folder.
 
     :param folder: the folder; it is made when something is saved.
@@ -101,22 +102,28 @@ class Run:
         scope = _SCOPE.get()
         self.path = None if scope is None else scope.next_file()
         self.seconds = math.inf if scope is None else scope.seconds
-        self._saved = time.monotonic()
+        self._saved, self._began = time.monotonic(), 0
 
     def resume(self, state: Stateful, first: Callable[[], float]) -> None:
         """Set the state that was saved, if any was.
 
         :param first: evaluates the loss of the first step at the start.
         """
+        self._began = _fingerprint()
         if self.path is None or not self.path.exists():
             return
         try:
             saved = read_state(self.path)
-            facts, loss = dict(saved["facts"]), float(saved["first"])
+            facts, loss, numbers = dict(saved["facts"]), float(saved["first"]), int(saved["began"])
         except (ValueError, KeyError, TypeError) as error:
             reason = str(error) if isinstance(error, StateError) else first_line(error)
             raise ValueError(f"the checkpoint {str(self.path)!r} cannot be read ({reason}): {_REMEDY}") from error
         self._require_same(facts, loss, first, _tolerance(state))
+        if numbers != self._began:
+            raise ValueError(
+                f"the run that {str(self.path)!r} holds began with other random numbers: set the seed that it had before the model is built, or "
+                f"{_REMEDY}"
+            )
         try:
             state.load_state_dict(saved["state"])
             set_random_state(saved["random"])
@@ -138,7 +145,8 @@ class Run:
         if _is_finite(values["parameters"].values()):
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                write_state(self.path, {"facts": self.facts, "first": first, "random": random_state(), "state": values})
+                start = {"facts": self.facts, "first": first, "began": self._began}
+                write_state(self.path, start | {"random": random_state(), "state": values})
             except OSError as error:
                 warnings.warn(
                     f"the checkpoint {str(self.path)!r} cannot be written ({error.strerror or error}): training goes on, and the one before stays",
@@ -229,6 +237,11 @@ def set_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, An
     optimizer.load_state_dict(
         {"param_groups": groups, "state": {int(number): values for number, values in state["state"].items()}}
     )
+
+
+def _fingerprint() -> int:
+    """Return a number of 32 bits that differs where the random numbers of torch do."""
+    return zlib.crc32(torch.get_rng_state().numpy().tobytes())
 
 
 def _tolerance(state: Stateful) -> float:

@@ -402,7 +402,7 @@ def test_long_names_of_data_and_columns_are_drawn(tmp_path):
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     path = tmp_path_factory.mktemp("state") / "run-1.safetensors"
-    write_state(path, {"facts": {"steps": 3}, "first": 1.0, "state": {"a": torch.ones(8)}})
+    write_state(path, {"facts": {"steps": 3}, "first": 1.0, "began": 1, "state": {"a": torch.ones(8)}})
     return path.read_bytes()
 
 

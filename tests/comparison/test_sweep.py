@@ -119,7 +119,9 @@ def test_what_would_be_mixed_up_is_refused(tmp_path):
     )
     run()
     cases = {
-        "with inducing 5, now 6": {"settings": Settings(**(SMALL.__dict__ | {"inducing": 6}))},
+        "holds the run of svgp on waves .split 0, seed 0. with inducing 5, now 6": {
+            "settings": Settings(**(SMALL.__dict__ | {"inducing": 6}))
+        },
         "with other data": {"datasets": [waves(seed=9)]},
         "with other dtype": {"dtype": "float32"},
         "two data sets are called 'waves'": {"datasets": [waves(), waves(seed=1)]},

@@ -84,6 +84,10 @@ def test_new_rows_are_encoded_as_training_rows_were(tmp_path):
         ({"a": ["u", None] * 6, "y": rows()}, "column 'a' of 'table.csv' is empty in row 1: drop or fill 6 such rows"),
         ({"a": [f"name {i}" for i in range(200)] * 2, "y": rows(400)}, "200 different words in 400 rows"),
         (
+            {"a": [*map(str, rows(40)), "n/a?", *map(str, rows(40))], "y": rows(81)},
+            r"does not hold numbers \('n/a\?' in row 40\) but .*: correct that cell, or encode or drop the column",
+        ),
+        (
             {"a": [f"2026-01-{i:02}" for i in range(1, 13)], "y": rows()},
             "12 different words in 12 rows, as names, dates",
         ),

@@ -68,6 +68,13 @@ def test_a_kernel_that_is_zero_at_all_points_says_so():
     )
 
 
+def test_a_variance_that_training_took_to_zero_says_so():
+    gp = GaussianProcess(RBF(1))
+    gp.kernel.variance_unconstrained.data.fill_(-1e4)
+    text = sentence(gp, torch.randn(3, 1))
+    assert text.endswith("since the variance of its kernel is 0: build the model anew and lower the learning rate")
+
+
 def test_a_kernel_that_is_zero_at_one_point_is_told_by_its_row():
     x = torch.tensor([[0.0], [1.0]])
     assert "the kernel is zero at row 0 of the inputs: leave jitter out" in sentence(

@@ -212,6 +212,29 @@ def test_another_run_is_refused(sentence, change, tmp_path):
         changed(x, y, **change)
 
 
+@pytest.mark.parametrize("save", [1000.0, 0.0])
+def test_another_seed_is_refused_where_the_first_loss_is_the_same(save, tmp_path):
+    """Two programs with the loss of the prior alone at the start, which no place of the inducing points changes."""
+
+    def train(seed, step):
+        x, y = data()
+        torch.manual_seed(seed)
+        guide = Variational(DeepGP(x, layers=1), InducingPoints(6), MonteCarlo(1))
+        guide.initialize(x, y)
+        return fit(ELBO(30)(guide.model, guide), x, y, steps=3, callback=killer(step))
+
+    with Checkpoints(tmp_path, seconds=save):
+        if save:
+            train(0, None)
+        else:
+            with pytest.raises(Killed):
+                train(0, 3)
+    with pytest.raises(ValueError, match="began with other random numbers: set the seed"), Checkpoints(tmp_path):
+        train(1, None)
+    with Checkpoints(tmp_path):
+        assert len(train(0, None).losses) == 3
+
+
 def test_a_checkpoint_of_numbers_that_are_none_is_not_written(tmp_path):
     guide, x, y = start()
 
