@@ -107,7 +107,8 @@ def test_the_term_or_the_parameter_is_named():
     guide = guided(x, y)
     objective = ELBO(12)(guide.model, guide)
     with pytest.raises(
-        ValueError, match="the loss is inf at step 0, since the likelihood at 'y' is NaN or infinite, while all parameters are finite"
+        ValueError,
+        match="the loss is inf at step 0, since the likelihood at 'y' is NaN or infinite, while all parameters are finite",
     ):
         fit(objective, x, 1e200 * y, steps=2)
     with pytest.raises(
