@@ -29,7 +29,7 @@ def require_finite_loss(
         )
     with torch.no_grad(), torch.random.fork_rng():
         term = _first_not_finite(terms().items())
-    since = "" if term is None else f"since {term} is, "
+    since = "" if term is None else f"since {term} is NaN or infinite, "
     raise ValueError(f"the loss is {value}{at}, {since}while all parameters are finite: {_remedy(modules)}")
 
 
@@ -69,4 +69,8 @@ def _parameters(modules: Sequence[nn.Module]) -> dict[str, nn.Parameter]:
 
 def _remedy(modules: Sequence[nn.Module]) -> str:
     is_double = all(p.dtype == torch.float64 for p in _parameters(modules).values() if p.is_floating_point())
-    return f"lower the learning rate, or standardise x and y if this is the first step{'' if is_double else ', or use float64'}"
+    precision = "" if is_double else ", or use float64"
+    return (
+        "build the model and the guide anew and train at a lower learning rate, or standardise x and y if this is the first step"
+        f"{precision}"
+    )

@@ -139,7 +139,7 @@ def _on_targets(
     if left is not None and left > _most_left(guide, rows):
         yield (
             f"the fit explains nothing of the targets at its training rows (root mean square error {math.sqrt(left):.2f} of their standard "
-            "deviation): if there is something to be found, train longer or at a higher learning rate, start from a fit of one layer, or "
+            "deviation): if there is something to be found, train longer or at another learning rate, start from a fit of one layer, or "
             "leave out inputs that do not matter"
         )
 

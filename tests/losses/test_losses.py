@@ -695,6 +695,6 @@ def test_a_loss_that_is_infinite_stops_stock_svi():
     svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.01}), ELBO())
     with pytest.raises(
         ValueError,
-        match="the loss is inf, since the likelihood at .y. is, while all parameters are finite: lower the learning rate",
+        match="since the likelihood at .y. is NaN or infinite, while all parameters are finite: build .* anew and train at a lower",
     ):
         svi.step(x, 1e200 * y)

@@ -68,8 +68,8 @@ def same(a, b):
 
 
 SENTENCES = {
-    "loss": "the loss is nan at step 3, while all parameters are finite: lower the learning rate",
-    "gradient": r"the gradient of 'objective\.guide\..*inducing_points_?\w*' holds NaN or infinity at step 3, while the loss is finite: lower the",
+    "loss": "the loss is nan at step 3, while all parameters are finite: build the model and the guide anew and train at a lower",
+    "gradient": r"the gradient of 'objective\.guide\..*inducing_points_?\w*' holds NaN or infinity at step 3, while the loss is finite: build the model",
 }
 
 
@@ -107,7 +107,8 @@ def test_the_term_or_the_parameter_is_named():
     guide = guided(x, y)
     objective = ELBO(12)(guide.model, guide)
     with pytest.raises(
-        ValueError, match="the loss is inf at step 0, since the likelihood at 'y' is, while all parameters are finite"
+        ValueError,
+        match="the loss is inf at step 0, since the likelihood at 'y' is NaN or infinite, while all parameters are finite",
     ):
         fit(objective, x, 1e200 * y, steps=2)
     with pytest.raises(
