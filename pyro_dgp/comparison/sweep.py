@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
@@ -69,6 +69,13 @@ class Run:
         """Folder of this run alone: another one for other settings or data."""
         words = json.dumps([self.key, self.config], sort_keys=True, default=str)
         return None if self.folder is None else self.folder / hashlib.sha256(words.encode()).hexdigest()[:16]
+
+    def forget(self) -> None:
+        """Remove what was saved of this run, and the folder if there is nothing of another one."""
+        if self._kept is not None:
+            shutil.rmtree(self._kept, ignore_errors=True)
+            with suppress(OSError):  # other runs are in it, or it is gone
+                self._kept.parent.rmdir()
 
     def row(self) -> Row:
         """Fit and score; a run that fails has its error in the place of scores."""
@@ -217,15 +224,15 @@ def _made(
     wanted = [run for run in runs if name_of(run.key) not in found]
     rows, clock = dict(found), Clock([run.method.name for run in wanted], workers.jobs)
     under_way = None if path is None or workers.executor is not None else path.with_name(f".{path.name}.under-way")
-    for row in workers.carry_out([replace(run, folder=under_way) for run in wanted]):
+    saved = {name_of(run.key): replace(run, folder=under_way) for run in wanted}
+    for row in workers.carry_out(list(saved.values())):
         rows[name_of(row)] = row
         if path is not None:
             append_line(path, row)
+        saved[name_of(row)].forget()
         clock.ended(row)
         if say is not None:
             say(clock.line(row))
-    if under_way is not None:
-        shutil.rmtree(under_way, ignore_errors=True)
     return [rows[name_of(run.key)] for run in runs]
 
 

@@ -46,6 +46,10 @@ class Panels:
         :param mean: means of the components, ``(S, R)``.
         :param width: their widths, such as standard deviations, ``(S, R)``.
         """
+        if not bool((low.isfinite() & high.isfinite()).all()):
+            raise ValueError(
+                "a prediction has a mean or a variance that is not finite: the gap of such rows cannot be measured, leave them out"
+            )
         row, start, length = torch.arange(len(low), device=low.device), low, high - low
         width = torch.maximum(width, 1e-9 * length)  # a point mass
         kept = []

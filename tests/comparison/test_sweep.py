@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from pyro_dgp import ByGuide, InducingPoints, MonteCarlo, Settings, split, sweep
+from pyro_dgp import ByGuide, Checkpoints, InducingPoints, MonteCarlo, Settings, split, sweep
 from pyro_dgp.comparison.cli import main
 from pyro_dgp.comparison.sweep import Clock
 from pyro_dgp.comparison.sweep_command import means, numbers
@@ -231,3 +231,34 @@ def test_an_executor_carries_the_runs_out(tmp_path):
 def test_threads_are_refused(tmp_path):
     with ThreadPoolExecutor() as threads, pytest.raises(ValueError, match="ThreadPoolExecutor runs threads"):
         sweep([waves()], ["svgp"], settings=SMALL, executor=threads)
+
+
+def test_a_run_that_was_cut_off_goes_on_and_leaves_those_of_other_sweeps(tmp_path, monkeypatch):
+    monkeypatch.setattr("pyro_dgp.comparison.sweep.Checkpoints", partial(Checkpoints, seconds=0.0))
+    calls, cut, step = [], [0], torch.optim.Adam.step
+
+    class Cut(BaseException):
+        pass
+
+    def counted(self, *args, **kwargs):
+        calls.append(1)
+        if len(calls) == cut[0]:
+            raise Cut
+        return step(self, *args, **kwargs)
+
+    def made(name, seed=0):
+        (row,) = sweep([waves()], ["svgp"], seeds=(seed,), settings=SMALL, output=tmp_path / name)
+        return row["nll"]
+
+    monkeypatch.setattr(torch.optim.Adam, "step", counted)
+    whole, steps = made("whole.jsonl"), len(calls)
+    cut[0] = steps + 3
+    with pytest.raises(Cut):
+        made("runs.jsonl")
+    (saved,) = (tmp_path / ".runs.jsonl.under-way").iterdir()
+    made("runs.jsonl", seed=1)
+    assert saved.exists()
+    before = len(calls)
+    assert made("runs.jsonl") == whole
+    assert len(calls) - before == steps - 2  # two steps had been saved
+    assert not (tmp_path / ".runs.jsonl.under-way").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ from pyro_dgp import (
     sweep,
     with_priors,
 )
+from pyro_dgp.comparison import gap_study, one_method
+from pyro_dgp.comparison import sweep as of_sweeps
 from pyro_dgp.comparison.request import Request
 from pyro_dgp.comparison.run import run as compare_request
 from pyro_dgp.data.dataset import Dataset
@@ -192,4 +195,5 @@ PROGRAMS: dict[str, Callable[[Path], Numbers]] = {
 def save_often() -> None:
     """Have chains, and the methods of a comparison and a sweep, saved as often as the programs save."""
     single_chain.SAVE_EVERY = SECONDS
-    Checkpoints.__init__.__kwdefaults__["seconds"] = SECONDS
+    for module in (one_method, gap_study, of_sweeps):
+        module.Checkpoints = partial(Checkpoints, seconds=SECONDS)  # type: ignore[attr-defined]
