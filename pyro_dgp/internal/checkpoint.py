@@ -106,14 +106,16 @@ def _decoded(value: Any, file: Any) -> Any:
     return [_decoded(each, file) for each in value] if isinstance(value, list) else value
 
 
-def _laid_out(values: Tensor, strides: list[int] | None) -> Tensor:
+def _laid_out(values: Tensor, strides: Any) -> Tensor:
     """Return a copy in memory of its own, which begins where linear algebra wants it to, unlike a part of a file.
 
-    :param strides: those of a tensor without gaps.
+    :param strides: what the file says, whole numbers of a tensor without gaps, or nothing.
     :raises ValueError: for others.
     """
     if strides is None or not values.numel():
         return values.clone()
+    if not isinstance(strides, list) or not all(isinstance(each, int) for each in strides):
+        raise ValueError(f"the strides {strides!r:.40} are no whole numbers")
     expected = 1
     for stride, size in sorted(pair for pair in zip(strides, values.shape, strict=True) if pair[1] != 1):
         if stride != expected:
