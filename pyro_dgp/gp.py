@@ -15,7 +15,6 @@ from torch.distributions.transforms import Transform
 
 from pyro_dgp.internal import linalg
 from pyro_dgp.internal.assignment import CheckedModule
-from pyro_dgp.internal.parameters import require_dtype
 from pyro_dgp.internal.plates import refuse_data_plate
 from pyro_dgp.kernels import Covariance, Kernel
 from pyro_dgp.kernels.base import require_kernel
@@ -89,12 +88,9 @@ class GaussianProcess(CheckedModule):
                 f"inputs are on {x.device} and the parameters of the Gaussian process on {own.device}: "
                 "move one, as in model.to(x.device)"
             )
-        covariance = self.kernel()
-        if any(getattr(module, "_pyro_samples", None) for module in self.kernel.modules()):
-            require_dtype(covariance, x, f"the kernel of {self._pyro_name or 'gp'!r}")
         return FunctionPrior(
             x,
-            covariance,
+            self.kernel(),
             self.mean(),
             num_outputs=self.num_outputs,
             jitter=self.jitter,

@@ -14,10 +14,13 @@ from collections.abc import Callable
 from typing import Any, get_args, get_type_hints
 
 import jaxtyping
+from beartype import BeartypeConf, beartype
 from jaxtyping import AbstractArray, jaxtyped
 
 Decorator = Callable[..., Any]
 
+#: Checks that raise a ``TypeError``, as those of jaxtyping do.
+WITH_TYPE_ERRORS: Decorator = beartype(conf=BeartypeConf(violation_type=TypeError))
 #: Calls of each function that are checked in each test. Hundreds of steps of training call it alike.
 CHECKED = 100
 #: Calls of each function so far, in the test that runs.
@@ -43,14 +46,14 @@ def holds_array(hint: Any) -> bool:
     return (inspect.isclass(hint) and issubclass(hint, AbstractArray)) or holds_array(get_args(hint))
 
 
-def checked(function: types.FunctionType, hints: dict[str, Any], typechecker: Decorator) -> Decorator:
+def checked(function: types.FunctionType, hints: dict[str, Any]) -> Decorator:
     """A function whose first calls in each test are checked, unless jaxtyping is switched off."""
     same = types.FunctionType(
         function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
     same.__kwdefaults__, same.__qualname__ = function.__kwdefaults__, function.__qualname__
     same.__module__, same.__annotations__ = function.__module__, hints
-    with_checks = typechecker(same)
+    with_checks = WITH_TYPE_ERRORS(same)
     scope = jaxtyped if holds_array(list(hints.values())) else None
 
     @functools.wraps(function)
@@ -79,7 +82,7 @@ def decorator_of(typechecker: Decorator) -> Decorator:
         if not is_function or inspect.isgeneratorfunction(decorated) or inspect.iscoroutinefunction(decorated):
             return jaxtyped(decorated, typechecker=typechecker)
         hints = hints_of(decorated)
-        return checked(decorated, hints, typechecker) if hints else decorated
+        return checked(decorated, hints) if hints else decorated
 
     return decorate
 

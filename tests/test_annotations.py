@@ -6,7 +6,6 @@ import jaxtyping
 import pytest
 import torch
 from beartype import beartype
-from beartype.roar import BeartypeCallHintViolation
 from jaxtyping import Float
 from torch import Tensor
 
@@ -46,7 +45,7 @@ def test_shapes_are_compared_by_the_names_of_axes():
     a, b = torch.zeros(2, 3), torch.zeros(3, 4)
     assert product(a, b).shape == (2, 4)
     for call in (lambda: product(b, b), lambda: product(a, b, of="one"), lambda: product(a.int(), b.int())):
-        with pytest.raises(BeartypeCallHintViolation):
+        with pytest.raises(TypeError):
             call()
     assert product(torch.zeros(5, 3), b).shape == (5, 4)
 
@@ -54,16 +53,16 @@ def test_shapes_are_compared_by_the_names_of_axes():
 def test_types_are_checked_of_functions_methods_properties_and_data_classes():
     assert Named("a", of=1).of == 1 and Counter(1).next == 2
     for call in (lambda: product(torch.zeros(2, 3), torch.zeros(3, 4), of=1), lambda: Named(1), lambda: Counter("1")):
-        with pytest.raises(BeartypeCallHintViolation):
+        with pytest.raises(TypeError):
             call()
-    with pytest.raises(BeartypeCallHintViolation):
+    with pytest.raises(TypeError):
         _ = Counter(0).next
 
 
 def test_the_package_is_checked():
-    with pytest.raises(BeartypeCallHintViolation):
+    with pytest.raises(TypeError):
         MonteCarlo("many")
-    with pytest.raises(BeartypeCallHintViolation):
+    with pytest.raises(TypeError):
         concatenate_inputs(torch.zeros(3), torch.zeros(3, 1))
 
 

@@ -100,6 +100,7 @@ WITH_EXAMPLE = {
     "training": [
         "Checkpoints",
         "CompiledObjective",
+        "Distributed",
         "FitResult",
         "Validation",
         "adam",

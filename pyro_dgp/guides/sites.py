@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from pyro.distributions import Unit
+from pyro.distributions import Delta, Unit
 from pyro.nn import PyroModule
 from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
@@ -98,6 +98,8 @@ def require_separate_rows(site: Message, rows: int) -> None:
     :param rows: number of rows of the data.
     """
     inner = elementwise(site["fn"])
+    if isinstance(inner, Delta):  # a factor, or a value that is kept: no row correlates with another
+        return
     if rows > 1 and rows in inner.event_shape and rows not in inner.batch_shape:
         raise ValueError(
             f"the site {site['name']!r} has one {type(inner).__name__} of all {rows} rows, which predictions at other rows cannot be conditioned on: "

@@ -6,7 +6,6 @@ import inspect
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import is_dataclass
 from functools import partial
 from math import isfinite
 from numbers import Real
@@ -57,23 +56,6 @@ def require_shape(value: Tensor, shape: tuple[int, ...], label: str) -> None:
             f"{label} has shape {tuple(value.shape)} where {shape} is wanted: write a prior as "
             f"PyroSample(distribution.expand({list(shape)}).to_event({len(shape)}))"
         )
-
-
-def require_dtype(holder: object, like: Tensor, label: str) -> None:
-    """Raise for a value in another dtype than the inputs, such as a draw from a prior: ``model.to`` converts parameters and no priors.
-
-    :param holder: what holds the values that were read, in its attributes and theirs.
-    """
-    for value in vars(holder).values():
-        if isinstance(value, Tensor) and value.is_floating_point() and value.dtype != like.dtype:
-            found, wanted = (str(each.dtype).removeprefix("torch.") for each in (value, like))
-            raise TypeError(
-                f"{label} has a value in {found} and its inputs are {wanted}: give a prior numbers of that dtype, as in "
-                f"dist.LogNormal(torch.tensor(0.0, dtype=torch.{wanted}), 1.0)"
-            )
-        for part in value if isinstance(value, tuple) else (value,):
-            if is_dataclass(part):
-                require_dtype(part, like, label)
 
 
 def modules_of(model: Any) -> list[nn.Module]:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -193,7 +194,10 @@ def test_settings_of_a_later_program_are_other_settings(tmp_path):
 
 def test_a_line_that_cannot_be_written_ends_the_sweep_and_keeps_those_before(tmp_path, monkeypatch):
     path, synced = tmp_path / "runs.jsonl", []
-    monkeypatch.setattr("os.fsync", lambda handle: full() if synced else synced.append(handle))
+    monkeypatch.setattr(
+        "pyro_dgp.comparison.run_lines.os.fsync", lambda handle: full() if synced else synced.append(handle)
+    )
+    monkeypatch.setattr("pyro_dgp.comparison.sweep.Checkpoints", lambda folder: nullcontext())
     with pytest.raises(OSError, match="the run of svgp on waves cannot be written to .*No space left.*: make room"):
         sweep([waves()], ["svgp"], splits=(0, 1, 2), settings=SMALL, output=path)
     monkeypatch.undo()

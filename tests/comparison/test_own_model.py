@@ -76,7 +76,7 @@ def test_names_and_inferences_made_by_hand_are_mixed():
     result = compare(lambda x: TwoLayers(x), x, y, methods=["dsvi", by_hand, slices], settings=TOY, say=quiet)
     first, second, third = result.rows
     assert first["nll"] == second["nll"] and third["n_train"] == 10  # the same fit under two names
-    with pytest.raises(TypeError, match="a method is a name of the table or a pair|parameter 'methods'"):
+    with pytest.raises(TypeError, match="a method is a name of the table or a pair|parameter '?methods'?"):
         compare(TwoLayers, x, y, methods=cast(Any, [by_hand[1]]), settings=TOY, say=quiet)
     with pytest.raises(KeyError, match="there is no fit of 'nuts'"):
         result["nuts"]

@@ -147,12 +147,12 @@ def test_options_of_the_library_s_model_are_refused_beside_another_and_not_recor
 @pytest.mark.parametrize(
     ("sentence", "change"),
     [
-        ("methods is a list of names: write methods=.'dsvi'.|parameter 'methods'", {"methods": "dsvi"}),
+        ("methods is a list of names: write methods=.'dsvi'.|parameter '?methods'?", {"methods": "dsvi"}),
         (
-            "settings is a Settings object, such as Settings.epochs=50.|parameter 'settings'",
+            "settings is a Settings object, such as Settings.epochs=50.|parameter '?settings'?",
             {"settings": {"epochs": 3}},
         ),
-        ("progress is a function from the name of a method|parameter 'progress'", {"progress": False}),
+        ("progress is a function from the name of a method|parameter '?progress'?", {"progress": False}),
         (r"one input is x\[:, None\]", {"x": np.arange(30.0)}),
         (r"one target is y\[:, 0\]", {"y": np.ones((30, 1))}),
         ("inputs and targets are numbers: .* give each class a number", {"y": np.array(["a"] * 30)}),

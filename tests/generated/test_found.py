@@ -2,20 +2,16 @@
 
 import math
 
-import pyro
 import pyro.contrib.gp.kernels as contrib
 import pytest
 import torch
 from pyro import distributions as dist
-from pyro.nn import PyroModule, PyroSample
 
 from pyro_dgp import (
     ELBO,
-    RBF,
     FromFunction,
     FromPyroContrib,
     Gaussian,
-    GaussianProcess,
     HeteroscedasticGaussian,
     InducingPoints,
     MarginalLikelihood,
@@ -114,25 +110,3 @@ def test_noise_beyond_all_numbers_has_gradients(term, noise):
     terms = getattr(likelihood.conditional(), term)(y, f, *power)
     terms.sum().backward()
     assert bool(torch.isfinite(terms).all() and torch.isfinite(mean.grad).all())
-
-
-class Prior(PyroModule):
-    """A layer whose lengthscale has a prior in a dtype of its own."""
-
-    def __init__(self, dtype):
-        super().__init__()
-        self.gp, self.likelihood = GaussianProcess(RBF()), Gaussian()
-        zero = torch.tensor(0.0, dtype=dtype)
-        self.gp.kernel.lengthscale = PyroSample(dist.LogNormal(zero, zero + 1))
-
-    def forward(self, x, y=None):
-        return pyro.sample("y", self.likelihood(self.gp(x)), obs=y)
-
-
-@pytest.mark.parametrize(("prior", "inputs"), [("float32", "float64"), ("float64", "float32")])
-@pytest.mark.usefixtures("local")
-def test_priors_in_another_dtype_say_so(prior, inputs):
-    model = Prior(getattr(torch, prior)).to(getattr(torch, inputs))
-    x, y = torch.randn(4, 1).to(getattr(torch, inputs)), torch.randn(4).to(getattr(torch, inputs))
-    with pytest.raises(TypeError, match=f"has a value in {prior} and its inputs are {inputs}: give a prior"):
-        Variational(model, InducingPoints(2), MonteCarlo(1)).initialize(x, y)

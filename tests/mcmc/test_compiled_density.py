@@ -104,7 +104,7 @@ def test_where_there_is_no_factor_it_says_what_the_model_says():
     model = with_priors(x)
     density = Recorded(whitened(model), (x, y), {})
     broken = density.unconstrained_start() | {"h_whitened": torch.full((6, 2), float("nan"))}
-    with pytest.raises(NotPositiveDefiniteError, match="holds NaN"):
+    with pytest.raises(NotPositiveDefiniteError, match="hold NaN"):
         density.potential(broken)
     values = density.start | {"h_whitened": broken["h_whitened"]}
     assert density.evaluate(values).log_likelihood == -float("inf")

@@ -181,7 +181,7 @@ def test_steps_are_those_of_the_objective(build, compiler):
     x, y = data(build)
     compiled = Recorded(build(x, y))
     for step in range(2 + CHECKS):
-        compare(compiled, x, y, step)
+        compare(compiled, x, y, step, 1e-7 if build in (probit, logit) else 1e-9)  # integrals by other nodes
         moved(compiled.objective)
     calls = counted(compiled.objective)
     compiled(x, y)
@@ -279,7 +279,7 @@ def test_modules_that_are_replaced():
     for link in ("probit", "logit"):
         compiled.objective.model.likelihood = Bernoulli(link)
         for _ in range(3):
-            compare(compiled, x, y)
+            compare(compiled, x, y, tolerance=1e-7)  # integrals by other nodes
     assert len(programs(compiled)) == 2
 
 
