@@ -1,12 +1,13 @@
 """Kill runs at random moments: ``python -m tests.kills [--kinds svi,ess] [--moments 50] [--out FILE] [--folder FOLDER]``.
 
 Each kind of run is made once without a kill. Then it is killed (SIGKILL) at random moments of that time, started again, and must
-end at the same bits. One JSON line is printed for each moment, and the counts at the end. Moments that FILE holds already are not tried again.
+end at the same bits. One JSON line is printed for each moment, and the counts at the end. Moments that FILE holds already count.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 import shutil
@@ -18,21 +19,27 @@ from tests.kills.harness import differences, live, result
 from tests.kills.programs import PROGRAMS
 
 
+def killed_of(rows: list[dict[str, Any]], name: str | None = None) -> int:
+    """Return how many runs were killed before their end, of one kind or of all."""
+    return sum(row["code"] == -9 for row in rows if name is None or row["kind"] == name)
+
+
 def tried(name: str, folder: Path, moments: int, found: list[dict[str, Any]], out: Path | None) -> None:
-    """Kill a kind of run at the moments that have not been tried."""
+    """Kill a kind of run at random moments until so many runs have been killed before their end."""
     own = [row for row in found if row["kind"] == name]
-    if len(own) >= moments:
+    if killed_of(own) >= moments:
         return
     live(name, folder / "first")  # the first process of all pays for imports
     whole = live(name, folder / "whole")
-    expected, chance = result(folder / "whole"), random.Random(f"{name}-{moments}")
-    for number in range(moments):
-        moment = chance.uniform(0.0, whole.seconds)
-        if any(row["number"] == number for row in own):
-            continue
+    expected, seconds = result(folder / "whole"), whole.seconds
+    for number in itertools.count(len(own)):
+        if killed_of(found, name) >= moments:
+            return
+        moment = random.Random(f"{name}-{number}").uniform(0.0, seconds)
         place = folder / str(number)
         killed = live(name, place, moment)
         again = live(name, place)
+        seconds = min(seconds, killed.seconds) if killed.code == 0 else seconds  # the machine is faster than it was
         different = differences(expected, result(place)) if again.code == 0 else ["no result"]
         left = [str(path.relative_to(place)) for path in place.rglob(".part-*")]
         row = {
@@ -58,7 +65,7 @@ def main() -> None:
     """Read the arguments, and kill."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kinds", default=",".join(PROGRAMS), help="kinds of run, with commas between")
-    parser.add_argument("--moments", type=int, default=50, help="moments for each kind")
+    parser.add_argument("--moments", type=int, default=50, help="runs of each kind that are killed before their end")
     parser.add_argument("--out", type=Path, help="file of JSON lines, which is gone on with")
     arguments = parser.parse_args()
     found: list[dict[str, Any]] = []
@@ -69,7 +76,7 @@ def main() -> None:
             tried(name, Path(folder), arguments.moments, found, arguments.out)
         own = [row for row in found if row["kind"] == name]
         same = sum(not row["different"] for row in own)
-        killed = sum(row["code"] == -9 for row in own)
+        killed = killed_of(own)
         print(f"{name}: {same} of {len(own)} end at the same bits; {killed} were killed before their end", flush=True)
 
 
