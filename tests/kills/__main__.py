@@ -1,4 +1,4 @@
-"""Kill runs at random moments: ``python -m tests.kills [--kinds svi,ess] [--moments 50] [--out FILE] [--folder FOLDER]``.
+"""Kill runs at random moments: ``python -m tests.kills [--kinds svi,ess] [--moments 50] [--out FILE]``.
 
 Each kind of run is made once without a kill. Then it is killed (SIGKILL) at random moments of that time, started again, and must
 end at the same bits. One JSON line is printed for each moment, and the counts at the end. Moments that FILE holds already count.
