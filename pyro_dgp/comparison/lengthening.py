@@ -15,7 +15,7 @@ DRAWS = "mcmc_samples"
 
 
 class Lengthening:
-    """What becomes of results with another number of draws than is asked for now.
+    """Decision on results that have another number of draws than is asked for now.
 
     Methods without draws keep their results. A sampler that is asked for again with more draws goes on from those that it has. Any other
     difference is one of settings, which is refused.

@@ -188,7 +188,7 @@ class NumpyStream(Stream):
 
 @dataclass(frozen=True)
 class _ArrayOnDisk:
-    """What the head of a ``.npy`` file says."""
+    """Shape and kind of an array, from the head of its ``.npy`` file."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]

@@ -212,7 +212,7 @@ class _State:
 
     @property
     def watchers(self) -> tuple[Any, Any]:
-        """What is called after each step."""
+        """Functions that are called after each step."""
         return self.callback, self.stop
 
 

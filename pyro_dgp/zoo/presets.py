@@ -154,7 +154,7 @@ def wide(x: Tensor, settings: Settings) -> DeepGP:
 
 
 def wide_isotropic(x: Tensor, settings: Settings) -> DeepGP:
-    """The same with one lengthscale for all inputs of a layer."""
+    """Build the model of :func:`wide` with one lengthscale for all inputs of a layer."""
     return _from_one(DeepGP(x, settings.layers, min(30, x.shape[-1]), kernel="rbf-isotropic").to(x))
 
 
