@@ -16,6 +16,9 @@ from pyro_dgp.comparison.files import Row
 #: Libraries whose threads are counted by variables of the environment.
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
+#: Seconds after which an idle process ends.
+_IDLE_SECONDS = 300
+
 
 @runtime_checkable
 class Work(Protocol):
@@ -63,10 +66,17 @@ class Pool:
     threads: int
 
     def executor(self) -> Executor:
-        """Return the executor of the processes, which are started again if one of them was killed."""
+        """Return the executor of the processes, which are started again if one of them was killed.
+
+        A process that was idle for long, or whose memory grew, ends between two runs and is started anew: no run is lost by it, so the
+        engine's warning of a possible memory leak is not passed on.
+        """
         from joblib.externals.loky import get_reusable_executor
 
-        found: Executor = get_reusable_executor(max_workers=self.jobs, env=dict.fromkeys(_THREADS, str(self.threads)))
+        warnings.filterwarnings("ignore", message="A worker stopped while some jobs were given", category=UserWarning)
+        found: Executor = get_reusable_executor(
+            max_workers=self.jobs, timeout=_IDLE_SECONDS, env=dict.fromkeys(_THREADS, str(self.threads))
+        )
         return found
 
 
