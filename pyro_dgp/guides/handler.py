@@ -221,11 +221,12 @@ class PassHandler(SiteHandler, AutoMessenger):
             msg["fn"] = shaped_posterior(name, posterior, prior)
 
     def _process(self, key: str) -> Process:
-        if key not in self.processes._modules:
+        processes = self.processes._modules
+        if key not in processes:
             raise ValueError(
-                f"the guide has no process for the GP {key!r}: initialize met {list(self.processes._modules)}, call it on this model"
+                f"the guide has no process for the GP {key!r}: initialize met {list(processes)}, call it on this model"
             )
-        return cast(Process, self.processes._modules[key])
+        return cast(Process, processes[key])
 
     def get_posterior(self, name: str, prior: Any) -> Any:
         """Return the posterior of a latent site that is no GP; ``None`` stands for the prior."""

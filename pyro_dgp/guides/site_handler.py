@@ -18,6 +18,9 @@ class SiteHandler:
     Each of these methods does nothing unless a subclass overrides it.
     """
 
+    # Pyro looks these up at every site. A module that has none takes long to say so.
+    _pyro_param = _pyro_inspect = _pyro_post_inspect = None
+
     def _pyro_sample(self, msg: Message) -> None:
         fn = msg["fn"]
         if site_is_subsample(msg):

@@ -80,6 +80,8 @@ class Likelihood(CheckedModule):
 
     def _read(self, values: Mapping[str, Tensor]) -> Conditional:
         """The likelihood with its parameters, and values of rows, read now."""
+        if not values:
+            return self.conditional()
         known = inspect.signature(self.conditional).parameters
         unknown = [name for name in values if name not in known]
         if unknown:

@@ -43,7 +43,8 @@ class WhitenedProcess(Process):
 
         :param reading: what is taken from q(v): the posterior, or a cavity.
         """
-        q, regularizer = reading.of(self.q.read(self.basis, prior, deviations))
+        basis: Basis = self.basis
+        q, regularizer = reading.of(self.q.read(basis, prior, deviations))
         if prior.num_outputs != q.mean.shape[-2]:
             raise ValueError(
                 f"the process of {prior.name!r} has {q.mean.shape[-2]} outputs and the GP has {prior.num_outputs}: "
@@ -54,7 +55,7 @@ class WhitenedProcess(Process):
                 f"the guide holds functions of {prior.name!r} for groups of shape {tuple(self.present_groups)} and the inputs have "
                 f"batch shape {tuple(prior.batch_shape)}: pass inputs for the groups of guide.initialize, (*groups, N, D)"
             )
-        loc, variance = self.basis.moments(prior, q)
+        loc, variance = basis.moments(prior, q)
         mean = prior.mean + loc
         if regularizer.dim():
             regularizer = regularizer.expand(mean.shape[:-2])
@@ -63,7 +64,7 @@ class WhitenedProcess(Process):
 
         def joint() -> Tensor:
             with self.taking(taken):
-                columns, x = self.basis.columns(prior), prior.x.unsqueeze(-3)
+                columns, x = basis.columns(prior), prior.x.unsqueeze(-3)
             return prior.covariance.matrix(x) - columns.mT @ columns + q.spread(columns)
 
         return FunctionMarginal(mean, variance, regularizer, joint)
