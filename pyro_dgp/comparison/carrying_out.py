@@ -5,13 +5,15 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, as_completed, wait
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 
 from pyro_dgp.comparison.files import Row
+from pyro_dgp.internal.executors import require_processes
 
 #: Libraries whose threads are counted by variables of the environment.
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -65,19 +67,22 @@ class Pool:
     jobs: int
     threads: int
 
-    def executor(self) -> Executor:
-        """Return the executor of the processes, which are started again if one of them was killed.
+    @contextmanager
+    def executor(self) -> Iterator[Executor]:
+        """A scope with an executor of the processes.
 
         A process that was idle for long, or whose memory grew, ends between two runs and is started anew: no run is lost by it, so the
         engine's warning of a possible memory leak is not passed on.
         """
-        from joblib.externals.loky import get_reusable_executor
+        # Of its own: joblib's shared executor cannot be used beside joblib.Parallel.
+        from joblib.externals.loky import ProcessPoolExecutor
 
         warnings.filterwarnings("ignore", message="A worker stopped while some jobs were given", category=UserWarning)
-        found: Executor = get_reusable_executor(
-            max_workers=self.jobs, timeout=_IDLE_SECONDS, env=dict.fromkeys(_THREADS, str(self.threads))
-        )
-        return found
+        executor = ProcessPoolExecutor(self.jobs, timeout=_IDLE_SECONDS, env=dict.fromkeys(_THREADS, str(self.threads)))
+        try:
+            yield executor
+        finally:
+            executor.shutdown(kill_workers=True)
 
 
 def here(runs: Sequence[Work], threads: int) -> Iterator[Row]:
@@ -118,9 +123,8 @@ def in_processes(runs: Sequence[Work], jobs: int, threads: int) -> Iterator[Row]
 
 def _until_broken(waiting: deque[Work], lost: list[Work], pool: Pool, *, at_a_time: int) -> Iterator[Row]:
     """Carry out waiting runs, some at a time. When a process is killed, those under way are added to ``lost``."""
-    executor = pool.executor()
     running: dict[Future[Row], Work] = {}
-    try:
+    with pool.executor() as executor:
         while running or (waiting and not lost):
             while waiting and not lost and len(running) < at_a_time:
                 run = waiting.popleft()
@@ -134,9 +138,6 @@ def _until_broken(waiting: deque[Work], lost: list[Work], pool: Pool, *, at_a_ti
                     lost.append(run)
                 else:
                     yield _outcome(future, run)
-    finally:
-        for future in running:
-            future.cancel()
 
 
 def by_executor(runs: Sequence[Work], executor: Executor, threads: int) -> Iterator[Row]:
@@ -151,19 +152,6 @@ def by_executor(runs: Sequence[Work], executor: Executor, threads: int) -> Itera
     finally:
         for future in futures:
             future.cancel()
-
-
-def require_processes(executor: Any) -> None:
-    """Raise for what is no executor, and for one of threads."""
-    if not isinstance(executor, Executor):
-        raise TypeError(
-            f"executor is a concurrent.futures.Executor, such as Dask's client.get_executor(), not {type(executor).__name__}"
-        )
-    if isinstance(executor, ThreadPoolExecutor):
-        raise ValueError(
-            f"{type(executor).__name__} runs threads, and two runs in threads of one process would change each other's random numbers and "
-            "handlers of Pyro: take an executor of processes, or jobs=2"
-        )
 
 
 def _outcome(future: Future[Row], run: Work) -> Row:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, as_completed
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import torch
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 
+from pyro_dgp.internal.executors import require_processes
 from pyro_dgp.internal.progress import Progress
 from pyro_dgp.mcmc.chain_file import ChainState
 from pyro_dgp.mcmc.chain_identity import identity
@@ -76,6 +79,7 @@ def run_chains(
     num_chains: int = 4,
     seed: int = 0,
     processes: int | None = None,
+    executor: Executor | None = None,
     report: Progress | None = None,
     folder: Path | str | None = None,
 ) -> Chains:
@@ -89,6 +93,8 @@ def run_chains(
     :param num_samples: draws of each chain, after the warm-up.
     :param warmup_steps: iterations of each chain before its draws are kept.
     :param processes: number of processes at a time, the number of cores by default. One means this process, one chain after another.
+    :param executor: engine that carries the chains out in the place of processes of this machine, such as Dask's ``client.get_executor()``.
+        Its workers need the library, and see the folder if one is given.
     :param report: called with iterations of all chains, warm-up included: after each in this process, after each chain in others.
     :param folder: where each chain is saved every five seconds and at its end, as ``chain-0.safetensors`` and so on: files of tensors and
         numbers, which run no code when they are read. A call that is repeated goes on where the files end, on the CPU to the same bits as
@@ -101,6 +107,8 @@ def run_chains(
             f"a run has at least one chain and one draw, got num_chains={num_chains}, num_samples={num_samples}, "
             f"warmup_steps={warmup_steps}"
         )
+    if executor is not None:
+        require_processes(executor)
     start = time.perf_counter()
     plans = [ChainPlan(num_samples, warmup_steps, seed + 1000 * chain) for chain in range(num_chains)]
     if folder is not None:
@@ -110,7 +118,9 @@ def run_chains(
         own = identity(kernel, args, warmup_steps)
         plans = [plan.saved_in(folder, chain, own) for chain, plan in enumerate(plans)]
     workers = min(num_chains, processes or torch.multiprocessing.cpu_count())
-    if workers == 1:
+    if executor is not None:
+        states = _run_by(executor, plans, kernel, args, report)
+    elif workers == 1:
         states = _run_here(plans, kernel, args, report)
     else:
         states = list(_run_elsewhere(plans, kernel, args, workers=workers, report=report))
@@ -149,12 +159,36 @@ def _run_elsewhere(
     from joblib import Parallel, delayed
 
     each = plans[0].warmup_steps + plans[0].num_samples
-    dtype, local = torch.get_default_dtype(), bool(pyro.settings.get("module_local_params"))
-    jobs = (delayed(_run_one)(plan, kernel, args, dtype=dtype, local=local) for plan in plans)
+    run = _in_a_process_of_its_own()
+    jobs = (delayed(run)(plan, kernel, args) for plan in plans)
     for done, state in enumerate(Parallel(n_jobs=workers, return_as="generator")(jobs), 1):
         yield state
         if report is not None:
             report(done * each, len(plans) * each, {})
+
+
+def _run_by(
+    executor: Executor, plans: list[ChainPlan], kernel: MCMCKernel, args: tuple[Any, ...], report: Progress | None
+) -> list[ChainState]:
+    """The chains where and when an executor sees fit; an error of one ends those that have not begun."""
+    each = plans[0].warmup_steps + plans[0].num_samples
+    run = _in_a_process_of_its_own()
+    chains = [executor.submit(run, plan, kernel, args) for plan in plans]
+    try:
+        for done, chain in enumerate(as_completed(chains), 1):
+            chain.result()
+            if report is not None:
+                report(done * each, len(plans) * each, {})
+        return [chain.result() for chain in chains]
+    finally:
+        for chain in chains:
+            chain.cancel()
+
+
+def _in_a_process_of_its_own() -> Callable[[ChainPlan, MCMCKernel, tuple[Any, ...]], ChainState]:
+    """Return the function that runs a chain in a process by the settings of this one."""
+    local = bool(pyro.settings.get("module_local_params"))
+    return partial(_run_one, dtype=torch.get_default_dtype(), local=local)
 
 
 def _run_one(

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from joblib import Parallel, delayed
 
 from pyro_dgp import ByGuide, Checkpoints, InducingPoints, MonteCarlo, Settings, split, sweep
 from pyro_dgp.comparison.cli import main
@@ -215,6 +216,7 @@ def test_a_killed_process_costs_no_row(tmp_path):
     assert len(rows) == len(path.read_text().splitlines()) == 3
     assert all("nll" in row for row in rows if row["method"] != "poison")
     assert all("was ended twice" in row["error"] for row in rows if row["method"] == "poison")
+    assert Parallel(n_jobs=2)(delayed(abs)(-number) for number in range(3)) == [0, 1, 2]  # whose processes are others
 
 
 @pytest.mark.slow

@@ -1,11 +1,13 @@
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import ModuleType, SimpleNamespace
 
 import pyro
 import pytest
 import torch
+from joblib.externals.loky import ProcessPoolExecutor
 from pyro import distributions as dist
 from pyro.infer import NUTS
 from pyro.nn import PyroModule, PyroSample
@@ -68,6 +70,16 @@ def test_draws_do_not_depend_on_the_number_of_processes():
     assert not torch.equal(one.draws["f_whitened"][0], one.draws["f_whitened"][1])
     assert 0 < one.sampling_seconds < one.seconds
     assert len(one.diagnostics) == 3 and all(known["runs_per_sweep"] >= 1 for known in several.diagnostics)
+    reports.clear()
+    run = partial(run_chains, kernel, (x, y), num_samples=4, warmup_steps=2, num_chains=3, seed=5)
+    with ProcessPoolExecutor(2) as executor:
+        by_executor = run(executor=executor, report=lambda *report: reports.append(report))
+        with pytest.raises(ValueError, match="y has shape"):
+            run_chains(kernel, (x, y[:3]), num_samples=4, warmup_steps=2, executor=executor)
+    assert reports == [(6, 18, {}), (12, 18, {}), (18, 18, {})]
+    assert torch.equal(one.draws["f_whitened"], by_executor.draws["f_whitened"])
+    with ThreadPoolExecutor() as threads, pytest.raises(ValueError, match="ThreadPoolExecutor runs threads"):
+        run(executor=threads)
 
 
 def test_other_kernels_run_too_and_errors_of_a_chain_arrive():
