@@ -78,6 +78,8 @@ class GaussianProcess(CheckedModule):
                 f"inputs of a Gaussian process have shape (..., N, D), got {tuple(x.shape)}: use x[:, None] for one input"
             )
         own = next(self.parameters(), None)
+        if own is None:
+            own = next((buffer for buffer in self.buffers() if buffer.is_floating_point()), None)
         if own is not None and own.dtype != x.dtype:
             raise TypeError(
                 f"inputs are {_short(x.dtype)} and the parameters of the Gaussian process are {_short(own.dtype)}: "

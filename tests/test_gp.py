@@ -5,7 +5,7 @@ from pyro import distributions as dist
 from pyro.nn import PyroSample
 from torch.distributions import biject_to, kl_divergence
 
-from pyro_dgp import RBF, GaussianProcess, InducingPoints, LinearMean, module_local_parameters
+from pyro_dgp import RBF, FromFunction, GaussianProcess, InducingPoints, LinearMean, Projection, module_local_parameters
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.kernels.stationary import StationaryCovariance
 from tests.examples import OneLayer, TwoSites
@@ -97,6 +97,9 @@ def test_bad_inputs_are_one_sentence():
         gp(torch.randn(5))
     with pytest.raises(TypeError, match="float32 and the parameters of the Gaussian process are float64"):
         gp(torch.randn(5, 1, dtype=torch.float32))
+    without_parameters = GaussianProcess(FromFunction(lambda a, b: a @ b.mT), Projection(torch.eye(1)))
+    with pytest.raises(TypeError, match="float32 and the parameters of the Gaussian process are float64"):
+        without_parameters(torch.randn(5, 1, dtype=torch.float32))
     x = torch.zeros(3, 1)
     with pytest.raises(RuntimeError, match="has no Cholesky factor .* since rows 0 and 1 of the inputs coincide"):
         GaussianProcess(RBF(), jitter=1e-20)(x).rsample()

@@ -94,6 +94,7 @@ class Related(Checked):
         if self.spec.way != "guide" or self.spec.dtype != "float32" or not self.spec.is_ordinary:
             return
         double = copy.deepcopy(self.fit.posterior).double()
+        double.model.double()
         with torch.no_grad():
             wanted = self.predicted(self.data.new_x.double(), double)
             self.close(self.predicted(), wanted, "float32 beside float64", 0.1)
