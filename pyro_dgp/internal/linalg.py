@@ -129,7 +129,7 @@ def _explain(fault: Fault) -> str:
     if not bool(torch.isfinite(matrix).all()):
         return (
             f"the covariance of {fault.name!r} holds NaN or infinity (input is not positive-definite): "
-            "lower the learning rate or look for non-finite inputs"
+            "build the model and the guide anew and train at a lower learning rate, or look for non-finite inputs"
         )
     values = torch.linalg.eigvalsh(matrix.double())
     condition = float((values[..., -1].abs() / values[..., 0].abs().clamp_min(1e-300)).max())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 
@@ -17,6 +18,8 @@ class OneThread:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
+        if hasattr(os, "register_at_fork"):  # not on Windows
+            os.register_at_fork(after_in_child=self._forget_other_threads)
 
     def __enter__(self) -> None:
         if not self._lock.acquire(blocking=False):
@@ -27,6 +30,11 @@ class OneThread:
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
+
+    def _forget_other_threads(self) -> None:
+        """Open the scope in a forked process, which has the forking thread alone and would wait for the others for ever."""
+        if not self._lock._is_owned():  # type: ignore[attr-defined]
+            self._lock = threading.RLock()
 
 
 #: The scope of all runs of models in handlers.

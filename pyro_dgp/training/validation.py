@@ -341,7 +341,7 @@ class _Plan:
         failure = next((run.failure for run in runs if run.failure is not None), None)
         if best.curve.best is None:
             raise failure or ValueError(
-                "the scores of held-out rows are infinite or NaN at every check: lower the learning rate"
+                "the scores of held-out rows are infinite or NaN at every check: build the model and the guide anew and train at a lower learning rate"
             )
         if beta is not None and self.fallback_steps:
             fallback = training.candidate(None, self.fallback_steps)

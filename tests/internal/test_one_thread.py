@@ -1,6 +1,8 @@
 """Two threads that train or predict at once would corrupt each other: the second one is refused, in one sentence."""
 
+import os
 import threading
+import warnings
 
 import pyro
 import pytest
@@ -98,3 +100,32 @@ def test_an_error_lets_go():
             pass
 
     assert in_another_thread(enter) is None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork processes")
+@pytest.mark.parametrize("by_the_one_inside", [False, True])
+def test_a_forked_process_does_not_wait_for_threads_that_it_has_not(by_the_one_inside):
+    def fork():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+            child = os.fork()
+        if child == 0:
+            try:
+                with one_thread:
+                    pass
+                os._exit(0)
+            except BaseException:
+                os._exit(1)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    with one_thread:
+        if by_the_one_inside:
+            assert fork() == 0
+        else:
+            codes = []
+            thread = threading.Thread(target=lambda: codes.append(fork()))
+            thread.start()
+            thread.join()
+            assert codes == [0]
+    with one_thread:
+        pass
