@@ -356,8 +356,8 @@ for (title, halves), line in zip(rows.items(), axes, strict=True):
     line[0].set_ylabel(title, rotation=0, ha="right", va="center")
 
 # %% [markdown]
-# The mean is a grey blur where the upper half leaves several digits possible, as in the columns of the 3 and the 9. Draws are sharper, and they differ: one upper half
-# gets a closed loop in one draw and an open end in another. (Each draw has the noise of single pixels, too.) This is what the log density rewards, 0.580 with
+# The mean is a grey blur where the upper half leaves several digits possible. Draws are darker and lighter in other places, and they differ: each is another
+# guess at how the digit goes on. (Each draw has the noise of single pixels, too.) This is what the log density rewards, 0.580 with
 # latent inputs and 0.567 without. The RMSE does not, 0.213 beside 0.209: it asks for one answer, and the mean of all answers is the best single one.
 #
 # ## Exercises

@@ -1,5 +1,6 @@
 """Every tutorial runs at smoke length, and its notebook holds what its source says, executed."""
 
+import importlib.util
 import json
 import os
 import re
@@ -43,3 +44,21 @@ def test_the_notebook_is_the_executed_source(source):
     outputs = [output for cell in code for output in cell["outputs"]]
     assert not [output for output in outputs if output["output_type"] == "error" or output.get("name") == "stderr"]
     assert sum("image/png" in output.get("data", {}) for output in outputs) >= 3
+
+
+@pytest.mark.parametrize(
+    ("urls", "badge"),
+    [
+        ("", None),
+        ('[project.urls]\nHome = "https://example.org"', None),
+        ('[project.urls]\nIssues = "https://github.com/a/b/issues"\nSource = "https://github.com/a/b.git"', "a/b"),
+        ('[project.urls]\nSource = "https://github.com/a/b.c/"', "a/b.c"),
+    ],
+)
+def test_a_badge_is_of_the_repository_that_the_project_names(urls, badge):
+    spec = importlib.util.spec_from_file_location("build", FOLDER / "build.py")
+    build = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(build)
+    assert build.repository('[project]\nname = "x"\n' + urls) == badge
+    if badge:
+        assert f"/github/{badge}/blob/main/tutorials/01.ipynb)" in build.badge(badge, "01.ipynb")
