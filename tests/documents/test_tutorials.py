@@ -23,6 +23,7 @@ def test_tutorials_were_found():
         "05_one_model_many_algorithms.py",
         "08_classes_and_images.py",
         "09_whole_functions.py",
+        "10_long_runs.py",
     ]
 
 
