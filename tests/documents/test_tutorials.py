@@ -21,6 +21,7 @@ def test_tutorials_were_found():
         "03_amortized_guides.py",
         "04_sampling_a_deep_gp.py",
         "05_one_model_many_algorithms.py",
+        "06_features_beyond_inducing_points.py",
         "08_classes_and_images.py",
         "09_whole_functions.py",
         "10_long_runs.py",
