@@ -22,6 +22,7 @@ def test_tutorials_were_found():
         "04_sampling_a_deep_gp.py",
         "05_one_model_many_algorithms.py",
         "06_features_beyond_inducing_points.py",
+        "07_a_model_of_your_own.py",
         "08_classes_and_images.py",
         "09_whole_functions.py",
         "10_long_runs.py",
