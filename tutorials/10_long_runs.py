@@ -276,14 +276,14 @@ _ = axes[1].set(xlabel="step", ylabel="difference")
 runs = folder / "runs.jsonl"
 settings = Settings(width=3, inducing=30, epochs=steps(60, 1), samples=1, batch_size=100)
 diabetes = [load_named("diabetes")]
-first = sweep(diabetes, ["svgp", "dsvi"], splits=range(2), settings=settings, output=runs, say=print)
+first = sweep(diabetes, ["svgp", "dsvi"], splits=range(steps(2, 1)), settings=settings, output=runs, say=print)
 print(f"{len(runs.read_text().splitlines())} lines")
 
 # %% [markdown]
 # Ask for more splits, and only those that are missing are made. The same holds after a kill: the call is its own remedy. A run that fails has its error in its line, and the others go on.
 
 # %%
-rows = sweep(diabetes, ["svgp", "dsvi"], splits=range(steps(5, 3)), settings=settings, output=runs, say=print)
+rows = sweep(diabetes, ["svgp", "dsvi"], splits=range(steps(5)), settings=settings, output=runs, say=print)
 assert rows[:1] == first[:1]
 nll = {method: {row["split"]: row["nll"] for row in rows if row["method"] == method} for method in ("svgp", "dsvi")}
 differences = torch.tensor([nll["dsvi"][split] - nll["svgp"][split] for split in nll["svgp"]])
