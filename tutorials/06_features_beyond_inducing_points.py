@@ -14,15 +14,17 @@
 # %% [markdown]
 # # Features beyond inducing points
 #
-# A Gaussian process with many rows is too large to be computed exactly. A sparse guide keeps $M$ numbers that stand for the function. *Inducing points* are the
-# usual choice: the $M$ numbers are values of the function at $M$ inputs. There are others: coefficients of waves, or averages of the function against the units of a neural
-# network. This tutorial calls such a choice a *basis*. It shows
+# A Gaussian process with many rows is too large to be computed exactly. A sparse guide keeps $M$ numbers that stand for
+# the function. *Inducing points* are the usual choice: the $M$ numbers are values of the function at $M$ inputs. There
+# are others: coefficients of waves, or averages of the function against the units of a neural network. This tutorial
+# calls such a choice a *basis*. It shows
 #
 # 1. what a basis can leave out, and how that makes a guide far too unsure;
 # 2. how a few *orthogonal* points mend it;
 # 3. Fourier features on a million rows.
 #
-# All examples have one layer, so that each can be compared with the exact answer. A basis stands at any layer of a deep GP in the same way.
+# All examples have one layer, so that each can be compared with the exact answer. A basis stands at any layer of a deep
+# GP in the same way.
 
 # %%
 import copy
@@ -72,15 +74,17 @@ plt.rcParams.update({"figure.dpi": 80, "font.size": 9, "axes.spines.top": False,
 #
 # $$f(x) = m(x) + \sum_{m=1}^M a_m(x)\, v_m + r(x), \qquad v_m \sim \mathcal N(0, 1).$$
 #
-# The guide learns a normal distribution of the coefficients $v$. The rest $r$ keeps its prior, whatever the data say. So a part of the function that the basis does not reach is
-# never learned, and its whole prior variance stays in the predictions. The share that is left at an input,
+# The guide learns a normal distribution of the coefficients $v$. The rest $r$ keeps its prior, whatever the data say.
+# So a part of the function that the basis does not reach is never learned, and its whole prior variance stays in the
+# predictions. The share that is left at an input,
 #
 # $$\frac{\mathrm{var}\, r(x)}{\mathrm{var}\, f(x)} = 1 - \frac{\sum_m a_m(x)^2}{k(x, x)},$$
 #
 # should be near 0 where there are data.
 #
-# The data are 40 noisy values of a sine with a gap. The kernel is a Matérn kernel on a sphere, `Spherical(Matern52())`. Its functions have all degrees of roughness,
-# which are called *levels*. An exact GP learns the hyperparameters, and then they stay as they are. So all that differs below is the basis.
+# The data are 40 noisy values of a sine with a gap. The kernel is a Matérn kernel on a sphere, `Spherical(Matern52())`.
+# Its functions have all degrees of roughness, which are called *levels*. An exact GP learns the hyperparameters, and
+# then they stay as they are. So all that differs below is the basis.
 
 # %%
 x = torch.cat([torch.linspace(-1.6, -0.3, 20), torch.linspace(0.4, 1.6, 20)])[:, None]
@@ -95,8 +99,8 @@ model.requires_grad_(False)
 exact = predict(PosteriorDraws(model, {}, (x, y)), grid).functions()
 
 # %% [markdown]
-# Three bases. `ActivationFeatures(16, "softplus")` are 16 units of a neural network, cut to eight levels of the kernel. Their mean is a network of one hidden layer, which
-# is why they are attractive. Then 64 units, and 16 inducing points.
+# Three bases. `ActivationFeatures(16, "softplus")` are 16 units of a neural network, cut to eight levels of the kernel.
+# Their mean is a network of one hidden layer, which is why they are attractive. Then 64 units, and 16 inducing points.
 
 # %%
 families = {
@@ -148,16 +152,20 @@ def show(guides):
 show(guides)
 
 # %% [markdown]
-# The exact posterior lies between the dashed lines. The units leave 81 % of the prior's variance at the data, and their standard deviation is 7.65 times the
-# exact one: the mean is nearly a straight line, and the band is as wide as the prior. More units do not help, not even four times as many. The reason is the
-# levels. A function of this kernel has all of them, and a softplus unit has hardly anything on the higher ones, wherever its weights point. Sixteen inducing points reach the whole function.
+# The exact posterior lies between the dashed lines. The units leave 81 % of the prior's variance at the data, and their
+# standard deviation is 7.65 times the exact one: the mean is nearly a straight line, and the band is as wide as the
+# prior. More units do not help, not even four times as many. The reason is the levels. A function of this kernel has
+# all of them, and a softplus unit has hardly anything on the higher ones, wherever its weights point. Sixteen inducing
+# points reach the whole function.
 #
-# Nothing warned of it: training converges, and predictions are calm and wrong. This is the artefact that Tiao and others (2023) describe.
+# Nothing warned of it: training converges, and predictions are calm and wrong. This is the artefact that Tiao and
+# others (2023) describe.
 #
 # ## 2. Orthogonal points
 #
-# `Orthogonal(first, second)` puts a second basis beside the first. It is made *orthogonal*: what the first basis reaches is subtracted, so that the second one works on the rest $r$ alone. Eight
-# inducing points for the rest, which the guide places where most variance is left:
+# `Orthogonal(first, second)` puts a second basis beside the first. It is made *orthogonal*: what the first basis
+# reaches is subtracted, so that the second one works on the rest $r$ alone. Eight inducing points for the rest, which
+# the guide places where most variance is left:
 
 # %%
 repaired = {
@@ -169,18 +177,22 @@ repaired_guides = {name: fitted(family) for name, family in repaired.items()}
 show(repaired_guides)
 
 # %% [markdown]
-# Eight points take the share that is left from 0.81 to 0.01, and the deviation from 7.65 times the exact one to 1.36; sixteen points take it to 1.08. The units are still there, and the
-# points do what the units cannot. The last panel has inducing points for both bases. It is nearly exact, with two covariances of 8 x 8 in the place of one of 16 x 16.
+# Eight points take the share that is left from 0.81 to 0.01, and the deviation from 7.65 times the exact one to 1.36;
+# sixteen points take it to 1.08. The units are still there, and the points do what the units cannot. The last panel has
+# inducing points for both bases. It is nearly exact, with two covariances of 8 x 8 in the place of one of 16 x 16.
 #
 # So before you trust a guide with features of your choice, look at the share that they leave.
 #
 # ## 3. A million rows
 #
-# `FourierFeatures(F)` are waves, $F$ cosines and $F$ sines and a constant on an interval around the data. They need a Matérn kernel of one input, or a sum of such kernels, one for each
-# input (`kernel="matern32-additive"`). In return, work on the features is cheap. Before a guide can use features, it must make them independent of each other. Inducing
-# points all depend on each other, so that this takes $M^2$ operations for each row. A wave hardly depends on other waves, and it takes $M$.
+# `FourierFeatures(F)` are waves, $F$ cosines and $F$ sines and a constant on an interval around the data. They need a
+# Matérn kernel of one input, or a sum of such kernels, one for each input (`kernel="matern32-additive"`). In return,
+# work on the features is cheap. Before a guide can use features, it must make them independent of each other. Inducing
+# points all depend on each other, so that this takes $M^2$ operations for each row. A wave hardly depends on other
+# waves, and it takes $M$.
 #
-# The distribution $q(v)$ has a cost of its own: $M^2$ for each row where it has a full covariance, $M$ where the covariance is diagonal.
+# The distribution $q(v)$ has a cost of its own: $M^2$ for each row where it has a full covariance, $M$ where the
+# covariance is diagonal.
 #
 # Here are a million rows of two inputs, with noise that is as large as the signal.
 
@@ -242,10 +254,12 @@ axis.minorticks_off()
 _ = axis.legend(frameon=False)
 
 # %% [markdown]
-# With few features a step is all overhead, and the three lines are one. With 514 features a step takes 142 ms with inducing points, 66 ms with Fourier features, and 20 ms where the covariance
-# of $q(v)$ is diagonal, too. (The times are those of one core of a busy machine. Look at the ratios.)
+# With few features a step is all overhead, and the three lines are one. With 514 features a step takes 142 ms with
+# inducing points, 66 ms with Fourier features, and 20 ms where the covariance of $q(v)$ is diagonal, too. (The times
+# are those of one core of a busy machine. Look at the ratios.)
 #
-# Now both are fitted to all of the rows, in batches of 1,000. A step costs the same for a million rows as for a thousand, and 400 steps see less than half of them.
+# Now both are fitted to all of the rows, in batches of 1,000. A step costs the same for a million rows as for a
+# thousand, and 400 steps see less than half of them.
 
 
 # %%
@@ -267,9 +281,10 @@ for name, family in {"inducing points": InducingPoints(82), "Fourier features": 
     report(name, guide, time.process_time() - start)
 
 # %% [markdown]
-# Fourier features can do better still. On their interval they do not depend on the hyperparameters. So with one layer and Gaussian noise, everything that training needs from the data is a few sums over the
-# rows. `fit_collapsed` makes the sums in *one pass* over the million rows. Its steps then never see the rows again, and the best $q(v)$ has a closed form. It takes a stream as well, so the
-# rows need not fit into memory.
+# Fourier features can do better still. On their interval they do not depend on the hyperparameters. So with one layer
+# and Gaussian noise, everything that training needs from the data is a few sums over the rows. `fit_collapsed` makes
+# the sums in *one pass* over the million rows. Its steps then never see the rows again, and the best $q(v)$ has a
+# closed form. It takes a stream as well, so the rows need not fit into memory.
 
 # %%
 collapsed = sparse(FourierFeatures(FREQUENCIES))
@@ -293,8 +308,9 @@ for column, axis in enumerate(axes):
 _ = axes[0].legend(fontsize=7, frameon=False)
 
 # %% [markdown]
-# One pass and 28 steps took 2 s of a core, where 400 steps of batches took 5 s, and the error is 0.0059 in the place of 0.0237. The noise is found to three figures. The fast wave of
-# the second input, with half the height of the first, is found under noise that is larger than it.
+# One pass and 28 steps took 2 s of a core, where 400 steps of batches took 5 s, and the error is 0.0059 in the place of
+# 0.0237. The noise is found to three figures. The fast wave of the second input, with half the height of the first, is
+# found under noise that is larger than it.
 #
 # ## Exercises
 #

@@ -14,8 +14,9 @@
 # %% [markdown]
 # # A model of your own
 #
-# A model of this library is a `PyroModule` with sample statements. Its Gaussian processes are sites, and everything around them is plain Pyro. So a model is not chosen from a
-# list, it is written. This tutorial writes four of them, and then three new parts:
+# A model of this library is a `PyroModule` with sample statements. Its Gaussian processes are sites, and everything
+# around them is plain Pyro. So a model is not chosen from a list, it is written. This tutorial writes four of them, and
+# then three new parts:
 #
 # 1. counts that were watched for different times;
 # 2. noise that has a Gaussian process of its own;
@@ -86,8 +87,9 @@ def trained(model, x, y, *, count, family=InducingPoints(20), draws=1, networks=
 # %% [markdown]
 # ## 1. Counts with exposure
 #
-# A counter was read after different times, between 1 and 30 hours. The rate of events follows an unknown function: $y_n \sim \mathrm{Poisson}(t_n\, e^{f(x_n)})$. The time $t_n$ is the
-# *exposure*. It is an argument of the model, and goes on to the likelihood.
+# A counter was read after different times, between 1 and 30 hours. The rate of events follows an unknown function: $y_n
+# \sim \mathrm{Poisson}(t_n\, e^{f(x_n)})$. The time $t_n$ is the *exposure*. It is an argument of the model, and goes
+# on to the likelihood.
 
 
 # %%
@@ -132,13 +134,15 @@ axes[1].set(xlabel="$x$", ylabel="events a day", ylim=(0, 180))
 _ = axes[1].legend(fontsize=7, frameon=False)
 
 # %% [markdown]
-# Small dots are counts of a short time, and they scatter widely: a single event in an hour is a rate of one. The model knows how long each was watched, and
-# follows the large dots. The band on the right is one of counts, with the noise of counting.
+# Small dots are counts of a short time, and they scatter widely: a single event in an hour is a rate of one. The model
+# knows how long each was watched, and follows the large dots. The band on the right is one of counts, with the noise of
+# counting.
 #
 # ## 2. Noise with a function of its own
 #
-# The width of an iris petal by its length. Long petals vary more. One number for the noise cannot say that. So the likelihood takes two Gaussian processes: the first is the mean, and the
-# noise variance is `variance * exp(g)` with the second one, $g$.
+# The width of an iris petal by its length. Long petals vary more. One number for the noise cannot say that. So the
+# likelihood takes two Gaussian processes: the first is the mean, and the noise variance is `variance * exp(g)` with the
+# second one, $g$.
 
 
 # %%
@@ -181,14 +185,16 @@ for axis, (name, model) in zip(axes, noises.items(), strict=True):
 _ = axes[0].set_ylabel("petal width")
 
 # %% [markdown]
-# With one variance the band is as wide for short petals as for long ones: too wide on the left. With a function for the noise it widens to the right. The test
-# NLL falls from 0.064 to -0.140 nats a row. `predict(guide, x, site="y/log_noise")` shows the function $g$ itself.
+# With one variance the band is as wide for short petals as for long ones: too wide on the left. With a function for the
+# noise it widens to the right. The test NLL falls from 0.064 to -0.140 nats a row. `predict(guide, x,
+# site="y/log_noise")` shows the function $g$ itself.
 #
 # ## 3. An unseen input
 #
-# Here a target has two branches, and no input says which one. Neither noise model above can have two humps. But a function of $x$ *and of a number $w_n$ that nobody has seen*
-# can: $y_n = f(x_n, w_n)$ and noise, with $w_n \sim \mathcal N(0, 1)$. Where $f$ is low for $w < 0$ and high for $w > 0$, the density of $y$ has two humps. The site `w` is a plain Pyro
-# site in a plate over the rows.
+# Here a target has two branches, and no input says which one. Neither noise model above can have two humps. But a
+# function of $x$ *and of a number $w_n$ that nobody has seen* can: $y_n = f(x_n, w_n)$ and noise, with $w_n \sim
+# \mathcal N(0, 1)$. Where $f$ is low for $w < 0$ and high for $w > 0$, the density of $y$ has two humps. The site `w`
+# is a plain Pyro site in a plate over the rows.
 
 
 # %%
@@ -245,16 +251,18 @@ for axis, (name, (model, networks)) in zip(axes, pairs.items(), strict=True):
 _ = axes[0].set_ylabel("$y$")
 
 # %% [markdown]
-# Without an unseen input the density is one wide hump, highest between the branches where no target is. With it there are two humps on the right and one on
-# the left, and the test NLL falls from 0.904 to 0.096 nats a row. A thin veil stays between the branches: the function has to cross from one to the other somewhere,
-# and some $w$ fall there.
+# Without an unseen input the density is one wide hump, highest between the branches where no target is. With it there
+# are two humps on the right and one on the left, and the test NLL falls from 0.904 to 0.096 nats a row. A thin veil
+# stays between the branches: the function has to cross from one to the other somewhere, and some $w$ fall there.
 #
 # ## 4. A cheap simulation and a costly one
 #
-# A costly simulation was run at fourteen inputs, a cheap one at forty. The cheap one is wrong, but what is wrong with it is regular: the costly result is an unknown function of the cheap one and of
-# $x$ (Perdikaris and others 2017). That is a deep GP whose hidden layer is *observed*, by the cheap runs.
+# A costly simulation was run at fourteen inputs, a cheap one at forty. The cheap one is wrong, but what is wrong with
+# it is regular: the costly result is an unknown function of the cheap one and of $x$ (Perdikaris and others 2017). That
+# is a deep GP whose hidden layer is *observed*, by the cheap runs.
 #
-# All forty rows are in the model. Where there was no costly run, the target is masked: `mask(seen)` takes these rows out of the likelihood. Their `y` may be any number, here 0.
+# All forty rows are in the model. Where there was no costly run, the target is masked: `mask(seen)` takes these rows
+# out of the likelihood. Their `y` may be any number, here 0.
 
 
 # %%
@@ -308,15 +316,17 @@ for axis, (name, guide) in zip(
 _ = axes[0].legend(fontsize=7, frameon=False, ncols=3, loc="upper center")
 
 # %% [markdown]
-# Fourteen costly runs say little by themselves; the model that has only them takes the waves for noise. Beside forty cheap runs they are enough. The cheap code has the wrong sign half
-# of the time and the wrong height everywhere. The top layer has learned to square it and to scale it. The error falls from 0.344 to 0.037.
+# Fourteen costly runs say little by themselves; the model that has only them takes the waves for noise. Beside forty
+# cheap runs they are enough. The cheap code has the wrong sign half of the time and the wrong height everywhere. The
+# top layer has learned to square it and to scale it. The error falls from 0.344 to 0.037.
 #
 # ## 5. Parts of your own
 #
 # ### A kernel
 #
-# Suppose you know that the function is even: $f(-x) = f(x)$. The kernel $k(x, z) + k(x, -z)$ has such functions, for any stationary $k$. A *kernel* is a module with parameters. When it is called, it
-# reads them and returns a *covariance*: an object with a matrix and a diagonal.
+# Suppose you know that the function is even: $f(-x) = f(x)$. The kernel $k(x, z) + k(x, -z)$ has such functions, for
+# any stationary $k$. A *kernel* is a module with parameters. When it is called, it reads them and returns a
+# *covariance*: an object with a matrix and a diagonal.
 
 
 # %%
@@ -350,8 +360,9 @@ print(f"largest difference of f(x) and f(-x): {(draws - draws.flip(-1)).abs().ma
 # %% [markdown]
 # ### A likelihood
 #
-# Waiting times are positive: $y_n \sim \mathrm{Exponential}$ with mean $e^{f(x_n)}$. A likelihood needs one method, `given(f)`, the distribution of the targets given function values of shape
-# `(..., N, 1)`. The library integrates $f$ out by quadrature.
+# Waiting times are positive: $y_n \sim \mathrm{Exponential}$ with mean $e^{f(x_n)}$. A likelihood needs one method,
+# `given(f)`, the distribution of the targets given function values of shape `(..., N, 1)`. The library integrates $f$
+# out by quadrature.
 
 
 # %%
@@ -387,9 +398,10 @@ queue = trained(Queue(), mornings, waits, count=400)
 # %% [markdown]
 # ### A basis
 #
-# A sparse guide keeps $M$ numbers that stand for the function. Inducing points keep its values. A basis of your own may keep *averages over bins*. Two things are asked of it: the covariance
-# of the $M$ numbers, $K_{uu} = R R'$, and their covariance with the function values, $k_u(x)$. The method `columns` returns $R^{-1} k_u(x)$, of shape `(..., M, N)`. Here an average is the
-# mean of the values at four places in the bin.
+# A sparse guide keeps $M$ numbers that stand for the function. Inducing points keep its values. A basis of your own may
+# keep *averages over bins*. Two things are asked of it: the covariance of the $M$ numbers, $K_{uu} = R R'$, and their
+# covariance with the function values, $k_u(x)$. The method `columns` returns $R^{-1} k_u(x)$, of shape `(..., M, N)`.
+# Here an average is the mean of the values at four places in the bin.
 
 
 # %%
@@ -440,11 +452,13 @@ axes[1].set(title="waiting time", xlabel="$x$", ylim=(0, 8))
 _ = axes[1].legend(fontsize=7, frameon=False)
 
 # %% [markdown]
-# Only mornings were watched ($x < 0$). The even kernel carries what was learned to the afternoon. Both bases give the same curve and the same loss, 0.896 nats a row. The
-# peak at 0 is too low in both: there are some ten waiting times near it.
+# Only mornings were watched ($x < 0$). The even kernel carries what was learned to the afternoon. Both bases give the
+# same curve and the same loss, 0.896 nats a row. The peak at 0 is too low in both: there are some ten waiting times
+# near it.
 #
-# Each new part took some ten lines and goes with all the others: your likelihood with a library's kernel, your kernel in a hidden layer, your basis beside inducing points. To add a part to the library itself, and
-# have its tests applied to it, see [extending the library](../docs/extending.md).
+# Each new part took some ten lines and goes with all the others: your likelihood with a library's kernel, your kernel
+# in a hidden layer, your basis beside inducing points. To add a part to the library itself, and have its tests applied
+# to it, see [extending the library](../docs/extending.md).
 #
 # ## Exercises
 #

@@ -14,7 +14,8 @@
 # %% [markdown]
 # # Classes, and the other half of an image
 #
-# A deep GP predicts classes when its likelihood is one of classes. Nothing else in the model changes. This tutorial has three parts:
+# A deep GP predicts classes when its likelihood is one of classes. Nothing else in the model changes. This tutorial has
+# three parts:
 #
 # 1. two classes in the plane, where you can see the predicted probability;
 # 2. handwritten digits, four classes, and the question whether the probabilities can be believed;
@@ -72,10 +73,11 @@ plt.rcParams.update({"figure.dpi": 80, "font.size": 9, "axes.spines.top": False,
 # %% [markdown]
 # ## 1. Two classes
 #
-# Targets are 0 or 1. The model turns a function $f$, any real number, into a probability: $p(y = 1 \mid f) = \Phi(f)$, with the distribution
-# function $\Phi$ of a standard normal (the *probit*). `Bernoulli()` is this likelihood.
+# Targets are 0 or 1. The model turns a function $f$, any real number, into a probability: $p(y = 1 \mid f) = \Phi(f)$,
+# with the distribution function $\Phi$ of a standard normal (the *probit*). `Bernoulli()` is this likelihood.
 #
-# The data are the two moons of scikit-learn. Their noise is large, so that the moons overlap and some points cannot be told.
+# The data are the two moons of scikit-learn. Their noise is large, so that the moons overlap and some points cannot be
+# told.
 
 
 # %%
@@ -113,8 +115,8 @@ moon_guides = {
 }
 
 # %% [markdown]
-# `predict(...).mean` is the probability of class 1. `scores` gives the log loss (`nll`, nats per row), the share of right answers, the Brier score and the
-# calibration error, of which part 2 has more.
+# `predict(...).mean` is the probability of class 1. `scores` gives the log loss (`nll`, nats per row), the share of
+# right answers, the Brier score and the calibration error, of which part 2 has more.
 
 # %%
 axis_values = torch.linspace(-3.2, 3.2, 50)
@@ -134,21 +136,24 @@ for axis, (name, guide) in zip(axes, moon_guides.items(), strict=True):
 _ = figure.colorbar(shown, ax=axes, label="probability of class 1")
 
 # %% [markdown]
-# Both models separate the moons, with a band of doubt where they overlap. Away from the data one layer goes back to one half, which is to say that it does not
-# know; two layers go on with what they have seen. (Their edge is ragged, since a prediction averages 100 draws of the hidden layer.) On new points one
-# layer has the smaller log loss, 0.187 beside 0.195: a smooth edge needs no depth.
+# Both models separate the moons, with a band of doubt where they overlap. Away from the data one layer goes back to one
+# half, which is to say that it does not know; two layers go on with what they have seen. (Their edge is ragged, since a
+# prediction averages 100 draws of the hidden layer.) On new points one layer has the smaller log loss, 0.187 beside
+# 0.195: a smooth edge needs no depth.
 #
 # ## 2. Several classes
 #
-# Now handwritten digits of 8 x 8 pixels: the digits 3, 5, 8 and 9, which look alike. A model of $C$ classes has $C$ functions, one for each class. `Softmax(C)` turns them into
-# probabilities: that of class $c$ is proportional to $\exp(f_c)$. (`RobustMax(C)` is another choice: the class of the largest function, but for a share of
-# errors.) Classes are numbered from 0.
+# Now handwritten digits of 8 x 8 pixels: the digits 3, 5, 8 and 9, which look alike. A model of $C$ classes has $C$
+# functions, one for each class. `Softmax(C)` turns them into probabilities: that of class $c$ is proportional to
+# $\exp(f_c)$. (`RobustMax(C)` is another choice: the class of the largest function, but for a share of errors.) Classes
+# are numbered from 0.
 #
-# The model has two layers; the hidden one has eight functions. Some pixels are white in almost every image, and such a column says nothing. So the inputs are
-# 20 principal components of the pixels, each of unit variance.
+# The model has two layers; the hidden one has eight functions. Some pixels are white in almost every image, and such a
+# column says nothing. So the inputs are 20 principal components of the pixels, each of unit variance.
 #
-# One setting matters for classes. The kernels start at variance 1, so that a function of 2 is already large, and $\exp(2)$ against $\exp(-2)$ is no more than 98 %. Digits can be told apart
-# better than that. So the top kernel starts at variance 10, and training changes it from there.
+# One setting matters for classes. The kernels start at variance 1, so that a function of 2 is already large, and
+# $\exp(2)$ against $\exp(-2)$ is no more than 98 %. Digits can be told apart better than that. So the top kernel starts
+# at variance 10, and training changes it from there.
 
 # %%
 digits = load_digits()
@@ -177,8 +182,8 @@ guide = trained(model, inputs[learn], labels[learn], points=50, draws=1, count=3
 print(f"{len(learn)} training rows, {len(judge)} test rows")
 
 # %% [markdown]
-# Beside it stands a simple method, the logistic regression of scikit-learn. Any table of probabilities can be scored in the same way: a `Prediction` is made from
-# a function that gives the distributions of some rows.
+# Beside it stands a simple method, the logistic regression of scikit-learn. Any table of probabilities can be scored in
+# the same way: a `Prediction` is made from a function that gives the distributions of some rows.
 
 # %%
 linear = LogisticRegression(max_iter=2000).fit(inputs[learn].numpy(), labels[learn].numpy())
@@ -198,9 +203,10 @@ for name, prediction in digit_predictions.items():
     print(name, {key: round(value, 3) for key, value in scores(prediction, labels[judge]).items()})
 
 # %% [markdown]
-# `prediction.probs` has a row of four probabilities for each image. Can they be believed? Take all images whose most probable class has a probability near
-# 0.8: about 80 % of them should be right. A *reliability diagram* shows this for all probabilities. The mean distance from the diagonal is the calibration
-# error. It is never 0, even for a perfect model, since the number of images is finite. `calibration_band` says how large it is by chance alone.
+# `prediction.probs` has a row of four probabilities for each image. Can they be believed? Take all images whose most
+# probable class has a probability near 0.8: about 80 % of them should be right. A *reliability diagram* shows this for
+# all probabilities. The mean distance from the diagonal is the calibration error. It is never 0, even for a perfect
+# model, since the number of images is finite. `calibration_band` says how large it is by chance alone.
 
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(8, 3.2), sharey=True, layout="constrained")
@@ -215,10 +221,11 @@ for axis, (name, prediction) in zip(axes, digit_predictions.items(), strict=True
 _ = axes[0].set_ylabel("share that is right")
 
 # %% [markdown]
-# The area of a dot is the number of images. Both models are right about nearly all images of which they are sure, and these are most of them. Dots of few images jump, by chance. The errors of 0.062
-# and 0.023 are at the end of, and within, what chance alone gives. The deep GP is a little too modest: of the images with a probability near 0.8 it gets
-# all right. In log loss and accuracy the logistic regression is ahead, 0.160 beside 0.201 and 95.6 % beside 93.6 %, which is four images of 204. The
-# deep GP was trained for 300 steps only. (Exercise 2.)
+# The area of a dot is the number of images. Both models are right about nearly all images of which they are sure, and
+# these are most of them. Dots of few images jump, by chance. The errors of 0.062 and 0.023 are at the end of, and
+# within, what chance alone gives. The deep GP is a little too modest: of the images with a probability near 0.8 it gets
+# all right. In log loss and accuracy the logistic regression is ahead, 0.160 beside 0.201 and 95.6 % beside 93.6 %,
+# which is four images of 204. The deep GP was trained for 300 steps only. (Exercise 2.)
 #
 # The images of which the deep GP is least sure, with the probabilities of its two best guesses:
 
@@ -234,8 +241,9 @@ for axis, row in zip(axes, unsure, strict=True):
     axis.set(xticks=[], yticks=[], xlabel=guessed, title=f"a {NAMES[labels[judge][row]]}")
 
 # %% [markdown]
-# What about an image that is no digit? Shuffle the pixels of each test image. A model that knows what it has not seen should be unsure. The
-# *entropy* of the four probabilities says how unsure: 0 nats if one class has it all, $\log 4 = 1.4$ nats if all are equal.
+# What about an image that is no digit? Shuffle the pixels of each test image. A model that knows what it has not seen
+# should be unsure. The *entropy* of the four probabilities says how unsure: 0 nats if one class has it all, $\log 4 =
+# 1.4$ nats if all are equal.
 
 # %%
 shuffled = to_inputs(pixels[judge][:, torch.randperm(64, generator=torch.Generator().manual_seed(0))])
@@ -252,21 +260,21 @@ for name in on_shuffled:
     print(f"{entropy(on_shuffled[name]):.2f} on shuffled pixels")
 
 # %% [markdown]
-# On shuffled pixels the deep GP has three quarters of the largest possible entropy, 1.06 of 1.39 nats, and the logistic regression less than half of it, 0.62. Far
-# from the data a Gaussian process goes back to its prior, in which all classes are equal. A linear rule is the surer the farther it is from its
-# boundaries.
+# On shuffled pixels the deep GP has three quarters of the largest possible entropy, 1.06 of 1.39 nats, and the logistic
+# regression less than half of it, 0.62. Far from the data a Gaussian process goes back to its prior, in which all
+# classes are equal. A linear rule is the surer the farther it is from its boundaries.
 #
 # ## 3. The other half
 #
-# Given the upper half of a digit, draw its lower half. The upper half of a 9 may belong to a 4 or a 7: there are several good answers. A model that
-# answers by one mean gives the average of them, which is a blur.
+# Given the upper half of a digit, draw its lower half. The upper half of a 9 may belong to a 4 or a 7: there are
+# several good answers. A model that answers by one mean gives the average of them, which is a blur.
 #
-# *Latent inputs* are the remedy. Each image gets two numbers $z_n$ that nobody has seen, with a standard normal prior. They are inputs of the
-# model beside the upper half. In training they may say what the upper half leaves open. For a new image they are drawn from their prior, and each draw
-# gives another lower half.
+# *Latent inputs* are the remedy. Each image gets two numbers $z_n$ that nobody has seen, with a standard normal prior.
+# They are inputs of the model beside the upper half. In training they may say what the upper half leaves open. For a
+# new image they are drawn from their prior, and each draw gives another lower half.
 #
-# The inputs are 20 principal components of the upper half. The targets are the 32 pixels of the lower half. They go through 12 functions that the pixels are
-# mixtures of, which `LinearCoregionalization` fits.
+# The inputs are 20 principal components of the upper half. The targets are the 32 pixels of the lower half. They go
+# through 12 functions that the pixels are mixtures of, which `LinearCoregionalization` fits.
 
 # %%
 generator = torch.Generator().manual_seed(0)
@@ -297,8 +305,9 @@ class Completion(PyroModule):
 
 
 # %% [markdown]
-# In training, a small network looks at both halves of an image and says where its $z_n$ is. It is the posterior of the site `z`, and the guide takes it by name:
-# `networks={"z": ...}`. Where the lower half is not given, the network returns `None`, and the guide draws `z` from the prior.
+# In training, a small network looks at both halves of an image and says where its $z_n$ is. It is the posterior of the
+# site `z`, and the guide takes it by name: `networks={"z": ...}`. Where the lower half is not given, the network
+# returns `None`, and the guide draws `z` from the prior.
 
 
 # %%
@@ -330,10 +339,11 @@ for name, latents in {"without latent inputs": 0, "with latent inputs": LATENTS}
     print(f"{name}: {density:.3f} nats a pixel, RMSE {error:.3f}, {time.perf_counter() - start:.0f} s")
 
 # %% [markdown]
-# The first figure of each line is the joint log density of the lower half, in nats a pixel: higher is better. The RMSE judges the mean alone.
+# The first figure of each line is the joint log density of the lower half, in nats a pixel: higher is better. The RMSE
+# judges the mean alone.
 #
-# Now the pictures. The row "given" is all that the models see. The mean of the first model is its one answer. The draws are two answers of the model with
-# latent inputs.
+# Now the pictures. The row "given" is all that the models see. The mean of the first model is its one answer. The draws
+# are two answers of the model with latent inputs.
 
 # %%
 chosen = torch.arange(10)
@@ -356,9 +366,10 @@ for (title, halves), line in zip(rows.items(), axes, strict=True):
     line[0].set_ylabel(title, rotation=0, ha="right", va="center")
 
 # %% [markdown]
-# The mean is a grey blur where the upper half leaves several digits possible. Draws are darker and lighter in other places, and they differ: each is another
-# guess at how the digit goes on. (Each draw has the noise of single pixels, too.) This is what the log density rewards, 0.580 with
-# latent inputs and 0.567 without. The RMSE does not, 0.213 beside 0.209: it asks for one answer, and the mean of all answers is the best single one.
+# The mean is a grey blur where the upper half leaves several digits possible. Draws are darker and lighter in other
+# places, and they differ: each is another guess at how the digit goes on. (Each draw has the noise of single pixels,
+# too.) This is what the log density rewards, 0.580 with latent inputs and 0.567 without. The RMSE does not, 0.213
+# beside 0.209: it asks for one answer, and the mean of all answers is the best single one.
 #
 # ## Exercises
 #

@@ -14,12 +14,13 @@
 # %% [markdown]
 # # Whole functions
 #
-# A prediction describes one row at a time: at this input, the target has this mean and this spread. Many questions are about several rows
-# at once. Where is the maximum? How large is the integral? Is the function rising here? Which experiment comes next? To answer them, draw
-# *whole functions* from the fit: many curves, each of which is one possible truth. Then ask each curve the question, and look at the answers.
+# A prediction describes one row at a time: at this input, the target has this mean and this spread. Many questions are
+# about several rows at once. Where is the maximum? How large is the integral? Is the function rising here? Which
+# experiment comes next? To answer them, draw *whole functions* from the fit: many curves, each of which is one possible
+# truth. Then ask each curve the question, and look at the answers.
 #
-# A *deep GP* is a model whose function is a composition $f(h(x))$ of Gaussian processes. A draw of it is a draw of $h$, put into a draw of $f$. All of this tutorial works
-# for one layer, too.
+# A *deep GP* is a model whose function is a composition $f(h(x))$ of Gaussian processes. A draw of it is a draw of $h$,
+# put into a draw of $f$. All of this tutorial works for one layer, too.
 
 # %%
 import os
@@ -57,8 +58,8 @@ plt.rcParams.update({"figure.dpi": 80, "font.size": 9, "axes.spines.top": False,
 # %% [markdown]
 # ## 1. A fit
 #
-# Thirty noisy values of a known function on $[-2, 2]$, with a gap from -1.2 to -0.3. The function is smooth on the left and wavy on the right. Since we know it, every answer below can
-# be checked.
+# Thirty noisy values of a known function on $[-2, 2]$, with a gap from -1.2 to -0.3. The function is smooth on the left
+# and wavy on the right. Since we know it, every answer below can be checked.
 
 
 # %%
@@ -85,10 +86,12 @@ guide = trained(x, y, 1500)
 # %% [markdown]
 # ## 2. Samples of rows, and draws of functions
 #
-# `predict(guide, grid).sample()` draws each row by itself, with noise. That is right for scores of single rows. As a curve it makes no sense: neighbours do not know of each other.
+# `predict(guide, grid).sample()` draws each row by itself, with noise. That is right for scores of single rows. As a
+# curve it makes no sense: neighbours do not know of each other.
 #
-# `draw_functions(guide, 200)` draws 200 functions. `functions(x)` gives their values at any inputs, of shape (200, N, 1). A function is fixed once it
-# is drawn: asked twice at the same input, it gives the same value, whatever the other inputs are.
+# `draw_functions(guide, 200)` draws 200 functions. `functions(x)` gives their values at any inputs, of shape (200, N,
+# 1). A function is fixed once it is drawn: asked twice at the same input, it gives the same value, whatever the other
+# inputs are.
 
 # %%
 functions = draw_functions(guide, 200, seed=0)
@@ -112,14 +115,14 @@ print(f"mean of the draws beside the mean of the prediction: largest distance {d
 assert (again - alone).abs().max() < 1e-8
 
 # %% [markdown]
-# The dashed line is the true function. On the left every point jumps, since its
-# neighbours were drawn without it. On the right every curve is smooth. The curves agree where there are points and part in the gap. Their mean is that of the
-# prediction, up to chance: both describe the same fit.
+# The dashed line is the true function. On the left every point jumps, since its neighbours were drawn without it. On
+# the right every curve is smooth. The curves agree where there are points and part in the gap. Their mean is that of
+# the prediction, up to chance: both describe the same fit.
 #
 # ## 3. Ask each function
 #
-# The maximum on the grid, the place of the maximum, and the integral: each is a number for each draw. The numbers form a distribution, which is
-# the posterior of the answer.
+# The maximum on the grid, the place of the maximum, and the integral: each is a number for each draw. The numbers form
+# a distribution, which is the posterior of the answer.
 
 # %%
 answers = {
@@ -138,14 +141,16 @@ from_mean = values.mean(0).max()
 print(f"maximum of the mean function: {from_mean:.2f}; mean of the maxima: {values.amax(1).mean():.2f}")
 
 # %% [markdown]
-# The place of the maximum is found well, and the integral is known to within 0.25. The maximum itself is too low: the true value 1.40 is just above the
-# interval, 1.11 to 1.36. The draws are as good as the fit, and this fit takes the top of the peak for noise. Note that the maximum of the mean function,
-# 1.22, is below the mean of the maxima, 1.24. Averages flatten peaks; that is why the question is asked of each draw and not of their mean.
+# The place of the maximum is found well, and the integral is known to within 0.25. The maximum itself is too low: the
+# true value 1.40 is just above the interval, 1.11 to 1.36. The draws are as good as the fit, and this fit takes the top
+# of the peak for noise. Note that the maximum of the mean function, 1.22, is below the mean of the maxima, 1.24.
+# Averages flatten peaks; that is why the question is asked of each draw and not of their mean.
 #
 # ## 4. Gradients
 #
-# Drawn functions are differentiable in their inputs. So the slope of each draw comes from automatic differentiation. Give each draw its own copy of the grid, of
-# shape (200, N, 1): the gradient of the sum of all values then holds the slope of each draw at each of its points.
+# Drawn functions are differentiable in their inputs. So the slope of each draw comes from automatic differentiation.
+# Give each draw its own copy of the grid, of shape (200, N, 1): the gradient of the sum of all values then holds the
+# slope of each draw at each of its points.
 
 # %%
 own_grid = grid.expand(200, -1, -1).clone().requires_grad_()
@@ -171,13 +176,14 @@ inside = ((below[:-1] + below[1:]) / 2 < true_slope) & (true_slope < (above[:-1]
 print(f"share of the grid where the true slope lies in the band: {inside.double().mean():.2f}")
 
 # %% [markdown]
-# The band holds the true slope on 93 % of the grid. In the gap the function is about as likely to rise as to fall, and the draws say so: there the
-# probability is near one half.
+# The band holds the true slope on 93 % of the grid. In the gap the function is about as likely to rise as to fall, and
+# the draws say so: there the probability is near one half.
 #
 # ## 5. The joint distribution of rows
 #
-# `functions.joint(rows)` has the covariance between the values at some inputs, and the joint log density of targets there. Two inputs close to each other have nearly the
-# same value; two inputs on either side of the gap have little to do with each other.
+# `functions.joint(rows)` has the covariance between the values at some inputs, and the joint log density of targets
+# there. Two inputs close to each other have nearly the same value; two inputs on either side of the gap have little to
+# do with each other.
 
 # %%
 places = torch.tensor([[-0.9], [-0.85], [-0.6], [1.5]])
@@ -192,18 +198,20 @@ apart = predict(guide, places, num_samples=200).log_prob(targets).sum()
 print(f"log density of four new targets: {joint.log_prob(targets):.2f} nats jointly, {apart:.2f} with rows apart")
 
 # %% [markdown]
-# The values at -0.9 and -0.85 have a correlation of 0.97, those at -0.9 and 1.5 none. So the first two targets say nearly the same thing, and the joint
-# density knows it: 1.10 nats, where rows apart have -0.30.
+# The values at -0.9 and -0.85 have a correlation of 0.97, those at -0.9 and 1.5 none. So the first two targets say
+# nearly the same thing, and the joint density knows it: 1.10 nats, where rows apart have -0.30.
 #
 # ## 6. Thompson sampling
 #
-# Now look for the maximum, with as few experiments as possible. *Thompson sampling* is simple: draw a function, go to its maximum, and make the next experiment
-# there. Where the fit is sure, all draws agree and nothing new is tried. Where it is unsure, some draw has its maximum, and someone looks.
+# Now look for the maximum, with as few experiments as possible. *Thompson sampling* is simple: draw a function, go to
+# its maximum, and make the next experiment there. Where the fit is sure, all draws agree and nothing new is tried.
+# Where it is unsure, some draw has its maximum, and someone looks.
 #
 # Three draws propose three experiments at a time. Each draw climbs by its gradient from its best point of the grid.
 #
-# With so few points there is no need of inducing points. One exact layer learns its hyperparameters by the marginal likelihood, and `PosteriorDraws(model, {}, (x, y))` is its
-# exact posterior. `draw_functions` takes it as it takes a guide.
+# With so few points there is no need of inducing points. One exact layer learns its hyperparameters by the marginal
+# likelihood, and `PosteriorDraws(model, {}, (x, y))` is its exact posterior. `draw_functions` takes it as it takes a
+# guide.
 
 
 # %%
@@ -249,9 +257,10 @@ for number, axis in enumerate(axes):
 print(f"after {len(seen)} experiments: {truth(tried[:, 0]).max():.3f}; the maximum is {truth(at).max():.3f}")
 
 # %% [markdown]
-# In round 1 the three draws are wild and go to three different places. From round 4 on they agree about the high region, and in round 5 all of them climb
-# to the same peak. After 19 experiments the best input has the value 1.403, which is the maximum. The left half was hardly tried: draws had their
-# maximum there only at its edge. That is the point of the method.
+# In round 1 the three draws are wild and go to three different places. From round 4 on they agree about the high
+# region, and in round 5 all of them climb to the same peak. After 19 experiments the best input has the value 1.403,
+# which is the maximum. The left half was hardly tried: draws had their maximum there only at its edge. That is the
+# point of the method.
 #
 # Draw again after each fit. Old draws refuse to work once the parameters have changed:
 

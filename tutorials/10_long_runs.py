@@ -14,8 +14,9 @@
 # %% [markdown]
 # # Long runs
 #
-# A fit that takes a minute needs no care. One that takes a night does: the rows may not fit into memory, the machine may be switched off, one processor may
-# be too slow, and in the end there are forty runs to be kept apart. This tutorial shows, on small data, the tool for each:
+# A fit that takes a minute needs no care. One that takes a night does: the rows may not fit into memory, the machine
+# may be switched off, one processor may be too slow, and in the end there are forty runs to be kept apart. This
+# tutorial shows, on small data, the tool for each:
 #
 # 1. a *stream* reads rows from disk, a few blocks at a time;
 # 2. *checkpoints* let a run that was killed go on, to the same bits;
@@ -66,7 +67,8 @@ folder = Path(tempfile.mkdtemp())
 # %% [markdown]
 # ## 1. Rows that stay on disk
 #
-# Half a million rows of three inputs are written to two files of NumPy. The target is far from mean 0 and variance 1, as measured targets are.
+# Half a million rows of three inputs are written to two files of NumPy. The target is far from mean 0 and variance 1,
+# as measured targets are.
 
 # %%
 ROWS = 5000 if SMOKE else 500_000
@@ -84,11 +86,13 @@ del inputs
 print(f"{(folder / 'x.npy').stat().st_size / 1e6:.0f} MB of inputs")
 
 # %% [markdown]
-# `NumpyStream` reads a block of rows at a time. It shuffles a few blocks together and gives batches. `Standardized` gives inputs and target mean 0 and variance 1; it takes the statistics in one pass over the
-# files. Memory does not grow with the number of rows.
+# `NumpyStream` reads a block of rows at a time. It shuffles a few blocks together and gives batches. `Standardized`
+# gives inputs and target mean 0 and variance 1; it takes the statistics in one pass over the files. Memory does not
+# grow with the number of rows.
 #
-# Two things need rows before training starts: the model, for the scale of its inputs, and the guide, for its first inducing points. `stream.sample` takes them from a few random blocks.
-# `fit_stream` is then `fit` for streams. `num_data` is the number of *all* rows: it says how much the data weigh beside the prior.
+# Two things need rows before training starts: the model, for the scale of its inputs, and the guide, for its first
+# inducing points. `stream.sample` takes them from a few random blocks. `fit_stream` is then `fit` for streams.
+# `num_data` is the number of *all* rows: it says how much the data weigh beside the prior.
 
 # %%
 stream = Standardized(NumpyStream(folder / "x.npy", folder / "y.npy"))
@@ -123,15 +127,18 @@ error = np.abs(in_units[0].numpy() - truth(line)).mean()
 print(f"mean distance from the truth along the line: {error:.2f} (the noise has standard deviation 5)")
 
 # %% [markdown]
-# The mean follows the truth to within half a unit, a tenth of the noise. Training saw 250,000 of the rows, each once, and held a few blocks of them at a time.
+# The mean follows the truth to within half a unit, a tenth of the noise. Training saw 250,000 of the rows, each once,
+# and held a few blocks of them at a time.
 #
-# Rows are mixed only among blocks that are shuffled together. A file whose rows are sorted should be shuffled once, before training.
+# Rows are mixed only among blocks that are shuffled together. A file whose rows are sorted should be shuffled once,
+# before training.
 #
 # ## 2. A run is killed, and goes on
 #
-# Long runs are programs, not cells of a notebook. So here is a program, written to a file. It trains a small deep GP in the scope of `Checkpoints`, which saves the
-# parameters, the optimiser, the order of the rows and the random numbers every so many seconds. The only rule: set the seed before the model is built, so that the same program
-# makes the same start.
+# Long runs are programs, not cells of a notebook. So here is a program, written to a file. It trains a small deep GP in
+# the scope of `Checkpoints`, which saves the parameters, the optimiser, the order of the rows and the random numbers
+# every so many seconds. The only rule: set the seed before the model is built, so that the same program makes the same
+# start.
 #
 # The program prints the number of each step, so that we see what it does.
 
@@ -204,7 +211,8 @@ def of(name):
 
 
 # %% [markdown]
-# First a run that nobody disturbs. Then one that is killed in the middle, as by a power cut: the process gets no chance to save anything. Then *the same command again*.
+# First a run that nobody disturbs. Then one that is killed in the middle, as by a power cut: the process gets no chance
+# to save anything. Then *the same command again*.
 
 # %%
 whole = started("undisturbed")
@@ -228,19 +236,21 @@ print(f"all {len(ends[0])} parameters are equal, bit for bit: {same_parameters}"
 assert same_losses and same_parameters
 
 # %% [markdown]
-# The second start goes on a little before the kill, at the last save, and makes the steps from there again. Its losses and parameters are those of the
-# run that nobody disturbed, to the last bit. Nothing was to be changed in the program for that, and nothing has to be told to it when it starts again. A
-# changed program is another run, and is refused.
+# The second start goes on a little before the kill, at the last save, and makes the steps from there again. Its losses
+# and parameters are those of the run that nobody disturbed, to the last bit. Nothing was to be changed in the program
+# for that, and nothing has to be told to it when it starts again. A changed program is another run, and is refused.
 #
 # ## 3. Several processes
 #
-# `torchrun` starts a program several times, on one machine or on many. In the scope of `Distributed` the processes train one model together. Each of them takes a part of the rows
-# of every step, and their gradients are summed. In the terminal it is
+# `torchrun` starts a program several times, on one machine or on many. In the scope of `Distributed` the processes
+# train one model together. Each of them takes a part of the rows of every step, and their gradients are summed. In the
+# terminal it is
 #
 #     torchrun --nproc-per-node 2 train.py ...
 #
-# and on two machines the same with `--nnodes 2 --node-rank 0 --master-addr HOST --master-port 29500`, with `--node-rank 1` on the second. The program above is ready for it: it asks whether `torchrun`
-# started it. Here from the notebook, with two processes:
+# and on two machines the same with `--nnodes 2 --node-rank 0 --master-addr HOST --master-port 29500`, with `--node-rank
+# 1` on the second. The program above is ready for it: it asks whether `torchrun` started it. Here from the notebook,
+# with two processes:
 
 # %%
 launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -261,16 +271,19 @@ axes[1].semilogy(apart + 1e-17, lw=0.8)
 _ = axes[1].set(xlabel="step", ylabel="difference")
 
 # %% [markdown]
-# The random numbers of a step belong to its rows and not to the process. So two processes draw what one would draw, and the first losses are the same up to
-# rounding: 2e-10 nats. Sums in another order round differently, and training enlarges such a difference, as it does in any program. After 100 steps the two runs
-# are two runs, equally good: they end at -0.164 and -0.189 nats. For the same bits use the same number of processes.
+# The random numbers of a step belong to its rows and not to the process. So two processes draw what one would draw, and
+# the first losses are the same up to rounding: 2e-10 nats. Sums in another order round differently, and training
+# enlarges such a difference, as it does in any program. After 100 steps the two runs are two runs, equally good: they
+# end at -0.164 and -0.189 nats. For the same bits use the same number of processes.
 #
-# Each step exchanges two messages between the processes. So several processes pay where a step is long: many rows, many inducing points, several machines.
+# Each step exchanges two messages between the processes. So several processes pay where a step is long: many rows, many
+# inducing points, several machines.
 #
 # ## 4. Many runs
 #
-# One run says little: another split of the data gives another score. A *sweep* makes the runs of all methods on all data sets, splits and seeds, one after another or in several processes (`jobs=2`). It
-# writes one line of JSON for each run as soon as it ends. The data are scikit-learn's diabetes set; `svgp` is one sparse layer, `dsvi` two layers.
+# One run says little: another split of the data gives another score. A *sweep* makes the runs of all methods on all
+# data sets, splits and seeds, one after another or in several processes (`jobs=2`). It writes one line of JSON for each
+# run as soon as it ends. The data are scikit-learn's diabetes set; `svgp` is one sparse layer, `dsvi` two layers.
 
 # %%
 runs = folder / "runs.jsonl"
@@ -280,7 +293,8 @@ first = sweep(diabetes, ["svgp", "dsvi"], splits=range(steps(2, 1)), settings=se
 print(f"{len(runs.read_text().splitlines())} lines")
 
 # %% [markdown]
-# Ask for more splits, and only those that are missing are made. The same holds after a kill: the call is its own remedy. A run that fails has its error in its line, and the others go on.
+# Ask for more splits, and only those that are missing are made. The same holds after a kill: the call is its own
+# remedy. A run that fails has its error in its line, and the others go on.
 
 # %%
 rows = sweep(diabetes, ["svgp", "dsvi"], splits=range(steps(5)), settings=settings, output=runs, say=print)
@@ -297,8 +311,9 @@ axis.set(xticks=[0, 1], xticklabels=["svgp", "dsvi"], ylabel="test NLL, nats a r
 _ = axis.legend(fontsize=7, frameon=False)
 
 # %% [markdown]
-# Look at pairs, not at means: the split matters more than the method (0.96 to 1.10 for `svgp`), and both methods have the same splits. The difference in pairs, 0.015
-# nats with a standard error of 0.009, says that two layers are no better than one on these 442 rows.
+# Look at pairs, not at means: the split matters more than the method (0.96 to 1.10 for `svgp`), and both methods have
+# the same splits. The difference in pairs, 0.015 nats with a standard error of 0.009, says that two layers are no
+# better than one on these 442 rows.
 #
 # From the terminal it is `pyro-dgp sweep --data diabetes --methods svgp,dsvi --splits 0-4 --output runs.jsonl`.
 #
