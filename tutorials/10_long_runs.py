@@ -184,7 +184,7 @@ if together:
     torch.distributed.destroy_process_group()
 """
 (folder / "train.py").write_text(PROGRAM)
-LENGTH, KILL_AT = steps(400, 12), steps(220, 6)
+LENGTH, KILL_AT = steps(400, 80), steps(220, 6)
 environment = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
