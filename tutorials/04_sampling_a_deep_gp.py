@@ -14,7 +14,7 @@
 # %% [markdown]
 # # Sampling a deep GP and reading it in ArviZ
 #
-# Sampling is slow and has no approximation to excuse: run long enough, it is the posterior that every faster method is judged by. This tutorial
+# Sampling is slow, and it approximates nothing: run long enough, its draws are the posterior that every faster method is judged by. This tutorial
 # draws from the posterior of a two-layer GP on a step function by two samplers, asks in ArviZ whether the draws can be trusted,
 # and then measures how far a variational fit of the same model is from them.
 

@@ -80,7 +80,7 @@ def count(full, smoke):
 # ## The model
 #
 # Two GPs, the first around the identity, with lengthscale and variance 1 that stay as they are: a variational fit that may choose them tends to make
-# the hidden layer flat. No word of inference.
+# the hidden layer flat. The model says nothing about inference.
 
 
 # %%
@@ -275,7 +275,7 @@ for name, at in iris.items():
 #
 # ## In the zoo
 #
-# The same comparison on any data set, any deep method, at fixed hyperparameters and with priors on them:
+# The same comparison on any data set, for any deep method:
 #
 #     pyro-dgp compare --data table.csv --methods dsvi,dspp,ess,nuts --gap ess
 #

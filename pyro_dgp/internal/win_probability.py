@@ -19,7 +19,8 @@ _CUTS = (-7.0, -2.5, 0.0, 2.5, 7.0)
 def win_probability(mean: Tensor, scale: Tensor, which: Tensor) -> Tensor:
     """Return ``P(f_c >= f_j for all j)`` for independent normals, ``int N(z) prod_j Phi((m_c + s_c z - m_j) / s_j) dz``.
 
-    The error is below 1e-9 whatever the ratio of the scales.
+    The error is below 1e-9 whatever the ratio of the scales. Rows with a function that is much narrower than that of c are integrated piece by
+    piece, which takes longer; all other rows have equal steps.
 
     :param mean: ``(..., C)``.
     :param scale: standard deviations, ``(..., C)``.
@@ -30,11 +31,21 @@ def win_probability(mean: Tensor, scale: Tensor, which: Tensor) -> Tensor:
     own, own_scale = mean.gather(-1, index), scale.gather(-1, index)
     others = _without(mean, index), _without(scale, index)
     with torch.no_grad():
-        sharpness = float((own_scale / others[1]).square().sum(-1).max())
-    step = 0.9 / math.sqrt(1 + sharpness)
-    if 2 * _RANGE / step < MOST_EQUAL:
-        return equal_steps(own, own_scale, *others, step=step)
-    return pieces(own, own_scale, *others)
+        sharpness = (own_scale / others[1]).square().sum(-1)
+        steep = 2 * _RANGE / _step(sharpness) >= MOST_EQUAL
+    if steep.all():
+        return pieces(own, own_scale, *others)
+    if not steep.any():
+        return equal_steps(own, own_scale, *others, step=float(_step(sharpness.max())))
+    parts = own, own_scale, *others
+    smooth = equal_steps(*(each[~steep] for each in parts), step=float(_step(sharpness[~steep].max())))
+    won = torch.zeros_like(own[..., 0]).masked_scatter(~steep, smooth)
+    return won.masked_scatter(steep, pieces(*(each[steep] for each in parts)))
+
+
+def _step(sharpness: Tensor) -> Tensor:
+    """Return the step of the rule with equal steps, by ``sum_j s_c^2 / s_j^2``."""
+    return 0.9 / (1 + sharpness).sqrt()
 
 
 def _without(values: Tensor, index: Tensor) -> Tensor:

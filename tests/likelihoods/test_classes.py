@@ -23,6 +23,7 @@ from pyro_dgp import (
     predict,
     scores,
 )
+from pyro_dgp.internal import win_probability as win_probability_module
 from pyro_dgp.internal.gumbel_maximum import class_log_probs, expected_log_sum_exp
 from pyro_dgp.internal.quadrature import gauss_hermite_product
 from pyro_dgp.internal.win_probability import equal_steps, pieces, win_probability
@@ -92,6 +93,35 @@ def test_both_rules_of_win_probabilities_agree_and_equal_a_closed_form_for_two()
         z = (two[:, 0] - two[:, 1]) / scales.square().sum(-1).sqrt()
         won = win_probability(two, scales, torch.zeros(40, dtype=torch.long))
         torch.testing.assert_close(won, torch.special.ndtr(z), rtol=0, atol=1e-9)
+
+
+def test_a_row_with_steep_functions_leaves_the_other_rows_to_the_cheap_rule(monkeypatch):
+    mean, scale = torch.randn(2, 30, 4), 0.5 + torch.rand(2, 30, 4)
+    scale[1, 7, 2] = 1e-3
+    which, seen = torch.zeros(2, 30, dtype=torch.long), []
+
+    def watched(own, *rest):
+        seen.append(own.numel())
+        return pieces(own, *rest)
+
+    monkeypatch.setattr(win_probability_module, "pieces", watched)
+    together = mean.requires_grad_(), scale.requires_grad_()
+    won = win_probability(*together, which)
+    assert seen == [1]
+    alone = torch.stack(
+        [
+            torch.cat([win_probability(m[None], s[None], c[None]) for m, s, c in zip(*rows, strict=True)])
+            for rows in zip(mean, scale, which, strict=True)
+        ]
+    )
+    torch.testing.assert_close(won, alone, rtol=0, atol=1e-9)
+    weights = torch.randn(2, 30)
+    for one, other in zip(
+        torch.autograd.grad((weights * won).sum(), together),
+        torch.autograd.grad((weights * alone).sum(), together),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
 
 
 def test_robust_max_against_draws():
