@@ -9,7 +9,7 @@ import torch
 from pyro.distributions import TorchDistribution, constraints
 from torch import Size, Tensor
 
-from pyro_dgp.internal.distributions import made_of, parameters_of
+from pyro_dgp.internal.distributions import cdf_of, made_of, parameters_of
 
 #: A figure of a distribution, at values or without them.
 Figure = Callable[[Any, Tensor | None], Tensor]
@@ -89,7 +89,7 @@ class View(TorchDistribution):
 
     def cdf(self, value: Tensor) -> Tensor:
         """Return the distribution function of each element, ``(..., *batch)``."""
-        return self._at(lambda each, own: each.cdf(own), value)
+        return self._at(lambda each, own: cdf_of(each, own), value)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draw values, ``(*sample_shape, *batch, *event)``."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from pyro_dgp.internal.distributions import cdf_of
 from pyro_dgp.prediction.counts import SummedCounts
 from pyro_dgp.prediction.known_counts import KnownCounts
 from pyro_dgp.prediction.point_values import PointValues
@@ -50,7 +51,7 @@ class DistributionFunction:
         is_below, is_above = value <= self.low, value > self.high
         inside = torch.where(self.high.isinf(), self.low + 1, 0.5 * (self.low + self.high))
         try:
-            probability = self.components.cdf(torch.where(is_below | is_above, inside, value))
+            probability = cdf_of(self.components, torch.where(is_below | is_above, inside, value))
         except NotImplementedError as error:
             raise NotImplementedError(
                 f"{type(innermost(self.components)).__name__} has no cdf, which quantiles, intervals and the PIT need: give the likelihood a "
@@ -101,7 +102,7 @@ class DistributionFunction:
         least = self.low.expand(self.components.batch_shape).amin(0)
         try:
             with torch.no_grad():
-                self.components.cdf(least)
+                cdf_of(self.components, least)
         except NotImplementedError:
             return SummedCounts(self._probability, least, *self._moments())
         return KnownCounts(self._reached, least)
@@ -127,7 +128,7 @@ class DistributionFunction:
         parts = []
         for value in values.unsqueeze(1).split(self._many):
             inside = torch.minimum(torch.maximum(value, self.low), self.high)
-            probability = torch.where(value >= self.high, 1.0, self.components.cdf(inside))
+            probability = torch.where(value >= self.high, 1.0, cdf_of(self.components, inside))
             parts.append((self._weights * torch.where(value < self.low, 0.0, probability)).sum(1))
         return torch.cat(parts)
 

@@ -164,6 +164,19 @@ def test_a_distribution_of_ones_own_is_asked_for_its_function():
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_rates_that_a_model_computes_have_the_function_of_poisson(dtype):
+    rate = torch.tensor([[2.0, 1e8], [3.0, 2e8]], dtype=dtype, requires_grad=True)
+    m = Mixture(dist.Poisson(rate), torch.tensor([0.5, 0.5], dtype=dtype).log())
+    single = dtype == torch.float32
+    found = m.quantile(torch.tensor([0.25, 0.75], dtype=dtype)).double()
+    torch.testing.assert_close(found[:, 1], torch.tensor([1e8, 2e8]).double(), rtol=1e-6 if single else 1e-8, atol=0)
+    score = m.crps(torch.tensor([2.0, 1e8], dtype=dtype)).detach()
+    assert float(score[1]) == pytest.approx(0.25e8, rel=1e-3)  # between two points
+    (slope,) = torch.autograd.grad(m.cdf(torch.tensor([2.0, 1e8], dtype=dtype))[0], rate)
+    assert float(slope[0, 0]) == pytest.approx(-0.5 * 2 * math.exp(-2.0), rel=1e-5)
+
+
 def test_sums_over_too_many_values_are_refused_at_once():
     m = Mixture(dist.Geometric(torch.full((1, 2), 1e-7)), torch.zeros(1))
     y = torch.full((2,), 5.0)
