@@ -116,7 +116,7 @@ class CountConditional(Conditional):
         with torch.no_grad():
             largest = (self.log_mean(f.mean) + 3 * scale).exp()
             width = (self.slopes(largest, largest.log())[1] + 1).rsqrt()
-            narrowest = float((width / scale.clamp_min(1e-12)).min())
+            narrowest = float((width / scale.clamp_min(1e-12)).nan_to_num(1.0).min())  # NaN where counts overflow
         nodes, log_weights = normal_trapezoid(narrowest, _MOST_NODES)
         at = one_output(f.mean) + scale * nodes.to(scale).reshape(-1, *[1] * scale.dim())
         return CountMixture(self, f, self.given(at.unsqueeze(-1)).base_dist, log_weights.to(scale))

@@ -86,7 +86,7 @@ class SummedCounts:
         total = torch.zeros(())
         for step in range(MOST):
             value = self.least + step
-            total = total + self.pmf(value)
+            total = (total + self.pmf(value)).clamp_max(1.0)
             yield value, total
         raise ValueError(too_many(MOST))
 
