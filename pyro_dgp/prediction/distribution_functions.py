@@ -105,7 +105,8 @@ class DistributionFunction:
                 cdf_of(self.components, least)
         except NotImplementedError:
             return SummedCounts(self._probability, least, *self._moments())
-        return KnownCounts(self._reached, least)
+        unknown = torch.full_like(least, torch.nan)
+        return KnownCounts(self._reached, least, SummedCounts(self._probability, least, unknown, unknown))
 
     def _moments(self) -> tuple[Tensor, Tensor]:
         """Return the mean and the standard deviation of a count, ``(N, ...)``; NaN where the components do not tell theirs."""

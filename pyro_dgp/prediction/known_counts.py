@@ -10,9 +10,12 @@ from torch import Tensor
 
 from pyro_dgp.prediction.count_panels import PanelSum
 from pyro_dgp.prediction.count_search import least_reaching
+from pyro_dgp.prediction.counts import SummedCounts
 
 #: Probability above the last value of a sum over a count, and the same in units of rounding.
 _LEFT_OUT, _ROUNDINGS = 1e-9, 4.0
+#: Values of a count that are summed over one by one, if these are all that matter: panels take some hundred evaluations.
+_FEW = 1000
 #: Size of a sum of terms whose relative error is that of larger sums.
 _SMALL = 1e-2
 
@@ -23,10 +26,12 @@ class KnownCounts:
 
     :ivar function: F, from values ``(K, N, ...)``, some for each count, to values of that shape.
     :ivar least: the least value of each count, ``(N, ...)``.
+    :ivar summed_up: the same counts by their probabilities, which are cheaper where few values matter.
     """
 
     function: Callable[[Tensor], Tensor]
     least: Tensor
+    summed_up: SummedCounts
 
     def cdf(self, value: Tensor) -> Tensor:
         """Return ``F(value)``, elementwise."""
@@ -45,6 +50,8 @@ class KnownCounts:
         The sum ends where F is above ``1 - d``, d = 1e-9 or some units of rounding; what is left out is at most d times ``E max(y - k, 0)`` of the last k.
         """
         cut = value.detach().double().flatten()
+        if self._are_few(cut):
+            return self.summed_up.squared_distance(value)
 
         def summand(at: Tensor) -> Tensor:
             return (self._flat(at) - (cut <= at).to(at)).square()
@@ -60,6 +67,8 @@ class KnownCounts:
 
         :param term: from values ``(K, N)`` to terms of that shape.
         """
+        if self._are_few(self.least.double().flatten()):
+            return self.summed_up.summed(term)
         with torch.no_grad():
             panels, _ = self._panels(self.least.double()).refined(self._spread)
             return panels.refined(term, floor=_SMALL)[1].to(self.least)
@@ -73,6 +82,15 @@ class KnownCounts:
         reached = self._flat(at)
         return reached * (1 - reached)
 
+    @property
+    def _full(self) -> float:
+        return 1 - max(_LEFT_OUT, _ROUNDINGS * torch.finfo(self.least.dtype).eps)
+
+    def _are_few(self, cut: Tensor) -> bool:
+        """Tell whether next to no count is above :data:`_FEW`, nor a number of each row."""
+        with torch.no_grad():
+            last = self.least.double().flatten() + _FEW
+            return bool(((cut < last) & (self._flat(last.unsqueeze(0))[0] > self._full)).all())
+
     def _panels(self, cut: Tensor) -> PanelSum:
-        full = 1 - max(_LEFT_OUT, _ROUNDINGS * torch.finfo(self.least.dtype).eps)
-        return PanelSum.up_to(full, self._flat, self.least.double().flatten(), cut)
+        return PanelSum.up_to(self._full, self._flat, self.least.double().flatten(), cut)
