@@ -14,8 +14,8 @@ from pyro_dgp.prediction.counts import SummedCounts
 
 #: Probability above the last value of a sum over a count, and the same in units of rounding.
 _LEFT_OUT, _ROUNDINGS = 1e-9, 4.0
-#: Values of a count that are summed over one by one, if these are all that matter: panels take some hundred evaluations.
-_FEW = 1000
+#: Values of a count that are summed over one by one, if these are all that matter: panels take some hundred evaluations, a search some ten.
+_FEW, _FEWER = 1000, 30
 #: Size of a sum of terms whose relative error is that of larger sums.
 _SMALL = 1e-2
 
@@ -41,6 +41,8 @@ class KnownCounts:
         """Return the least value at which F reaches a level, for each of several levels ``(Q,)``: ``(Q, ...)``."""
         target = (levels - 8 * torch.finfo(levels.dtype).eps).double().reshape(-1, *[1] * self.least.dim())
         target = target.expand(len(levels), *self.least.shape)
+        if bool((self.cdf(self.least + _FEWER) >= target.amax(0)).all()):
+            return self.summed_up.quantile(levels)
         found = least_reaching(lambda at: self.function(at).double(), self.least.double(), target)
         return found.to(self.least)
 
