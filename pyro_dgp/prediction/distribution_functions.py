@@ -105,8 +105,7 @@ class DistributionFunction:
                 cdf_of(self.components, least)
         except NotImplementedError:
             return SummedCounts(self._probability, least, *self._moments())
-        unknown = torch.full_like(least, torch.nan)
-        return KnownCounts(self._reached, least, SummedCounts(self._probability, least, unknown, unknown))
+        return KnownCounts(self._reached, least)
 
     def _moments(self) -> tuple[Tensor, Tensor]:
         """Return the mean and the standard deviation of a count, ``(N, ...)``; NaN where the components do not tell theirs."""

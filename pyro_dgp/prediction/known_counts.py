@@ -10,12 +10,9 @@ from torch import Tensor
 
 from pyro_dgp.prediction.count_panels import PanelSum
 from pyro_dgp.prediction.count_search import least_reaching
-from pyro_dgp.prediction.counts import SummedCounts
 
 #: Probability above the last value of a sum over a count, and the same in units of rounding.
 _LEFT_OUT, _ROUNDINGS = 1e-9, 4.0
-#: Values of a count that are summed over one by one, if these are all that matter: panels take some hundred evaluations, a search some ten.
-_FEW, _FEWER = 1000, 30
 #: Size of a sum of terms whose relative error is that of larger sums.
 _SMALL = 1e-2
 
@@ -26,12 +23,10 @@ class KnownCounts:
 
     :ivar function: F, from values ``(K, N, ...)``, some for each count, to values of that shape.
     :ivar least: the least value of each count, ``(N, ...)``.
-    :ivar summed_up: the same counts by their probabilities, which are cheaper where few values matter.
     """
 
     function: Callable[[Tensor], Tensor]
     least: Tensor
-    summed_up: SummedCounts
 
     def cdf(self, value: Tensor) -> Tensor:
         """Return ``F(value)``, elementwise."""
@@ -41,8 +36,6 @@ class KnownCounts:
         """Return the least value at which F reaches a level, for each of several levels ``(Q,)``: ``(Q, ...)``."""
         target = (levels - 8 * torch.finfo(levels.dtype).eps).double().reshape(-1, *[1] * self.least.dim())
         target = target.expand(len(levels), *self.least.shape)
-        if bool((self.cdf(self.least + _FEWER) >= target.amax(0)).all()):
-            return self.summed_up.quantile(levels)
         found = least_reaching(lambda at: self.function(at).double(), self.least.double(), target)
         return found.to(self.least)
 
@@ -52,8 +45,6 @@ class KnownCounts:
         The sum ends where F is above ``1 - d``, d = 1e-9 or some units of rounding; what is left out is at most d times ``E max(y - k, 0)`` of the last k.
         """
         cut = value.detach().double().flatten()
-        if self._are_few(cut):
-            return self.summed_up.squared_distance(value)
 
         def summand(at: Tensor) -> Tensor:
             return (self._flat(at) - (cut <= at).to(at)).square()
@@ -69,8 +60,6 @@ class KnownCounts:
 
         :param term: from values ``(K, N)`` to terms of that shape.
         """
-        if self._are_few(self.least.double().flatten()):
-            return self.summed_up.summed(term)
         with torch.no_grad():
             panels, _ = self._panels(self.least.double()).refined(self._spread)
             return panels.refined(term, floor=_SMALL)[1].to(self.least)
@@ -84,15 +73,6 @@ class KnownCounts:
         reached = self._flat(at)
         return reached * (1 - reached)
 
-    @property
-    def _full(self) -> float:
-        return 1 - max(_LEFT_OUT, _ROUNDINGS * torch.finfo(self.least.dtype).eps)
-
-    def _are_few(self, cut: Tensor) -> bool:
-        """Tell whether next to no count is above :data:`_FEW`, nor a number of each row."""
-        with torch.no_grad():
-            last = self.least.double().flatten() + _FEW
-            return bool(((cut < last) & (self._flat(last.unsqueeze(0))[0] > self._full)).all())
-
     def _panels(self, cut: Tensor) -> PanelSum:
-        return PanelSum.up_to(self._full, self._flat, self.least.double().flatten(), cut)
+        full = 1 - max(_LEFT_OUT, _ROUNDINGS * torch.finfo(self.least.dtype).eps)
+        return PanelSum.up_to(full, self._flat, self.least.double().flatten(), cut)
