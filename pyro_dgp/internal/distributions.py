@@ -99,6 +99,24 @@ class ObservedPart(TorchDistribution):  # type: ignore[misc]
         return torch.where(missing, 0.0, self.base_dist.log_prob(at))
 
 
+def cdf_of(distribution: Any, value: Any) -> Tensor:
+    """Return the distribution function at values: the distribution's own, and that of a Poisson distribution, which has none in PyTorch.
+
+    For Poisson ``P(y <= k)`` is the upper regularised incomplete gamma function ``Q(k + 1, rate)``, taken in double precision.
+
+    :raises NotImplementedError: for other distributions without one.
+
+    >>> cdf_of(torch.distributions.Poisson(1.0), torch.tensor([-1.0, 0.0, 2.5])).round(decimals=3)
+    tensor([0.0000, 0.3680, 0.9200])
+    """
+    if not isinstance(distribution, torch.distributions.Poisson):
+        result: Tensor = distribution.cdf(value)
+        return result
+    inside = torch.where(value.isinf(), 0.0, value).floor().clamp_min(0.0)
+    reached = torch.special.gammaincc(inside.double() + 1, distribution.rate.double()).to(distribution.rate)
+    return torch.where(value < 0, 0.0, torch.where(value == torch.inf, 1.0, reached))
+
+
 def is_real(fn: Any) -> bool:
     """Tell whether a distribution is over all real numbers; one that does not say is taken for real."""
     try:

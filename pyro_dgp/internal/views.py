@@ -9,7 +9,7 @@ import torch
 from pyro.distributions import TorchDistribution, constraints
 from torch import Size, Tensor
 
-from pyro_dgp.internal.distributions import made_of, parameters_of
+from pyro_dgp.internal.distributions import cdf_of, made_of, parameters_of
 
 #: A figure of a distribution, at values or without them.
 Figure = Callable[[Any, Tensor | None], Tensor]
@@ -31,6 +31,17 @@ class View(TorchDistribution):
         :param lead: number of axes in front of the batch.
         """
         raise NotImplementedError
+
+    def behind(self, lead: Size) -> View:
+        """Return the same distribution with axes of batch in front, of shape ``lead``."""
+        raise NotImplementedError
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
+        """Return the same distribution over more batches; a view where all of them are in front."""
+        shape, own = Size(batch_shape), len(self.batch_shape)
+        if shape[len(shape) - own :] == self.batch_shape:
+            return self.behind(shape[: len(shape) - own])
+        return super().expand(shape, _instance)
 
     def _at(self, figure: Figure, value: Tensor) -> Tensor:
         value = value.expand(torch.broadcast_shapes(value.shape, self.shape()))
@@ -78,7 +89,7 @@ class View(TorchDistribution):
 
     def cdf(self, value: Tensor) -> Tensor:
         """Return the distribution function of each element, ``(..., *batch)``."""
-        return self._at(lambda each, own: each.cdf(own), value)
+        return self._at(lambda each, own: cdf_of(each, own), value)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draw values, ``(*sample_shape, *batch, *event)``."""
@@ -108,6 +119,10 @@ class Joined(View):
         shape[axis] = sum(part.batch_shape[axis] for part in parts)
         super().__init__(Size(shape), parts[0].event_shape, validate_args=False)
 
+    def behind(self, lead: Size) -> Joined:
+        """See :class:`View`."""
+        return Joined([part.expand(lead + part.batch_shape) for part in self.parts], self.axis + len(lead))
+
     def evaluate(self, figure: Figure, value: Tensor | None = None, lead: int = 0) -> Tensor:
         """See :class:`View`."""
         sizes = [part.batch_shape[self.axis] for part in self.parts]
@@ -130,6 +145,11 @@ class Flattened(View):
         super().__init__(
             Size((*shape[:start], shape[start:end].numel(), *shape[end:])), inner.event_shape, validate_args=False
         )
+
+    def behind(self, lead: Size) -> Flattened:
+        """See :class:`View`."""
+        count = len(lead)
+        return Flattened(self.inner.expand(lead + self.inner.batch_shape), self.start + count, self.end + count)
 
     def evaluate(self, figure: Figure, value: Tensor | None = None, lead: int = 0) -> Tensor:
         """See :class:`View`."""

@@ -20,6 +20,9 @@ class _Counts(Protocol):
     def predictive_log_prob(self, y: Tensor, f: Moments) -> Tensor:
         """``log int p(y_n | f_n) N(f_n) df_n``."""
 
+    def predictive_cdf(self, y: Tensor, f: Moments) -> Tensor:
+        """``int P(y'_n <= y_n | f_n) N(f_n) df_n``."""
+
     def moments(self, f: Moments) -> Moments:
         """Mean and variance of y."""
 
@@ -30,8 +33,8 @@ class _Counts(Protocol):
 class CountMixture(Integrated):
     """Distribution of counts ``int p(y | f) N(f) df``, elementwise.
 
-    Its log probabilities take nodes around the mode of each count, its moments are closed forms, and a draw of it is one of f and one of y.
-    Fixed nodes of f, however many, would leave gaps between the densities of large counts.
+    Its log probabilities take nodes around the mode of each count, its distribution function takes nodes around the threshold of f for each count,
+    its moments are closed forms, and a draw of it is one of f and one of y. Fixed nodes of f, however many, would leave gaps between the densities of large counts.
 
     :param conditional: p(y | f).
     :param f: moments of f, ``(..., N, 1)``.
@@ -68,6 +71,10 @@ class CountMixture(Integrated):
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log probability of counts."""
         return self._figure(lambda: self.conditional.predictive_log_prob(value, self.f), value)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Return the probability of counts of at most ``value``."""
+        return self._figure(lambda: self.conditional.predictive_cdf(value, self.f), value)
 
     def _figure(self, figure: Callable[[], Tensor], *values: Tensor) -> Tensor:
         """Evaluate a figure with gradients in f and values alone: a prediction does not train the likelihood's parameters."""

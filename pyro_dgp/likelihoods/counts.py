@@ -21,6 +21,7 @@ from pyro_dgp.internal.quadrature import normal_trapezoid
 from pyro_dgp.internal.recording import require_all
 from pyro_dgp.likelihoods.base import Likelihood
 from pyro_dgp.likelihoods.conditional import Conditional, RowObservation, one_output
+from pyro_dgp.likelihoods.count_cdf import count_cdf
 from pyro_dgp.likelihoods.count_mixture import CountMixture
 from pyro_dgp.likelihoods.moments import Moments
 
@@ -71,6 +72,15 @@ class CountConditional(Conditional):
     def moments(self, f: Moments) -> Moments:
         """Mean and variance of y, ``(..., N)``."""
 
+    @property
+    def size(self) -> Tensor | None:
+        """The number r for which y of mean mu has variance ``mu + mu^2 / r``; nothing where the variance is mu."""
+        return None
+
+    def predictive_cdf(self, y: Tensor, f: Moments) -> Tensor:
+        """``int P(y'_n <= y_n | f_n) N(f_n) df_n``, see :func:`~pyro_dgp.likelihoods.count_cdf.count_cdf`: ``(..., N)``."""
+        return count_cdf(y, self.log_mean(f.mean), one_output(f.variance), self.size)
+
     def log_expected_power(self, y: Tensor, f: Moments, power: float) -> Tensor:
         """See :class:`Conditional`; nodes lie on either side of the mode of ``p(y_n | f_n)^power N(f_n)``."""
         mean, variance = one_output(f.mean), one_output(f.variance).clamp_min(torch.finfo(f.mean.dtype).tiny)
@@ -106,7 +116,7 @@ class CountConditional(Conditional):
         with torch.no_grad():
             largest = (self.log_mean(f.mean) + 3 * scale).exp()
             width = (self.slopes(largest, largest.log())[1] + 1).rsqrt()
-            narrowest = float((width / scale.clamp_min(1e-12)).min())
+            narrowest = float((width / scale.clamp_min(1e-12)).nan_to_num(1.0).min())  # NaN where counts overflow
         nodes, log_weights = normal_trapezoid(narrowest, _MOST_NODES)
         at = one_output(f.mean) + scale * nodes.to(scale).reshape(-1, *[1] * scale.dim())
         return CountMixture(self, f, self.given(at.unsqueeze(-1)).base_dist, log_weights.to(scale))
@@ -167,6 +177,11 @@ class NegativeBinomialConditional(CountConditional):
     """Counts with mean ``mu_n = exposure_n exp(f_n)`` and variance ``mu_n + dispersion mu_n^2``."""
 
     dispersion: Tensor
+
+    @property
+    def size(self) -> Tensor:
+        """``1 / dispersion``."""
+        return 1 / self.dispersion
 
     def given(self, f: Tensor) -> RowObservation:
         """Negative binomial distributions."""

@@ -1,12 +1,16 @@
-"""Distribution functions of mixtures, and their inverses: by the components' own cdf, by sums over counts, by bisection."""
+"""Distribution functions of mixtures, and their inverses: by the components' own cdf, by sums over counts without one, by bisection."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_dgp.prediction.counts import cumulative, summed_cdf, summed_quantile
+from pyro_dgp.internal.distributions import cdf_of
+from pyro_dgp.prediction.counts import SummedCounts
+from pyro_dgp.prediction.known_counts import KnownCounts
 from pyro_dgp.prediction.point_values import PointValues
 from pyro_dgp.prediction.target_kinds import bounds, innermost, is_discrete, moment
 
@@ -14,6 +18,8 @@ from pyro_dgp.prediction.target_kinds import bounds, innermost, is_discrete, mom
 _HALVINGS, _MOST_HALVINGS = 60, 1200
 #: Rise of the distribution function in a bracket that counts as none, in units of rounding.
 _ROOM = 100.0
+#: Most numbers of components and counts that a distribution function of counts is evaluated at together.
+_MOST = 200_000
 
 
 class DistributionFunction:
@@ -36,18 +42,16 @@ class DistributionFunction:
         self.components, self.log_weights = components, log_weights
         self.low, self.high = (bound.to(log_weights) for bound in bounds(components))
         self._weights = log_weights.exp().reshape(-1, *[1] * (len(components.batch_shape) - 1))
-        self._counted = is_discrete(components) and bool(self.low.isfinite().all())
+        self._counts = self._as_counts() if is_discrete(components) and bool(self.low.isfinite().all()) else None
 
     def __call__(self, value: Tensor) -> Tensor:
         """Return ``p(y <= value)``, elementwise: 0 below the support of y, and 1 above it."""
-        if self._counted:
-            most = torch.where(value.isinf(), self._least, value)
-            result = summed_cdf(self._probability, self._least, most.clamp_min(self._least - 1))
-            return torch.where(value == torch.inf, 1.0, result)
+        if self._counts is not None:
+            return self._counts.cdf(value)
         is_below, is_above = value <= self.low, value > self.high
         inside = torch.where(self.high.isinf(), self.low + 1, 0.5 * (self.low + self.high))
         try:
-            probability = self.components.cdf(torch.where(is_below | is_above, inside, value))
+            probability = cdf_of(self.components, torch.where(is_below | is_above, inside, value))
         except NotImplementedError as error:
             raise NotImplementedError(
                 f"{type(innermost(self.components)).__name__} has no cdf, which quantiles, intervals and the PIT need: give the likelihood a "
@@ -61,8 +65,8 @@ class DistributionFunction:
         if isinstance(self.components, PointValues):
             return self.components.quantile(level, self.log_weights)
         with torch.no_grad():
-            if self._counted:
-                return summed_quantile(self._probability, self._least, level)
+            if self._counts is not None:
+                return self._counts.quantile(level)
             found = self._bisected(level)
         if not torch.is_grad_enabled():
             return found
@@ -75,21 +79,58 @@ class DistributionFunction:
 
     def squared_distance(self, value: Tensor) -> Tensor:
         """Return ``sum_k (F(k) - 1[value <= k])^2`` over the values k of a count, the CRPS, elementwise."""
-        score, top = torch.zeros_like(value), float(value.max())
-        before = torch.zeros_like(value)
-        for at, reached in cumulative(self._probability, self._least):
-            score = score + (reached - (value <= at).to(reached)).square()
-            # All is reached, or all that numbers of this precision add up to.
-            is_full = (reached > 1 - 1e-9) | ((reached > 0.5) & (reached == before))
-            if float(at.max()) >= top and bool(is_full.all()):
-                break
-            before = reached
-        return score
+        return self._required_counts().squared_distance(value)
+
+    def summed(self, term: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the sum over all values k of a count of a smooth term that is next to nothing where ``p(y = k)`` is, ``(N,)``.
+
+        :param term: from values ``(K, N)`` to terms of that shape.
+        """
+        return self._required_counts().summed(
+            lambda values: torch.cat([term(part) for part in values.split(self._many)])
+        )
+
+    def _required_counts(self) -> KnownCounts | SummedCounts:
+        if self._counts is None:
+            raise NotImplementedError(
+                f"{type(innermost(self.components)).__name__} has no least value, from which sums over its values begin: take log_prob or sample"
+            )
+        return self._counts
+
+    def _as_counts(self) -> KnownCounts | SummedCounts:
+        """Return the counts, by their distribution function if the components have one."""
+        least = self.low.expand(self.components.batch_shape).amin(0)
+        try:
+            with torch.no_grad():
+                cdf_of(self.components, least)
+        except NotImplementedError:
+            return SummedCounts(self._probability, least, *self._moments())
+        return KnownCounts(self._reached, least)
+
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        """Return the mean and the standard deviation of a count, ``(N, ...)``; NaN where the components do not tell theirs."""
+        with torch.no_grad():
+            try:
+                mean, variance = moment(self.components, "mean"), moment(self.components, "variance")
+            except NotImplementedError:
+                unknown = self.low.new_full(self.components.batch_shape[1:], torch.nan)
+                return unknown, unknown
+            total = (self._weights * mean).sum(0)
+            return total, (self._weights * (variance + (mean - total).square())).sum(0).sqrt()
 
     @property
-    def _least(self) -> Tensor:
-        """The least value of y in each row, ``(N, ...)``."""
-        return self.low.expand(self.components.batch_shape).amin(0)
+    def _many(self) -> int:
+        """Number of values of each row that are evaluated together."""
+        return max(1, _MOST // max(1, self.components.batch_shape.numel()))
+
+    def _reached(self, values: Tensor) -> Tensor:
+        """Return F of a count at several values of each row, ``(K, N, ...)``, by the components' own distribution function."""
+        parts = []
+        for value in values.unsqueeze(1).split(self._many):
+            inside = torch.minimum(torch.maximum(value, self.low), self.high)
+            probability = torch.where(value >= self.high, 1.0, cdf_of(self.components, inside))
+            parts.append((self._weights * torch.where(value < self.low, 0.0, probability)).sum(1))
+        return torch.cat(parts)
 
     def _probability(self, value: Tensor) -> Tensor:
         """Return ``p(y = value)`` of a count, ``(N, ...)``."""

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_dgp.prediction.counts import MOST
+from pyro_dgp.prediction.distribution_functions import DistributionFunction
 from pyro_dgp.prediction.mixture import Mixture
 from pyro_dgp.prediction.panels import REACH, Panels, ends, widths
 from pyro_dgp.prediction.prediction import Prediction
-from pyro_dgp.prediction.target_kinds import bounds, is_discrete, moment
+from pyro_dgp.prediction.target_kinds import is_discrete, moment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,32 +114,17 @@ def _divergence(p: Prediction, q: Prediction) -> Tensor:
         values = components.enumerate_support(expand=False).reshape(-1, 1).expand(-1, first.components.batch_shape[1])
         logs = [(first.log_prob(y), second.log_prob(y)) for y in values]
         return torch.stack([a.exp() * (a - b) for a, b in logs]).sum(0)
-    if is_discrete(components):
-        return _sum_over_counts(first, second)
 
     def term(y: Tensor) -> Tensor:
         ours, theirs = _log_density(first, y), _log_density(second, y)
         return torch.where(ours > -torch.inf, ours.exp() * (ours - theirs), 0.0)
 
+    if is_discrete(components):
+        return DistributionFunction(components, first.log_weights).summed(term)
     mean = torch.cat([moment(each.components, "mean").double() for each in (first, second)])
     width = torch.cat([widths(each.components) for each in (first, second)])
     low, high = ends(first.components, partial(_log_density, first))
     return Panels.between(low, high, mean, width).integral(term, len(mean)).to(first.log_weights)
-
-
-def _sum_over_counts(first: Mixture, second: Mixture) -> Tensor:
-    """Return ``sum_k p(k) log(p(k) / q(k))``, until next to nothing is left of p."""
-    low = bounds(first.components)[0].to(first.log_weights).expand(first.components.batch_shape).amin(0)
-    total, reached = torch.zeros_like(low), torch.zeros_like(low)
-    for step in range(MOST):
-        ours, theirs = first.log_prob(low + step), second.log_prob(low + step)
-        total = total + torch.where(ours > -torch.inf, ours.exp() * (ours - theirs), 0.0)
-        before, reached = reached, reached + ours.exp()
-        if bool(((reached > 1 - 1e-9) | ((reached > 0.5) & (reached == before))).all()):
-            return total
-    raise ValueError(
-        f"counts above {MOST} have no sum here: compare predictions of smaller counts, or of the functions"
-    )
 
 
 def _log_density(mixture: Mixture, y: Tensor) -> Tensor:

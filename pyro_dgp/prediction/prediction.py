@@ -174,7 +174,7 @@ class Prediction(TorchDistribution):
             return join_rows([self._mixture(start).functions() for start in self._starts()])
 
     def cdf(self, value: Tensor) -> Tensor:
-        """Return ``p(y <= value)``, elementwise: for counts a sum of probabilities."""
+        """Return ``p(y <= value)``, elementwise; for counts whose distribution has no cdf a sum of probabilities."""
         return self._rows(lambda mixture, part: mixture.cdf(part), value)
 
     def quantile(self, level: float | Sequence[float] | Tensor) -> Tensor:

@@ -56,8 +56,11 @@ class Checked:
         return self.spec.likelihood in ("robust max", "softmax", "ordinal")
 
     def has_wide_counts(self, prediction: Any) -> bool:
-        """Whether counts are so large that sums over them are long, or their moments are beyond all numbers."""
-        return self.spec.likelihood in ("poisson", "negative binomial") and not bool((prediction.mean < 1e3).all())
+        """Whether the moments of counts are next to the largest of all numbers, or beyond them."""
+        if self.spec.likelihood not in ("poisson", "negative binomial"):
+            return False
+        largest = torch.finfo(self.dtype).max ** 0.25
+        return not bool((torch.stack([prediction.mean, prediction.variance]) < largest).all())
 
     def predicted(self, x: Tensor | None = None, fit: Any = None, batch_size: int = 1000) -> Any:
         """Predict, with the same seed at every call."""
