@@ -12,6 +12,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
 
+import docstrings  # noqa: E402
 import references  # noqa: E402
 from sphinx.util.fileutil import copy_asset  # noqa: E402
 
@@ -73,6 +74,7 @@ def copy_mathjax(app: Any, error: Exception | None) -> None:
 
 
 def setup(app: Any) -> None:
-    """Connect what resolves references, and MathJax's files."""
+    """Connect what reads docstrings and resolves references, and MathJax's files."""
+    app.connect("autodoc-process-docstring", docstrings.process)
     app.connect("missing-reference", references.resolve)
     app.connect("build-finished", copy_mathjax)

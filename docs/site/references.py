@@ -54,8 +54,8 @@ def exists(target: str) -> bool:
         return True
     if any(attribute(module, parts) is not None for module in modules()):
         return True
-    classes = (value for module in modules() for value in vars(module).values() if isinstance(value, type))
-    return len(parts) == 1 and any(parts[0] in vars(each) for each in classes)
+    classes = {value for module in modules() for value in vars(module).values() if isinstance(value, type)}
+    return any(attribute(each, parts) is not None for each in classes if each.__module__.startswith("pyro_dgp"))
 
 
 def resolve(app: Any, env: Any, node: Any, contnode: Any) -> Any:
@@ -66,6 +66,8 @@ def resolve(app: Any, env: Any, node: Any, contnode: Any) -> Any:
     if node.get("refdomain") != "py":
         return None
     target = node["reftarget"].lstrip("~.")
+    if not all(part.isidentifier() for part in target.split(".")):
+        return contnode  # the shape in an annotation, such as "*b n d"
     value = imported(target)
     domain = env.get_domain("py")
     if value is not None and id(value) in public():
