@@ -9,6 +9,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import galleries
+
+#: Papers that docstrings cite by a word in brackets, by a named method that comes from each.
+CITED = {"DSVI": "dsvi", "DSPP": "dspp", "AVDGP": "avdgp-ar1", "SGHMC": "sghmc"}
 ROW = re.compile(r"^\| (?P<part>[\w ]+) \| (?P<what>.+?) \| (?P<names>.+) \|$", re.MULTILINE)
 HEAD = ("part", "---")
 
@@ -84,6 +88,12 @@ def literal(markdown: str) -> str:
     return re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``", re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", markdown))
 
 
+def citations(package: ModuleType) -> str:
+    """What the words in brackets stand for, in reStructuredText."""
+    papers = ((key, galleries.paper_of(package.METHODS[name].paper)) for key, name in CITED.items())
+    return "Docstrings cite equations and sections of papers: " + "; ".join(f"[{key}] is {text}" for key, text in papers) + "."
+
+
 def write(package: ModuleType, table: str, folder: Path) -> list[str]:
     """Write the pages of all parts and their contents into ``folder``, and return their names."""
     found = parts(table, package.__all__)
@@ -99,7 +109,7 @@ def write(package: ModuleType, table: str, folder: Path) -> list[str]:
     order = "\n".join(f"   {name}" for name in names.values())
     intro = "Every public name, by the part of a method that it is. All are imported from ``pyro_dgp``."
     (folder / "index.rst").write_text(
-        f"API reference\n=============\n\n{intro}\n\n.. currentmodule:: {package.__name__}\n\n"
+        f"API reference\n=============\n\n{intro}\n\n{citations(package)}\n\n.. currentmodule:: {package.__name__}\n\n"
         f".. toctree::\n   :hidden:\n\n{order}\n\n"
         f".. list-table::\n   :header-rows: 1\n   :widths: 15 35 50\n   :class: names\n\n"
         f"   * - part\n     - what it is\n     - names\n{rows}\n"

@@ -101,6 +101,8 @@ class Site:
         """Append the lists of pages that make the sidebar."""
         sections, below = contents.tree([*pages, *api])
         lists = {"index": [contents.toctree(names, caption) for caption, names in sections.items() if names]}
+        readme = (ROOT / "README.md").read_text()
+        below["docs/how-to/index"] = contents.by_mention(below["docs/how-to/index"], readme)
         lists |= {parent: [contents.toctree(names)] for parent, names in below.items() if parent != "api/index"}
         for page, trees in lists.items():
             file = STAGE / f"{page}.md"

@@ -76,5 +76,6 @@ def copy_mathjax(app: Any, error: Exception | None) -> None:
 def setup(app: Any) -> None:
     """Connect what reads docstrings and resolves references, and MathJax's files."""
     app.connect("autodoc-process-docstring", docstrings.process)
+    app.connect("doctree-read", references.link_names)
     app.connect("missing-reference", references.resolve)
     app.connect("build-finished", copy_mathjax)

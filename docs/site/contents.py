@@ -55,6 +55,11 @@ def toctree(pages: Iterable[str], caption: str = "") -> str:
     return "\n".join([*head, "", *(f"/{page}" for page in pages), "```", ""])
 
 
+def by_mention(pages: Iterable[str], text: str) -> list[str]:
+    """Pages in the order in which a text links to them; the others after these."""
+    return sorted(pages, key=lambda page: (text.find(f"{page}.md") % (len(text) + 1), page))
+
+
 def tree(pages: Iterable[str]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     """The pages of each section of the sidebar, and those under each page that has some."""
     pages = set(pages) - {"index"}

@@ -27,18 +27,17 @@ def thumbnail(image: Image.Image, file: Path) -> None:
 
 
 def first_sentence(text: str) -> str:
-    """The first sentence of Markdown prose, without links."""
-    prose = re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", " ".join(text.split()))
-    return re.split(r"(?<=[.!?:])\s+(?=[A-Z`])", prose)[0].rstrip(":") or prose
+    """The first sentence of Markdown prose."""
+    return re.split(r"(?<=[.!?])\s+(?=[A-Z`])", text)[0]
 
 
 def opening(text: str) -> tuple[str, str]:
-    """Title and first sentence of a Markdown page."""
+    """Title and first paragraph of a Markdown page, without links."""
     heading = re.search(r"^# (.+)$", text, re.MULTILINE)
     if heading is None:
         raise ValueError(f"a page begins with a heading of one '#', and this one does not: {text[:60]!r}")
     paragraphs = re.split(r"\n\s*\n", text[heading.end() :].strip())
-    return heading[1], first_sentence(paragraphs[0])
+    return heading[1], re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", " ".join(paragraphs[0].split()))
 
 
 def figures(notebook: Mapping[str, Any]) -> list[Image.Image]:
@@ -74,8 +73,13 @@ def how_to(root: Path) -> str:
     rows = []
     for file in sorted((root / "docs/how-to").glob("*.md")):
         title, text = opening(file.read_text())
-        rows.append((title, f"| [{title}]({file.name}) | {text} |"))
-    return "\n".join(["| task | the page in a sentence |", "|---|---|", *(row for _, row in sorted(rows))])
+        rows.append(f"| [{title}]({file.name}) | {first_sentence(text)} |")
+    return "\n".join(["| page | in a sentence |", "|---|---|", *sorted(rows)])
+
+
+def paper_of(reference: str) -> str:
+    """A reference without the place in the paper."""
+    return LOCATOR.split(reference, maxsplit=1)[0]
 
 
 def methods(table: Mapping[str, Any]) -> str:

@@ -9,9 +9,12 @@ import builtins
 import functools
 import importlib
 import pkgutil
+import re
 from typing import Any
 
 import pyro_dgp
+from docutils import nodes
+from sphinx.addnodes import pending_xref
 
 
 @functools.cache
@@ -56,6 +59,22 @@ def exists(target: str) -> bool:
         return True
     classes = {value for module in modules() for value in vars(module).values() if isinstance(value, type)}
     return any(attribute(each, parts) is not None for each in classes if each.__module__.startswith("pyro_dgp"))
+
+
+def link_names(app: Any, doctree: Any) -> None:
+    """Link code of prose that is a public name, or a call of one, to its entry in the reference."""
+    if app.env.docname.startswith("api/"):
+        return
+    for literal in list(doctree.findall(nodes.literal)):
+        name = re.match(r"(?:pyro_dgp\.)?(\w+)(?:\(.*\))?$", literal.astext())
+        inside = literal.parent
+        if name is None or name[1] not in pyro_dgp.__all__ or isinstance(inside, nodes.reference | pending_xref | nodes.title):
+            continue
+        target = f"pyro_dgp.{name[1]}"
+        link = pending_xref("", refdomain="py", reftype="obj", reftarget=target, refexplicit=True, refwarn=True)
+        link["refdoc"] = app.env.docname
+        literal.replace_self(link)
+        link += literal
 
 
 def resolve(app: Any, env: Any, node: Any, contnode: Any) -> Any:
