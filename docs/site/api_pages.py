@@ -31,7 +31,9 @@ def parts(text: str, public: list[str]) -> dict[str, tuple[str, list[str]]]:
         left -= set(names)
         found[row["part"]] = (row["what"], names)
     if left:
-        raise ValueError(f"docs/parts.md has no row with {', '.join(sorted(left))}: add the names to the part they belong to")
+        raise ValueError(
+            f"docs/parts.md has no row with {', '.join(sorted(left))}: add the names to the part they belong to"
+        )
     return found
 
 
@@ -91,7 +93,11 @@ def literal(markdown: str) -> str:
 def citations(package: ModuleType) -> str:
     """What the words in brackets stand for, in reStructuredText."""
     papers = ((key, galleries.paper_of(package.METHODS[name].paper)) for key, name in CITED.items())
-    return "Docstrings cite equations and sections of papers: " + "; ".join(f"[{key}] is {text}" for key, text in papers) + "."
+    return (
+        "Docstrings cite equations and sections of papers: "
+        + "; ".join(f"[{key}] is {text}" for key, text in papers)
+        + "."
+    )
 
 
 def write(package: ModuleType, table: str, folder: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Sphinx's settings for the site; ``docs/site/build.py`` writes the pages and runs it."""
+"""Sphinx's settings for the site; ``build.py`` writes the pages and runs it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,12 @@ intersphinx_mapping = {
 def copy_mathjax(app: Any, error: Exception | None) -> None:
     """Copy MathJax's script and fonts into the site."""
     for name in MATHJAX_FILES if error is None else ():
-        copy_asset(MATHJAX / name, Path(app.outdir, "_static/mathjax", name).parent if "." in name else Path(app.outdir, "_static/mathjax", name))
+        copy_asset(
+            MATHJAX / name,
+            Path(app.outdir, "_static/mathjax", name).parent
+            if "." in name
+            else Path(app.outdir, "_static/mathjax", name),
+        )
 
 
 def setup(app: Any) -> None:

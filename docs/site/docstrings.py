@@ -26,7 +26,8 @@ def with_tables(lines: list[str]) -> list[str]:
     """The lines of a docstring, its tables as ``list-table``."""
     found: list[str] = []
     for is_table, group in groupby(lines, key=lambda line: line.lstrip().startswith("|")):
-        found += table(list(group)) if is_table else group
+        same = list(group)
+        found += table(same) if is_table else same
     return found
 
 

@@ -10,16 +10,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
+from PIL import Image, ImageChops
 
 SIZE = (640, 420)
 LOCATOR = re.compile(r", (?=(?:Eq\.|section|footnote|Algorithm|appendix|table|C\.)[ \d])")
 
 
 def thumbnail(image: Image.Image, file: Path) -> None:
-    """Write a picture, made small enough for a card."""
+    """Write a picture without its white margin, made small enough for a card."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    small = image.convert("RGB")
+    whole = image.convert("RGB")
+    small = whole.crop(ImageChops.invert(whole).getbbox())
     scale = max(SIZE[0] / small.width, SIZE[1] / small.height)
     if scale < 1:
         small = small.resize((round(small.width * scale), round(small.height * scale)), Image.Resampling.LANCZOS)

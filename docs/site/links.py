@@ -7,7 +7,10 @@ import re
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-CODE = re.compile(r"(^ *(?P<fence>`{3,}|~{3,}).*?^ *(?P=fence)[ \t]*$|(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`))", re.DOTALL | re.MULTILINE)
+CODE = re.compile(
+    r"(^ *(?P<fence>`{3,}|~{3,}).*?^ *(?P=fence)[ \t]*$|(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`))",
+    re.DOTALL | re.MULTILINE,
+)
 TARGET = re.compile(r"(?<=\]\()(?P<target>[^)\s]+)(?=(?:\s+\"[^\"]*\")?\))")
 ELSEWHERE = re.compile(r"[a-z][a-z+.-]*:|#")
 

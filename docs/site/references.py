@@ -12,9 +12,10 @@ import pkgutil
 import re
 from typing import Any
 
-import pyro_dgp
 from docutils import nodes
 from sphinx.addnodes import pending_xref
+
+import pyro_dgp
 
 
 @functools.cache
@@ -33,7 +34,9 @@ def modules() -> list[Any]:
 def attribute(value: Any, path: list[str]) -> Any:
     """What a path of names leads to, fields of a dataclass with it; ``None`` if it leads nowhere."""
     for name in path:
-        annotated = name in {key for base in getattr(value, "__mro__", ()) for key in vars(base).get("__annotations__", {})}
+        annotated = name in {
+            key for base in getattr(value, "__mro__", ()) for key in vars(base).get("__annotations__", {})
+        }
         value = True if annotated else getattr(value, name, None)
     return value
 
@@ -68,7 +71,11 @@ def link_names(app: Any, doctree: Any) -> None:
     for literal in list(doctree.findall(nodes.literal)):
         name = re.match(r"(?:pyro_dgp\.)?(\w+)(?:\(.*\))?$", literal.astext())
         inside = literal.parent
-        if name is None or name[1] not in pyro_dgp.__all__ or isinstance(inside, nodes.reference | pending_xref | nodes.title):
+        if (
+            name is None
+            or name[1] not in pyro_dgp.__all__
+            or isinstance(inside, nodes.reference | pending_xref | nodes.title)
+        ):
             continue
         target = f"pyro_dgp.{name[1]}"
         link = pending_xref("", refdomain="py", reftype="obj", reftarget=target, refexplicit=True, refwarn=True)
