@@ -13,6 +13,7 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
 
 import docstrings  # noqa: E402
+import parameter_types  # noqa: E402
 import references  # noqa: E402
 from sphinx.util.fileutil import copy_asset  # noqa: E402
 
@@ -32,7 +33,9 @@ nb_execution_mode = "off"
 # Output that shows what a program printed in one block, as a terminal would.
 nb_merge_streams = True
 
-autodoc_default_options = {"members": True, "show-inheritance": True, "member-order": "bysource"}
+autodoc_default_options = {"members": True, "show-inheritance": True, "member-order": "bysource"} | {
+    "exclude-members": "get_extra_state, set_extra_state"
+}
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented_params"
 autodoc_typehints_format = "short"
@@ -81,6 +84,7 @@ def copy_mathjax(app: Any, error: Exception | None) -> None:
 def setup(app: Any) -> None:
     """Connect what reads docstrings and resolves references, and MathJax's files."""
     app.connect("autodoc-process-docstring", docstrings.process)
+    app.connect("autodoc-process-signature", parameter_types.take)
     app.connect("doctree-read", references.link_names)
     app.connect("missing-reference", references.resolve)
     app.connect("build-finished", copy_mathjax)

@@ -49,9 +49,9 @@ def placed(pages: Iterable[str], patterns: dict[str, tuple[str, ...]]) -> dict[s
     return found
 
 
-def toctree(pages: Iterable[str], caption: str = "") -> str:
-    """A hidden list of pages in MyST, for the sidebar alone."""
-    head = ["```{toctree}", ":hidden:", *([f":caption: {caption}"] if caption else [])]
+def toctree(pages: Iterable[str], *options: str) -> str:
+    """A list of pages in MyST; with the option ``:hidden:`` it is one for the sidebar alone."""
+    head = ["```{toctree}", *options]
     return "\n".join([*head, "", *(f"/{page}" for page in pages), "```", ""])
 
 

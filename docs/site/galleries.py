@@ -1,4 +1,4 @@
-"""Pages made from what the repository has: tutorials with a figure of each, how-to pages, and methods by paper."""
+"""Pages made from what the repository has: tutorials with a figure of each, and methods by paper."""
 
 from __future__ import annotations
 
@@ -25,11 +25,6 @@ def thumbnail(image: Image.Image, file: Path) -> None:
     if scale < 1:
         small = small.resize((round(small.width * scale), round(small.height * scale)), Image.Resampling.LANCZOS)
     small.save(file)
-
-
-def first_sentence(text: str) -> str:
-    """The first sentence of Markdown prose."""
-    return re.split(r"(?<=[.!?])\s+(?=[A-Z`])", text)[0]
 
 
 def opening(text: str) -> tuple[str, str]:
@@ -69,15 +64,6 @@ def tutorials(root: Path, stage: Path) -> str:
     return cards(entries)
 
 
-def how_to(root: Path) -> str:
-    """A table of the how-to pages: the task, and what the page says first."""
-    rows = []
-    for file in sorted((root / "docs/how-to").glob("*.md")):
-        title, text = opening(file.read_text())
-        rows.append(f"| [{title}]({file.name}) | {first_sentence(text)} |")
-    return "\n".join(["| page | in a sentence |", "|---|---|", *sorted(rows)])
-
-
 def paper_of(reference: str) -> str:
     """A reference without the place in the paper."""
     return LOCATOR.split(reference, maxsplit=1)[0]
@@ -89,9 +75,9 @@ def methods(table: Mapping[str, Any]) -> str:
     for method in table.values():
         for reference in method.paper.split("; "):
             paper, *place = LOCATOR.split(reference, maxsplit=1)
-            row = f"| `{method.name}` | {method.summary} | {''.join(place)} |"
+            row = f"| `{method.name}` | {method.summary}{''.join(f' ({each})' for each in place)} |"
             papers.setdefault(paper, []).append(row)
-    head = "| method | what it is | where |\n|---|---|---|\n"
+    head = "| method | what it is |\n|---|---|\n"
     sections = "\n\n".join(f"## {paper}\n\n{head}" + "\n".join(rows) for paper, rows in papers.items())
     intro = (
         f"The {len(table)} named methods of `METHODS`, under the paper that each comes from. `pyro-dgp compare --methods` and "

@@ -82,7 +82,6 @@ class Site:
         makers = {
             "readme": lambda which: self.markdown(section(readme, which), "README.md", page),
             "tutorials": lambda _: galleries.tutorials(ROOT, self.folder),
-            "howto": lambda _: galleries.how_to(ROOT),
         }
         text = self.markdown(template.read_text(), page, page)
         self.write(page, MARK.sub(lambda mark: makers[mark["what"]](mark["which"]), text))
@@ -109,10 +108,17 @@ class Site:
     def join(self, pages: list[str], api: list[str]) -> None:
         """Append the lists of pages that make the sidebar."""
         sections, below = contents.tree([*pages, *api])
-        lists = {"index": [contents.toctree(names, caption) for caption, names in sections.items() if names]}
-        readme = (ROOT / "README.md").read_text()
-        below["docs/how-to/index"] = contents.by_mention(below["docs/how-to/index"], readme)
-        lists |= {parent: [contents.toctree(names)] for parent, names in below.items() if parent != "api/index"}
+        tasks = section((ROOT / "README.md").read_text(), "I want to ...")
+        below["docs/how-to/index"] = contents.by_mention(below["docs/how-to/index"], tasks)
+        lists = {
+            "index": [
+                contents.toctree(names, ":hidden:", f":caption: {key}") for key, names in sections.items() if names
+            ],
+            "docs/how-to/index": [contents.toctree(below.pop("docs/how-to/index"), ":maxdepth: 1")],
+        }
+        lists |= {
+            parent: [contents.toctree(names, ":hidden:")] for parent, names in below.items() if parent != "api/index"
+        }
         for page, trees in lists.items():
             file = self.folder / f"{page}.md"
             file.write_text("\n\n".join([file.read_text(), *trees]))
