@@ -11,8 +11,8 @@ from typing import Any
 
 import galleries
 
-#: Papers that docstrings cite by a word in brackets, by a named method that comes from each.
-CITED = {"DSVI": "dsvi", "DSPP": "dspp", "AVDGP": "avdgp-ar1", "SGHMC": "sghmc"}
+#: Papers that docstrings cite by a word in brackets, by a preset or a named method that comes from each.
+CITED = {"DSVI": "ashman2020", "DSPP": "dspp", "AVDGP": "avdgp-ar1", "SGHMC": "sghmc"}
 ROW = re.compile(r"^\| (?P<part>[\w ]+) \| (?P<what>.+?) \| (?P<names>.+) \|$", re.MULTILINE)
 HEAD = ("part", "---")
 
@@ -92,7 +92,8 @@ def literal(markdown: str) -> str:
 
 def citations(package: ModuleType) -> str:
     """What the words in brackets stand for, in reStructuredText."""
-    papers = ((key, galleries.paper_of(package.METHODS[name].paper)) for key, name in CITED.items())
+    known = package.METHODS | package.PRESETS
+    papers = ((key, galleries.paper_of(known[name].paper)) for key, name in CITED.items())
     return (
         "Docstrings cite equations and sections of papers: "
         + "; ".join(f"[{key}] is {text}" for key, text in papers)

@@ -16,7 +16,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Use": ("docs/how-to/index", "models", "docs/command-line", "docs/pitfalls", "docs/pitfalls/*", "docs/sharp-bits"),
     "Understand": ("docs/idea", "docs/theory", "docs/parts", "docs/contract", "docs/*"),
     "Reference": ("api/index", "methods"),
-    "Project": ("benchmarks/README", "docs/extending", "CONTRIBUTING", "CHANGELOG"),
+    "Project": ("benchmarks/README", "docs/extending", "docs/extending/*", "CONTRIBUTING", "CHANGELOG"),
 }
 #: Pages that stand under another page of the sidebar, which has a list of them.
 PARENTS: dict[str, tuple[str, ...]] = {

@@ -12,6 +12,7 @@ CODE = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 TARGET = re.compile(r"(?<=\]\()(?P<target>[^)\s]+)(?=(?:\s+\"[^\"]*\")?\))")
+PICTURES = {".png", ".svg", ".jpg", ".gif"}
 ELSEWHERE = re.compile(r"[a-z][a-z+.-]*:|#")
 
 
@@ -58,7 +59,7 @@ class Resolver:
         if there != "index.md" and there not in self.pages:
             if there.startswith("..") or not (self.root / there).exists():
                 raise ValueError(f"{source} links to {target}, which is not in the repository: mend the link")
-            if self.repository and Path(there).suffix != ".png":
+            if self.repository and Path(there).suffix not in PICTURES:
                 return f"{self.repository.rstrip('/')}/blob/main/{there}{heading}"
             if not (self.root / there).is_file():
                 raise ValueError(f"{source} links to the folder {target}, which has no README.md: link to a file of it")

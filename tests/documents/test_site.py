@@ -85,6 +85,9 @@ def test_papers_that_docstrings_cite_are_explained(site):
     assert cited and cited <= set(api_pages.CITED), cited
     index = (site.folder / "api/index.rst").read_text()
     assert all(f"[{key}] is " in index for key in api_pages.CITED)
+    assert (
+        "[DSVI] is Ashman, Branigan, Tsetis, Xia 2020, a report" in index
+    )  # equations 3.4 to 3.13 are numbers of that report
 
 
 def test_links_of_the_copies_lead_somewhere(site):
