@@ -58,8 +58,8 @@ def summary(value: Any) -> str:
     return re.split(r"(?<=[.!?])\s+(?=[A-Z])", first)[0]
 
 
-def entry(package: ModuleType, name: str) -> tuple[str, str]:
-    """A public name's line in the list of its page, and its text, both in reStructuredText."""
+def entry(package: ModuleType, name: str) -> tuple[str, str, str]:
+    """A link to a public name, its entry, and what it is in a sentence, all in reStructuredText."""
     value = getattr(package, name)
     if inspect.isclass(value):
         role, body = "class", f".. autoclass:: {name}\n"

@@ -39,7 +39,8 @@ def sources(root: Path) -> list[str]:
 
 def placed(pages: Iterable[str], patterns: dict[str, tuple[str, ...]]) -> dict[str, list[str]]:
     """The pages of each key, by the first pattern that fits; those that are named in full come before those of a ``*``."""
-    rest, found = sorted(pages), {key: [] for key in patterns}
+    rest = sorted(pages)
+    found: dict[str, list[str]] = {key: [] for key in patterns}
     ordered = [(key, pattern) for key, several in patterns.items() for pattern in several]
     for exact in (True, False):
         for key, pattern in ordered:

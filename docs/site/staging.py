@@ -87,9 +87,11 @@ class Site:
         self.write(page, MARK.sub(lambda mark: makers[mark["what"]](mark["which"]), text))
 
     def pictures(self) -> None:
-        """Small pictures of all figures, for the gallery of models."""
+        """Small pictures of the figures that cards name."""
+        named = {name for page in self.own.values() for name in re.findall(r"thumbnails/([\w.-]+)", page.read_text())}
         for file in [*(ROOT / "benchmarks/figures").glob("*.png"), ROOT / "docs/first-run.png"]:
-            galleries.thumbnail(Image.open(file), self.folder / "thumbnails" / file.name)
+            if file.name in named:
+                galleries.thumbnail(Image.open(file), self.folder / "thumbnails" / file.name)
 
     def stage(self) -> None:
         """Write all pages."""
