@@ -171,6 +171,13 @@ def test_tables_of_docstrings():
     assert docstrings.with_tables(lines) == ["Text.", "", *expected, "", "End."]
 
 
+def test_no_description_is_read_as_a_numbered_list():
+    """``:param rows: N.`` is item 14 of a list to Sphinx, which warns of nothing: say "number of rows, N."."""
+    item = re.compile(r"^ *:(?:param|ivar|returns?)[^:]*: *(?:(?:\w|[ivx]+|\d+)[.)]|[-*+])(?: |$).*", re.MULTILINE)
+    files = Path(pyro_dgp.__file__).parent.rglob("*.py")
+    assert not [found for file in files for found in item.findall(file.read_text())]
+
+
 def test_references_must_exist():
     pytest.importorskip("sphinx", reason="the tools for documents are not installed: make docs installs them")
     references = importlib.import_module("references")
