@@ -1,5 +1,6 @@
 # make compare:   set up .venv and run the comparison on a data set that a dependency ships
 # make picture:   run the default comparison and keep its figure as docs/first-run.png, the picture of the README
+# make docs:      set up .venv with the tools for documents and build the site: build/docs/index.html
 # make test:      set up .venv with the development tools and run every check
 # make test-fast: lint, types of the package and the quick tests, under two minutes on two cores: for while you write
 #
@@ -14,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 OUTPUT ?= comparison
 ARGS ?=
 
-.PHONY: help install install-dev compare picture test test-fast suite format lint types tutorials wheel bench-smoke clean
+.PHONY: help install install-dev compare picture test test-fast suite format lint types tutorials docs wheel bench-smoke clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -28,6 +29,10 @@ help:
 
 .venv/.dev: .venv/.compare
 	$(PIP) -e '.[dev]'
+	@touch $@
+
+.venv/.docs: .venv/.compare
+	$(PIP) -e '.[docs]'
 	@touch $@
 
 install: .venv/.compare
@@ -62,6 +67,10 @@ format: install-dev
 
 tutorials: install-dev
 	$(BIN)/python tutorials/build.py
+
+# Links to the pages of other libraries, which needs a connection: make docs ARGS="-t intersphinx"
+docs: .venv/.docs
+	$(BIN)/python docs/site/build.py $(ARGS)
 
 wheel: install-dev
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .

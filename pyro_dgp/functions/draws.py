@@ -37,7 +37,7 @@ class FunctionDraws:
     Each draw is one fixed function. It has the same value at the same input, whatever the other rows and in whatever batches they come, up
     to rounding: some 1e-12 of its scale in float64 and 1e-3 in float32. Made by :func:`draw_functions`.
 
-    :ivar num_draws: S.
+    :ivar num_draws: number of draws, S.
     :ivar site: the site whose function is drawn.
     """
 
@@ -237,7 +237,7 @@ def draw_functions(
     :param fit: what :func:`~pyro_dgp.predict` takes: a trained guide, chains, :class:`~pyro_dgp.PosteriorDraws` (without draws: exact
         regression), or :class:`~pyro_dgp.InducingDraws`. Draws of a sampler are equally spaced; if there are fewer than functions, they
         serve several each.
-    :param num_draws: S.
+    :param num_draws: number of draws, S.
     :param site: the Gaussian process: a site (``"h1"``), an observation (``"y"``, all functions under it) or one GP of an observation
         (``"y/f"``). If not given, the function under the likelihood, which is the last one; where that has several, they are named.
     :param seed: the seed of the draws; drawn from torch's generator if not given.

@@ -37,7 +37,7 @@ from pyro_dgp.propagation import MonteCarlo, Propagation, WithMean
 class Setting:
     """One setting of all that is not a function, for K draws that share it.
 
-    :ivar num_draws: K.
+    :ivar num_draws: number of draws, K.
     :ivar processes: by process key.
     :ivar latents: values of the other latent sites.
     """

@@ -15,7 +15,7 @@ class PathRequest:
 
     :ivar name: the Gaussian process, for messages.
     :ivar like: one row of inputs, ``(1, 1, D)``.
-    :ivar num_draws: K.
+    :ivar num_draws: number of draws, K.
     :ivar num_outputs: D_out.
     :ivar num_kernels: E, 1 where the outputs share the kernel.
     :ivar num_frequencies: F, the number of random features of a draw where a kernel has them.

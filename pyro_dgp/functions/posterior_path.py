@@ -44,7 +44,7 @@ class PosteriorPath(Functions):
 
     :param prior: the prior at any inputs, for its kernel and mean.
     :param known: the draws of u.
-    :param num_draws: K.
+    :param num_draws: number of draws, K.
     :param num_frequencies: number of random features of g.
     """
 

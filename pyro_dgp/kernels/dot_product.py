@@ -134,7 +134,7 @@ class ArcCosine(Kernel):
     ``k = variance / pi * (|x| |z|)^n J_n(theta)`` in the norm ``x' diag(weight_variance) x + bias_variance``.
     The activations of the hidden layer are steps (n = 0), rectifiers (1) or squared rectifiers (2).
 
-    :param order: n.
+    :param order: the order n.
     :param ard: number of inputs with a weight variance each; ``None`` for one weight variance shared by all inputs.
     :param outputs: number of outputs with parameters of their own; ``None`` for parameters shared by all.
 

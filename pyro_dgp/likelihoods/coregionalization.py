@@ -113,7 +113,7 @@ class LinearCoregionalization(Likelihood):
     torch.Size([5, 3])
 
     :param outputs: D_out, 2 or more.
-    :param latents: L.
+    :param latents: number of latent functions, L.
     :param variance: initial noise variance of each output, squared units of y.
     :param floor: smallest noise variance.
     """

@@ -16,7 +16,7 @@ class ApproximateEP(Loss):
     """Minus the energy of approximate expectation propagation with tied factors and power alpha.
 
     Each of the N rows has the same factor, the N-th root of q(v) / p(v). The cavity is q without a share ``beta = alpha / N`` of
-    all of them. The objective is
+    all of them. The objective is ::
 
         (1 / alpha) sum_n log E_cavity [ p(y_n | f_n)^alpha ] - R
 

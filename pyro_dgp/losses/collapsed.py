@@ -29,7 +29,7 @@ Row = tuple[Tensor, Tensor]
 class SufficientStatistics:
     """All that a bound on the evidence needs of the data where the features of a GP do not depend on hyperparameters.
 
-    :ivar rows: N.
+    :ivar rows: number of rows, N.
     :ivar gram: ``sum_n k_u(x_n) k_u(x_n)'``, ``(M, M)``, float64 as all sums are.
     :ivar products: ``sum_n k_u(x_n) y_n``, ``(M,)``.
     :ivar squares: ``sum_n y_n^2``.

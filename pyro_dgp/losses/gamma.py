@@ -13,7 +13,7 @@ from pyro_dgp.losses.base import Loss, Site, row_terms
 class GammaDivergence(Loss):
     """Robust variational inference: the ELBO with a gamma score in the place of ``log p(y | f)``.
 
-    The term of an observation is
+    The term of an observation is ::
 
         gamma / (gamma - 1) E_q [ p(y_n | f_n)^(gamma - 1) / (int p(y | f_n)^gamma dy)^((gamma - 1) / gamma) - 1 ]
 

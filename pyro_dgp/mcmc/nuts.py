@@ -24,7 +24,7 @@ class WhitenedNUTS(NUTS):  # type: ignore[misc]
 
     ``MCMC(WhitenedNUTS(model), num_samples=500, warmup_steps=500).run(x, y)``. The same chain of draws as
     ``NUTS(whitened(model))`` would make from the same start; the gradient comes without Pyro's traces, the start is a draw of the
-    prior, and :attr:`stats` has figures of the last draw.
+    prior, and ``stats`` has figures of the last draw.
 
     :param model: the model, or ``whitened(model)``.
     :param max_tree_depth: at most ``2**max_tree_depth - 1`` gradients a draw; each factorises one matrix of all rows for each layer.

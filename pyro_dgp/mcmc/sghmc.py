@@ -54,7 +54,7 @@ class InducingDraws:
 class StochasticGradientHMC:
     """Samples ``v`` of every GP from ``p(v | y)`` by mini-batches (Chen, Fox and Guestrin 2014; [SGHMC] section 3).
 
-    With momentum r, friction a, step size e, gradient g of the potential ``U = -log p(y, v)`` and a diagonal preconditioner P:
+    With momentum r, friction a, step size e, gradient g of the potential ``U = -log p(y, v)`` and a diagonal preconditioner P::
 
         r <- (1 - a) r - e^2 P g + N(0, (2 a - a^2) e^2 P),    v <- v + r.
 

@@ -24,7 +24,7 @@ class Prediction(TorchDistribution):
     are differentiable in it. Each figure then has a graph of its own, and a mixture is evaluated again for each.
 
     :param evaluate: gives the mixture of a slice of rows.
-    :param rows: N.
+    :param rows: number of rows, N.
     :param event_shape: ``()`` or ``(D_out,)``.
     :param groups: batch axes in front of the rows; in the mixture of a slice the rows of all groups are one behind another.
     :param batch_size: number of rows evaluated at a time.

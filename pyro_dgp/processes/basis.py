@@ -29,7 +29,7 @@ class Basis(Grouped):
     A subclass writes :meth:`columns`. It may override :meth:`moments` by a faster form, and add :meth:`root`, :meth:`remarks` and
     :meth:`known_values`.
 
-    :ivar size: M.
+    :ivar size: number of features, M.
 
     >>> import torch
     >>> from pyro_dgp import Basis, GaussianProcess, Linear

@@ -95,7 +95,7 @@ class InducingPointBasis(Basis):
 class InducingPoints(BasisFamily):
     """Whitened inducing points for every GP of a model ([DSVI] 3.7; Hensman et al. 2013).
 
-    :param num_inducing: M. If it exceeds the number of distinct training inputs, it is reduced to that number, with a
+    :param num_inducing: number of points, M. If it exceeds the number of distinct training inputs, it is reduced to that number, with a
         warning.
     :param covariance: form of the covariance of q(v) for each output: ``full``, ``diagonal``, ``delta`` (a point
         estimate), or ``prior`` (a learned mean beside the covariance of the prior).

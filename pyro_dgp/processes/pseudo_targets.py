@@ -38,7 +38,7 @@ class PseudoTargets(Coefficients):
 
         :param like: a tensor of the dtype and on the device that are wanted.
         :param shape: ``(*groups, D_out, M)``.
-        :param deviations: P.
+        :param deviations: number of deviations, P.
         :param scale: initial standard deviation of u, relative to the prior's.
         :param variance: the prior's variance of u.
         """

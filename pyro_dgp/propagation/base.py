@@ -20,7 +20,7 @@ class Propagation(CheckedModule):
     The axis of components leads all others and takes the place of no plate. A guide works on its own copy of the object
     that it is given, so that one object serves any number of guides.
 
-    :ivar num_components: S.
+    :ivar num_components: number of components, S.
     :ivar looks_at_mean: whether an ancestral draw needs the weighted pass over all components first.
 
     >>> from pyro_dgp import MonteCarlo, Propagation, SigmaPoints, WithMean

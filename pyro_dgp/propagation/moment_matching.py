@@ -137,7 +137,7 @@ def _affine(values: Tensor, width: int, what: str) -> Tensor:
     """Return the changes of values along the directions, ``(W, ...)``; raise where the checks are not their sums, row by row.
 
     :param values: at the means, at one standard deviation of each of W outputs, and at the checks: ``(W + 1 + checks, ..., N, D)``.
-    :param width: W.
+    :param width: number of outputs, W.
     """
     centre, steps, found = values[0], values[1 : width + 1] - values[0], values[width + 1 :]
     distances = _checks(values.shape[-2], width).to(values)

@@ -17,7 +17,7 @@ class MonteCarlo(Propagation):
 
     Each layer is drawn from its marginal at the draws of the layer below ([DSVI] 3.9).
 
-    :param num_samples: S.
+    :param num_samples: number of draws, S.
 
     >>> import torch
     >>> from pyro_dgp import MonteCarlo

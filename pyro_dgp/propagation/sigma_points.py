@@ -89,7 +89,7 @@ class SigmaPoints(Propagation):
     their start; the losses of this library train both.
 
     :param rule: one of the four rules.
-    :param num_points: S. For a grid the points of each dimension, for ``qr3`` the components in all.
+    :param num_points: S: the points of each dimension of a grid, for ``qr3`` the components in all.
     :param max_components: most components of a grid; a larger grid is refused.
 
     >>> from pyro_dgp import DeepGP, InducingPoints, SigmaPoints, Variational

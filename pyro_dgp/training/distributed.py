@@ -85,7 +85,7 @@ class Distributed(SingleProcess):
 
     Every process runs the same program on all rows. In the scope each step takes the rows that it takes in a single process, and
     every process computes loss and gradient of its part of them. With B_r of the B rows, L_r the loss of these rows and
-    ``num_data``, the loss of all is
+    ``num_data``, the loss of all is ::
 
         L = sum_r (B_r / B) L_r
 

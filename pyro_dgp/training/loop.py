@@ -59,11 +59,10 @@ def fit(
     """Minimise ``objective(x_batch, y_batch)`` over its parameters, in place.
 
     The learning rate is constant for the first 60 % of the steps and then falls along a half cosine to a hundredth.
-
-    :param objective: ``loss(model, guide)``, or a :class:`~pyro_dgp.losses.MarginalLikelihood`; nats in total.
     With groups, a plate around the GPs or a batch of data sets, a step has the same rows of all of them. The gradient of
     each is that of its own loss, so that parameters of single groups train as they would alone.
 
+    :param objective: ``loss(model, guide)``, or a :class:`~pyro_dgp.losses.MarginalLikelihood`; nats in total.
     :param x: training inputs ``(N, D)``, or ``(B, N, D)`` for B data sets with functions of their own.
     :param y: targets ``(N,)`` or ``(N, D_out)``; with groups ``(*groups, N)`` or ``(*groups, N, D_out)``.
     :param steps: number of steps of the optimiser.

@@ -43,7 +43,7 @@ def adam_for_networks(objective: torch.nn.Module, learning_rate: float) -> torch
     """Build Adam with a tenth of the learning rate for the weights of networks.
 
     At a rate that suits kernels, rectifiers of a network can become zero for all inputs and stay so. Weights are
-    recognised as plain ``torch.nn.Parameter``s; the parameters of an adapted GPyTorch kernel are plain too.
+    recognised as plain parameters (``torch.nn.Parameter``); those of an adapted GPyTorch kernel are plain too.
 
     >>> import torch
     >>> from pyro_dgp import DeepGP, DeepKernel, FeatureExtractor, adam_for_networks

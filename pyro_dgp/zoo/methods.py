@@ -70,6 +70,7 @@ CHECKED = Validation(betas=(1.0,))
 #: beside the full one.
 AMORTIZED, AMORTIZED_PREDICTIVE = Validation(betas=(1.0,), runs=(0.25, 1.0)), Validation(runs=(0.25, 1.0))
 
+#: Named methods: a summary, the paper, a model and an inference of each. ``pyro-dgp methods`` prints them.
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (

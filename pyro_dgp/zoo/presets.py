@@ -194,6 +194,7 @@ ASHMAN = (
     ),
 )
 
+#: Models and settings that papers state, by name, such as ``PRESETS["meng2024"].settings``.
 PRESETS: dict[str, Preset] = {
     "meng2024": Preset(
         "Meng, Zhang 2024, Amortized Variational Inference for Deep Gaussian Processes, Appendix C",

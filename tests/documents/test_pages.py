@@ -271,6 +271,21 @@ def pitfalls(names: Names) -> None:
     assert torch.equal(before.mean, mean) and not torch.allclose(unread.mean, mean, atol=0.01)
 
 
+def quickstart(names: Names) -> None:
+    is_prediction(names["prediction"], 100)
+    assert (names["low"] < names["high"]).all() and 60 < names["low"].mean() < 140  # the units of y
+    assert list(names["result"]) == ["dsvi", "dspp"] and Path("comparison.png").exists()
+    assert 60 < names["mean"].mean() < 140
+
+
+def choosing(names: Names) -> None:
+    """The comparison of the page runs, and the methods that it names exist."""
+    assert [(row["method"], row["layers"]) for row in names["result"].rows] == [("svgp", 1), ("dsvi", 2)]
+    named = re.findall(r"^\|[^|]+\| (`.+?`) \|", (ROOT / "docs/choosing.md").read_text(), re.MULTILINE)
+    methods = {name for cell in named for name in re.findall(r"`([a-z0-9-]+)`", cell)}
+    assert methods <= set(pyro_dgp.METHODS) and len(methods) >= 9, methods
+
+
 def parts(names: Names) -> None:
     """Every public name is in the table, and every name of the table is public."""
     text = (ROOT / "docs/parts.md").read_text()
@@ -332,10 +347,12 @@ PAGES = {
             '"nuts"])': '"nuts"], settings=TOY)',
         },
     ),
+    "docs/choosing.md": Page(choosing, {"inducing=20)": "inducing=5, samples=2, epochs=2)"}),
     "docs/command-line.md": Page(command_line),
     "docs/extending.md": Page(extending),
     "docs/parts.md": Page(parts),
     "docs/pitfalls.md": Page(pitfalls, SHORT_FIT),
+    "docs/quickstart.md": Page(quickstart, SHORT_FIT | {'"dspp"])': '"dspp"], settings=TOY)'}),
     "docs/how-to/amortized-guides.md": Page(amortized_guides, SHORT_FIT),
     "docs/how-to/arviz.md": Page(arviz, SHORT_FIT | SHORT_CHAINS | {"draws = 2 * 200": "draws = 2 * 4"}),
     "docs/how-to/compare.md": Page(
@@ -396,7 +413,8 @@ TABLES = {"docs/contract.md": "tests/contract/test_contract.py"}
 
 
 def test_every_page_is_run():
-    found = {str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")}
+    pages = (path.relative_to(ROOT) for path in (ROOT / "docs").rglob("*.md"))
+    found = {str(path) for path in pages if path.parts[1] != "site"}
     assert found | {"README.md"} == {*PAGES, *TABLES}
     for page, test in TABLES.items():
         assert not python_of((ROOT / page).read_text()) and Path(page).name in (ROOT / test).read_text(), page
