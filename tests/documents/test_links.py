@@ -10,9 +10,14 @@ BENCHMARKS = [f"benchmarks/{folder}README.md" for folder in ("", "studies/", "re
 PAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
 
 
+def prose(path):
+    """The text of a page without its blocks of code."""
+    return re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+
+
 def anchors(path):
     """The names that GitHub gives to the headings of a page."""
-    text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+    text = prose(path)
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -20,7 +25,7 @@ def anchors(path):
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *BENCHMARKS, *PAGES])
 def test_links_lead_somewhere(document):
     path = ROOT / document
-    for target in re.findall(r"\]\((?!http)([^)]+)\)", path.read_text()):
+    for target in re.findall(r"\]\((?!http)([^)]+)\)", prose(path)):
         file, _, heading = target.partition("#")
         there = path.parent / file if file else path
         assert there.exists(), target
