@@ -36,3 +36,11 @@ def test_every_page_is_linked_from_another():
     texts = {name: (ROOT / name).read_text() for name in ["README.md", *PAGES]}
     for page in PAGES:
         assert any(page.rpartition("/")[2] in text for name, text in texts.items() if name != page), page
+
+
+def test_what_the_templates_of_issues_name_is_there():
+    templates = [*(ROOT / ".github").rglob("*.yml"), *(ROOT / ".github").rglob("*.md")]
+    named = {path for template in templates for path in re.findall(r"docs/[\w/-]+(?:\.md)?", template.read_text())}
+    assert len(named) >= 4
+    for path in named:
+        assert (ROOT / path).exists(), path
