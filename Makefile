@@ -2,6 +2,7 @@
 # make picture:   run the default comparison and keep its figure as docs/first-run.png, the picture of the README
 # make docs:      set up .venv with the tools for documents and build the site: build/docs/index.html
 # make test:      set up .venv with the development tools and run every check
+# make release-check: build the wheel, install it in a fresh environment (build/release), and import, fit, save and list the methods there
 # make test-fast: lint, types of the package and the quick tests, under two minutes on two cores: for while you write
 #
 # Versions are those of constraints.txt. CONSTRAINTS=constraints-lowest.txt takes the oldest that are supported,
@@ -15,7 +16,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 OUTPUT ?= comparison
 ARGS ?=
 
-.PHONY: help install install-dev compare picture test test-fast suite format lint types tutorials docs wheel bench-smoke clean
+.PHONY: help install install-dev compare picture test test-fast suite format lint types tutorials docs wheel release-check bench-smoke clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -74,6 +75,16 @@ docs: .venv/.docs
 
 wheel: install-dev
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+RELEASE := build/release
+release-check:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: install it, or say make PYTHON=/path/to/python" >&2; exit 1; }
+	rm -rf $(RELEASE)
+	$(PYTHON) -m venv $(RELEASE)/env
+	$(RELEASE)/env/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir $(RELEASE) .
+	$(RELEASE)/env/bin/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) $(RELEASE)/*.whl
+	$(RELEASE)/env/bin/python -I tests/release.py
+	cd $(RELEASE) && env/bin/pyro-dgp methods
 
 bench-smoke: install-dev
 	$(BIN)/python -m benchmarks speed --quick

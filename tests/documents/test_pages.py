@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyro
 import pytest
 import torch
 
@@ -242,8 +243,6 @@ def saving(names: Names) -> None:
 
 
 def parameter_stores(names: Names) -> None:
-    import pyro
-
     assert not pyro.get_param_store()._params  # neither way touches the global store
     first, second, untrained = (names[name].likelihood.variance for name in ("first", "second", "untrained"))
     assert first != second and untrained not in (first, second)
@@ -307,19 +306,90 @@ def command_line(names: Names) -> None:
     assert names["TwoLayer"](x)(x).shape == (20,)
 
 
+def idea(names: Names) -> None:
+    assert names["drawn"].shape == (40,)
+    is_prediction(names["prediction"], 40)
+    is_prediction(names["sampled"], 40)
+    assert names["points"].propagation.num_components == 10
+
+
+def theory(names: Names) -> None:
+    """The limits hold, the equations are numbered in order, and every class that is named exists."""
+    assert names["gamma"] == pytest.approx(names["elbo"], abs=0.01) and names["ep"] == pytest.approx(
+        names["elbo"], abs=0.01
+    )
+    torch.testing.assert_close(names["by_process"], names["by_torch"])
+    text = (ROOT / "docs/theory.md").read_text()
+    numbers = [int(number) for number in re.findall(r"\\tag\{(\d+)\}", text)]
+    assert numbers == list(range(1, len(numbers) + 1)) and len(numbers) >= 13
+    for name, file in re.findall(r"\[`([A-Z]\w+)[^`]*`\]\(\.\./(\S+)\)", text):
+        assert re.search(rf"^class {name}\b", (ROOT / file).read_text(), re.MULTILINE), name
+
+
 def extending(names: Names) -> None:
-    """The files and tests of the table exist, the tests have the tables, and its kernel is one."""
+    """The files and tests of the table exist, and what has to be written stands in it."""
     text = (ROOT / "docs/extending.md").read_text()
     rows = re.findall(r"^\| (.+?) \| .+ \| .+ \| `(\S+)` \| `(\S+)` \|$", text, re.MULTILINE)
     assert len(rows) == 10
     for what, file, test in rows:
         assert (ROOT / file).exists() and (ROOT / test).exists(), what
     assert len(text.splitlines()) <= 45
-    prior = names["prior"]
-    covariance = prior.covariance_matrix
-    assert torch.allclose(covariance.diagonal(dim1=-2, dim2=-1), torch.ones(5))
-    squared = (prior.x[0] - prior.x[1]).square().sum()
-    assert covariance[..., 0, 1].item() == pytest.approx(float(1 / (1 + squared)))
+    assert names["abstract"]["Loss"] == ["observed"] and names["abstract"]["ProcessFamily"] == ["create", "restore"]
+    assert all(names["documents"].values())
+
+
+@dataclass(frozen=True)
+class Extension:
+    """The check of a page of docs/extending/: its test passes, and finds each of some mistakes.
+
+    :ivar mistakes: right code and wrong code in its place.
+    """
+
+    name: str
+    mistakes: Mapping[str, str]
+
+    def __call__(self, names: Names) -> None:
+        text = (ROOT / "docs/extending" / self.name).read_text()
+        code, (example, *_) = python_of(text), re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+        assert len([line for line in example.splitlines() if line.strip()]) <= 30
+        self.test_of(names)()
+        for right, wrong in self.mistakes.items():
+            assert code.count(right) == 1, right
+            changed: Names = {"__name__": "page"}
+            exec(compile(code.replace(right, wrong), self.name, "exec"), changed)
+            pyro.clear_param_store()
+            with pytest.raises((AssertionError, RuntimeError, ValueError)):
+                self.test_of(changed)()
+
+    def test_of(self, names: Names) -> Callable[[], None]:
+        (test,) = [value for name, value in names.items() if name.startswith("test_")]
+        pyro.set_rng_seed(0)
+        return test  # type: ignore[no-any-return]
+
+
+def sharp_bits(names: Names) -> None:
+    for what, sentence in {
+        "stores": "holds another object's",
+        "refused": "num_data=None",
+        "plates": "stands inside the plate",
+        "types": "inputs are float64 and the parameters",
+    }.items():
+        assert sentence in names[what], names[what]
+    assert "another thread" in names["threads"][0]
+    assert (
+        float(names["taken_over"].detach()) == pytest.approx(0.5) != float(names["other"].likelihood.variance.detach())
+    )
+    assert (names["before"] - names["after"]).abs().max() > 0.01
+    assert names["parts"].mean() == pytest.approx(float(names["whole"])) and names["unscaled"] < names["parts"][0] - 1
+    once, twice = (dict(names[each].named_parameters()) for each in ("once", "twice"))
+    assert max(float((value - twice[name]).detach().abs().max()) for name, value in once.items()) > 0.01
+    assert names["keys"] == ["h1", "y/f"] and names["functions"].shape == (40,) and 5e4 < names["priced"].mean() < 15e4
+    plain = pyro_dgp.DeepGP(names["years"], layers=1)
+    units = names["in_units"].standardizer
+    with pyro_dgp.module_local_parameters(plain, names["in_units"]), torch.no_grad():
+        standard = pyro_dgp.MarginalLikelihood(plain)(units.inputs(names["years"]), units.targets(names["price"]))
+        own = pyro_dgp.MarginalLikelihood(names["in_units"])(names["years"], names["price"])
+    assert float(own - standard) == pytest.approx(40 * float(names["price"].std(correction=0).log()))
 
 
 def own_kernel_or_mean(names: Names) -> None:
@@ -350,9 +420,25 @@ PAGES = {
     "docs/choosing.md": Page(choosing, {"inducing=20)": "inducing=5, samples=2, epochs=2)"}),
     "docs/command-line.md": Page(command_line),
     "docs/extending.md": Page(extending),
+    "docs/extending/basis.md": Page(
+        Extension("basis.md", {" * prior.covariance.scale": "", 'int(state["inputs"])': "2"})
+    ),
+    "docs/extending/kernel.md": Page(
+        Extension("kernel.md", {"-value.square()": "-value", "2 * torch.empty_like": "torch.empty_like"})
+    ),
+    "docs/extending/likelihood.md": Page(
+        Extension("likelihood.md", {"variance / 2 - mean)": "variance - mean)", "torch.exp(-f[": "torch.exp(f["})
+    ),
+    "docs/extending/loss.md": Page(Extension("loss.md", {"return self.temperature * (": "return ("})),
+    "docs/extending/process.md": Page(Extension("process.md", {"- log_scale.sum()": "", "torch.expm1(": "torch.exp("})),
+    "docs/extending/propagation.md": Page(Extension("propagation.md", {"[noise, -noise]": "[noise, noise]"})),
+    "docs/extending/sampler.md": Page(Extension("sampler.md", {">= level - self.level": ">= self.level - level"})),
+    "docs/idea.md": Page(idea, SHORT_FIT | SHORT_CHAINS),
     "docs/parts.md": Page(parts),
+    "docs/sharp-bits.md": Page(sharp_bits),
     "docs/pitfalls.md": Page(pitfalls, SHORT_FIT),
     "docs/quickstart.md": Page(quickstart, SHORT_FIT | {'"dspp"])': '"dspp"], settings=TOY)'}),
+    "docs/theory.md": Page(theory),
     "docs/how-to/amortized-guides.md": Page(amortized_guides, SHORT_FIT),
     "docs/how-to/arviz.md": Page(arviz, SHORT_FIT | SHORT_CHAINS | {"draws = 2 * 200": "draws = 2 * 4"}),
     "docs/how-to/compare.md": Page(
@@ -411,11 +497,19 @@ PAGES = {
 #: Pages without code, and the tests that hold them.
 TABLES = {"docs/contract.md": "tests/contract/test_contract.py"}
 
+#: Pages whose code needs another library, and the test that runs them.
+BESIDE = {
+    f"docs/coming-from/{peer}.md": "tests/documents/test_coming_from.py"
+    for peer in ("dgpsi", "gpflow", "gpytorch", "numpyro")
+}
+
 
 def test_every_page_is_run():
     pages = (path.relative_to(ROOT) for path in (ROOT / "docs").rglob("*.md"))
     found = {str(path) for path in pages if path.parts[1] != "site"}
-    assert found | {"README.md"} == {*PAGES, *TABLES}
+    assert found | {"README.md"} == {*PAGES, *TABLES, *BESIDE}
+    for page, test in BESIDE.items():
+        assert page in (ROOT / test).read_text(), page
     for page, test in TABLES.items():
         assert not python_of((ROOT / page).read_text()) and Path(page).name in (ROOT / test).read_text(), page
 
@@ -441,7 +535,7 @@ def commands():
     return choices
 
 
-DOCUMENTS = [*PAGES, *TABLES, "CONTRIBUTING.md"]
+DOCUMENTS = [*PAGES, *TABLES, *BESIDE, "CONTRIBUTING.md"]
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
