@@ -86,6 +86,23 @@ class _Angular(torch.autograd.Function):
         return grad * _backward_of(ctx.order, cosine), None
 
 
+class _Step(torch.autograd.Function):
+    """J_0 of small angles, which a rounded cosine does not tell: of 1e-8 in double precision, where the cosine is 1 already.
+
+    The value is that at the distance of two points on the sphere; the derivative is by their cosine.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, cosine: Tensor, distance: Tensor) -> Tensor:
+        ctx.save_for_backward(cosine)
+        return math.pi - 2 * torch.atan2(distance, (4 - distance.square()).clamp_min(0.0).sqrt())
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        (cosine,) = ctx.saved_tensors
+        return grad * _backward_of(0, cosine), None
+
+
 def angular(cosine: Tensor, order: int) -> Tensor:
     """Return the angular part J_n of the arc-cosine kernels (Cho and Saul 2009, Eq. 4) as a function of the cosine."""
     result: Tensor = _Angular.apply(cosine, order)  # type: ignore[no-untyped-call]
@@ -115,7 +132,11 @@ class ArcCosineCovariance(ZonalCovariance):
         x = self.lift(x)
         other = x if z is None else self.lift(z)
         x_norm, z_norm = x.norm(dim=-1, keepdim=True), other.norm(dim=-1, keepdim=True)
-        cosine = ((x / x_norm) @ (other / z_norm).mT).clamp(-1.0, 1.0)
+        x, other = x / x_norm, other / z_norm
+        cosine = (x @ other.mT).clamp(-1.0, 1.0)
+        if self.order == 0:
+            distance = torch.cdist(x.detach(), other.detach(), compute_mode="donot_use_mm_for_euclid_dist")
+            return self.variance[..., None, None] / math.pi * _Step.apply(cosine, distance)  # type: ignore[no-untyped-call]
         if z is None:
             eye = torch.eye(x.shape[-2], dtype=x.dtype, device=x.device)
             cosine = cosine * (1 - eye) + eye

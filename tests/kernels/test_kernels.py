@@ -293,6 +293,21 @@ def test_a_prior_on_a_lengthscale_is_one_site_and_the_same_state_scores_the_same
     torch.testing.assert_close(covariance.matrix(x), covariance.matrix(x))
 
 
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float64, 1e-15), (torch.float32, 2e-6)])
+def test_steps_tell_small_angles(dtype, error):
+    """A cosine near 1 does not: it left 1e-8 at rows that coincide, and drawn functions changed by its root, 1e-4, from call to call."""
+    x = torch.randn(6, D, dtype=dtype)
+    z = torch.cat([x, x + 1e-4 * torch.randn(6, D, dtype=dtype)])
+    found = kernels.ArcCosine(0).to(dtype)().matrix(x[None], z[None])[0]
+    lifted = [
+        torch.nn.functional.normalize(torch.nn.functional.pad(each.double(), (0, 1), value=1.0)) for each in (x, z)
+    ]
+    differences = lifted[0][:, None] - lifted[1][None]
+    expected = 1 - 2 * torch.asin(differences.norm(dim=-1) / 2) / math.pi
+    assert (found - expected).abs().max() < error
+    assert (found.diagonal() == 1).all()
+
+
 def test_wrong_arguments_are_one_sentence():
     with pytest.raises(ValueError, match="orders 0, 1 and 2, not 3"):
         kernels.ArcCosine(3)
