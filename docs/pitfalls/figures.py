@@ -75,7 +75,7 @@ def exploding_predictive_losses(panels: Panels, names: Names) -> None:
 
 def divergences(panels: Panels, names: Names) -> None:
     """Draw the lengthscale of each draw."""
-    for axes, chains, title in zip(panels, (names["wild"], names["slices"]), ("NUTS, step 1", "slices"), strict=True):
+    for axes, chains, title in zip(panels, (names["wild"], names["slices"]), ("NUTS, step 0.3", "slices"), strict=True):
         axes.plot(chains.draws["top.kernel.lengthscale"].flatten(), color=BLUE)
         axes.set_title(title, fontsize=9)
         axes.set_xlabel("draw", fontsize=8)
@@ -89,7 +89,7 @@ def mirror_images(panels: Panels, names: Names) -> None:
     values = (hidden.reshape(2, 40, -1), names["values"].reshape(2, 40, -1))
     for axes, value, title in zip(panels, values, ("hidden function", "predicted function"), strict=True):
         for chain, color in zip(value, (BLUE, RED), strict=True):
-            axes.plot(x, chain[::4].T, color=color, alpha=0.5, linewidth=0.8)
+            axes.plot(x, chain[::8].T, color=color, alpha=0.5, linewidth=0.8)
         axes.set_title(title, fontsize=9)
 
 
@@ -151,6 +151,7 @@ FIGURES: dict[str, Callable[[Panels, Names], None]] = {
 def main() -> None:
     """Draw the figures that are named, or all."""
     torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
     for name in sys.argv[1:] or FIGURES:
         names: Names = {"__name__": "page"}
         text = (HERE / f"{name}.md").read_text()

@@ -68,7 +68,8 @@ SYMPTOMS = {
     ),
     "exploding predictive loss": Symptom(
         "{what}",
-        "a predictive loss has overfitted: use fit_validated with a fallback, the ELBO, a larger beta or fewer inducing points",
+        "the fit is too sure at the rows that it was trained on; take the ELBO, or fit_validated with a fallback, a larger beta, or fewer inducing "
+        "points",
         _PAGES + "exploding-predictive-losses.md",
     ),
     "divergences": Symptom(
