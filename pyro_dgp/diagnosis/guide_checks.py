@@ -139,7 +139,7 @@ def missed_far_out(subject: GuideSubject) -> Iterator[Finding]:
 GuideSubject.checks = (
     *PREDICTION_CHECKS,
     exploding_loss,
-    idle_layers,
+    flat_layers,
     unserved_inputs,
     coinciding_points,
     missed_far_out,
