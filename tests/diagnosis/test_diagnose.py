@@ -31,6 +31,7 @@ from pyro_dgp import (
     diagnose,
     fit,
     predict,
+    with_priors,
 )
 from pyro_dgp.diagnosis.guide_checks import num_distinct
 from pyro_dgp.diagnosis.symptoms import SYMPTOMS, found
