@@ -39,13 +39,13 @@ class Noise(NamedTuple):
 class Rows:
     """Rows that a fit is judged at.
 
-    :ivar x: inputs ``(N, D)``, and ``y``, their targets.
+    :ivar x: inputs ``(N, D)``, and ``y``, their targets: tensors, or for a fit of a comparison arrays in their own units.
     :ivar site: the observation that ``y`` belongs to, if the model has several.
     :ivar arguments: further arguments of the model.
     """
 
-    x: Tensor
-    y: Tensor
+    x: Any
+    y: Any
     site: str | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
