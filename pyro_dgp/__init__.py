@@ -16,6 +16,8 @@ from pyro_dgp.data.reading import load
 from pyro_dgp.data.splitting import split
 from pyro_dgp.data.streams import NumpyStream, ParquetStream, Standardized, Stream
 from pyro_dgp.data.tasks import Task
+from pyro_dgp.diagnosis.diagnosis import Diagnosis, diagnose
+from pyro_dgp.diagnosis.symptoms import Finding
 from pyro_dgp.export.arviz_groups import from_groups, import_arviz
 from pyro_dgp.export.inference_data import to_arviz
 from pyro_dgp.functions.draws import FunctionDraws, draw_functions
@@ -186,10 +188,12 @@ __all__ = [
     "Dataset",
     "DeepGP",
     "DeepKernel",
+    "Diagnosis",
     "Distributed",
     "EllipticalSlice",
     "Fallback",
     "FeatureExtractor",
+    "Finding",
     "FitResult",
     "Fitted",
     "FixedFeatures",
@@ -287,6 +291,7 @@ __all__ = [
     "convergence",
     "coverage",
     "describe_letters",
+    "diagnose",
     "draw_functions",
     "draw_gap",
     "fit",

@@ -97,6 +97,7 @@ WITH_EXAMPLE = {
         "reliability",
         "scores",
     ],
+    "diagnosis": ["Diagnosis", "diagnose"],
     "training": [
         "Checkpoints",
         "CompiledObjective",
@@ -117,6 +118,7 @@ WITH_EXAMPLE = {
 # An example of the first needs another library; some are bases, and the others are returned by functions that have an example.
 WITHOUT_EXAMPLE = {
     "BasisFamily",
+    "Finding",
     "PublishedActivationFeatures",
     "FixedFeatures",
     "FromGPyTorch",

@@ -32,6 +32,7 @@ ROOMS = (
     "losses",
     "prediction",
     "export",
+    "diagnosis",
     "training",
     "mcmc",
     "functions",

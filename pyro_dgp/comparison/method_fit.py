@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from pyro_dgp.data.categories import encoded_as
 from pyro_dgp.data.dataset import Array
 from pyro_dgp.data.splitting import Scaler
+from pyro_dgp.diagnosis.subject import Rows, Subject, subject_of
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.prediction.rescaled import RescaledPrediction, default_dtype
+from pyro_dgp.zoo.predictors import Predictor
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,20 @@ class MethodFit:
             scale=torch.as_tensor(self.target.scale),
             like=self.like,
         )
+
+
+@subject_of.register
+def subject_of_method(fit: MethodFit, rows: Rows) -> Subject:
+    """Return what is looked at of a method's fit, at rows in their own units."""
+    if not isinstance(fit.predictor, Predictor):
+        raise TypeError(
+            f"the inference of {fit.name!r} gives no Predictor, so that nothing is known of its fit: diagnose what it was made of"
+        )
+    x = torch.as_tensor(fit.inputs(in_order(rows.x, fit.columns))).to(fit.like)
+    y = torch.as_tensor(fit.target(as_array(rows.y))).to(fit.like)
+    return subject_of(
+        fit.predictor.fit(fit.sample_stats), Rows(x, y, rows.site or getattr(fit.predictor, "site", None))
+    )
 
 
 def in_order(x: Any, columns: Sequence[str]) -> Array:

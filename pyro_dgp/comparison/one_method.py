@@ -24,6 +24,7 @@ from pyro_dgp.comparison.request import Say
 from pyro_dgp.export.inference_data import to_arviz
 from pyro_dgp.internal.peak_memory import peak_memory_mb, reset_peak_memory
 from pyro_dgp.internal.progress import Progress
+from pyro_dgp.mcmc.diagnostics import doubts
 from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.prediction.reliability import binned, confidences
 from pyro_dgp.prediction.scores import coverage, scores
@@ -124,7 +125,8 @@ def run_method(
     row = _row(method, plan, folds)
     transitions = sum(next(iter(fold.fitted.sample_stats.values()), np.empty(0)).size for fold in folds)
     remarked = next((fold.fitted.remarks for fold in folds if fold.fitted.remarks), ())
-    for sentence in (*doubts(row, transitions), *remarked):
+    doubted = (finding.sentence for finding in doubts(row, transitions))
+    for sentence in (*doubted, *remarked):
         say(f"{method.name}: {sentence}")
     return Outcome(row, _curves(folds), folds[0])
 
@@ -252,27 +254,6 @@ def pooled_diagnostics(figures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         values = [own.get(name) for own in figures]
         pooled[name] = None if any(value is None for value in values) else worst[name](values)
     return pooled
-
-
-def doubts(figures: Mapping[str, Any], transitions: int) -> list[str]:
-    """Sentences on chains that have not converged.
-
-    :param figures: ``r_hat_max`` and ``divergences``, those of the worst fold, where there are any.
-    :param transitions: number of transitions of all chains.
-    """
-    said = []
-    r_hat, divergences = figures.get("r_hat_max"), figures.get("divergences")
-    if isinstance(r_hat, float) and r_hat > 1.05:
-        said.append(
-            f"R-hat of its slowest figure is {r_hat:.2f}: not converged; more --mcmc-samples, --warmup or --chains"
-        )
-    if "r_hat_max" in figures and r_hat is None:
-        said.append("it has no R-hat: too few draws, or some quantity never moved")
-    if isinstance(divergences, int) and divergences:
-        said.append(
-            f"{divergences} of its {transitions} transitions diverged: its draws may miss parts of the posterior"
-        )
-    return said
 
 
 def arviz_of(fold: Fold) -> Any:

@@ -169,7 +169,7 @@ def _standardised(fn: Any, value: Tensor) -> Tensor:
 
 
 #: Ratio of the scale of inputs or targets to 1 beyond which a warning is given: kernels and likelihoods start near 1.
-_FAR = 10.0
+FAR = 10.0
 
 
 def warn_of_scales(x: Tensor, observed: Mapping[str, Tensor]) -> None:
@@ -179,7 +179,7 @@ def warn_of_scales(x: Tensor, observed: Mapping[str, Tensor]) -> None:
     :param observed: real values by the name of the observed site.
     """
     spread = x.detach().reshape(-1, x.shape[-1]).std(0, correction=0)
-    far = torch.nonzero((spread > _FAR) | ((spread < 1 / _FAR**2) & (spread > 0)))
+    far = torch.nonzero((spread > FAR) | ((spread < 1 / FAR**2) & (spread > 0)))
     if len(far):
         column = int(far[0])
         warnings.warn(
@@ -194,7 +194,7 @@ def warn_of_scales(x: Tensor, observed: Mapping[str, Tensor]) -> None:
         if not value.numel():
             continue
         mean, scale = float(value.mean()), float(value.std(correction=0))
-        if max(abs(mean), scale) > _FAR:
+        if max(abs(mean), scale) > FAR:
             warnings.warn(
                 f"the target of the site {name!r} has mean {mean:.3g} and standard deviation {scale:.3g}, and the prior starts near mean 0 "
                 "and variance 1: standardise targets by a Standardizer.fit(x, y) that the model carries, as in DeepGP(x, standardizer=...)",

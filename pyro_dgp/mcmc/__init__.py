@@ -1,5 +1,6 @@
 """MCMC on the exact prior: whitened models, samplers, chains, and prediction from draws."""
 
+from pyro_dgp.mcmc import chain_checks  # noqa: F401  # registers chains with diagnose
 from pyro_dgp.mcmc.chains import Chains, run_chains
 from pyro_dgp.mcmc.compiled_density import CompiledDensity
 from pyro_dgp.mcmc.elliptical import EllipticalSlice

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from torch import Tensor
+
+from pyro_dgp.diagnosis.symptoms import Finding, found
+
+#: Largest R-hat of chains that agree.
+LARGEST_R_HAT = 1.05
 
 
 def convergence(draws: dict[str, Tensor], divergences: np.ndarray | None) -> dict[str, float | int | None]:
@@ -27,3 +35,20 @@ def convergence(draws: dict[str, Tensor], divergences: np.ndarray | None) -> dic
     for key, value in (("r_hat_max", float(summary["r_hat"].max())), ("ess_min", float(summary["ess_bulk"].min()))):
         figures[key] = value if np.isfinite(value) else None
     return figures
+
+
+def doubts(figures: Mapping[str, Any], transitions: int) -> list[Finding]:
+    """Return findings on chains that have not converged.
+
+    :param figures: ``r_hat_max`` and ``divergences`` of :func:`convergence`, where there are any.
+    :param transitions: number of transitions of all chains.
+    """
+    said = []
+    r_hat, divergences = figures.get("r_hat_max"), figures.get("divergences")
+    if isinstance(r_hat, float) and r_hat > LARGEST_R_HAT:
+        said.append(found("not converged", r_hat=r_hat))
+    if "r_hat_max" in figures and r_hat is None:
+        said.append(found("no R-hat"))
+    if isinstance(divergences, int) and divergences:
+        said.append(found("divergences", divergences=divergences, transitions=transitions))
+    return said

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from pyro_dgp.diagnosis.symptoms import found
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.internal.progress import Progress
@@ -349,17 +350,14 @@ class Training:
     def remarks(self, curve: Curve, last: Last) -> list[str]:
         """Return sentences on what was kept."""
         trained = self.start_of(curve.beta).trained
-        found = trained.remarks(last.losses if last.step >= 0.9 * last.steps else [], self.site)
+        said = trained.remarks(last.losses if last.step >= 0.9 * last.steps else [], self.site)
         (x, y), named = trained.seen()
         with torch.no_grad(), torch.random.fork_rng():
             torch.manual_seed(self.seed)
             training = -float(predict(trained.guide, x, site=self.site, **named).log_prob(y).mean())
         if curve.nll - training > max(APART, 3 * curve.error):
-            found.append(
-                f"it scores {training:.2f} nats a row at its training rows and {curve.nll:.2f} at those held out, so that it has overfitted: "
-                "larger betas, fewer inducing points or svgp may do better"
-            )
-        return found
+            said.append(found("overfitted", training=training, held_out=curve.nll).sentence)
+        return said
 
 
 def snapshot(module: torch.nn.Module) -> dict[str, Any]:

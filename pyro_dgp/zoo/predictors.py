@@ -8,11 +8,12 @@ from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from pyro_dgp.guides.variational import Variational
-from pyro_dgp.mcmc import PosteriorDraws, WhitenedModel
+from pyro_dgp.mcmc import Chains, PosteriorDraws, WhitenedModel
 from pyro_dgp.mcmc.conditioning import KeptConditions
 from pyro_dgp.mcmc.sghmc import InducingDraws
 from pyro_dgp.prediction.predict import predict
@@ -64,6 +65,13 @@ class Predictor(ABC):
         """The predictive distribution of y at inputs ``(N, D)``."""
 
     @abstractmethod
+    def fit(self, sample_stats: Mapping[str, np.ndarray]) -> Any:
+        """Return the fit itself, as :func:`~pyro_dgp.diagnose` takes it.
+
+        :param sample_stats: figures of each draw by name ``(chains, draws)``, of samplers.
+        """
+
+    @abstractmethod
     def saved(self) -> Saved:
         """What the inference's ``restore`` makes the same predictor of."""
 
@@ -94,6 +102,10 @@ class GuidePredictor(Predictor):
     def __call__(self, x: Tensor) -> Prediction:
         """See :class:`Predictor`."""
         return predict(self.guide, x, site=self.site)
+
+    def fit(self, sample_stats: Mapping[str, np.ndarray]) -> Variational:
+        """See :class:`Predictor`."""
+        return self.guide
 
     def saved(self) -> Saved:
         """State dicts of model and guide."""
@@ -131,6 +143,11 @@ class DrawsPredictor(Predictor):
         """See :class:`Predictor`."""
         return predict(self.posterior, x, self.num_draws, site=self.site)
 
+    def fit(self, sample_stats: Mapping[str, np.ndarray]) -> Chains:
+        """See :class:`Predictor`."""
+        args = (self.x, self.y)
+        return Chains(dict(self.draws), stats=dict(sample_stats), model=self.posterior.model, args=args)
+
     def saved(self) -> Saved:
         """The model's state dict, draws and inducing inputs."""
         states = _states(model=self.model)
@@ -160,6 +177,10 @@ class InducingDrawsPredictor(Predictor):
         """See :class:`Predictor`."""
         count = len(next(iter(self.draws.values())))
         return predict(InducingDraws(self.guide, self.draws), x, num_samples=count, site=self.site)
+
+    def fit(self, sample_stats: Mapping[str, np.ndarray]) -> InducingDraws:
+        """See :class:`Predictor`."""
+        return InducingDraws(self.guide, self.draws)
 
     def saved(self) -> Saved:
         """State dicts of model and guide, and draws."""

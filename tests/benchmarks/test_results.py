@@ -11,6 +11,7 @@ import pytest
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 TABLES = {
+    "diagnose": ([], "diagnose.jsonl", r"planted \| all \| 65 \| 63"),
     "accuracy_beside_gpytorch": ([], "accuracy_beside_gpytorch.jsonl", r"yacht +dsvi .* 15\.0 +-0\.0049"),
     "accuracy_beside_dgpsi": (["small"], "accuracy_beside_dgpsi.jsonl", r"yacht +dgpsi"),
     "predictive_losses": (["small"], "predictive_losses.jsonl", r"pooled +50 +-0\.328 +0\.098 +0\.715"),

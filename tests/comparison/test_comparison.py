@@ -15,7 +15,6 @@ import torch
 from pyro_dgp import EllipticalSlice
 from pyro_dgp.comparison.cli import main
 from pyro_dgp.comparison.gap_study import GapStudy
-from pyro_dgp.comparison.one_method import doubts
 from pyro_dgp.comparison.request import DEFAULT_METHODS, Request, no_progress
 from pyro_dgp.comparison.run import MethodFailedError, run
 from pyro_dgp.data.dataset import Dataset
@@ -23,7 +22,7 @@ from pyro_dgp.data.named import load_named
 from pyro_dgp.data.reading import load
 from pyro_dgp.data.splitting import split
 from pyro_dgp.export.arviz_groups import import_arviz
-from pyro_dgp.mcmc.diagnostics import convergence
+from pyro_dgp.mcmc.diagnostics import convergence, doubts
 from pyro_dgp.zoo.by_guide import ByGuide
 from pyro_dgp.zoo.by_marginal_likelihood import ByMarginalLikelihood
 from pyro_dgp.zoo.methods import METHODS
@@ -406,7 +405,7 @@ def test_an_interrupted_chain_goes_on_with_resume(tmp_path, monkeypatch):
 
 def test_what_is_doubtful_of_a_chain_is_said():
     def said(**figures):
-        return doubts(figures, 40)
+        return [finding.sentence for finding in doubts(figures, 40)]
 
     assert said(r_hat_max=1.02, divergences=0) == said() == []
     assert said(r_hat_max=None) == ["it has no R-hat: too few draws, or some quantity never moved"]

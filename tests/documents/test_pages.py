@@ -285,6 +285,16 @@ def choosing(names: Names) -> None:
     assert methods <= set(pyro_dgp.METHODS) and len(methods) >= 9, methods
 
 
+def pitfall(page: str) -> Callable[[Names], None]:
+    """What was planted is found, and is gone after the remedy."""
+
+    def check(names: Names) -> None:
+        assert page in names["diagnosis"].pages
+        assert "mended" not in names or page not in names["mended"].pages
+
+    return check
+
+
 def parts(names: Names) -> None:
     """Every public name is in the table, and every name of the table is public."""
     text = (ROOT / "docs/parts.md").read_text()
@@ -439,6 +449,20 @@ PAGES = {
     "docs/pitfalls.md": Page(pitfalls, SHORT_FIT),
     "docs/quickstart.md": Page(quickstart, SHORT_FIT | {'"dspp"])': '"dspp"], settings=TOY)'}),
     "docs/theory.md": Page(theory),
+    **{
+        f"docs/pitfalls/{name}.md": Page(pitfall(f"docs/pitfalls/{name}.md"))
+        for name in (
+            "amortised-extrapolation",
+            "coinciding-points",
+            "collapsed-noise",
+            "divergences",
+            "exploding-predictive-losses",
+            "flat-hidden-layers",
+            "float32-long-ranges",
+            "mirror-images",
+            "unscaled-targets",
+        )
+    },
     "docs/how-to/amortized-guides.md": Page(amortized_guides, SHORT_FIT),
     "docs/how-to/arviz.md": Page(arviz, SHORT_FIT | SHORT_CHAINS | {"draws = 2 * 200": "draws = 2 * 4"}),
     "docs/how-to/compare.md": Page(
@@ -515,6 +539,7 @@ def test_every_page_is_run():
 
 
 @pytest.mark.parametrize("name", PAGES)
+@pytest.mark.filterwarnings("ignore:.*inducing points are wanted|the target of the site:UserWarning")
 def test_its_code_runs_and_does_what_it_says(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page, text = PAGES[name], python_of((ROOT / name).read_text())

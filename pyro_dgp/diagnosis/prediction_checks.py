@@ -1,0 +1,151 @@
+"""Symptoms that predictions and data show, whatever made the fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from pyro_dgp.diagnosis.subject import Subject
+from pyro_dgp.diagnosis.symptoms import Finding, found
+from pyro_dgp.guides.sites import FAR
+from pyro_dgp.internal.site_names import site_of
+from pyro_dgp.kernels.stationary import StationaryCovariance
+
+#: Share of the variance of the targets below which a fit explains nothing. Of N rows M inducing points explain some M / N by chance: twice
+#: that share is nothing too, if it is not above the second number.
+EXPLAINED, BY_CHANCE = 0.02, 0.1
+#: Share of the variance of the targets below which noise has collapsed: a fit would leave less than a thousandth, which measured targets
+#: do not allow. Noise within a tenth of its floor has collapsed too.
+COLLAPSED, AT_FLOOR = 1e-3, 1.1
+#: Predictive variance at the rows, in noise variances, up to which the noise is what makes it. The posterior variance of f at an observed row is at
+#: most the noise variance, so that this is 2 at most where nothing stands in for the noise; the rest is for the layers below.
+BY_NOISE = 3.0
+#: Nats a row by which held-out rows may be worse than a constant normal: a density that is too low by e.
+EXPLODING = 1.0
+#: Nats a row by which what lies beside the training rows may be worse than these: as far as held-out rows of a validated fit may be.
+APART = 0.3
+#: Neighbours of each row, whose residuals are compared.
+NEIGHBOURS = 3
+#: Rounding of inputs, as a share of a lengthscale or of their standard deviation, that shows: it moves f by a millionth of its variance, the
+#: size of the jitter.
+COARSE = 1e-3
+#: Standard deviation of targets below which the floor of the noise, 1e-4, is more than a hundredth of their variance.
+SMALL = 0.1
+
+
+def share_left(subject: Subject) -> float | None:
+    """Return the share of the variance of the targets that a fit leaves; nothing for classes."""
+    y, mean = subject.y, subject.mean
+    if mean is None:
+        return None
+    return float((y - mean).square().mean() / y.var(correction=0).clamp_min(torch.finfo(y.dtype).tiny))
+
+
+def is_of_no_use(subject: Subject, left: float | None) -> bool:
+    """Tell whether what a fit leaves is all that there is."""
+    return left is not None and left > 1 - max(EXPLAINED, min(BY_CHANCE, 2 * subject.fewest / subject.total))
+
+
+def unexplained_targets(subject: Subject) -> Iterator[Finding]:
+    """Compare the predictive mean with the mean of the targets."""
+    left = share_left(subject)
+    if left is not None and is_of_no_use(subject, left):
+        yield found("explains nothing", error=math.sqrt(left))
+
+
+def collapsed_noise(subject: Subject) -> Iterator[Finding]:
+    """Compare noise variances with their floor and with the targets, where predictions are as narrow as the noise."""
+    noises = [*subject.noises()]
+    if not noises or subject.mean is None or not subject.observed:
+        return
+    standardised = next(iter(subject.observed.values()))
+    whole = float(standardised[~standardised.isnan()].var(correction=0))
+    share = float(subject.prediction.variance.median() / subject.y[~subject.y.isnan()].var(correction=0))
+    for name, variance, floor in noises:
+        is_least = variance < AT_FLOOR * floor
+        if (is_least or variance < COLLAPSED * whole) and share * whole < BY_NOISE * max(variance, floor):
+            at = f"at its floor, {floor:g}" if is_least else f"{variance:.2g}, for targets of variance {whole:.2g}"
+            yield found("collapsed noise", name=name, at=at)
+
+
+def exploding_loss(subject: Subject) -> Iterator[Finding]:
+    """Score the rows, points half way to their neighbours, and the residuals of their neighbours.
+
+    The first is worse than a constant normal where the rows were held out. The others tell at training rows what held-out rows would: half
+    way between two rows the mean of both targets is at least as likely as the targets are; and a row's neighbours have residuals of its size.
+    """
+    x, y, mean = subject.x, subject.y, subject.mean
+    if mean is None or x.dim() != 2 or mean.shape != y.shape or len(y) < 2 * NEIGHBOURS or not subject.observed:
+        return
+    own = -float(subject.prediction.log_prob(y).mean())
+    spread = y.reshape(len(y), -1).std(0, correction=0)
+    constant = float((0.5 * math.log(2 * math.pi * math.e) + spread.log()).sum())
+    if own > constant + EXPLODING:
+        what = f"the rows score {own:.3g} nats each, and a constant normal {constant:.3g}"
+        yield found("exploding predictive loss", what=what)
+        return
+    near = _neighbours(x)
+    half_way = subject.predict((x + x[near[:, 0]]) / 2)
+    between = -float(half_way.log_prob((y + y[near[:, 0]]) / 2).mean())
+    residuals = y - mean
+    moved = [-subject.prediction.log_prob(mean + residuals[near[:, k]]).mean() for k in range(NEIGHBOURS)]
+    exchanged = float(torch.stack(moved).mean())
+    worst, where = max((between, "half way between them"), (exchanged, "with the residuals of their neighbours"))
+    if worst > own + APART:
+        what = f"the rows score {own:.3g} nats each, and {worst:.3g} {where}"
+        yield found("exploding predictive loss", what=what)
+
+
+def _neighbours(x: Tensor) -> Tensor:
+    """Return the rows nearest to each row, in standard deviations of the columns, ``(N, NEIGHBOURS)``."""
+    scaled = x.double() / x.double().std(0, correction=0).clamp_min(torch.finfo(torch.float64).tiny)
+    distance = torch.cdist(scaled, scaled)
+    distance.fill_diagonal_(torch.inf)
+    return distance.topk(NEIGHBOURS, largest=False).indices
+
+
+def unscaled_targets(subject: Subject) -> Iterator[Finding]:
+    """Look at targets that the model does not standardise, less its mean function."""
+    priors = dict(subject.priors())
+    for name, value in subject.observed.items():
+        left = value
+        for prior in (each for key, each in priors.items() if site_of(key) == name):
+            mean = prior.mean.reshape(-1, *prior.mean.shape[-2:]).mean(0).squeeze(-1)
+            left = value - mean if mean.shape == value.shape else value
+        left = left[~left.isnan()]
+        centre, scale = float(left.mean()), float(left.std(correction=0))
+        if max(abs(centre), scale) > FAR or 0 < scale < SMALL:
+            yield found("unscaled targets", name=name, mean=centre, scale=scale)
+
+
+def coarse_inputs(subject: Subject) -> Iterator[Finding]:
+    """Compare the rounding of inputs with their standard deviation and with lengthscales."""
+    x = subject.x.reshape(-1, subject.x.shape[-1])
+    if not x.is_floating_point():
+        return
+    precision, dtype = torch.finfo(x.dtype).eps, str(x.dtype).removeprefix("torch.")
+    steps, spreads = precision * x.double().abs().amax(0), x.double().std(0, correction=0)
+    coarse = torch.nonzero((steps > COARSE * spreads) & (spreads > 0))
+    if len(coarse):
+        column = int(coarse[0])
+        step, size = float(steps[column]), float(spreads[column])
+        what, unit = f"input column {column}", "its standard deviation"
+        yield found("coarse inputs", dtype=dtype, what=what, step=step, unit=unit, size=size)
+        return
+    for name, prior in subject.priors():
+        if isinstance(prior.covariance, StationaryCovariance):
+            furthest, reach = (
+                float(prior.x.abs().max()),
+                float(prior.covariance.warp(prior.x.unsqueeze(-3)).abs().max()),
+            )
+            if torch.finfo(prior.x.dtype).eps * reach > COARSE:
+                step, size = torch.finfo(prior.x.dtype).eps * furthest, furthest / reach
+                what, unit = f"the inputs of {name!r}", "the lengthscale"
+                yield found("coarse inputs", dtype=dtype, what=what, step=step, unit=unit, size=size)
+
+
+#: Checks of any fit.
+PREDICTION_CHECKS = (unexplained_targets, collapsed_noise, unscaled_targets, coarse_inputs)

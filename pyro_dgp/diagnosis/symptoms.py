@@ -1,0 +1,138 @@
+"""The one table of symptoms: what is said of each, the remedy, and the page that explains it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Symptom:
+    """Words for one symptom.
+
+    :ivar seen: what was seen, with places for figures in braces.
+    :ivar remedy: what to do.
+    :ivar page: page of the documents.
+    """
+
+    seen: str
+    remedy: str
+    page: str = "docs/pitfalls.md"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One symptom of one fit.
+
+    :ivar symptom: its name in :data:`SYMPTOMS`.
+    :ivar seen: what was seen, with figures.
+    :ivar remedy: what to do.
+    :ivar page: page of the documents that explains it.
+    """
+
+    symptom: str
+    seen: str
+    remedy: str
+    page: str
+
+    @property
+    def sentence(self) -> str:
+        """Return what was seen and the remedy, as one sentence."""
+        return f"{self.seen}: {self.remedy}" if self.remedy else self.seen
+
+    def __str__(self) -> str:
+        return f"{self.sentence} ({self.page})"
+
+
+def found(symptom: str, **figures: object) -> Finding:
+    """Make the finding of a symptom from its figures."""
+    words = SYMPTOMS[symptom]
+    return Finding(
+        symptom=symptom, seen=words.seen.format(**figures), remedy=words.remedy.format(**figures), page=words.page
+    )
+
+
+_PAGES = "docs/pitfalls/"
+
+#: Every symptom by name. The first nine have a page each.
+SYMPTOMS = {
+    "flat hidden layer": Symptom(
+        "the hidden layer {name!r} is flat (it moves by {spread:.1g} over the rows), so that nothing passes it",
+        "give it a linear mean",
+        _PAGES + "flat-hidden-layers.md",
+    ),
+    "collapsed noise": Symptom(
+        "the noise variance of {name} is {at}, and predictions are as narrow",
+        "if the targets have next to no noise, lower the floor, Gaussian(floor=...); else the fit runs through every one of them, and needs more "
+        "rows, fewer inducing points, or a noise variance that is learned",
+        _PAGES + "collapsed-noise.md",
+    ),
+    "exploding predictive loss": Symptom(
+        "{what}",
+        "the fit is too sure at the rows that it was trained on; take the ELBO, or fit_validated with a fallback, a larger beta, or fewer inducing "
+        "points",
+        _PAGES + "exploding-predictive-losses.md",
+    ),
+    "divergences": Symptom(
+        "{divergences} of its {transitions} transitions diverged",
+        "its draws may miss parts of the posterior; warm up longer, raise target_accept_prob, start at Ascent(), or take a slice sampler",
+        _PAGES + "divergences.md",
+    ),
+    "mirror images": Symptom(
+        "R-hat of the hidden function {name!r} is {before:.2f}, and {after:.2f} once the chains are brought to one sign: they sit in mirror images "
+        "of each other, which predict alike",
+        "judge predictions instead of hidden functions, and give the layer a linear mean if you want to read it",
+        _PAGES + "mirror-images.md",
+    ),
+    "coarse inputs": Symptom(
+        "{dtype} rounds {what} to steps of {step:.2g}, and {unit} is {size:.2g}",
+        "subtract the smallest input and convert to float64 before the first operation in {dtype}",
+        _PAGES + "float32-long-ranges.md",
+    ),
+    "amortised extrapolation": Symptom(
+        "{share:.0%} of the rows lie more than {far:g} standard deviations from their prediction, and these rows lie farther out than the others: "
+        "an amortised guide does not return to the prior",
+        "use InducingPoints where you extrapolate",
+        _PAGES + "amortised-extrapolation.md",
+    ),
+    "unscaled targets": Symptom(
+        "the target of the site {name!r} has mean {mean:.3g} and standard deviation {scale:.3g} beside the mean function, and the prior is made for "
+        "0 and 1",
+        "standardise by Standardizer.fit(x, y), which the model carries, as in DeepGP(x, standardizer=...)",
+        _PAGES + "unscaled-targets.md",
+    ),
+    "coinciding points": Symptom(
+        "{count} of the {size} inducing points of {name!r} coincide with others, so that they add nothing",
+        "start them at distinct inputs, as guide.initialize does, or take {left}",
+        _PAGES + "coinciding-points.md",
+    ),
+    "explains nothing": Symptom(
+        "the fit explains nothing of the targets at its training rows (root mean square error {error:.2f} of their standard deviation)",
+        "if there is something to be found, train longer or at another learning rate, start from a fit of one layer, or leave out inputs that do "
+        "not matter",
+    ),
+    "idle hidden layer": Symptom(
+        "the hidden layer {name!r} is no more than its mean function, so that the model is as good as one layer less",
+        "train longer, or take fewer layers",
+        _PAGES + "flat-hidden-layers.md",
+    ),
+    "basis": Symptom("{sentence}", "", "docs/how-to/features.md"),
+    "lengthscale unmoved": Symptom(
+        "{name} stands where it began after {steps} steps",
+        "the data say nothing about it, or no gradient reaches it",
+    ),
+    "loss still falling": Symptom(
+        "the loss was still falling, by {fall:.2g} nats a row in a tenth of the {steps} steps, when the learning rate began to fall",
+        "train longer",
+    ),
+    "overfitted": Symptom(
+        "it scores {training:.2f} nats a row at its training rows and {held_out:.2f} at those held out, so that it has overfitted",
+        "larger betas, fewer inducing points or svgp may do better",
+        _PAGES + "exploding-predictive-losses.md",
+    ),
+    "not converged": Symptom(
+        "R-hat of its slowest figure is {r_hat:.2f}",
+        "not converged; take more draws, a longer warm-up or more chains (--mcmc-samples, --warmup, --chains)",
+        "docs/how-to/samplers.md",
+    ),
+    "no R-hat": Symptom("it has no R-hat", "too few draws, or some quantity never moved", "docs/how-to/samplers.md"),
+}

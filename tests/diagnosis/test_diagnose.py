@@ -1,0 +1,309 @@
+"""Each symptom is found where it was made on purpose, and not beside it; a sound fit has none."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pyro
+import pytest
+import torch
+from pyro import distributions as dist
+from pyro.nn import PyroModule, PyroSample
+
+from pyro_dgp import (
+    ELBO,
+    RBF,
+    AmortizedInducingPoints,
+    Chains,
+    DeepGP,
+    Diagnosis,
+    Gaussian,
+    GaussianProcess,
+    InducingDraws,
+    InducingPoints,
+    MonteCarlo,
+    PosteriorDraws,
+    PredictiveLogLikelihood,
+    Standardizer,
+    Variational,
+    Zero,
+    compare,
+    diagnose,
+    fit,
+    predict,
+    with_priors,
+)
+from pyro_dgp.diagnosis.guide_checks import num_distinct
+from pyro_dgp.diagnosis.symptoms import SYMPTOMS, found
+from pyro_dgp.mcmc.chain_checks import _r_hat
+from pyro_dgp.zoo.settings import Settings
+
+pytestmark = pytest.mark.usefixtures("local")
+
+ROOT = Path(__file__).parents[2]
+
+
+def waves(rows=80, noise=0.3, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.linspace(-2, 2, rows)[:, None]
+    y = torch.sin(3 * x[:, 0]) + noise * torch.randn(rows, generator=generator)
+    return x, y / y.std()
+
+
+def trained(model, x, y, family=None, *, steps=150, loss=ELBO):
+    guide = Variational(model, family or InducingPoints(10), MonteCarlo(3))
+    guide.initialize(x, y)
+    fit(loss(len(x))(guide.model, guide), x, y, steps=steps, learning_rate=0.1)
+    return guide
+
+
+def symptoms(diagnosis):
+    return {finding.symptom for finding in diagnosis}
+
+
+@pytest.fixture(scope="module")
+def sound():
+    with pyro.settings.context(module_local_params=True):
+        torch.set_default_dtype(torch.float64)
+        x, y = waves()
+        return trained(DeepGP(x, 1), x, y), x, y
+
+
+def test_a_sound_fit_has_none(sound):
+    diagnosis = diagnose(*sound)
+    assert not diagnosis and list(diagnosis) == [] and diagnosis.pages == ()
+    assert str(diagnosis) == "nothing found in 9 checks"
+
+
+def test_looking_changes_nothing(sound):
+    guide, x, y = sound
+    before, state = {k: v.clone() for k, v in guide.named_parameters()}, torch.get_rng_state()
+    diagnose(guide, x, y)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(value, before[name]) for name, value in guide.named_parameters())
+
+
+def test_flat_hidden_layers():
+    x, y = waves()
+    model = DeepGP(x, 2, width=1, mean=lambda inputs, width: Zero())
+    guide = trained(model, x, y, steps=1)
+    diagnosis = diagnose(guide, x, y)
+    assert {"flat hidden layer"} <= symptoms(diagnosis)
+    assert "docs/pitfalls/flat-hidden-layers.md" in diagnosis.pages
+    assert "flat hidden layer" not in symptoms(diagnose(trained(DeepGP(x, 2, width=1), x, y, steps=1), x, y))
+
+
+def test_collapsed_noise():
+    x, y = waves(40)
+    model = DeepGP(x, 1)
+    model.likelihood = Gaussian(variance=3e-4)
+    model.top.kernel.lengthscale = torch.tensor([0.05])
+    model.requires_grad_(False)
+    assert "collapsed noise" in symptoms(diagnose(trained(model, x, y, InducingPoints(40)), x, y))
+
+
+def test_noise_that_the_function_replaces_has_not_collapsed(sound):
+    """A predictive loss puts the noise into the variance of f, so that its floor tells nothing."""
+    guide, x, y = sound
+    wide = trained(DeepGP(x, 1), x, y, InducingPoints(10, "diagonal"), loss=PredictiveLogLikelihood, steps=1)
+    with torch.no_grad():
+        wide.model.likelihood.variance_unconstrained.fill_(-30.0)
+        getattr(wide.processes, "y/f").q.scale_unconstrained.fill_(0.0)
+    assert predict(wide, x).variance.median() > 0.1 and float(wide.model.likelihood.variance.detach()) < 1.01e-4
+    assert "collapsed noise" not in symptoms(diagnose(wide, x, y))
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_exploding_predictive_losses(held_out):
+    torch.manual_seed(0)
+    x, y = torch.randn(120, 4), torch.randn(120)
+    loss = lambda rows: PredictiveLogLikelihood(rows, 0.0)
+    guide = trained(DeepGP(x, 1), x[:60], y[:60], InducingPoints(25, "diagonal"), loss=loss)
+    rows = slice(60, None) if held_out else slice(0, 60)
+    assert "exploding predictive loss" in symptoms(diagnose(guide, x[rows], y[rows]))
+
+
+@pytest.mark.parametrize(("far", "expected"), [(1e6, True), (0.0, False)])
+def test_float32_at_long_ranges(far, expected):
+    x, y = waves()
+    x, y = (x + far).float(), y.float()
+    for units in (None, Standardizer.fit(x)):
+        model = DeepGP(x, 1, standardizer=units).float()
+        guide = Variational(model, InducingPoints(10), MonteCarlo(1))
+        guide.initialize(x, y)
+        assert ("coarse inputs" in symptoms(diagnose(guide, x, y))) == expected
+
+
+def test_a_lengthscale_below_the_rounding_of_inputs():
+    x, y = waves()
+    wide = (1e4 * x).float()
+    model = DeepGP(wide, 1).float()
+    with pytest.warns(UserWarning, match="standard deviation of"):
+        guide = trained(model, wide, y.float(), steps=1)
+    (finding,) = [each for each in diagnose(guide, wide, y.float()) if each.symptom == "coarse inputs"]
+    assert "the inputs of 'y/f'" in finding.seen and "lengthscale" in finding.seen
+
+
+def test_amortised_extrapolation():
+    x, y = waves()
+    inner = x[:, 0].abs() < 1
+    guide = trained(DeepGP(x, 1), x[inner], y[inner], AmortizedInducingPoints(3), steps=300)
+    assert "amortised extrapolation" in symptoms(diagnose(guide, 3 * x, torch.sin(9 * x[:, 0])))
+    assert "amortised extrapolation" not in symptoms(diagnose(guide, x[inner], y[inner]))
+
+
+@pytest.mark.parametrize(("shift", "scale"), [(100.0, 20.0), (0.0, 0.01)])
+@pytest.mark.filterwarnings("ignore:the target of the site")
+def test_unscaled_targets(shift, scale):
+    x, y = waves()
+    raw = shift + scale * y
+    assert "unscaled targets" in symptoms(diagnose(trained(DeepGP(x, 1), x, raw, steps=1), x, raw))
+    carries = DeepGP(x, 1, standardizer=Standardizer.fit(x, raw))
+    assert "unscaled targets" not in symptoms(diagnose(trained(carries, x, raw, steps=1), x, raw))
+
+
+def test_coinciding_points(sound):
+    _, x, y = sound
+    guide = trained(DeepGP(x, 2, width=2), x, y, steps=1)
+    assert "coinciding points" not in symptoms(diagnose(guide, x, y))
+    points = guide.processes.h1.basis.inducing_points.data
+    points[5:] = points[:5]
+    (finding,) = [each for each in diagnose(guide, x, y) if each.symptom == "coinciding points"]
+    assert finding.seen.startswith("5 of the 10 inducing points of 'h1'")
+
+
+def test_distinct_points_are_counted_by_their_spacing():
+    points = torch.linspace(0, 1, 10)[:, None]
+    assert num_distinct(points) == 10 == num_distinct(1e-6 * points)
+    assert num_distinct(torch.cat([points, points + 1e-4])) == 10
+    assert num_distinct(torch.zeros(4, 2)) == 1
+
+
+class Hidden(PyroModule):
+    """A hidden function with zero mean: its mirror image is as likely."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.top, self.likelihood = GaussianProcess(RBF()), GaussianProcess(RBF()), Gaussian(variance=0.05)
+
+    def forward(self, x, y=None):
+        h = pyro.sample("h", self.hidden(x))
+        return pyro.sample("y", self.likelihood(self.top(h)), obs=y)
+
+
+def chains_of(model, x, y, *, signs=(1, 1), diverging=None):
+    """Draws around one function of the hidden layer, each chain with a sign of its own."""
+    whitened = 2.0 * torch.linspace(-1, 1, len(x)) + 0.1 * torch.randn(len(signs), 20, len(x))
+    draws = {"h_whitened": torch.tensor(signs)[:, None, None] * whitened}
+    draws = {"h_whitened": draws["h_whitened"].unsqueeze(-2)}
+    stats = {} if diverging is None else {"diverging": diverging.numpy()}
+    return Chains(draws, stats=stats, model=model, args=(x, y))
+
+
+def test_mirror_images_among_chains():
+    x, y = waves(12)
+    model = Hidden()
+    (mirrored,) = [
+        each for each in diagnose(chains_of(model, x, y, signs=(1, -1)), x, y) if each.symptom == "mirror images"
+    ]
+    assert "'h'" in mirrored.seen and mirrored.page == "docs/pitfalls/mirror-images.md"
+    assert "mirror images" not in symptoms(diagnose(chains_of(model, x, y), x, y))
+
+
+def test_divergences():
+    x, y = waves(12)
+    diverging = torch.zeros(2, 20, dtype=torch.bool)
+    assert "divergences" not in symptoms(diagnose(chains_of(Hidden(), x, y, diverging=diverging), x, y))
+    diverging[1, 3] = True
+    (finding,) = [
+        each for each in diagnose(chains_of(Hidden(), x, y, diverging=diverging), x, y) if each.symptom == "divergences"
+    ]
+    assert finding.seen == "1 of its 40 transitions diverged"
+
+
+def test_r_hat_of_a_hidden_function_is_that_of_gelman_and_rubin():
+    values = torch.randn(3, 50, 1, 1) + torch.tensor([0.0, 1.0, 2.0])[:, None, None, None]
+    one = values[..., 0, 0]
+    within = sum(float(chain.var()) for chain in one) / 3
+    between = 50 * float(one.mean(1).var())
+    assert _r_hat(values) == pytest.approx(((49 / 50 * within + between / 50) / within) ** 0.5)
+
+
+def test_draws_are_looked_at_as_one_chain():
+    x, y = waves(12)
+    chains = chains_of(Hidden(), x, y, signs=(1, 1, 1, 1))
+    draws = PosteriorDraws(chains.model, chains.flat, (x, y))
+    assert "mirror images" not in symptoms(diagnose(draws, x, y))
+    exact = PosteriorDraws(DeepGP(x, 1), {}, (x, y))
+    assert not diagnose(exact, x, y)
+
+
+def test_noise_that_was_sampled():
+    x, y = waves(12)
+    model = DeepGP(x, 1)
+    model.likelihood.variance = PyroSample(dist.LogNormal(0.0, 1.0))
+    values = torch.full((1, 20), 1e-5) * (1 + torch.rand(1, 20))
+    assert "collapsed noise" in symptoms(
+        diagnose(Chains({"likelihood.variance": values}, model=model, args=(x, y)), x, y)
+    )
+
+
+def test_draws_of_inducing_variables(sound):
+    guide, x, y = sound
+    (name,) = [each for each, _ in guide.named_parameters() if ".q.mean" in each]
+    mean = dict(guide.named_parameters())[name].detach()
+    assert not diagnose(InducingDraws(guide, {name: mean + 0.01 * torch.randn(5, *mean.shape)}), x, y)
+
+
+def test_fits_of_a_comparison_are_judged_in_units_of_the_data():
+    x, y = waves(60)
+    inputs, targets = (100 * x).numpy(), (1000 + 50 * y).numpy()
+    few = Settings(inducing=10, epochs=60, mcmc_samples=8, warmup=4, chains=1)
+    result = compare(
+        lambda rows: with_priors(DeepGP(rows, 1)),
+        inputs,
+        targets,
+        methods=["dsvi", "ess"],
+        settings=few,
+        say=lambda sentence: None,
+    )
+    assert "unscaled targets" not in symptoms(diagnose(result["dsvi"], inputs, targets))
+    assert diagnose(result["ess"], inputs, targets).checks == 6
+    by_hand = dataclasses.replace(result["dsvi"], predictor=result["dsvi"].predictor.__call__)
+    with pytest.raises(TypeError, match="gives no Predictor"):
+        diagnose(by_hand, inputs, targets)
+
+
+def test_classes_and_other_kinds_of_fits():
+    x, _ = waves(40)
+
+    class Classes(PyroModule):
+        def __init__(self):
+            super().__init__()
+            self.gp = GaussianProcess(RBF(), num_outputs=2)
+
+        def forward(self, x, y=None):
+            f = pyro.sample("f", self.gp(x))
+            return pyro.sample("y", dist.Categorical(logits=f).to_event(1), obs=y)
+
+    assert not diagnose(trained(Classes(), x, (x[:, 0] > 0).long(), steps=5), x, (x[:, 0] > 0).long())
+    with pytest.raises(TypeError, match="diagnose takes a trained guide"):
+        diagnose(object(), x, x[:, 0])
+
+
+def test_every_page_of_the_table_exists_and_is_a_page_of_one_symptom():
+    pages = {symptom.page for symptom in SYMPTOMS.values()}
+    assert all((ROOT / page).exists() for page in pages)
+    assert {str(path.relative_to(ROOT)) for path in (ROOT / "docs/pitfalls").glob("*.md")} <= pages
+    for symptom in SYMPTOMS.values():
+        assert not re.search(r"[.!]$", symptom.seen + symptom.remedy)
+
+
+def test_findings_print_as_sentences_with_their_page():
+    diagnosis = Diagnosis((found("divergences", divergences=2, transitions=40), found("no R-hat")), checks=6)
+    first, second = str(diagnosis).splitlines()
+    assert first.startswith("2 of its 40 transitions diverged: its draws") and first.endswith(
+        "(docs/pitfalls/divergences.md)"
+    )
+    assert second == "it has no R-hat: too few draws, or some quantity never moved (docs/how-to/samplers.md)"
+    assert len(diagnosis) == 2
