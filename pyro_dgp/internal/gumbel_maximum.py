@@ -37,6 +37,8 @@ class _Rule:
 _EXACT, _SINGLE = _Rule(0.45, 6.5, 3.7, 22.0, 20.0), _Rule(0.6, 5.5, 3.0, 16.5, 14.0)
 #: Most numbers that are held at once.
 _MOST = 4_000_000
+#: Most numbers that one row may take: 1.6 GB in double precision.
+_MOST_OF_A_ROW = 200_000_000
 _EULER = 0.5772156649015329
 
 
@@ -86,6 +88,12 @@ def _by_rows(function: Callable[..., Tensor], mean: Tensor, scale: Tensor, event
         high = (mean + rule.sigmas * scale).amax(-1, keepdim=True) + rule.right
         ranges, order = (high - low).squeeze(-1).sort()
         points = 1 + (ranges / rule.step).ceil().long()
+        widest = float(scale.max())
+        if count * int(points[-1]) * len(_nodes(widest, rule)[0]) > _MOST_OF_A_ROW:
+            raise ValueError(
+                f"a function below Softmax has a standard deviation of {widest:.3g} at some row, too large to be integrated over: standardise the "
+                "inputs (Standardizer), or lower the variance of the kernel"
+            )
         most = max(1, _MOST // (count * int(points[-1]) * 40))
         parts = list(_slices(len(mean), most))
         back = torch.empty_like(order)

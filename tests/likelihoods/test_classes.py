@@ -76,6 +76,14 @@ def test_parts_of_rows_give_what_all_rows_give(monkeypatch):
     torch.testing.assert_close(expected_log_sum_exp(mean, scale), whole[1])
 
 
+def test_functions_too_wide_for_softmax_are_refused_before_memory_is_asked_for():
+    """Kernels that grow with their inputs, at inputs that are not standardised, give such functions."""
+    with pytest.raises(
+        ValueError, match=r"has a standard deviation of 1e\+06 at some row, too large .*: standardise the inputs"
+    ):
+        class_log_probs(torch.tensor([[0.0, 1.0]]), torch.tensor([[1e6, 1.0]]))
+
+
 @pytest.mark.parametrize("spread", [0.0, 1.0, 4.0, 9.0])
 def test_win_probabilities_sum_to_one_whatever_the_ratio_of_scales(spread):
     mean, scale = 2 * torch.randn(60, 6), torch.exp(spread * (torch.rand(60, 6) - 0.5))
