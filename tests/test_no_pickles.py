@@ -22,7 +22,7 @@ IN_MEMORY = {
     "mcmc/chains.py": "joblib",
 }
 #: Names that may be taken from joblib: none that reads or writes files.
-OF_JOBLIB = {"Parallel", "delayed", "hash", "get_reusable_executor"}
+OF_JOBLIB = {"Parallel", "delayed", "hash", "ProcessPoolExecutor"}
 
 #: Calls that unpickle files, by the name of the function; of torch and pandas, wherever they are imported.
 READERS = {"load", "save", "read_pickle", "to_pickle", "load_state", "dump", "loads", "dumps"}

@@ -160,7 +160,11 @@ def real_observations(trace: Trace) -> dict[str, Tensor]:
     Where the model standardises its targets, they are the standardised ones.
     """
     sites = [site for site in trace.nodes.values() if is_random(site) and site["is_observed"]]
-    return {site["name"]: _standardised(site["fn"], site["value"]) for site in sites if is_real(site["fn"])}
+    return {site["name"]: _standardised(site["fn"], site["value"]) for site in sites if _explains_reals(site["fn"])}
+
+
+def _explains_reals(fn: Any) -> bool:
+    return is_real(fn.conditional.given(fn.moments.mean) if isinstance(fn, CollapsedObservation) else fn)
 
 
 def _standardised(fn: Any, value: Tensor) -> Tensor:
