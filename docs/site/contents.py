@@ -14,7 +14,7 @@ from pathlib import Path
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Start": ("docs/quickstart", "tutorials/index", "docs/choosing", "docs/coming-from/index", "docs/coming-from/*"),
     "Use": ("docs/how-to/index", "models", "docs/command-line", "docs/pitfalls", "docs/pitfalls/*", "docs/sharp-bits"),
-    "Understand": ("docs/idea", "docs/theory", "docs/parts", "docs/contract", "docs/*"),
+    "Understand": ("docs/idea", "docs/theory", "docs/parts", "docs/papers", "docs/contract", "docs/*"),
     "Reference": ("api/index", "methods"),
     "Project": ("benchmarks/README", "docs/extending", "docs/extending/*", "CONTRIBUTING", "CHANGELOG"),
 }
@@ -22,6 +22,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 PARENTS: dict[str, tuple[str, ...]] = {
     "docs/how-to/index": ("docs/how-to/*",),
     "tutorials/index": ("tutorials/*",),
+    "docs/papers": ("docs/papers/*",),
     "api/index": ("api/*",),
     "benchmarks/README": ("benchmarks/results/README", "benchmarks/studies/README", "benchmarks/figures/README"),
 }

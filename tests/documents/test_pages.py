@@ -519,7 +519,14 @@ PAGES = {
 
 
 #: Pages without code, and the tests that hold them.
-TABLES = {"docs/contract.md": "tests/contract/test_contract.py"}
+TABLES = {
+    "docs/contract.md": "tests/contract/test_contract.py",
+    "docs/papers.md": "tests/documents/test_papers.py",
+    **{
+        f"docs/papers/{name}.md": "tests/documents/test_papers.py"
+        for name in ("2018-rudner", "2020-ashman", "2020-jankowiak", "2023-spherical", "2024-meng")
+    },
+}
 
 #: Pages whose code needs another library, and the test that runs them.
 BESIDE = {
