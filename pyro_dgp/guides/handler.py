@@ -123,15 +123,16 @@ class PassHandler(SiteHandler, AutoMessenger):
                 msg["value"] = next(iter(observation.priors.values())).mean.new_zeros(observation.event_shape)
             SiteRecord(observation).write(msg)
             return
-        marginals, regularizers, priors, carried = {}, [], {}, False
+        marginals, regularizers, priors, any_carried = {}, [], {}, False
         for name, (key, prior) in gps.items():
             carried = self._pass.inputs_are_carried(prior, self._axes_of_gp(key))
+            any_carried |= carried
             require_told_apart(msg, carried, self._pass.components, self.structure.data_plates)
             marginals[name] = q = self._marginal(key, prior, carried, msg)
             regularizers.append(total_regularizer(q.regularizer, prior, carried))
             priors[name] = _at_components_of(q, prior, carried)
         total = torch.stack(torch.broadcast_tensors(*regularizers)).sum(0)
-        SiteRecord(Observation(observation.conditional, priors, observation.outputs), carried, total).write(msg)
+        SiteRecord(Observation(observation.conditional, priors, observation.outputs), any_carried, total).write(msg)
         msg["fn"] = observation.collapse(marginals)
 
     def at_function(self, msg: Message, prior: FunctionPrior) -> None:

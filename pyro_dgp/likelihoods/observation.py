@@ -76,9 +76,16 @@ class Observation(TorchDistribution):
 
 
 def join(values: Mapping[str, Tensor]) -> Tensor:
-    """Join the values of the GPs of one observation side by side: ``(..., N, sum of outputs)``."""
+    """Join the values of the GPs of one observation side by side: ``(..., N, sum of outputs)``.
+
+    One GP may lie above a hidden layer, whose components its values lead with, and another one above the inputs: the values of the latter
+    are those of every component.
+    """
     parts = list(values.values())
-    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+    if len(parts) == 1:
+        return parts[0]
+    batch = torch.broadcast_shapes(*(part.shape[:-1] for part in parts))
+    return torch.cat([part.expand(*batch, part.shape[-1]) for part in parts], -1)
 
 
 class CollapsedObservation(TorchDistribution):

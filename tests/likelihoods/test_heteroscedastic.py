@@ -17,8 +17,11 @@ from pyro_dgp import (
     GaussianProcess,
     HeteroscedasticGaussian,
     InducingPoints,
+    LinearMean,
+    Matern52,
     MonteCarlo,
     PredictiveLogLikelihood,
+    SigmaPoints,
     Standardizer,
     Variational,
     coverage,
@@ -143,3 +146,44 @@ def test_what_does_not_fit_is_said():
         Gaussian()(gp(x), gp(x))
     with pytest.raises(TypeError, match="Gaussian takes no values of rows, and got exposure"):
         Gaussian()(gp(x), exposure=torch.ones(5))
+
+
+class NoiseOfTheInputs(PyroModule):
+    """A function above a hidden layer, and a noise function above the inputs or above as many copies of them as the layer has components."""
+
+    def __init__(self, x, *, copies):
+        super().__init__()
+        self.copies = copies
+        self.hidden = GaussianProcess(Matern52(ard=1), LinearMean.fit(x, 1), 1)
+        self.top, self.noise = GaussianProcess(RBF(ard=1)), GaussianProcess(RBF(ard=1))
+        self.likelihood = HeteroscedasticGaussian()
+
+    def forward(self, x, y=None):
+        h = pyro.sample("h", self.hidden(x))
+        below = x.expand(*h.shape[:-2], *x.shape[-2:]) if self.copies else x
+        return pyro.sample("y", self.likelihood(self.top(h), self.noise(below)), obs=y)
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("propagation", [MonteCarlo(5), SigmaPoints("qr3", 4)])
+@pytest.mark.parametrize("loss", [ELBO(12), PredictiveLogLikelihood(12, 0.1)])
+def test_a_noise_function_above_the_inputs_is_that_of_every_component(propagation, loss):
+    found = []
+    for copies in (True, False):
+        torch.manual_seed(0)
+        x = torch.linspace(-1, 1, 12)[:, None]
+        y = torch.sin(3 * x[:, 0])
+        guide = Variational(NoiseOfTheInputs(x, copies=copies), InducingPoints(6), propagation)
+        guide.initialize(x, y)
+        with torch.no_grad():
+            for parameter in guide.parameters():
+                parameter += 0.3 * torch.randn_like(parameter)
+        objective = loss(guide.model, guide)
+        torch.manual_seed(1)
+        value = objective(x, y)
+        value.backward()
+        found.append(
+            (value.detach(), [p.grad for p in guide.processes.parameters()], predict(guide, x, 50).log_prob(y))
+        )
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
