@@ -140,7 +140,7 @@ def sweep(
     made again.
 
     Where one of the processes of ``jobs`` is killed, the runs under way are made once more and the others go on, with a warning of one
-    sentence. An executor keeps its own counsel: what it gives up is a run that fails.
+    sentence. An executor decides by itself whether a lost run is made again; what it gives up is a run that fails.
 
     :param datasets: data sets with names of their own, such as :func:`~pyro_dgp.load` reads.
     :param methods: names of the table, or pairs of a name and an inference, as :func:`~pyro_dgp.compare` takes.

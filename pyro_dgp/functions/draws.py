@@ -239,7 +239,7 @@ def draw_functions(
         serve several each.
     :param num_draws: number of draws, S.
     :param site: the Gaussian process: a site (``"h1"``), an observation (``"y"``, all functions under it) or one GP of an observation
-        (``"y/f"``). If not given, the function under the likelihood, which is the last one; where that has several, they are named.
+        (``"y/f"``). If not given, the function under the likelihood; where a likelihood has several, the last axis holds all of them.
     :param seed: the seed of the draws; drawn from torch's generator if not given.
     :param num_frequencies: F, the number of random frequencies of a draw. More make each draw closer to normal, and cost as much more.
     :returns: ``functions(x)``, ``(S, N, D_out)``.

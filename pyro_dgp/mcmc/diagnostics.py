@@ -17,7 +17,11 @@ LARGEST_R_HAT = 1.05
 def convergence(draws: dict[str, Tensor], divergences: np.ndarray | None) -> dict[str, float | int | None]:
     """Number of divergent transitions, largest rank-normalised split R-hat and smallest bulk ESS over all quantities.
 
-    Nothing for divergences where the sampler has none. One chain counts as two halves. Nothing where a figure cannot be had: fewer than 8 draws, or a quantity of which all draws are equal.
+    The halves of a single chain are compared with each other. A figure that cannot be had is ``None``: with fewer than 8 draws, or where all draws of a
+    quantity are equal.
+
+    :param draws: quantities by name, ``(chains, draws, ...)``.
+    :param divergences: whether each draw ended in a divergence, ``(chains, draws)``; ``None`` for a sampler that has none.
     """
     from pyro_dgp.export.arviz_groups import from_groups, import_arviz
 
