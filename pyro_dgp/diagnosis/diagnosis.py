@@ -57,6 +57,7 @@ def diagnose(fit: Any, x: Any, y: Any, *, site: str | None = None, **arguments: 
     :param y: their targets.
     :param site: the observation that ``y`` belongs to, if the model has several.
     :param arguments: further arguments of the model, as in training.
+    :raises ValueError: for inputs that are no rows, targets of another shape than predictions, and a site that the model does not have.
 
     >>> import torch
     >>> from pyro_dgp import ELBO, DeepGP, InducingPoints, Variational, diagnose, fit
@@ -69,4 +70,5 @@ def diagnose(fit: Any, x: Any, y: Any, *, site: str | None = None, **arguments: 
     nothing found in 9 checks
     """
     subject = subject_of(fit, Rows(x, y, site, arguments))
+    subject.require_targets()
     return Diagnosis(tuple(subject.findings()), len(subject.checks))

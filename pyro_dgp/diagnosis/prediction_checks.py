@@ -37,11 +37,13 @@ SMALL = 0.1
 
 
 def share_left(subject: Subject) -> float | None:
-    """Return the share of the variance of the targets that a fit leaves; nothing for classes."""
+    """Return the share of the variance of the observed targets that a fit leaves; nothing for classes, and for targets that are all the same."""
     y, mean = subject.y, subject.mean
     if mean is None:
         return None
-    return float((y - mean).square().mean() / y.var(correction=0).clamp_min(torch.finfo(y.dtype).tiny))
+    seen = ~y.isnan()
+    variance = y[seen].var(correction=0)
+    return float((y - mean)[seen].square().mean() / variance) if variance > 0 else None
 
 
 def is_of_no_use(subject: Subject, left: float | None) -> bool:
@@ -59,9 +61,9 @@ def unexplained_targets(subject: Subject) -> Iterator[Finding]:
 def collapsed_noise(subject: Subject) -> Iterator[Finding]:
     """Compare noise variances with their floor and with the targets, where predictions are as narrow as the noise."""
     noises = [*subject.noises()]
-    if not noises or subject.mean is None or not subject.observed:
+    standardised = subject.standardised
+    if not noises or subject.mean is None or standardised is None:
         return
-    standardised = next(iter(subject.observed.values()))
     whole = float(standardised[~standardised.isnan()].var(correction=0))
     share = float(subject.prediction.variance.median() / subject.y[~subject.y.isnan()].var(correction=0))
     for name, variance, floor in noises:
@@ -76,12 +78,15 @@ def exploding_loss(subject: Subject) -> Iterator[Finding]:
 
     The first is worse than a constant normal where the rows were held out. The others tell at training rows what held-out rows would: half
     way between two rows the mean of both targets is at least as likely as the targets are; and a row's neighbours have residuals of its size.
+    This holds for real targets; outputs that are missing somewhere, or the same in all rows, cannot be compared so.
     """
     x, y, mean = subject.x, subject.y, subject.mean
-    if mean is None or x.dim() != 2 or mean.shape != y.shape or len(y) < 2 * NEIGHBOURS or not subject.observed:
+    if mean is None or x.dim() != 2 or mean.shape != y.shape or len(y) < 2 * NEIGHBOURS or subject.standardised is None:
+        return
+    spread = y.reshape(len(y), -1).std(0, correction=0)
+    if not bool((spread > 0).all()):
         return
     own = -float(subject.prediction.log_prob(y).mean())
-    spread = y.reshape(len(y), -1).std(0, correction=0)
     constant = float((0.5 * math.log(2 * math.pi * math.e) + spread.log()).sum())
     if own > constant + EXPLODING:
         what = f"the rows score {own:.3g} nats each, and a constant normal {constant:.3g}"

@@ -16,7 +16,7 @@ from torch import Size, Tensor, nn
 
 from pyro_dgp.diagnosis.symptoms import Finding
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.guides.sites import real_observations
+from pyro_dgp.guides.sites import is_random, real_observations
 from pyro_dgp.internal.parameters import evaluating, module_local_parameters
 from pyro_dgp.internal.rows import Call, RowArguments
 from pyro_dgp.likelihoods import Gaussian
@@ -51,6 +51,11 @@ class Rows:
 
     def some(self, groups: Size = Size()) -> Call:
         """Return equally spaced rows, at most :data:`MOST_ROWS`."""
+        if not isinstance(self.x, Tensor) or self.x.dim() < 2 or not self.x.shape[-2]:
+            shape = tuple(getattr(self.x, "shape", ()))
+            raise ValueError(
+                f"a fit is judged at rows of inputs, a tensor (N, D) as in training, not {type(self.x).__name__} of shape {shape}: pass such a tensor as x"
+            )
         rows = self.x.shape[-2]
         number = torch.linspace(0, rows - 1, min(MOST_ROWS, rows), device=self.x.device).long()
         return RowArguments((self.x, self.y), self.arguments, groups=groups)[number]
@@ -118,6 +123,26 @@ class Subject(ABC):
     def observed(self) -> dict[str, Tensor]:
         """Targets by site that a distribution of real numbers explains, standardised where the model does it."""
         return real_observations(self.trace)
+
+    @property
+    def standardised(self) -> Tensor | None:
+        """The targets ``y`` as :attr:`observed` has them; nothing where they are no real numbers."""
+        names = [name for name, site in self.trace.nodes.items() if is_random(site) and site["is_observed"]]
+        if self.site is not None:
+            names = [self.site]
+        elif len(names) > 1:
+            names = [name for name in names if self.trace.nodes[name]["value"] is self.y]
+        return next((self.observed[name] for name in names if name in self.observed), None)
+
+    def require_targets(self) -> None:
+        """Raise for a site that the model does not have, for several of which none is named, and for targets of another shape than predictions."""
+        with self.scope():
+            shape = self.prediction.shape()
+        if not isinstance(self.y, Tensor) or self.y.shape != shape:
+            own = tuple(self.y.shape) if isinstance(self.y, Tensor) else type(self.y).__name__
+            raise ValueError(
+                f"y is {own} and the prediction at x has shape {tuple(shape)}: pass one target for each row of x"
+            )
 
     @contextmanager
     def scope(self) -> Iterator[None]:

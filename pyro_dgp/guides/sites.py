@@ -17,7 +17,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
 from pyro_dgp.gp import FunctionPrior, too_many_values_message
-from pyro_dgp.internal.distributions import elementwise, is_real
+from pyro_dgp.internal.distributions import elementwise, is_real, is_real_where_observed
 from pyro_dgp.internal.errors import first_line
 from pyro_dgp.likelihoods import CollapsedObservation, Observation, RowObservation
 from pyro_dgp.likelihoods.observation import join
@@ -164,7 +164,10 @@ def real_observations(trace: Trace) -> dict[str, Tensor]:
 
 
 def _explains_reals(fn: Any) -> bool:
-    return is_real(fn.conditional.given(fn.moments.mean) if isinstance(fn, CollapsedObservation) else fn)
+    """Tell whether targets are real numbers; an observation with its functions integrated out is asked by p(y | f)."""
+    if isinstance(fn, CollapsedObservation):
+        return is_real_where_observed(fn.conditional.given(fn.moments.mean))
+    return is_real(fn)
 
 
 def _standardised(fn: Any, value: Tensor) -> Tensor:

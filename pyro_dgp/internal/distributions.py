@@ -119,11 +119,20 @@ def cdf_of(distribution: Any, value: Any) -> Tensor:
 
 def is_real(fn: Any) -> bool:
     """Tell whether a distribution is over all real numbers; one that does not say is taken for real."""
+    return _is_real(fn, constraints.independent)
+
+
+def is_real_where_observed(fn: Any) -> bool:
+    """Tell whether a distribution is over all real numbers, or over these and NaN for those that were not observed."""
+    return _is_real(fn, constraints.independent, _OrMissing)
+
+
+def _is_real(fn: Any, *wrappers: Any) -> bool:
     try:
         support = fn.support
     except (AttributeError, NotImplementedError):
         return True
-    while isinstance(support, constraints.independent):
+    while isinstance(support, wrappers):
         support = support.base_constraint
     return support is constraints.real
 

@@ -32,7 +32,7 @@ def win_probability(mean: Tensor, scale: Tensor, which: Tensor) -> Tensor:
     others = _without(mean, index), _without(scale, index)
     with torch.no_grad():
         sharpness = (own_scale / others[1]).square().sum(-1)
-        steep = 2 * _RANGE / _step(sharpness) >= MOST_EQUAL
+        steep = ~(2 * _RANGE / _step(sharpness) < MOST_EQUAL)  # NaN too, for which there is no step
     if steep.all():
         return pieces(own, own_scale, *others)
     if not steep.any():

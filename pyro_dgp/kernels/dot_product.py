@@ -89,18 +89,23 @@ class _Angular(torch.autograd.Function):
 class _Step(torch.autograd.Function):
     """J_0 of small angles, which a rounded cosine does not tell: of 1e-8 in double precision, where the cosine is 1 already.
 
-    The value is that at the distance of two points on the sphere; the derivative is by their cosine.
+    The value and the sine in the derivative are those at the distance of two points on the sphere; derivatives are by their cosine.
     """
 
     @staticmethod
     def forward(ctx: Any, cosine: Tensor, distance: Tensor) -> Tensor:
-        ctx.save_for_backward(cosine)
+        ctx.save_for_backward(cosine, distance)
         return math.pi - 2 * torch.atan2(distance, (4 - distance.square()).clamp_min(0.0).sqrt())
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        (cosine,) = ctx.saved_tensors
-        return grad * _backward_of(0, cosine), None
+        cosine, distance = ctx.saved_tensors
+        square, rounded = distance.square(), 1 - cosine.square()
+        sine_square = square * (1 - square / 4) + (rounded - rounded.detach())
+        slope = sine_square.clamp_min(1e-12).rsqrt()
+        return grad * torch.where(
+            distance == 0, 0.0, slope
+        ), None  # of points that coincide no step tells the direction
 
 
 def angular(cosine: Tensor, order: int) -> Tensor:

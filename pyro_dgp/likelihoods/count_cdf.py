@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 #: Gauss-Legendre nodes of a panel.
-_NODES = 20
+_NODES = 24
 #: Standard deviations of the log mean beyond which its distribution function counts as 0 or 1.
 _FAR = 6.5
 #: Nats below its mode that a density of log mean is integrated down to.

@@ -31,14 +31,14 @@ class SummedCounts:
 
     def cdf(self, value: Tensor) -> Tensor:
         """Return ``F(value)``, elementwise."""
-        top = torch.where(value.isinf(), self.least, value).clamp_min(self.least - 1).floor()
+        top = torch.where(value.isfinite(), value, self.least).clamp_min(self.least - 1).floor()
         self._require(top)
         result = torch.zeros_like(value)
         for at, total in self._cumulative():
             result = torch.where(at <= top, total, result)
             if bool((at >= top).all()):
                 break
-        return torch.where(value == torch.inf, 1.0, result)
+        return torch.where(value.isnan(), value, torch.where(value == torch.inf, 1.0, result))
 
     def quantile(self, levels: Tensor) -> Tensor:
         """Return the least value at which F reaches a level, for each of several levels ``(Q,)``: ``(Q, ...)``.
@@ -47,7 +47,7 @@ class SummedCounts:
         """
         level = levels.reshape(-1, *[1] * self.least.dim())
         self._require(self.mean - self.scale * ((1 - level) / level).sqrt())
-        target = level - 8 * torch.finfo(levels.dtype).eps
+        target = level * (1 - 8 * torch.finfo(levels.dtype).eps)
         result = self.least.new_full((len(levels), *self.least.shape), torch.nan)
         for at, total in self._cumulative():
             result = torch.where(result.isnan() & (total >= target), at, result)

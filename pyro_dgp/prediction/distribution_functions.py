@@ -41,7 +41,10 @@ class DistributionFunction:
     def __init__(self, components: Distribution, log_weights: Tensor) -> None:
         self.components, self.log_weights = components, log_weights
         self.low, self.high = (bound.to(log_weights) for bound in bounds(components))
-        self._weights = log_weights.exp().reshape(-1, *[1] * (len(components.batch_shape) - 1))
+        weights = (
+            log_weights.exp()
+        )  # whose sum is one but for the rounding of logarithms, which F would not reach one by
+        self._weights = (weights / weights.sum()).reshape(-1, *[1] * (len(components.batch_shape) - 1))
         self._counts = self._as_counts() if is_discrete(components) and bool(self.low.isfinite().all()) else None
 
     def __call__(self, value: Tensor) -> Tensor:
@@ -78,8 +81,10 @@ class DistributionFunction:
         return found - (reached - reached.detach()) / density
 
     def squared_distance(self, value: Tensor) -> Tensor:
-        """Return ``sum_k (F(k) - 1[value <= k])^2`` over the values k of a count, the CRPS, elementwise."""
-        return self._required_counts().squared_distance(value)
+        """Return ``sum_k (F(k) - 1[value <= k])^2`` over the values k of a count, the CRPS, elementwise; NaN at NaN."""
+        counts, finite = self._required_counts(), value.isfinite()
+        score = counts.squared_distance(torch.where(finite, value, counts.least))
+        return torch.where(finite, score, value.abs())
 
     def summed(self, term: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the sum over all values k of a count of a smooth term that is next to nothing where ``p(y = k)`` is, ``(N,)``.

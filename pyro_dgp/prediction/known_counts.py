@@ -30,11 +30,11 @@ class KnownCounts:
 
     def cdf(self, value: Tensor) -> Tensor:
         """Return ``F(value)``, elementwise."""
-        return self.function(value.unsqueeze(0))[0]
+        return self.function(value.reshape(-1, *self.least.shape)).reshape(value.shape)
 
     def quantile(self, levels: Tensor) -> Tensor:
         """Return the least value at which F reaches a level, for each of several levels ``(Q,)``: ``(Q, ...)``."""
-        target = (levels - 8 * torch.finfo(levels.dtype).eps).double().reshape(-1, *[1] * self.least.dim())
+        target = (levels.double() * (1 - 8 * torch.finfo(levels.dtype).eps)).reshape(-1, *[1] * self.least.dim())
         target = target.expand(len(levels), *self.least.shape)
         found = least_reaching(lambda at: self.function(at).double(), self.least.double(), target)
         return found.to(self.least)

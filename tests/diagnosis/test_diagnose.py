@@ -14,6 +14,7 @@ from pyro_dgp import (
     ELBO,
     RBF,
     AmortizedInducingPoints,
+    Bernoulli,
     Chains,
     DeepGP,
     Diagnosis,
@@ -21,7 +22,10 @@ from pyro_dgp import (
     GaussianProcess,
     InducingDraws,
     InducingPoints,
+    MissingOutputs,
     MonteCarlo,
+    NegativeBinomial,
+    Poisson,
     PosteriorDraws,
     PredictiveLogLikelihood,
     Standardizer,
@@ -36,6 +40,7 @@ from pyro_dgp import (
 from pyro_dgp.diagnosis.guide_checks import num_distinct
 from pyro_dgp.diagnosis.symptoms import SYMPTOMS, found
 from pyro_dgp.mcmc.chain_checks import _r_hat
+from pyro_dgp.training.remarks import remarks
 from pyro_dgp.zoo.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -289,6 +294,59 @@ def test_classes_and_other_kinds_of_fits():
     assert not diagnose(trained(Classes(), x, (x[:, 0] > 0).long(), steps=5), x, (x[:, 0] > 0).long())
     with pytest.raises(TypeError, match="diagnose takes a trained guide"):
         diagnose(object(), x, x[:, 0])
+
+
+@pytest.mark.parametrize("likelihood", [Poisson, NegativeBinomial, Bernoulli, lambda: MissingOutputs(Poisson())])
+def test_targets_that_are_no_real_numbers_are_not_averaged(likelihood):
+    x, y = waves(40)
+    y = (y > 0).to(y)
+    model = DeepGP(x, layers=1, likelihood=likelihood())
+    guide = trained(model, x, y, steps=5)
+    assert remarks(guide, x, y) is not None
+    assert "exploding predictive loss" not in symptoms(diagnose(guide, x, y))
+
+
+def test_counts_beside_a_real_target_are_not_averaged():
+    class Two(PyroModule):
+        def __init__(self):
+            super().__init__()
+            self.real, self.count = GaussianProcess(RBF()), GaussianProcess(RBF())
+            self.noisy, self.counts = Gaussian(), Poisson()
+
+        def forward(self, x, y=None, z=None):
+            pyro.sample("z", self.noisy(self.real(x)), obs=z)
+            return pyro.sample("y", self.counts(self.count(x)), obs=y)
+
+    x, z = waves(40)
+    y = (z > 0).to(z)
+    guide = Variational(Two(), InducingPoints(10))
+    guide.initialize(x, y, z=z)
+    for site in ("y", None):
+        assert "exploding predictive loss" not in symptoms(diagnose(guide, x, y, site=site, z=z))
+    with pytest.raises(ValueError, match="name one with site="):
+        diagnose(guide, x, y)
+
+
+def test_targets_that_do_not_fit_the_rows_are_refused():
+    x, y = waves(40)
+    guide = trained(DeepGP(x, layers=1), x, y, steps=5)
+    for wrong in (y[:, None], y[:20]):
+        with pytest.raises(ValueError, match="the prediction at x has shape"):
+            diagnose(guide, x, wrong)
+    for rows in (x[:, 0], x[:0], x.numpy()):
+        with pytest.raises(ValueError, match="pass such a tensor as x"):
+            diagnose(guide, rows, y)
+    with pytest.raises(ValueError, match="there is no site 'nope'"):
+        diagnose(guide, x, y, site="nope")
+
+
+def test_constant_targets_and_missing_ones():
+    x, y = waves(40)
+    found = symptoms(diagnose(trained(DeepGP(x, layers=1), x, y, steps=5), x, torch.zeros(40)))
+    assert not {"explains nothing", "exploding predictive loss"} & set(found)
+    missing = torch.where(torch.arange(40) % 3 == 0, torch.nan, torch.rand(40))
+    guide = trained(DeepGP(x, layers=1, likelihood=MissingOutputs(Gaussian())), x, missing, steps=1)
+    assert "explains nothing" in symptoms(diagnose(guide, x, missing))
 
 
 def test_every_page_of_the_table_exists_and_is_a_page_of_one_symptom():

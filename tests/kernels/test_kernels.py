@@ -308,6 +308,20 @@ def test_steps_tell_small_angles(dtype, error):
     assert (found.diagonal() == 1).all()
 
 
+def test_steps_have_the_slope_of_small_angles_in_single_precision():
+    """A rounded cosine gave 80 in the place of 0.29 at a distance of 3e-4."""
+    slopes = {}
+    for dtype in (torch.float32, torch.float64):
+        x = torch.full((1, 1, 1), 0.3, dtype=dtype, requires_grad=True)
+        near = x.detach() + torch.tensor([[0.0], [1e-5], [1e-4], [3e-4], [1e-2]], dtype=torch.float32).to(dtype)
+        values = kernels.ArcCosine(0).to(dtype)().matrix(x, near).flatten()
+        slopes[dtype] = torch.stack([torch.autograd.grad(each, x, retain_graph=True)[0].squeeze() for each in values])
+    assert slopes[torch.float32][0] == 0
+    assert torch.allclose(slopes[torch.float32].double(), slopes[torch.float64], rtol=2e-2)
+    x, z = torch.randn(1, 4, 2, dtype=torch.float64, requires_grad=True), torch.randn(1, 3, 2, dtype=torch.float64)
+    assert torch.autograd.gradgradcheck(lambda x: kernels.ArcCosine(0).double()().matrix(x, z), x)
+
+
 def test_wrong_arguments_are_one_sentence():
     with pytest.raises(ValueError, match="orders 0, 1 and 2, not 3"):
         kernels.ArcCosine(3)

@@ -132,6 +132,14 @@ def test_a_row_with_steep_functions_leaves_the_other_rows_to_the_cheap_rule(monk
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
 
 
+def test_a_row_that_is_not_a_number_leaves_the_other_rows_theirs():
+    mean, scale = torch.zeros(2, 3), torch.ones(2, 3)
+    scale[1, 0] = torch.nan
+    won = win_probability(mean, scale, torch.zeros(2, dtype=torch.long))
+    assert torch.allclose(won[0], torch.tensor(1 / 3)) and won[1].isnan()
+    assert win_probability(mean[1:], scale[1:], torch.zeros(1, dtype=torch.long)).isnan()
+
+
 def test_robust_max_against_draws():
     f, epsilon = moments(5), 0.01
     conditional = RobustMax(CLASSES, epsilon).conditional()

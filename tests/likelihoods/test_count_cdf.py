@@ -48,6 +48,15 @@ def test_it_is_exact_where_either_factor_is_narrow(size):
     torch.testing.assert_close(single.double(), wanted, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize(("mean", "variance", "size"), [(-11.34, 128.05, 0.002868), (-5.2, 25.19, 0.00121)])
+def test_it_is_exact_where_both_factors_are_very_wide(mean, variance, size):
+    z = torch.linspace(-8.5, 8.5, 60_001, dtype=torch.float64)
+    none = (1 + torch.exp(mean + math.sqrt(variance) * z) / size) ** -size
+    wanted = float(torch.trapezoid(none * torch.exp(-0.5 * z**2), z)) / math.sqrt(2 * math.pi)
+    found = count_cdf(*(torch.tensor(each, dtype=torch.float64) for each in (0.0, mean, variance, size)))
+    assert abs(float(found) - wanted) < 1e-9
+
+
 @pytest.mark.parametrize("size", [None, 2.0])
 def test_far_counts_and_ends_of_the_range(size):
     r = None if size is None else torch.tensor(size)

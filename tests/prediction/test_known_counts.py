@@ -10,7 +10,17 @@ import torch
 from pyro import distributions as dist
 from pyro.distributions import TorchDistribution, constraints
 
-from pyro_dgp import Mixture, NegativeBinomial, Poisson
+from pyro_dgp import (
+    DeepGP,
+    InducingPoints,
+    MissingOutputs,
+    Mixture,
+    NegativeBinomial,
+    Poisson,
+    Variational,
+    predict,
+    scores,
+)
 from pyro_dgp.likelihoods import counts
 from pyro_dgp.likelihoods.moments import Moments
 from pyro_dgp.prediction.count_panels import CountPanels
@@ -197,3 +207,54 @@ def test_moments_that_are_not_finite_are_refused(name):
     with pytest.raises(ValueError, match="a mean or a variance that is not finite"):
         m.crps(torch.ones(2))
     assert m.quantile(torch.tensor([0.5])).isnan().tolist() == [[True, False]]
+
+
+@pytest.mark.parametrize("kind", [dist.Poisson, lambda rate: dist.Binomial(9, torch.sigmoid(rate))])
+def test_targets_that_are_missing_have_no_score_and_leave_the_others_theirs(kind):
+    def mixture(rows=None):
+        return Mixture(kind(torch.tensor([[1.0, 2.0, 3.0]])), torch.zeros(1))
+
+    y = torch.tensor([2.0, math.nan, math.inf])
+    whole = mixture().crps(torch.tensor([2.0, 0.0, 0.0]))
+    score = mixture().crps(y)
+    assert score[0] == whole[0] and score[1].isnan() and score[2] == math.inf
+    assert mixture().cdf(y).isnan().tolist() == [False, True, False]
+    missing = torch.tensor([2.0, math.nan, 4.0])
+    assert mixture().crps(missing)[2] == mixture().crps(torch.tensor([2.0, 0.0, 4.0]))[2]
+
+
+def test_scores_leave_out_counts_that_were_not_observed():
+    x = torch.linspace(-1, 1, 12).unsqueeze(-1)
+    y = torch.arange(12.0).to(x)
+    y[3] = math.nan
+    guide = Variational(DeepGP(x, layers=1, likelihood=MissingOutputs(Poisson())), InducingPoints(4))
+    guide.initialize(x, y)
+    figures = scores(predict(guide, x), y)
+    assert all(math.isfinite(figure) for figure in figures.values())
+
+
+def test_weights_whose_rounded_logarithms_lose_some_of_one():
+    log_weights = torch.full((3500,), -math.log(3500), dtype=torch.float32)
+    assert log_weights.exp().sum() < 1 - 4 * torch.finfo(torch.float32).eps
+    many = Mixture(dist.Poisson(torch.full((3500, 1), 3.0, dtype=torch.float32)), log_weights)
+    one = Mixture(dist.Poisson(torch.full((1, 1), 3.0, dtype=torch.float32)), log_weights.new_zeros(1))
+    y = log_weights.new_tensor([2.0])
+    assert torch.allclose(many.crps(y), one.crps(y), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "kind", [dist.Poisson, lambda rate: dist.NegativeBinomial(rate, probs=torch.full_like(rate, 0.5))]
+)
+def test_low_quantiles_in_single_precision(kind):
+    levels = torch.tensor([1e-7, 5e-7, 1e-6], dtype=torch.float64)
+    single, double = (
+        Mixture(kind(torch.full((1, 1), 200.0, dtype=dtype)), torch.zeros(1, dtype=dtype)).quantile(levels.to(dtype))
+        for dtype in (torch.float32, torch.float64)
+    )
+    assert torch.allclose(single.double(), double, atol=1.0) and double.min() > 50
+
+
+def test_several_values_of_each_row_are_no_components():
+    mixture = Mixture(dist.Poisson(torch.tensor([[3.0, 5.0], [4.0, 6.0], [1.0, 2.0]])), torch.full((3,), -math.log(3)))
+    values = torch.arange(6.0).reshape(3, 2).to(mixture.log_weights)
+    assert torch.equal(mixture.cdf(values), torch.stack([mixture.cdf(each) for each in values]))
