@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pyro_dgp.internal.executors import require_processes
 from pyro_dgp.internal.progress import Progress
+from pyro_dgp.internal.whole_file import remove_parts
 from pyro_dgp.mcmc.chain_file import ChainState
 from pyro_dgp.mcmc.chain_identity import identity
 from pyro_dgp.mcmc.from_draws import PosteriorDraws, answer_from_draws
@@ -115,6 +116,7 @@ def run_chains(
         stateful(kernel)  # which raises where it cannot be saved
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
+        remove_parts(folder)
         own = identity(kernel, args, warmup_steps)
         plans = [plan.saved_in(folder, chain, own) for chain, plan in enumerate(plans)]
     workers = min(num_chains, processes or torch.multiprocessing.cpu_count())

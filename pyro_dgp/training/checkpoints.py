@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pyro_dgp.internal.checkpoint import StateError, read_state, write_state
 from pyro_dgp.internal.errors import first_line
+from pyro_dgp.internal.whole_file import remove_parts
 
 #: What a run is told apart by, in the words of a message: the number of steps, of rows, and so on.
 Facts = Mapping[str, float | int | str]
@@ -79,6 +80,7 @@ class Checkpoints:
         self._token: Token[Checkpoints | None] | None = None
 
     def __enter__(self) -> Checkpoints:
+        remove_parts(self.folder)
         self._made, self._token = 0, _SCOPE.set(self)
         return self
 

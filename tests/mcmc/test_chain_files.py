@@ -310,6 +310,13 @@ def test_a_finished_chain_is_not_set_up_again(tmp_path, monkeypatch):
     require_equal(run(kernel, tmp_path, warmup_steps=4, num_samples=3), first)
 
 
+def test_what_a_kill_left_of_an_unfinished_file_is_removed(tmp_path):
+    left = tmp_path / ".part-1-chain-0.safetensors"
+    left.touch()
+    run(KERNELS["slices"](), tmp_path, num_samples=1, warmup_steps=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["chain-0.safetensors"]
+
+
 def test_a_chain_goes_on_where_its_file_cannot_be_written(tmp_path, monkeypatch, every_iteration):
     whole = run(KERNELS["slices"](), num_samples=2, warmup_steps=2)
 

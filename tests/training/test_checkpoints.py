@@ -169,6 +169,13 @@ def test_steps_that_were_saved_are_not_made_again(tmp_path):
     assert len(calls) == 4
 
 
+def test_what_a_kill_left_of_an_unfinished_file_is_removed(tmp_path):
+    left = tmp_path / ".part-1-run-1.safetensors"
+    left.touch()
+    with Checkpoints(tmp_path):
+        assert not left.exists()
+
+
 def test_nothing_is_written_before_it_is_time_but_the_end(tmp_path):
     seen = []
     with Checkpoints(tmp_path, seconds=1000.0):
