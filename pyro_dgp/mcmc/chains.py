@@ -110,6 +110,8 @@ def run_chains(
         )
     if executor is not None:
         require_processes(executor)
+        if processes is not None:
+            raise ValueError("processes are those of this machine, and an executor has its own: give one of both")
     start = time.perf_counter()
     plans = [ChainPlan(num_samples, warmup_steps, seed + 1000 * chain) for chain in range(num_chains)]
     if folder is not None:

@@ -68,7 +68,7 @@ class SurrogateDensity:
     def evaluate(
         self, surrogates: Surrogates, values: Mapping[str, Tensor], *, known: Evaluation, changed: str
     ) -> SurrogateEvaluation:
-        """As :meth:`WhitenedDensity.evaluate`, given surrogate data, which decide the whitened values of their GPs."""
+        """Evaluate the density given surrogate data, which decide the whitened values of their GPs; see :meth:`WhitenedDensity.evaluate`."""
         if not surrogates.data:
             return SurrogateEvaluation(self.density.evaluate(values, known, changed))
         compiled = self._evaluate_compiled(surrogates, values)

@@ -41,9 +41,7 @@ class DistributionFunction:
     def __init__(self, components: Distribution, log_weights: Tensor) -> None:
         self.components, self.log_weights = components, log_weights
         self.low, self.high = (bound.to(log_weights) for bound in bounds(components))
-        weights = (
-            log_weights.exp()
-        )  # whose sum is one but for the rounding of logarithms, which F would not reach one by
+        weights = log_weights.exp()  # Logarithms are rounded: without the division F would not reach one.
         self._weights = (weights / weights.sum()).reshape(-1, *[1] * (len(components.batch_shape) - 1))
         self._counts = self._as_counts() if is_discrete(components) and bool(self.low.isfinite().all()) else None
 

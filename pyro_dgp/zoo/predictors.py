@@ -73,7 +73,7 @@ class Predictor(ABC):
 
     @abstractmethod
     def saved(self) -> Saved:
-        """What the inference's ``restore`` makes the same predictor of."""
+        """Return the state of which the inference's ``restore`` makes the same predictor."""
 
 
 #: Name of the fact that the guide of the fallback of an inference was kept.

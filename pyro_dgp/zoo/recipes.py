@@ -145,7 +145,7 @@ def short_nuts(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> Wh
 
 
 def sparse_nuts(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> WhitenedNUTS:
-    """The same with inducing inputs by k-means in every layer."""
+    """NUTS on the sparse prior, with inducing inputs by k-means in every layer."""
     inputs = inducing_inputs(model, x, y, num_inducing=min(settings.inducing, len(x)))
     return WhitenedNUTS(whitened(model, inputs), max_tree_depth=5, target_accept_prob=0.9)
 
@@ -196,7 +196,7 @@ def mean_field(settings: Settings) -> InducingPoints:
 
 
 def mean_field_of_outputs(settings: Settings) -> InducingPoints:
-    """The same with inducing points for each output of a layer."""
+    """Inducing points for each output of a layer, with diagonal covariances of q(v)."""
     return replace(mean_field(settings), per_output=True)
 
 
@@ -240,7 +240,7 @@ def row_points(settings: Settings) -> ByLayer:
 
 
 def full_row_points(settings: Settings) -> AmortizedInducingPoints:
-    """The same for one layer, with full covariance."""
+    """Amortised inducing points for one layer, with full covariance."""
     return AmortizedInducingPoints(settings.row_inducing, covariance="full")
 
 
@@ -302,7 +302,7 @@ class Grid:
         return max(s for s in range(1, settings.num_samples + 1) if s**settings.width <= self.largest)
 
     def remarks(self, settings: Settings) -> list[str]:
-        """What S became."""
+        """Tell the number of sigma points S, where it differs from the samples that are asked for."""
         points = self.points(settings)
         if points == settings.num_samples:
             return []

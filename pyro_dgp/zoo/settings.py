@@ -15,7 +15,7 @@ DEFAULT_ROWS, DEFAULT_SAMPLES = 100, 10
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a user can set for every method; a method reads what concerns it.
+    """Settings of all methods, of which each method reads what concerns it.
 
     ``epochs=None`` means as many passes as make about 2000 steps; ``minutes`` is the time that one fit of a variational method may take, in
     their place. ``beta`` weighs the KL of predictive losses; ``None`` has

@@ -362,16 +362,16 @@ class Extension:
         text = (ROOT / "docs/extending" / self.name).read_text()
         code, (example, *_) = python_of(text), re.findall(r"```python\n(.*?)```", text, re.DOTALL)
         assert len([line for line in example.splitlines() if line.strip()]) <= 30
-        self.test_of(names)()
+        self.own_test(names)()
         for right, wrong in self.mistakes.items():
             assert code.count(right) == 1, right
             changed: Names = {"__name__": "page"}
             exec(compile(code.replace(right, wrong), self.name, "exec"), changed)
             pyro.clear_param_store()
             with pytest.raises((AssertionError, RuntimeError, ValueError)):
-                self.test_of(changed)()
+                self.own_test(changed)()
 
-    def test_of(self, names: Names) -> Callable[[], None]:
+    def own_test(self, names: Names) -> Callable[[], None]:
         (test,) = [value for name, value in names.items() if name.startswith("test_")]
         pyro.set_rng_seed(0)
         return test  # type: ignore[no-any-return]

@@ -80,6 +80,8 @@ def test_draws_do_not_depend_on_the_number_of_processes():
     assert torch.equal(one.draws["f_whitened"], by_executor.draws["f_whitened"])
     with ThreadPoolExecutor() as threads, pytest.raises(ValueError, match="ThreadPoolExecutor runs threads"):
         run(executor=threads)
+    with ProcessPoolExecutor(1) as executor, pytest.raises(ValueError, match="give one of both"):
+        run(executor=executor, processes=2)
 
 
 def test_other_kernels_run_too_and_errors_of_a_chain_arrive():
