@@ -18,6 +18,11 @@ from pyro_dgp.internal.rows import Batch, Call
 from pyro_dgp.training.checkpoints import Run, Stateful
 from pyro_dgp.training.shareable import described, require_shareable
 
+if torch.distributed.is_available():
+    # Imported before there is a process group: else its default arguments keep the group when the first optimiser imports it, the threads
+    # of gloo outlive ``destroy_process_group``, and now and then one of them aborts the process at its very end.
+    import torch.distributed.nn
+
 #: Function from the arguments of a call to the loss, nats a row.
 LossOf = Callable[[Call], Tensor]
 

@@ -4,6 +4,7 @@ import re
 import shutil
 import warnings
 from datetime import timedelta
+from pathlib import Path
 
 import numpy as np
 import pyro
@@ -254,6 +255,12 @@ def work(rank, folder):
     first_process_rules(own)
     refusals()
     torch.distributed.destroy_process_group()
+    assert not [name for name in names_of_threads() if "gloo" in name]  # it could abort the process at its end
+
+
+def names_of_threads():
+    """Names of the threads of this process, where the system lists them."""
+    return [file.read_text() for file in Path("/proc/self/task").glob("*/comm")]
 
 
 @pytest.mark.slow
