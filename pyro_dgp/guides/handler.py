@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any, cast
 
 import torch
@@ -131,7 +132,7 @@ class PassHandler(SiteHandler, AutoMessenger):
             marginals[name] = q = self._marginal(key, prior, carried, msg)
             regularizers.append(total_regularizer(q.regularizer, prior, carried))
             priors[name] = _at_components_of(q, prior, carried)
-        total = torch.stack(torch.broadcast_tensors(*regularizers)).sum(0)
+        total = reduce(torch.add, regularizers)
         SiteRecord(Observation(observation.conditional, priors, observation.outputs), any_carried, total).write(msg)
         msg["fn"] = observation.collapse(marginals)
 

@@ -96,7 +96,7 @@ def _with_jitter(
         level = matrix.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
     while True:
         jittered = matrix.clone()
-        jittered.diagonal(dim1=-2, dim2=-1).add_(attempt * level)
+        jittered.diagonal(dim1=-2, dim2=-1).add_(level, alpha=attempt)
         result, info = factorise(jittered)
         if not failed(info):
             return result, attempt

@@ -39,19 +39,25 @@ class StationaryCovariance(ConstantDiagonal, Covariance):
         """See :class:`Covariance`."""
         variance = self.variance[..., None, None]
         points, others = self.warp(x), None if z is None else self.warp(z)
-        if self._single_precision_serves(x if z is None else z, points if others is None else others):
+        if self._single_precision_serves(x, z, points, others):
             return self.correlation(points, others, variance)
         return self._in_double_precision(x, z).to(variance.dtype)
 
-    def _single_precision_serves(self, x: Tensor, points: Tensor) -> bool:
-        """Tell whether the rounding of inputs ``x`` by the map, which gives ``points``, changes distances little: always in double precision."""
-        if points.dtype != torch.float32 or not points.numel():
+    def _single_precision_serves(self, x: Tensor, z: Tensor | None, points: Tensor, others: Tensor | None) -> bool:
+        """Tell whether the rounding of inputs by the map changes covariances little: always in double precision.
+
+        :param points: what the map makes of ``x``.
+        :param others: what it makes of ``z``.
+        """
+        if points.dtype != torch.float32 or not points.numel() or (others is not None and not others.numel()):
             return True
         if getattr(self.correlation, "is_rough", False):
             return False
         unwrapped = getattr(self.warp, "unwrapped", None)
-        reach = points if unwrapped is None else unwrapped(x)
-        return is_at_most(torch.linalg.vector_norm(reach.detach(), torch.inf), LARGEST_COORDINATE)
+        if unwrapped is not None:
+            return _are_near(unwrapped(x)) and (z is None or _are_near(unwrapped(z)))
+        # Where one set is near, points of the other one are near too, or far from all of it: the rounding of a large distance matters little.
+        return _are_near(points if others is None or points.numel() < others.numel() else others)
 
     def _in_double_precision(self, x: Tensor, z: Tensor | None) -> Tensor:
         variance = self.variance.double()[..., None, None]
@@ -60,6 +66,11 @@ class StationaryCovariance(ConstantDiagonal, Covariance):
         # One map of all points: the gradients of its parameters at x and at z cancel, and are added before they are rounded.
         points = self.warp(linalg.stacked(x.double(), z.double()))
         return self.correlation(points[..., : x.shape[-2], :], points[..., x.shape[-2] :, :], variance)
+
+
+def _are_near(points: Tensor) -> bool:
+    """Tell whether all coordinates of points, in lengthscales, are small enough for single precision."""
+    return is_at_most(points.detach().abs().amax(), LARGEST_COORDINATE)
 
 
 @dataclass(frozen=True)

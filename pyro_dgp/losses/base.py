@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import torch
@@ -91,7 +92,8 @@ class Loss(PyroELBO):  # type: ignore[misc]
 
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Return minus the objective, with gradients."""
-        return -torch.as_tensor(sum(self.terms(model, guide, *args, **kwargs).values()))
+        terms = self.terms(model, guide, *args, **kwargs).values()
+        return -reduce(torch.add, terms) if terms else torch.zeros(())
 
     def terms(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Return the terms whose sum is the objective, by what they are, as in "the likelihood at 'y'", with gradients."""

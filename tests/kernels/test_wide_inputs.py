@@ -101,6 +101,21 @@ def test_values_are_those_of_exact_differences(name, dtype, outputs):
         torch.testing.assert_close(within.diagonal(dim1=-2, dim2=-1), kernel().diagonal(x[None]).double())
 
 
+@pytest.mark.parametrize("name", FORMULAS)
+@torch.no_grad()
+def test_values_between_near_and_far_rows_are_those_of_exact_differences(name):
+    """Whichever set is first, and whichever holds more rows."""
+    kernel = made(name, None, torch.float32)
+    near, _ = points(1.0, 0.0, torch.float32)
+    for spread, offset in ((10.0, 1e6), (1e6, 0.0), (300.0, 0.0), (10.0, 100.0)):
+        far, _ = points(spread, offset, torch.float32)
+        for first, second in ((near, far), (far, near)):
+            for x, z in ((first[:7], second), (first, second[:7])):
+                found = kernel().matrix(x[None], z[None])[0].double()
+                wanted = expected(name, kernel, x, z).reshape(found.shape)
+                torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5 * float(kernel.variance))
+
+
 @pytest.mark.parametrize(("spread", "offset"), [(1.0, 0.0), (20.0, 0.0), (1e3, 0.0), (1e6, 0.0), (10.0, 1e6)])
 @pytest.mark.parametrize("name", FORMULAS)
 def test_gradients_in_single_precision_are_near_those_of_exact_differences(name, spread, offset):
