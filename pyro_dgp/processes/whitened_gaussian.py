@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_dgp.internal import linalg
+from pyro_dgp.processes.divergence import Divergence, total
 
 #: Forms of the covariance of q(v): any; diagonal; none, for a point estimate; and that of the prior, the identity.
 KINDS = ("full", "diagonal", "delta", "prior")
@@ -38,14 +39,11 @@ class WhitenedGaussian:
 
         For S = 0, where the KL is infinite, it is ``-sum_d log N(mean_d; 0, I)``.
         """
-        mean, scale, groups = self.mean, self.scale, self.mean.dim() - 2
-        size = mean.shape[-2] * mean.shape[-1]
-        squares = _total(mean.square(), groups)
-        if scale is None:
+        if self.scale is None:
+            squares, size = total(self.mean.square(), self.mean.dim() - 2), self.mean.shape[-2:].numel()
             return 0.5 * squares + (0.5 * size * math.log(2 * math.pi) if self.kind == "delta" else 0.0)
-        diagonal = scale.diagonal(dim1=-2, dim2=-1) if self.is_full else scale
-        squares = squares + _total(scale.square(), groups)
-        return 0.5 * (squares - size) - _total(diagonal.abs().log(), groups)
+        result: Tensor = Divergence.apply(self.mean, self.scale)  # type: ignore[no-untyped-call]
+        return result
 
     def cavity(self, share: float) -> tuple[WhitenedGaussian, Tensor]:
         """Return the cavity ``q^(1 - b) N(0, I)^b`` for a share b, and the regulariser of approximate expectation propagation.
@@ -61,7 +59,7 @@ class WhitenedGaussian:
         mean, groups = self.mean, self.mean.dim() - 2
         if self.scale is None:
             left = (1 - share) * mean
-            return WhitenedGaussian(left, None, self.kind), 0.5 * _total(mean * left, groups)
+            return WhitenedGaussian(left, None, self.kind), 0.5 * total(mean * left, groups)
         exact = self.scale.double()  # log|B| / b has the rounding of log|B| over b
         if self.is_full:
             inner = share * exact.mT @ exact
@@ -77,7 +75,7 @@ class WhitenedGaussian:
             shift = root.square() * mean
         left = mean - share * shift
         energy = (
-            0.5 * _total(mean * left, groups) + _total(half_log, groups) / share - _total(diagonal.abs().log(), groups)
+            0.5 * total(mean * left, groups) + total(half_log, groups) / share - total(diagonal.abs().log(), groups)
         )
         return WhitenedGaussian(left.to(mean), root.to(mean), self.kind), energy.to(mean)
 
@@ -158,8 +156,3 @@ class IndependentGaussians:
 
 #: Values of a q(v), of one part or several.
 Gaussian = WhitenedGaussian | IndependentGaussians
-
-
-def _total(values: Tensor, groups: int) -> Tensor:
-    """Return the sum over all axes behind those of the groups."""
-    return values.flatten(groups).sum(-1) if groups else values.sum()
