@@ -114,6 +114,9 @@ def plan_of(request: Request, dataset: Dataset, *, finished: Sequence[Row], say:
         if request.model is not None:
             settings = as_the_model_has_it(settings, anatomy)
             tried = list({method.name: method for method in (*tried, *_sampler(request, anatomy))}.values())
+        if tried:
+            names = ", ".join(method.name for method in tried)
+            say(f"{names}: tried for one step on a few rows first")
         _refuse(refusals(tried, model, anatomy, parts[0], settings=settings))
     if request.model is None and (not is_real or dataset.outputs):
         _refuse(_refused_by_task(methods, parts[0], settings))

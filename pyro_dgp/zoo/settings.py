@@ -17,17 +17,31 @@ DEFAULT_ROWS, DEFAULT_SAMPLES = 100, 10
 class Settings:
     """Settings of all methods, of which each method reads what concerns it.
 
-    ``epochs=None`` means as many passes as make about 2000 steps; ``minutes`` is the time that one fit of a variational method may take, in
-    their place. ``beta`` weighs the KL of predictive losses; ``None`` has
-    it chosen on validation rows. ``alpha`` is the power of approximate expectation propagation. ``split`` is the number of the train/test split, and the seed of the validation rows.
-    ``preset`` names the paper whose models the methods fit, of :data:`~pyro_dgp.zoo.presets.PRESETS`; ``None`` has the zoo's own.
-    ``row_inducing`` is M of amortised methods, inducing points of each row in the first layer; layers above have half.
-    ``orthogonal`` is the number of points in the second, orthogonal part of methods that have one; ``None`` has as many as ``inducing``.
-    ``frequencies`` is the number of Fourier frequencies of each input of a layer: ``2 * frequencies + 1`` features.
-    ``task`` is the kind of the target, of :data:`~pyro_dgp.data.tasks.TASKS`, ``classes`` the number of classes and ``outputs`` that of the targets of a row; those who run a data set fill them in.
-    ``batch_size`` is the number of rows in a step, and ``samples`` that of Monte Carlo samples or sigma points for each of them. ``None`` leaves
-    them to the method: ``svgp``, ``dsvi`` and ``gamma-dgp`` take one sample of 500 rows, which has less noise than ten samples of 100 rows in
-    the same time. All others take ten of 100.
+    :param layers: number of layers.
+    :param width: outputs of each hidden layer.
+    :param inducing: number of inducing points of a layer, M.
+    :param row_inducing: M of amortised methods: inducing points of each row in the first layer. Layers above have half.
+    :param orthogonal: number of points in the second, orthogonal part of methods that have one; as many as ``inducing`` if ``None``.
+    :param frequencies: number of Fourier frequencies of each input of a layer, which has ``2 * frequencies + 1`` features.
+    :param samples: Monte Carlo samples or sigma points for each row of a training step. ``None`` leaves it to the method: ``svgp``, ``dsvi`` and
+        ``gamma-dgp`` take one sample of 500 rows, which has less noise than ten samples of 100 rows in the same time. All others take ten of 100.
+    :param kernel: name of the kernel of every layer, such as ``"matern52"``, with a lengthscale for each input, or ``"rbf-isotropic"``, with a single one.
+    :param batch_size: rows of a training step; ``None`` leaves it to the method, as for ``samples``.
+    :param epochs: passes over the training rows; as many as make about 2000 steps if ``None``.
+    :param minutes: time that one fit of a variational method may take, in the place of ``epochs``.
+    :param learning_rate: learning rate of Adam.
+    :param beta: weight of the KL in predictive losses; chosen on held-out training rows if ``None``.
+    :param alpha: power of approximate expectation propagation, above 0 and at most 1.
+    :param split: number of the train/test split, which also seeds the choice of held-out training rows.
+    :param seed: seed of the random numbers.
+    :param mcmc_points: training rows that a sampler of exact layers takes at most, drawn at random where there are more.
+    :param mcmc_samples: draws of a chain.
+    :param warmup: draws of a chain that come first and are thrown away.
+    :param chains: number of chains.
+    :param preset: name of the paper whose models the methods fit, one of :data:`~pyro_dgp.zoo.presets.PRESETS`; ``None`` has the zoo's own.
+    :param task: kind of the target, one of :data:`~pyro_dgp.data.tasks.TASKS`. Whoever runs a data set fills it in, with the next two.
+    :param classes: number of classes.
+    :param outputs: number of target columns.
     """
 
     layers: int = 2
