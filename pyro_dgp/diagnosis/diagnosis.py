@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pyro_dgp.diagnosis import guide_checks  # noqa: F401  # registers guides
+from pyro_dgp.diagnosis.loss_checks import still_falling
 from pyro_dgp.diagnosis.subject import Rows, subject_of
 from pyro_dgp.diagnosis.symptoms import Finding
 
@@ -43,18 +44,21 @@ class Diagnosis:
         return "\n".join(map(str, self.findings)) or f"nothing found in {self.checks} checks"
 
 
-def diagnose(fit: Any, x: Any, y: Any, *, site: str | None = None, **arguments: Any) -> Diagnosis:
+def diagnose(
+    fit: Any, x: Any, y: Any, *, losses: Sequence[float] | None = None, site: str | None = None, **arguments: Any
+) -> Diagnosis:
     """Look for the symptoms of ``docs/pitfalls`` in a fit.
 
     Looked for, at 500 rows at most: flat hidden layers, collapsed noise, exploding predictive losses, divergences, mirror images among
     chains, inputs that their precision rounds, amortised extrapolation, targets that are not scaled, inducing points that coincide; also
-    fits that explain nothing, and chains that have not converged. What a fit has not, such as chains, is not looked for.
+    fits that explain nothing, training that stopped too early, and chains that have not converged. What a fit has not, such as chains, is not looked for.
 
     :param fit: a trained guide; the chains of :func:`~pyro_dgp.run_chains`, or :class:`~pyro_dgp.PosteriorDraws`, which know no chains and
         no divergences; or a method's fit of :func:`~pyro_dgp.compare`, ``result["dsvi"]``, with rows in their own units.
     :param x: inputs ``(N, D)`` of the rows that the fit is judged at: those of training. Rows that were held out, and rows
         from where the fit is to be used, show more of predictive losses and of amortised guides.
     :param y: their targets.
+    :param losses: those of the training run, ``result.losses`` of :func:`~pyro_dgp.fit`. Whether it stopped too early is told from them alone.
     :param site: the observation that ``y`` belongs to, if the model has several.
     :param arguments: further arguments of the model, as in training.
     :raises ValueError: for inputs that are no rows, targets of another shape than predictions, and a site that the model does not have.
@@ -65,10 +69,12 @@ def diagnose(fit: Any, x: Any, y: Any, *, site: str | None = None, **arguments: 
     >>> y = torch.sin(4 * x[:, 0]) + 0.2 * torch.randn(100)
     >>> guide = Variational(DeepGP(x, layers=1), InducingPoints(10))
     >>> guide.initialize(x, y)
-    >>> result = fit(ELBO(100)(guide.model, guide), x, y, steps=200, learning_rate=0.05)
-    >>> print(diagnose(guide, x, y))
-    nothing found in 9 checks
+    >>> result = fit(ELBO(100)(guide.model, guide), x, y, steps=400, learning_rate=0.05)
+    >>> print(diagnose(guide, x, y, losses=result.losses))
+    nothing found in 10 checks
     """
     subject = subject_of(fit, Rows(x, y, site, arguments))
     subject.require_targets()
-    return Diagnosis(tuple(subject.findings()), len(subject.checks))
+    if losses is None:
+        return Diagnosis(tuple(subject.findings()), len(subject.checks))
+    return Diagnosis((*subject.findings(), *still_falling(losses)), len(subject.checks) + 1)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_dgp.diagnosis.guide_checks import GuideSubject, idle_layers
+from pyro_dgp.diagnosis.loss_checks import SHORTEST, still_falling
 from pyro_dgp.diagnosis.prediction_checks import is_of_no_use, share_left
 from pyro_dgp.diagnosis.subject import Rows
 from pyro_dgp.diagnosis.symptoms import Finding, found
@@ -18,10 +19,6 @@ from pyro_dgp.internal.rows import Call
 
 #: Change of the logarithm of a lengthscale, or of what stands in its place, below which it stands still.
 UNMOVED = 0.02
-#: Shortest run, in steps, whose end tells anything.
-SHORTEST = 100
-#: Fall of the loss over a tenth of the steps, before the learning rate falls, that counts as still improving: nats a row.
-STILL_FALLING = 0.02
 
 Lengthscales = dict[str, Tensor]
 
@@ -76,7 +73,7 @@ def remarks(
     with subject.scope():
         findings += idle_layers(subject)
     findings += [each for model in guide.model_modules for each in _on_lengthscales(model, start or {}, len(losses))]
-    return [finding.sentence for finding in (*findings, *_on_the_loss(losses))]
+    return [finding.sentence for finding in (*findings, *still_falling(losses))]
 
 
 @torch.no_grad()
@@ -93,19 +90,6 @@ def _on_lengthscales(model: nn.Module, start: Mapping[str, Tensor], steps: int) 
     for name, value in lengthscales_of(model).items():
         if name in start and float((value - start[name]).abs().max()) < UNMOVED:
             yield found("lengthscale unmoved", name=name, steps=steps)
-
-
-def _on_the_loss(losses: Sequence[float]) -> Iterator[Finding]:
-    """Compare the last two tenths of the steps before the learning rate falls."""
-    tenth = len(losses) // 10
-    if len(losses) < SHORTEST:
-        return
-    values = torch.tensor(losses[4 * tenth : 6 * tenth], dtype=torch.float64)
-    before, after = values[:tenth], values[tenth:]
-    fall = float(before.mean() - after.mean())
-    error = float(((before.var() + after.var()) / tenth).sqrt())
-    if fall > STILL_FALLING and fall > 3 * error:
-        yield found("loss still falling", fall=fall, steps=len(losses))
 
 
 class Trained:

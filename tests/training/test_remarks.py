@@ -20,6 +20,7 @@ from pyro_dgp import (
     SigmaPoints,
     Validation,
     Variational,
+    diagnose,
     fit,
     fit_validated,
     remarks,
@@ -137,6 +138,9 @@ def test_a_loss_that_was_still_falling():
     guide, sound = trained(DeepGP(x, 1), x, y, steps=1000)
     for losses, expected in ((falling, {FALLING}), (falling + noisy, {FALLING}), (noisy, set()), (falling[:50], set())):
         assert found(remarks(guide, x, y, losses=losses.tolist())) == expected
+        diagnosis = diagnose(guide, x, y, losses=losses.tolist())
+        assert (diagnosis.checks, found([each.sentence for each in diagnosis])) == (10, expected)
+    assert (diagnose(guide, x, y).checks, len(diagnose(guide, x, y))) == (9, 0)
 
 
 def test_a_validated_fit_that_overfitted():
