@@ -39,6 +39,26 @@ class Covariance(ABC):
     def diagonal(self, x: Float[Tensor, "*b e n d"]) -> Float[Tensor, "*r p n"]:
         """Variances at ``x``."""
 
+    def from_points(self, z: Float[Tensor, "*c o m d"]) -> FromPoints:
+        """Return the covariances among points ``z`` and from them to others; a subclass may compute once what these share."""
+        return FromPoints(self, z)
+
+
+@dataclass(frozen=True)
+class FromPoints:
+    """Covariances among points z, and from them to other points."""
+
+    covariance: Covariance
+    z: Tensor
+
+    def within(self) -> Tensor:
+        """Return ``k(z, z)``, ``(..., E, M, M)``."""
+        return self.covariance.matrix(self.z)
+
+    def to(self, x: Tensor) -> Tensor:
+        """Return ``k(z, x)``, ``(..., E, M, N)``."""
+        return self.covariance.matrix(self.z, x)
+
 
 @dataclass(frozen=True)
 class ConstantDiagonal:

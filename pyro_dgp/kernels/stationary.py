@@ -12,7 +12,7 @@ from torch import Tensor
 from pyro_dgp.internal import linalg
 from pyro_dgp.internal.recording import is_at_most
 from pyro_dgp.kernels.base import Kernel
-from pyro_dgp.kernels.covariance import ConstantDiagonal, Covariance
+from pyro_dgp.kernels.covariance import ConstantDiagonal, Covariance, FromPoints
 from pyro_dgp.kernels.hyperparameters import per_dimension, per_output, positive, require_dimensions
 
 #: Largest coordinate of inputs, in lengthscales, that single precision holds to 6e-6 lengthscales.
@@ -43,6 +43,13 @@ class StationaryCovariance(ConstantDiagonal, Covariance):
             return self.correlation(points, others, variance)
         return self._in_double_precision(x, z).to(variance.dtype)
 
+    def from_points(self, z: Float[Tensor, "*c o m d"]) -> FromPoints:
+        """See :class:`Covariance`. The points are mapped once."""
+        points = self.warp(z)
+        if hasattr(self.warp, "unwrapped") or not self._single_precision_serves(z, None, points, None):
+            return super().from_points(z)
+        return FromNearPoints(self, z, points)
+
     def _single_precision_serves(self, x: Tensor, z: Tensor | None, points: Tensor, others: Tensor | None) -> bool:
         """Tell whether the rounding of inputs by the map changes covariances little: always in double precision.
 
@@ -66,6 +73,27 @@ class StationaryCovariance(ConstantDiagonal, Covariance):
         # One map of all points: the gradients of its parameters at x and at z cancel, and are added before they are rounded.
         points = self.warp(linalg.stacked(x.double(), z.double()))
         return self.correlation(points[..., : x.shape[-2], :], points[..., x.shape[-2] :, :], variance)
+
+
+@dataclass(frozen=True)
+class FromNearPoints(FromPoints):
+    """Covariances from points whose rounding changes little, see :class:`StationaryCovariance`.
+
+    :ivar points: what the map makes of z.
+    """
+
+    covariance: StationaryCovariance
+    points: Tensor
+
+    def within(self) -> Tensor:
+        """See :class:`FromPoints`."""
+        own = self.covariance
+        return own.correlation(self.points, None, own.variance[..., None, None])
+
+    def to(self, x: Tensor) -> Tensor:
+        """See :class:`FromPoints`."""
+        own = self.covariance
+        return own.correlation(self.points, own.warp(x), own.variance[..., None, None])
 
 
 def _are_near(points: Tensor) -> bool:

@@ -131,9 +131,9 @@ def sparse_moments(prior: FunctionPrior, inducing: Tensor | Basis, white: Tensor
     _check(prior, inducing)
     z, x = inducing.unsqueeze(0), prior.x.unsqueeze(-3)
     covariance = prior.covariance
-    k_zx = [covariance.matrix(z, x)]
+    from_points = covariance.from_points(z)
     try:
-        loc, change = conditional_moments(covariance.matrix(z), k_zx, q, prior.jitter, prior.name)
+        loc, change = conditional_moments(from_points.within(), [from_points.to(x)], q, prior.jitter, prior.name)
     except NotPositiveDefiniteError as error:
         raise explained(error, covariance, z, "inducing points") from error
     variance = (covariance.diagonal(x) + change).clamp_min(SMALLEST_VARIANCE).mT

@@ -78,7 +78,9 @@ class FusedMoments(FusedFunction):
         by_scale, inner = products.finished(*totals)
         if inverse is None:
             return (None, totals[0], by_scale, None, None, *by_blocks)
-        symmetric = inner.tril().add_(inner.tril(-1).mT)
+        lower = inner.tril_()
+        symmetric = lower + lower.mT
+        symmetric.diagonal(dim1=-2, dim2=-1).mul_(0.5)
         by_zz = linalg.product(linalg.product(inverse.mT, symmetric), inverse).mul_(-0.5)
         linalg.through_jitter_(by_zz, ctx.jitter)
         return (by_zz, totals[0], by_scale, None, None, *by_blocks)

@@ -74,11 +74,12 @@ class InducingPointBasis(Basis):
         if isinstance(q, IndependentGaussians):
             return super().moments(prior, q)
         z = self.points(prior)
-        k_zz = prior.covariance.matrix(z)
+        from_points = prior.covariance.from_points(z)
+        k_zz = from_points.within()
         folded = k_zz.dim() == 3 and q.mean.dim() == 2
         x = prior.x.reshape(1, -1, prior.x.shape[-1]) if folded else prior.x.unsqueeze(-3)
         blocks = column_blocks(x, *q.mean.shape) if folded else (x,)
-        k_zx = [prior.covariance.matrix(z, block) for block in blocks]
+        k_zx = [from_points.to(block) for block in blocks]
         try:
             loc, change = conditional_moments(k_zz, k_zx, q, prior.jitter, prior.name)
         except linalg.NotPositiveDefiniteError as error:
