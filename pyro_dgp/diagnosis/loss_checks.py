@@ -22,7 +22,7 @@ def still_falling(losses: Sequence[float]) -> Iterator[Finding]:
     tenth = len(losses) // 10
     if len(losses) < SHORTEST:
         return
-    values = torch.tensor(losses[4 * tenth : 6 * tenth], dtype=torch.float64)
+    values = torch.as_tensor(losses[4 * tenth : 6 * tenth], dtype=torch.float64)
     before, after = values[:tenth], values[tenth:]
     fall = float(before.mean() - after.mean())
     error = float(((before.var() + after.var()) / tenth).sqrt())

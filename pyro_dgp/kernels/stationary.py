@@ -39,32 +39,24 @@ class StationaryCovariance(ConstantDiagonal, Covariance):
         """See :class:`Covariance`."""
         variance = self.variance[..., None, None]
         points, others = self.warp(x), None if z is None else self.warp(z)
-        if self._single_precision_serves(x, z, points, others):
+        if self.rounds_little(x, points) and (z is None or others is None or self.rounds_little(z, others)):
             return self.correlation(points, others, variance)
         return self._in_double_precision(x, z).to(variance.dtype)
 
     def from_points(self, z: Float[Tensor, "*c o m d"]) -> FromPoints:
         """See :class:`Covariance`. The points are mapped once."""
         points = self.warp(z)
-        if hasattr(self.warp, "unwrapped") or not self._single_precision_serves(z, None, points, None):
-            return super().from_points(z)
-        return FromNearPoints(self, z, points)
+        return FromNearPoints(self, z, points) if self.rounds_little(z, points) else super().from_points(z)
 
-    def _single_precision_serves(self, x: Tensor, z: Tensor | None, points: Tensor, others: Tensor | None) -> bool:
-        """Tell whether the rounding of inputs by the map changes covariances little: always in double precision.
-
-        :param points: what the map makes of ``x``.
-        :param others: what it makes of ``z``.
-        """
-        if points.dtype != torch.float32 or not points.numel() or (others is not None and not others.numel()):
+    def rounds_little(self, x: Tensor, points: Tensor) -> bool:
+        """Tell whether the rounding of inputs ``x`` by the map, which gives ``points``, changes distances little: always in double precision."""
+        if points.dtype != torch.float32 or not points.numel():
             return True
         if getattr(self.correlation, "is_rough", False):
             return False
         unwrapped = getattr(self.warp, "unwrapped", None)
-        if unwrapped is not None:
-            return _are_near(unwrapped(x)) and (z is None or _are_near(unwrapped(z)))
-        # Where one set is near, points of the other one are near too, or far from all of it: the rounding of a large distance matters little.
-        return _are_near(points if others is None or points.numel() < others.numel() else others)
+        reach = points if unwrapped is None else unwrapped(x)
+        return is_at_most(reach.detach().abs().amax(), LARGEST_COORDINATE)
 
     def _in_double_precision(self, x: Tensor, z: Tensor | None) -> Tensor:
         variance = self.variance.double()[..., None, None]
@@ -93,12 +85,10 @@ class FromNearPoints(FromPoints):
     def to(self, x: Tensor) -> Tensor:
         """See :class:`FromPoints`."""
         own = self.covariance
-        return own.correlation(self.points, own.warp(x), own.variance[..., None, None])
-
-
-def _are_near(points: Tensor) -> bool:
-    """Tell whether all coordinates of points, in lengthscales, are small enough for single precision."""
-    return is_at_most(points.detach().abs().amax(), LARGEST_COORDINATE)
+        others = own.warp(x)
+        if not own.rounds_little(x, others):
+            return super().to(x)
+        return own.correlation(self.points, others, own.variance[..., None, None])
 
 
 @dataclass(frozen=True)

@@ -102,18 +102,43 @@ def test_values_are_those_of_exact_differences(name, dtype, outputs):
 
 
 @pytest.mark.parametrize("name", FORMULAS)
-@torch.no_grad()
-def test_values_between_near_and_far_rows_are_those_of_exact_differences(name):
-    """Whichever set is first, and whichever holds more rows."""
+def test_values_and_gradients_between_near_and_far_rows_are_those_of_exact_differences(name):
+    """Whichever set is first, whichever holds more rows, and where a few rows of a set are far."""
     kernel = made(name, None, torch.float32)
     near, _ = points(1.0, 0.0, torch.float32)
     for spread, offset in ((10.0, 1e6), (1e6, 0.0), (300.0, 0.0), (10.0, 100.0)):
         far, _ = points(spread, offset, torch.float32)
-        for first, second in ((near, far), (far, near)):
-            for x, z in ((first[:7], second), (first, second[:7])):
-                found = kernel().matrix(x[None], z[None])[0].double()
-                wanted = expected(name, kernel, x, z).reshape(found.shape)
-                torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5 * float(kernel.variance))
+        some = torch.cat([near[:9] + 0.1, far[:2]])
+        for first, second in ((near, far), (far, near), (near, some), (some, near)):
+            for x, z in ((first[:11], second), (first, second[:11])):
+                x, z = x.clone().requires_grad_(), z.clone().requires_grad_()
+                wanted = expected(name, kernel, x, z).reshape(len(x), len(z))
+                weights = torch.randn(wanted.shape)
+                for found in (kernel().matrix(x[None], z[None])[0], kernel().from_points(x[None]).to(z[None])[0]):
+                    torch.testing.assert_close(
+                        found.double(), wanted, rtol=0, atol=1e-5 * float(kernel.variance.detach())
+                    )
+                    slopes = [
+                        torch.autograd.grad((k.double() * weights).sum(), (x, z), retain_graph=True)
+                        for k in (found, wanted)
+                    ]
+                    for a, b in zip(*slopes, strict=True):
+                        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4 * float(b.abs().max()) + 1e-30)
+
+
+@pytest.mark.parametrize("name", ["RBF", "Matern12", "Matern32", "Matern52", "RationalQuadratic"])
+def test_a_row_whose_squared_distance_single_precision_does_not_hold(name):
+    """Such as a fill value of 1e20."""
+    kernel = made(name, None, torch.float32)
+    near, _ = points(1.0, 0.0, torch.float32)
+    far = torch.cat([near[:1], torch.full((1, D), 1e20, dtype=torch.float32)]).requires_grad_()
+    for k in (
+        kernel().matrix(near[None], far[None])[0],
+        kernel().matrix(far[None], near[None])[0].mT,
+        kernel().from_points(near[None]).to(far[None])[0],
+    ):
+        assert float(k[:, 1].detach().abs().max()) < 1e-6 and float(k[:, 0].detach().min()) > 1e-3
+        assert all(torch.isfinite(g).all() for g in torch.autograd.grad(k.sum(), (far, *kernel.parameters())))
 
 
 @pytest.mark.parametrize(("spread", "offset"), [(1.0, 0.0), (20.0, 0.0), (1e3, 0.0), (1e6, 0.0), (10.0, 1e6)])

@@ -21,12 +21,12 @@ def values(kind, groups):
 @pytest.mark.parametrize("kind", ["full", "diagonal"])
 def test_it_is_the_divergence_of_torch(kind, groups):
     mean, scale = values(kind, groups)
-    prior = Independent(Normal(torch.zeros_like(mean), 1.0), 1)
     if kind == "diagonal":
+        prior = Independent(Normal(torch.zeros_like(mean), 1.0), 1)
         expected = kl_divergence(Independent(Normal(mean, scale), 1), prior).sum(-1)
     else:
-        prior = MultivariateNormal(torch.zeros_like(mean), torch.eye(4))
-        expected = kl_divergence(MultivariateNormal(mean, scale @ scale.mT), prior).sum(-1)
+        white = MultivariateNormal(torch.zeros_like(mean), torch.eye(4))
+        expected = kl_divergence(MultivariateNormal(mean, scale @ scale.mT), white).sum(-1)
     for divergence in (Divergence.apply, plain_divergence):
         torch.testing.assert_close(divergence(mean, scale), expected)
 

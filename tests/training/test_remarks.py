@@ -139,7 +139,10 @@ def test_a_loss_that_was_still_falling():
     for losses, expected in ((falling, {FALLING}), (falling + noisy, {FALLING}), (noisy, set()), (falling[:50], set())):
         assert found(remarks(guide, x, y, losses=losses.tolist())) == expected
         diagnosis = diagnose(guide, x, y, losses=losses.tolist())
-        assert (diagnosis.checks, found([each.sentence for each in diagnosis])) == (10, expected)
+        assert (diagnosis.checks, found([each.sentence for each in diagnosis])) == (
+            10 if len(losses) >= 100 else 9,
+            expected,
+        )
     assert (diagnose(guide, x, y).checks, len(diagnose(guide, x, y))) == (9, 0)
 
 
