@@ -14,6 +14,8 @@ from pyro_dgp.internal.optional import optional
 MOST_WORDS = 50
 #: Characters of a word at most: longer ones are free text.
 MOST_CHARACTERS = 200
+#: Share of cells that are numbers from which the others are taken for errors, and the column not for words.
+NUMBERS = 0.9
 #: What stands between the name of a column and a word of it.
 _IS = "="
 #: Sign between the word that is 1 and the one that is 0, of a column of two words.
@@ -30,7 +32,7 @@ def words_of(column: Any, name: str, where: str) -> list[str]:
     """Return the different words of a column, sorted.
 
     :param where: the table, for messages.
-    :raises ValueError: for empty cells, and for too many words.
+    :raises ValueError: for empty cells, for too many words, and for a few words among numbers.
     """
     if column.isna().any():
         row = int(np.flatnonzero(column.isna().to_numpy())[0])
@@ -43,11 +45,22 @@ def words_of(column: Any, name: str, where: str) -> list[str]:
             f"column {name!r} of {where} does not hold numbers ({_first_word(column)}) but {len(words)} different words in {len(column)} rows, as "
             f"names, dates and free text do, and at most {MOST_WORDS} are made columns: correct that cell, or encode or drop the column"
         )
+    if _share_of_numbers(column) >= NUMBERS:
+        raise ValueError(
+            f"column {name!r} of {where} holds numbers and the word {_first_word(column)}: correct that cell, or drop the row; if its numbers name "
+            "kinds, write them as words, such as k1"
+        )
     if (longest := max(map(len, words), default=0)) > MOST_CHARACTERS:
         raise ValueError(
             f"column {name!r} of {where} holds a word of {longest} characters, and at most {MOST_CHARACTERS} make a word: encode or drop it"
         )
     return words
+
+
+def _share_of_numbers(column: Any) -> float:
+    """Return the share of the cells that are numbers."""
+    pandas = optional("pandas", extra="compare", what="reading a table")
+    return float(pandas.to_numeric(column, errors="coerce").notna().mean())
 
 
 def _first_word(column: Any) -> str:

@@ -198,7 +198,7 @@ def warn_of_scales(x: Tensor, observed: Mapping[str, Tensor]) -> None:
     for name, value in observed.items():
         value = value.detach()
         value = value[~value.isnan()]
-        if not value.numel():
+        if not value.numel() or not value.is_floating_point():
             continue
         mean, scale = float(value.mean()), float(value.std(correction=0))
         if max(abs(mean), scale) > FAR:

@@ -23,7 +23,7 @@ from pyro_dgp.prediction.from_guide import answer_from_guide
 from pyro_dgp.prediction.request import Answer, Request, answer
 from pyro_dgp.prediction.thinning import equally_spaced
 from pyro_dgp.processes import WhitenedProcess
-from pyro_dgp.training.checkpoints import Run
+from pyro_dgp.training.checkpoints import Run, facts_of
 from pyro_dgp.training.distributed import require_single_process
 from pyro_dgp.training.loop import batches, training_rows
 
@@ -139,7 +139,9 @@ class StochasticGradientHMC:
                 value: Tensor = loss(*args, **kwargs)
                 return value
 
-            saved = Run({"rows": count, "batch_size": batch_size, "seed": seed, **asdict(self)})
+            saved = Run(
+                {"rows": count, "batch_size": batch_size, "seed": seed, **asdict(self), **facts_of(data.tensors)}
+            )
             saved.resume(state, lambda: float(of_next_rows(batches(count, batch_size, seed)).detach()) / count)
             trains = self.learning_rate > 0
             taken = state.steps + (min(state.steps, self.burn_in) if trains else 0)

@@ -49,8 +49,9 @@ class Checkpoints:
     the program makes them. A run that has ended is not made again: its parameters are set. One that was cut off goes on
     after the last step that was saved, with its optimiser, schedule, order of the rows, random numbers and held-out scores.
 
-    A run is known by its settings, by its first loss, which is evaluated once more, and by the random numbers at its start. So the program
-    must set the seed before it builds the model, ``pyro.set_rng_seed(0)``, and a run that differs is refused. Files are written whole or not at all, hold
+    A run is known by its settings, by its data, to the last bit, by its first loss, which is evaluated once more, and by the random numbers at
+    its start. So the program must set the seed before it draws anything or builds the model, ``pyro.set_rng_seed(0)``, and a run that differs is
+    refused. The data of a stream are known by the first loss alone. Files are written whole or not at all, hold
     tensors and numbers alone, and run no code when they are read. They stay until you delete the folder.
 
     :param folder: the folder; it is made when something is saved.
@@ -171,6 +172,16 @@ class Run:
                 f"the run that {str(self.path)!r} holds began with a loss of {value:.8g}, and this one with {now:.8g}: data, model, loss or "
                 f"random numbers differ. Set the seed before the model is built, or {_REMEDY}"
             )
+
+
+def facts_of(data: Iterable[Tensor]) -> dict[str, int]:
+    """Return what the rows of a run are told apart by, all of them: a first loss sees those of the first step alone. Nothing where no run is saved."""
+    if _SCOPE.get() is None:
+        return {}
+    number = 0
+    for each in data:
+        number = zlib.crc32(each.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().tobytes(), number)
+    return {"fingerprint of the data": number}
 
 
 def recorded(compute: Callable[[], float]) -> float:

@@ -17,6 +17,7 @@ from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.internal.rows import ReadRows, RowArguments, TakenRows
 from pyro_dgp.losses.marginal import MarginalLikelihood
+from pyro_dgp.training.checkpoints import facts_of
 from pyro_dgp.training.optimising import Callback, FitResult, OptimizerRecipe, adam, bare, minimise
 from pyro_dgp.training.remarks import Trained
 
@@ -94,7 +95,7 @@ def fit(
             TakenRows(rows, index) for index in itertools.islice(batches(len(rows), batch_size, seed), start, None)
         ),
         len(rows),
-        order={"batch_size": min(batch_size, len(rows)), "seed": seed},
+        order={"batch_size": min(batch_size, len(rows)), "seed": seed, **facts_of(rows.tensors)},
         data_sets=y.shape[: rows.axis_of(y)].numel(),
         steps=steps,
         learning_rate=learning_rate,

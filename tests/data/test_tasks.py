@@ -88,6 +88,14 @@ def test_new_rows_are_encoded_as_training_rows_were(tmp_path):
             r"does not hold numbers \('n/a\?' in row 40\) but .*: correct that cell, or encode or drop the column",
         ),
         (
+            {"a": ["1", "2", "3", "4"] * 5 + ["oops"], "y": rows(21)},
+            r"column 'a' of 'table.csv' holds numbers and the word 'oops' in row 20: correct that cell",
+        ),
+        (
+            {"a": rows(21), "y": ["1", "2", "3", "4"] * 5 + ["?"]},
+            r"column 'y' of 'table.csv' holds numbers and the word '\?' in row 20: correct that cell",
+        ),
+        (
             {"a": [f"2026-01-{i:02}" for i in range(1, 13)], "y": rows()},
             "12 different words in 12 rows, as names, dates",
         ),

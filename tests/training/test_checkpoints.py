@@ -208,7 +208,9 @@ def changed(x, y, **options):
         ("has batch_size 8, and this one 9", {"batch_size": 9}),
         ("has seed 0, and this one 1", {"seed": 1}),
         ("data, model, loss or random numbers differ", {"loss": PredictiveLogLikelihood(30)}),
-        ("data, model, loss or random numbers differ", {"shift": 1e-6}),
+        ("has fingerprint of the data", {"shift": 1e-6}),
+        ("has fingerprint of the data", {"shift": torch.eye(30)[29]}),  # a row that the first step may not have
+        ("has fingerprint of the data", {"shift": torch.eye(30)[0]}),
     ],
 )
 def test_another_run_is_refused(sentence, change, tmp_path):
@@ -217,6 +219,16 @@ def test_another_run_is_refused(sentence, change, tmp_path):
     x, y = data()
     with pytest.raises(ValueError, match=sentence), Checkpoints(tmp_path):
         changed(x, y, **change)
+
+
+def test_other_data_of_a_sampler_are_refused(tmp_path):
+    for row in range(3):
+        guide, x, y = start(MonteCarlo(1), "delta")
+        with Checkpoints(tmp_path / str(row), seconds=0.0):
+            StochasticGradientHMC(burn_in=2).run(guide, x, y, num_samples=1, batch_size=8)
+        guide, x, y = start(MonteCarlo(1), "delta")
+        with pytest.raises(ValueError, match="has fingerprint of the data"), Checkpoints(tmp_path / str(row)):
+            StochasticGradientHMC(burn_in=2).run(guide, x, y + torch.eye(30)[row], num_samples=1, batch_size=8)
 
 
 @pytest.mark.parametrize("save", [1000.0, 0.0])
