@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.common.timing import Step, library_step, toy
 from pyro_dgp.kernels.radial import RadialMatrix
-from pyro_dgp.kernels.stationary import StationaryCovariance
+from pyro_dgp.kernels.stationary import FromNearPoints, StationaryCovariance
 from pyro_dgp.processes import amortized, inducing_points
 from pyro_dgp.processes.fused_moments import FusedMoments
 from pyro_dgp.processes.fused_row_moments import FusedRowMoments
@@ -38,6 +38,8 @@ FORWARD = "forward, the rest"
 #: Timed functions: the owner of the function, its name, and the part of a step to which its time is added.
 PARTS: tuple[tuple[Any, str, str], ...] = (
     (StationaryCovariance, "matrix", "kernel matrices"),
+    (FromNearPoints, "within", "kernel matrices"),
+    (FromNearPoints, "to", "kernel matrices"),
     (inducing_points, "conditional_moments", "moments"),
     (amortized, "row_moments", "moments"),
     (Perceptron, "forward", "networks"),

@@ -69,7 +69,7 @@ def diagnose(
     >>> y = torch.sin(4 * x[:, 0]) + 0.2 * torch.randn(100)
     >>> guide = Variational(DeepGP(x, layers=1), InducingPoints(10))
     >>> guide.initialize(x, y)
-    >>> result = fit(ELBO(100)(guide.model, guide), x, y, steps=400, learning_rate=0.05)
+    >>> result = fit(ELBO(100)(guide.model, guide), x, y, steps=1000, learning_rate=0.05)
     >>> print(diagnose(guide, x, y, losses=result.losses))
     nothing found in 10 checks
     """

@@ -16,45 +16,48 @@ class Divergence(FusedFunction):
     """
 
     @staticmethod
-    def forward(ctx: Any, mean: Tensor, scale: Tensor) -> Tensor:
+    def forward(ctx: Any, mean: Tensor, scale: Tensor, is_full: bool) -> Tensor:
         """Return the divergence in nats, one number for each group."""
         ctx.save_for_backward(mean, scale)
-        return plain_divergence(mean, scale)
+        ctx.is_full = is_full
+        return plain_divergence(mean, scale, is_full)
 
     @staticmethod
     def inputs(ctx: Any) -> tuple[Tensor | None, ...]:
         """See :class:`FusedFunction`."""
-        return tuple(ctx.saved_tensors)
+        return (*ctx.saved_tensors, None)
 
     @staticmethod
-    def plain(ctx: Any, mean: Tensor, scale: Tensor) -> Tensor:
+    def plain(ctx: Any, mean: Tensor, scale: Tensor, _: None) -> Tensor:
         """See :class:`FusedFunction`."""
-        return plain_divergence(mean, scale)
+        return plain_divergence(mean, scale, ctx.is_full)
 
     @staticmethod
     def cotangents(ctx: Any, grad: Tensor) -> Cotangents:
         """See :class:`FusedFunction`."""
         mean, scale = ctx.saved_tensors
-        by_scale = scale * grad[(..., *[None] * (scale.dim() - grad.dim()))]
-        grad = grad[..., None, None]
-        _diagonal(by_scale, mean).sub_(grad / _diagonal(scale, mean))
-        return mean * grad, by_scale
+        own = grad.sum_to_size(scale.shape[: -3 if ctx.is_full else -2])[..., None, None]
+        by_scale = scale * (own.unsqueeze(-1) if ctx.is_full else own)
+        _diagonal(by_scale, ctx.is_full).sub_(own / _diagonal(scale, ctx.is_full))
+        return mean * grad.sum_to_size(mean.shape[:-2])[..., None, None], by_scale, None
 
 
-def plain_divergence(mean: Tensor, scale: Tensor) -> Tensor:
-    """Return ``sum_d KL(N(mean_d, T_d T_d') || N(0, I))`` in nats, one number for each group.
+def plain_divergence(mean: Tensor, scale: Tensor, is_full: bool) -> Tensor:
+    """Return ``sum_d KL(N(mean_d, T_d T_d') || N(0, I))`` in nats, one number for each group; groups of means and scales broadcast.
 
     :param mean: means ``(*groups, D_out, M)``.
     :param scale: triangular T ``(*groups, D_out, M, M)``, or the diagonal of a diagonal T ``(*groups, D_out, M)``.
+    :param is_full: whether T is triangular.
     """
-    groups = mean.dim() - 2
-    squares = total(mean.square(), groups) + total(scale.square(), groups)
-    return 0.5 * (squares - mean.shape[-2:].numel()) - total(_diagonal(scale, mean).abs().log(), groups)
+    diagonal = _diagonal(scale, is_full)
+    groups, size = diagonal.dim() - 2, mean.shape[-2] * mean.shape[-1]
+    squares = total(mean.square(), mean.dim() - 2) + total(scale.square(), groups)
+    return 0.5 * (squares - size) - total(diagonal.abs().log(), groups)
 
 
-def _diagonal(scale: Tensor, mean: Tensor) -> Tensor:
+def _diagonal(scale: Tensor, is_full: bool) -> Tensor:
     """Return the diagonals of the scales, a view ``(*groups, D_out, M)``."""
-    return scale if scale.dim() == mean.dim() else scale.diagonal(dim1=-2, dim2=-1)
+    return scale.diagonal(dim1=-2, dim2=-1) if is_full else scale
 
 
 def total(values: Tensor, groups: int) -> Tensor:

@@ -42,7 +42,7 @@ class WhitenedGaussian:
         if self.scale is None:
             squares, size = total(self.mean.square(), self.mean.dim() - 2), self.mean.shape[-2:].numel()
             return 0.5 * squares + (0.5 * size * math.log(2 * math.pi) if self.kind == "delta" else 0.0)
-        result: Tensor = Divergence.apply(self.mean, self.scale)  # type: ignore[no-untyped-call]
+        result: Tensor = Divergence.apply(self.mean, self.scale, self.is_full)  # type: ignore[no-untyped-call]
         return result
 
     def cavity(self, share: float) -> tuple[WhitenedGaussian, Tensor]:

@@ -28,17 +28,19 @@ def test_it_is_the_divergence_of_torch(kind, groups):
         white = MultivariateNormal(torch.zeros_like(mean), torch.eye(4))
         expected = kl_divergence(MultivariateNormal(mean, scale @ scale.mT), white).sum(-1)
     for divergence in (Divergence.apply, plain_divergence):
-        torch.testing.assert_close(divergence(mean, scale), expected)
+        torch.testing.assert_close(divergence(mean, scale, kind == "full"), expected)
 
 
-@pytest.mark.parametrize("groups", [(), (3,)])
+@pytest.mark.parametrize("groups", [(), (3,), (2,)])
 @pytest.mark.parametrize("kind", ["full", "diagonal"])
 def test_derivatives(kind, groups):
-    inputs = [tensor.requires_grad_() for tensor in values(kind, groups)]
-    if kind == "full":
-        lower = torch.ones(4, 4).tril()
-        divergence = lambda mean, scale: Divergence.apply(mean, scale * lower)
-    else:
-        divergence = Divergence.apply
-    assert torch.autograd.gradcheck(divergence, inputs)
-    assert torch.autograd.gradgradcheck(divergence, inputs)
+    """With means for each of some components, which share the scales, too."""
+    mean, scale = values(kind, groups)
+    lower = torch.ones(4, 4).tril() if kind == "full" else 1.0
+    divergence = lambda mean, scale: Divergence.apply(mean, scale * lower, kind == "full")
+    several = torch.randn(2, *mean.shape)
+    torch.testing.assert_close(divergence(several, scale), torch.stack([divergence(each, scale) for each in several]))
+    for means in (mean, several):
+        inputs = [means.requires_grad_(), scale.requires_grad_()]
+        assert torch.autograd.gradcheck(divergence, inputs)
+        assert torch.autograd.gradgradcheck(divergence, inputs)
