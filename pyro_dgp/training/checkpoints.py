@@ -178,10 +178,15 @@ def facts_of(data: Iterable[Tensor]) -> dict[str, int]:
     """Return what the rows of a run are told apart by, all of them: a first loss sees those of the first step alone. Nothing where no run is saved."""
     if _SCOPE.get() is None:
         return {}
+    return {"fingerprint of the data": checksum(data)}
+
+
+def checksum(tensors: Iterable[Tensor]) -> int:
+    """Return a number of 32 bits that differs where a bit of the tensors does."""
     number = 0
-    for each in data:
+    for each in tensors:
         number = zlib.crc32(each.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().tobytes(), number)
-    return {"fingerprint of the data": number}
+    return number
 
 
 def recorded(compute: Callable[[], float]) -> float:
@@ -254,7 +259,7 @@ def set_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, An
 
 def _fingerprint() -> int:
     """Return a number of 32 bits that differs where the random numbers of torch do."""
-    return zlib.crc32(torch.get_rng_state().numpy().tobytes())
+    return checksum([torch.get_rng_state()])
 
 
 def _tolerance(state: Stateful) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.rows import Batch
 from pyro_dgp.internal.site_names import site_of
 from pyro_dgp.losses import Loss
+from pyro_dgp.training.checkpoints import checksum
 
 _REMEDY = "train it in a single process"
 
@@ -72,13 +72,13 @@ def described(objective: nn.Module, facts: Mapping[str, Any], first: Batch) -> d
     :param first: rows of its first step.
     """
     args = first[slice(None)]
-    tensors = [leaf.detach().cpu().contiguous() for leaf in tree_leaves(args) if isinstance(leaf, Tensor)]
+    tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor)]
     return {
         **{f"the setting {name}": value for name, value in facts.items()},
         "the loss": _loss_of(objective),
         "the model": [type(module).__qualname__ for module in objective.modules()],
         "a parameter": [(name, tuple(each.shape), str(each.dtype)) for name, each in objective.named_parameters()],
-        "the data": [zlib.crc32(each.numpy().tobytes()) for each in tensors],
+        "the data": checksum(tensors),
     }
 
 
