@@ -132,6 +132,7 @@ from pyro_dgp.training.collapsed_fit import fit_collapsed
 from pyro_dgp.training.compiled_objective import CompiledObjective
 from pyro_dgp.training.distributed import Distributed
 from pyro_dgp.training.loop import fit, fit_stream
+from pyro_dgp.training.natural_gradients import NaturalGradients
 from pyro_dgp.training.one_layer_start import start_from_one_layer
 from pyro_dgp.training.optimising import FitResult, adam, adam_for_networks
 from pyro_dgp.training.remarks import remarks
@@ -232,6 +233,7 @@ __all__ = [
     "Mixture",
     "MomentMatching",
     "MonteCarlo",
+    "NaturalGradients",
     "NegativeBinomial",
     "NumpyStream",
     "Observation",

@@ -103,6 +103,7 @@ WITH_EXAMPLE = {
         "CompiledObjective",
         "Distributed",
         "FitResult",
+        "NaturalGradients",
         "Validation",
         "adam",
         "Fallback",

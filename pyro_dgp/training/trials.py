@@ -18,6 +18,7 @@ from pyro_dgp.internal.progress import Progress
 from pyro_dgp.internal.rows import Call, num_rows
 from pyro_dgp.prediction.predict import predict
 from pyro_dgp.training.held_out import MOST_CRPS_ROWS, Curve, RowScores
+from pyro_dgp.training.optimising import OptimizerRecipe
 from pyro_dgp.training.remarks import Trained
 
 #: Function from model and guide to an objective: a :class:`~pyro_dgp.losses.Loss` is one.
@@ -38,6 +39,7 @@ class Fallback:
     :ivar loss: function from the number of training rows to a loss: a class of losses, such as ``ELBO``.
     :ivar guide: guide of the same model that this loss trains; the guide of the betas if not given.
     :ivar batch_size: number of rows in a step; that of the betas if not given.
+    :ivar optimizer: builds its optimiser from the objective and the learning rate; that of the betas if not given.
 
     >>> from pyro_dgp import ELBO, Fallback
     >>> Fallback(ELBO).loss(100).num_data
@@ -47,6 +49,7 @@ class Fallback:
     loss: Callable[[int], Objective]
     guide: Variational | None = None
     batch_size: int | None = None
+    optimizer: OptimizerRecipe | None = None
 
 
 @dataclass(frozen=True)
@@ -62,9 +65,12 @@ class Recipes:
         other = None if beta is not None or self.fallback is None else self.fallback.guide
         return self.guide if other is None else other
 
-    def batch_size(self, beta: float | None) -> int | None:
-        """Return the number of rows in a step of the fallback, if that is asked for and has one."""
-        return None if beta is not None or self.fallback is None else self.fallback.batch_size
+    def options(self, beta: float | None) -> dict[str, Any]:
+        """Return the rows of a step and the optimiser of the fallback, if that is asked for and has its own."""
+        if beta is not None or self.fallback is None:
+            return {}
+        own = {"batch_size": self.fallback.batch_size, "optimizer": self.fallback.optimizer}
+        return {name: value for name, value in own.items() if value is not None}
 
     def objective(self, beta: float | None, rows: int) -> torch.nn.Module:
         """Return the loss of a beta, or that of the fallback, of its guide."""
@@ -306,8 +312,8 @@ class Training:
 
         args, kwargs = rows
         objective = self.recipes.objective(beta, num_rows(args[0]))
-        rows_of_step = self.recipes.batch_size(beta) or self.batch_size
-        result = self.fit(objective, *args, **kwargs, steps=steps, batch_size=rows_of_step, callback=after, stop=stop)
+        options = {"batch_size": self.batch_size} | self.recipes.options(beta)
+        result = self.fit(objective, *args, **kwargs, steps=steps, callback=after, stop=stop, **options)
         self.done = first + len(result.losses)
         return result.losses
 

@@ -136,6 +136,7 @@ class ByGuide(Inference):
                 steps=_TIMED_STEPS,
                 batch_size=settings.rows_of_step,
                 callback=lambda *_: times.append(time.perf_counter()),
+                optimizer=self.optimizer,
             )
         a_step = median(after - before for before, after in itertools.pairwise(times[1:]))
         left = _SHARE_OF_TIME * 60 * settings.minutes - (time.perf_counter() - start)
@@ -160,7 +161,8 @@ class ByGuide(Inference):
     def as_fallback(self, model: nn.Module, x: Tensor, settings: Settings) -> Fallback:
         """Return the loss and a guide of this inference, to be tried beside another one of the same model."""
         rows = self.settled(settings).rows_of_step
-        return Fallback(partial(self.made_loss, settings), self.guide(model, x, settings), batch_size=rows)
+        loss = partial(self.made_loss, settings)
+        return Fallback(loss, self.guide(model, x, settings), batch_size=rows, optimizer=self.optimizer)
 
     def figures(self, guide: Variational, settings: Settings) -> dict[str, Figure]:
         """M of the first layer, and mixture components of the propagation in training if there are hidden layers to carry."""
