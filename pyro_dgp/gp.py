@@ -16,6 +16,7 @@ from torch.distributions.transforms import Transform
 from pyro_dgp.internal import linalg
 from pyro_dgp.internal.assignment import CheckedModule
 from pyro_dgp.internal.plates import refuse_data_plate
+from pyro_dgp.internal.tensors import require_tensor
 from pyro_dgp.kernels import Covariance, Kernel
 from pyro_dgp.kernels.base import require_kernel
 from pyro_dgp.kernels.factor_faults import explained
@@ -69,10 +70,7 @@ class GaussianProcess(CheckedModule):
                 f"inputs of a Gaussian process are values, not the distribution over the values of {x.name!r}: sample that layer first, "
                 "as in h = pyro.sample('h', gp(x))"
             )
-        if not isinstance(x, Tensor):
-            raise TypeError(
-                f"inputs of a Gaussian process are a tensor, not {type(x).__name__}: use torch.as_tensor(x)"
-            )
+        require_tensor(x, "inputs of a Gaussian process are")
         if x.dim() < 2:
             raise ValueError(
                 f"inputs of a Gaussian process have shape (..., N, D), got {tuple(x.shape)}: use x[:, None] for one input"

@@ -16,6 +16,7 @@ from pyro_dgp.functions.joint import Component, JointDistribution, JointNormal, 
 from pyro_dgp.functions.posterior_path import Functions
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.internal.rows import RowArguments
+from pyro_dgp.internal.tensors import require_tensor
 
 #: Numbers in a block of rows: their random features and kernel values for all draws are held at once.
 _BLOCK = 2**23
@@ -109,8 +110,7 @@ class FunctionDraws:
         return evaluate
 
     def _check(self, x: Tensor) -> None:
-        if not isinstance(x, Tensor):
-            raise TypeError(f"inputs of functions are a tensor, not {type(x).__name__}: use torch.as_tensor(x)")
+        require_tensor(x, "inputs of functions are")
         if x.dim() not in (2, 3) or x.shape[-2] == 0 or (x.dim() == 3 and len(x) != self.num_draws):
             raise ValueError(
                 f"inputs of {self.num_draws} functions have shape (N, D), or ({self.num_draws}, N, D) for rows of its own for each, got "

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pyro_dgp.internal.rows import RowArguments
+from pyro_dgp.internal.tensors import require_tensor
 from pyro_dgp.prediction import from_guide  # noqa: F401  # registers guides
 from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.prediction.request import Request, answer
@@ -56,8 +57,7 @@ def predict(
     >>> prediction, prediction.mean.shape, prediction.quantile([0.1, 0.9]).shape
     (Prediction(rows=7), torch.Size([7]), torch.Size([2, 7]))
     """
-    if not isinstance(x, Tensor):
-        raise TypeError(f"test inputs are a tensor, not {type(x).__name__}: use torch.as_tensor(x)")
+    require_tensor(x, "test inputs are")
     if isinstance(num_samples, Tensor):
         raise TypeError("predict takes test inputs and no targets: predict(fit, x).log_prob(y) scores y")
     if num_samples < 1 or (num_hyperparameter_draws is not None and num_hyperparameter_draws < 1):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from pyro_dgp.internal.tensors import require_tensor
 from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.prediction.reliability import binned, confidences
 from pyro_dgp.prediction.target_kinds import has_few_values
@@ -38,6 +39,7 @@ def scores(prediction: Prediction, y: Tensor, target_scale: float | Tensor = 1.0
     >>> {name: round(figures[name], 2) for name in ("nll", "rmse", "crps", "rmse_original")}
     {'nll': 1.42, 'rmse': 1.0, 'crps': 0.6, 'rmse_original': 10.0}
     """
+    require_tensor(y, "targets are", "y")
     if not prediction.event_shape and has_few_values(next(prediction.mixtures(y))[0].components):
         return _scores_of_classes(prediction, y)
     outputs = prediction.event_shape.numel()

@@ -16,6 +16,7 @@ from pyro_dgp.guides.sites import takes_missing
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.internal.rows import ReadRows, RowArguments, TakenRows
+from pyro_dgp.internal.tensors import require_tensor
 from pyro_dgp.losses.marginal import MarginalLikelihood
 from pyro_dgp.training.checkpoints import facts_of
 from pyro_dgp.training.optimising import Callback, FitResult, OptimizerRecipe, adam, bare, minimise
@@ -168,6 +169,8 @@ def check_data(x: Tensor, y: Tensor, modules: Sequence[Any]) -> None:
 
     :param modules: what is trained.
     """
+    require_tensor(x, "training inputs are")
+    require_tensor(y, "targets are", "y")
     if not bool(torch.isfinite(x).all()):
         raise ValueError("x holds NaN or infinity: drop or fill such rows before training")
     bad = ~torch.isfinite(y)

@@ -12,6 +12,7 @@ from pyro_dgp.guides.model_sites import ModelSites, sites_of
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.internal.parameters import modules_of
+from pyro_dgp.internal.tensors import require_tensor
 from pyro_dgp.losses import ELBO
 from pyro_dgp.means import LinearMean, Projection
 from pyro_dgp.models.deep_gp import DeepGP
@@ -68,6 +69,8 @@ def start_from_one_layer(
     >>> int(model.hidden[0].mean.weight.abs().sum(1).argmax())  # the input that matters
     1
     """
+    require_tensor(x, "training inputs are")
+    require_tensor(y, "targets are", "y")
     fitted = y if numbers is None else numbers
     if x.dim() != 2 or not fitted.is_floating_point():
         return []

@@ -10,6 +10,8 @@ from pyro_dgp import (
     MonteCarlo,
     Variational,
     predict,
+    scores,
+    start_from_one_layer,
 )
 from pyro_dgp.training.loop import batches, fit, steps_for
 from pyro_dgp.training.optimising import decay
@@ -114,3 +116,23 @@ def test_the_last_step_is_looked_at_too():
     x, y = torch.linspace(-1, 1, 20)[:, None], torch.randn(20)
     fit(MarginalLikelihood(DeepGP(x, layers=1)), x, y, steps=3, stop=seen.append)
     assert seen == [1, 2, 3]
+
+
+@pytest.mark.usefixtures("unannotated")
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda x, y, objective: fit(objective, x.numpy(), y, steps=1), r"training inputs are .*as_tensor\(x\)"),
+        (lambda x, y, objective: fit(objective, x, y.numpy(), steps=1), r"targets are .*as_tensor\(y\)"),
+        (
+            lambda x, y, objective: start_from_one_layer(objective.model, x.numpy(), y),
+            r"training inputs are .*as_tensor\(x\)",
+        ),
+        (lambda x, y, objective: scores(predict(objective.guide, x), y.numpy()), r"targets are .*as_tensor\(y\)"),
+    ],
+)
+def test_arrays_of_numpy_are_refused_with_what_to_do(call, sentence):
+    _, model, guide = trained(0)
+    x, y = regression(30)
+    with pytest.raises(TypeError, match=sentence.replace("are .*", "are a tensor, not ndarray: use torch.")):
+        call(x, y, ELBO(num_data=30)(model, guide))

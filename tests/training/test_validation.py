@@ -15,9 +15,11 @@ from pyro_dgp import (
     Fallback,
     InducingPoints,
     MonteCarlo,
+    NaturalGradients,
     PredictiveLogLikelihood,
     Validation,
     Variational,
+    adam,
     fit,
     predict,
 )
@@ -420,8 +422,8 @@ def test_the_fallback_is_taken_where_no_beta_is_better():
     assert given.beta == 0.1 and given.searched == {}
 
 
-@pytest.mark.parametrize("folds", [1, 2])
-def test_a_fallback_may_have_a_guide_of_its_own_and_is_trained_on_all_rows_for_all_steps(folds):
+@pytest.mark.parametrize(("folds", "own"), [(1, None), (2, None), (2, NaturalGradients())])
+def test_a_fallback_may_have_a_guide_and_an_optimiser_of_its_own_and_is_trained_on_all_rows_for_all_steps(folds, own):
     torch.manual_seed(3)
     x = torch.rand(72, 3) * 4 - 2
     y = 0.3 * torch.randn(72)
@@ -438,7 +440,7 @@ def test_a_fallback_may_have_a_guide_of_its_own_and_is_trained_on_all_rows_for_a
         steps=200,
         learning_rate=0.05,
         validation=Validation(betas=(1e-4,), search=0.5, folds=folds),
-        fallback=Fallback(ELBO, full),
+        fallback=Fallback(ELBO, full, optimizer=own),
         batch_size=72,
     )
     assert result.beta is None and result.guide is full
@@ -447,7 +449,8 @@ def test_a_fallback_may_have_a_guide_of_its_own_and_is_trained_on_all_rows_for_a
     alone = Variational(OneLayer(), InducingPoints(7), MonteCarlo(1))
     torch.manual_seed(0)
     alone.initialize(x, y)
-    plain_fit(ELBO(72)(alone.model, alone), x, y, steps=200, batch_size=72, learning_rate=0.05)
+    optimizer = own or adam
+    plain_fit(ELBO(72)(alone.model, alone), x, y, steps=200, batch_size=72, learning_rate=0.05, optimizer=optimizer)
     assert same(state(full), state(alone))
     assert all(
         torch.equal(value, before["guide." + name])
