@@ -1,11 +1,13 @@
-"""Data sets with a known function and many inputs that do not matter."""
+"""Data sets with a known function: of many inputs that do not matter, and simulators."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
+from benchmarks.common.simulators import simulated
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.splitting import random_folds
 
@@ -41,4 +43,11 @@ def product_of_few() -> Dataset:
     )
 
 
-PLANTED = {"sum-of-few": sum_of_few, "product-of-few": product_of_few}
+#: Data that need no folder, by name.
+PLANTED: dict[str, Callable[[], Dataset]] = {
+    "sum-of-few": sum_of_few,
+    "product-of-few": product_of_few,
+    "wing-weight-300": partial(simulated, "wing-weight", 300),
+    "wing-weight-3000": partial(simulated, "wing-weight", 3000),
+    "robot-arm-300": partial(simulated, "robot-arm", 300),
+}

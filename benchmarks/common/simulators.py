@@ -1,4 +1,4 @@
-"""Six simulators with published formulas: Friedman 1 to 3 with their noise, and borehole, OTL circuit and piston without any."""
+"""Simulators with published formulas: Friedman 1 to 3 with their noise, borehole, OTL circuit and piston without any, and two more for choices."""
 
 from __future__ import annotations
 
@@ -43,6 +43,23 @@ PISTON: Ranges = {
 }
 
 
+WING: Ranges = {
+    "wing area (ft2)": (150, 200),
+    "weight of fuel in the wing (lb)": (220, 300),
+    "aspect ratio": (6, 10),
+    "quarter-chord sweep (degrees)": (-10, 10),
+    "dynamic pressure at cruise (lb/ft2)": (16, 45),
+    "taper ratio": (0.5, 1),
+    "thickness to chord": (0.08, 0.18),
+    "ultimate load factor": (2.5, 6),
+    "design gross weight (lb)": (1700, 2500),
+    "weight of paint (lb/ft2)": (0.025, 0.08),
+}
+ARM: Ranges = {f"angle {k} (radians)": (0, 2 * np.pi) for k in range(1, 5)} | {
+    f"length {k}": (0, 1) for k in range(1, 5)
+}
+
+
 def borehole(x: Array) -> Array:
     """Flow of water through a borehole, m3 a year (Harper and Gupta 1983; uniform inputs as in Morris, Mitchell, Ylvisaker 1993)."""
     rw, r, tu, hu, tl, hl, length, kw = x.T
@@ -67,6 +84,22 @@ def piston(x: Array) -> Array:
     v = surface / (2 * spring) * (np.sqrt(a**2 + 4 * spring * heat) - a)
     cycle: Array = 2 * np.pi * np.sqrt(weight / (spring + surface**2 * heat / v**2))
     return cycle
+
+
+def wing_weight(x: Array) -> Array:
+    """Weight of the wing of a light aircraft, lb (Forrester, Sobester and Keane 2008)."""
+    area, fuel, aspect, sweep, pressure, taper, thickness, load, gross, paint = x.T
+    cosine = np.cos(np.deg2rad(sweep))
+    frame = 0.036 * area**0.758 * fuel**0.0035 * (aspect / cosine**2) ** 0.6 * pressure**0.006 * taper**0.04
+    weight: Array = frame * (100 * thickness / cosine) ** -0.3 * (load * gross) ** 0.49 + area * paint
+    return weight
+
+
+def robot_arm(x: Array) -> Array:
+    """Distance of the end of an arm of four parts from its shoulder (An and Owen 2001)."""
+    angles, lengths = np.cumsum(x[:, :4], 1), x[:, 4:]
+    distance: Array = np.hypot((lengths * np.cos(angles)).sum(1), (lengths * np.sin(angles)).sum(1))
+    return distance
 
 
 def _uniform(function: Callable[[Array], Array], ranges: Ranges, rows: int, seed: int) -> tuple[Array, Array]:
@@ -101,13 +134,20 @@ FORMULAS: dict[str, Callable[[int, int], tuple[Array, Array]]] = {
 }
 
 
+#: The same, of simulators that choices are made on.
+FOR_CHOICES: dict[str, Callable[[int, int], tuple[Array, Array]]] = {
+    "wing-weight": partial(_uniform, wing_weight, WING),
+    "robot-arm": partial(_uniform, robot_arm, ARM),
+}
+
+
 def simulated(name: str, rows: int, *, seed: int = 20) -> Dataset:
     """Data of a simulator, ``NAME-ROWS``: each of ten splits trains on ``rows`` rows and tests on 1000 others.
 
-    :param name: one of :data:`FORMULAS`.
+    :param name: one of :data:`FORMULAS` or :data:`FOR_CHOICES`.
     """
     total = rows + TEST_ROWS
-    x, y = FORMULAS[name](total, seed)
+    x, y = (FORMULAS | FOR_CHOICES)[name](total, seed)
     splits = np.zeros((total, SPLITS), dtype=bool)
     random = np.random.RandomState(seed)
     for k in range(SPLITS):

@@ -1,10 +1,11 @@
 """Recipes of one and two layers: means of hidden layers, kernels and points per output, learning rates.
 
-``python -m benchmarks.studies.recipes one|two|steps --data FOLDER [--out FILE] [--dtype float32] [--table]``
+``python -m benchmarks.studies.recipes one|two|steps|kernels|natural --data FOLDER [--out FILE] [--dtype float32] [--table]``
 
 ``dsvi-fixed`` is what ``dsvi`` was until 0.2: means fixed at the principal directions, a kernel and inducing points for each layer. ``dsvi`` is
 ``dsvi-learned-per-output`` started from one layer. All of these take ten samples of 100 rows in a step and have the zoo's other settings.
-``steps`` compares them with one sample of 500 rows, which is what ``svgp`` and ``dsvi`` take. Two data sets are planted: 32 inputs, of which three or four matter. Makes the runs that FILE (one JSON line a run)
+``steps`` compares them with one sample of 500 rows, which is what ``svgp`` and ``dsvi`` take. ``kernels`` compares one kernel with the sum of a smooth and a
+rougher one, and Adam with natural gradients for one layer; ``natural`` has natural gradients in all layers. Two data sets are planted: 32 inputs, of which three or four matter. Two are simulators without noise. Makes the runs that FILE (one JSON line a run)
 lacks and prints the table, the ranks, and the paired differences of NLL from ``svgp`` or ``dsvi``.
 """
 
@@ -17,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.common.experiments import Experiment, main
-from pyro_dgp import DeepGP, InducingPoints, LinearMean
+from pyro_dgp import DeepGP, InducingPoints, LinearMean, NaturalGradients, adam
+from pyro_dgp.training.optimising import OptimizerRecipe
 from pyro_dgp.zoo.architecture import Architecture
 from pyro_dgp.zoo.by_guide import ByGuide
 from pyro_dgp.zoo.method import Method
@@ -28,19 +30,19 @@ from pyro_dgp.zoo.settings import Settings
 
 def fixed(x: Tensor, settings: Settings) -> DeepGP:
     """Hidden means fixed at the leading principal directions, a kernel for each layer."""
-    return DeepGP(x, settings.layers, settings.width, kernel=settings.kernel).to(x)
+    return DeepGP(x, settings.layers, settings.width, kernel=settings.kernel or "matern52").to(x)
 
 
 def learned(x: Tensor, settings: Settings) -> DeepGP:
     """Hidden means that start at the projection and are learned."""
-    return DeepGP(x, settings.layers, settings.width, kernel=settings.kernel, mean=LinearMean.fit).to(x)
+    return DeepGP(x, settings.layers, settings.width, kernel=settings.kernel or "matern52", mean=LinearMean.fit).to(x)
 
 
 def learned_per_output(x: Tensor, settings: Settings) -> DeepGP:
     """The same with a kernel for each output."""
-    return DeepGP(x, settings.layers, settings.width, kernel=settings.kernel, mean=LinearMean.fit, per_output=True).to(
-        x
-    )
+    return DeepGP(
+        x, settings.layers, settings.width, kernel=settings.kernel or "matern52", mean=LinearMean.fit, per_output=True
+    ).to(x)
 
 
 def points_per_output(settings: Settings) -> InducingPoints:
@@ -80,13 +82,13 @@ RECIPES = {
     )
 }
 #: What a step was when hidden means, kernels, points and rates were chosen.
-TEN_OF_100 = Settings(batch_size=100, samples=10)
+TEN_OF_100 = Settings(batch_size=100, samples=10, kernel="matern52")
 FAST = replace(TEN_OF_100, learning_rate=0.05)
 SETTINGS = {name: FAST if name.endswith("0.05") else TEN_OF_100 for name in RECIPES}
 STEPS = {
-    "svgp": Settings(),
+    "svgp": Settings(kernel="matern52"),
     "svgp-ten-of-100": TEN_OF_100,
-    "dsvi": Settings(),
+    "dsvi": Settings(kernel="matern52"),
     "dsvi-ten-of-100": TEN_OF_100,
 }
 #: Sets that choices are made on, with the number of splits.
@@ -101,6 +103,39 @@ SPLITS = {
     "boston": 2,
     "protein": 1,
 }
+#: The same, and simulators.
+WITH_SIMULATORS = SPLITS | {"wing-weight-300": 2, "wing-weight-3000": 1, "robot-arm-300": 2}
+
+ONE, TWO, SMOOTH = Settings(kernel="matern52"), Settings(kernel="rbf+matern52"), Settings(kernel="rbf")
+#: Settings and optimiser of each choice of kernel; ``one`` in a name is Matern 5/2 alone.
+KERNELS = {
+    "svgp-adam-one": (ONE, adam),
+    "svgp-adam-two": (TWO, adam),
+    "svgp-natural-one": (ONE, NaturalGradients()),
+    "svgp-natural-rbf": (SMOOTH, NaturalGradients()),
+    "svgp-natural-two": (TWO, NaturalGradients()),
+    "dsvi-adam-one": (ONE, adam),
+    "dsvi-adam-two": (TWO, adam),
+}
+NATURAL = {
+    "dsvi-adam-one": (ONE, adam),
+    "dsvi-natural-one": (ONE, NaturalGradients()),
+    "dsvi-natural-0.03-one": (ONE, NaturalGradients(0.03)),
+}
+
+
+def _by_optimizer(
+    choices: dict[str, tuple[Settings, OptimizerRecipe]],
+    splits: dict[str, int],
+    differences: tuple[tuple[str, str], ...],
+) -> Experiment:
+    recipes = {}
+    for name, (_, optimizer) in choices.items():
+        zoo = METHODS[name.split("-")[0]]
+        assert isinstance(zoo.inference, ByGuide)
+        recipes[name] = replace(zoo, name=name, inference=replace(zoo.inference, optimizer=optimizer))
+    settings = {name: settings for name, (settings, _) in choices.items()}
+    return Experiment(settings, splits, keep_beta=False, differences=differences, recipes=recipes)
 
 
 def _experiment(base: str) -> Experiment:
@@ -123,6 +158,22 @@ EXPERIMENTS = {
         keep_beta=False,
         differences=(("svgp", "svgp-ten-of-100"), ("dsvi", "dsvi-ten-of-100")),
         recipes={name: METHODS[name.split("-")[0]] for name in STEPS},
+    ),
+    "kernels": _by_optimizer(
+        KERNELS,
+        WITH_SIMULATORS,
+        (
+            ("svgp-adam-two", "svgp-adam-one"),
+            ("svgp-natural-one", "svgp-adam-one"),
+            ("svgp-natural-two", "svgp-adam-one"),
+            ("svgp-natural-two", "svgp-natural-rbf"),
+            ("dsvi-adam-two", "dsvi-adam-one"),
+        ),
+    ),
+    "natural": _by_optimizer(
+        NATURAL,
+        {"energy": 1, "kin8nm": 1, "wing-weight-300": 1},
+        (("dsvi-natural-one", "dsvi-adam-one"), ("dsvi-natural-0.03-one", "dsvi-adam-one")),
     ),
 }
 

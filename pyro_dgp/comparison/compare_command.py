@@ -97,7 +97,11 @@ def add_training(add: Any) -> None:
         metavar="S",
         help="samples in training; none: the method's own, 1 for svgp, dsvi, gamma-dgp, else 10",
     )
-    add("--kernel", metavar="NAME", help=_with_default("kernel of every layer", "kernel"))
+    add(
+        "--kernel",
+        metavar="NAME",
+        help="kernel of every layer; none: the method's own, rbf+matern52 of exact-gp, svgp, ppgpr, dsvi, gamma-dgp, else matern52",
+    )
     add(
         "--batch-size",
         type=int,

@@ -37,6 +37,10 @@ def _spherical(kind: type[Stationary], inputs: int, outputs: int | None) -> Kern
     return Spherical(kind(None, outputs, variance=1 / (inputs + 1)), inputs, outputs)
 
 
+def _sum(kinds: tuple[type[Stationary], ...], inputs: int, outputs: int | None) -> Kernel:
+    return Sum(*[kind(inputs, outputs, variance=1 / len(kinds), lengthscale=inputs**0.5) for kind in kinds])
+
+
 def _named(
     form: Callable[[type[Stationary], int, int | None], Kernel], behind: str, **kinds: type[Stationary]
 ) -> dict[str, Builder]:
@@ -47,15 +51,31 @@ _MATERN = {"matern12": Matern12, "matern32": Matern32, "matern52": Matern52}
 _SMOOTH = {"rbf": RBF, **_MATERN}
 
 #: Kernels by name. Each is built for a number of inputs and a number of outputs or ``None``. It has a lengthscale or weight for each input.
-#: An isotropic one has one lengthscale for all, an additive one is a sum of kernels of one input, and a spherical one is zonal.
+#: A sum has its own for each part. An isotropic one has one lengthscale for all, an additive one is a sum of kernels of one input, and a spherical one is zonal.
 KERNELS: dict[str, Builder] = {
     **_named(_ard, "", **_SMOOTH, rational_quadratic=RationalQuadratic),
+    "rbf+matern52": partial(_sum, (RBF, Matern52)),
     "linear": Linear,
     "arc-cosine": partial(ArcCosine, 1),
     **_named(_isotropic, ISOTROPIC, **_SMOOTH, rational_quadratic=RationalQuadratic),
     **_named(_additive, ADDITIVE, **_MATERN),
     **_named(_spherical, SPHERICAL, **_SMOOTH),
 }
+
+
+def named_kernel(name: str, inputs: int, outputs: int | None) -> Kernel:
+    """Return the kernel of a name for a number of inputs, and a number of outputs or ``None``.
+
+    :raises ValueError: if there is none.
+    """
+    require_kernel(name)
+    return KERNELS[name](inputs, outputs)
+
+
+def require_kernel(name: str) -> None:
+    """Raise ``ValueError`` for a name that no kernel has."""
+    if name not in KERNELS:
+        raise ValueError(f"there is no kernel {name!r}: choose from {', '.join(KERNELS)}")
 
 
 def additive_form(name: str) -> str:

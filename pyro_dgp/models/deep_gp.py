@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pyro_dgp.gp import GaussianProcess
 from pyro_dgp.internal.assignment import CheckedModule
-from pyro_dgp.kernels.named import KERNELS
+from pyro_dgp.kernels.named import named_kernel
 from pyro_dgp.likelihoods import Gaussian, Likelihood
 from pyro_dgp.means import Mean, Projection
 from pyro_dgp.models.standardizer import Standardizer
@@ -28,7 +28,7 @@ class DeepGP(CheckedModule):
     :param layers: number of GPs in the chain, 1 or more.
     :param width: outputs of each hidden layer, or a number for each of them: ``(16, 4)`` for three layers.
     :param kernel: a name of :data:`~pyro_dgp.kernels.named.KERNELS`: ``rbf``, ``matern52`` and so on with a lengthscale for each input,
-        ``matern52-isotropic`` with one for all, ``matern52-additive``, ``matern52-spherical``.
+        ``matern52-isotropic`` with one for all, ``matern52-additive``, ``matern52-spherical``, ``rbf+matern52``.
     :param likelihood: observation model; Gaussian with ``outputs`` outputs if not given.
     :param outputs: number of functions of the top layer.
     :param per_output: whether each output of a hidden layer has a kernel of its own ([DSPP]) or all share one ([DSVI]).
@@ -69,12 +69,12 @@ class DeepGP(CheckedModule):
         self.standardizer = standardizer
         hidden, inputs = [], self._standardised(x)
         for size in widths[: layers - 1]:
-            choice = KERNELS[kernel](inputs.shape[-1], size if per_output else None)
+            choice = named_kernel(kernel, inputs.shape[-1], size if per_output else None)
             hidden.append(GaussianProcess(choice, mean(inputs, size), size))
             with torch.no_grad():  # read as it stands: a call would put its parameters into Pyro's store
                 inputs = hidden[-1].mean.forward()(inputs).expand(-1, size)
         self.hidden = PyroModule[nn.ModuleList](hidden)
-        self.top = GaussianProcess(KERNELS[kernel](inputs.shape[-1], None), num_outputs=outputs)
+        self.top = GaussianProcess(named_kernel(kernel, inputs.shape[-1], None), num_outputs=outputs)
         likelihood = Gaussian(outputs) if likelihood is None else likelihood
         self.likelihood = likelihood if standardizer is None else standardizer.likelihood(likelihood)
 

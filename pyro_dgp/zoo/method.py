@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
+from pyro_dgp.training.natural_gradients import NaturalGradients
 from pyro_dgp.zoo.architecture import Architecture
 from pyro_dgp.zoo.by_guide import ByGuide
 from pyro_dgp.zoo.inference import Inference
 from pyro_dgp.zoo.recipes import (
+    TWO_KERNELS,
     WithFeatures,
     deep,
     deep_learned,
@@ -47,12 +50,15 @@ class Method:
 SHALLOW = Architecture(shallow, is_deep=False)
 SHALLOW_WITH_PRIORS = Architecture(shallow_with_priors, is_deep=False, has_priors=True)
 DEEP = Architecture(deep, is_deep=True)
-#: What variational methods fit; samplers and the inference gap keep fixed means, which have no hyperparameters.
+#: What `dspp` and amortised methods fit; samplers and the inference gap keep fixed means, which have no hyperparameters.
 DEEP_LEARNED = Architecture(deep_learned, is_deep=True)
+#: The same with a kernel of two parts.
+SHALLOW_OF_TWO = Architecture(partial(shallow, kernel=TWO_KERNELS), is_deep=False)
+DEEP_OF_TWO = Architecture(partial(deep_learned, kernel=TWO_KERNELS), is_deep=True)
 DEEP_WITH_PRIORS = Architecture(deep_with_priors, is_deep=True, has_priors=True)
 SHALLOW_ON_FEATURES = Architecture(WithFeatures(shallow), is_deep=False, has_network=True)
 DEEP_ON_FEATURES = Architecture(WithFeatures(deep_learned), is_deep=True, has_network=True)
 
 #: The inferences of svgp and dsvi, which predictive methods of one and of more layers fall back on.
-BY_ELBO = ByGuide(inducing_points, monte_carlo, elbo, batch_size=500, samples=1)
-DEEP_BY_ELBO = replace(BY_ELBO, processes=points_of_outputs, first=one_layer_first)
+DEEP_BY_ELBO = ByGuide(points_of_outputs, monte_carlo, elbo, batch_size=500, samples=1, first=one_layer_first)
+BY_ELBO = replace(DEEP_BY_ELBO, processes=inducing_points, optimizer=NaturalGradients(), first=None)

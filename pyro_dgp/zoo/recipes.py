@@ -32,6 +32,8 @@ from pyro_dgp.training.one_layer_start import start_from_one_layer
 from pyro_dgp.zoo.by_layer import ByLayer
 from pyro_dgp.zoo.settings import Settings
 
+#: Kernels where the settings leave the choice to the method: one, and a sum of a smooth one and a rougher one, each with its own lengthscales.
+ONE_KERNEL, TWO_KERNELS = "matern52", "rbf+matern52"
 #: Variance of the noise between layers at the start, where a model has it.
 NOISE_BETWEEN_LAYERS = 1e-5
 
@@ -49,22 +51,27 @@ def observed(settings: Settings) -> dict[str, Any]:
     return {"likelihood": NegativeBinomial()} if settings.task == "counts" else {}
 
 
-def shallow(x: Tensor, settings: Settings) -> DeepGP:
-    """One GP."""
-    return DeepGP(x, 1, settings.width, kernel=settings.kernel, **observed(settings)).to(x)
+def shallow(x: Tensor, settings: Settings, kernel: str = ONE_KERNEL) -> DeepGP:
+    """One GP.
+
+    :param kernel: name of its kernel, where the settings leave that open.
+    """
+    return DeepGP(x, 1, settings.width, kernel=settings.kernel or kernel, **observed(settings)).to(x)
 
 
 def deep(x: Tensor, settings: Settings) -> DeepGP:
     """``settings.layers`` GPs."""
-    return DeepGP(x, settings.layers, settings.width, kernel=settings.kernel, **observed(settings)).to(x)
+    kernel = settings.kernel or ONE_KERNEL
+    return DeepGP(x, settings.layers, settings.width, kernel=kernel, **observed(settings)).to(x)
 
 
-def deep_learned(x: Tensor, settings: Settings) -> DeepGP:
-    """``settings.layers`` GPs; hidden layers have linear means that are learned, and a kernel for each output."""
-    options = observed(settings)
-    return DeepGP(
-        x, settings.layers, settings.width, kernel=settings.kernel, mean=LinearMean.fit, per_output=True, **options
-    ).to(x)
+def deep_learned(x: Tensor, settings: Settings, kernel: str = ONE_KERNEL) -> DeepGP:
+    """``settings.layers`` GPs; hidden layers have linear means that are learned, and a kernel for each output.
+
+    :param kernel: name of the kernel of every layer, where the settings leave that open.
+    """
+    options = observed(settings) | {"kernel": settings.kernel or kernel}
+    return DeepGP(x, settings.layers, settings.width, mean=LinearMean.fit, per_output=True, **options).to(x)
 
 
 def deep_for_powers(x: Tensor, settings: Settings) -> DeepGP:
@@ -95,11 +102,11 @@ class InForm:
 
     def __call__(self, x: Tensor, settings: Settings) -> DeepGP:
         """Return the model."""
-        return self.build(x, replace(settings, kernel=self.form(settings.kernel)))
+        return self.build(x, replace(settings, kernel=self.form(settings.kernel or ONE_KERNEL)))
 
     def check(self, settings: Settings) -> None:
         """Raise ``ValueError`` for a kernel without that form."""
-        self.form(settings.kernel)
+        self.form(settings.kernel or ONE_KERNEL)
 
 
 def one_layer_first(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> None:

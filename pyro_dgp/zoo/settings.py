@@ -25,7 +25,9 @@ class Settings:
     :param frequencies: number of Fourier frequencies of each input of a layer, which has ``2 * frequencies + 1`` features.
     :param samples: Monte Carlo samples or sigma points for each row of a training step. ``None`` leaves it to the method: ``svgp``, ``dsvi`` and
         ``gamma-dgp`` take one sample of 500 rows, which has less noise than ten samples of 100 rows in the same time. All others take ten of 100.
-    :param kernel: name of the kernel of every layer, such as ``"matern52"``, with a lengthscale for each input, or ``"rbf-isotropic"``, with a single one.
+    :param kernel: name of the kernel of every layer, such as ``"matern52"``, with a lengthscale for each input, or ``"rbf-isotropic"``, with a single
+        one. ``None`` leaves it to the method: ``exact-gp``, ``svgp``, ``ppgpr``, ``dsvi`` and ``gamma-dgp`` take ``"rbf+matern52"``, a sum of two kernels,
+        each with its own lengthscales; all others take ``"matern52"``.
     :param batch_size: rows of a training step; ``None`` leaves it to the method, as for ``samples``.
     :param epochs: passes over the training rows; as many as make about 2000 steps if ``None``.
     :param minutes: time that one fit of a variational method may take, in the place of ``epochs``.
@@ -51,7 +53,7 @@ class Settings:
     orthogonal: int | None = None
     frequencies: int = 30
     samples: int | None = None
-    kernel: str = "matern52"
+    kernel: str | None = None
     batch_size: int | None = None
     epochs: int | None = None
     minutes: float | None = None

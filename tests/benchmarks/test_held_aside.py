@@ -7,7 +7,21 @@ import pandas as pd
 import pytest
 
 from benchmarks.common.gpytorch_stock import STOCK
-from benchmarks.common.simulators import BOREHOLE, FORMULAS, OTL, PISTON, borehole, otl_circuit, piston, simulated
+from benchmarks.common.simulators import (
+    ARM,
+    BOREHOLE,
+    FOR_CHOICES,
+    FORMULAS,
+    OTL,
+    PISTON,
+    WING,
+    borehole,
+    otl_circuit,
+    piston,
+    robot_arm,
+    simulated,
+    wing_weight,
+)
 from benchmarks.studies import held_aside
 from pyro_dgp import Settings, sweep
 from pyro_dgp.data.dataset import Dataset
@@ -44,7 +58,37 @@ def test_the_piston_rests_where_forces_balance():
         assert cycle == pytest.approx(2 * np.pi * (weight / (k + s**2 * heat / v**2)) ** 0.5)
 
 
+def test_the_weight_of_a_wing_is_the_product_of_its_powers_and_the_paint():
+    x = inputs(WING)
+    bare, painted = x.copy(), x.copy()
+    bare[:, 9], painted[:, 9] = 0, 2
+    np.testing.assert_allclose(wing_weight(painted) - wing_weight(bare), 2 * x[:, 0])
+    powers = [0.758, 0.0035, 0.6, None, 0.006, 0.04, -0.3, 0.49, 0.49]
+    for column, power in enumerate(powers):
+        if power is not None:
+            twice = bare.copy()
+            twice[:, column] *= 2
+            np.testing.assert_allclose(wing_weight(twice) / wing_weight(bare), 2**power)
+    level = np.array([[174.0, 252.0, 7.52, 60.0, 34.0, 0.672, 0.12, 3.8, 2000.0, 0.0]])
+    cosine_of_60 = 0.5  # (A / cos^2)^0.6 (100 t / cos)^-0.3 has cos^(-1.2 + 0.3)
+    flat = level * np.array([1.0, 1, 1, 0, 1, 1, 1, 1, 1, 1])
+    np.testing.assert_allclose(wing_weight(level) / wing_weight(flat), cosine_of_60**-0.9)
+    by_hand = 0.036 * 174**0.758 * 252**0.0035 * 7.52**0.6 * 34**0.006 * 0.672**0.04 * 12**-0.3 * 7600**0.49
+    np.testing.assert_allclose(wing_weight(flat), by_hand)
+
+
+def test_an_arm_reaches_as_far_as_its_parts_where_they_are_in_line_and_turns_about_its_shoulder():
+    x = inputs(ARM)
+    turned, straight = x + np.eye(8)[0], x.copy()
+    straight[:, 1:4] = 0
+    np.testing.assert_allclose(robot_arm(turned), robot_arm(x))
+    np.testing.assert_allclose(robot_arm(straight), x[:, 4:].sum(1))
+    square = np.array([[0.3, np.pi / 2, np.pi / 2, np.pi / 2, 1.0, 1.0, 1.0, 0.5]])
+    np.testing.assert_allclose(robot_arm(square), 0.5)
+
+
 def test_simulated_data_have_the_rows_that_their_name_says():
+    assert not set(FORMULAS) & set(FOR_CHOICES)  # choices are made on other simulators than those that test them
     for name in FORMULAS:
         data = simulated(name, 300)
         assert data.name == f"{name}-300" == held_aside.dataset(f"{name}-300", None).name

@@ -11,7 +11,7 @@ from benchmarks.common.data import read_data
 from benchmarks.common.experiments import main
 from benchmarks.common.planted import PLANTED
 from benchmarks.studies import recipes
-from pyro_dgp import LinearMean
+from pyro_dgp import METHODS, RBF, LinearMean, Matern52, NaturalGradients, Sum
 
 
 @pytest.mark.parametrize(("name", "noise"), [("sum-of-few", 0.22), ("product-of-few", 0.3)])
@@ -50,6 +50,23 @@ def test_recipes_differ_in_what_their_names_say():
     optimizer = recipes.fast_kernels(models["dsvi-fixed"], 0.02)
     assert [group["lr"] for group in optimizer.param_groups] == [0.02, 0.08]
     assert len(optimizer.param_groups[1]["params"]) == 4
+
+
+def test_choices_of_kernel_and_optimiser_are_what_their_names_say():
+    x = torch.randn(40, 4)
+    experiment = recipes.EXPERIMENTS["kernels"]
+    for name, method in experiment.recipes.items():
+        settings = experiment.methods[name]
+        kernel = method.architecture.build(x, settings).top.kernel
+        wanted = {"one": Matern52, "rbf": RBF, "two": Sum}[name.split("-")[-1]]
+        assert type(kernel) is wanted and isinstance(method.inference.optimizer, NaturalGradients) == (
+            "natural" in name
+        )
+    assert METHODS["svgp"].inference == experiment.recipes["svgp-natural-two"].inference  # what the zoo took
+    assert METHODS["dsvi"].inference == experiment.recipes["dsvi-adam-two"].inference
+    natural = recipes.EXPERIMENTS["natural"]
+    assert natural.recipes["dsvi-natural-0.03-one"].inference.optimizer.step == 0.03
+    assert set(recipes.WITH_SIMULATORS) - set(recipes.SPLITS) <= set(PLANTED)
 
 
 def test_the_study_runs_at_toy_size(tmp_path, monkeypatch, capsys):

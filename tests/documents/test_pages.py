@@ -167,6 +167,12 @@ def compiled_steps(names: Names) -> None:
     is_prediction(pyro_dgp.predict(names["guide"], names["x"]), 60)
 
 
+def optimisers(names: Names) -> None:
+    is_prediction(names["prediction"], 300)
+    assert (names["prediction"].mean - torch.sin(9 * names["x"][:, 0])).abs().mean() < 0.3
+    is_prediction(pyro_dgp.predict(names["guide"], names["x"]), 300)
+
+
 def amortized_guides(names: Names) -> None:
     is_prediction(names["prediction"], 90)
     assert names["result"].rows == 90
@@ -479,6 +485,7 @@ PAGES = {
         inference_gap, SHORT_FIT | SHORT_CHAINS | {"num_samples=400": "num_samples=8"}
     ),
     "docs/how-to/neural-features.md": Page(neural_features, SHORT_FIT),
+    "docs/how-to/optimisers.md": Page(optimisers, SHORT_FIT),
     "docs/how-to/other-likelihoods.md": Page(other_likelihoods, SHORT_FIT),
     "docs/how-to/own-kernel-or-mean.md": Page(own_kernel_or_mean, SHORT_FIT),
     "docs/how-to/own-model.md": Page(own_model, {"steps=300": "steps=5"}),

@@ -58,3 +58,8 @@ def test_kernels_by_name(name):
     if lengthscale is not None:
         assert lengthscale.shape == ((3,) if name.endswith("isotropic") else (3, 4))
         torch.testing.assert_close(lengthscale, torch.full_like(lengthscale, 2.0))
+
+
+def test_a_kernel_that_there_is_not_is_refused_with_those_that_there_are():
+    with pytest.raises(ValueError, match="there is no kernel 'matern': choose from rbf, matern12"):
+        DeepGP(torch.randn(5, 2), kernel="matern")

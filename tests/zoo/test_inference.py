@@ -6,13 +6,15 @@ import pickle
 import time
 from dataclasses import replace
 
+import numpy as np
 import pyro
 import pytest
 import torch
 from pyro import distributions as dist
 from pyro.nn import PyroModule
 
-from pyro_dgp import ELBO, RBF, EllipticalSlice, GaussianProcess, InducingPoints, MonteCarlo
+from pyro_dgp import ELBO, RBF, EllipticalSlice, GaussianProcess, InducingPoints, Matern52, MonteCarlo, Sum
+from pyro_dgp.kernels.named import named_kernel
 from pyro_dgp.mcmc import conditioning
 from pyro_dgp.mcmc.diagnostics import convergence
 from pyro_dgp.zoo.anatomy import anatomy_of, free_parameters
@@ -178,6 +180,22 @@ def test_a_method_trains_for_the_minutes_that_it_is_given(name):
     assert 0.2 * 60 * most < seconds < 6 * 60 * most  # other programs may take their share of the machine
     assert fitted.steps > 20 and method.inference.keeps_time
     assert not METHODS["nuts"].inference.keeps_time and not METHODS["exact-gp"].inference.keeps_time
+
+
+@pytest.mark.parametrize(
+    "name", ["exact-gp", "svgp", "ppgpr", "dsvi", "gamma-dgp", "dspp", "avdgp-ar2p", "nuts", "solve-gp"]
+)
+def test_a_method_takes_the_kernel_of_the_settings_or_else_its_own(name):
+    x, architecture = torch.randn(10, 3), METHODS[name].architecture
+    own = Sum if name in ("exact-gp", "svgp", "ppgpr", "dsvi", "gamma-dgp") else Matern52
+    for settings, kind in ((TOY, own), (replace(TOY, kernel="rbf"), RBF), (replace(TOY, kernel="rbf+matern52"), Sum)):
+        model = architecture.build(x, settings)
+        assert {type(gp.kernel) for gp in (*model.hidden, model.top)} == {kind}
+    parts = named_kernel("rbf+matern52", 3, 2).parts
+    assert [type(part) for part in parts] == [RBF, Matern52]
+    for part in parts:
+        assert part.variance.tolist() == pytest.approx([0.5, 0.5])
+        assert part.lengthscale.detach().numpy() == pytest.approx(np.full((2, 3), 3**0.5))
 
 
 def test_timing_a_fit_leaves_it_as_it_was():
