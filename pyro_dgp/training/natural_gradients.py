@@ -29,7 +29,7 @@ class NaturalGradients:
     leads to the best q(v). Batches want a smaller r: the step averages over the last 1/r of them.
 
     A step costs O(M^3) for each output of each layer. Processes with a diagonal covariance move their variances alone in the same way. Point
-    estimates, amortised processes, means that move with hyperparameters, and hyperparameters themselves are left to the other optimiser.
+    estimates, amortised processes, a full q(v) that moves with sampled hyperparameters, and hyperparameters themselves are left to the other optimiser.
 
     Where S_new would not be positive definite, as a loss that is no bound or a hidden layer can make it, the step of that output is halved until it is.
 
@@ -63,7 +63,8 @@ class NaturalGradients:
         parts = _parts_of(objective)
         if not parts:
             raise ValueError(
-                "natural gradients want a Gaussian q(v) with a full or a diagonal covariance, and the guide has none: take optimizer=adam"
+                "natural gradients want a Gaussian q(v) with a full or a diagonal covariance that does not depend on hyperparameters, and the guide "
+                "has none: take optimizer=adam"
             )
         rows = getattr(getattr(bare(objective), "elbo", None), "num_data", None)
         if rows is None:
@@ -71,6 +72,10 @@ class NaturalGradients:
                 "natural gradients are those of the loss in total, and it does not say how many rows there are: give the loss num_data=len(x)"
             )
         return _NaturalSteps(parts, self.others(objective, learning_rate), self.step, rows)
+
+    def moves(self, objective: nn.Module) -> bool:
+        """Tell whether there is a q(v) that it can move."""
+        return bool(_parts_of(objective))
 
 
 class _Part(NamedTuple):

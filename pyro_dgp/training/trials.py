@@ -6,7 +6,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import torch
@@ -49,6 +49,7 @@ class Fallback:
     loss: Callable[[int], Objective]
     guide: Variational | None = None
     batch_size: int | None = None
+    _: KW_ONLY
     optimizer: OptimizerRecipe | None = None
 
 

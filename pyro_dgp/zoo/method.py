@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-from pyro_dgp.training.natural_gradients import NaturalGradients
 from pyro_dgp.zoo.architecture import Architecture
 from pyro_dgp.zoo.by_guide import ByGuide
 from pyro_dgp.zoo.inference import Inference
@@ -18,6 +17,7 @@ from pyro_dgp.zoo.recipes import (
     elbo,
     inducing_points,
     monte_carlo,
+    natural_gradients,
     one_layer_first,
     points_of_outputs,
     shallow,
@@ -61,4 +61,4 @@ DEEP_ON_FEATURES = Architecture(WithFeatures(deep_learned), is_deep=True, has_ne
 
 #: The inferences of svgp and dsvi, which predictive methods of one and of more layers fall back on.
 DEEP_BY_ELBO = ByGuide(points_of_outputs, monte_carlo, elbo, batch_size=500, samples=1, first=one_layer_first)
-BY_ELBO = replace(DEEP_BY_ELBO, processes=inducing_points, optimizer=NaturalGradients(), first=None)
+BY_ELBO = replace(DEEP_BY_ELBO, processes=inducing_points, optimizer=natural_gradients, first=None)

@@ -28,7 +28,9 @@ from pyro_dgp.processes import (
     SphericalHarmonics,
 )
 from pyro_dgp.propagation import MomentMatching, MonteCarlo, SigmaPoints, WithMean
+from pyro_dgp.training.natural_gradients import NaturalGradients
 from pyro_dgp.training.one_layer_start import start_from_one_layer
+from pyro_dgp.training.optimising import adam
 from pyro_dgp.zoo.by_layer import ByLayer
 from pyro_dgp.zoo.settings import Settings
 
@@ -316,6 +318,12 @@ class Grid:
         return [
             f"{points} points in each of {settings.width} dimensions, {points**settings.width} components, not {settings.num_samples}"
         ]
+
+
+def natural_gradients(objective: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
+    """Natural gradients in q(v) and Adam in all else; Adam alone where q(v) moves with sampled hyperparameters."""
+    natural = NaturalGradients()
+    return (natural if natural.moves(objective) else adam)(objective, learning_rate)
 
 
 def elbo(settings: Settings, rows: int) -> ELBO:

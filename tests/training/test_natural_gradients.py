@@ -8,6 +8,7 @@ import torch
 
 from pyro_dgp import (
     ELBO,
+    METHODS,
     CompiledObjective,
     DeepGP,
     InducingPoints,
@@ -19,11 +20,13 @@ from pyro_dgp import (
     adam,
     adam_for_networks,
     fit,
+    with_priors,
 )
 from pyro_dgp.internal.checkpoint import read_state, write_state
 from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.training.checkpoints import optimizer_state, set_optimizer_state
-from pyro_dgp.training.natural_gradients import HALVINGS, _diagonal_step, _full_step
+from pyro_dgp.training.natural_gradients import HALVINGS, _diagonal_step, _full_step, _NaturalSteps
+from pyro_dgp.zoo.recipes import natural_gradients
 from tests.examples import as_recorded
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -213,3 +216,15 @@ def test_what_it_cannot_do_is_said_in_one_sentence():
     objective, x, y = start(num_data=None)
     with pytest.raises(ValueError, match="give the loss num_data=len"):
         fit(objective, x, y, steps=1, batch_size=40, optimizer=NaturalGradients())
+
+
+def test_svgp_takes_it_where_it_can_and_adam_where_q_moves_with_hyperparameters():
+    assert METHODS["svgp"].inference.optimizer is natural_gradients
+    objective, x, y = start()
+    assert isinstance(natural_gradients(objective, 0.1), _NaturalSteps)
+    guide = Variational(with_priors(DeepGP(x, layers=1)), InducingPoints(6))
+    guide.initialize(x, y)
+    moving = ELBO(40)(guide.model, guide)
+    assert isinstance(natural_gradients(moving, 0.1), torch.optim.Adam)
+    with pytest.raises(ValueError, match="does not depend on hyperparameters, and the guide has none"):
+        NaturalGradients()(moving, 0.1)

@@ -5,6 +5,7 @@ import importlib
 import pickle
 import time
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyro
@@ -189,7 +190,7 @@ def test_a_method_takes_the_kernel_of_the_settings_or_else_its_own(name):
     x, architecture = torch.randn(10, 3), METHODS[name].architecture
     own = Sum if name in ("exact-gp", "svgp", "ppgpr", "dsvi", "gamma-dgp") else Matern52
     for settings, kind in ((TOY, own), (replace(TOY, kernel="rbf"), RBF), (replace(TOY, kernel="rbf+matern52"), Sum)):
-        model = architecture.build(x, settings)
+        model: Any = architecture.build(x, settings)
         assert {type(gp.kernel) for gp in (*model.hidden, model.top)} == {kind}
     parts = named_kernel("rbf+matern52", 3, 2).parts
     assert [type(part) for part in parts] == [RBF, Matern52]
