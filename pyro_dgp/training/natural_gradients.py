@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from pyro_dgp.processes.coefficients import GaussianCoefficients
 from pyro_dgp.training.optimising import OptimizerRecipe, adam, bare
 
-#: Halvings of a step that would leave a covariance without positive eigenvalues; after these the step is left out.
+#: Halvings of a step that would leave no covariance, or one far larger than before; after these the step is left out.
 HALVINGS = 20
+#: The precision keeps this share of what a step of size r leaves of the old one at least, ``1 - r``.
+KEPT = 0.25
 
 
 @dataclass(frozen=True)
@@ -28,10 +30,16 @@ class NaturalGradients:
     (Salimbeni, Eleftheriadis and Hensman 2018, Natural Gradients in Practice). With r = 1, all rows in a step, one layer and Gaussian noise, one step
     leads to the best q(v). Batches want a smaller r: the step averages over the last 1/r of them.
 
-    A step costs O(M^3) for each output of each layer. Processes with a diagonal covariance move their variances alone in the same way. Point
-    estimates, amortised processes, a full q(v) that moves with sampled hyperparameters, and hyperparameters themselves are left to the other optimiser.
+    It is made for Gaussian noise, and for losses that are nearly quadratic in q(v). Steps can lead away from the optimum elsewhere: with a Poisson
+    likelihood and counts of fifty the loss grows without end. Take Adam there, or a smaller step.
 
-    Where S_new would not be positive definite, as a loss that is no bound or a hidden layer can make it, the step of that output is halved until it is.
+    A step costs O(M^3) for each output of each layer. Processes with a diagonal covariance move their variances alone in the same way. Point
+    estimates, amortised processes, q(v) that move with sampled hyperparameters, and hyperparameters themselves are left to the other optimiser.
+
+    The precision never falls below a quarter of ``(1 - r) S^-1``, which a loss that is no bound, or a hidden layer, can ask for: the step of that
+    output is halved until it does not.
+
+    :func:`~pyro_dgp.fit` gives it the gradient of the loss per row. A loop of your own divides as well: ``(objective(x, y) / num_data).backward()``.
 
     :param step: r, above 0 and at most 1. It falls along with the learning rate.
     :param others: builds the optimiser of all other parameters from the objective and the learning rate.
@@ -63,8 +71,8 @@ class NaturalGradients:
         parts = _parts_of(objective)
         if not parts:
             raise ValueError(
-                "natural gradients want a Gaussian q(v) with a full or a diagonal covariance that does not depend on hyperparameters, and the guide "
-                "has none: take optimizer=adam"
+                "natural gradients want a Gaussian q(v) that is trained, with a full or a diagonal covariance that does not depend on hyperparameters, "
+                "and the objective has none: take optimizer=adam"
             )
         rows = getattr(getattr(bare(objective), "elbo", None), "num_data", None)
         if rows is None:
@@ -95,7 +103,7 @@ def _parts_of(objective: nn.Module) -> list[_Part]:
     parts = [
         _Part(part.get_parameter("mean_unconstrained"), part.get_parameter("scale_unconstrained"), part.kind == "full")
         for part in found
-        if part.kind in ("full", "diagonal")
+        if part.kind in ("full", "diagonal") and part.num_deviations == 0
     ]
     return [part for part in parts if part.mean.requires_grad and part.scale.requires_grad]
 
@@ -154,30 +162,30 @@ def _full_step(mean: Tensor, factor: Tensor, of_mean: Tensor, of_factor: Tensor,
 
 
 def _positive(change: Tensor, size: float) -> tuple[Tensor, Tensor]:
-    """Return U with ``U U' = I + r change``, and the sizes r ``(..., 1, 1)``: the one given, or a smaller one where that has no U.
-
-    A size that failed is halved until there is a U, and once more: the one before is close to a singular matrix.
-    """
+    """Return U with ``U U' = I + r change``, and the sizes r ``(..., 1, 1)``: the one given, or a smaller one where too little would be left."""
     sizes = change.new_full((*change.shape[:-2], 1, 1), size)
-    upper, failed = _upper(change, sizes)
-    if not bool(failed.any()):
-        return upper, sizes
-    smaller = failed
+    failed = _fails(change, sizes)
     for _ in range(HALVINGS):
-        sizes = torch.where(failed, sizes / 2, sizes)
-        failed = _upper(change, sizes)[1]
         if not bool(failed.any()):
             break
-    sizes = torch.where(failed, 0.0, torch.where(smaller, sizes / 2, sizes))
-    return _upper(change, sizes)[0], sizes
+        sizes = torch.where(failed, sizes / 2, sizes)
+        failed = _fails(change, sizes)
+    sizes = torch.where(failed, 0.0, sizes)
+    return torch.linalg.cholesky(_precision(change, sizes).flip(-2, -1)).flip(-2, -1), sizes
 
 
-def _upper(change: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-    """Return U with ``U U' = I + r change``, and where there is none, ``(..., 1, 1)``."""
+def _fails(change: Tensor, sizes: Tensor) -> Tensor:
+    """Tell where ``I + r change`` has an eigenvalue below the share that is kept of ``1 - r``, ``(..., 1, 1)``."""
+    precision = _precision(change, sizes)
+    precision.diagonal(dim1=-2, dim2=-1).sub_(KEPT * (1 - sizes.squeeze(-1)))
+    return (torch.linalg.cholesky_ex(precision)[1] > 0)[..., None, None]
+
+
+def _precision(change: Tensor, sizes: Tensor) -> Tensor:
+    """Return ``I + r change``."""
     precision = sizes * change
     precision.diagonal(dim1=-2, dim2=-1).add_(1.0)
-    lower, info = torch.linalg.cholesky_ex(precision.flip(-2, -1))
-    return lower.flip(-2, -1), (info > 0)[..., None, None]
+    return precision
 
 
 def _diagonal_step(mean: Tensor, logs: Tensor, of_mean: Tensor, of_logs: Tensor, size: float) -> tuple[Tensor, Tensor]:

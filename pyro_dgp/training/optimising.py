@@ -106,7 +106,6 @@ def minimise(
     :param data_sets: number of data sets of so many rows that each step has.
     """
     losses, start, together = Series(steps), time.perf_counter(), processes()
-    run = Run({"steps": steps, "rows": rows, "learning_rate": learning_rate, **order})
 
     def mean_loss(call: Call) -> Tensor:
         args, kwargs = call
@@ -115,6 +114,8 @@ def minimise(
 
     with module_local_parameters(objective):
         stepper = optimizer(objective, learning_rate)
+        kind = {type(stepper).__name__: [group["lr"] for group in stepper.param_groups]}
+        run = Run({"steps": steps, "rows": rows, "learning_rate": learning_rate, "optimizer": str(kind), **order})
         schedule = torch.optim.lr_scheduler.LambdaLR(stepper, lambda step: decay(step / max(steps, 1)))
         state = _State(objective, stepper, schedule, losses, callback, stop, start=start)
         together.begin(

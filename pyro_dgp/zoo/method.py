@@ -59,6 +59,7 @@ DEEP_WITH_PRIORS = Architecture(deep_with_priors, is_deep=True, has_priors=True)
 SHALLOW_ON_FEATURES = Architecture(WithFeatures(shallow), is_deep=False, has_network=True)
 DEEP_ON_FEATURES = Architecture(WithFeatures(deep_learned), is_deep=True, has_network=True)
 
-#: The inferences of svgp and dsvi, which predictive methods of one and of more layers fall back on.
-DEEP_BY_ELBO = ByGuide(points_of_outputs, monte_carlo, elbo, batch_size=500, samples=1, first=one_layer_first)
-BY_ELBO = replace(DEEP_BY_ELBO, processes=inducing_points, optimizer=natural_gradients, first=None)
+#: The inferences of one layer with any features, of dsvi, and of svgp, which predictive methods of one and of more layers fall back on.
+BY_ELBO = ByGuide(inducing_points, monte_carlo, elbo, batch_size=500, samples=1)
+DEEP_BY_ELBO = replace(BY_ELBO, processes=points_of_outputs, first=one_layer_first)
+BY_NATURAL_GRADIENTS = replace(BY_ELBO, optimizer=natural_gradients)

@@ -15,6 +15,7 @@ from pyro_dgp.zoo.by_sghmc import BySGHMC
 from pyro_dgp.zoo.feature_methods import FEATURE_METHODS
 from pyro_dgp.zoo.method import (
     BY_ELBO,
+    BY_NATURAL_GRADIENTS,
     DEEP,
     DEEP_BY_ELBO,
     DEEP_LEARNED,
@@ -88,14 +89,14 @@ METHODS: dict[str, Method] = {
             "sparse variational GP, one layer, ELBO",
             SVGP,
             SHALLOW_OF_TWO,
-            BY_ELBO,
+            BY_NATURAL_GRADIENTS,
         ),
         Method(
             "ppgpr",
             "parametric predictive GP regression, one layer, predictive log-likelihood, validated",
             PPGPR,
             SHALLOW_OF_TWO,
-            ByValidatedGuide(mean_field, monte_carlo, predictive, fallback=BY_ELBO),
+            ByValidatedGuide(mean_field, monte_carlo, predictive, fallback=BY_NATURAL_GRADIENTS),
         ),
         Method(
             "dsvi",
@@ -175,7 +176,13 @@ METHODS: dict[str, Method] = {
             "neural features, then ppgpr, validated",
             DSPP + ", section 5.5",
             SHALLOW_ON_FEATURES,
-            ByValidatedGuide(mean_field, monte_carlo, predictive, optimizer=adam_for_networks, fallback=BY_ELBO),
+            ByValidatedGuide(
+                mean_field,
+                monte_carlo,
+                predictive,
+                optimizer=adam_for_networks,
+                fallback=replace(BY_ELBO, optimizer=adam_for_networks),
+            ),
         ),
         Method(
             "dkl-dsvi",
@@ -190,7 +197,11 @@ METHODS: dict[str, Method] = {
             DSPP + ", section 5.5",
             DEEP_ON_FEATURES,
             ByValidatedGuide(
-                mean_field_of_outputs, sigma_points, predictive, optimizer=adam_for_networks, fallback=DEEP_BY_ELBO
+                mean_field_of_outputs,
+                sigma_points,
+                predictive,
+                optimizer=adam_for_networks,
+                fallback=replace(DEEP_BY_ELBO, optimizer=adam_for_networks),
             ),
         ),
         Method(

@@ -2,6 +2,7 @@
 
 import copy
 import re
+from functools import partial
 
 import pytest
 import torch
@@ -9,12 +10,15 @@ import torch
 from pyro_dgp import (
     ELBO,
     METHODS,
+    Checkpoints,
     CompiledObjective,
     DeepGP,
     InducingPoints,
     MonteCarlo,
     NaturalGradients,
+    Poisson,
     PredictiveLogLikelihood,
+    Settings,
     SigmaPoints,
     Variational,
     adam,
@@ -152,16 +156,22 @@ def test_losses_without_concave_terms_keep_covariances_positive_definite(covaria
     assert all(torch.isfinite(torch.tensor(result.losses))) and all(torch.isfinite(scale).all() for scale in scales)
 
 
-def test_a_step_that_would_leave_no_covariance_is_halved_until_there_is_one_and_once_more_for_that_output_alone():
+def test_a_step_that_would_leave_too_little_of_the_precision_is_halved_for_that_output_alone():
     factors, means = torch.eye(3).expand(3, 3, 3), torch.zeros(3, 3)
     slopes = torch.stack([torch.zeros(3, 3), torch.diag(torch.tensor([-3.0, 0.0, 0.0])), torch.eye(3)])
     mean, factor = _full_step(means, factors, torch.ones(3, 3), slopes, 1.0)
-    # B of the second is 1 - 3 r in its first direction: 1 and 1/2 fail, 1/4 passes, 1/8 is taken
-    assert torch.allclose(factor[1].diagonal().square(), torch.tensor([1 / (1 - 3 / 8), 1.0, 1.0]))
-    assert torch.allclose(mean[1], -torch.tensor([1 / (1 - 3 / 8), 1.0, 1.0]) / 8)
+    # of the second, 1 - 3 r must not be below (1 - r) / 4: 1 and 1/2 fail, 1/4 passes
+    assert torch.allclose(factor[1].diagonal().square(), torch.tensor([4.0, 1.0, 1.0]))
+    assert torch.allclose(mean[1], -torch.tensor([4.0, 1.0, 1.0]) / 4)
     assert torch.allclose(factor[2], torch.eye(3) / 2**0.5) and torch.allclose(mean[0], torch.full((3,), -1.0))
     mean, factor = _full_step(means, factors, torch.ones(3, 3), slopes * 2.0 ** (HALVINGS + 5), 1.0)
     assert torch.equal(factor[1], torch.eye(3)) and torch.equal(mean[1], torch.zeros(3))  # left out
+
+
+def test_a_precision_that_is_nearly_lost_is_no_longer_taken():
+    """At r = 0.1 a slope of -9.9999999 would leave 1e-8 of the precision, and the mean would go to -1e7."""
+    mean, logs = _diagonal_step(torch.zeros(2), torch.zeros(2), torch.ones(2), torch.tensor([-9.9999999, -7.0]), 0.1)
+    assert (2 * logs).exp().tolist() == pytest.approx([2.0, 1 / 0.3]) and mean.tolist() == pytest.approx([-0.1, -1 / 3])
 
 
 def test_in_single_precision_it_ends_where_it_ends_in_double_precision():
@@ -211,20 +221,66 @@ def test_what_it_cannot_do_is_said_in_one_sentence():
     with pytest.raises(ValueError, match="above 0 and at most 1, got 1.5"):
         NaturalGradients(1.5)
     objective, x, y = start("delta")
-    with pytest.raises(ValueError, match="the guide has none: take optimizer=adam"):
+    with pytest.raises(ValueError, match="the objective has none: take optimizer=adam"):
         fit(objective, x, y, steps=1, optimizer=NaturalGradients())
     objective, x, y = start(num_data=None)
     with pytest.raises(ValueError, match="give the loss num_data=len"):
         fit(objective, x, y, steps=1, batch_size=40, optimizer=NaturalGradients())
 
 
-def test_svgp_takes_it_where_it_can_and_adam_where_q_moves_with_hyperparameters():
+def counts(x):
+    return DeepGP(x, layers=1, likelihood=Poisson())
+
+
+def priors(x):
+    return with_priors(DeepGP(x, layers=1))
+
+
+@pytest.mark.parametrize(
+    ("build", "serves"),
+    [
+        (partial(DeepGP, layers=1), True),
+        (partial(DeepGP, layers=2), False),
+        (counts, False),
+        (priors, False),
+    ],
+)
+def test_svgp_takes_it_for_one_layer_under_gaussian_noise_and_adam_elsewhere(build, serves):
     assert METHODS["svgp"].inference.optimizer is natural_gradients
-    objective, x, y = start()
-    assert isinstance(natural_gradients(objective, 0.1), _NaturalSteps)
-    guide = Variational(with_priors(DeepGP(x, layers=1)), InducingPoints(6))
+    x, y = data()
+    guide = Variational(build(x), InducingPoints(6))
+    guide.initialize(x, y.round().abs())
+    objective = ELBO(40)(guide.model, guide)
+    assert type(natural_gradients(objective, 0.1)) is (_NaturalSteps if serves else torch.optim.Adam)
+
+
+def test_a_q_that_moves_with_hyperparameters_is_left_alone():
+    x, y = data()
+    guide = Variational(priors(x), InducingPoints(6, "diagonal"))
     guide.initialize(x, y)
-    moving = ELBO(40)(guide.model, guide)
-    assert isinstance(natural_gradients(moving, 0.1), torch.optim.Adam)
-    with pytest.raises(ValueError, match="does not depend on hyperparameters, and the guide has none"):
-        NaturalGradients()(moving, 0.1)
+    with pytest.raises(ValueError, match="does not depend on hyperparameters, and the objective has none"):
+        NaturalGradients()(ELBO(40)(guide.model, guide), 0.1)
+
+
+@pytest.mark.parametrize("name", ["dkl-ppgpr", "dkl-dspp"])
+def test_fallbacks_with_a_network_train_it_slowly(name):
+    x, y = data()
+    settings = Settings(inducing=5, width=2)
+    fallback = METHODS[name].inference.fallback
+    model = METHODS[name].architecture.build(x, settings)
+    guide = fallback.guide(model, x, settings)
+    guide.initialize(x, y)
+    optimizer = fallback.as_fallback(model, x, settings).optimizer
+    assert [group["lr"] for group in optimizer(ELBO(40)(model, guide), 0.1).param_groups] == [0.1, 0.01]
+
+
+def test_a_checkpoint_knows_its_optimiser(tmp_path):
+    def run(step):
+        torch.manual_seed(0)
+        objective, x, y = start()
+        with Checkpoints(tmp_path):
+            return fit(objective, x, y, steps=3, optimizer=NaturalGradients(step)).losses
+
+    assert run(0.1) == run(0.1)
+    with pytest.raises(ValueError, match="optimizer"):
+        run(0.5)
