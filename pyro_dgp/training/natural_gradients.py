@@ -31,7 +31,7 @@ class NaturalGradients:
     leads to the best q(v). Batches want a smaller r: the step averages over the last 1/r of them.
 
     It is made for Gaussian noise, and for losses that are nearly quadratic in q(v). Steps can lead away from the optimum elsewhere: with a Poisson
-    likelihood and counts of fifty the loss grows without end. Take Adam there, or a smaller step.
+    likelihood and counts of fifty the loss grows without end, with smaller steps too. Take Adam there.
 
     A step costs O(M^3) for each output of each layer. Processes with a diagonal covariance move their variances alone in the same way. Point
     estimates, amortised processes, q(v) that move with sampled hyperparameters, and hyperparameters themselves are left to the other optimiser.
@@ -60,6 +60,10 @@ class NaturalGradients:
     others: OptimizerRecipe = adam
 
     def __post_init__(self) -> None:
+        if isinstance(self.step, nn.Module):
+            raise TypeError(
+                "NaturalGradients takes the size of a step: NaturalGradients()(objective, learning_rate) builds the optimiser, and fit does so by itself"
+            )
         if not 0 < self.step <= 1:
             raise ValueError(f"the step of natural gradients is above 0 and at most 1, got {self.step}")
 

@@ -217,10 +217,13 @@ def test_the_rate_of_both_falls_and_the_state_can_be_saved(tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(objective.parameters(), again.parameters(), strict=True))
 
 
+@pytest.mark.usefixtures("unannotated")
 def test_what_it_cannot_do_is_said_in_one_sentence():
     with pytest.raises(ValueError, match="above 0 and at most 1, got 1.5"):
         NaturalGradients(1.5)
     objective, x, y = start("delta")
+    with pytest.raises(TypeError, match=r"NaturalGradients\(\)\(objective, learning_rate\) builds the optimiser"):
+        NaturalGradients(objective)
     with pytest.raises(ValueError, match="the objective has none: take optimizer=adam"):
         fit(objective, x, y, steps=1, optimizer=NaturalGradients())
     objective, x, y = start(num_data=None)
