@@ -24,7 +24,7 @@ from pyro_dgp.zoo.architecture import Architecture
 from pyro_dgp.zoo.by_guide import ByGuide
 from pyro_dgp.zoo.method import Method
 from pyro_dgp.zoo.methods import METHODS
-from pyro_dgp.zoo.recipes import elbo, inducing_points, monte_carlo, natural_gradients
+from pyro_dgp.zoo.recipes import elbo, inducing_points, monte_carlo
 from pyro_dgp.zoo.settings import Settings
 
 
@@ -111,9 +111,9 @@ ONE, TWO, SMOOTH = Settings(kernel="matern52"), Settings(kernel="rbf+matern52"),
 KERNELS = {
     "svgp-adam-one": (ONE, adam),
     "svgp-adam-two": (TWO, adam),
-    "svgp-natural-one": (ONE, natural_gradients),
-    "svgp-natural-rbf": (SMOOTH, natural_gradients),
-    "svgp-natural-two": (TWO, natural_gradients),
+    "svgp-natural-one": (ONE, NaturalGradients()),
+    "svgp-natural-rbf": (SMOOTH, NaturalGradients()),
+    "svgp-natural-two": (TWO, NaturalGradients()),
     "dsvi-adam-one": (ONE, adam),
     "dsvi-adam-two": (TWO, adam),
 }

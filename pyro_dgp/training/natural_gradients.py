@@ -85,10 +85,6 @@ class NaturalGradients:
             )
         return _NaturalSteps(parts, self.others(objective, learning_rate), self.step, rows)
 
-    def moves(self, objective: nn.Module) -> bool:
-        """Tell whether there is a q(v) that it can move."""
-        return bool(_parts_of(objective))
-
 
 class _Part(NamedTuple):
     """Parameters of one q(v).

@@ -17,7 +17,6 @@ from pyro_dgp.zoo.recipes import (
     elbo,
     inducing_points,
     monte_carlo,
-    natural_gradients,
     one_layer_first,
     points_of_outputs,
     shallow,
@@ -59,7 +58,6 @@ DEEP_WITH_PRIORS = Architecture(deep_with_priors, is_deep=True, has_priors=True)
 SHALLOW_ON_FEATURES = Architecture(WithFeatures(shallow), is_deep=False, has_network=True)
 DEEP_ON_FEATURES = Architecture(WithFeatures(deep_learned), is_deep=True, has_network=True)
 
-#: The inferences of one layer with any features, of dsvi, and of svgp, which predictive methods of one and of more layers fall back on.
+#: The inferences of svgp and dsvi, which predictive methods of one and of more layers fall back on.
 BY_ELBO = ByGuide(inducing_points, monte_carlo, elbo, batch_size=500, samples=1)
 DEEP_BY_ELBO = replace(BY_ELBO, processes=points_of_outputs, first=one_layer_first)
-BY_NATURAL_GRADIENTS = replace(BY_ELBO, optimizer=natural_gradients)

@@ -15,7 +15,6 @@ from pyro_dgp.zoo.by_sghmc import BySGHMC
 from pyro_dgp.zoo.feature_methods import FEATURE_METHODS
 from pyro_dgp.zoo.method import (
     BY_ELBO,
-    BY_NATURAL_GRADIENTS,
     DEEP,
     DEEP_BY_ELBO,
     DEEP_LEARNED,
@@ -89,14 +88,14 @@ METHODS: dict[str, Method] = {
             "sparse variational GP, one layer, ELBO",
             SVGP,
             SHALLOW_OF_TWO,
-            BY_NATURAL_GRADIENTS,
+            BY_ELBO,
         ),
         Method(
             "ppgpr",
             "parametric predictive GP regression, one layer, predictive log-likelihood, validated",
             PPGPR,
             SHALLOW_OF_TWO,
-            ByValidatedGuide(mean_field, monte_carlo, predictive, fallback=BY_NATURAL_GRADIENTS),
+            ByValidatedGuide(mean_field, monte_carlo, predictive, fallback=BY_ELBO),
         ),
         Method(
             "dsvi",

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from pyro_dgp.kernels import White
 from pyro_dgp.likelihoods import (
     Bernoulli,
-    Gaussian,
-    Likelihood,
     LinearCoregionalization,
     NegativeBinomial,
     RobustMax,
@@ -36,9 +34,7 @@ from pyro_dgp.processes import (
     SphericalHarmonics,
 )
 from pyro_dgp.propagation import MomentMatching, MonteCarlo, SigmaPoints, WithMean
-from pyro_dgp.training.natural_gradients import NaturalGradients
 from pyro_dgp.training.one_layer_start import start_from_one_layer
-from pyro_dgp.training.optimising import adam, bare
 from pyro_dgp.zoo.by_layer import ByLayer
 from pyro_dgp.zoo.settings import Settings
 
@@ -326,15 +322,6 @@ class Grid:
         return [
             f"{points} points in each of {settings.width} dimensions, {points**settings.width} components, not {settings.num_samples}"
         ]
-
-
-def natural_gradients(objective: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
-    """Natural gradients in q(v) and Adam in all else for one layer under Gaussian noise; Adam alone for all other models."""
-    natural, bared = NaturalGradients(), bare(objective)
-    likelihoods = [part for part in bared.model.modules() if isinstance(part, Likelihood)]
-    is_quadratic = bool(likelihoods) and all(isinstance(each, Gaussian) for each in likelihoods)
-    serves = is_quadratic and not bared.guide.hidden and natural.moves(objective)
-    return (natural if serves else adam)(objective, learning_rate)
 
 
 def elbo(settings: Settings, rows: int) -> ELBO:

@@ -2,7 +2,6 @@
 
 import copy
 import re
-from functools import partial
 
 import pytest
 import torch
@@ -16,7 +15,6 @@ from pyro_dgp import (
     InducingPoints,
     MonteCarlo,
     NaturalGradients,
-    Poisson,
     PredictiveLogLikelihood,
     Settings,
     SigmaPoints,
@@ -29,8 +27,7 @@ from pyro_dgp import (
 from pyro_dgp.internal.checkpoint import read_state, write_state
 from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.training.checkpoints import optimizer_state, set_optimizer_state
-from pyro_dgp.training.natural_gradients import HALVINGS, _diagonal_step, _full_step, _NaturalSteps
-from pyro_dgp.zoo.recipes import natural_gradients
+from pyro_dgp.training.natural_gradients import HALVINGS, _diagonal_step, _full_step
 from tests.examples import as_recorded
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -231,30 +228,8 @@ def test_what_it_cannot_do_is_said_in_one_sentence():
         fit(objective, x, y, steps=1, batch_size=40, optimizer=NaturalGradients())
 
 
-def counts(x):
-    return DeepGP(x, layers=1, likelihood=Poisson())
-
-
 def priors(x):
     return with_priors(DeepGP(x, layers=1))
-
-
-@pytest.mark.parametrize(
-    ("build", "serves"),
-    [
-        (partial(DeepGP, layers=1), True),
-        (partial(DeepGP, layers=2), False),
-        (counts, False),
-        (priors, False),
-    ],
-)
-def test_svgp_takes_it_for_one_layer_under_gaussian_noise_and_adam_elsewhere(build, serves):
-    assert METHODS["svgp"].inference.optimizer is natural_gradients
-    x, y = data()
-    guide = Variational(build(x), InducingPoints(6))
-    guide.initialize(x, y.round().abs())
-    objective = ELBO(40)(guide.model, guide)
-    assert type(natural_gradients(objective, 0.1)) is (_NaturalSteps if serves else torch.optim.Adam)
 
 
 def test_a_q_that_moves_with_hyperparameters_is_left_alone():
