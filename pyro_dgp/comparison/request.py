@@ -20,7 +20,7 @@ from pyro_dgp.data.tasks import Task
 from pyro_dgp.internal.optional import require
 from pyro_dgp.internal.progress import Progress
 from pyro_dgp.internal.untrusted_files import why
-from pyro_dgp.kernels.named import require_kernel
+from pyro_dgp.kernels.named import require_kernel_name
 from pyro_dgp.zoo.architecture import Architecture
 from pyro_dgp.zoo.inference import Inference
 from pyro_dgp.zoo.method import DEEP_LEARNED, Method
@@ -235,7 +235,7 @@ def _is_pair(given: Any) -> bool:
 def _check_settings(request: Request) -> None:
     settings = request.settings
     if settings.kernel is not None:
-        require_kernel(settings.kernel)
+        require_kernel_name(settings.kernel)
     for name, least in _LEAST.items():
         value = getattr(settings, name)
         if value is not None and not value >= least:

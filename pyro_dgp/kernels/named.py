@@ -68,11 +68,11 @@ def named_kernel(name: str, inputs: int, outputs: int | None) -> Kernel:
 
     :raises ValueError: if there is none.
     """
-    require_kernel(name)
+    require_kernel_name(name)
     return KERNELS[name](inputs, outputs)
 
 
-def require_kernel(name: str) -> None:
+def require_kernel_name(name: str) -> None:
     """Raise ``ValueError`` for a name that no kernel has."""
     if name not in KERNELS:
         raise ValueError(f"there is no kernel {name!r}: choose from {', '.join(KERNELS)}")

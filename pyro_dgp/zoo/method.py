@@ -52,8 +52,8 @@ DEEP = Architecture(deep, is_deep=True)
 #: What `dspp` and amortised methods fit; samplers and the inference gap keep fixed means, which have no hyperparameters.
 DEEP_LEARNED = Architecture(deep_learned, is_deep=True)
 #: The same with a kernel of two parts.
-SHALLOW_OF_TWO = Architecture(partial(shallow, kernel=TWO_KERNELS), is_deep=False)
-DEEP_OF_TWO = Architecture(partial(deep_learned, kernel=TWO_KERNELS), is_deep=True)
+SHALLOW_TWO_KERNELS = Architecture(partial(shallow, kernel=TWO_KERNELS), is_deep=False)
+DEEP_TWO_KERNELS = Architecture(partial(deep_learned, kernel=TWO_KERNELS), is_deep=True)
 DEEP_WITH_PRIORS = Architecture(deep_with_priors, is_deep=True, has_priors=True)
 SHALLOW_ON_FEATURES = Architecture(WithFeatures(shallow), is_deep=False, has_network=True)
 DEEP_ON_FEATURES = Architecture(WithFeatures(deep_learned), is_deep=True, has_network=True)
