@@ -42,8 +42,11 @@ def start_from_one_layer(
     inputs of the data then begins
 
     - at the mean ``x W`` of unit variance in the mean over outputs, where W are the principal directions of s, if it has a
-      :class:`~pyro_dgp.LinearMean` that is learned,
-    - at the lengthscales l_d sqrt(v), if its kernel has one for each input, so that the total variance of its scaled inputs is one.
+      :class:`~pyro_dgp.LinearMean` that is learned; its kernel stays as it is,
+    - otherwise at the lengthscales l_d sqrt(v), if its kernel has one for each input, so that the total variance of its scaled inputs is one.
+
+    The lengthscales are not set beside a mean. An input that one layer needs little of may matter together with others, and a kernel that
+    starts blind to it seldom finds it.
 
     All other parameters stay as they are. So does the whole model where ``x`` has groups, and where ``y`` are integers. Call it before :meth:`Variational.initialize`: inducing points of upper layers begin at
     the means below.
@@ -134,12 +137,13 @@ def _can_begin(gp: GaussianProcess, x: Tensor) -> bool:
 
 @torch.no_grad()
 def _begin(gp: GaussianProcess, x: Tensor, lengthscales: Tensor) -> None:
-    """Set a linear mean that is learned, and lengthscales."""
+    """Set a linear mean that is learned, or else lengthscales."""
     scaled = (x - x.mean(0)) / lengthscales
     total = scaled.square().mean(0).sum()
     mean = _linear_mean(gp, x)
     if mean is not None:
         mean.weight = _directions(scaled, total, mean.weight.shape[1]) / lengthscales[:, None]
+        return
     for part in _kernels(gp, x):
         part.lengthscale = (lengthscales * total.sqrt()).expand_as(part.lengthscale).clone()
 
