@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pyro_dgp.comparison.fingerprint import fingerprint
 from pyro_dgp.comparison.gap_study import GapStudy
-from pyro_dgp.comparison.lock import FOLDER_LOCK
+from pyro_dgp.comparison.lock import FOLDER_LOCK, locked_folder
 from pyro_dgp.comparison.own_model import OwnModel
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.tasks import Task
@@ -268,7 +268,7 @@ def _check_settings(request: Request) -> None:
 def check_output(output: Path, resume: bool) -> None:
     """Raise ``ValueError`` for a folder of results that cannot be made, or has something in it that would be overwritten."""
     try:
-        held = {path.name for path in output.iterdir()} - {FOLDER_LOCK}
+        names = {path.name for path in output.iterdir()}
     except FileNotFoundError:
         return
     except NotADirectoryError as error:
@@ -277,7 +277,10 @@ def check_output(output: Path, resume: bool) -> None:
         return
     except OSError as error:
         raise ValueError(f"the folder {str(output)!r} cannot be read ({why(error)}): name another --output") from error
-    if held and not resume:
+    if names - {FOLDER_LOCK} and not resume:
+        if FOLDER_LOCK in names:
+            with locked_folder(output):  # raises where another run is in it
+                pass
         raise ValueError(f"the folder {str(output)!r} exists: name another --output, or go on in it with --resume")
 
 

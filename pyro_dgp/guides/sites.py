@@ -147,11 +147,30 @@ def require_finite(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], ca
             bad = bad & ~value.isnan()
         if bool(bad.any()):
             first = tuple(torch.nonzero(bad)[0].tolist())
-            raise ValueError(
-                f"argument {name!r} of {call} holds NaN or infinity, of shape {tuple(value.shape)} first at {first}: drop or fill such rows "
-                "before training; where some targets of a row are missing, wrap the likelihood, MissingOutputs(likelihood), or mask a distribution "
-                "of Pyro, .mask(observed)"
+            missing = (
+                "; where some targets of a row are missing, wrap the likelihood, MissingOutputs(likelihood), or mask a distribution of Pyro, "
+                ".mask(observed)"
             )
+            raise ValueError(
+                f"argument {name!r} of {call} holds NaN or infinity, of shape {tuple(value.shape)} first at {first}: drop or fill such rows"
+                f"{missing if number else ''}"
+            )
+        if not number:
+            _require_squares(name, value, call)
+
+
+def _require_squares(name: str, inputs: Tensor, call: str) -> None:
+    """Raise for inputs so large that their squared distances overflow."""
+    if not inputs.is_floating_point() or not inputs.numel():
+        return
+    largest = inputs.detach().abs().amax()
+    if bool(torch.isfinite(inputs.shape[-1] * (2 * largest) ** 2)):
+        return
+    place = tuple(torch.nonzero(inputs.detach().abs() == largest)[0].tolist())
+    raise ValueError(
+        f"argument {name!r} of {call} holds {float(inputs[place]):.3g} at {place}, whose square is too large for {str(inputs.dtype).removeprefix('torch.')}: "
+        "mend or drop such rows, or rescale that input"
+    )
 
 
 def real_observations(trace: Trace) -> dict[str, Tensor]:

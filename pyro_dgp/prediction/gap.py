@@ -76,9 +76,9 @@ def inference_gap(prediction: Prediction, reference: Prediction) -> InferenceGap
             f"the predictions are at {prediction.batch_shape[0]} and {reference.batch_shape[0]} inputs: predict both at the same inputs"
         )
     ours, theirs = prediction.functions(), reference.functions()
-    sd, reference_sd = ours.variance().sqrt(), theirs.variance().sqrt()
+    sd, reference_sd = ours.variance.sqrt(), theirs.variance.sqrt()
     return InferenceGap(
-        mean=((ours.mean() - theirs.mean()).abs() / reference_sd).mean(-1),
+        mean=((ours.mean - theirs.mean).abs() / reference_sd).mean(-1),
         sd=(sd / reference_sd).log().mean(-1),
         wasserstein=(_distance(ours, theirs) / reference_sd).mean(-1),
         kl=_divergence(reference, prediction),

@@ -32,7 +32,7 @@ class Mixture:
     >>> from pyro_dgp import Mixture
     >>> two = dist.Normal(torch.tensor([[-1.0], [1.0]]), torch.ones(2, 1))  # S = 2, N = 1
     >>> mixture = Mixture(two, torch.tensor([0.5, 0.5]).log())
-    >>> mixture.mean().tolist(), mixture.variance().tolist()
+    >>> mixture.mean.tolist(), mixture.variance.tolist()
     ([0.0], [2.0])
     """
 
@@ -53,25 +53,28 @@ class Mixture:
             return self.components
         return dist.Normal(self.components.mean, self.components.variance.sqrt(), validate_args=False)
 
+    @property
     def mean(self) -> Tensor:
-        """Return ``sum_s w_s mean_s``."""
+        """The mean, ``sum_s w_s mean_s``."""
         require_numbers(self.components, "mean")
         return (self._weights * moment(self.components, "mean")).sum(0)
 
+    @property
     def variance(self) -> Tensor:
-        """Return the total variance: mean of the variances plus variance of the means."""
+        """The total variance: mean of the variances plus variance of the means."""
         require_numbers(self.components, "variance")
-        deviation = moment(self.components, "mean") - self.mean()
+        deviation = moment(self.components, "mean") - self.mean
         return (self._weights * (moment(self.components, "variance") + deviation.square())).sum(0)
 
+    @property
     def covariance(self) -> Tensor:
-        """Return the total covariance over the outputs of a row, ``(N, D, D)``.
+        """The total covariance over the outputs of a row, ``(N, D, D)``.
 
         It is the mean of the covariances plus the covariance of the means.
         """
         require_numbers(self.components, "covariance")
         weights, components = self.log_weights.exp(), self.components
-        deviation = (components.mean - self.mean()).reshape(len(weights), components.batch_shape[1], -1)
+        deviation = (components.mean - self.mean).reshape(len(weights), components.batch_shape[1], -1)
         between = torch.einsum("s,sni,snj->nij", weights, deviation, deviation)
         if isinstance(components, LowRankMultivariateNormal):  # its covariance matrix would take (S, N, D, D)
             root = components.cov_factor

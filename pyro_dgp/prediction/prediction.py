@@ -130,12 +130,12 @@ class Prediction(TorchDistribution):
     @property
     def mean(self) -> Tensor:
         """Predictive mean, ``(N,)`` or ``(N, D_out)``; classes have :attr:`probs` instead."""
-        return self._rows(lambda mixture, _: mixture.mean())
+        return self._rows(lambda mixture, _: mixture.mean)
 
     @property
     def variance(self) -> Tensor:
         """Total predictive variance, noise included (not a standard deviation)."""
-        return self._rows(lambda mixture, _: mixture.variance())
+        return self._rows(lambda mixture, _: mixture.variance)
 
     @property
     def probs(self) -> Tensor:
@@ -157,7 +157,7 @@ class Prediction(TorchDistribution):
         It follows from the law of total covariance over the components of the mixture, and its diagonal is the variance.
         For one output it is ``(N, 1, 1)``.
         """
-        return self._rows(lambda mixture, _: mixture.covariance())
+        return self._rows(lambda mixture, _: mixture.covariance)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density of the mixture for each row, nats: ``(N,)``; joint over the outputs of a row."""

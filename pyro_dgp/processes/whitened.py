@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.processes.base import KnownCoefficients, KnownValues, Process
+from pyro_dgp.processes.base import KnownCoefficients, KnownValues, Process, require_dtype
 from pyro_dgp.processes.basis import Basis
 from pyro_dgp.processes.coefficients import Coefficients
 from pyro_dgp.processes.marginal import FunctionMarginal
@@ -45,6 +45,7 @@ class WhitenedProcess(Process):
         """
         basis: Basis = self.basis
         q, regularizer = reading.of(self.q.read(basis, prior, deviations))
+        require_dtype(q.mean.dtype, prior)
         if prior.num_outputs != q.mean.shape[-2]:
             raise ValueError(
                 f"the process of {prior.name!r} has {q.mean.shape[-2]} outputs and the GP has {prior.num_outputs}: "

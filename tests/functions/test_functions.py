@@ -298,8 +298,8 @@ def test_hyperparameters_have_one_value_for_each_draw():
     own = torch.stack([GRID[i % 5 : i % 5 + 1] for i in range(100)])
     torch.testing.assert_close(functions(own)[:, 0, 0], values[torch.arange(100), torch.arange(100) % 5])
     mixture = predict(guide, GRID, 100, num_hyperparameter_draws=100).functions()
-    spread = mixture.variance()[:, 0].sqrt()
-    assert ((values.mean(0) - mixture.mean()[:, 0]).abs() / spread).max() < 4 * (2 / 100) ** 0.5
+    spread = mixture.variance[:, 0].sqrt()
+    assert ((values.mean(0) - mixture.mean[:, 0]).abs() / spread).max() < 4 * (2 / 100) ** 0.5
 
 
 @torch.no_grad()
@@ -328,7 +328,7 @@ def test_sigma_points_are_functions_drawn_by_weight(wrap):
     guide = guide_for(TwoLayers(x), x, y, InducingPoints(6, "diagonal"), wrap(SigmaPoints("gauss-hermite", 3)))
     functions = draw_functions(guide, 4000, seed=0)
     values, mixture = functions(GRID)[..., 0], predict(guide, GRID).functions()
-    mean, variance = mixture.mean()[:, 0], mixture.variance()[:, 0]
+    mean, variance = mixture.mean[:, 0], mixture.variance[:, 0]
     assert ((values.mean(0) - mean).abs() / (variance / 4000).sqrt()).max() < 4
     squares = (values - mean).square()
     assert ((squares.mean(0) - variance).abs() / (squares.std(0) / 4000**0.5)).max() < 4

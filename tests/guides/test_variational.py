@@ -13,6 +13,7 @@ from pyro.nn import PyroModule, PyroSample
 from pyro_dgp import (
     ELBO,
     RBF,
+    AmortizedInducingPoints,
     Bernoulli,
     Gaussian,
     GaussianProcess,
@@ -153,6 +154,36 @@ def test_numbers_that_are_none_are_named_at_the_start(bad):
             guide.initialize(*args, **kwargs)
     assert not guide.is_initialized
     guide.initialize(x)  # no y is no bad y
+
+
+@pytest.mark.parametrize(("dtype", "refused"), [(torch.float32, True), (torch.float64, False)])
+def test_an_input_whose_square_overflows_is_named(dtype, refused):
+    x, y = regression(10)
+    x, y = x.to(dtype), y.to(dtype)
+    x[3] = 1e30
+    guide = Variational(OneLayer().to(dtype), InducingPoints(2), MonteCarlo(2))
+    if refused:
+        with pytest.raises(
+            ValueError, match=r"'x' of guide.initialize holds 1e\+30 at \(3, 0\), whose square is too large for float32"
+        ):
+            guide.initialize(x, y)
+    else:
+        with pytest.warns(UserWarning, match="input column 0 has a standard deviation of"):
+            guide.initialize(x, y)
+
+
+@pytest.mark.parametrize("family", [InducingPoints(4), AmortizedInducingPoints(4)])
+def test_a_model_of_another_precision_than_its_guide_is_said(family):
+    x, y = regression(10)
+    model = TwoLayers(x)
+    guide = Variational(model, family, MonteCarlo(2))
+    guide.initialize(x, y)
+    other, name = (torch.float64, "float64") if x.dtype == torch.float32 else (torch.float32, "float32")
+    model.to(other)
+    with pytest.raises(TypeError, match=rf"the guide of '\w+' is float\d+ and the model {name}: convert both"):
+        ELBO(10)(model, guide)(x.to(other), y.to(other))
+    guide.to(other)
+    assert ELBO(10)(model, guide)(x.to(other), y.to(other)).isfinite()
 
 
 @pytest.mark.parametrize("make", [TwoLayers, WithPriors])

@@ -44,8 +44,8 @@ def test_moments_density_and_cdf_against_numerical_integration():
         p = lambda y, row=row: density(m, row, y)
         mean = quad(lambda y: y * p(y), -12, 12, limit=300)[0]
         variance = quad(lambda y: (y - mean) ** 2 * p(y), -12, 12, limit=300)[0]
-        assert float(m.mean()[row]) == pytest.approx(mean, abs=1e-7)
-        assert float(m.variance()[row]) == pytest.approx(variance, abs=1e-6)
+        assert float(m.mean[row]) == pytest.approx(mean, abs=1e-7)
+        assert float(m.variance[row]) == pytest.approx(variance, abs=1e-6)
         assert float(m.log_prob(torch.full((4,), 0.4))[row]) == pytest.approx(math.log(p(0.4)))
         assert float(m.cdf(torch.full((4,), 0.4))[row]) == pytest.approx(quad(p, -12, 0.4, limit=300)[0], abs=1e-7)
 
@@ -75,16 +75,16 @@ def test_quantile_inverts_the_cdf():
     for bad in (0.0, 1.0):
         with pytest.raises(ValueError, match="strictly between 0 and 1"):
             p.quantile(bad)
-    assert whole.mean().shape == (5,)
+    assert whole.mean.shape == (5,)
 
 
 @pytest.mark.parametrize("outputs", [None, 2])
 def test_batches_give_what_the_whole_gives(outputs):
     whole, p = prediction(7, outputs, batch_size=3)
     y = torch.randn(p.batch_shape + p.event_shape)
-    torch.testing.assert_close(p.mean, whole.mean())
-    torch.testing.assert_close(p.variance, whole.variance())
-    torch.testing.assert_close(p.covariance, whole.covariance())
+    torch.testing.assert_close(p.mean, whole.mean)
+    torch.testing.assert_close(p.variance, whole.variance)
+    torch.testing.assert_close(p.covariance, whole.covariance)
     torch.testing.assert_close(p.log_prob(y), whole.log_prob(y))
     torch.testing.assert_close(p.cdf(y), whole.cdf(y))
     torch.testing.assert_close(p.crps(y), whole.crps(y))
@@ -119,24 +119,24 @@ def test_samples_follow_the_mixture_and_outputs_share_the_component():
 def test_binary_mixtures():
     probs = torch.tensor([[0.2, 0.9], [0.6, 0.7]])
     m = Mixture(Binary(probs=probs), torch.tensor([0.5, 0.5]).log())
-    torch.testing.assert_close(m.mean(), torch.tensor([0.4, 0.8]))
-    torch.testing.assert_close(m.variance(), torch.tensor([0.24, 0.16]))
+    torch.testing.assert_close(m.mean, torch.tensor([0.4, 0.8]))
+    torch.testing.assert_close(m.variance, torch.tensor([0.24, 0.16]))
     torch.testing.assert_close(m.cdf(torch.tensor([0.0, 0.0])), torch.tensor([0.6, 0.2]))
     torch.testing.assert_close(m.quantile(torch.tensor([0.5])), torch.tensor([[0.0, 1.0]]), atol=1e-6, rtol=0)
     y = torch.tensor([1.0, 1.0])
-    torch.testing.assert_close(m.crps(y), (m.mean() - y).square())  # the Brier score
+    torch.testing.assert_close(m.crps(y), (m.mean - y).square())  # the Brier score
 
 
 def test_stacking_mixtures_weighs_them_equally():
     a, b = mixture(), mixture()
     both = stack_mixtures([a, b])
-    torch.testing.assert_close(both.mean(), 0.5 * (a.mean() + b.mean()))
+    torch.testing.assert_close(both.mean, 0.5 * (a.mean + b.mean))
     torch.testing.assert_close(both.log_weights.exp().sum(), torch.tensor(1.0))
     y = torch.randn(4)
     expected = (0.5 * (a.log_prob(y).exp() + b.log_prob(y).exp())).log()
     torch.testing.assert_close(both.log_prob(y), expected)
     binary = stack_mixtures([Mixture(Binary(probs=torch.full((1, 2), p)), torch.zeros(1)) for p in (0.2, 0.6)])
-    torch.testing.assert_close(binary.mean(), torch.full((2,), 0.4))
+    torch.testing.assert_close(binary.mean, torch.full((2,), 0.4))
 
 
 def test_scores_in_both_units_and_coverage():
@@ -145,7 +145,7 @@ def test_scores_in_both_units_and_coverage():
     s = scores(p, y, target_scale=3.0)
     assert s["nll_original"] == pytest.approx(s["nll"] + math.log(3))
     assert s["rmse_original"] == pytest.approx(3 * s["rmse"]) and s["crps_original"] == pytest.approx(3 * s["crps"])
-    assert s["rmse"] == pytest.approx(float((m.mean() - y).square().mean().sqrt()))
+    assert s["rmse"] == pytest.approx(float((m.mean - y).square().mean().sqrt()))
     levels = torch.tensor([0.2, 0.5, 0.9])
     torch.testing.assert_close(coverage(p, y, levels), levels, atol=0.04, rtol=0)
 
@@ -189,23 +189,21 @@ def test_a_mixture_of_correlated_outputs():
     torch.testing.assert_close(m.log_prob(y), by_hand.log())
     torch.testing.assert_close(m.component_log_prob(y), c.log_prob(y))
     draws = m.sample(40_000)
-    torch.testing.assert_close(draws.mean(0), m.mean(), rtol=0, atol=0.1)
-    torch.testing.assert_close(draws.var(0), m.variance(), rtol=0.1, atol=0)
-    mean = m.mean()
+    torch.testing.assert_close(draws.mean(0), m.mean, rtol=0, atol=0.1)
+    torch.testing.assert_close(draws.var(0), m.variance, rtol=0.1, atol=0)
+    mean = m.mean
     second = sum(
         w.exp() * (c.covariance_matrix[s] + (c.loc[s] - mean).unsqueeze(-1) * (c.loc[s] - mean).unsqueeze(-2))
         for s, w in enumerate(m.log_weights)
     )
     sampled = torch.einsum("snd,sne->nde", draws - mean, draws - mean) / len(draws)
     torch.testing.assert_close(sampled, second, rtol=0, atol=0.35)
-    assert (
-        float((sampled - torch.diag_embed(m.variance())).abs().max()) > 0.35
-    )  # the outputs of a row are drawn together
+    assert float((sampled - torch.diag_embed(m.variance)).abs().max()) > 0.35  # the outputs of a row are drawn together
     torch.testing.assert_close(m.cdf(m.quantile(torch.tensor([0.3]))[0]), torch.full((5, 2), 0.3), rtol=0, atol=1e-6)
-    torch.testing.assert_close(m.covariance(), second)
-    torch.testing.assert_close(m.covariance().diagonal(dim1=1, dim2=2), m.variance())
+    torch.testing.assert_close(m.covariance, second)
+    torch.testing.assert_close(m.covariance.diagonal(dim1=1, dim2=2), m.variance)
     full = Mixture(dist.MultivariateNormal(c.loc, scale_tril=torch.linalg.cholesky(c.covariance_matrix)), m.log_weights)
-    torch.testing.assert_close(full.covariance(), second)
+    torch.testing.assert_close(full.covariance, second)
     both = stack_mixtures([m, correlated()])
     assert both.components.batch_shape == (6, 5) and both.log_prob(y).shape == (5,)
     torch.testing.assert_close(both.log_weights.exp().sum(), torch.tensor(1.0))
@@ -215,19 +213,19 @@ def test_outputs_that_are_independent_given_the_component_are_correlated_by_it()
     m = mixture(rows=4, outputs=2)
     draws = m.sample(100_000)
     by_row = torch.stack([torch.cov(draws[:, n].T) for n in range(4)])
-    torch.testing.assert_close(m.covariance(), by_row, rtol=0, atol=0.05)
+    torch.testing.assert_close(m.covariance, by_row, rtol=0, atol=0.05)
     assert float(by_row[:, 0, 1].abs().max()) > 0.2
     one = mixture(rows=4)
-    assert one.covariance().shape == (4, 1, 1)
-    torch.testing.assert_close(one.covariance().flatten(), one.variance())
+    assert one.covariance.shape == (4, 1, 1)
+    torch.testing.assert_close(one.covariance.flatten(), one.variance)
 
 
 def test_mixtures_stack_after_their_lazy_parameters_were_read():
     parts = [
         Mixture(Binary(logits=torch.randn(2, 4), validate_args=False), torch.full((2,), 0.5).log()) for _ in range(2)
     ]
-    means = torch.stack([part.mean() for part in parts])  # keeps probs beside logits
-    torch.testing.assert_close(stack_mixtures(parts).mean(), means.mean(0))
+    means = torch.stack([part.mean for part in parts])  # keeps probs beside logits
+    torch.testing.assert_close(stack_mixtures(parts).mean, means.mean(0))
 
 
 @pytest.mark.parametrize(
@@ -243,7 +241,7 @@ def test_mixtures_of_any_plain_distribution_are_joined(kind):
     torch.testing.assert_close(
         stack_mixtures([a, b]).log_prob(y).exp(), 0.5 * (a.log_prob(y).exp() + b.log_prob(y).exp())
     )
-    torch.testing.assert_close(join_rows([a, b]).mean(), torch.cat([a.mean(), b.mean()]), equal_nan=True)
+    torch.testing.assert_close(join_rows([a, b]).mean, torch.cat([a.mean, b.mean]), equal_nan=True)
 
 
 def test_what_a_component_cannot_do_is_said():
@@ -252,7 +250,7 @@ def test_what_a_component_cannot_do_is_said():
         robust.quantile(torch.tensor([0.5]))
     transformed = dist.TransformedDistribution(dist.Normal(torch.zeros(2, 3), 1.0), [dist.transforms.ExpTransform()])
     with pytest.raises(NotImplementedError, match="TransformedDistribution has no mean in closed form: take log_prob"):
-        Mixture(transformed, torch.tensor([0.5, 0.5]).log()).mean()
+        Mixture(transformed, torch.tensor([0.5, 0.5]).log()).mean
 
 
 def test_a_prediction_says_what_it_is():
