@@ -250,7 +250,7 @@ def test_what_a_component_cannot_do_is_said():
         robust.quantile(torch.tensor([0.5]))
     transformed = dist.TransformedDistribution(dist.Normal(torch.zeros(2, 3), 1.0), [dist.transforms.ExpTransform()])
     with pytest.raises(NotImplementedError, match="TransformedDistribution has no mean in closed form: take log_prob"):
-        Mixture(transformed, torch.tensor([0.5, 0.5]).log()).mean
+        _ = Mixture(transformed, torch.tensor([0.5, 0.5]).log()).mean
 
 
 def test_a_prediction_says_what_it_is():
