@@ -14,6 +14,7 @@ import torch
 
 from pyro_dgp.comparison.files import Row
 from pyro_dgp.internal.executors import require_processes
+from pyro_dgp.internal.parent import end_with_parent
 
 #: Libraries whose threads are counted by variables of the environment.
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -72,13 +73,14 @@ class Pool:
         """A scope with an executor of the processes.
 
         A process that was idle for long, or whose memory grew, ends between two runs and is started anew: no run is lost by it, so the
-        engine's warning of a possible memory leak is not passed on.
+        engine's warning of a possible memory leak is not passed on. All of them end with this process, also where that is killed.
         """
         # Of its own: joblib's shared executor cannot be used beside joblib.Parallel.
         from joblib.externals.loky import ProcessPoolExecutor
 
         warnings.filterwarnings("ignore", message="A worker stopped while some jobs were given", category=UserWarning)
-        executor = ProcessPoolExecutor(self.jobs, timeout=_IDLE_SECONDS, env=dict.fromkeys(_THREADS, str(self.threads)))
+        env = dict.fromkeys(_THREADS, str(self.threads))
+        executor = ProcessPoolExecutor(self.jobs, timeout=_IDLE_SECONDS, env=env, initializer=end_with_parent)
         try:
             yield executor
         finally:

@@ -190,6 +190,33 @@ def test_a_sweep_that_is_killed_goes_on(tmp_path):
     assert lines[: len(kept)] == kept and len(lines) == 10
 
 
+def children(process):
+    """Numbers of the processes that a process has started, from Linux."""
+    listed = Path(f"/proc/{process}/task/{process}/children")
+    return [int(word) for word in listed.read_text().split()] if listed.exists() else []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the children of a process are read from /proc")
+def test_the_processes_of_a_sweep_that_is_killed_end(tmp_path):
+    np.savez(tmp_path / "waves.npz", X=waves().x, y=waves().y)
+    command = [sys.executable, "-m", "pyro_dgp", "sweep", "--data", "waves.npz", "--methods", "svgp", "--splits", "0-9"]
+    command += ["--inducing", "5", "--epochs", "1000000", "--jobs", "2", "--output", "runs.jsonl"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and len(children(process.pid)) < 2:
+        time.sleep(0.1)
+    time.sleep(5)  # the runs begin
+    busy = children(process.pid)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert len(busy) >= 2
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and any(Path(f"/proc/{each}").exists() for each in busy):
+        time.sleep(0.1)
+    assert not [each for each in busy if Path(f"/proc/{each}").exists()]
+
+
 @dataclass(frozen=True)
 class EndsItsProcess(Inference):
     """An inference that is killed: always, or where a file is not there yet.
