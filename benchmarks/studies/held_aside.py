@@ -1,6 +1,6 @@
 """Named methods on data that nobody tuned to, beside GPyTorch as its examples use it, exact GPs, dgpsi, and what a user would take instead.
 
-``python -m benchmarks.studies.held_aside --data FOLDER [--out FILE] [--group GROUP] [--methods A,B] [--only D,E] [--table]``
+``python -m benchmarks.studies.held_aside --data FOLDER [--out FILE] [--group GROUP] [--methods A,B] [--only D,E] [--splits K] [--table]``
 
 No choice was made on these sets: scikit-learn's diabetes, six simulators with 300 and 3000 training rows, and splits 10 to 14 of the small sets,
 whose first splits served to choose. Naval, bike and yacht were seen before, with an older recipe. Every method has its defaults (about 2000
@@ -80,7 +80,7 @@ def carry_out(group: Group, arguments: argparse.Namespace) -> None:
     asked = arguments.methods.split(",") if arguments.methods else None
     methods = [each for each in group.methods if asked is None or (each if isinstance(each, str) else each[0]) in asked]
     sets = [name for name in group.sets if not arguments.only or name in arguments.only.split(",")]
-    for k in range(SPLITS if methods else 0):
+    for k in range(min(SPLITS, arguments.splits) if methods else 0):
         for first in sorted({group.sets[name] for name in sets}):
             data = [dataset(name, arguments.data) for name in sets if group.sets[name] == first]
             sweep(
@@ -139,6 +139,7 @@ def main() -> None:
     parser.add_argument("--group", choices=GROUPS, help="group of methods to run; all but dgpsi if not given")
     parser.add_argument("--methods", help="methods to run, with commas between; all of the group if not given")
     parser.add_argument("--only", help="data sets to run, with commas between; all if not given")
+    parser.add_argument("--splits", type=int, default=SPLITS, help=f"splits of each set at most; {SPLITS} if not given")
     parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
     parser.add_argument("--table", action="store_true", help="run nothing: report the runs that the file holds")
     arguments = parser.parse_args()
