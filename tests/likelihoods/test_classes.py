@@ -24,7 +24,12 @@ from pyro_dgp import (
     scores,
 )
 from pyro_dgp.internal import win_probability as win_probability_module
-from pyro_dgp.internal.gumbel_maximum import class_log_probs, expected_log_sum_exp
+from pyro_dgp.internal.gumbel_maximum import (
+    _EXACT,
+    _log_below_on_lattice,
+    class_log_probs,
+    expected_log_sum_exp,
+)
 from pyro_dgp.internal.quadrature import gauss_hermite_product
 from pyro_dgp.internal.win_probability import equal_steps, pieces, win_probability
 from pyro_dgp.likelihoods.moments import Moments
@@ -66,6 +71,33 @@ def test_the_log_normaliser_against_draws_and_without_variance():
     error = (draws.mean(0) - expected_log_sum_exp(mean, scale)).abs() / (draws.std(0) / len(draws) ** 0.5)
     assert float(error.max()) < 4.5
     torch.testing.assert_close(expected_log_sum_exp(mean, 0 * scale), torch.logsumexp(mean, -1), rtol=0, atol=2e-8)
+
+
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float64, 1e-9), (torch.float32, 5e-5)])
+def test_the_log_normaliser_of_one_function_is_its_mean(dtype, error):
+    mean = torch.randn(200, 1, dtype=dtype).requires_grad_()
+    scale = torch.logspace(-3, 1, 200, dtype=dtype)[:, None].requires_grad_()
+    value = expected_log_sum_exp(mean, scale)
+    torch.testing.assert_close(value, mean.squeeze(-1), rtol=0, atol=error)
+    slopes = torch.autograd.grad(value.sum(), (mean, scale))
+    for slope, exact in zip(slopes, (1.0, 0.0), strict=True):
+        torch.testing.assert_close(slope, torch.full_like(slope, exact), rtol=0, atol=20 * error)
+
+
+def test_distribution_functions_on_a_lattice_against_a_dense_grid():
+    mean, scale = 3 * torch.randn(6, 5), torch.exp(3.5 * torch.rand(6, 5) - 2)  # 0.14 to 4.5: narrow and wide ones
+    mean.requires_grad_(), scale.requires_grad_()
+    t, z = 0.45 * torch.arange(90.0), torch.linspace(-12, 12, 8001)
+    density = torch.softmax(-0.5 * z.square(), -1)
+    f = mean.unsqueeze(-1) + scale.unsqueeze(-1) * z
+    exact = torch.stack([torch.exp(-torch.exp(f - each)) @ density for each in t], -1)
+    found = _log_below_on_lattice(mean, scale, t, _EXACT).exp()
+    wide = scale >= _EXACT.narrowest
+    assert 0 < int(wide.sum()) < wide.numel()
+    torch.testing.assert_close(found[wide], exact[wide], rtol=0, atol=1e-12)
+    torch.testing.assert_close(found[~wide], exact[~wide], rtol=0, atol=1e-6)
+    ours, theirs = (torch.autograd.grad(each[wide].square().sum(), (mean, scale)) for each in (found, exact))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
 
 
 def test_parts_of_rows_give_what_all_rows_give(monkeypatch):
