@@ -126,13 +126,16 @@ def _log_below(mean: Tensor, scale: Tensor, t: Tensor, *, slopes: bool) -> tuple
 def _log_below_on_lattice(shift: Tensor, scale: Tensor, t: Tensor, rule: _Rule) -> Tensor:
     """``log G_j(t)`` as :func:`_log_below` has it, ``(R, C, T)``, at t in equal distances that are the same for all rows.
 
-    Narrow functions would want many points of a lattice, and have few Gauss-Hermite nodes.
+    Narrow functions would want many points of a lattice, and have few Gauss-Hermite nodes. Very wide ones would want a lattice that memory does not
+    hold, and have nodes too.
 
     :param shift: means from the first t, ``(R, C)``; and standard deviations.
     :param t: distances from the first t, ``(T,)``.
     """
     rows, classes = shift.shape
     is_wide = scale.detach().reshape(-1) >= rule.narrowest
+    if len(_lattice(shift, scale, rule)) * len(t) > _MOST:
+        is_wide = torch.zeros_like(is_wide)
     wide, narrow = is_wide.nonzero().squeeze(-1), (~is_wide).nonzero().squeeze(-1)
     mean, scale = shift.reshape(-1), scale.reshape(-1)
     found = []
@@ -152,14 +155,18 @@ def _on_lattice(mean: Tensor, scale: Tensor, t: Tensor, rule: _Rule) -> Tensor:
     matrix for all normals, the second is computed once for all t, and the integrals are one product of matrices. For points at distances d
     the error is ``exp(-pi^2 / d + pi^2 / (8 s^2))`` and ``exp(-2 pi^2 s^2 / d^2)``.
     """
-    distance = rule.step / 2
-    first, last = -rule.right - 4.0, float((mean + (rule.sigmas + 1.5) * scale).detach().max())
-    count = max(1, math.ceil((last - first) / distance))
-    points = (first + distance * torch.arange(count, dtype=torch.float64)).to(mean)
+    points, distance = _lattice(mean, scale, rule).to(mean), rule.step / 2
     above = -torch.expm1(-torch.exp(points.unsqueeze(-1) - t))  # (J, T)
     density = torch.exp(-0.5 * ((points - mean.unsqueeze(-1)) / scale.unsqueeze(-1)).square())
     weights = density * (distance / math.sqrt(2 * math.pi) / scale.unsqueeze(-1))
     return torch.log((1 - weights @ above).clamp_min(torch.finfo(mean.dtype).tiny))
+
+
+def _lattice(mean: Tensor, scale: Tensor, rule: _Rule) -> Tensor:
+    """Points at half the step, from where ``exp(-exp(f))`` is one to where no normal has mass: ``(J,)``."""
+    first, last = -rule.right - 4.0, float((mean + (rule.sigmas + 1.5) * scale).detach().max())
+    count = max(1, math.ceil((last - first) / (rule.step / 2)))
+    return first + rule.step / 2 * torch.arange(count, dtype=torch.float64)
 
 
 def _nodes(scale: float, rule: _Rule) -> tuple[Tensor, Tensor]:

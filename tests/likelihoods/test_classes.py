@@ -100,6 +100,15 @@ def test_distribution_functions_on_a_lattice_against_a_dense_grid():
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
 
 
+def test_functions_too_wide_for_a_lattice_are_integrated_by_nodes(monkeypatch):
+    mean, scale, sizes = torch.randn(3, 4), torch.tensor([0.1, 20.0, 60.0])[:, None].expand(3, 4), []
+    expected = expected_log_sum_exp(mean, scale)
+    monkeypatch.setattr("pyro_dgp.internal.gumbel_maximum._on_lattice", lambda mean, *_: sizes.append(len(mean)))
+    monkeypatch.setattr("pyro_dgp.internal.gumbel_maximum._MOST", 1000)  # a lattice of a few points alone
+    torch.testing.assert_close(expected_log_sum_exp(mean, scale), expected, rtol=0, atol=1e-7)
+    assert not sizes
+
+
 def test_parts_of_rows_give_what_all_rows_give(monkeypatch):
     mean, scale = torch.randn(30, 4), torch.rand(30, 4)
     whole = class_log_probs(mean, scale), expected_log_sum_exp(mean, scale)
