@@ -134,10 +134,10 @@ guides = {name: fitted(family) for name, family in families.items()}
 def show(guides):
     """Draw q(f) beside the exact posterior, and print how much wider it is."""
     figure, axes = plt.subplots(1, len(guides), figsize=(3.2 * len(guides), 2.7), sharey=True, layout="constrained")
-    exact_mean, exact_sd = exact.mean()[:, 0], exact.variance()[:, 0].sqrt()
+    exact_mean, exact_sd = exact.mean[:, 0], exact.variance[:, 0].sqrt()
     for axis, (name, guide) in zip(axes, guides.items(), strict=True):
         found = predict(guide, grid, num_samples=1).functions()
-        mean, sd = found.mean()[:, 0], found.variance()[:, 0].sqrt()
+        mean, sd = found.mean[:, 0], found.variance[:, 0].sqrt()
         axis.fill_between(at, mean - 2 * sd, mean + 2 * sd, color="C0", alpha=0.25, lw=0, label="two sd")
         axis.plot(at, mean, color="C0", label="mean")
         for sign in (-2, 2):

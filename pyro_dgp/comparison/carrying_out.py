@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ import torch
 
 from pyro_dgp.comparison.files import Row
 from pyro_dgp.internal.executors import require_processes
-from pyro_dgp.internal.parent import end_with_parent
+from pyro_dgp.internal.parent import end_with
 
 #: Libraries whose threads are counted by variables of the environment.
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -73,14 +74,16 @@ class Pool:
         """A scope with an executor of the processes.
 
         A process that was idle for long, or whose memory grew, ends between two runs and is started anew: no run is lost by it, so the
-        engine's warning of a possible memory leak is not passed on. All of them end with this process, also where that is killed.
+        engine's warning of a possible memory leak is not passed on. All of them end with this process, on Windows only where it ends by itself.
         """
         # Of its own: joblib's shared executor cannot be used beside joblib.Parallel.
         from joblib.externals.loky import ProcessPoolExecutor
 
         warnings.filterwarnings("ignore", message="A worker stopped while some jobs were given", category=UserWarning)
         env = dict.fromkeys(_THREADS, str(self.threads))
-        executor = ProcessPoolExecutor(self.jobs, timeout=_IDLE_SECONDS, env=env, initializer=end_with_parent)
+        executor = ProcessPoolExecutor(
+            self.jobs, timeout=_IDLE_SECONDS, env=env, initializer=end_with, initargs=(os.getpid(),)
+        )
         try:
             yield executor
         finally:

@@ -32,6 +32,20 @@ def locked_folder(folder: Path) -> Iterator[None]:
         yield
 
 
+def require_unlocked(folder: Path) -> None:
+    """Raise ``ValueError`` if a run is in a folder of results; nothing in it is changed."""
+    lock = folder / FOLDER_LOCK
+    try:
+        handle = os.open(lock, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+    except OSError:
+        return
+    try:
+        if stat.S_ISREG(os.fstat(handle).st_mode) and not _take(handle):
+            raise ValueError(_in_use(f"the folder {str(folder)!r}", lock))
+    finally:
+        os.close(handle)
+
+
 @contextmanager
 def locked_file(path: Path) -> Iterator[None]:
     """Keep other runs from a file, by a lock beside it.
@@ -50,9 +64,7 @@ def _locked(lock: Path, what: str) -> Iterator[None]:
     except OSError as error:
         raise ValueError(f"{what} cannot be written to ({error.strerror}): name another --output") from error
     if handle is None:
-        raise ValueError(
-            f"{what} is in use by another run ({_holder(lock)}): wait until it ends, or name another --output"
-        )
+        raise ValueError(_in_use(what, lock))
     try:
         with suppress(OSError):  # on a full disk the lock holds without words
             os.truncate(handle, 0)
@@ -103,6 +115,10 @@ def _release(handle: int, lock: Path) -> None:
     with suppress(OSError):
         lock.unlink()
     os.close(handle)
+
+
+def _in_use(what: str, lock: Path) -> str:
+    return f"{what} is in use by another run ({_holder(lock)}): wait until it ends, or name another --output"
 
 
 def _holder(lock: Path) -> str:

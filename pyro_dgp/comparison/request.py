@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pyro_dgp.comparison.fingerprint import fingerprint
 from pyro_dgp.comparison.gap_study import GapStudy
-from pyro_dgp.comparison.lock import FOLDER_LOCK, locked_folder
+from pyro_dgp.comparison.lock import FOLDER_LOCK, require_unlocked
 from pyro_dgp.comparison.own_model import OwnModel
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.tasks import Task
@@ -176,6 +176,7 @@ def check(request: Request) -> None:
     require("arviz", "h5netcdf", "matplotlib", extra="compare", what="a comparison")
     check_choice(request)
     if request.output is not None:
+        require_unlocked(request.output)
         check_output(request.output, request.resume)
     elif request.resume:
         raise ValueError("there is nothing to resume without output=, the folder of the results")
@@ -278,9 +279,6 @@ def check_output(output: Path, resume: bool) -> None:
     except OSError as error:
         raise ValueError(f"the folder {str(output)!r} cannot be read ({why(error)}): name another --output") from error
     if names - {FOLDER_LOCK} and not resume:
-        if FOLDER_LOCK in names:
-            with locked_folder(output):  # raises where another run is in it
-                pass
         raise ValueError(f"the folder {str(output)!r} exists: name another --output, or go on in it with --resume")
 
 

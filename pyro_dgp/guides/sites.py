@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from pyro_dgp.gp import FunctionPrior, too_many_values_message
 from pyro_dgp.internal.distributions import elementwise, is_real, is_real_where_observed
 from pyro_dgp.internal.errors import first_line
+from pyro_dgp.internal.parameters import modules_of
 from pyro_dgp.likelihoods import CollapsedObservation, Observation, RowObservation
 from pyro_dgp.likelihoods.observation import join
 from pyro_dgp.likelihoods.units import standardised_value
@@ -138,7 +139,7 @@ def require_finite(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], ca
         named = inspect.signature(forward).bind(*args, **kwargs).arguments
     except (TypeError, ValueError):
         named = {str(number): value for number, value in enumerate(args, 1)} | kwargs
-    incomplete = takes_missing(model)
+    incomplete = takes_missing(*modules_of(model))
     for number, (name, value) in enumerate(named.items()):
         if not isinstance(value, Tensor):
             continue
@@ -155,21 +156,17 @@ def require_finite(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], ca
                 f"argument {name!r} of {call} holds NaN or infinity, of shape {tuple(value.shape)} first at {first}: drop or fill such rows"
                 f"{missing if number else ''}"
             )
-        if not number:
-            _require_squares(name, value, call)
 
 
-def _require_squares(name: str, inputs: Tensor, call: str) -> None:
-    """Raise for inputs so large that their squared distances overflow."""
-    if not inputs.is_floating_point() or not inputs.numel():
+def require_squares(name: str, x: Tensor) -> None:
+    """Raise for inputs ``(..., N, D)`` of the Gaussian process ``name`` that are so large that squared distances overflow."""
+    x = x.detach()
+    if not x.numel() or bool(torch.isfinite(x.shape[-1] * (2 * x.abs().amax()) ** 2)):
         return
-    largest = inputs.detach().abs().amax()
-    if bool(torch.isfinite(inputs.shape[-1] * (2 * largest) ** 2)):
-        return
-    place = tuple(torch.nonzero(inputs.detach().abs() == largest)[0].tolist())
+    place = tuple(torch.nonzero(x.abs() == x.abs().amax())[0].tolist())
     raise ValueError(
-        f"argument {name!r} of {call} holds {float(inputs[place]):.3g} at {place}, whose square is too large for {str(inputs.dtype).removeprefix('torch.')}: "
-        "mend or drop such rows, or rescale that input"
+        f"an input of {name!r} is {float(x[place]):.3g} at {place}, whose square is too large for {str(x.dtype).removeprefix('torch.')}: mend or drop such "
+        "rows, or rescale that input"
     )
 
 

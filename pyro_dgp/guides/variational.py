@@ -30,6 +30,7 @@ from pyro_dgp.guides.sites import (
     require_groups,
     require_kernel_fits,
     require_served,
+    require_squares,
     require_whole_groups,
     warn_of_repeated,
     warn_of_scales,
@@ -131,6 +132,7 @@ class Variational(PassHandler):
                 self._couple_processes(run)
                 joins = joins_rows(run, self.trace, self.propagation)
                 self._structure = ModelStructure.of(self.trace, run.gps, dependence, joins_rows=joins)
+                require_squares(run.gps[0][0], run.gps[0][1].x)
                 warn_of_scales(run.gps[0][1].x, real_observations(self.trace))
                 warn_of_unread_priors(self._modules_of_model, self.trace)
                 warn_of_repeated(run.gps)

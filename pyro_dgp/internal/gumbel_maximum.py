@@ -54,7 +54,7 @@ def expected_log_sum_exp(mean: Tensor, scale: Tensor) -> Tensor:
     rule = _rule(mean)
 
     def rows(mean: Tensor, scale: Tensor, low: Tensor, t: Tensor) -> Tensor:
-        log_below = _log_below_on_lattice(mean - low, scale, (t - low)[0], rule).sum(-2)  # (R, T)
+        log_below = _log_below_on_lattice(mean - low, scale, t, rule).sum(-2)  # (R, T)
         # The trapezoidal rule of 1 - F(t) on the right of lo; F is 0 at lo.
         return low.squeeze(-1) + rule.step * (-torch.expm1(log_below).sum(-1) - 0.5) - _EULER
 
@@ -65,7 +65,7 @@ def class_log_probs(mean: Tensor, scale: Tensor) -> Tensor:
     """Return ``log E softmax(f)_c`` of all classes, ``(..., C)``: ``log int G_c'(t) / G_c(t) prod_j G_j(t) dt``."""
 
     def rows(mean: Tensor, scale: Tensor, low: Tensor, t: Tensor) -> Tensor:
-        log_below, log_slopes = _log_below(mean, scale, t, slopes=True)  # (R, C, T)
+        log_below, log_slopes = _log_below(mean, scale, low + t, slopes=True)  # (R, C, T)
         total = log_below.sum(-2, keepdim=True)
         return torch.logsumexp(log_slopes - log_below + total, -1) + math.log(_rule(mean).step)
 
@@ -104,7 +104,7 @@ def _by_rows(function: Callable[..., Tensor], mean: Tensor, scale: Tensor, event
     for part in parts:
         rows, last = order[part], int(points[part][-1])
         steps = rule.step * torch.arange(last, dtype=torch.float64).to(mean)
-        found.append(function(mean[rows], scale[rows], low[rows], low[rows] + steps))
+        found.append(function(mean[rows], scale[rows], low[rows], steps))
     return torch.cat(found)[back].reshape(*batch, *event)
 
 
@@ -118,6 +118,9 @@ def _log_below(mean: Tensor, scale: Tensor, t: Tensor, *, slopes: bool) -> tuple
     """``log G_j(t)``, and ``log G_j'(t)`` if asked for, each ``(R, C, T)``, for t ``(R, T)``."""
     nodes, log_weights = (values.to(mean) for values in _nodes(float(scale.detach().max()), _rule(mean)))
     log_rate = (mean.unsqueeze(-1) + scale.unsqueeze(-1) * nodes).unsqueeze(-2) - t.unsqueeze(-2).unsqueeze(-1)
+    log_rate = log_rate.clamp_max(
+        0.9 * math.log(torch.finfo(mean.dtype).max)
+    )  # exp of it is a number, and has gradients
     terms = log_weights - log_rate.exp()
     log_below = torch.logsumexp(terms, -1)
     return log_below, torch.logsumexp(terms + log_rate, -1) if slopes else log_below

@@ -10,13 +10,15 @@ import time
 PERIOD = 1.0
 
 
-def end_with_parent() -> None:
+def end_with(parent: int) -> None:
     """End this process within a second after the one that started it, however that one ends.
 
-    A thread watches the number of the parent. Files that are being written then are cut off as by a kill. Windows keeps the number of a parent that
-    is gone, so that nothing ends there.
+    A thread watches the number of the parent. Files that are being written then are cut off as by a kill. Processes that this one started are
+    left to themselves. Windows keeps the number of a parent that is gone, so that nothing ends there.
+
+    :param parent: number of the process that started this one.
     """
-    threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
 
 
 def _watch(parent: int) -> None:

@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.distributions import biject_to
 from torch.distributions.transforms import Transform
 
-from pyro_dgp.guides.sites import require_finite
 from pyro_dgp.internal.compiled_function import Function
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.internal.site_names import is_whitened, without_whitened
@@ -40,7 +39,6 @@ class WhitenedDensity:
 
     def __init__(self, model: WhitenedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.model, self.args, self.kwargs = model, args, kwargs
-        require_finite(model.model, args, kwargs, "a sampler")
         with torch.no_grad():
             trace = poutine.trace(model).get_trace(*args, **kwargs)
         for name, site in trace.nodes.items():

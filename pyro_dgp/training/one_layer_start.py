@@ -1,4 +1,4 @@
-"""A start from one layer: hidden means and lengthscales of a deep model from a sparse GP that is trained on the same rows first."""
+"""A start from one layer: hidden means, or lengthscales, of a deep model from a sparse GP that is trained on the same rows first."""
 
 from __future__ import annotations
 

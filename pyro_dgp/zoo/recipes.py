@@ -116,7 +116,7 @@ class InForm:
 
 
 def one_layer_first(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> None:
-    """Start hidden means and lengthscales at what one layer learns of the same rows.
+    """Start learned hidden means at what one layer learns of the same rows, and the lengthscales of hidden kernels without such a mean.
 
     It takes half of the steps, at a rate of 0.05 or more, of 500 rows or more each.
 

@@ -22,7 +22,6 @@ from pyro_dgp.comparison.cli import main
 from pyro_dgp.comparison.finished import broken_file
 from pyro_dgp.comparison.gap_study import read_gap
 from pyro_dgp.comparison.lock import FOLDER_LOCK, locked_file, locked_folder
-from pyro_dgp.comparison.request import check_output
 from pyro_dgp.comparison.results import ComparisonResult
 from pyro_dgp.comparison.run import MethodFailedError
 from pyro_dgp.comparison.run_lines import read_lines
@@ -315,10 +314,12 @@ def test_the_second_run_in_a_folder_is_told_of_the_first(copied, capsys):
         assert f"is in use by another run (process {os.getpid()} on " in error and str(copied / "out") in error
         assert sorted(path.name for path in (copied / "out").iterdir()) == before
         with pytest.raises(ValueError, match="is in use by another run"):  # not only that it exists
-            check_output(copied / "out", resume=False)
-    (copied / "out" / ".lock").touch()  # what a run that was killed left behind
+            compare(None, X, Y, methods=["svgp"], output=copied / "out", say=lambda _: None)
+        assert sorted(path.name for path in (copied / "out").iterdir()) == before
+    (copied / "out" / ".lock").write_text("left by a run that was killed")
     with pytest.raises(ValueError, match="exists: name another"):
-        check_output(copied / "out", resume=False)
+        compare(None, X, Y, methods=["svgp"], output=copied / "out", say=lambda _: None)
+    assert (copied / "out" / ".lock").read_text() == "left by a run that was killed"
 
 
 def test_the_second_sweep_into_a_file_is_told_of_the_first(tmp_path, capsys):

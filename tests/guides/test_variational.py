@@ -13,7 +13,6 @@ from pyro.nn import PyroModule, PyroSample
 from pyro_dgp import (
     ELBO,
     RBF,
-    AmortizedInducingPoints,
     Bernoulli,
     Gaussian,
     GaussianProcess,
@@ -164,7 +163,7 @@ def test_an_input_whose_square_overflows_is_named(dtype, refused):
     guide = Variational(OneLayer().to(dtype), InducingPoints(2), MonteCarlo(2))
     if refused:
         with pytest.raises(
-            ValueError, match=r"'x' of guide.initialize holds 1e\+30 at \(3, 0\), whose square is too large for float32"
+            ValueError, match=r"an input of 'y/f' is 1e\+30 at \(3, 0\), whose square is too large for float32"
         ):
             guide.initialize(x, y)
     else:
@@ -172,11 +171,10 @@ def test_an_input_whose_square_overflows_is_named(dtype, refused):
             guide.initialize(x, y)
 
 
-@pytest.mark.parametrize("family", [InducingPoints(4), AmortizedInducingPoints(4)])
-def test_a_model_of_another_precision_than_its_guide_is_said(family):
+def test_a_model_of_another_precision_than_its_guide_is_said():
     x, y = regression(10)
     model = TwoLayers(x)
-    guide = Variational(model, family, MonteCarlo(2))
+    guide = Variational(model, InducingPoints(4), MonteCarlo(2))
     guide.initialize(x, y)
     other, name = (torch.float64, "float64") if x.dtype == torch.float32 else (torch.float32, "float32")
     model.to(other)

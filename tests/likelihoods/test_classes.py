@@ -100,6 +100,17 @@ def test_distribution_functions_on_a_lattice_against_a_dense_grid():
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("function", [expected_log_sum_exp, class_log_probs])
+def test_gradients_of_wide_functions_in_single_precision_are_numbers(function):
+    mean = (3 * torch.randn(20, 10, dtype=torch.float32)).requires_grad_()
+    scale = (torch.tensor([2.0, 10.0, 50.0, 200.0]).repeat(5)[:, None] * torch.rand(20, 10)).float().requires_grad_()
+    value = function(mean, scale)
+    assert value.isfinite().all()
+    exact = function(mean.double(), scale.double())
+    torch.testing.assert_close(value.double(), exact, rtol=1e-4, atol=1e-3)
+    assert all(slope.isfinite().all() for slope in torch.autograd.grad(value.sum(), (mean, scale)))
+
+
 def test_functions_too_wide_for_a_lattice_are_integrated_by_nodes(monkeypatch):
     mean, scale, sizes = torch.randn(3, 4), torch.tensor([0.1, 20.0, 60.0])[:, None].expand(3, 4), []
     expected = expected_log_sum_exp(mean, scale)

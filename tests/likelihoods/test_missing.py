@@ -320,3 +320,18 @@ def test_a_batch_may_lack_every_target():
     batch = ELBO(num_data=40).differentiable_loss(model, guide, x[15:16], y[15:16])
     kl = guide.components(x, y).record(guide.components(x, y).trace.nodes["y"]).regularizer
     torch.testing.assert_close(batch, kl.sum())
+
+
+def test_a_function_that_holds_the_likelihood_takes_missing_outputs():
+    x, y = torch.randn(12, 1), torch.randn(12)
+    y[3] = math.nan
+    gp, likelihood = GaussianProcess(RBF()), MissingOutputs(Gaussian())
+
+    def model(x, y=None):
+        return pyro.sample("y", likelihood(gp(x)), obs=y)
+
+    guide = Variational(model, InducingPoints(4), MonteCarlo(1))
+    guide.initialize(x, y)
+    assert ELBO(12)(model, guide)(x, y).isfinite()
+    with pytest.raises(ValueError, match="argument 'x' of guide.initialize holds NaN or infinity"):
+        guide.initialize(x.masked_fill(x > 1, math.nan).clone().index_fill(0, torch.tensor(2), math.nan), y)

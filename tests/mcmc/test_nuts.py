@@ -7,7 +7,7 @@ from pyro import distributions as dist
 from pyro.infer import NUTS
 from pyro.nn import PyroSample
 
-from pyro_dgp import EllipticalSlice, Gaussian, WhitenedNUTS, run_chains, whitened
+from pyro_dgp import Gaussian, WhitenedNUTS, run_chains, whitened
 from pyro_dgp.mcmc.density import WhitenedDensity
 from tests.examples import OneLayer, TwoLayers, TwoSites, posterior, regression
 
@@ -85,20 +85,7 @@ def test_a_start_that_no_prior_draw_gives_is_one_sentence():
     x, y = regression(6)
     model = with_noise_prior(x)
     with pytest.raises(ValueError, match="none of 100 prior draws has a finite posterior density: check the data"):
-        run_chains(WhitenedNUTS(model), (x, torch.full_like(y, 1e200)), num_samples=1, warmup_steps=0, num_chains=1)
-
-
-@pytest.mark.parametrize("kernel", [WhitenedNUTS, EllipticalSlice])
-@pytest.mark.parametrize("name", ["x", "y"])
-def test_nan_in_the_data_is_named_with_its_place(kernel, name):
-    x, y = regression(6)
-    data = {"x": x.clone(), "y": y.clone()}
-    data[name][2] = math.nan
-    with pytest.raises(
-        ValueError, match=rf"argument '{name}' of a sampler holds NaN or infinity, of shape .* first at \(2,"
-    ) as caught:
-        run_chains(kernel(with_noise_prior(x)), (data["x"], data["y"]), num_samples=1, warmup_steps=0, num_chains=1)
-    assert ("MissingOutputs" in str(caught.value)) == (name == "y")  # inputs have no such remedy
+        run_chains(WhitenedNUTS(model), (x, torch.full_like(y, math.inf)), num_samples=1, warmup_steps=0, num_chains=1)
 
 
 def test_one_layer_without_priors_is_named():

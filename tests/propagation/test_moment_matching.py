@@ -145,7 +145,7 @@ def test_hidden_layers_and_functions_are_predicted():
         torch.testing.assert_close(prediction.mean, marginal.mean[0])
         torch.testing.assert_close(prediction.variance, marginal.variance[0])
     functions = predict(guide, x).functions()
-    torch.testing.assert_close(functions.mean(), top_moments(guide, x, y)[0])
+    torch.testing.assert_close(functions.mean, top_moments(guide, x, y)[0])
     guide.propagation = MonteCarlo(50)
     assert torch.isfinite(predict(guide, x).log_prob(y)).all()
 
@@ -267,8 +267,8 @@ def test_functions_are_those_of_q():
     drawn = draw_functions(guide, 2000, seed=0)(x)[..., 0].detach()
     guide.propagation = MonteCarlo(2000)
     exact = predict(guide, x, num_samples=4000).functions()
-    torch.testing.assert_close(drawn.mean(0), exact.mean()[:, 0].detach(), atol=0.1, rtol=0)
-    torch.testing.assert_close(drawn.var(0), exact.variance()[:, 0].detach(), atol=0.15, rtol=0)
+    torch.testing.assert_close(drawn.mean(0), exact.mean[:, 0].detach(), atol=0.1, rtol=0)
+    torch.testing.assert_close(drawn.var(0), exact.variance[:, 0].detach(), atol=0.15, rtol=0)
 
 
 def test_other_likelihoods_are_integrated_over_the_matched_normal():
