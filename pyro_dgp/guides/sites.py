@@ -158,7 +158,7 @@ def require_finite(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], ca
             )
 
 
-def require_squares(name: str, x: Tensor) -> None:
+def _require_squares(name: str, x: Tensor) -> None:
     """Raise for inputs ``(..., N, D)`` of the Gaussian process ``name`` that are so large that squared distances overflow."""
     x = x.detach()
     if not x.numel() or bool(torch.isfinite(x.shape[-1] * (2 * x.abs().amax()) ** 2)):
@@ -195,12 +195,14 @@ def _standardised(fn: Any, value: Tensor) -> Tensor:
 FAR = 10.0
 
 
-def warn_of_scales(x: Tensor, observed: Mapping[str, Tensor]) -> None:
-    """Warn of inputs and targets in raw units.
+def check_scales(name: str, prior: FunctionPrior, observed: Mapping[str, Tensor]) -> None:
+    """Warn of inputs and targets in raw units; raise for inputs whose squared distances overflow.
 
-    :param x: inputs ``(..., N, D)`` of the first GP.
+    :param name: of the first GP, whose inputs ``(..., N, D)`` are looked at, and its prior.
     :param observed: real values by the name of the observed site.
     """
+    x = prior.x
+    _require_squares(name, x)
     spread = x.detach().reshape(-1, x.shape[-1]).std(0, correction=0)
     far = torch.nonzero((spread > FAR) | ((spread < 1 / FAR**2) & (spread > 0)))
     if len(far):

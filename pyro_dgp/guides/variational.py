@@ -24,16 +24,15 @@ from pyro_dgp.guides.loading import missing_latents, missing_processes
 from pyro_dgp.guides.networks import pyro_networks, try_network
 from pyro_dgp.guides.row_dependence import row_dependence
 from pyro_dgp.guides.sites import (
+    check_scales,
     is_random,
     real_observations,
     require_finite,
     require_groups,
     require_kernel_fits,
     require_served,
-    require_squares,
     require_whole_groups,
     warn_of_repeated,
-    warn_of_scales,
     warn_of_unread_priors,
 )
 from pyro_dgp.guides.structure import ModelStructure, latent_sites
@@ -132,8 +131,7 @@ class Variational(PassHandler):
                 self._couple_processes(run)
                 joins = joins_rows(run, self.trace, self.propagation)
                 self._structure = ModelStructure.of(self.trace, run.gps, dependence, joins_rows=joins)
-                require_squares(run.gps[0][0], run.gps[0][1].x)
-                warn_of_scales(run.gps[0][1].x, real_observations(self.trace))
+                check_scales(*run.gps[0], real_observations(self.trace))
                 warn_of_unread_priors(self._modules_of_model, self.trace)
                 warn_of_repeated(run.gps)
 
