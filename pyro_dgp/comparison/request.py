@@ -269,7 +269,7 @@ def _check_settings(request: Request) -> None:
 def check_output(output: Path, resume: bool) -> None:
     """Raise ``ValueError`` for a folder of results that cannot be made, or has something in it that would be overwritten."""
     try:
-        names = {path.name for path in output.iterdir()}
+        held = {path.name for path in output.iterdir()} - {FOLDER_LOCK}
     except FileNotFoundError:
         return
     except NotADirectoryError as error:
@@ -278,7 +278,7 @@ def check_output(output: Path, resume: bool) -> None:
         return
     except OSError as error:
         raise ValueError(f"the folder {str(output)!r} cannot be read ({why(error)}): name another --output") from error
-    if names - {FOLDER_LOCK} and not resume:
+    if held and not resume:
         raise ValueError(f"the folder {str(output)!r} exists: name another --output, or go on in it with --resume")
 
 

@@ -118,9 +118,7 @@ def _log_below(mean: Tensor, scale: Tensor, t: Tensor, *, slopes: bool) -> tuple
     """``log G_j(t)``, and ``log G_j'(t)`` if asked for, each ``(R, C, T)``, for t ``(R, T)``."""
     nodes, log_weights = (values.to(mean) for values in _nodes(float(scale.detach().max()), _rule(mean)))
     log_rate = (mean.unsqueeze(-1) + scale.unsqueeze(-1) * nodes).unsqueeze(-2) - t.unsqueeze(-2).unsqueeze(-1)
-    log_rate = log_rate.clamp_max(
-        0.9 * math.log(torch.finfo(mean.dtype).max)
-    )  # exp of it is a number, and has gradients
+    log_rate = log_rate.clamp_max(0.9 * math.log(torch.finfo(mean.dtype).max))  # whose exp is finite, and has gradients
     terms = log_weights - log_rate.exp()
     log_below = torch.logsumexp(terms, -1)
     return log_below, torch.logsumexp(terms + log_rate, -1) if slopes else log_below
@@ -136,14 +134,15 @@ def _log_below_on_lattice(shift: Tensor, scale: Tensor, t: Tensor, rule: _Rule) 
     :param t: distances from the first t, ``(T,)``.
     """
     rows, classes = shift.shape
+    points = _lattice(shift, scale, rule)
     is_wide = scale.detach().reshape(-1) >= rule.narrowest
-    if len(_lattice(shift, scale, rule)) * len(t) > _MOST:
+    if len(points) * len(t) > _MOST:
         is_wide = torch.zeros_like(is_wide)
     wide, narrow = is_wide.nonzero().squeeze(-1), (~is_wide).nonzero().squeeze(-1)
     mean, scale = shift.reshape(-1), scale.reshape(-1)
     found = []
     if len(wide):
-        found.append(_on_lattice(mean[wide], scale[wide], t, rule))
+        found.append(_on_lattice(mean[wide], scale[wide], t, points))
     if len(narrow):
         own = mean[narrow].unsqueeze(-1), scale[narrow].unsqueeze(-1)
         found.append(_log_below(*own, t.expand(len(narrow), -1), slopes=False)[0].squeeze(-2))
@@ -151,14 +150,15 @@ def _log_below_on_lattice(shift: Tensor, scale: Tensor, t: Tensor, rule: _Rule) 
     return torch.cat(found)[back].reshape(rows, classes, -1)
 
 
-def _on_lattice(mean: Tensor, scale: Tensor, t: Tensor, rule: _Rule) -> Tensor:
-    """``log G(t)`` of normals ``(E,)`` at t ``(T,)``, which begin at zero: ``(E, T)``.
+def _on_lattice(mean: Tensor, scale: Tensor, t: Tensor, points: Tensor) -> Tensor:
+    """``log G(t)`` of normals ``(E,)`` at t ``(T,)``, which begin at zero, by points f ``(J,)``: ``(E, T)``.
 
     ``1 - G(t) = int (1 - exp(-exp(f - t))) N(f; m, s^2) df`` by the trapezoidal rule with two points f for each t. The first factor is then one
     matrix for all normals, the second is computed once for all t, and the integrals are one product of matrices. For points at distances d
     the error is ``exp(-pi^2 / d + pi^2 / (8 s^2))`` and ``exp(-2 pi^2 s^2 / d^2)``.
     """
-    points, distance = _lattice(mean, scale, rule).to(mean), rule.step / 2
+    distance = float(points[1] - points[0])
+    points = points.to(mean)
     above = -torch.expm1(-torch.exp(points.unsqueeze(-1) - t))  # (J, T)
     density = torch.exp(-0.5 * ((points - mean.unsqueeze(-1)) / scale.unsqueeze(-1)).square())
     weights = density * (distance / math.sqrt(2 * math.pi) / scale.unsqueeze(-1))
@@ -168,7 +168,7 @@ def _on_lattice(mean: Tensor, scale: Tensor, t: Tensor, rule: _Rule) -> Tensor:
 def _lattice(mean: Tensor, scale: Tensor, rule: _Rule) -> Tensor:
     """Points at half the step, from where ``exp(-exp(f))`` is one to where no normal has mass: ``(J,)``."""
     first, last = -rule.right - 4.0, float((mean + (rule.sigmas + 1.5) * scale).detach().max())
-    count = max(1, math.ceil((last - first) / (rule.step / 2)))
+    count = max(2, math.ceil((last - first) / (rule.step / 2)))
     return first + rule.step / 2 * torch.arange(count, dtype=torch.float64)
 
 

@@ -21,7 +21,13 @@ def end_with(parent: int) -> None:
     threading.Thread(target=_watch, args=(parent,), daemon=True).start()
 
 
+def end_if_orphaned(parent: int) -> None:
+    """End this process if the one of that number is no longer its parent."""
+    if os.getppid() != parent:
+        os._exit(1)
+
+
 def _watch(parent: int) -> None:
-    while os.getppid() == parent:
+    while True:
+        end_if_orphaned(parent)
         time.sleep(PERIOD)
-    os._exit(1)

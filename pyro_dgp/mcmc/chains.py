@@ -18,6 +18,7 @@ from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 
 from pyro_dgp.internal.executors import require_processes
+from pyro_dgp.internal.parent import end_if_orphaned
 from pyro_dgp.internal.progress import Progress
 from pyro_dgp.internal.whole_file import remove_parts
 from pyro_dgp.mcmc.chain_file import ChainState
@@ -208,12 +209,7 @@ def _run_one(
 def _while_the_parent_lives() -> OwnProgress:
     """Ends this process after an iteration at which the one that started it is gone: another may go on in the same files."""
     parent = os.getppid()
-
-    def check(done: int) -> None:
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return check
+    return lambda done: end_if_orphaned(parent)
 
 
 def _among_all(report: Progress, before: int, total: int) -> OwnProgress:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
@@ -37,15 +36,6 @@ class KnownCoefficients:
 
     columns: Callable[[FunctionPrior], Tensor]
     white: Tensor
-
-
-def require_dtype(dtype: torch.dtype, prior: FunctionPrior) -> None:
-    """Raise for a process whose parameters have another precision than the model."""
-    if dtype != prior.x.dtype:
-        guide, model = (str(each).removeprefix("torch.") for each in (dtype, prior.x.dtype))
-        raise TypeError(
-            f"the guide of {prior.name!r} is {guide} and the model {model}: convert both, as in model.double() and guide.double()"
-        )
 
 
 class Process(Grouped):
