@@ -5,7 +5,7 @@
 ``dsvi-fixed`` is what ``dsvi`` was until 0.2: means fixed at the principal directions, a kernel and inducing points for each layer. ``dsvi`` is
 ``dsvi-learned-per-output`` started from one layer. All of these take ten samples of 100 rows in a step and have the zoo's other settings.
 ``steps`` compares them with one sample of 500 rows, which is what ``svgp`` and ``dsvi`` take. ``kernels`` compares one kernel with the sum of a smooth and a
-rougher one, and Adam with natural gradients for one layer; ``natural`` has natural gradients in all layers. Two data sets are planted: 32 inputs, of which three or four matter. Two are simulators without noise. Makes the runs that FILE (one JSON line a run)
+rougher one (of ``dspp`` with the search and the fallback of the zoo), and Adam with natural gradients for one layer; ``natural`` has natural gradients in all layers. Two data sets are planted: 32 inputs, of which three or four matter. Two are simulators without noise. Makes the runs that FILE (one JSON line a run)
 lacks and prints the table, the ranks, and the paired differences of NLL from ``svgp`` or ``dsvi``.
 """
 
@@ -116,6 +116,8 @@ KERNELS = {
     "svgp-natural-two": (TWO, NaturalGradients()),
     "dsvi-adam-one": (ONE, adam),
     "dsvi-adam-two": (TWO, adam),
+    "dspp-adam-one": (ONE, adam),
+    "dspp-adam-two": (TWO, adam),
 }
 NATURAL = {
     "dsvi-adam-one": (ONE, adam),
@@ -168,6 +170,7 @@ EXPERIMENTS = {
             ("svgp-natural-two", "svgp-adam-one"),
             ("svgp-natural-two", "svgp-natural-rbf"),
             ("dsvi-adam-two", "dsvi-adam-one"),
+            ("dspp-adam-two", "dspp-adam-one"),
         ),
     ),
     "natural": _by_optimizer(
