@@ -1,6 +1,7 @@
 """Deep Gaussian processes as ordinary Pyro models, and interchangeable ways to fit them."""
 
 # The comparison, each name from the file that defines it.
+from pyro_dgp.comparison.advice import Advice, advise
 from pyro_dgp.comparison.gap_figure import draw_gap
 from pyro_dgp.comparison.gap_study import GapResult
 from pyro_dgp.comparison.keep import load_fit
@@ -159,6 +160,7 @@ __all__ = [
     "RBF",
     "ActivationFeatures",
     "ActiveDims",
+    "Advice",
     "AffineMaps",
     "AmortizationRecipe",
     "AmortizedInducingPoints",
@@ -286,6 +288,7 @@ __all__ = [
     "Zero",
     "adam",
     "adam_for_networks",
+    "advise",
     "bases_of",
     "calibration_band",
     "compare",

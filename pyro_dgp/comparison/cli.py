@@ -1,4 +1,4 @@
-"""The command line: ``pyro-dgp compare``, ``predict``, ``sweep`` and ``methods``."""
+"""The command line: ``pyro-dgp compare``, ``predict``, ``advise``, ``sweep`` and ``methods``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from pyro_dgp.comparison.advise_command import add_advise
 from pyro_dgp.comparison.compare_command import EXIT_FAILED, add_compare
 from pyro_dgp.comparison.predict_command import add_predict
 from pyro_dgp.comparison.sweep_command import add_sweep
@@ -47,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
     commands: Any = root.add_subparsers(required=True, metavar="COMMAND")
     add_compare(commands)
     add_predict(commands)
+    add_advise(commands)
     add_sweep(commands)
     methods = commands.add_parser("methods", help="list the named methods with their papers")
     methods.add_argument("--json", action="store_true", help="print the list as JSON")

@@ -7,15 +7,16 @@ import itertools
 import json
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pyro_dgp.comparison.carrying_out import Workers
 from pyro_dgp.comparison.files import Row
@@ -24,11 +25,13 @@ from pyro_dgp.comparison.lock import locked_file
 from pyro_dgp.comparison.request import Named, Request, Say, check_choice, for_task, is_made_by_hand
 from pyro_dgp.comparison.run_lines import VERSION, append_line, name_of, read_lines, require_folder, require_same
 from pyro_dgp.data.dataset import Dataset
-from pyro_dgp.data.splitting import split
+from pyro_dgp.data.splitting import Split, split
 from pyro_dgp.internal.one_thread import one_thread
+from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.prediction.rescaled import default_dtype
 from pyro_dgp.prediction.scores import scores
 from pyro_dgp.training.checkpoints import Checkpoints
+from pyro_dgp.zoo.inference import Fitted
 from pyro_dgp.zoo.method import Method
 from pyro_dgp.zoo.settings import Settings
 
@@ -92,10 +95,30 @@ class Run:
 
     def figures(self) -> Row:
         """Fit and score on standardised targets."""
-        with one_thread, default_dtype(getattr(torch, self.dtype)):
-            return self._figures()
+        with self._scope():
+            fitted, part = self._fitted()
+            return {
+                **scores(self._predicted(fitted, part), part.y_test, torch.as_tensor(part.target.scale)),
+                "n_train": fitted.rows,
+                "n_test": len(part.x_test),
+                "steps": fitted.steps,
+                "seconds": fitted.seconds,
+                **fitted.diagnostics,
+                "remarks": list(fitted.remarks),
+            }
 
-    def _figures(self) -> Row:
+    def held_out(self) -> tuple[Prediction, Tensor]:
+        """Fit, and return the prediction of the test rows, and their targets as the model has them."""
+        with self._scope():
+            fitted, part = self._fitted()
+            return self._predicted(fitted, part), part.y_test
+
+    @contextmanager
+    def _scope(self) -> Iterator[None]:
+        with one_thread, default_dtype(getattr(torch, self.dtype)):
+            yield
+
+    def _fitted(self) -> tuple[Fitted, Split]:
         settings = self.settings
         part = split(self.dataset, settings.split, dtype=getattr(torch, self.dtype))
         given = self.method.inference.given_rows(settings, len(part.x_train))
@@ -106,17 +129,11 @@ class Run:
         inference, kept = self.method.inference, self._kept
         with nullcontext() if kept is None else Checkpoints(kept / "training"):
             saving = inference if kept is None else inference.saving_to(kept)
-            fitted = saving.run(model, x, y, settings=settings, progress=lambda *_: None)
-        torch.manual_seed(settings.seed)
-        return {
-            **scores(fitted.predict(part.x_test), part.y_test, torch.as_tensor(part.target.scale)),
-            "n_train": fitted.rows,
-            "n_test": len(part.x_test),
-            "steps": fitted.steps,
-            "seconds": fitted.seconds,
-            **fitted.diagnostics,
-            "remarks": list(fitted.remarks),
-        }
+            return saving.run(model, x, y, settings=settings, progress=lambda *_: None), part
+
+    def _predicted(self, fitted: Fitted, part: Split) -> Prediction:
+        torch.manual_seed(self.settings.seed)
+        return fitted.predict(part.x_test)
 
 
 def sweep(

@@ -42,6 +42,9 @@ Families = ProcessFamily | Mapping[str, ProcessFamily] | ByLayer
 _TIMED_STEPS, _SHARE_OF_TIME = 20, 0.9
 
 
+#: Weights of the KL that a pilot of a predictive loss tries.
+PILOT_BETAS = (0.05, 1.0)
+
 _SECOND = "its first fit explained nothing of the targets; a second one, started from a predictive loss, is kept"
 
 
@@ -140,11 +143,7 @@ class ByGuide(Inference):
             )
         a_step = median(after - before for before, after in itertools.pairwise(times[1:]))
         left = _SHARE_OF_TIME * 60 * settings.minutes - (time.perf_counter() - start)
-        return max(1, int(left / (a_step * self._cost(settings, len(x)))))
-
-    def _cost(self, settings: Settings, rows: int) -> float:
-        """Return how many steps it makes for each step of a full run."""
-        return 1.0
+        return max(1, int(left / (a_step * self.cost(settings, len(x)))))
 
     def restore(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, saved: Saved) -> GuidePredictor:
         """See :class:`Inference`."""
@@ -276,6 +275,13 @@ class ByValidatedGuide(ByGuide):
             predictor, result.rows, result.steps, seconds=seconds, diagnostics=figures, remarks=result.remarks
         )
 
+    def for_pilot(self) -> ByValidatedGuide:
+        """Two betas at most, a single fold of held-out rows, one run of each and no fallback: two fits in the place of up to thirteen."""
+        betas = self.validation.betas if not self.searches else PILOT_BETAS
+        return replace(
+            self, validation=replace(self.validation, betas=betas, search=1.0, runs=(1.0,), folds=1), fallback=None
+        )
+
     def _restored_guide(self, model: nn.Module, x: Tensor, settings: Settings, saved: Saved) -> Variational:
         """Return the guide whose state was saved: that of the fallback, if that was chosen."""
         if self.fallback is not None and saved.facts.get(IS_FALLBACK):
@@ -292,12 +298,13 @@ class ByValidatedGuide(ByGuide):
             f"{beta if self.searches else ''}best checkpoint{self._lengths()}",
         ]
 
-    def _cost(self, settings: Settings, rows: int) -> float:
+    def cost(self, settings: Settings, rows: int) -> float:
         """Return how many steps the search and all runs make for each step of a full run."""
         searched = self.searches and settings.beta is None
         with_fallback = searched and self.fallback is not None
         search = (len(self.validation.betas) + with_fallback) * self.validation.search if searched else 0.0
-        each = search + sum(self.validation.runs) + with_fallback
+        runs = sum(share for share in self.validation.runs if not (searched and share == self.validation.search))
+        each = search + runs + with_fallback
         folds = self.validation.num_folds(rows)
         return folds * each + 1 if folds > 1 else each
 

@@ -70,6 +70,14 @@ class Inference(ABC):
         """
         raise ValueError(f"{type(self).__name__} does not say how a fit is restored: override its restore method")
 
+    def for_pilot(self) -> Inference:
+        """Return the inference that a short trial takes in its place: itself, or a form without what multiplies the cost of a fit."""
+        return self
+
+    def cost(self, settings: Settings, rows: int) -> float:
+        """Return how many steps a fit to so many rows makes for each step that the settings ask for."""
+        return 1.0
+
     def most_rows(self, settings: Settings) -> int | None:
         """The largest training set that it is meant for; nothing if there is no such limit."""
         return None

@@ -1,0 +1,66 @@
+"""The command ``pyro-dgp advise``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pyro_dgp.comparison.advice import advise
+from pyro_dgp.comparison.compare_command import EXIT_INTERRUPTED
+from pyro_dgp.data.named import NAMED, find
+from pyro_dgp.data.tasks import TASKS
+from pyro_dgp.zoo.settings import Settings
+
+
+def add_advise(commands: Any) -> None:
+    """Add the command to those of the parser."""
+    command = commands.add_parser(
+        "advise",
+        help="choose a method for one data set by short fits",
+        description="Fit a few methods briefly to parts of the training rows of one data set, and say which one to take, with how many layers, inducing "
+        "points and hidden outputs, why, and what else is close. The test rows of the split are not looked at.",
+    )
+    add = command.add_argument
+    add(
+        "--data",
+        type=Path,
+        metavar="FILE",
+        required=True,
+        help=f"CSV or Parquet with a header, or .npz with X, y; or one of {', '.join(NAMED)}",
+    )
+    add("--target", metavar="COLUMN", help="target column of a table, or several with commas between; none: the last")
+    add("--task", choices=TASKS, help="what the target is; none: guessed from its values, and said")
+    add("--split", type=int, metavar="K", default=0, help="train/test split (default: 0)")
+    add("--seed", type=int, metavar="I", default=0, help="of everything random (default: 0)")
+    add("--dtype", choices=["float32", "float64"], default="float64", help="of everything (default: float64)")
+    add("--jobs", type=int, metavar="J", default=1, help="fits at a time, each in a process of its own (default: 1)")
+    add("--threads", type=int, metavar="T", default=1, help="threads of each (default: 1)")
+    command.set_defaults(run=_advise)
+
+
+def _advise(parsed: argparse.Namespace) -> int:
+    dataset = find(parsed.data, parsed.target, parsed.task)
+    inputs = dataset.x.shape[1]
+    print(f"{dataset.name!r}: {len(dataset.x)} rows, {inputs} inputs, target {dataset.target!r}, {dataset.task}")
+    try:
+        advice = advise(
+            dataset,
+            settings=replace(Settings(), split=parsed.split, seed=parsed.seed),
+            jobs=parsed.jobs,
+            threads=parsed.threads,
+            dtype=parsed.dtype,
+            say=lambda sentence: print(sentence, file=sys.stderr, flush=True),
+        )
+    except KeyboardInterrupt:
+        print("\ninterrupted: nothing was written", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    options = ["--data", str(parsed.data)]
+    for name in ("target", "task"):
+        options += [f"--{name}", getattr(parsed, name)] if getattr(parsed, name) is not None else []
+    options += ["--split", str(parsed.split)] if parsed.split else []
+    print(f"\n{advice}\n\nall fits took {advice.seconds:.0f} s; the next command:\n")
+    print(f"pyro-dgp compare {' '.join(options)} {advice.options}")
+    return 0

@@ -1,0 +1,138 @@
+"""Pilots: short fits of candidates to folds of the training rows, scored row by row."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyro_dgp.comparison.files import Row
+from pyro_dgp.comparison.request import for_task
+from pyro_dgp.comparison.sweep import Run, planned
+from pyro_dgp.data.dataset import Dataset
+from pyro_dgp.data.splitting import held_out_rows
+from pyro_dgp.prediction.prediction import Prediction
+from pyro_dgp.training.held_out import RowScores
+from pyro_dgp.training.loop import steps_for
+from pyro_dgp.zoo.method import Method
+from pyro_dgp.zoo.methods import METHODS
+from pyro_dgp.zoo.settings import Settings
+
+#: Share of the training rows in each fold, and rows that are scored in all folds together, at least, where there are that many.
+SHARE, SCORED_ROWS = 1 / 9, 200
+#: Rows in a fold, and folds, at most.
+MOST_ROWS, MOST_FOLDS = 1000, 3
+#: Length of a pilot, as a share of the steps of a full fit.
+SHORT = 0.25
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A named method with settings of its own.
+
+    :ivar method: name in the table of methods.
+    :ivar changes: settings that are its own, such as ``{"layers": 3}``.
+    """
+
+    method: str
+    _: KW_ONLY
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The method, and what it changes."""
+        return ", ".join([self.method, *(f"{setting} {value}" for setting, value in self.changes.items())])
+
+    def full(self, settings: Settings) -> Settings:
+        """The settings of a full fit."""
+        return replace(settings, **self.changes)
+
+    def short(self, settings: Settings, rows: int) -> Settings:
+        """The settings of a short fit to so many rows."""
+        full = self.full(settings)
+        rows_of_step = METHODS[self.method].inference.settled(full).rows_of_step
+        steps = SHORT * full.steps(rows, rows_of_step)
+        return replace(full, epochs=max(1, round(steps / steps_for(1, rows, rows_of_step))))
+
+
+@dataclass(frozen=True)
+class Pilot:
+    """A pilot on one fold.
+
+    :ivar name: of the pilot, the same on all folds.
+    """
+
+    name: str
+    run: Run
+
+    def row(self) -> Row:
+        """Fit and score; a fit that fails has its error in the place of scores."""
+        start = time.perf_counter()
+        try:
+            prediction, y = self.run.held_out()
+            with torch.no_grad():
+                scores = RowScores.of(prediction, y, (prediction, y))
+                has_mean = self.run.dataset.task.kind != "multiclass"
+                figures: Row = {"scores": scores, "left": _share_left(prediction, y) if has_mean else None}
+        except Exception as error:  # whatever it is, the other candidates go on
+            figures = {"error": f"{type(error).__name__}: {error}"}
+        return {"name": self.name, "fold": self.run.settings.split, **figures, "seconds": time.perf_counter() - start}
+
+    def failed(self, error: str) -> Row:
+        """Return the row of a run that had no end, with what ended it."""
+        return {"name": self.name, "fold": self.run.settings.split, "error": error, "seconds": 0.0}
+
+
+def _share_left(prediction: Prediction, y: Tensor) -> float:
+    """Return the share of the variance of the targets that the mean leaves."""
+    return float((y - prediction.mean).square().mean() / (y - y.mean(0)).square().mean())
+
+
+def pilot_data(dataset: Dataset, number: int, *, seed: int = 0) -> Dataset:
+    """Return the training rows of a split, with folds of their own: a ninth each, no row twice, as many as score 200 rows in all."""
+    train = ~held_out_rows(dataset, number)
+    rows = int(train.sum())
+    count = max(1, min(MOST_ROWS, round(SHARE * rows)))
+    folds = max(1, min(MOST_FOLDS, -(-SCORED_ROWS // count)))
+    masks, order = np.zeros((rows, folds), dtype=bool), np.random.RandomState(seed).permutation(rows)
+    for fold in range(folds):
+        masks[order[fold * count : (fold + 1) * count], fold] = True
+    return replace(dataset, x=dataset.x[train], y=dataset.y[train], splits=masks)
+
+
+def trained_rows(data: Dataset) -> int:
+    """Return the number of rows that a pilot on the first fold is trained on."""
+    assert data.splits is not None
+    return len(data.x) - int(data.splits[:, 0].sum())
+
+
+def pilots(
+    data: Dataset, candidates: Sequence[Candidate], settings: Settings, *, is_short: bool, dtype: str = "float64"
+) -> list[Pilot]:
+    """Return the pilots of candidates on every fold of :func:`pilot_data`, of the length of a full fit or of a quarter of it.
+
+    Those of a predictive loss are without the search for beta, see :meth:`~pyro_dgp.zoo.inference.Inference.for_pilot`.
+    """
+    assert data.splits is not None
+    settings, folds = for_task(settings, data.task), range(data.splits.shape[1])
+    made = []
+    for each in candidates:
+        own = each.short(settings, trained_rows(data)) if is_short else each.full(settings)
+        runs = planned([data], [each.method], splits=folds, seeds=[settings.seed], settings=own, dtype=dtype)
+        name = pilot_name(each, is_short=is_short)
+        made += [Pilot(name, replace(run, method=_for_pilot(run.method))) for run in runs]
+    return made
+
+
+def pilot_name(candidate: Candidate, *, is_short: bool) -> str:
+    """Return the name of a pilot."""
+    return f"{candidate.name}, short" if is_short else candidate.name
+
+
+def _for_pilot(method: Method) -> Method:
+    return replace(method, inference=method.inference.for_pilot())

@@ -1,0 +1,140 @@
+"""Standings: what the pilots of each candidate say of a full fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from statistics import mean
+
+from torch import Tensor
+
+from pyro_dgp.comparison.carrying_out import Workers
+from pyro_dgp.comparison.files import Row
+from pyro_dgp.comparison.pilots import Candidate, pilot_name, pilots, trained_rows
+from pyro_dgp.comparison.request import Say, for_task
+from pyro_dgp.data.dataset import Dataset
+from pyro_dgp.training.held_out import RowScores
+from pyro_dgp.zoo.methods import METHODS
+from pyro_dgp.zoo.settings import Settings
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What pilots say of one candidate.
+
+    :ivar nll: negative log density of each held-out row that is expected of a full fit, nats.
+    :ivar left: share of the variance of the targets that its pilots left, the mean over folds; nothing for classes.
+    :ivar seconds: expected time of a full fit.
+    """
+
+    candidate: Candidate
+    nll: Tensor
+    _: KW_ONLY
+    left: float | None
+    seconds: float
+
+    @property
+    def expected(self) -> float:
+        """The mean of ``nll``; infinity where it is no number."""
+        value = float(self.nll.mean())
+        return value if math.isfinite(value) else math.inf
+
+    def behind(self, other: Standing) -> tuple[float, float]:
+        """Return the expected NLL minus that of another candidate, and its standard error over rows."""
+        difference = self.nll - other.nll
+        return float(difference.mean()), float(difference.std()) / math.sqrt(len(difference))
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """The pilots of one name on all folds.
+
+    :ivar seconds: mean over folds.
+    """
+
+    scores: RowScores
+    _: KW_ONLY
+    left: float | None
+    seconds: float
+
+
+@dataclass
+class Trial:
+    """Pilots on one data set, as they are made.
+
+    :ivar data: training rows with folds, see :func:`~pyro_dgp.comparison.pilots.pilot_data`.
+    :ivar settings: of all fits.
+    :ivar say: gets a sentence after each pilot.
+    :ivar failures: the first error of each pilot that failed, by its name.
+    :ivar seconds: time of all pilots until now.
+    """
+
+    data: Dataset
+    settings: Settings
+    _: KW_ONLY
+    workers: Workers
+    dtype: str
+    say: Say
+    failures: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    _pooled: dict[str, Pooled] = field(default_factory=dict)
+
+    def make(self, candidates: Sequence[Candidate], *, is_short: bool) -> None:
+        """Make the pilots of candidates."""
+        planned = pilots(self.data, candidates, self.settings, is_short=is_short, dtype=self.dtype)
+        rows: dict[str, list[Row]] = {}
+        for row in self.workers.carry_out(planned):
+            rows.setdefault(row["name"], []).append(row)
+            self.seconds += row["seconds"]
+            self.say(_sentence(row))
+        for name, own in rows.items():
+            errors = [row["error"] for row in own if "error" in row]
+            if errors:
+                self.failures[name] = errors[0]
+            else:
+                self._pooled[name] = _pooled(sorted(own, key=lambda row: int(row["fold"])))
+
+    def full(self, candidate: Candidate) -> Standing | None:
+        """Return the standing of a candidate whose pilot had all steps; nothing where it failed."""
+        found = self._pooled.get(pilot_name(candidate, is_short=False))
+        if found is None:
+            return None
+        seconds = found.seconds * self._costs(candidate, is_short=False)
+        return Standing(candidate, found.scores.nll, left=found.left, seconds=seconds)
+
+    def short(self, candidate: Candidate, like: Candidate) -> Standing | None:
+        """Return the standing of a candidate whose pilot had a quarter of the steps; nothing where it failed.
+
+        :param like: candidate with a pilot of either length. What the other steps bring it is taken for what they will bring this one, row by row.
+        """
+        found = self._pooled.get(pilot_name(candidate, is_short=True))
+        if found is None:
+            return None
+        longer, shorter = (self._pooled.get(pilot_name(like, is_short=is_short)) for is_short in (False, True))
+        gain = longer.scores.nll - shorter.scores.nll if longer and shorter else 0.0
+        seconds = found.seconds * self._costs(candidate, is_short=True)
+        return Standing(candidate, found.scores.nll + gain, left=found.left, seconds=seconds)
+
+    def _costs(self, candidate: Candidate, *, is_short: bool) -> float:
+        """Return how many times as long a full fit takes as a pilot on one fold."""
+        rows, settings = trained_rows(self.data), for_task(self.settings, self.data.task)
+        inference, full = METHODS[candidate.method].inference, candidate.full(settings)
+        ratio = inference.cost(full, rows) / inference.for_pilot().cost(full, rows)
+        own = inference.settled(full).rows_of_step
+        return ratio * full.steps(rows, own) / candidate.short(settings, rows).steps(rows, own) if is_short else ratio
+
+
+def _pooled(rows: Sequence[Row]) -> Pooled:
+    left = [row["left"] for row in rows]
+    return Pooled(
+        RowScores.joined([row["scores"] for row in rows]),
+        left=None if None in left else mean(left),
+        seconds=mean(row["seconds"] for row in rows),
+    )
+
+
+def _sentence(row: Row) -> str:
+    """Return what is said after a pilot."""
+    outcome = f"failed ({row['error']})" if "error" in row else f"NLL {float(row['scores'].nll.mean()):.3f}"
+    return f"{row['name']}, fold {row['fold']}: {outcome} in {row['seconds']:.0f} s"

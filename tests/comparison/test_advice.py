@@ -1,0 +1,236 @@
+"""Advice: what short fits say of full ones, which form is taken, what is said, and rows that are not looked at."""
+
+import math
+import re
+import shlex
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from pyro_dgp import Dataset, Settings, advise, load_named
+from pyro_dgp.comparison.carrying_out import Workers
+from pyro_dgp.comparison.cli import main, parser
+from pyro_dgp.comparison.pilots import Candidate, pilot_data, pilots, trained_rows
+from pyro_dgp.data.reading import with_task
+from pyro_dgp.training.held_out import RowScores
+from pyro_dgp.zoo.by_guide import PILOT_BETAS
+from pyro_dgp.zoo.methods import METHODS
+
+SMALL = Settings(inducing=5, epochs=1, width=2, samples=2)
+
+
+def waves(rows=300, inputs=3, seed=0):
+    random = np.random.RandomState(seed)
+    x = random.uniform(-1, 1, (rows, inputs))
+    return Dataset("waves", x, np.sin(3 * x[:, 0]) + 0.1 * random.randn(rows))
+
+
+class Planted:
+    """Fits that are not made: the NLL of each pilot is given, with noise that is the same for all in a row."""
+
+    def __init__(self, nll, spread=None, failing=()):
+        self.nll, self.spread, self.failing, self.made = nll, spread or {}, failing, []
+
+    def carry_out(self, made):
+        for pilot in made:
+            self.made.append(pilot.name)
+            if pilot.name in self.failing:
+                yield pilot.failed("it broke")
+                continue
+            random = np.random.RandomState(pilot.run.settings.split)
+            rows = int(pilot.run.dataset.splits[:, pilot.run.settings.split].sum())
+            own = torch.as_tensor(np.random.RandomState(len(pilot.name)).randn(rows)) * self.spread.get(pilot.name, 0.0)
+            nll = self.nll.get(pilot.name, 9.0) + torch.as_tensor(random.randn(rows)) + own - own.mean()
+            scores = RowScores(nll, None)
+            fold = pilot.run.settings.split
+            yield {"name": pilot.name, "fold": fold, "scores": scores, "left": 0.2, "seconds": 20.0}
+
+
+FLAT = {"exact-gp": 0.5, "svgp": 0.5, "svgp, short": 0.8, "ppgpr": 0.4, "ppgpr, short": 0.5, "dsvi, short": 0.75}
+FLAT |= {"dspp, short": 0.6}
+
+
+def planted(monkeypatch, nll, data=None, settings=SMALL, **options):
+    workers = Planted(FLAT | nll, **options)
+    monkeypatch.setattr(Workers, "carry_out", lambda self, made: workers.carry_out(made))
+    return advise(waves() if data is None else data, settings=settings), workers
+
+
+def expected_of(advice):
+    return {row["name"]: row["expected"] for row in advice.rows}
+
+
+def test_a_short_fit_gains_what_the_rest_of_the_steps_brings_one_layer(monkeypatch):
+    found, _ = planted(monkeypatch, {"svgp, inducing 10, short": 1.0, "ppgpr, inducing 10, short": 1.0})
+    values = expected_of(found)
+    base = values["ppgpr"] - 0.4  # the mean of the noise that all share
+    assert values == pytest.approx(
+        {"exact-gp": 0.5 + base, "svgp": 0.5 + base, "ppgpr": 0.4 + base, "dsvi": 0.45 + base, "dspp": 0.5 + base}
+    )
+    assert found.rows[0].keys() == {"name", "expected", "seconds", "left"}
+    assert [row["expected"] for row in found.rows] == sorted(values.values())
+    (dspp,) = [row for row in found.rows if row["name"] == "dspp"]
+    assert dspp["behind"] == pytest.approx(0.1) and dspp["error"] == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize(("gain", "spread", "is_taken"), [(0.3, 0.0, True), (0.01, 0.0, False), (0.3, 5.0, False)])
+def test_a_larger_form_must_be_ahead_by_more_than_its_error(monkeypatch, gain, spread, is_taken):
+    deep = {"dsvi, short": 0.1, "dsvi, layers 3, short": 0.1 - gain, "dsvi, width 4, short": 0.2}
+    deep["dsvi, inducing 10, short"] = 0.1
+    found, workers = planted(monkeypatch, deep, spread={"dsvi, layers 3, short": spread})
+    assert {"dsvi, layers 3, short", "dsvi, width 4, short", "dsvi, inducing 10, short"} <= set(workers.made)
+    assert found.method == "dsvi" and found.settings == replace(SMALL, layers=3 if is_taken else 2)
+    assert found.options == "--methods dsvi" + (" --layers 3" if is_taken else "")
+    (sentence,) = [each for each in found.reasons if each.startswith("layers 3")]
+    error = re.search(r"\+- ([\d.]+)\)", sentence).group(1)
+    assert sentence.startswith(f"layers 3: ahead by {gain:.3f} nats a row")
+    assert (float(error) > 0.2) == (spread > 0)
+    assert sentence.endswith("it is taken" if is_taken else "it is not taken")
+
+
+def test_the_best_of_several_larger_forms_is_taken(monkeypatch):
+    deep = {"dspp, short": 0.0, "dspp, layers 3, short": -0.1, "dspp, width 4, short": -0.4}
+    deep["dspp, inducing 10, short"] = -0.2
+    found, _ = planted(monkeypatch, deep)
+    assert found.options == "--methods dspp --width 4" and found.settings.width == 4 and found.settings.layers == 2
+    assert sum(each.endswith("it is taken") for each in found.reasons) == 1
+
+
+def test_forms_that_cannot_serve_the_data_are_not_tried(monkeypatch):
+    deep = {"dsvi, short": 0.0, "dsvi, layers 3, short": 0.5}
+    _, workers = planted(monkeypatch, deep, waves(inputs=2), replace(SMALL, inducing=100))
+    assert set(workers.made) == {*FLAT, "dsvi, layers 3, short"}
+
+
+def test_the_exact_gp_has_no_larger_form_and_is_for_few_rows(monkeypatch):
+    found, workers = planted(monkeypatch, {"exact-gp": -1.0})
+    assert (found.method, set(workers.made)) == ("exact-gp", set(FLAT))
+    many = {"ppgpr, inducing 10, short": 0.0}
+    found, workers = planted(monkeypatch, many, waves(rows=2000))
+    assert "exact-gp" not in workers.made and found.options == "--methods ppgpr --inducing 10"
+
+
+def test_what_is_close_is_said_and_what_it_saves(monkeypatch):
+    deep = {"dspp, short": 0.48, "dspp, layers 3, short": 1.0, "dspp, width 4, short": 1.0}
+    deep["dspp, inducing 10, short"] = 1.0
+    found, _ = planted(monkeypatch, deep, spread={"dspp, short": 3.0})
+    assert found.method == "dspp"
+    ratio = METHODS["dspp"].inference.cost(SMALL, 240) / 2  # a pilot makes a run of each of two betas
+    times = {row["name"]: row["seconds"] for row in found.rows}
+    assert times == {
+        "exact-gp": 20,
+        "svgp": 20,
+        "ppgpr": 20 * ratio,
+        "dsvi": 20,
+        "dspp": 20 * ratio,
+    }  # one epoch is short and full
+    assert found.reasons[0] == "dspp is expected to have the lowest NLL of a held-out row"
+    assert f"svgp is as good, within a standard error, in 20 s in the place of {20 * ratio:.0f}" in found.reasons
+    assert "ppgpr is as good, within a standard error" in found.reasons
+
+
+def test_a_candidate_that_fails_is_named_and_the_others_go_on(monkeypatch):
+    found, _ = planted(monkeypatch, {"exact-gp": -1.0}, failing=("dsvi, short", "svgp"))
+    assert set(expected_of(found)) == {"exact-gp", "ppgpr", "dspp"}
+    assert "dsvi, short could not be fitted: it broke" in found.reasons
+    with pytest.raises(ValueError, match="no method could be fitted to 'waves'; exact-gp ended with: it broke"):
+        planted(monkeypatch, {}, failing=tuple(FLAT))
+
+
+def test_a_density_that_is_no_number_comes_last(monkeypatch):
+    found, _ = planted(monkeypatch, {"exact-gp": -1.0, "ppgpr": math.nan})
+    assert found.rows[0]["name"] == "exact-gp" and expected_of(found)["ppgpr"] == math.inf
+
+
+def test_folds_share_no_row_and_leave_the_test_rows_out():
+    data = waves(rows=300)
+    held = pilot_data(data, 1)
+    assert held.splits.shape == (270, 3) and held.splits.sum(0).tolist() == [30, 30, 30]
+    assert held.splits.sum(1).max() == 1 and trained_rows(held) == 240
+    test = {tuple(row) for row in data.x} - {tuple(row) for row in held.x}
+    order = np.random.RandomState(1).permutation(300)[:30]
+    assert test == {tuple(row) for row in data.x[order]}
+    assert pilot_data(waves(rows=3000), 0).splits.sum(0).tolist() == [300]
+    assert pilot_data(waves(rows=20_000), 0).splits.sum(0).tolist() == [1000]
+
+
+def test_test_rows_change_nothing():
+    data = waves(rows=60)
+    test = np.random.RandomState(0).permutation(60)[:6]
+    other = replace(data, x=data.x.copy(), y=data.y.copy())
+    other.x[test], other.y[test] = 7.0, -5.0
+    first, second = (advise(each, settings=SMALL) for each in (data, other))
+    assert expected_of(first) == expected_of(second) and first.reasons == second.reasons
+
+
+def test_a_short_fit_has_a_quarter_of_the_steps_and_a_pilot_no_search():
+    settings = Settings(epochs=40)
+    assert Candidate("dsvi", changes={"layers": 3}).short(settings, 900) == replace(settings, epochs=10, layers=3)
+    assert Candidate("dspp").short(Settings(), 900).steps(900, 100) == pytest.approx(500, abs=9)
+    (pilot, *_) = pilots(pilot_data(waves(), 0), [Candidate("dspp")], settings, is_short=True)
+    trial, whole = pilot.run.method.inference, METHODS["dspp"].inference
+    assert trial.validation.betas == PILOT_BETAS and trial.fallback is None and trial.validation.folds == 1
+    assert (trial.cost(settings, 240), whole.cost(settings, 240)) == (2.0, 3 * 3.25 + 1)
+    amortized = METHODS["avdgp-ar2p"].inference.for_pilot()
+    assert amortized.cost(settings, 240) == 1.0 and amortized.validation.betas == (1.0,)
+    assert METHODS["svgp"].inference.for_pilot() is METHODS["svgp"].inference
+
+
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "counts", "regression of two"])
+def test_every_task_has_advice(kind):
+    x = np.random.RandomState(0).randn(60, 2)
+    y = {
+        "binary": (x[:, 0] > 0) * 1.0,
+        "multiclass": (x[:, 0] > 0) + (x[:, 1] > 0) * 1.0,
+        "counts": np.round(np.exp(x[:, 0])),
+        "regression of two": np.stack([x[:, 0], x.sum(1)], 1),
+    }[kind]
+    data = with_task(Dataset("d", x, y, outputs=("a", "b") if y.ndim == 2 else ()), kind.split()[0])
+    found = advise(data, settings=SMALL)
+    assert set(expected_of(found)) == {"svgp", "ppgpr", "dsvi", "dspp"}
+    assert all(("left" in row) == (kind != "multiclass") for row in found.rows)
+    assert all(math.isfinite(row["expected"]) for row in found.rows)
+
+
+def test_targets_that_nothing_explains_are_said():
+    random = np.random.RandomState(0)
+    data = Dataset("noise", random.randn(100, 2), random.randn(100))
+    found = advise(data, settings=replace(SMALL, epochs=60))
+    (sentence,) = [each for each in found.reasons if "of the variance or more" in each]
+    assert re.match(r"every candidate leaves (9\d|1\d\d)% of the variance or more: other inputs", sentence)
+
+
+def test_the_command_prints_the_next_command(monkeypatch, capsys):
+    workers = Planted(
+        FLAT
+        | {"dsvi, short": 0.0}
+        | {f"dsvi, {form}, short": -0.5 for form in ("layers 3", "width 10", "inducing 256")}
+    )
+    monkeypatch.setattr(Workers, "carry_out", lambda self, made: workers.carry_out(made))
+    assert main(["advise", "--data", "diabetes", "--split", "3"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("'diabetes': 442 rows, 10 inputs, target 'progression', real numbers\n")
+    command = printed.out.strip().splitlines()[-1]
+    assert command == "pyro-dgp compare --data diabetes --split 3 --methods dsvi --layers 3"
+    parsed = parser().parse_args(shlex.split(command)[1:])
+    assert (parsed.methods, parsed.layers, parsed.split) == ("dsvi", 3, 3)
+    assert "exact-gp, fold 0: NLL " in printed.err
+    assert main(["advise", "--data", "nowhere.csv"]) == 2
+    assert "there is no file" in capsys.readouterr().err
+
+
+def test_real_fits_find_what_one_layer_misses():
+    """A step in one of two inputs, with little noise: two layers are expected to be ahead of one."""
+    random = np.random.RandomState(0)
+    x = random.uniform(-1, 1, (250, 1))
+    data = Dataset("step", x, np.sign(x[:, 0]) + 0.05 * random.randn(250))
+    found = advise(data, settings=Settings(inducing=30, width=1))
+    values = expected_of(found)
+    assert min(values["dsvi"], values["dspp"]) < min(values["svgp"], values["ppgpr"], values["exact-gp"])
+    assert found.method in ("dsvi", "dspp")
+
+
+def test_data_sets_by_name_serve_too():
+    assert advise(load_named("diabetes"), settings=SMALL).seconds > 0
