@@ -286,6 +286,7 @@ def quickstart(names: Names) -> None:
 def choosing(names: Names) -> None:
     """The comparison of the page runs, and the methods that it names exist."""
     assert [(row["method"], row["layers"]) for row in names["result"].rows] == [("svgp", 1), ("dsvi", 2)]
+    assert names["advice"].method in {row["name"] for row in names["advice"].rows} <= set(pyro_dgp.METHODS)
     named = re.findall(r"^\|[^|]+\| (`.+?`) \|", (ROOT / "docs/choosing.md").read_text(), re.MULTILINE)
     methods = {name for cell in named for name in re.findall(r"`([a-z0-9-]+)`", cell)}
     assert methods <= set(pyro_dgp.METHODS) and len(methods) >= 9, methods
@@ -433,7 +434,10 @@ PAGES = {
             '"nuts"])': '"nuts"], settings=TOY)',
         },
     ),
-    "docs/choosing.md": Page(choosing, {"inducing=20)": "inducing=5, samples=2, epochs=2)"}),
+    "docs/choosing.md": Page(
+        choosing,
+        {"inducing=20)": "inducing=5, samples=2, epochs=2)", "inducing=20, width=1)": "inducing=5, width=1, epochs=2)"},
+    ),
     "docs/command-line.md": Page(command_line),
     "docs/extending.md": Page(extending),
     "docs/extending/basis.md": Page(

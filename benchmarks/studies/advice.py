@@ -1,0 +1,114 @@
+"""Advice on data sets that nothing was chosen on: its regret beside the best of the named methods, and what it costs.
+
+``python -m benchmarks.studies.advice --data FOLDER [--out FILE] [--fits FILE] [--only D,E] [--table]``
+
+Asks :func:`pyro_dgp.advise` for advice on the sets of ``held_aside``, the first split of each, and makes the fit that it names where a larger form than
+the named method's is advised. Makes what FILE (one JSON line a set) lacks. The named methods are those of ``--fits``, the file of ``held_aside``: regret
+is the NLL of test rows by the advised fit minus the lowest of these methods, and cost the time of advice as a share of the time that all of them take.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import pandas as pd
+
+from benchmarks.common.data import add_data_option, require_data
+from benchmarks.common.records import Record, append, read
+from benchmarks.studies.held_aside import GROUPS, dataset
+from pyro_dgp import advise
+from pyro_dgp.comparison.sweep import sweep
+from pyro_dgp.data.dataset import Dataset
+from pyro_dgp.zoo.settings import Settings
+
+#: Methods that the best is taken from, in the order of the table.
+NAMED = ("exact-gp", "svgp", "ppgpr", "dkl-ppgpr", "dsvi", "gamma-dgp", "aep", "dspp", "avdgp-ar2p", "avdgp-ar2pp")
+
+
+def advised(data: Dataset, settings: Settings) -> Record:
+    """Ask for advice, and fit what it names if that is a larger form of a method."""
+    start = time.perf_counter()
+    found = advise(data, settings=settings, say=lambda line: print(line, flush=True))
+    row: Record = {
+        "dataset": data.name,
+        "split": settings.split,
+        "advised": found.method,
+        "options": found.options,
+        "seconds": time.perf_counter() - start,
+        "candidates": list(found.rows),
+        "reasons": list(found.reasons),
+    }
+    if found.settings != settings:
+        (fit,) = sweep([data], [found.method], splits=[settings.split], settings=found.settings)
+        row["fit"] = {name: fit[name] for name in ("nll", "rmse", "crps", "seconds")}
+    return row
+
+
+def regrets(rows: list[Record], fits: list[Record]) -> pd.DataFrame:
+    """Return a row for each set: the advice, its NLL, the lowest of the named methods, regret, and cost as a share of all of their times."""
+    table = {}
+    for row in rows:
+        own = {
+            fit["method"]: fit
+            for fit in fits
+            if (fit["dataset"], fit["split"]) == (row["dataset"], row["split"])
+            and fit["method"] in NAMED
+            and "error" not in fit
+        }
+        chosen = row.get("fit") or own.get(row["advised"])
+        if chosen is None or not own:
+            continue
+        best = min(own.values(), key=lambda fit: float(fit["nll"]))
+        table[row["dataset"]] = {
+            "advised": row["options"].removeprefix("--methods "),
+            "NLL": chosen["nll"],
+            "best": best["method"],
+            "lowest": best["nll"],
+            "regret": chosen["nll"] - best["nll"],
+            "seconds": row["seconds"],
+            "methods": len(own),
+            "cost": row["seconds"] / sum(fit["seconds"] for fit in own.values()),
+            **{f"always {name}": own[name]["nll"] - best["nll"] for name in NAMED if name in own},
+        }
+    return pd.DataFrame(table).T
+
+
+def report(path: Path, fits: Path) -> None:
+    """Print the table of regrets, and the means over sets of advice and of always one method."""
+    table = regrets(read(path, "advised"), read(fits, "method"))
+    if table.empty:
+        return
+    columns = [name for name in table if not str(name).startswith("always")]
+    print(table[columns].to_string(float_format="{:.3f}".format))
+    means = table.drop(columns=["advised", "best"]).astype(float)
+    print("\nmean and largest regret over sets (fixed choices: over the sets that the method ran on)")
+    kept = [name for name in means if name == "regret" or name.startswith("always")]
+    summary = pd.DataFrame({"mean": means[kept].mean(), "largest": means[kept].max(), "sets": means[kept].count()})
+    print(summary.to_string(float_format="{:.3f}".format))
+    print(f"\nmean cost: {means['cost'].mean():.2f} of the time of the named methods that ran")
+
+
+def main() -> None:
+    """Make what the file lacks and print the tables."""
+    out, fits = Path("results/advice.jsonl"), Path("benchmarks/results/held_aside.jsonl")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add_data_option(parser)
+    parser.add_argument("--out", type=Path, default=out, help=f"file of advice; {out} if not given")
+    parser.add_argument("--fits", type=Path, default=fits, help=f"file of held_aside; {fits} if not given")
+    parser.add_argument("--only", help="data sets, with commas between; all if not given")
+    parser.add_argument("--table", action="store_true", help="run nothing: report what the files hold")
+    arguments = parser.parse_args()
+    if not arguments.table:
+        require_data(arguments)
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        done = {row["dataset"] for row in read(arguments.out, "advised")}
+        for name, split in GROUPS["zoo"].sets.items():
+            if name not in done and (not arguments.only or name in arguments.only.split(",")):
+                append(arguments.out, advised(dataset(name, arguments.data), Settings(split=split)))
+    report(arguments.out, arguments.fits)
+
+
+if __name__ == "__main__":
+    main()
