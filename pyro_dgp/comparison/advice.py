@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
+
+import numpy as np
 
 from pyro_dgp.comparison.carrying_out import Workers
 from pyro_dgp.comparison.files import Row
@@ -91,10 +93,12 @@ def advise(
     >>> advice.method in {row["name"] for row in advice.rows}
     True
     """
-    check(dataset)
+    _check(dataset, settings)
     data = pilot_data(dataset, settings.split, seed=settings.seed)
     workers = Workers(jobs, threads=threads)
-    trial = Trial(data, settings, workers=workers, dtype=dtype, say=_nothing if say is None else say)
+    distinct = len(np.unique(data.x[~data.splits.any(1)], axis=0)) if data.splits is not None else len(data.x)
+    least = replace(settings, inducing=min(settings.inducing, distinct))
+    trial = Trial(data, least, workers=workers, dtype=dtype, say=_nothing if say is None else say)
     standings = _methods(trial)
     if not standings:
         name, error = next(iter(trial.failures.items()))
@@ -109,6 +113,19 @@ def advise(
         seconds=trial.seconds,
         options=" ".join([f"--methods {best.method}", *(f"--{name} {value}" for name, value in best.changes.items())]),
     )
+
+
+def _check(dataset: object, settings: Settings) -> None:
+    """Raise where there is no data set, or where settings ask for what advice does not give."""
+    if not isinstance(dataset, Dataset):
+        raise TypeError(
+            f"advise takes a data set, such as load('prices.csv') or Dataset('prices', x, y), not {type(dataset).__name__}"
+        )
+    if settings.minutes is not None:
+        raise ValueError("the fits of advise have shares of the steps: leave minutes out, and give epochs if need be")
+    if settings.preset is not None:
+        raise ValueError("advise tries the library's own models: leave the preset out")
+    check(dataset)
 
 
 def _nothing(sentence: str) -> None:

@@ -77,20 +77,22 @@ class Pilot:
             prediction, y = self.run.held_out()
             with torch.no_grad():
                 scores = RowScores.of(prediction, y, (prediction, y))
-                has_mean = self.run.dataset.task.kind != "multiclass"
-                figures: Row = {"scores": scores, "left": _share_left(prediction, y) if has_mean else None}
+                figures: Row = {"scores": scores, "left": self._share_left(prediction, y)}
         except Exception as error:  # whatever it is, the other candidates go on
             figures = {"error": f"{type(error).__name__}: {error}"}
         return {"name": self.name, "fold": self.run.settings.split, **figures, "seconds": time.perf_counter() - start}
 
+    def _share_left(self, prediction: Prediction, y: Tensor) -> float | None:
+        """Return the mean squared error as a share of the variance of the training targets; nothing for several classes, which have no mean."""
+        data = self.run.dataset
+        if data.task.kind == "multiclass":
+            return None
+        error = (y - prediction.mean).square().mean()
+        return float(error) if data.task.is_standardized else float(error / data.y.var())
+
     def failed(self, error: str) -> Row:
         """Return the row of a run that had no end, with what ended it."""
         return {"name": self.name, "fold": self.run.settings.split, "error": error, "seconds": 0.0}
-
-
-def _share_left(prediction: Prediction, y: Tensor) -> float:
-    """Return the share of the variance of the targets that the mean leaves."""
-    return float((y - prediction.mean).square().mean() / (y - y.mean(0)).square().mean())
 
 
 def pilot_data(dataset: Dataset, number: int, *, seed: int = 0) -> Dataset:

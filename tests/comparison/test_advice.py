@@ -232,5 +232,29 @@ def test_real_fits_find_what_one_layer_misses():
     assert found.method in ("dsvi", "dspp")
 
 
+def test_what_advice_is_not_for_is_refused_in_a_sentence():
+    for settings, sentence in (
+        (Settings(minutes=1.0), "the fits of advise have shares of the steps: leave minutes out"),
+        (Settings(preset="meng2024"), "advise tries the library's own models: leave the preset out"),
+        (Settings(layers=0), "layers must be at least 1"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            advise(waves(), settings=settings)
+    with pytest.raises(ValueError, match="at least 10 are needed"):
+        advise(waves(rows=9))
+
+
+@pytest.mark.usefixtures("unannotated")
+def test_a_path_is_no_data_set():
+    with pytest.raises(TypeError, match=r"advise takes a data set, such as load\('prices.csv'\)"):
+        advise("prices.csv")
+
+
+def test_few_rows_have_advice_without_warnings():
+    found = advise(waves(rows=12), settings=replace(SMALL, inducing=128))
+    assert all(math.isfinite(row["left"]) and math.isfinite(row["expected"]) for row in found.rows)
+    assert found.settings.inducing == 128
+
+
 def test_data_sets_by_name_serve_too():
     assert advise(load_named("diabetes"), settings=SMALL).seconds > 0
