@@ -108,7 +108,7 @@ METHODS: dict[str, Method] = {
             "dspp",
             "deep sigma point process, S learned points (QR3), predictive log-likelihood, validated",
             DSPP + ", Eq. 23",
-            DEEP_LEARNED,
+            DEEP_TWO_KERNELS,
             ByValidatedGuide(
                 mean_field_of_outputs, sigma_points, predictive, fallback=DEEP_BY_ELBO, first=one_layer_first
             ),
@@ -117,7 +117,7 @@ METHODS: dict[str, Method] = {
             "dspp-qr1",
             "deep sigma point process on a learned grid (QR1), predictive log-likelihood, validated",
             DSPP + ", Eq. 22",
-            DEEP_LEARNED,
+            DEEP_TWO_KERNELS,
             ByValidatedGuide(
                 mean_field_of_outputs, Grid("qr1"), predictive, fallback=DEEP_BY_ELBO, first=one_layer_first
             ),
@@ -126,7 +126,7 @@ METHODS: dict[str, Method] = {
             "dspp-qr2",
             "deep sigma point process on a symmetric learned grid (QR2), predictive log-likelihood, validated",
             DSPP + ", section 3.2",
-            DEEP_LEARNED,
+            DEEP_TWO_KERNELS,
             ByValidatedGuide(
                 mean_field_of_outputs, Grid("qr2"), predictive, fallback=DEEP_BY_ELBO, first=one_layer_first
             ),
@@ -135,7 +135,7 @@ METHODS: dict[str, Method] = {
             "dspp-gh",
             "deep sigma point process on the fixed Gauss-Hermite grid, predictive log-likelihood, validated",
             DSPP + ", Eq. 18",
-            DEEP_LEARNED,
+            DEEP_TWO_KERNELS,
             ByValidatedGuide(
                 mean_field_of_outputs, Grid("gauss-hermite"), predictive, fallback=DEEP_BY_ELBO, first=one_layer_first
             ),
@@ -144,7 +144,7 @@ METHODS: dict[str, Method] = {
             "mc-predictive",
             "deep GP, predictive log-likelihood over Monte Carlo samples (biased), validated",
             DSPP + ", footnote 4",
-            DEEP_LEARNED,
+            DEEP_TWO_KERNELS,
             ByValidatedGuide(
                 mean_field_of_outputs, monte_carlo, predictive, fallback=DEEP_BY_ELBO, first=one_layer_first
             ),
