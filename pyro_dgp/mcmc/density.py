@@ -26,6 +26,10 @@ def _require_continuous(name: str, fn: Any) -> None:
         raise ValueError(f"the latent site {name!r} is discrete: sum it out in the model, or sample the rest of it")
 
 
+def _is_incomplete(value: Any) -> bool:
+    return isinstance(value, Tensor) and not bool(torch.isfinite(value).all())
+
+
 #: A handler that evaluates the model.
 Run = TypeVar("Run", bound=Evaluate)
 
@@ -46,6 +50,7 @@ class WhitenedDensity:
                 raise ValueError(f"the plate {name!r} subsamples: this sampler needs all data at every step")
         sampled = [name for name in trace.stochastic_nodes if not site_is_subsample(trace.nodes[name])]
         self.start = {name: trace.nodes[name]["value"].detach() for name in sampled}
+        self._incomplete = [name for name in trace.observation_nodes if _is_incomplete(trace.nodes[name]["value"])]
         self.whitened: dict[str, torch.Size] = {}
         self.transforms: dict[str, Transform] = {}
         for name, value in self.start.items():
@@ -62,6 +67,15 @@ class WhitenedDensity:
                 "the model has nothing to sample: its only GP is integrated out and no hyperparameter has a prior (PyroSample)"
             )
         self._order = {without_whitened(name): number for number, name in enumerate(self.start)}
+
+    def remedy(self) -> str:
+        """Return what may be done where no point has a finite density."""
+        if not self._incomplete:
+            return "check the data for NaN, or narrow the priors"
+        return (
+            f"the observations of {self._incomplete[0]!r} hold NaN or infinity: drop or fill such rows, or wrap the likelihood where they are "
+            "missing, MissingOutputs(likelihood)"
+        )
 
     def _require_fixed_supports(self) -> None:
         """Raise unless a second draw of the prior has the same supports."""

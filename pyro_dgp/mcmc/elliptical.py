@@ -115,8 +115,7 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
             self._at = density.evaluate(position.values)
             if not math.isfinite(self._at.log_likelihood):
                 raise ValueError(
-                    "the posterior density is zero or not finite where the chain starts: check the data for NaN, narrow the priors, or "
-                    "give other initial_params"
+                    f"the posterior density is zero or not finite where the chain starts: {density.remedy()}, or give other initial_params"
                 )
         for name, shape in list(density.whitened.items()) * self.function_updates:
             for column in range(shape[-1]):

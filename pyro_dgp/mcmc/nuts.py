@@ -59,9 +59,7 @@ class WhitenedNUTS(NUTS):  # type: ignore[misc]
             if given is not None or _is_finite(density, density.unconstrained_start()):
                 break
         else:
-            raise ValueError(
-                f"none of {_TRIES} prior draws has a finite posterior density: check the data for NaN, or narrow the priors"
-            )
+            raise ValueError(f"none of {_TRIES} prior draws has a finite posterior density: {density.remedy()}")
         _require_slopes(density)
         self.potential_fn = density.potential
         self.transforms = {name: transform.inv for name, transform in density.transforms.items()}

@@ -280,10 +280,9 @@ def test_classes_and_numbers_where_objects_are_wanted_are_named():
         )  # without the tests' type checks
         assert "TypeError: scale is an object such as SurrogateScale" in run.stderr
     x, y = regression(6)
-    with pytest.raises(ValueError, match="check the data for NaN"):
-        run_chains(
-            EllipticalSlice(model), (x, torch.full_like(y, torch.nan)), num_samples=1, warmup_steps=1, num_chains=1
-        )
+    for make in (EllipticalSlice, WhitenedNUTS):
+        with pytest.raises(ValueError, match="the observations of 'y' hold NaN or infinity: drop or fill such rows"):
+            run_chains(make(model), (x, torch.full_like(y, torch.nan)), num_samples=1, warmup_steps=1, num_chains=1)
 
 
 def test_another_start_is_another_chain(tmp_path):
