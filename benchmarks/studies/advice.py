@@ -42,7 +42,7 @@ def advised(data: Dataset, settings: Settings) -> Record:
     }
     if found.settings != settings:
         (fit,) = sweep([data], [found.method], splits=[settings.split], settings=found.settings)
-        row["fit"] = {name: fit[name] for name in ("nll", "rmse", "crps", "seconds")}
+        row["fit"] = {name: fit[name] for name in ("nll", "rmse", "crps", "seconds", "error") if name in fit}
     return row
 
 
@@ -58,7 +58,7 @@ def regrets(rows: list[Record], fits: list[Record]) -> pd.DataFrame:
             and "error" not in fit
         }
         chosen = row.get("fit") or own.get(row["advised"])
-        if chosen is None or not own:
+        if chosen is None or "nll" not in chosen:
             continue
         best = min(own.values(), key=lambda fit: float(fit["nll"]))
         table[row["dataset"]] = {
@@ -77,7 +77,11 @@ def regrets(rows: list[Record], fits: list[Record]) -> pd.DataFrame:
 
 def report(path: Path, fits: Path) -> None:
     """Print the table of regrets, and the means over sets of advice and of always one method."""
-    table = regrets(read(path, "advised"), read(fits, "method"))
+    rows = read(path, "advised")
+    table = regrets(rows, read(fits, "method"))
+    left_out = [row["dataset"] for row in rows if row["dataset"] not in table.index]
+    if left_out:
+        print(f"left out, since the advised fit is missing: {', '.join(left_out)}\n")
     if table.empty:
         return
     columns = [name for name in table if not str(name).startswith("always")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -57,10 +58,15 @@ def _advise(parsed: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("\ninterrupted: nothing was written", file=sys.stderr)
         return EXIT_INTERRUPTED
-    options = ["--data", str(parsed.data)]
-    for name in ("target", "task"):
-        options += [f"--{name}", getattr(parsed, name)] if getattr(parsed, name) is not None else []
-    options += ["--split", str(parsed.split)] if parsed.split else []
-    print(f"\n{advice}\n\nall fits took {advice.seconds:.0f} s; the next command:\n")
-    print(f"pyro-dgp compare {' '.join(options)} {advice.options}")
+    print(f"\n{advice}\n\nthis took {advice.seconds:.0f} s; the next command:\n")
+    print(f"pyro-dgp compare {shlex.join(_options(parsed))} {advice.options}")
     return 0
+
+
+def _options(parsed: argparse.Namespace) -> list[str]:
+    """Return the options that ``compare`` shares, where they are given and are not the defaults."""
+    options = ["--data", str(parsed.data)]
+    for name, default in {"target": None, "task": None, "split": 0, "seed": 0, "dtype": "float64"}.items():
+        value = getattr(parsed, name)
+        options += [] if value == default else [f"--{name}", str(value)]
+    return options

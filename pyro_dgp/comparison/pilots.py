@@ -15,9 +15,8 @@ from pyro_dgp.comparison.files import Row
 from pyro_dgp.comparison.request import for_task
 from pyro_dgp.comparison.sweep import Run, planned
 from pyro_dgp.data.dataset import Dataset
-from pyro_dgp.data.splitting import held_out_rows
+from pyro_dgp.data.splitting import held_out_rows, is_constant
 from pyro_dgp.prediction.prediction import Prediction
-from pyro_dgp.training.held_out import RowScores
 from pyro_dgp.training.loop import steps_for
 from pyro_dgp.zoo.method import Method
 from pyro_dgp.zoo.methods import METHODS
@@ -27,6 +26,8 @@ from pyro_dgp.zoo.settings import Settings
 SHARE, SCORED_ROWS = 1 / 9, 200
 #: Rows in a fold, and folds, at most.
 MOST_ROWS, MOST_FOLDS = 1000, 3
+#: Training rows, at least.
+LEAST_ROWS = 9
 #: Length of a pilot, as a share of the steps of a full fit.
 SHORT = 0.25
 
@@ -76,8 +77,7 @@ class Pilot:
         try:
             prediction, y = self.run.held_out()
             with torch.no_grad():
-                scores = RowScores.of(prediction, y, (prediction, y))
-                figures: Row = {"scores": scores, "left": self._share_left(prediction, y)}
+                figures: Row = {"nll": -prediction.log_prob(y), "left": self._share_left(prediction, y)}
         except Exception as error:  # whatever it is, the other candidates go on
             figures = {"error": f"{type(error).__name__}: {error}"}
         return {"name": self.name, "fold": self.run.settings.split, **figures, "seconds": time.perf_counter() - start}
@@ -95,16 +95,38 @@ class Pilot:
         return {"name": self.name, "fold": self.run.settings.split, "error": error, "seconds": 0.0}
 
 
+def distinct_inputs(data: Dataset) -> int:
+    """Return the number of distinct inputs among the rows that are in no fold."""
+    assert data.splits is not None
+    return len(np.unique(data.x[~data.splits.any(1)], axis=0))
+
+
 def pilot_data(dataset: Dataset, number: int, *, seed: int = 0) -> Dataset:
-    """Return the training rows of a split, with folds of their own: a ninth each, no row twice, as many as score 200 rows in all."""
+    """Return the training rows of a split, with folds of their own: a ninth each, no row twice, as many as score 200 rows in all.
+
+    Inputs that are constant in the training part of a fold are left out.
+
+    :raises ValueError: for a split with fewer than 9 training rows, or with inputs that are all constant.
+    """
     train = ~held_out_rows(dataset, number)
     rows = int(train.sum())
+    if rows < LEAST_ROWS:
+        raise ValueError(
+            f"split {number} of {dataset.name!r} has {rows} training rows: advice needs {LEAST_ROWS} at least"
+        )
     count = max(1, min(MOST_ROWS, round(SHARE * rows)))
     folds = max(1, min(MOST_FOLDS, -(-SCORED_ROWS // count)))
     masks, order = np.zeros((rows, folds), dtype=bool), np.random.RandomState(seed).permutation(rows)
     for fold in range(folds):
         masks[order[fold * count : (fold + 1) * count], fold] = True
-    return replace(dataset, x=dataset.x[train], y=dataset.y[train], splits=masks)
+    x = dataset.x[train]
+    varied = ~np.any([is_constant(x[~masks[:, fold]]) for fold in range(folds)], axis=0)
+    if not varied.any():
+        raise ValueError(
+            f"the inputs of {dataset.name!r} are constant in parts of the training rows: give more rows or inputs"
+        )
+    columns = tuple(name for name, is_varied in zip(dataset.columns, varied, strict=False) if is_varied)
+    return replace(dataset, x=x[:, varied], y=dataset.y[train], splits=masks, columns=columns)
 
 
 def trained_rows(data: Dataset) -> int:
@@ -116,7 +138,7 @@ def trained_rows(data: Dataset) -> int:
 def pilots(
     data: Dataset, candidates: Sequence[Candidate], settings: Settings, *, is_short: bool, dtype: str = "float64"
 ) -> list[Pilot]:
-    """Return the pilots of candidates on every fold of :func:`pilot_data`, of the length of a full fit or of a quarter of it.
+    """Return the pilots of candidates on every fold of :func:`pilot_data`, of the length of a full fit or of a quarter of it, an epoch at least.
 
     Those of a predictive loss are without the search for beta, see :meth:`~pyro_dgp.zoo.inference.Inference.for_pilot`.
     """

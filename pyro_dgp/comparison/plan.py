@@ -190,13 +190,18 @@ def _remarks_on_data(request: Request, dataset: Dataset, anatomy: Anatomy | None
         said.append(
             "the target has two values and is treated as a number: for classes write a model with the likelihood Bernoulli()"
         )
+    return said + (on_few_values(dataset) if _is_standardised(anatomy) else [])
+
+
+def on_few_values(dataset: Dataset) -> list[str]:
+    """Return a sentence on a real target that has few values."""
     distinct, rows = len(np.unique(dataset.y)), len(dataset.y)
-    if _is_standardised(anatomy) and dataset.y.ndim == 1 and 2 < distinct < FEW_VALUES * rows:
-        said.append(
-            f"the target has {distinct} values in {rows} rows: a density can put a spike on each of them, so that NLL says little: look at CRPS "
-            "and RMSE"
-        )
-    return said
+    if dataset.y.ndim != 1 or not 2 < distinct < FEW_VALUES * rows:
+        return []
+    return [
+        f"the target has {distinct} values in {rows} rows: a density can put a spike on each of them, so that NLL says little: look at CRPS "
+        "and RMSE"
+    ]
 
 
 def _remarks_on_twins(methods: Sequence[Method]) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from statistics import mean
 
+import torch
 from torch import Tensor
 
 from pyro_dgp.comparison.carrying_out import Workers
@@ -14,7 +15,6 @@ from pyro_dgp.comparison.files import Row
 from pyro_dgp.comparison.pilots import Candidate, pilot_name, pilots, trained_rows
 from pyro_dgp.comparison.request import Say, for_task
 from pyro_dgp.data.dataset import Dataset
-from pyro_dgp.training.held_out import RowScores
 from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.settings import Settings
 
@@ -36,9 +36,8 @@ class Standing:
 
     @property
     def expected(self) -> float:
-        """The mean of ``nll``; infinity where it is no number."""
-        value = float(self.nll.mean())
-        return value if math.isfinite(value) else math.inf
+        """The mean of ``nll``."""
+        return float(self.nll.mean())
 
     def behind(self, other: Standing) -> tuple[float, float]:
         """Return the expected NLL minus that of another candidate, and its standard error over rows."""
@@ -50,10 +49,13 @@ class Standing:
 class Pooled:
     """The pilots of one name on all folds.
 
+    :ivar nll: negative log density of each held-out row, fold by fold, nats.
+    :ivar left: share of the variance of the targets that is left, the mean over folds.
+
     :ivar seconds: mean over folds.
     """
 
-    scores: RowScores
+    nll: Tensor
     _: KW_ONLY
     left: float | None
     seconds: float
@@ -67,7 +69,6 @@ class Trial:
     :ivar settings: of all fits.
     :ivar say: gets a sentence after each pilot.
     :ivar failures: the first error of each pilot that failed, by its name.
-    :ivar seconds: time of all pilots until now.
     """
 
     data: Dataset
@@ -77,7 +78,6 @@ class Trial:
     dtype: str
     say: Say
     failures: dict[str, str] = field(default_factory=dict)
-    seconds: float = 0.0
     _pooled: dict[str, Pooled] = field(default_factory=dict)
 
     def make(self, candidates: Sequence[Candidate], *, is_short: bool) -> None:
@@ -86,10 +86,9 @@ class Trial:
         rows: dict[str, list[Row]] = {}
         for row in self.workers.carry_out(planned):
             rows.setdefault(row["name"], []).append(row)
-            self.seconds += row["seconds"]
             self.say(_sentence(row))
         for name, own in rows.items():
-            errors = [row["error"] for row in own if "error" in row]
+            errors = [row.get("error", _NOT_FINITE) for row in own if not _is_sound(row)]
             if errors:
                 self.failures[name] = errors[0]
             else:
@@ -101,34 +100,41 @@ class Trial:
         if found is None:
             return None
         seconds = found.seconds * self._costs(candidate, is_short=False)
-        return Standing(candidate, found.scores.nll, left=found.left, seconds=seconds)
+        return Standing(candidate, found.nll, left=found.left, seconds=seconds)
 
     def short(self, candidate: Candidate, like: Candidate) -> Standing | None:
-        """Return the standing of a candidate whose pilot had a quarter of the steps; nothing where it failed.
+        """Return the standing of a candidate whose pilot had a quarter of the steps; nothing where it failed, or one of the other candidate.
 
         :param like: candidate with a pilot of either length. What the other steps bring it is taken for what they will bring this one, row by row.
         """
         found = self._pooled.get(pilot_name(candidate, is_short=True))
-        if found is None:
-            return None
         longer, shorter = (self._pooled.get(pilot_name(like, is_short=is_short)) for is_short in (False, True))
-        gain = longer.scores.nll - shorter.scores.nll if longer and shorter else 0.0
+        if found is None or longer is None or shorter is None:
+            return None
         seconds = found.seconds * self._costs(candidate, is_short=True)
-        return Standing(candidate, found.scores.nll + gain, left=found.left, seconds=seconds)
+        return Standing(candidate, found.nll + longer.nll - shorter.nll, left=found.left, seconds=seconds)
 
     def _costs(self, candidate: Candidate, *, is_short: bool) -> float:
-        """Return how many times as long a full fit takes as a pilot on one fold."""
-        rows, settings = trained_rows(self.data), for_task(self.settings, self.data.task)
+        """Return how many times as long a fit to all rows takes as a pilot on one fold, by the number of their steps."""
+        rows, some, settings = len(self.data.x), trained_rows(self.data), for_task(self.settings, self.data.task)
         inference, full = METHODS[candidate.method].inference, candidate.full(settings)
-        ratio = inference.cost(full, rows) / inference.for_pilot().cost(full, rows)
-        own = inference.settled(full).rows_of_step
-        return ratio * full.steps(rows, own) / candidate.short(settings, rows).steps(rows, own) if is_short else ratio
+        own = candidate.short(settings, some) if is_short else full
+        batch = inference.settled(full).rows_of_step
+        steps, tried = full.steps(rows, batch), own.steps(some, batch)
+        return inference.cost(full, rows) * steps / (inference.for_pilot().cost(own, some) * tried)
+
+
+_NOT_FINITE = "its density at held-out rows is not finite"
+
+
+def _is_sound(row: Row) -> bool:
+    return "error" not in row and bool(torch.isfinite(row["nll"]).all())
 
 
 def _pooled(rows: Sequence[Row]) -> Pooled:
     left = [row["left"] for row in rows]
     return Pooled(
-        RowScores.joined([row["scores"] for row in rows]),
+        torch.cat([row["nll"] for row in rows]),
         left=None if None in left else mean(left),
         seconds=mean(row["seconds"] for row in rows),
     )
@@ -136,5 +142,5 @@ def _pooled(rows: Sequence[Row]) -> Pooled:
 
 def _sentence(row: Row) -> str:
     """Return what is said after a pilot."""
-    outcome = f"failed ({row['error']})" if "error" in row else f"NLL {float(row['scores'].nll.mean()):.3f}"
+    outcome = f"failed ({row['error']})" if "error" in row else f"NLL {float(row['nll'].mean()):.3f}"
     return f"{row['name']}, fold {row['fold']}: {outcome} in {row['seconds']:.0f} s"

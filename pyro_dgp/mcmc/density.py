@@ -13,8 +13,10 @@ from torch import Tensor
 from torch.distributions import biject_to
 from torch.distributions.transforms import Transform
 
+from pyro_dgp.guides.sites import takes_missing
 from pyro_dgp.internal.compiled_function import Function
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
+from pyro_dgp.internal.parameters import modules_of
 from pyro_dgp.internal.site_names import is_whitened, without_whitened
 from pyro_dgp.mcmc.evaluation import Evaluate, Evaluation
 from pyro_dgp.mcmc.sparse import Inputs
@@ -26,8 +28,11 @@ def _require_continuous(name: str, fn: Any) -> None:
         raise ValueError(f"the latent site {name!r} is discrete: sum it out in the model, or sample the rest of it")
 
 
-def _is_incomplete(value: Any) -> bool:
-    return isinstance(value, Tensor) and not bool(torch.isfinite(value).all())
+def _is_incomplete(value: Any, *, has_missing: bool) -> bool:
+    """Tell whether observations hold infinity, or NaN where no likelihood takes that for a missing output."""
+    if not isinstance(value, Tensor):
+        return False
+    return bool((value.isinf() if has_missing else ~value.isfinite()).any())
 
 
 #: A handler that evaluates the model.
@@ -50,7 +55,9 @@ class WhitenedDensity:
                 raise ValueError(f"the plate {name!r} subsamples: this sampler needs all data at every step")
         sampled = [name for name in trace.stochastic_nodes if not site_is_subsample(trace.nodes[name])]
         self.start = {name: trace.nodes[name]["value"].detach() for name in sampled}
-        self._incomplete = [name for name in trace.observation_nodes if _is_incomplete(trace.nodes[name]["value"])]
+        takes = takes_missing(*modules_of(model.model))
+        observed = {name: trace.nodes[name]["value"] for name in trace.observation_nodes}
+        self._incomplete = [name for name, value in observed.items() if _is_incomplete(value, has_missing=takes)]
         self.whitened: dict[str, torch.Size] = {}
         self.transforms: dict[str, Transform] = {}
         for name, value in self.start.items():
@@ -72,10 +79,7 @@ class WhitenedDensity:
         """Return what may be done where no point has a finite density."""
         if not self._incomplete:
             return "check the data for NaN, or narrow the priors"
-        return (
-            f"the observations of {self._incomplete[0]!r} hold NaN or infinity: drop or fill such rows, or wrap the likelihood where they are "
-            "missing, MissingOutputs(likelihood)"
-        )
+        return f"the observations of {self._incomplete[0]!r} hold NaN or infinity: drop or fill such rows"
 
     def _require_fixed_supports(self) -> None:
         """Raise unless a second draw of the prior has the same supports."""

@@ -60,6 +60,8 @@ class WhitenedNUTS(NUTS):  # type: ignore[misc]
                 break
         else:
             raise ValueError(f"none of {_TRIES} prior draws has a finite posterior density: {density.remedy()}")
+        if given is not None and not _is_finite(density, given):
+            raise ValueError(f"the posterior density is not finite at initial_params: {density.remedy()}")
         _require_slopes(density)
         self.potential_fn = density.potential
         self.transforms = {name: transform.inv for name, transform in density.transforms.items()}

@@ -49,7 +49,7 @@ class Method:
 SHALLOW = Architecture(shallow, is_deep=False)
 SHALLOW_WITH_PRIORS = Architecture(shallow_with_priors, is_deep=False, has_priors=True)
 DEEP = Architecture(deep, is_deep=True)
-#: What amortised methods fit; samplers and the inference gap keep fixed means, which have no hyperparameters.
+#: What amortised methods and inferences made by hand fit; samplers and the inference gap keep fixed means, which have no hyperparameters.
 DEEP_LEARNED = Architecture(deep_learned, is_deep=True)
 #: The same with a kernel of two parts.
 SHALLOW_TWO_KERNELS = Architecture(partial(shallow, kernel=TWO_KERNELS), is_deep=False)

@@ -19,6 +19,7 @@ from pyro_dgp import (
     Gaussian,
     GaussianProcess,
     Matern52,
+    MissingOutputs,
     PosteriorDraws,
     WhitenedNUTS,
     predict,
@@ -283,6 +284,15 @@ def test_classes_and_numbers_where_objects_are_wanted_are_named():
     for make in (EllipticalSlice, WhitenedNUTS):
         with pytest.raises(ValueError, match="the observations of 'y' hold NaN or infinity: drop or fill such rows"):
             run_chains(make(model), (x, torch.full_like(y, torch.nan)), num_samples=1, warmup_steps=1, num_chains=1)
+    kernel = WhitenedNUTS(model)
+    kernel.initial_params = {"f_whitened": torch.zeros(6, 1)}
+    with pytest.raises(ValueError, match=r"not finite at initial_params: the observations of 'y' hold NaN"):
+        kernel.setup(1, x, y.masked_fill(y == y[2], torch.nan))
+    model = TwoSites(MissingOutputs(Gaussian())).requires_grad_(False)
+    some = y.masked_fill(y == y[2], torch.nan)
+    run_chains(WhitenedNUTS(model), (x, some), num_samples=1, warmup_steps=1, num_chains=1)
+    with pytest.raises(ValueError, match="the observations of 'y' hold NaN or infinity"):
+        run_chains(WhitenedNUTS(model), (x, some * torch.inf), num_samples=1, warmup_steps=1, num_chains=1)
 
 
 def test_another_start_is_another_chain(tmp_path):
