@@ -39,7 +39,7 @@ INPUTS = {
     "piston": 7,
 }
 #: Bounds of a property between its groups, and the names of these.
-GROUPS = {
+GROUPS: dict[str, tuple[list[float], tuple[str, ...]]] = {
     "rows": ([600, 5000], ("up to 600 rows", "600 to 5,000 rows", "more than 5,000 rows")),
     "inputs": ([6.5], ("up to 6 inputs", "7 inputs or more")),
     "noise": ([0.01, 0.2], ("less than 1 % noise", "1 to 20 % noise", "more than 20 % noise")),

@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pyro_dgp.comparison.advice import advise
-from pyro_dgp.comparison.compare_command import EXIT_INTERRUPTED
+from pyro_dgp.comparison.compare_command import EXIT_INTERRUPTED, add_training, base_settings, given_settings
 from pyro_dgp.data.named import NAMED, find
 from pyro_dgp.data.tasks import TASKS
-from pyro_dgp.zoo.settings import Settings
 
 
 def add_advise(commands: Any) -> None:
@@ -34,8 +34,9 @@ def add_advise(commands: Any) -> None:
     )
     add("--target", metavar="COLUMN", help="target column of a table, or several with commas between; none: the last")
     add("--task", choices=TASKS, help="what the target is; none: guessed from its values, and said")
-    add("--split", type=int, metavar="K", default=0, help="train/test split (default: 0)")
-    add("--seed", type=int, metavar="I", default=0, help="of everything random (default: 0)")
+    add_training(add)
+    add("--split", type=int, metavar="K", help="train/test split (default: 0)")
+    add("--seed", type=int, metavar="I", help="of everything random (default: 0)")
     add("--dtype", choices=["float32", "float64"], default="float64", help="of everything (default: float64)")
     add("--jobs", type=int, metavar="J", default=1, help="fits at a time, each in a process of its own (default: 1)")
     add("--threads", type=int, metavar="T", default=1, help="threads of each (default: 1)")
@@ -44,12 +45,14 @@ def add_advise(commands: Any) -> None:
 
 def _advise(parsed: argparse.Namespace) -> int:
     dataset = find(parsed.data, parsed.target, parsed.task)
+    given = {name: value for name, value in given_settings(parsed).items() if name != "task"}
+    settings = replace(base_settings(parsed), **given)
     inputs = dataset.x.shape[1]
     print(f"{dataset.name!r}: {len(dataset.x)} rows, {inputs} inputs, target {dataset.target!r}, {dataset.task}")
     try:
         advice = advise(
             dataset,
-            settings=replace(Settings(), split=parsed.split, seed=parsed.seed),
+            settings=settings,
             jobs=parsed.jobs,
             threads=parsed.threads,
             dtype=parsed.dtype,
@@ -59,14 +62,14 @@ def _advise(parsed: argparse.Namespace) -> int:
         print("\ninterrupted: nothing was written", file=sys.stderr)
         return EXIT_INTERRUPTED
     print(f"\n{advice}\n\nthis took {advice.seconds:.0f} s; the next command:\n")
-    print(f"pyro-dgp compare {shlex.join(_options(parsed))} {advice.options}")
+    kept = {name: value for name, value in given.items() if value == getattr(advice.settings, name)}
+    print(f"pyro-dgp compare {shlex.join(_options(parsed, kept))} {advice.options}")
     return 0
 
 
-def _options(parsed: argparse.Namespace) -> list[str]:
+def _options(parsed: argparse.Namespace, settings: Mapping[str, object]) -> list[str]:
     """Return the options that ``compare`` shares, where they are given and are not the defaults."""
-    options = ["--data", str(parsed.data)]
-    for name, default in {"target": None, "task": None, "split": 0, "seed": 0, "dtype": "float64"}.items():
-        value = getattr(parsed, name)
-        options += [] if value == default else [f"--{name}", str(value)]
-    return options
+    named = {"data": parsed.data, "target": parsed.target, "task": parsed.task, **settings}
+    named |= {} if parsed.dtype == "float64" else {"dtype": parsed.dtype}
+    pairs = [(f"--{name.replace('_', '-')}", str(value)) for name, value in named.items() if value is not None]
+    return [word for pair in pairs for word in pair]

@@ -298,6 +298,14 @@ def test_the_next_command_can_be_pasted(monkeypatch, capsys, tmp_path):
     command = capsys.readouterr().out.strip().splitlines()[-1]
     parsed = parser().parse_args(shlex.split(command)[1:])
     assert (parsed.data, parsed.target, parsed.task, parsed.methods) == (path, "Sale Price", "regression", "exact-gp")
+    workers.nll |= {"dsvi, short": -2.0, "dsvi, layers 5, short": -3.0}
+    options = ["--layers", "4", "--batch-size", "20", "--seed", "7", "--kernel", "rbf"]
+    assert main(["advise", "--data", str(path), *options]) == 0
+    command = capsys.readouterr().out.strip().splitlines()[-1]
+    assert command.endswith(" --kernel rbf --batch-size 20 --seed 7 --methods dsvi --layers 5")
+    assert parser().parse_args(shlex.split(command)[1:]).layers == 5
+    assert main(["advise", "--data", str(path), "--minutes", "2"]) == 2
+    assert "leave minutes out" in capsys.readouterr().err
 
 
 def test_what_advice_is_not_for_is_refused_in_a_sentence():
