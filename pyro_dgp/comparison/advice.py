@@ -8,32 +8,34 @@ from dataclasses import KW_ONLY, dataclass, replace
 
 from pyro_dgp.comparison.carrying_out import Workers
 from pyro_dgp.comparison.files import Row
+from pyro_dgp.comparison.method_fit import as_array
 from pyro_dgp.comparison.pilots import Candidate, distinct_inputs, pilot_data, trained_rows
-from pyro_dgp.comparison.plan import on_few_values
-from pyro_dgp.comparison.request import Say
+from pyro_dgp.comparison.plan import on_few_values, on_two_values
+from pyro_dgp.comparison.request import Say, for_task
 from pyro_dgp.comparison.standings import Standing, Trial
 from pyro_dgp.comparison.tables import Column, table
 from pyro_dgp.data.dataset import Dataset, check
+from pyro_dgp.training.held_out import FALLBACK_ERRORS
 from pyro_dgp.zoo.settings import Settings
 
 #: Methods of one layer, and the deep method with the loss of each.
 DEEPER = {"svgp": "dsvi", "ppgpr": "dspp"}
+#: Predictive methods, and the ELBO of the same model that a full fit falls back on.
+FALLBACKS = {"ppgpr": "svgp", "dspp": "dsvi"}
 #: Training rows up to which the exact GP is a candidate.
 MOST_EXACT_ROWS = 1500
 #: Gain in NLL, nats a row, and its standard errors, below which a larger model is not worth its time.
 WORTH, ERRORS = 0.02, 2.0
-#: Seconds by which half the time of a full fit must be longer than that of another candidate before this is said.
-QUICK = 10.0
 #: Share of the variance above which it is said that every candidate leaves that much.
 MUCH_LEFT = 0.9
 
 COLUMNS: tuple[Column, ...] = (
     ("name", "candidate", str),
-    ("expected", "NLL", "{:.3f}".format),
+    ("expected", "expected NLL", "{:.3f}".format),
     ("behind", "behind", "{:.3f}".format),
     ("error", "+-", "{:.3f}".format),
     ("left", "variance left", "{:.1%}".format),
-    ("seconds", "full fit s", "{:.0f}".format),
+    ("seconds", "full fit s", lambda seconds: f"{seconds:.0f}" if seconds >= 1 else "<1"),
 )
 
 
@@ -43,8 +45,9 @@ class Advice:
 
     :ivar method: name in the table of methods.
     :ivar settings: settings for it, as :func:`~pyro_dgp.compare` takes them.
-    :ivar rows: a row for each candidate, best first: ``name``, ``expected`` (NLL of a full fit, nats a row), ``behind`` (nats behind the first) and
-        its standard ``error``, ``left`` (share of the variance of the targets that the fits made here left) and ``seconds`` of a full fit.
+    :ivar rows: a row for each candidate, lowest NLL first: ``name``, ``expected`` (NLL of a full fit, nats a row), ``behind`` (nats behind the first)
+        and its standard ``error``, ``left`` (share of the variance of the targets that is left; methods of one layer have it) and ``seconds`` of a
+        full fit.
     :ivar reasons: sentences.
     :ivar seconds: time that the advice took.
     :ivar options: options of ``pyro-dgp compare``: the method, and what was changed in the settings.
@@ -77,11 +80,14 @@ def advise(
        that split are not looked at.
     2. One layer is fitted with all steps, by each loss: ``svgp``, ``ppgpr`` and, up to 1,500 rows, ``exact-gp``. Two layers, ``dsvi`` and ``dspp``,
        have a quarter of the steps. What the other three quarters bring one layer is taken for what they will bring two layers with the same loss,
-       row by row. A predictive loss is fitted with two values of beta, 0.05 and 1, of which the better is kept.
-    3. The best candidate is tried with one layer more, with twice the inducing points and with twice the hidden outputs, each for a quarter of the
+       row by row. A predictive loss is fitted with two values of beta, 0.05 and 1, of which the better is kept; where it is not ahead of the ELBO by
+       three standard errors, its full fit is expected to fall back on the ELBO, and has that NLL.
+    3. Of those that are behind the lowest NLL by no more than a standard error, and 0.02 nats a row, the quickest is taken.
+    4. It is tried with one layer more, with twice the inducing points and with twice the hidden outputs, each for a quarter of the
        steps. The best of these is taken if it is ahead by two standard errors and 0.02 nats a row.
 
-    :param dataset: data set, such as :func:`~pyro_dgp.load` reads.
+    :param dataset: data set, such as :func:`~pyro_dgp.load` reads, or ``Dataset(name, x, y)`` of arrays or tensors. ``task=Task("binary", 2)`` makes
+        its target one of classes.
     :param settings: settings of all fits, in which the chosen numbers are changed.
     :param jobs: fits at a time, each in a process of its own.
     :param threads: threads of each.
@@ -95,7 +101,7 @@ def advise(
     True
     """
     start = time.perf_counter()
-    _check(dataset, settings)
+    dataset = _checked(dataset, settings)
     data = pilot_data(dataset, settings.split, seed=settings.seed)
     workers = Workers(jobs, threads=threads)
     least = replace(settings, inducing=min(settings.inducing, distinct_inputs(data)))
@@ -104,21 +110,22 @@ def advise(
     if not standings:
         name, error = next(iter(trial.failures.items()))
         raise ValueError(f"no method could be fitted to {dataset.name!r}; {name} ended with: {error}")
-    best, sizes = _with_sizes(trial, standings[0], settings)
-    spikes = on_few_values(dataset) if dataset.task.is_standardized else []
+    taken = _quickest(standings)
+    best, sizes = _with_sizes(trial, taken, settings)
+    remarks = [*on_two_values(dataset), *on_few_values(dataset)] if dataset.task.is_standardized else []
     rows = [_row(standing, standings[0]) for standing in standings]
     return Advice(
         best.method,
-        best.full(settings),
+        best.full(for_task(settings, dataset.task)),
         rows=rows,
-        reasons=[*_reasons(standings), *sizes, *spikes, *_failures(trial, standings)],
+        reasons=[*_reasons(standings, taken), *sizes, *remarks, *_failures(trial, standings)],
         seconds=time.perf_counter() - start,
         options=" ".join([f"--methods {best.method}", *(f"--{name} {value}" for name, value in best.changes.items())]),
     )
 
 
-def _check(dataset: object, settings: Settings) -> None:
-    """Raise where there is no data set, or where settings ask for what advice does not give."""
+def _checked(dataset: object, settings: Settings) -> Dataset:
+    """Return the data set in arrays; raise where there is none, or where settings ask for what advice does not give."""
     if not isinstance(dataset, Dataset):
         raise TypeError(
             f"advise takes a data set, such as load('prices.csv') or Dataset('prices', x, y), not {type(dataset).__name__}"
@@ -127,7 +134,9 @@ def _check(dataset: object, settings: Settings) -> None:
         raise ValueError("the fits of advise have shares of the steps: leave minutes out, and give epochs if need be")
     if settings.preset is not None:
         raise ValueError("advise tries the library's own models: leave the preset out")
+    dataset = replace(dataset, x=as_array(dataset.x), y=as_array(dataset.y))
     check(dataset)
+    return dataset
 
 
 def _nothing(sentence: str) -> None:
@@ -144,13 +153,36 @@ def _methods(trial: Trial) -> list[Standing]:
     trial.make([*shallow.values(), *deep.values()], is_short=True)
     found = [trial.full(each) for each in (*exact, *shallow.values())]
     found += [trial.short(each, shallow[name]) for name, each in deep.items()]
-    return sorted((each for each in found if each is not None), key=lambda standing: standing.expected)
+    by_name = {each.candidate.method: each for each in found if each is not None}
+    fallen = [_or_fallback(each, by_name.get(FALLBACKS.get(name, ""))) for name, each in by_name.items()]
+    return sorted(fallen, key=lambda standing: standing.expected)
+
+
+def _or_fallback(standing: Standing, fallback: Standing | None) -> Standing:
+    """Return the standing with the NLL of its fallback, where a full fit would take that: where it is not clearly ahead of it."""
+    if fallback is None:
+        return standing
+    behind, error = standing.behind(fallback)
+    return standing if behind < -FALLBACK_ERRORS * error else replace(standing, nll=fallback.nll)
+
+
+def _quickest(standings: Sequence[Standing]) -> Standing:
+    """Return the quickest of those that are as good as the first."""
+    best = standings[0]
+    close = [each for each in standings if each is best or _is_as_good(*each.behind(best))]
+    return min(close, key=lambda each: each.seconds)
+
+
+def _is_as_good(behind: float, error: float) -> bool:
+    return behind <= min(error, WORTH)
 
 
 def _with_sizes(trial: Trial, best: Standing, settings: Settings) -> tuple[Candidate, list[str]]:
     """Try the best candidate in larger forms, and return the one to take, and a sentence on each form."""
     base = best.candidate
     forms = _larger(base, trial.data, settings)
+    if not forms:
+        return base, [f"no larger form of {base.name} was tried: there is none that these data could fill"]
     trial.make(forms, is_short=True)
     like = Candidate(next((name for name, deeper in DEEPER.items() if deeper == base.method), base.method))
     short = trial.short(base, like)
@@ -194,21 +226,28 @@ def _row(standing: Standing, best: Standing) -> Row:
     return row | ({} if standing.left is None else {"left": standing.left})
 
 
-def _reasons(standings: Sequence[Standing]) -> list[str]:
-    """Return sentences on the best candidate, and on those that are close to it."""
-    best, *others = standings
-    name = best.candidate.name
-    said = [f"{name} is expected to have the lowest NLL of a held-out row"]
-    for each in others:
-        behind, error = each.behind(best)
-        if behind <= error:
-            quick = each.seconds < 0.5 * best.seconds - QUICK
-            time = f", in {each.seconds:.0f} s in the place of {best.seconds:.0f}" if quick else ""
-            said.append(f"{each.candidate.name} is as good, within a standard error{time}")
+def _reasons(standings: Sequence[Standing], taken: Standing) -> list[str]:
+    """Return sentences on the candidate that is taken, and on those that are close."""
+    best, rows = standings[0], len(standings[0].nll)
+    name = taken.candidate.name
+    if taken is best:
+        said = [f"{name} is taken: its expected NLL is the lowest"]
+    else:
+        behind, error = taken.behind(best)
+        said = [
+            f"{name} is taken: it is {behind:.3f} nats a row (+- {error:.3f}) behind {best.candidate.name}, and is fitted in {taken.seconds:.0f} s in the "
+            f"place of {best.seconds:.0f}"
+        ]
+    for each in standings:
+        behind, error = each.behind(taken)
+        if each.candidate.method in FALLBACKS and behind == 0 and each is not taken:
+            said.append(f"{each.candidate.name} would fall back on {FALLBACKS[each.candidate.method]}")
+        elif each is not taken and abs(behind) <= error:
+            said.append(f"{rows} held-out rows cannot tell {each.candidate.name} from it")
     left = [each.left for each in standings if each.left is not None]
     if left and min(left) > MUCH_LEFT:
         said.append(
-            f"every candidate leaves {min(left):.0%} of the variance of the target or more: none is much better than its mean"
+            f"every method of one layer leaves {min(left):.0%} of the variance of the target or more: none is much better than its mean"
         )
     return said
 

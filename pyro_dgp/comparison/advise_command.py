@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from pyro_dgp.comparison.advice import advise
-from pyro_dgp.comparison.compare_command import EXIT_INTERRUPTED, add_training, base_settings, given_settings
+from pyro_dgp.comparison.compare_command import EXIT_INTERRUPTED, add_numbers, given_settings
 from pyro_dgp.data.named import NAMED, find
 from pyro_dgp.data.tasks import TASKS
+from pyro_dgp.zoo.settings import Settings
 
 
 def add_advise(commands: Any) -> None:
@@ -34,7 +35,7 @@ def add_advise(commands: Any) -> None:
     )
     add("--target", metavar="COLUMN", help="target column of a table, or several with commas between; none: the last")
     add("--task", choices=TASKS, help="what the target is; none: guessed from its values, and said")
-    add_training(add)
+    add_numbers(add)
     add("--split", type=int, metavar="K", help="train/test split (default: 0)")
     add("--seed", type=int, metavar="I", help="of everything random (default: 0)")
     add("--dtype", choices=["float32", "float64"], default="float64", help="of everything (default: float64)")
@@ -46,9 +47,11 @@ def add_advise(commands: Any) -> None:
 def _advise(parsed: argparse.Namespace) -> int:
     dataset = find(parsed.data, parsed.target, parsed.task)
     given = {name: value for name, value in given_settings(parsed).items() if name != "task"}
-    settings = replace(base_settings(parsed), **given)
+    settings = replace(Settings(), **given)
     inputs = dataset.x.shape[1]
-    print(f"{dataset.name!r}: {len(dataset.x)} rows, {inputs} inputs, target {dataset.target!r}, {dataset.task}")
+    words = " (one for each word of a column of words)" if any("=" in column for column in dataset.columns) else ""
+    print(f"{dataset.name!r}: {len(dataset.x)} rows, {inputs} inputs{words}, target {dataset.target!r}, {dataset.task}")
+    print("some twenty short fits follow, a few minutes on one core", file=sys.stderr)
     try:
         advice = advise(
             dataset,
@@ -63,7 +66,8 @@ def _advise(parsed: argparse.Namespace) -> int:
         return EXIT_INTERRUPTED
     print(f"\n{advice}\n\nthis took {advice.seconds:.0f} s; the next command:\n")
     kept = {name: value for name, value in given.items() if value == getattr(advice.settings, name)}
-    print(f"pyro-dgp compare {shlex.join(_options(parsed, kept))} {advice.options}")
+    output = shlex.join(["--output", f"{dataset.name}-{advice.method}"])
+    print(f"pyro-dgp compare {shlex.join(_options(parsed, kept))} {advice.options} {output}")
     return 0
 
 

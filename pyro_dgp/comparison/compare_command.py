@@ -85,6 +85,12 @@ def add_training(add: Any) -> None:
         metavar="NAME",
         help=f"models and settings of a paper: {', '.join(PRESETS)}; options that are given stand before its own",
     )
+    add_numbers(add)
+    add("--minutes", type=float, metavar="T", help="time of one fit of a variational method, in the place of --epochs")
+
+
+def add_numbers(add: Any) -> None:
+    """Options of the zoo's model and of training, without presets and times."""
     add("--layers", type=int, metavar="L", help=_with_default("layers of deep methods", "layers"))
     add("--width", type=int, metavar="W", help=_with_default("outputs of hidden layers", "width"))
     add("--inducing", type=int, metavar="M", help=_with_default("inducing points", "inducing"))
@@ -109,7 +115,6 @@ def add_training(add: Any) -> None:
         help="rows of a training step; none: the method's own, 500 for svgp, dsvi, gamma-dgp, else 100",
     )
     add("--epochs", type=int, metavar="E", help=_with_default("passes over the data; none: about 2000 steps", "epochs"))
-    add("--minutes", type=float, metavar="T", help="time of one fit of a variational method, in the place of --epochs")
     add("--learning-rate", type=float, metavar="R", help=_with_default("of Adam", "learning_rate"))
     add(
         "--beta", type=float, metavar="B", help="weight of the KL in predictive losses; none: chosen on validation rows"

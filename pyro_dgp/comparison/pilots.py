@@ -15,7 +15,7 @@ from pyro_dgp.comparison.files import Row
 from pyro_dgp.comparison.request import for_task
 from pyro_dgp.comparison.sweep import Run, planned
 from pyro_dgp.data.dataset import Dataset
-from pyro_dgp.data.splitting import held_out_rows, is_constant
+from pyro_dgp.data.splitting import held_out_rows, is_constant, split
 from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.training.loop import steps_for
 from pyro_dgp.zoo.method import Method
@@ -126,7 +126,10 @@ def pilot_data(dataset: Dataset, number: int, *, seed: int = 0) -> Dataset:
             f"the inputs of {dataset.name!r} are constant in parts of the training rows: give more rows or inputs"
         )
     columns = tuple(name for name, is_varied in zip(dataset.columns, varied, strict=False) if is_varied)
-    return replace(dataset, x=x[:, varied], y=dataset.y[train], splits=masks, columns=columns)
+    data = replace(dataset, x=x[:, varied], y=dataset.y[train], splits=masks, columns=columns)
+    for fold in range(folds):
+        split(data, fold)  # raises for what cannot be standardised
+    return data
 
 
 def trained_rows(data: Dataset) -> int:

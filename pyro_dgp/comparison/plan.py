@@ -186,11 +186,16 @@ def _remarks_on_data(request: Request, dataset: Dataset, anatomy: Anatomy | None
         said.append(
             "the model gets standardised inputs and targets: say standardize=False if it was made for the units of the data"
         )
-    if _is_standardised(anatomy) and len(np.unique(dataset.y)) == 2:
-        said.append(
-            "the target has two values and is treated as a number: for classes write a model with the likelihood Bernoulli()"
-        )
-    return said + (on_few_values(dataset) if _is_standardised(anatomy) else [])
+    return said + ([*on_two_values(dataset), *on_few_values(dataset)] if _is_standardised(anatomy) else [])
+
+
+def on_two_values(dataset: Dataset) -> list[str]:
+    """Return a sentence on a real target that has two values."""
+    if len(np.unique(dataset.y)) != 2:
+        return []
+    return [
+        "the target has two values and is treated as a number: for classes write a model with the likelihood Bernoulli(), or Settings(task='binary')"
+    ]
 
 
 def on_few_values(dataset: Dataset) -> list[str]:

@@ -45,6 +45,7 @@ from pyro_dgp.comparison.results import ComparisonResult
 from pyro_dgp.data.dataset import Dataset, numbered_outputs
 from pyro_dgp.data.dataset import check as check_data
 from pyro_dgp.data.named import load_default
+from pyro_dgp.data.reading import with_task
 from pyro_dgp.data.tasks import Task
 from pyro_dgp.internal.progress import Progress
 from pyro_dgp.internal.untrusted_files import why
@@ -122,6 +123,8 @@ def compare(
     own = None if model is None else own_model(model)
     columns = tuple(str(column) for column in getattr(x, "columns", ()))
     dataset = _of_outputs(Dataset(name, as_array(x), as_array(y), columns=columns), y)
+    if model is None and settings.task != Task().kind:
+        dataset = with_task(dataset, settings.task)
     if test is not None:
         if folds is not None:
             raise ValueError("test= and folds= are two ways to choose the test rows: give one of them")

@@ -24,7 +24,7 @@ class Standing:
     """What pilots say of one candidate.
 
     :ivar nll: negative log density of each held-out row that is expected of a full fit, nats.
-    :ivar left: share of the variance of the targets that its pilots left, the mean over folds; nothing for classes.
+    :ivar left: share of the variance of the targets that a full fit leaves, the mean over folds; nothing for classes, and where pilots were short.
     :ivar seconds: expected time of a full fit.
     """
 
@@ -112,7 +112,7 @@ class Trial:
         if found is None or longer is None or shorter is None:
             return None
         seconds = found.seconds * self._costs(candidate, is_short=True)
-        return Standing(candidate, found.nll + longer.nll - shorter.nll, left=found.left, seconds=seconds)
+        return Standing(candidate, found.nll + longer.nll - shorter.nll, left=None, seconds=seconds)
 
     def _costs(self, candidate: Candidate, *, is_short: bool) -> float:
         """Return how many times as long a fit to all rows takes as a pilot on one fold, by the number of their steps."""

@@ -81,5 +81,6 @@ def _check_numbers(dataset: Dataset) -> None:
         named = dataset.outputs[column] if dataset.outputs else dataset.target
         where = f"input column {dataset.column(column)}" if label == "input" else f"the target {named!r}"
         raise ValueError(
-            f"{dataset.name!r} has NaN or infinity in {where}, row {row}: drop or fill {int(bad.any(1).sum())} such rows"
+            f"{dataset.name!r} has NaN or infinity in {where}, row {row} counted from 0, such as an empty cell gives: drop or fill such rows "
+            f"({int(bad.any(1).sum())} in all)"
         )

@@ -41,7 +41,8 @@ class Settings:
     :param warmup: draws of a chain that come first and are thrown away.
     :param chains: number of chains.
     :param preset: name of the paper whose models the methods fit, one of :data:`~pyro_dgp.zoo.presets.PRESETS`; ``None`` has the zoo's own.
-    :param task: kind of the target, one of :data:`~pyro_dgp.data.tasks.TASKS`. Whoever runs a data set fills it in, with the next two.
+    :param task: kind of the target, one of :data:`~pyro_dgp.data.tasks.TASKS`. ``compare`` of arrays reads it; a data set brings its own, and the
+        next two are counted.
     :param classes: number of classes.
     :param outputs: number of target columns.
     """
