@@ -6,6 +6,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 
+import torch
+
 from pyro_dgp.comparison.carrying_out import Workers
 from pyro_dgp.comparison.files import Row
 from pyro_dgp.comparison.method_fit import as_array
@@ -238,10 +240,14 @@ def _reasons(standings: Sequence[Standing], taken: Standing) -> list[str]:
             f"{name} is taken: it is {behind:.3f} nats a row (+- {error:.3f}) behind {best.candidate.name}, and is fitted in {taken.seconds:.0f} s in the "
             f"place of {best.seconds:.0f}"
         ]
+    by_name = {each.candidate.method: each for each in standings}
     for each in standings:
+        fallback = by_name.get(FALLBACKS.get(each.candidate.method, ""))
         behind, error = each.behind(taken)
-        if each.candidate.method in FALLBACKS and behind == 0 and each is not taken:
-            said.append(f"{each.candidate.name} would fall back on {FALLBACKS[each.candidate.method]}")
+        if fallback is not None and torch.equal(each.nll, fallback.nll):
+            said.append(
+                f"{each.candidate.name} is not clearly ahead of {fallback.candidate.name}, and would fall back on it"
+            )
         elif each is not taken and abs(behind) <= error:
             said.append(f"{rows} held-out rows cannot tell {each.candidate.name} from it")
     left = [each.left for each in standings if each.left is not None]
