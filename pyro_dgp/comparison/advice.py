@@ -18,10 +18,11 @@ from pyro_dgp.comparison.standings import Standing, Trial
 from pyro_dgp.comparison.tables import Column, table
 from pyro_dgp.data.dataset import Dataset, check
 from pyro_dgp.training.held_out import FALLBACK_ERRORS
+from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.settings import Settings
 
-#: Methods of one layer, and the deep method with the loss of each.
-DEEPER = {"svgp": "dsvi", "ppgpr": "dspp"}
+#: Methods that are tried with all steps, and those that are tried with a quarter of them, with the method of one layer and the same loss.
+IN_FULL, IN_SHORT = ("svgp", "ppgpr", "dsvi"), {"dspp": "ppgpr"}
 #: Predictive methods, and the ELBO of the same model that a full fit falls back on.
 FALLBACKS = {"ppgpr": "svgp", "dspp": "dsvi"}
 #: Training rows up to which the exact GP is a candidate.
@@ -48,8 +49,8 @@ class Advice:
     :ivar method: name in the table of methods.
     :ivar settings: settings for it, as :func:`~pyro_dgp.compare` takes them.
     :ivar rows: a row for each candidate, lowest NLL first: ``name``, ``expected`` (NLL of a full fit, nats a row), ``behind`` (nats behind the first)
-        and its standard ``error``, ``left`` (share of the variance of the targets that is left; methods of one layer have it) and ``seconds`` of a
-        full fit.
+        and its standard ``error``, ``left`` (share of the variance of the targets that is left, of methods that had all steps) and ``seconds`` of
+        a full fit.
     :ivar reasons: sentences.
     :ivar seconds: time that the advice took.
     :ivar options: options of ``pyro-dgp compare``: the method, and what was changed in the settings.
@@ -80,10 +81,10 @@ def advise(
 
     1. A ninth of the training rows of ``settings.split``, 1,000 at most, is held out, up to three times in turn where rows are few. The test rows of
        that split are not looked at.
-    2. One layer is fitted with all steps, by each loss: ``svgp``, ``ppgpr`` and, up to 1,500 rows, ``exact-gp``. Two layers, ``dsvi`` and ``dspp``,
-       have a quarter of the steps. What the other three quarters bring one layer is taken for what they will bring two layers with the same loss,
-       row by row. A predictive loss is fitted with two values of beta, 0.05 and 1, of which the better is kept; where it is not ahead of the ELBO by
-       three standard errors, its full fit is expected to fall back on the ELBO, and has that NLL.
+    2. ``svgp``, ``ppgpr``, ``dsvi`` and, up to 1,500 rows, ``exact-gp`` are fitted with all steps, ``dspp`` with a quarter of them: what the other
+       three quarters bring ``ppgpr``, one layer with the same loss, is taken for what they will bring ``dspp``, row by row. A predictive loss is
+       fitted with two values of beta, 0.05 and 1, of which the better is kept; where it is not ahead of the ELBO by three standard errors, its full
+       fit is expected to fall back on the ELBO, and has that NLL.
     3. Of those that are behind the lowest NLL by no more than a standard error, and 0.02 nats a row, the quickest is taken.
     4. It is tried with one layer more, with twice the inducing points and with twice the hidden outputs, each for a quarter of the
        steps. The best of these is taken if it is ahead by two standard errors and 0.02 nats a row.
@@ -149,12 +150,11 @@ def _methods(trial: Trial) -> list[Standing]:
     """Try the methods, and return their standings, best first."""
     is_real = trial.data.task.is_standardized and trial.data.task.outputs == 1
     exact = [Candidate("exact-gp")] if is_real and trained_rows(trial.data) <= MOST_EXACT_ROWS else []
-    shallow = {name: Candidate(name) for name in DEEPER}
-    deep = {name: Candidate(deeper) for name, deeper in DEEPER.items()}
-    trial.make([*exact, *shallow.values()], is_short=False)
-    trial.make([*shallow.values(), *deep.values()], is_short=True)
-    found = [trial.full(each) for each in (*exact, *shallow.values())]
-    found += [trial.short(each, shallow[name]) for name, each in deep.items()]
+    full = [*exact, *map(Candidate, IN_FULL)]
+    short = {Candidate(name): Candidate(like) for name, like in IN_SHORT.items()}
+    trial.make(full, is_short=False)
+    trial.make([*short.values(), *short], is_short=True)
+    found = [trial.full(each) for each in full] + [trial.short(each, like) for each, like in short.items()]
     by_name = {each.candidate.method: each for each in found if each is not None}
     fallen = [_or_fallback(each, by_name.get(FALLBACKS.get(name, ""))) for name, each in by_name.items()]
     return sorted(fallen, key=lambda standing: standing.expected)
@@ -185,8 +185,9 @@ def _with_sizes(trial: Trial, best: Standing, settings: Settings) -> tuple[Candi
     forms = _larger(base, trial.data, settings)
     if not forms:
         return base, [f"no larger form of {base.name} was tried: there is none that these data could fill"]
-    trial.make(forms, is_short=True)
-    like = Candidate(next((name for name, deeper in DEEPER.items() if deeper == base.method), base.method))
+    is_made = base.method in {*IN_SHORT, *IN_SHORT.values()}
+    trial.make(forms if is_made else [base, *forms], is_short=True)
+    like = Candidate(IN_SHORT.get(base.method, base.method))
     short = trial.short(base, like)
     found = [standing for form in forms if (standing := trial.short(form, like)) is not None]
     if short is None or not found:
@@ -200,10 +201,10 @@ def _with_sizes(trial: Trial, best: Standing, settings: Settings) -> tuple[Candi
 def _larger(base: Candidate, data: Dataset, settings: Settings) -> list[Candidate]:
     """Return the larger forms of a candidate that may serve the data: none for the exact GP."""
     rows, inputs = distinct_inputs(data), data.x.shape[1]
-    is_deep = base.method in DEEPER.values()
+    is_deep = METHODS[base.method].architecture.is_deep
     changes = [{"layers": settings.layers + 1}] if is_deep else []
     changes += [{"width": 2 * settings.width}] if is_deep and inputs > settings.width else []
-    has_points = is_deep or base.method in DEEPER
+    has_points = base.method in {*IN_FULL, *IN_SHORT}
     changes += [{"inducing": 2 * settings.inducing}] if has_points and rows > 4 * settings.inducing else []
     return [Candidate(base.method, changes=change) for change in changes]
 
@@ -253,18 +254,17 @@ def _reasons(standings: Sequence[Standing], taken: Standing) -> list[str]:
     left = [each.left for each in standings if each.left is not None]
     if left and min(left) > MUCH_LEFT:
         said.append(
-            f"every method of one layer leaves {min(left):.0%} of the variance of the target or more: none is much better than its mean"
+            f"the methods leave {min(left):.0%} of the variance of the target or more: none is much better than its mean"
         )
     return said
 
 
 def _failures(trial: Trial, standings: Sequence[Standing]) -> list[str]:
-    """Return a sentence on each fit that failed, and on each deep method that is not judged since one layer failed."""
+    """Return a sentence on each fit that failed, and on each method that is not judged since one layer failed."""
     found = {standing.candidate.method for standing in standings}
     said = [f"{name} failed: {error}" for name, error in trial.failures.items()]
-    unjudged = [(name, deeper) for name, deeper in DEEPER.items() if deeper not in found]
     return said + [
-        f"{deeper} is not judged, since {name} failed"
-        for name, deeper in unjudged
-        if {name, f"{name}, short"} & trial.failures.keys()
+        f"{name} is not judged, since {like} failed"
+        for name, like in IN_SHORT.items()
+        if name not in found and {like, f"{like}, short"} & trial.failures.keys()
     ]

@@ -42,7 +42,7 @@ class Candidate:
 
     method: str
     _: KW_ONLY
-    changes: Mapping[str, Any] = field(default_factory=dict)
+    changes: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def name(self) -> str:
