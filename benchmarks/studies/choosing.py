@@ -17,6 +17,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from benchmarks.common.records import read
 
@@ -107,6 +108,9 @@ def draw(table: pd.DataFrame, path: Path) -> None:
 def _draw_one(axis: Axes, table: pd.DataFrame, name: str) -> None:
     axis.set_yscale("symlog", linthresh=0.05, linscale=0.8)
     axis.set_xscale("linear" if name == "inputs" else "log")
+    if name == "rows":
+        axis.set_xticks([300, 1000, 3000, 10000], ["300", "1,000", "3,000", "10,000"])
+        axis.xaxis.set_minor_formatter(NullFormatter())
     for number, method in enumerate(METHODS):
         aside = number - 1.5
         x = table[name] + 0.12 * aside if name == "inputs" else table[name] * 1.06**aside
