@@ -16,8 +16,8 @@ from pathlib import Path
 import pandas as pd
 
 from benchmarks.common.data import add_data_option, require_data
+from benchmarks.common.held_aside_sets import LARGE, MEDIUM, SMALL, dataset
 from benchmarks.common.records import Record, append, read
-from benchmarks.studies.held_aside import GROUPS, dataset
 from pyro_dgp import advise
 from pyro_dgp.comparison.sweep import sweep
 from pyro_dgp.data.dataset import Dataset
@@ -108,7 +108,7 @@ def main() -> None:
         require_data(arguments)
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         done = {row["dataset"] for row in read(arguments.out, "advised")}
-        for name, split in GROUPS["zoo"].sets.items():
+        for name, split in (SMALL | MEDIUM | LARGE).items():
             if name not in done and (not arguments.only or name in arguments.only.split(",")):
                 append(arguments.out, advised(dataset(name, arguments.data), Settings(split=split)))
     report(arguments.out, arguments.fits)

@@ -18,25 +18,16 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.common.baselines import BASELINES
-from benchmarks.common.data import add_data_option, read_data, require_data
+from benchmarks.common.data import add_data_option, require_data
 from benchmarks.common.dgpsi_model import ByDgpsi
 from benchmarks.common.gpytorch_stock import STOCK
+from benchmarks.common.held_aside_sets import LARGE, MEDIUM, SMALL, SPLITS, dataset
 from benchmarks.common.records import read
 from benchmarks.common.score_tables import SCORES, means, ranks
-from benchmarks.common.simulators import FORMULAS, simulated
 from pyro_dgp.comparison.request import Named
 from pyro_dgp.comparison.sweep import sweep
-from pyro_dgp.data.dataset import Dataset
-from pyro_dgp.data.named import diabetes
 from pyro_dgp.zoo.settings import Settings
 
-#: Data sets by group of methods that they are small enough for, with the first of five splits.
-SMALL = {"boston": 10, "concrete": 10, "energy": 10, "wine_red": 10, "yacht": 10, "diabetes": 0} | {
-    f"{name}-300": 0 for name in FORMULAS
-}
-MEDIUM = {f"{name}-3000": 0 for name in FORMULAS}
-LARGE = {"naval": 0, "bike": 0}
-SPLITS = 5
 SETTINGS = Settings()
 
 #: Pairs of a method and its counterpart.
@@ -65,14 +56,6 @@ GROUPS = {
     "exact": Group(("exact-gp",), SMALL | MEDIUM),
     "dgpsi": Group((("dgpsi", ByDgpsi()),), {name: first for name, first in SMALL.items() if name != "wine_red"}),
 }
-
-
-def dataset(name: str, folder: Path | None) -> Dataset:
-    """A data set of the study by its name."""
-    if name == "diabetes":
-        return diabetes()
-    formula, _, rows = name.rpartition("-")
-    return simulated(formula, int(rows)) if formula in FORMULAS else read_data(name, folder)
 
 
 def carry_out(group: Group, arguments: argparse.Namespace) -> None:

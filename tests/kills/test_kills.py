@@ -10,11 +10,15 @@ from tests.kills.harness import differences, live, result
 def test_a_killed_process_goes_on_to_the_same_bits(kind, tmp_path):
     whole = live(kind, tmp_path / "whole")
     assert whole.code == 0
-    killed = live(kind, tmp_path / "killed", whole.seconds * 0.6)
+    for share in (0.6, 0.4, 0.25):  # the first run may have been slowed down by others of the machine
+        folder = tmp_path / f"killed-{share}"
+        killed = live(kind, folder, whole.seconds * share)
+        if killed.code == -9 and killed.unsaved is not None:
+            break
     assert killed.code == -9
     assert killed.unsaved is not None
-    assert live(kind, tmp_path / "killed").code == 0
-    assert not differences(result(tmp_path / "whole"), result(tmp_path / "killed"))
+    assert live(kind, folder).code == 0
+    assert not differences(result(tmp_path / "whole"), result(folder))
 
 
 def test_differences_are_named_and_told_to_the_bit():

@@ -1,0 +1,26 @@
+"""Data sets that no default was chosen on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.common.data import read_data
+from benchmarks.common.simulators import FORMULAS, simulated
+from pyro_dgp.data.dataset import Dataset
+from pyro_dgp.data.named import diabetes
+
+#: Data sets by group of methods that they are small enough for, with the first of five splits.
+SMALL = {"boston": 10, "concrete": 10, "energy": 10, "wine_red": 10, "yacht": 10, "diabetes": 0} | {
+    f"{name}-300": 0 for name in FORMULAS
+}
+MEDIUM = {f"{name}-3000": 0 for name in FORMULAS}
+LARGE = {"naval": 0, "bike": 0}
+SPLITS = 5
+
+
+def dataset(name: str, folder: Path | None) -> Dataset:
+    """A data set of the study by its name."""
+    if name == "diabetes":
+        return diabetes()
+    formula, _, rows = name.rpartition("-")
+    return simulated(formula, int(rows)) if formula in FORMULAS else read_data(name, folder)
