@@ -1,4 +1,4 @@
-"""Advice: the method, the depth and the sizes that short fits to a data set speak for."""
+"""Advice: the method, the depth and the sizes that fits to parts of a data set speak for."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def advise(
     dtype: str = "float64",
     say: Say | None = None,
 ) -> Advice:
-    """Choose a method, and the numbers of layers, inducing points and hidden outputs, by short fits to a data set.
+    """Choose a method, and the numbers of layers, inducing points and hidden outputs, by fits to parts of the training rows.
 
     1. A ninth of the training rows of ``settings.split``, 1,000 at most, is held out, up to three times in turn where rows are few. The test rows of
        that split are not looked at.

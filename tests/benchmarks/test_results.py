@@ -11,6 +11,7 @@ import pytest
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 TABLES = {
+    "advice": ([], "advice.jsonl", r"regret +0\.019 +0\.101 +9"),
     "diagnose": ([], "diagnose.jsonl", r"planted \| all \| 65 \| 63"),
     "accuracy_beside_gpytorch": ([], "accuracy_beside_gpytorch.jsonl", r"yacht +dsvi .* 15\.0 +-0\.0049"),
     "accuracy_beside_dgpsi": (["small"], "accuracy_beside_dgpsi.jsonl", r"yacht +dgpsi"),
@@ -59,5 +60,5 @@ def test_the_other_files_of_runs_are_read():
             ),
             "method",
         )
-        key["speed_of_features"] = "kind"
+        key |= {"speed_of_features": "kind", "advice": "advised"}
         assert records.read(path, key.get(path.stem, "experiment"))
