@@ -11,7 +11,7 @@ import torch
 from pyro_dgp.comparison.carrying_out import Workers
 from pyro_dgp.comparison.files import Row
 from pyro_dgp.comparison.method_fit import as_array
-from pyro_dgp.comparison.pilots import Candidate, distinct_inputs, pilot_data, trained_rows
+from pyro_dgp.comparison.pilots import Candidate, distinct_inputs, pilot_data, pilot_name, trained_rows
 from pyro_dgp.comparison.plan import on_few_values, on_two_values
 from pyro_dgp.comparison.request import Say, for_task
 from pyro_dgp.comparison.standings import Standing, Trial
@@ -21,7 +21,7 @@ from pyro_dgp.training.held_out import FALLBACK_ERRORS
 from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.settings import Settings
 
-#: Methods that are tried with all steps, and those that are tried with a quarter of them, with the method of one layer and the same loss.
+#: Methods that are tried with all steps; and methods that are tried with a quarter of them, each with the one-layer method of the same loss.
 IN_FULL, IN_SHORT = ("svgp", "ppgpr", "dsvi"), {"dspp": "ppgpr"}
 #: Predictive methods, and the ELBO of the same model that a full fit falls back on.
 FALLBACKS = {"ppgpr": "svgp", "dspp": "dsvi"}
@@ -192,10 +192,13 @@ def _with_sizes(trial: Trial, best: Standing, settings: Settings) -> tuple[Candi
     found = [standing for form in forms if (standing := trial.short(form, like)) is not None]
     if short is None or not found:
         return base, []
-    behind = {id(each): each.behind(short) for each in found}
-    kept = [each for each in found if behind[id(each)][0] + max(WORTH, ERRORS * behind[id(each)][1]) < 0]
+    kept = [each for each in found if _is_worth(*each.behind(short))]
     chosen = min(kept, key=lambda each: each.expected, default=short)
-    return chosen.candidate, [_on_size(each, behind[id(each)], is_chosen=each is chosen) for each in found]
+    return chosen.candidate, [_on_size(each, each.behind(short), is_chosen=each is chosen) for each in found]
+
+
+def _is_worth(behind: float, error: float) -> bool:
+    return behind < -max(WORTH, ERRORS * error)
 
 
 def _larger(base: Candidate, data: Dataset, settings: Settings) -> list[Candidate]:
@@ -266,5 +269,6 @@ def _failures(trial: Trial, standings: Sequence[Standing]) -> list[str]:
     return said + [
         f"{name} is not judged, since {like} failed"
         for name, like in IN_SHORT.items()
-        if name not in found and {like, f"{like}, short"} & trial.failures.keys()
+        if name not in found
+        and any(pilot_name(Candidate(like), is_short=is_short) in trial.failures for is_short in (False, True))
     ]

@@ -21,7 +21,7 @@ from pyro_dgp.zoo.settings import Settings
 
 @dataclass(frozen=True)
 class Standing:
-    """What pilots say of one candidate.
+    """Estimate of a full fit of one candidate, from its pilots.
 
     :ivar nll: negative log density of each held-out row that is expected of a full fit, nats.
     :ivar left: share of the variance of the targets that a full fit leaves, the mean over folds; nothing for classes, and where pilots were short.

@@ -276,7 +276,7 @@ class ByValidatedGuide(ByGuide):
         )
 
     def for_pilot(self) -> ByValidatedGuide:
-        """Two betas at most, a single fold of held-out rows, one run of each and no fallback: two runs in the place of those of the search, of every fold and of the fallback."""
+        """Return the inference with two betas in the place of the search, a single fold of held-out rows and no fallback."""
         betas = self.validation.betas if not self.searches else PILOT_BETAS
         return replace(
             self, validation=replace(self.validation, betas=betas, search=1.0, runs=(1.0,), folds=1), fallback=None
