@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from pyro_dgp.internal.quadrature import gauss_hermite, normal_trapezoid
 
@@ -39,7 +40,7 @@ class _Rule:
 _EXACT, _SINGLE = _Rule(0.45, 6.5, 3.7, 22.0, 20.0, 0.3), _Rule(0.6, 5.5, 3.0, 16.5, 14.0, 0.35)
 #: Most numbers that are held at once.
 _MOST = 4_000_000
-#: Most numbers that one row may take: 1.6 GB in double precision.
+#: Most numbers that one row may need, at some ten seconds.
 _MOST_OF_A_ROW = 200_000_000
 _EULER = 0.5772156649015329
 
@@ -115,8 +116,35 @@ def _slices(rows: int, most: int) -> Iterator[slice]:
 
 
 def _log_below(mean: Tensor, scale: Tensor, t: Tensor, *, slopes: bool) -> tuple[Tensor, Tensor]:
-    """``log G_j(t)``, and ``log G_j'(t)`` if asked for, each ``(R, C, T)``, for t ``(R, T)``."""
+    """``log G_j(t)``, and ``log G_j'(t)`` if asked for, each ``(R, C, T)``, for t ``(R, T)``.
+
+    Functions that are too many, or too wide, to hold all their nodes at once are computed for some points t after others, and again for gradients.
+    """
     nodes, log_weights = (values.to(mean) for values in _nodes(float(scale.detach().max()), _rule(mean)))
+    parts = t.split(max(1, _MOST // (mean.numel() * len(nodes))), -1)
+    if len(parts) == 1:
+        return _log_below_by_nodes(mean, scale, t, nodes, log_weights, slopes)
+    found = [
+        checkpoint(
+            _log_below_by_nodes,
+            mean,
+            scale,
+            part,
+            nodes,
+            log_weights,
+            slopes,
+            use_reentrant=False,
+            preserve_rng_state=False,
+        )
+        for part in parts
+    ]
+    below, log_slopes = zip(*found, strict=True)
+    return torch.cat(below, -1), torch.cat(log_slopes, -1)
+
+
+def _log_below_by_nodes(
+    mean: Tensor, scale: Tensor, t: Tensor, nodes: Tensor, log_weights: Tensor, slopes: bool
+) -> tuple[Tensor, Tensor]:
     log_rate = (mean.unsqueeze(-1) + scale.unsqueeze(-1) * nodes).unsqueeze(-2) - t.unsqueeze(-2).unsqueeze(-1)
     log_rate = log_rate.clamp_max(0.9 * math.log(torch.finfo(mean.dtype).max))  # whose exp is finite, and has gradients
     terms = log_weights - log_rate.exp()

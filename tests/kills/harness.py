@@ -48,8 +48,8 @@ class Life:
     unsaved: float | None
 
 
-def live(name: str, folder: Path, kill_after: float | None = None) -> Life:
-    """Start a program, and kill it after some seconds.
+def live(name: str, folder: Path, kill_after: float | None = None, *, once_saved: bool = False) -> Life:
+    """Start a program, and kill it after some seconds, or as soon as it has saved itself.
 
     :param folder: where it saves itself, and its result.
     """
@@ -57,13 +57,22 @@ def live(name: str, folder: Path, kill_after: float | None = None) -> Life:
     process = context().Process(target=_carry_out, args=(name, folder))
     start = time.time()
     process.start()
-    process.join(kill_after)
+    while once_saved and process.is_alive() and not _saved(folder):
+        time.sleep(0.002)
+    process.join(0.0 if once_saved else kill_after)
     if process.is_alive():
         os.kill(process.pid or 0, signal.SIGKILL)
         process.join()
     end = time.time()
-    times = [path.stat().st_mtime for path in folder.rglob("*") if path.is_file() and path.suffix != ".npy"]
+    times = [path.stat().st_mtime for path in _saved(folder)]
     return Life(end - start, process.exitcode, end - max(times) if times else None)
+
+
+def _saved(folder: Path) -> list[Path]:
+    """Return the finished files of a program: a save in the making has a name with a dot in front."""
+    return [
+        path for path in folder.rglob("*") if path.is_file() and path.suffix != ".npy" and not path.name.startswith(".")
+    ]
 
 
 def result(folder: Path) -> dict[str, Any]:

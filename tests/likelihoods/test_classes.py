@@ -102,13 +102,28 @@ def test_distribution_functions_on_a_lattice_against_a_dense_grid():
 
 @pytest.mark.parametrize("function", [expected_log_sum_exp, class_log_probs])
 def test_gradients_of_wide_functions_in_single_precision_are_numbers(function):
-    mean = (3 * torch.randn(20, 10, dtype=torch.float32)).requires_grad_()
-    scale = (torch.tensor([2.0, 10.0, 50.0, 200.0]).repeat(5)[:, None] * torch.rand(20, 10)).float().requires_grad_()
+    mean = (3 * torch.randn(12, 4, dtype=torch.float32)).requires_grad_()
+    scale = (torch.tensor([2.0, 10.0, 50.0]).repeat(4)[:, None] * torch.rand(12, 4)).float().requires_grad_()
     value = function(mean, scale)
     assert value.isfinite().all()
     exact = function(mean.double(), scale.double())
     torch.testing.assert_close(value.double(), exact, rtol=1e-4, atol=1e-3)
     assert all(slope.isfinite().all() for slope in torch.autograd.grad(value.sum(), (mean, scale)))
+
+
+def test_wide_functions_are_computed_part_by_part_to_the_same_gradients(monkeypatch):
+    mean, scale = torch.randn(3, 4).requires_grad_(), (3 * torch.rand(3, 4)).requires_grad_()
+    whole = class_log_probs(mean, scale)
+    slopes, held = torch.autograd.grad(whole.logsumexp(0).sum(), (mean, scale)), []
+    monkeypatch.setattr("pyro_dgp.internal.gumbel_maximum._MOST", 5000)
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: held.append(tensor.numel()) or tensor, lambda tensor: tensor
+    ):
+        parts = class_log_probs(mean, scale)
+    assert max(held) <= 5000
+    torch.testing.assert_close(parts, whole, rtol=0, atol=1e-12)
+    for found, expected in zip(torch.autograd.grad(parts.logsumexp(0).sum(), (mean, scale)), slopes, strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
 def test_functions_too_wide_for_a_lattice_are_integrated_by_nodes(monkeypatch):
