@@ -139,6 +139,15 @@ from pyro_dgp.training.optimising import FitResult, adam, adam_for_networks
 from pyro_dgp.training.remarks import remarks
 from pyro_dgp.training.trials import Fallback
 from pyro_dgp.training.validation import ValidatedFit, Validation, fit_validated
+from pyro_dgp.vecchia import (
+    NeighborConditionedProcess,
+    Neighbors,
+    NeighborSearch,
+    VecchiaModel,
+    VecchiaPrior,
+    nearest_neighbors,
+    vecchia,
+)
 from pyro_dgp.zoo.by_collapsed_elbo import ByCollapsedELBO
 from pyro_dgp.zoo.by_guide import ByGuide, ByValidatedGuide
 from pyro_dgp.zoo.by_layer import ByLayer
@@ -237,6 +246,9 @@ __all__ = [
     "MonteCarlo",
     "NaturalGradients",
     "NegativeBinomial",
+    "NeighborConditionedProcess",
+    "NeighborSearch",
+    "Neighbors",
     "NumpyStream",
     "Observation",
     "OneNetwork",
@@ -281,6 +293,8 @@ __all__ = [
     "ValidatedFit",
     "Validation",
     "Variational",
+    "VecchiaModel",
+    "VecchiaPrior",
     "White",
     "WhitenedModel",
     "WhitenedNUTS",
@@ -318,6 +332,7 @@ __all__ = [
     "load_rectangles",
     "load_year",
     "module_local_parameters",
+    "nearest_neighbors",
     "pit",
     "predict",
     "reliability",
@@ -328,6 +343,7 @@ __all__ = [
     "start_from_one_layer",
     "sweep",
     "to_arviz",
+    "vecchia",
     "whitened",
     "with_priors",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -170,10 +170,12 @@ class FunctionPrior(TorchDistribution):
     :ivar covariance: the covariance function with its parameter values.
     :ivar mean_function: the mean function with its parameter values.
     :ivar source: identity of the :class:`GaussianProcess` that made it, if one did.
+    :cvar is_dense: whether the covariance of all rows has a dense factor, ``scale_tril``.
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}
     has_rsample = True
+    is_dense: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -257,6 +259,15 @@ class FunctionPrior(TorchDistribution):
                 raise explained(error, self.covariance, self.x, "inputs") from error
         return self._factor
 
+    @property
+    def factor(self) -> Tensor:
+        """What whitening needs besides the mean: the Cholesky factor, or that of an approximation. It can be set to the one of an equal prior."""
+        return self.scale_tril
+
+    @factor.setter
+    def factor(self, known: Tensor | None) -> None:
+        self._factor = known
+
     def unwhiten(self, noise: Tensor) -> Tensor:
         """``m(x) + L eps``; ``eps`` and result ``(..., N, D_out)``."""
         values = self.mean + linalg.apply_factor(self.scale_tril, noise)
@@ -266,12 +277,16 @@ class FunctionPrior(TorchDistribution):
 
     def whiten(self, values: Tensor) -> Tensor:
         """``L^-1 (f - m(x))``, the inverse of :meth:`unwhiten`."""
+        self.require_values(values)
+        return linalg.solve_factor(self.scale_tril, values - self.mean)
+
+    def require_values(self, values: Tensor) -> None:
+        """Raise for function values of another shape."""
         if values.shape[-2:] != self.event_shape:
             raise ValueError(
                 f"function values of {self.name!r} have shape (..., {self.event_shape[0]}, {self.event_shape[1]}), "
                 f"got {tuple(values.shape)}"
             )
-        return linalg.solve_factor(self.scale_tril, values - self.mean)
 
     def half_log_determinant(self) -> Tensor:
         """``0.5 * sum_d log det K_d``, shape of the batch."""
@@ -283,6 +298,18 @@ class FunctionPrior(TorchDistribution):
             return linalg.noisy_cholesky(linalg.add_noise(self.covariance_matrix, variance), self.jitter, self.name)
         except linalg.NotPositiveDefiniteError as error:
             raise explained(error, self.covariance, self.x, "inputs") from error
+
+    def noisy_log_prob(self, values: Tensor, variance: Tensor) -> Tensor:
+        """``sum_d log N(y_d | m_d, K_d + variance_d I)``, nats in total over rows and outputs; shape of the batch.
+
+        :param values: noisy function values ``(..., N, D_out)``.
+        :param variance: variance of the noise, ``(D_out,)``.
+        """
+        factor = self.noisy_scale_tril(variance)
+        white = linalg.solve_factor(factor, values - self.mean)
+        half_log_determinant = linalg.half_log_determinant(factor, self.num_outputs)
+        count = values.shape[-1] * values.shape[-2]
+        return -0.5 * white.square().sum((-2, -1)) - half_log_determinant - 0.5 * count * math.log(2 * math.pi)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Exact joint draws ``(*sample_shape, ..., N, D_out)``."""

@@ -96,6 +96,12 @@ def add_numbers(add: Any) -> None:
     add("--inducing", type=int, metavar="M", help=_with_default("inducing points", "inducing"))
     add("--row-inducing", type=int, metavar="M", help=_with_default("those of a row, amortised", "row_inducing"))
     add("--orthogonal", type=int, metavar="K", help="points of an orthogonal part; none: as many as --inducing")
+    add(
+        "--neighbors",
+        type=int,
+        metavar="N",
+        help=_with_default("rows that a row is conditioned on by vecchia-*", "neighbors"),
+    )
     add("--frequencies", type=int, metavar="F", help=_with_default("Fourier frequencies of each input", "frequencies"))
     add(
         "--samples",

@@ -88,6 +88,7 @@ def _rehearse(method: Method, model: nn.Module, x: Tensor, y: Tensor, settings: 
         row_inducing=min(settings.row_inducing, 2),
         orthogonal=min(settings.orthogonal_points, 5),
         frequencies=min(settings.frequencies, 2),
+        neighbors=min(settings.neighbors, 5),
         epochs=1,
         batch_size=len(x),
         mcmc_samples=2,

@@ -289,6 +289,7 @@ _LEAST = {
     "row_inducing": 1,
     "orthogonal": 1,
     "frequencies": 1,
+    "neighbors": 1,
     "samples": 1,
     "batch_size": 1,
     "epochs": 1,

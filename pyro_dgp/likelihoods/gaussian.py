@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.internal import linalg
 from pyro_dgp.internal.parameters import require_number, require_shape
 from pyro_dgp.likelihoods.base import Likelihood
 from pyro_dgp.likelihoods.conditional import Conditional, RowObservation, one_output
@@ -73,12 +72,7 @@ class GaussianConditional(Conditional):
 
     def joint_log_prob(self, y: Tensor, prior: FunctionPrior) -> Tensor:
         """``sum_d log N(y_d | m_d, K_d + variance_d I)``."""
-        target = y.unsqueeze(-1) if prior.num_outputs == 1 else y
-        factor = prior.noisy_scale_tril(self.variance)
-        white = linalg.solve_factor(factor, target - prior.mean)
-        half_log_determinant = linalg.half_log_determinant(factor, prior.num_outputs)
-        count = target.shape[-1] * target.shape[-2]
-        return -0.5 * white.square().sum((-2, -1)) - half_log_determinant - 0.5 * count * math.log(2 * math.pi)
+        return prior.noisy_log_prob(y.unsqueeze(-1) if prior.num_outputs == 1 else y, self.variance)
 
     def of_outputs(self, chosen: Sequence[int]) -> tuple[Conditional, list[int]]:
         """Gaussian noise of these outputs, each around its own function."""

@@ -19,7 +19,8 @@ from pyro_dgp.likelihoods import Observation
 from pyro_dgp.mcmc.sparse import Inputs, sparse_process, sparse_values
 from pyro_dgp.mcmc.whitening import WhitenedModel, without_whitening
 from pyro_dgp.prediction.thinning import equally_spaced
-from pyro_dgp.processes import Basis, ConditionedProcess, Process
+from pyro_dgp.processes import Basis, Process
+from pyro_dgp.processes.conditioned import conditioned
 
 #: Values by site.
 Draw = Mapping[str, Tensor]
@@ -55,13 +56,13 @@ def condition_on(
     total = len(next(iter(draws.values()))) if draws else 1
     chosen: list[Draw] = [{name: values[i] for name, values in draws.items()} for i in equally_spaced(total, num_draws)]
     scope = modules_of(model)
-    conditioned: list[dict[str, Process]] = []
+    processes: list[dict[str, Process]] = []
     with torch.no_grad(), module_local_parameters(*scope), evaluating(*scope):
         for draw in chosen:
             with _Condition(draw, inducing, num_rows(args[0])) as condition:
                 model(*args, **kwargs)
-            conditioned.append(condition.processes)
-    return chosen, conditioned
+            processes.append(condition.processes)
+    return chosen, processes
 
 
 class KeptConditions:
@@ -125,7 +126,7 @@ class _Condition(SiteHandler, Messenger):
             if key in self.inducing:
                 self.processes[key] = self._sparse(site, prior, self.inducing[key])
             elif site in self.draw or whitened_site(site) in self.draw:
-                self.processes[key] = ConditionedProcess(prior, self._function_values(site, prior), None)
+                self.processes[key] = conditioned(prior, self._function_values(site, prior), None)
             elif noise is not None and y is not None:
                 require_as_written(msg)
                 if not bool(torch.isfinite(y).all()):
@@ -134,7 +135,7 @@ class _Condition(SiteHandler, Messenger):
                     )
                 y = observation.conditional.units(y)
                 values = y.unsqueeze(-1) if observation.outputs == 1 else y
-                self.processes[key] = ConditionedProcess(prior, values, noise)
+                self.processes[key] = conditioned(prior, values, noise)
             elif y is not None:
                 raise ValueError(
                     f"exact predictions of {msg['name']!r} need Gaussian noise around each function, as Gaussian() has it, and its likelihood is "
@@ -155,7 +156,7 @@ class _Condition(SiteHandler, Messenger):
             return
         if not msg["is_observed"]:
             msg["value"] = self._function_values(name, prior)
-        self.processes[name] = ConditionedProcess(prior, msg["value"], None)
+        self.processes[name] = conditioned(prior, msg["value"], None)
 
     def at_other(self, msg: Message) -> None:
         """Set a latent value; raise for an observation that correlates rows."""

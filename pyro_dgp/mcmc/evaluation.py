@@ -31,7 +31,7 @@ class Evaluation:
 
     :ivar log_likelihood: log p of all that is observed, nats, given whitened values and hyperparameters.
     :ivar log_priors: log density of each latent site that is no GP, in its own (constrained) space.
-    :ivar factors: Cholesky factor of each GP whose values are sampled, by name.
+    :ivar factors: what whitens each GP whose values are sampled, by name.
     :ivar priors: the distribution object of each entry of ``log_priors``.
     """
 
@@ -85,9 +85,9 @@ class Evaluate(SiteHandler, Messenger):
         white = self.values[whitened_site(name)]
         if inputs is not None:
             return sparse_values(prior, inputs, self.values[inducing_site(name)], white)
-        prior._factor = self.known.factors.get(name)
+        prior.factor = self.known.factors.get(name)
         value = prior.unwhiten(white)
-        self.factors[name] = prior.scale_tril
+        self.factors[name] = prior.factor
         return value
 
     def at_observation(self, msg: Message, observation: Observation) -> None:

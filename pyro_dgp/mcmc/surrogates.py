@@ -105,9 +105,9 @@ class DrawSurrogates(Evaluate):
         self.log_density = 0.0
 
     def function_values(self, name: str, prior: FunctionPrior, inputs: Tensor | None) -> Tensor:
-        """See :class:`Evaluate`; surrogate data are drawn on the side."""
+        """See :class:`Evaluate`; surrogate data of GPs with dense factors are drawn on the side."""
         value = super().function_values(name, prior, inputs)
-        if name in self.names:
+        if name in self.names and prior.is_dense:
             data = value + self.scale * torch.randn_like(value)
             posterior = _Posterior(prior, data, self.scale)
             self.data[name], self.noise[name] = data, posterior.noise(self.values[whitened_site(name)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import singledispatch
+
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
@@ -54,3 +56,13 @@ class ConditionedProcess(Process):
     def known_values(self, prior: FunctionPrior, num_draws: int, deviations: Tensor | None = None) -> KnownValues:
         """Return the known values, which are the same in every draw."""
         return KnownValues(self._x, self._factor, self._white.mT.expand(num_draws, *self._white.mT.shape))
+
+
+@singledispatch
+def conditioned(known: FunctionPrior, values: Tensor, noise_variance: Tensor | None) -> Process:
+    """Return the Gaussian process given values at the inputs of ``known``; approximate priors register a process of their own.
+
+    :param values: function values, or observations of them, ``(N, D_out)``.
+    :param noise_variance: variance of the observations, ``(D_out,)``; ``None`` for function values.
+    """
+    return ConditionedProcess(known, values, noise_variance)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from pyro_dgp.internal.progress import Progress
 from pyro_dgp.losses import MarginalLikelihood
 from pyro_dgp.training.loop import fit
 from pyro_dgp.zoo.anatomy import Anatomy, anatomy_of
+from pyro_dgp.zoo.approximations import Approximation, exactly
 from pyro_dgp.zoo.inference import Fitted, Inference
 from pyro_dgp.zoo.predictors import DrawsPredictor, Saved
 from pyro_dgp.zoo.settings import Settings
@@ -18,26 +20,28 @@ from pyro_dgp.zoo.settings import Settings
 
 @dataclass(frozen=True)
 class ByMarginalLikelihood(Inference):
-    """Type-II maximum likelihood of an exact GP, all data in each step.
+    """Type-II maximum likelihood of an exact GP, or of an approximation of it, all data in each step.
 
     >>> ByMarginalLikelihood(largest=500).most_rows(Settings())
     500
 
-    :param largest: training rows at most: each step factorises one matrix of all of them.
+    :param largest: training rows at most: each step factorises one matrix of all of them. ``None`` for no limit.
     :param default_steps: steps where the settings have no ``epochs``.
+    :param approximation: from the model and the settings to the model that is trained in its place.
     """
 
     has_draws: ClassVar[bool] = False
 
-    largest: int = 3000
+    largest: int | None = 3000
     default_steps: int = 300
+    approximation: Approximation = exactly
 
     def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""
         steps = settings.epochs if settings.epochs is not None else self.default_steps
         site = anatomy_of(model, x, y).response
         result = fit(
-            MarginalLikelihood(model),
+            MarginalLikelihood(self.approximation(model, settings)),
             x,
             y,
             steps=steps,
@@ -46,12 +50,17 @@ class ByMarginalLikelihood(Inference):
             seed=settings.seed,
             callback=lambda step, loss: progress(step + 1, steps, {"loss": loss}),
         )
-        return Fitted(DrawsPredictor(model, x, y, site=site), len(x), steps, seconds=result.seconds)
+        return Fitted(self._predictor(model, x, y, site, settings), len(x), steps, seconds=result.seconds)
+
+    def _predictor(
+        self, model: nn.Module, x: Tensor, y: Tensor, site: str | None, settings: Settings
+    ) -> DrawsPredictor:
+        return DrawsPredictor(model, x, y, site=site, approximation=partial(self.approximation, settings=settings))
 
     def restore(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, saved: Saved) -> DrawsPredictor:
         """See :class:`Inference`."""
         model.load_state_dict(saved.state("model"))
-        return DrawsPredictor(model, x, y, site=anatomy_of(model, x, y).response)
+        return self._predictor(model, x, y, anatomy_of(model, x, y).response, settings)
 
     def check_model(self, anatomy: Anatomy) -> None:
         """The only site is an observation with a closed form."""
@@ -60,6 +69,6 @@ class ByMarginalLikelihood(Inference):
         if latent:
             raise ValueError(f"it needs a model whose only site is observed; yours has {', '.join(latent)}")
 
-    def most_rows(self, settings: Settings) -> int:
+    def most_rows(self, settings: Settings) -> int | None:
         """One Cholesky factorisation of all rows a step."""
         return self.largest

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +18,7 @@ from pyro_dgp.mcmc import Chains, run_chains
 from pyro_dgp.mcmc.diagnostics import convergence
 from pyro_dgp.mcmc.kernel_state import can_be_saved
 from pyro_dgp.zoo.anatomy import Anatomy, anatomy_of, free_parameters
+from pyro_dgp.zoo.approximations import Approximation, exactly
 from pyro_dgp.zoo.by_guide import ByGuide
 from pyro_dgp.zoo.inference import Fitted, Inference
 from pyro_dgp.zoo.predictors import DrawsPredictor, Saved, predictive_means
@@ -33,8 +36,8 @@ _UNSAVED = (
     "the state of {} cannot be saved, so --resume begins its chains again: give it state_dict and load_state_dict"
 )
 
-#: Builds a kernel from the model, the training data and the settings.
-KernelRecipe = Callable[[nn.Module, Tensor, Tensor, Settings], MCMCKernel]
+#: Builds a kernel from the model that is sampled, the training data and the settings.
+KernelRecipe = Callable[[Any, Tensor, Tensor, Settings], MCMCKernel]
 
 
 def mcmc_points(settings: Settings) -> int | None:
@@ -63,6 +66,7 @@ class ByMCMC(Inference):
         that makes a kernel.
     :param rows: from the settings to the largest training set; nothing if there is no limit.
     :param folder: where chains are saved and resumed.
+    :param approximation: from the model and the settings to the model that is sampled in its place.
     :param learner: inference that finds the hyperparameters that have no prior.
     """
 
@@ -71,6 +75,7 @@ class ByMCMC(Inference):
     rows: Callable[[Settings], int | None] = mcmc_points
     folder: Path | None = None
     learner: Inference = LEARNER
+    approximation: Approximation = exactly
 
     def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""
@@ -92,7 +97,7 @@ class ByMCMC(Inference):
             folder=self.folder if is_saved else None,
         )
         inducing = dict(getattr(kernel.model, "inducing", {}))
-        predictor = DrawsPredictor(model, x, y, result.draws, inducing, predicted_draws(settings), site)
+        predictor = self._predictor(model, x, y, site, settings, result.draws, inducing)
         figures = convergence(
             monitored(result.stats.get("lp"), predictive_means(predictor, x, settings.chains)),
             result.stats.get("diverging"),
@@ -114,12 +119,21 @@ class ByMCMC(Inference):
         model.load_state_dict(saved.state("model"))
         site = anatomy_of(model, x, y).response
         draws, inducing = saved.group("draws"), saved.group("inducing")
-        return DrawsPredictor(model, x, y, draws, inducing, predicted_draws(settings), site)
+        return self._predictor(model, x, y, site, settings, draws, inducing)
+
+    def _predictor(
+        self, model: nn.Module, x: Tensor, y: Tensor, site: str | None, settings: Settings, draws: Any, inducing: Any
+    ) -> DrawsPredictor:
+        approximation = partial(self.approximation, settings=settings)
+        return DrawsPredictor(
+            model, x, y, draws, inducing, predicted_draws(settings), site, approximation=approximation
+        )
 
     def _made_kernel(self, model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> MCMCKernel:
+        sampled = self.approximation(model, settings)
         if isinstance(self.kernel, type):
-            return self.kernel(model)
-        return self.kernel(model, x, y, settings)
+            return self.kernel(sampled)
+        return self.kernel(sampled, x, y, settings)
 
     def saving_to(self, folder: Path) -> ByMCMC:
         """Chains are saved, and go on where they were interrupted."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pyro_dgp.kernels.named import rbf_form
 from pyro_dgp.training.optimising import adam_for_networks
 from pyro_dgp.training.validation import Validation
+from pyro_dgp.zoo.approximations import by_neighbors
 from pyro_dgp.zoo.architecture import Architecture
 from pyro_dgp.zoo.by_guide import ByGuide, ByValidatedGuide
 from pyro_dgp.zoo.by_marginal_likelihood import ByMarginalLikelihood
@@ -63,6 +64,7 @@ PPGPR = "Jankowiak, Pleiss, Gardner 2020, Parametric Gaussian Process Regressors
 DSVI = "Salimbeni, Deisenroth 2017, Doubly Stochastic Variational Inference for Deep Gaussian Processes"
 AVDGP = "Meng, Zhang 2024, Amortized Variational Inference for Deep Gaussian Processes"
 AEP = "Bui, Hernandez-Lobato, Hernandez-Lobato, Li, Turner 2016, Deep Gaussian Processes for Regression using Approximate EP"
+VECCHIA = "Sauer, Cooper, Gramacy 2022, Vecchia-Approximated Deep Gaussian Processes for Computer Experiments"
 DKL = "Wilson, Hu, Salakhutdinov, Xing 2016, Stochastic Variational Deep Kernel Learning"
 
 
@@ -82,6 +84,13 @@ METHODS: dict[str, Method] = {
             "Rasmussen and Williams 2006, Gaussian Processes for Machine Learning, Eq. 2.30",
             SHALLOW_TWO_KERNELS,
             ByMarginalLikelihood(),
+        ),
+        Method(
+            "vecchia-gp",
+            "GP regression, one layer, marginal likelihood of a Vecchia approximation: any number of rows",
+            "Vecchia 1988, Estimation and Model Identification for Continuous Spatial Processes",
+            SHALLOW_TWO_KERNELS,
+            ByMarginalLikelihood(largest=None, approximation=by_neighbors),
         ),
         Method(
             "svgp",
@@ -279,6 +288,20 @@ METHODS: dict[str, Method] = {
             "Hoffman, Gelman 2014, The No-U-Turn Sampler; Hensman, Matthews, Filippone, Ghahramani 2015, MCMC for Sparse GPs",
             DEEP_WITH_PRIORS,
             ByMCMC(sparse_nuts, rows=all_rows),
+        ),
+        Method(
+            "vecchia-nuts",
+            "deep GP, No-U-Turn sampling of a whitened Vecchia approximation and the hyperparameters",
+            VECCHIA + "; Hoffman, Gelman 2014, The No-U-Turn Sampler",
+            DEEP_WITH_PRIORS,
+            ByMCMC(nuts, rows=all_rows, approximation=by_neighbors),
+        ),
+        Method(
+            "vecchia-ess",
+            "deep GP, elliptical slice sampling of a whitened Vecchia approximation, slices of the hyperparameters",
+            VECCHIA,
+            DEEP_WITH_PRIORS,
+            ByMCMC(slices, rows=all_rows, approximation=by_neighbors),
         ),
         Method(
             "sghmc",

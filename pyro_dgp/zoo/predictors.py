@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -113,6 +113,11 @@ class GuidePredictor(Predictor):
         return Saved(states.tensors, states.facts | ({IS_FALLBACK: True} if self.is_fallback else {}))
 
 
+def as_it_is(model: nn.Module) -> nn.Module:
+    """Return the model without an approximation."""
+    return model
+
+
 @dataclass(frozen=True)
 class DrawsPredictor(Predictor):
     """Prediction from posterior draws at the training rows; none for a model without latent sites, exact regression.
@@ -121,6 +126,7 @@ class DrawsPredictor(Predictor):
     :ivar y: training targets.
     :ivar draws: by site ``(chains, draws, ...)``.
     :ivar inducing: inputs of inducing variables by Gaussian process, for sparse MCMC.
+    :ivar approximation: from the model to the one that was sampled or trained, such as a Vecchia approximation.
     :ivar num_draws: draws that a prediction is made from, at most.
     """
 
@@ -131,11 +137,14 @@ class DrawsPredictor(Predictor):
     inducing: Mapping[str, Tensor] = field(default_factory=dict)
     num_draws: int = 100
     site: str | None = None
+    _: KW_ONLY
+    approximation: Callable[[nn.Module], Callable[..., Any]] = as_it_is
 
     @cached_property
     def posterior(self) -> PosteriorDraws:
         """The draws of all chains, which keep what they are conditioned on from one prediction to the next."""
-        model = WhitenedModel(self.model, self.inducing) if self.inducing else self.model
+        model = self.approximation(self.model)
+        model = WhitenedModel(model, self.inducing) if self.inducing else model
         flat = {name: values.flatten(0, 1) for name, values in self.draws.items()}
         return PosteriorDraws(model, flat, (self.x, self.y), conditions=KeptConditions())
 

@@ -147,7 +147,7 @@ def shallow_with_priors(x: Tensor, settings: Settings) -> DeepGP:
     return with_priors(shallow(x, settings))
 
 
-def nuts(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> WhitenedNUTS:
+def nuts(model: Callable[..., Any], x: Tensor, y: Tensor, settings: Settings) -> WhitenedNUTS:
     """The No-U-Turn sampler of the whitened model, trees of at most 31 steps."""
     return WhitenedNUTS(model, max_tree_depth=5, target_accept_prob=0.9)
 
@@ -163,7 +163,7 @@ def sparse_nuts(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> W
     return WhitenedNUTS(whitened(model, inputs), max_tree_depth=5, target_accept_prob=0.9)
 
 
-def slices(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> EllipticalSlice:
+def slices(model: Callable[..., Any], x: Tensor, y: Tensor, settings: Settings) -> EllipticalSlice:
     """Elliptical slices, and slices of hyperparameters."""
     return EllipticalSlice(model)
 

@@ -22,6 +22,7 @@ class Settings:
     :param inducing: number of inducing points of a layer, M.
     :param row_inducing: M of amortised methods: inducing points of each row in the first layer. Layers above have half.
     :param orthogonal: number of points in the second, orthogonal part of methods that have one; as many as ``inducing`` if ``None``.
+    :param neighbors: rows that each row is conditioned on in methods with a Vecchia approximation.
     :param frequencies: number of Fourier frequencies of each input of a layer, which has ``2 * frequencies + 1`` features.
     :param samples: Monte Carlo samples or sigma points for each row of a training step. ``None`` leaves it to the method: ``svgp``, ``dsvi`` and
         ``gamma-dgp`` take one sample of 500 rows, which has less noise than ten samples of 100 rows in the same time. All others take ten of 100.
@@ -53,6 +54,7 @@ class Settings:
     row_inducing: int = 8
     orthogonal: int | None = None
     frequencies: int = 30
+    neighbors: int = 30
     samples: int | None = None
     kernel: str | None = None
     batch_size: int | None = None

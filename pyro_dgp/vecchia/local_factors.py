@@ -1,0 +1,146 @@
+"""The sparse factor of a Vecchia approximation: each row regressed on its neighbours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
+
+from pyro_dgp.internal import linalg
+from pyro_dgp.kernels import Covariance
+from pyro_dgp.vecchia.neighbors import Neighbors
+
+#: Most entries of local covariance matrices that are held at once: 160 MB in double precision.
+_MOST = 20_000_000
+
+
+@dataclass(frozen=True)
+class LocalFactors:
+    """``p(f) = prod_i N(f_i | m_i + b_i' (f_c(i) - m_c(i)), s_i^2)``, with c(i) the neighbours of row i.
+
+    All values are in the order of the neighbours. E is the number of kernels, 1 where the outputs share one.
+
+    :ivar weights: ``b_i = K_cc^-1 k_ci``, ``(N, m, E)``, zero where there is no neighbour.
+    :ivar scales: ``s_i = (k_ii - k_ic b_i)^(1/2)``, ``(N, E)``.
+    """
+
+    neighbors: Neighbors
+    weights: Tensor
+    scales: Tensor
+
+    @classmethod
+    def of_tensor(cls, neighbors: Neighbors, packed: Tensor) -> LocalFactors:
+        """Return the factors that :meth:`tensor` holds."""
+        return cls(neighbors, packed[:, :-1], packed[:, -1])
+
+    def tensor(self) -> Tensor:
+        """Weights and scales side by side, ``(N, m + 1, E)``."""
+        return torch.cat([self.weights, self.scales.unsqueeze(1)], 1)
+
+    def whiten(self, residual: Tensor) -> Tensor:
+        """``(r_i - b_i' r_c(i)) / s_i`` of residuals ``(N, ..., D_out)``."""
+        weights, scales = self._like(self.weights, residual), self._like(self.scales, residual)
+        near = residual[self.neighbors.places]  # (N, m, ..., D_out)
+        return (residual - (weights * near).sum(1)) / scales
+
+    def unwhiten(self, white: Tensor) -> Tensor:
+        """Residuals from whitened values ``(N, ..., D_out)``, level by level: the inverse of :meth:`whiten`."""
+        values: Tensor = _Solve.apply(
+            self._like(self.weights, white), self._like(self.scales, white) * white, self.neighbors
+        )  # type: ignore[no-untyped-call]
+        return values
+
+    def half_log_determinant(self, outputs: int) -> Tensor:
+        """``sum_d sum_i log s_id``: half the log determinant of the covariance of all outputs, ``()``."""
+        return self.scales.log().sum() * (outputs if self.scales.shape[-1] == 1 else 1)
+
+    @staticmethod
+    def _like(values: Tensor, like: Tensor) -> Tensor:
+        """Values ``(N, ..., E)`` with axes for what stands between the rows and the outputs of ``like``."""
+        between = (1,) * (like.dim() - 2)
+        return values.reshape(*values.shape[:-1], *between, values.shape[-1])
+
+
+def local_factors(
+    covariance: Covariance,
+    x: Tensor,
+    neighbors: Neighbors,
+    *,
+    jitter: float | None,
+    name: str,
+    noise_variance: Tensor | None = None,
+) -> LocalFactors:
+    """Regress each row on its neighbours.
+
+    :param x: inputs ``(N, D)``, in the order of the data.
+    :param jitter: relative jitter of the local covariances, as for a Cholesky factor of all rows.
+    :param noise_variance: variance of noise that is added to the function values, ``(D_out,)``.
+    """
+
+    def rows(own: Tensor, places: Tensor, is_there: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        return _regress(covariance, torch.cat([ordered[places], own.unsqueeze(1)], 1), is_there, jitter, name, noise)
+
+    ordered = x[neighbors.order]
+    part = max(1, _MOST // (neighbors.num_neighbors + 1) ** 2)
+    pieces = zip(ordered.split(part), neighbors.places.split(part), neighbors.is_there.split(part), strict=True)
+    if len(x) <= part:
+        found = [rows(*piece, noise_variance) for piece in pieces]
+    else:  # computed again for gradients
+        found = [
+            checkpoint(rows, *piece, noise_variance, use_reentrant=False, preserve_rng_state=False) for piece in pieces
+        ]
+    weights, scales = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return LocalFactors(neighbors, weights, scales)
+
+
+def _regress(
+    covariance: Covariance, x: Tensor, is_there: Tensor, jitter: float | None, name: str, noise: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Weights ``(R, m, E)`` and scales ``(R, E)`` of the last of each row's points, ``(R, m + 1, D)``."""
+    matrix = covariance.matrix(x.unsqueeze(-3))
+    if noise is not None:
+        matrix = linalg.add_noise(matrix, noise)
+    kept = torch.cat([is_there, is_there.new_ones(len(is_there), 1)], -1)
+    both = (kept.unsqueeze(-1) & kept.unsqueeze(-2)).unsqueeze(-3)
+    level = matrix.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
+    # A point that is not there is one of unit variance without correlation.
+    matrix = torch.where(both, matrix, level.unsqueeze(-1) * linalg.identity(matrix))
+    factor = (
+        linalg.cholesky(matrix, jitter, name, level=level)
+        if noise is None
+        else linalg.noisy_cholesky(matrix, jitter, name)
+    )
+    corner, last = factor[..., :-1, :-1], factor[..., -1:, :-1]
+    weights = torch.linalg.solve_triangular(corner.mT, last.mT, upper=True).squeeze(-1)  # (R, E, m)
+    return weights.mT, factor[..., -1, -1]
+
+
+class _Solve(torch.autograd.Function):
+    """``f_i = r_i + sum_j b_ij f_c(i,j)`` for ``r`` ``(N, ...)`` and ``b`` ``(N, m, ...)``, level by level."""
+
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, right: Tensor, neighbors: Neighbors) -> Tensor:
+        values, levels = right.clone(), neighbors.levels
+        for start, end in zip(levels[1:-1], levels[2:], strict=True):  # rows of the first level have no neighbours
+            near = values[neighbors.places[start:end]]
+            values[start:end] += (weights[start:end] * near).sum(1)
+        ctx.neighbors = neighbors
+        ctx.save_for_backward(weights, values)
+        return values
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+        weights, values = ctx.saved_tensors
+        neighbors: Neighbors = ctx.neighbors
+        right, levels = cotangent.clone(), neighbors.levels
+        for start, end in reversed(list(zip(levels[1:-1], levels[2:], strict=True))):
+            shares = weights[start:end] * right[start:end].unsqueeze(1)
+            right.index_add_(0, neighbors.places[start:end].flatten(), shares.flatten(0, 1))
+        products = right.unsqueeze(1) * values[neighbors.places]
+        shared = [axis for axis, size in enumerate(weights.shape) if size == 1 and products.shape[axis] > 1]
+        return products.sum(shared, keepdim=True) if shared else products, right, None

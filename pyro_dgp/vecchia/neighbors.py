@@ -1,0 +1,133 @@
+"""Rows in an order in which each is conditioned on its nearest earlier rows, and on no others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Neighbors:
+    """An order of N rows, and the earlier rows that each row is conditioned on.
+
+    Rows of one level are conditioned on rows of lower levels alone, so that all of them can be computed at once. The order goes from level to level.
+
+    :ivar order: the row of the data at each place of the order, ``(N,)``.
+    :ivar places: for each place, those of its m nearest earlier rows, ``(N, m)``; 0 where there are fewer than m.
+    :ivar is_there: whether ``places`` holds a row, ``(N, m)``.
+    :ivar levels: first place of each level, and N at the end.
+    """
+
+    order: Tensor
+    places: Tensor
+    is_there: Tensor
+    levels: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    @property
+    def num_neighbors(self) -> int:
+        """The largest number of rows that a row is conditioned on, m."""
+        return self.places.shape[-1]
+
+
+def nearest_neighbors(x: Tensor, *, num_neighbors: int, seed: int = 0) -> Neighbors:
+    """Put rows in a random order and find the nearest earlier rows of each.
+
+    :param x: inputs ``(N, D)``. Distances are Euclidean, each input divided by its standard deviation.
+    :param num_neighbors: m; rows with fewer earlier rows are conditioned on all of them.
+    :param seed: seed of the order.
+
+    >>> neighbors = nearest_neighbors(torch.linspace(0, 1, 6)[:, None], num_neighbors=2)
+    >>> neighbors.places.shape, sorted(neighbors.order.tolist())
+    (torch.Size([6, 2]), [0, 1, 2, 3, 4, 5])
+    """
+    points = scaled(x)
+    order = np.random.RandomState(seed).permutation(len(points))
+    earlier = _earlier(points[order], min(num_neighbors, max(1, len(points) - 1)))
+    level = _levels(earlier)
+    by_level = np.argsort(level, kind="stable")
+    new_place = np.empty_like(by_level)
+    new_place[by_level] = np.arange(len(by_level))
+    is_there = earlier >= 0
+    places = np.where(is_there, new_place[earlier], 0)[by_level]
+    starts = np.searchsorted(level[by_level], np.arange(level.max() + 2))
+    device = x.device
+    return Neighbors(
+        torch.as_tensor(order[by_level], device=device),
+        torch.as_tensor(places, device=device),
+        torch.as_tensor(is_there[by_level], device=device),
+        tuple(int(start) for start in starts),
+    )
+
+
+class NeighborSearch:
+    """Finds the neighbours of the inputs of one Gaussian process, and remembers those that it found last.
+
+    The order of the rows depends on their number and the seed alone. The neighbours follow the inputs.
+
+    :ivar num_neighbors: m.
+    :ivar seed: seed of the order.
+    """
+
+    def __init__(self, num_neighbors: int, seed: int = 0) -> None:
+        if not isinstance(num_neighbors, int) or num_neighbors < 1:
+            raise ValueError(f"num_neighbors is a whole number, 1 or more, got {num_neighbors!r}")
+        self.num_neighbors, self.seed = num_neighbors, seed
+        self._last: tuple[Tensor, Neighbors] | None = None
+
+    def __call__(self, x: Tensor) -> Neighbors:
+        """Return the neighbours of inputs ``(N, D)``."""
+        if self._last is None or self._last[0].shape != x.shape or not torch.equal(self._last[0].to(x), x):
+            found = nearest_neighbors(x, num_neighbors=self.num_neighbors, seed=self.seed)
+            self._last = x.detach().clone(), found
+        return self._last[1]
+
+    def __reduce__(self) -> tuple[type[NeighborSearch], tuple[int, int]]:
+        """Without what it remembers."""
+        return NeighborSearch, (self.num_neighbors, self.seed)
+
+
+def scaled(x: Tensor, like: Tensor | None = None) -> NDArray[np.float64]:
+    """Return inputs divided by the standard deviations of ``like``, or their own; inputs that are constant there are left as they are."""
+    width = (x if like is None else like).detach().double().std(0, correction=0)
+    return (x.detach().double() / torch.where(width > 0, width, 1.0)).cpu().numpy()
+
+
+def _earlier(points: NDArray[np.float64], count: int) -> Indices:
+    """Places of the nearest earlier points, ``(N, count)``; minus one where there are fewer.
+
+    Trees of the first 2, 4, 8, ... times so many points are searched for the points of their second half: some half of what is found is earlier.
+    """
+    from sklearn.neighbors import KDTree
+
+    total, found = len(points), np.full((len(points), count), -1)
+    start, end = 0, min(total, 4 * count)
+    while start < total:
+        tree, left, wanted = KDTree(points[:end]), np.arange(start, end), min(end, 3 * count)
+        while len(left):
+            near = tree.query(points[left], wanted, return_distance=False)
+            is_earlier = near < left[:, None]
+            is_done = (is_earlier.sum(-1) >= count) | (wanted == end)
+            done, near, is_earlier = left[is_done], near[is_done], is_earlier[is_done]
+            first = np.argsort(~is_earlier, -1, kind="stable")[:, :count]
+            chosen = np.where(np.take_along_axis(is_earlier, first, -1), np.take_along_axis(near, first, -1), -1)
+            found[done, : chosen.shape[1]] = chosen
+            left, wanted = left[~is_done], min(end, 2 * wanted)
+        start, end = end, min(total, 2 * end)
+    return found
+
+
+def _levels(earlier: Indices) -> Indices:
+    """Return the level of each point: one above the highest level among its neighbours."""
+    level = np.zeros(len(earlier), np.int64)
+    for place, own in enumerate(earlier.tolist()):
+        level[place] = 1 + max((int(level[each]) for each in own if each >= 0), default=-1)
+    return level

@@ -1,0 +1,135 @@
+"""The prior of function values by a Vecchia approximation: a distribution that takes the place of the exact one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from torch import Size, Tensor
+
+from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.internal.linalg import NotPositiveDefiniteError
+from pyro_dgp.kernels.factor_faults import explained
+from pyro_dgp.vecchia.local_factors import LocalFactors, local_factors
+from pyro_dgp.vecchia.neighbors import Neighbors, NeighborSearch
+
+
+class VecchiaPrior(FunctionPrior):
+    """Distribution of GP function values in which each row depends on its nearest earlier rows alone (Vecchia 1988).
+
+    ``p(f) = prod_i N(f_i | m_i + k_ic K_cc^-1 (f_c - m_c), k_ii - k_ic K_cc^-1 k_ci)``, with c the neighbours of row i. It is exact where every
+    row has all earlier rows as neighbours. Time and memory are linear in the rows: ``O(N m^3)`` and ``O(N m^2)``.
+
+    Noise is added to the covariances before rows are regressed, so that log p(y) is that of the same approximation for noisy values.
+
+    >>> import torch
+    >>> from pyro_dgp import RBF, GaussianProcess, NeighborSearch
+    >>> x = torch.linspace(0.0, 1.0, 5, dtype=torch.float64)[:, None]
+    >>> exact = GaussianProcess(RBF().double())(x)
+    >>> prior = VecchiaPrior(exact, NeighborSearch(num_neighbors=4))
+    >>> f = exact.rsample()
+    >>> torch.allclose(prior.log_prob(f), exact.log_prob(f), rtol=1e-3)
+    True
+
+    :param exact: the exact prior at inputs ``(N, D)``.
+    :param search: finds the neighbours, when they are first needed.
+    """
+
+    is_dense = False
+
+    def __init__(self, exact: FunctionPrior, search: NeighborSearch) -> None:
+        if exact.batch_shape:
+            raise ValueError(
+                f"a Vecchia approximation takes one function of N rows, and {exact.name!r} has a function for each of {tuple(exact.batch_shape)} "
+                "groups: sample without it"
+            )
+        super().__init__(
+            exact.x,
+            exact.covariance,
+            exact.mean_function,
+            num_outputs=exact.num_outputs,
+            jitter=exact.jitter,
+            name=exact.name,
+            source=exact.source,
+        )
+        self.search = search
+
+    @property
+    def neighbors(self) -> Neighbors:
+        """The neighbours of the rows."""
+        return self.search(self.x)
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> FunctionPrior:
+        """See :class:`FunctionPrior`; raises for a batch."""
+        return VecchiaPrior(super().expand(batch_shape), self.search) if Size(batch_shape) else self
+
+    @property
+    def factor(self) -> Tensor:
+        """Regressions of all rows on their neighbours, ``(N, m + 1, E)``, kept after the first use; see :class:`LocalFactors`."""
+        if self._factor is None:
+            self._factor = self._regressed(None).tensor()
+        return self._factor
+
+    @factor.setter
+    def factor(self, known: Tensor | None) -> None:
+        self._factor = known
+
+    @property
+    def _local(self) -> LocalFactors:
+        return LocalFactors.of_tensor(self.neighbors, self.factor)
+
+    @property
+    def scale_tril(self) -> NoReturn:
+        """Raise: there is no dense factor."""
+        raise ValueError(self._is_sparse())
+
+    @property
+    def covariance_matrix(self) -> NoReturn:
+        """Raise: there is no dense covariance."""
+        raise ValueError(self._is_sparse())
+
+    def _is_sparse(self) -> str:
+        return f"the Vecchia approximation of {self.name!r} has no dense covariance: use the model without it"
+
+    def unwhiten(self, noise: Tensor) -> Tensor:
+        """``m(x)`` plus residuals that have the whitened values ``noise``, ``(..., N, D_out)``."""
+        return self._in_rows(self._local.unwhiten(self._in_order(noise))) + self.mean
+
+    def whiten(self, values: Tensor) -> Tensor:
+        """``(f_i - E[f_i | f_c]) / sd[f_i | f_c]``, ``(..., N, D_out)``: the inverse of :meth:`unwhiten`."""
+        self.require_values(values)
+        return self._in_rows(self._local.whiten(self._in_order(values - self.mean)))
+
+    def half_log_determinant(self) -> Tensor:
+        """``sum_d sum_i log sd[f_id | f_cd]``, ``()``."""
+        return self._local.half_log_determinant(self.num_outputs)
+
+    def noisy_log_prob(self, values: Tensor, variance: Tensor) -> Tensor:
+        """``sum_d sum_i log N(y_id | y_cd)``, nats in total, with noise of variance ``(D_out,)`` in every value."""
+        factor = self._regressed(variance)
+        white = factor.whiten(self._in_order(values - self.mean))
+        half_log_determinant = factor.half_log_determinant(self.num_outputs)
+        count = self.event_shape.numel()
+        return -0.5 * white.square().sum((0, -1)) - half_log_determinant - 0.5 * count * math.log(2 * math.pi)
+
+    def _regressed(self, noise_variance: Tensor | None) -> LocalFactors:
+        try:
+            return local_factors(
+                self.covariance,
+                self.x,
+                self.neighbors,
+                jitter=self.jitter,
+                name=self.name,
+                noise_variance=noise_variance,
+            )
+        except NotPositiveDefiniteError as error:
+            raise explained(error, self.covariance, self.x, "inputs") from error
+
+    def _in_order(self, values: Tensor) -> Tensor:
+        """Values ``(..., N, D_out)`` as ``(N, ..., D_out)`` in the order of the neighbours."""
+        return values.movedim(-2, 0)[self.neighbors.order]
+
+    def _in_rows(self, values: Tensor) -> Tensor:
+        """Return values to the order of the data: the inverse of :meth:`_in_order`."""
+        return values[self.neighbors.order.argsort()].movedim(0, -2)

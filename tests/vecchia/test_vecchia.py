@@ -1,0 +1,328 @@
+"""Vecchia approximations beside dense covariances, brute force and exact samplers."""
+
+import math
+import pickle
+
+import numpy as np
+import pyro
+import pytest
+import torch
+from pyro import distributions as dist
+from pyro.infer import MCMC, NUTS
+from pyro.nn import PyroModule, PyroSample
+
+from pyro_dgp import (
+    RBF,
+    Bernoulli,
+    ConditionedProcess,
+    DeepGP,
+    EllipticalSlice,
+    Gaussian,
+    GaussianProcess,
+    LinearCoregionalization,
+    MarginalLikelihood,
+    Matern52,
+    NeighborConditionedProcess,
+    NeighborSearch,
+    PosteriorDraws,
+    VecchiaPrior,
+    WhitenedNUTS,
+    fit,
+    nearest_neighbors,
+    predict,
+    run_chains,
+    vecchia,
+    whitened,
+    with_priors,
+)
+from pyro_dgp.kernels import White
+from pyro_dgp.mcmc.chain_identity import identity
+from pyro_dgp.mcmc.density import WhitenedDensity
+from pyro_dgp.vecchia import local_factors as local_factors_module
+
+
+def prior_at(x, kernel=None, outputs=2, mean=None):
+    return GaussianProcess(kernel or Matern52(), mean, num_outputs=outputs).to(x)(x)
+
+
+def both(x, num_neighbors, **options):
+    exact = prior_at(x, **options)
+    return exact, VecchiaPrior(exact, NeighborSearch(num_neighbors))
+
+
+KERNELS = {
+    "shared": lambda: Matern52(lengthscale=0.5),
+    "per output": lambda: RBF(outputs=2, ard=3, lengthscale=0.8) + White(2, variance=0.01),
+}
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_with_all_earlier_rows_it_is_exact(kernel):
+    x = torch.randn(25, 3)
+    exact, approximate = both(x, 24, kernel=KERNELS[kernel](), mean=lambda x: x.sum(-1, keepdim=True))
+    f = exact.rsample((3,))
+    noise = torch.tensor([0.1, 0.3])
+    torch.testing.assert_close(approximate.log_prob(f), exact.log_prob(f), rtol=0, atol=1e-5)
+    torch.testing.assert_close(approximate.noisy_log_prob(f, noise), exact.noisy_log_prob(f, noise), rtol=0, atol=1e-9)
+    columns = (
+        approximate.unwhiten(torch.eye(25).unsqueeze(-1).expand(25, 25, 2)) - exact.mean
+    )  # one for each whitened value
+    covariance = torch.einsum("knd,kmd->dnm", columns, columns)
+    torch.testing.assert_close(covariance, exact.covariance_matrix.expand(2, -1, -1), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_each_row_is_regressed_on_its_neighbours(kernel):
+    x = torch.randn(30, 3)
+    exact, approximate = both(x, 4, kernel=KERNELS[kernel]())
+    f, noise, neighbors = exact.rsample(), torch.tensor([0.1, 0.3]), approximate.neighbors
+    covariance = exact.covariance_matrix.expand(2, -1, -1)
+    for variance, found in ((0.0 * noise, approximate.log_prob(f)), (noise, approximate.noisy_log_prob(f, noise))):
+        total = 0.0
+        for place, row in enumerate(neighbors.order.tolist()):
+            near = neighbors.order[neighbors.places[place][neighbors.is_there[place]]]
+            for d in range(2):
+                k = covariance[d] + variance[d] * torch.eye(30)
+                weights = torch.linalg.solve(k[near][:, near], k[near, row])
+                residual = f[row, d] - weights @ f[near, d]
+                total += dist.Normal(0.0, (k[row, row] - weights @ k[near, row]).sqrt()).log_prob(residual)
+        torch.testing.assert_close(found, total, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_whitening_has_an_inverse_and_gradients(outputs):
+    x = torch.randn(12, 2)
+
+    def of(lengthscale, x, white):
+        kernel = Matern52(outputs=outputs, lengthscale=1.0) if outputs > 1 else Matern52()
+        kernel.lengthscale = lengthscale
+        prior = VecchiaPrior(GaussianProcess(kernel, num_outputs=2)(x), NeighborSearch(3))
+        values = prior.unwhiten(white)
+        return (
+            values,
+            prior.whiten(values),
+            prior.log_prob(values.detach()),
+            prior.noisy_log_prob(values, torch.ones(2)),
+        )
+
+    lengthscale = torch.full((outputs,) if outputs > 1 else (), 0.7)
+    white = torch.randn(3, 12, 2)
+    torch.testing.assert_close(of(lengthscale, x, white)[1], white, rtol=0, atol=1e-9)
+    given = [each.clone().requires_grad_() for each in (lengthscale, x, white)]
+    assert torch.autograd.gradcheck(lambda *args: of(*args)[0], given)
+    assert torch.autograd.gradcheck(lambda *args: of(*args)[3], given)
+
+
+def test_many_rows_are_regressed_part_by_part(monkeypatch):
+    x = torch.randn(40, 2, requires_grad=True)
+    whole = both(x, 5)[1].noisy_log_prob(torch.ones(40, 2), torch.ones(2))
+    slope, sizes = torch.autograd.grad(whole, x)[0], []
+    monkeypatch.setattr(local_factors_module, "_MOST", 7 * 36)
+    regress = local_factors_module._regress
+    monkeypatch.setattr(
+        local_factors_module, "_regress", lambda k, x, *rest: sizes.append(len(x)) or regress(k, x, *rest)
+    )
+    parts = both(x, 5)[1].noisy_log_prob(torch.ones(40, 2), torch.ones(2))
+    assert sizes == [7] * 5 + [5]
+    torch.testing.assert_close(parts, whole, rtol=0, atol=1e-12)
+    torch.testing.assert_close(torch.autograd.grad(parts, x)[0], slope, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("rows", "count"), [(1, 3), (5, 3), (5, 30), (400, 7)])
+def test_neighbours_are_the_nearest_earlier_rows(rows, count):
+    x = torch.randn(rows, 2) * torch.tensor([1.0, 100.0])
+    x[rows // 2 :: 7] = x[0].clone()  # rows that are the same
+    neighbors = nearest_neighbors(x, num_neighbors=count)
+    assert sorted(neighbors.order.tolist()) == list(range(rows))
+    points = (x / x.std(0, correction=0))[neighbors.order] if rows > 1 else x
+    places, is_there = neighbors.places, neighbors.is_there
+    original = np.random.RandomState(0).permutation(rows)
+    rank = torch.empty(rows, dtype=torch.long)
+    rank[torch.as_tensor(original)] = torch.arange(rows)
+    rank = rank[neighbors.order]  # place in the random order
+    for place in range(rows):
+        own = places[place][is_there[place]]
+        earlier = (rank < rank[place]).nonzero().squeeze(-1)
+        assert len(own) == min(count, len(earlier)) == len(set(own.tolist()))
+        assert bool((rank[own] < rank[place]).all())
+        distances = (points[earlier] - points[place]).norm(dim=-1).sort().values[: len(own)]
+        torch.testing.assert_close((points[own] - points[place]).norm(dim=-1).sort().values, distances)
+    for start, end in zip(neighbors.levels[:-1], neighbors.levels[1:], strict=True):
+        assert bool((places[start:end][is_there[start:end]] < start).all())
+    assert (neighbors.levels[0], neighbors.levels[-1]) == (0, rows)
+
+
+@pytest.mark.parametrize("inputs", [1, 2])
+def test_thirty_neighbours_are_within_a_hundredth_of_a_nat_a_row(inputs):
+    x, errors = 2 * torch.rand(300, inputs) - 1, []
+    for seed in range(5):
+        exact = prior_at(x, Matern52(lengthscale=0.5), outputs=1)
+        f = exact.rsample().detach()
+        errors += [excess(exact, f, NeighborSearch(30, seed))]
+    assert max(map(abs, errors)) < 0.01
+    assert excess(exact, f, NeighborSearch(2)) < -0.1
+
+
+def excess(exact, f, search):
+    """Log density of function values under the approximation, less that under the exact prior, nats a row."""
+    return (VecchiaPrior(exact, search).log_prob(f) - exact.log_prob(f)).item() / len(f)
+
+
+@pytest.mark.parametrize("noise", [None, torch.tensor([0.1, 0.2])])
+def test_new_rows_are_predicted_from_their_nearest_rows(noise):
+    x, new = torch.randn(30, 2), torch.randn(9, 2)
+    exact, approximate = both(x, 30, mean=lambda x: x)
+    values = exact.rsample()
+    expected = ConditionedProcess(exact, values, noise)(exact.at(new))
+    found = NeighborConditionedProcess(approximate, values, noise)(exact.at(new))
+    torch.testing.assert_close(found.mean, expected.mean, rtol=0, atol=1e-5)
+    torch.testing.assert_close(found.variance, expected.variance, rtol=0, atol=1e-6)
+    few = VecchiaPrior(exact, NeighborSearch(3))
+    found = NeighborConditionedProcess(few, values, noise)(exact.at(new))
+    near = [((x - row) / x.std(0, correction=0)).norm(dim=-1).argsort()[:3] for row in new]
+    for row, own in enumerate(near):
+        expected = ConditionedProcess(exact.at(x[own]), values[own], noise)(exact.at(new[row : row + 1]))
+        torch.testing.assert_close(found.mean[row], expected.mean[0], rtol=0, atol=1e-5)
+        torch.testing.assert_close(found.variance[row], expected.variance[0], rtol=0, atol=1e-6)
+
+
+def data(rows=30):
+    x = torch.rand(rows, 2)
+    return x, torch.sin(5 * x[:, 0]) + 0.1 * torch.randn(rows)
+
+
+def test_the_density_of_one_layer_is_that_of_the_model():
+    x, y = data()
+    model = with_priors(DeepGP(x, layers=1))
+    exact, approximate = (WhitenedDensity(whitened(m), (x, y), {}) for m in (model, vecchia(model, num_neighbors=29)))
+    point = exact.unconstrained_start()
+    torch.testing.assert_close(approximate.potential(point), exact.potential(point), rtol=0, atol=1e-6)
+
+
+def test_neighbours_follow_the_hidden_values():
+    x, y = data()
+    model = DeepGP(x, layers=2, width=2)
+    approximate = WhitenedDensity(whitened(vecchia(model, num_neighbors=3)), (x, y), {})
+    (name,) = approximate.whitened
+    for scale in (0.5, 3.0):
+        white = scale * torch.randn(30, 2)
+        hidden = VecchiaPrior(model.hidden[0](x), NeighborSearch(3)).unwhiten(white)
+        top = VecchiaPrior(model.top(hidden), NeighborSearch(3))
+        expected = top.noisy_log_prob(y[:, None], model.likelihood.variance[None]) - 0.5 * white.square().sum()
+        torch.testing.assert_close(-approximate.potential({name: white}), expected, rtol=0, atol=1e-8)
+
+
+def test_the_density_of_two_layers_is_exact_with_all_earlier_rows():
+    x, y = data()
+    model = DeepGP(x, layers=2, width=2)
+    exact, approximate = (WhitenedDensity(whitened(m), (x, y), {}) for m in (model, vecchia(model, num_neighbors=29)))
+    (name,) = exact.whitened
+    prior = model.hidden[0](x)
+    of_rows = VecchiaPrior(prior, NeighborSearch(29))
+    for _ in range(3):
+        hidden = prior.rsample().detach()
+        found = approximate.potential({name: of_rows.whiten(hidden)}) + of_rows.half_log_determinant()
+        expected = exact.potential({name: prior.whiten(hidden)}) + prior.half_log_determinant()
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-3)
+
+
+class Several(PyroModule):
+    """Functions that are sampled and functions below a likelihood without closed form."""
+
+    def __init__(self, likelihood, outputs):
+        super().__init__()
+        self.inner, self.outer = (
+            GaussianProcess(Matern52(), num_outputs=1),
+            GaussianProcess(Matern52(), num_outputs=outputs),
+        )
+        self.likelihood = likelihood
+
+    def forward(self, x, y=None):
+        h = pyro.sample("h", self.inner(x))
+        return pyro.sample("y", self.likelihood(self.outer(torch.tanh(h))), obs=y)
+
+
+@pytest.mark.parametrize("sampler", [lambda m: WhitenedNUTS(m, max_tree_depth=3), EllipticalSlice])
+@pytest.mark.parametrize("kind", ["bernoulli", "coregionalization", "gaussian"])
+def test_samplers_take_any_model(sampler, kind):
+    x, y = data()
+    if kind == "bernoulli":
+        model, y = Several(Bernoulli(), 1), (y > 0).double()
+    elif kind == "coregionalization":
+        model, y = Several(LinearCoregionalization(3, 2), 2), y[:, None] + torch.randn(30, 3)
+    else:
+        model = Several(Gaussian(), 1)
+        model.outer.kernel.lengthscale = PyroSample(dist.LogNormal(0.0, 1.0))
+    chains = run_chains(
+        sampler(whitened(vecchia(model, num_neighbors=5))), (x, y), num_samples=4, warmup_steps=4, num_chains=1
+    )
+    prediction = predict(chains, torch.rand(6, 2))
+    assert prediction.mean.shape[0] == 6
+    assert bool(torch.isfinite(prediction.mean).all())
+
+
+def test_stock_nuts_takes_it_with_and_without_whitening():
+    x, y = data(12)
+    for model in (vecchia(DeepGP(x, 2, 1), num_neighbors=4), whitened(vecchia(DeepGP(x, 2, 1), num_neighbors=4))):
+        chain = MCMC(NUTS(model, max_tree_depth=3), num_samples=3, warmup_steps=3, disable_progbar=True)
+        chain.run(x, y)
+        draws = chain.get_samples()
+        assert predict(PosteriorDraws(model, draws, (x, y)), x).mean.shape == (12,)
+
+
+def test_the_marginal_likelihood_trains_one_layer_on_many_rows():
+    x = 4 * torch.rand(1500, 1)
+    y = torch.sin(3 * x[:, 0]) + 0.1 * torch.randn(1500)
+    model = DeepGP(x, layers=1)
+    approximate = vecchia(model, num_neighbors=10)
+    fit(MarginalLikelihood(approximate), x, y, steps=60, batch_size=1500, learning_rate=0.1)
+    assert math.sqrt(model.likelihood.variance.item()) == pytest.approx(0.1, rel=0.1)
+    new = 4 * torch.rand(50, 1)
+    prediction = predict(PosteriorDraws(approximate, {}, (x, y)), new)
+    assert float((prediction.mean - torch.sin(3 * new[:, 0])).square().mean().sqrt()) < 0.03
+
+
+def test_chains_with_other_neighbours_are_other_chains():
+    x, y = data()
+    model = with_priors(DeepGP(x, layers=1))
+    names = {identity(WhitenedNUTS(whitened(vecchia(model, num_neighbors=m))), (x, y), 5) for m in (3, 4, 4)}
+    assert len(names) == 2
+
+
+def test_models_pickle_without_what_they_remember():
+    x, y = data()
+    model = vecchia(DeepGP(x, layers=1), num_neighbors=3)
+    before = len(pickle.dumps(model))
+    model(x, y)
+    WhitenedDensity(whitened(with_priors(DeepGP(x, layers=1))), (x, y), {})
+    assert len(pickle.dumps(model)) < before + 1000
+    assert pickle.loads(pickle.dumps(model)).num_neighbors == 3
+
+
+def test_single_precision():
+    x = torch.rand(50, 2, dtype=torch.float32)
+    exact, approximate = both(x, 49, kernel=Matern52(lengthscale=0.3), outputs=1)
+    f, noise = exact.rsample(), torch.tensor([0.1], dtype=torch.float32)
+    torch.testing.assert_close(
+        approximate.noisy_log_prob(f, noise), exact.noisy_log_prob(f, noise), rtol=1e-4, atol=1e-3
+    )
+
+
+@pytest.mark.parametrize("number", [0, -1, 2.5, "3"])
+def test_numbers_of_neighbours_that_are_none(number, unannotated):
+    with pytest.raises(ValueError, match="num_neighbors is a whole number, 1 or more"):
+        vecchia(DeepGP(torch.zeros(3, 1), layers=1), num_neighbors=number)
+
+
+def test_what_is_refused():
+    x = torch.rand(2, 10, 1)
+    with pytest.raises(ValueError, match="has a function for each of \\(2,\\) groups"):
+        vecchia(lambda: pyro.sample("f", GaussianProcess(Matern52())(x)))()
+    _, approximate = both(x[0], 3)
+    with pytest.raises(ValueError, match="has no dense covariance"):
+        approximate.covariance_matrix  # noqa: B018
+    process = NeighborConditionedProcess(approximate, torch.zeros(10, 2), None)
+    with pytest.raises(ValueError, match="have no joint covariance"):
+        process(approximate).covariance_matrix  # noqa: B018
+    with pytest.raises(ValueError, match="functions of 'gp' cannot be drawn"):
+        process.known_values(approximate, 2)
