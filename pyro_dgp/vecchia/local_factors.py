@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,19 +105,55 @@ def _regress(
     matrix = covariance.matrix(x.unsqueeze(-3))
     if noise is not None:
         matrix = linalg.add_noise(matrix, noise)
+    factorise = linalg.cholesky if noise is None else linalg.noisy_cholesky
+    weights, scales = _Regress.apply(matrix, is_there, lambda each: factorise(each, jitter, name))  # type: ignore[no-untyped-call]
+    return weights.mT, scales
+
+
+class _Regress(torch.autograd.Function):
+    """``b = K_cc^-1 k`` and ``s = (k_ii - k' b)^(1/2)`` of local covariances ``(R, E, m + 1, m + 1)``, the row itself last.
+
+    For cotangents of b and ``v = s^2``, and ``l = K_cc^-1 b_``, those of the covariances are ``v_`` of k_ii, ``l - 2 v_ b`` of k and ``v_ b b' - l b'``
+    of K_cc. The jitter counts as a constant.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, matrix: Tensor, is_there: Tensor, factorise: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        few = (~is_there.all(-1)).nonzero().squeeze(-1)
+        if len(few):
+            matrix = matrix.clone()
+            matrix[few] = _without(matrix[few], is_there[few])
+        factor = factorise(matrix)
+        corner, last, scales = factor[..., :-1, :-1], factor[..., -1:, :-1], factor[..., -1, -1]
+        weights = torch.linalg.solve_triangular(corner.mT, last.mT, upper=True).squeeze(-1)
+        ctx.save_for_backward(corner, weights, scales, is_there)
+        return weights, scales
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_weights: Tensor, of_scales: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        corner, weights, scales, is_there = ctx.saved_tensors
+        of_weights = of_weights.masked_fill(~is_there.unsqueeze(1), 0.0)
+        of_variance = (of_scales / (2 * scales)).unsqueeze(-1)
+        inner = torch.linalg.solve_triangular(corner, of_weights.unsqueeze(-1), upper=False)
+        shares = torch.linalg.solve_triangular(corner.mT, inner, upper=True).squeeze(-1)
+        found = corner.new_empty((*scales.shape, corner.shape[-1] + 1, corner.shape[-1] + 1))
+        left = of_variance * weights - shares
+        torch.mul(left.unsqueeze(-1), weights.unsqueeze(-2), out=found[..., :-1, :-1])
+        found[..., -1, :-1] = shares - 2 * of_variance * weights
+        found[..., :-1, -1] = 0.0
+        found[..., -1, -1] = of_variance.squeeze(-1)
+        return found, None, None
+
+
+def _without(matrix: Tensor, is_there: Tensor) -> Tensor:
+    """Local covariances in which a neighbour that is not there has unit correlation with itself and none with others, so that its weight is zero."""
     kept = torch.cat([is_there, is_there.new_ones(len(is_there), 1)], -1)
     both = (kept.unsqueeze(-1) & kept.unsqueeze(-2)).unsqueeze(-3)
-    level = matrix.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
-    # A point that is not there is one of unit variance without correlation.
-    matrix = torch.where(both, matrix, level.unsqueeze(-1) * linalg.identity(matrix))
-    factor = (
-        linalg.cholesky(matrix, jitter, name, level=level)
-        if noise is None
-        else linalg.noisy_cholesky(matrix, jitter, name)
-    )
-    corner, last = factor[..., :-1, :-1], factor[..., -1:, :-1]
-    weights = torch.linalg.solve_triangular(corner.mT, last.mT, upper=True).squeeze(-1)  # (R, E, m)
-    return weights.mT, factor[..., -1, -1]
+    level = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+    return torch.where(both, matrix, level * linalg.identity(matrix))
 
 
 class _Solve(torch.autograd.Function):

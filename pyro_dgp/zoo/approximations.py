@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
@@ -11,10 +11,12 @@ from pyro_dgp.vecchia import VecchiaModel, vecchia
 from pyro_dgp.zoo.settings import Settings
 
 
+@runtime_checkable
 class Approximation(Protocol):
     """A function from a model and the settings to the model that takes its place."""
 
-    def __call__(self, model: nn.Module, settings: Settings) -> Callable[..., Any]: ...
+    def __call__(self, model: nn.Module, settings: Settings) -> Callable[..., Any]:
+        """Return the model that is trained or sampled."""
 
 
 def exactly(model: nn.Module, settings: Settings) -> nn.Module:
