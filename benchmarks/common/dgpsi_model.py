@@ -24,7 +24,15 @@ ITERATIONS, IMPUTATIONS = 100, 10
 
 @dataclass(frozen=True)
 class ByDgpsi(Inference):
-    """Fits dgpsi's own model of the same shape; the model of this library is ignored."""
+    """Fits dgpsi's own model of the same shape; the model of this library is ignored.
+
+    :param neighbors: neighbours of its Vecchia approximation; ``None`` for the exact prior.
+    """
+
+    neighbors: int | None = None
+
+    def _approximation(self) -> dict[str, object]:
+        return {} if self.neighbors is None else {"vecchia": True, "m": self.neighbors}
 
     def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
         """Train dgpsi on the rows and return its predictions."""
@@ -36,7 +44,7 @@ class ByDgpsi(Inference):
         start, inputs = time.perf_counter(), x.shape[-1]
         first = [kernel(length=np.ones(inputs), name="matern2.5") for _ in range(settings.width)]
         top = [kernel(length=np.ones(settings.width), name="matern2.5", scale_est=True, nugget=0.01, nugget_est=True)]
-        trainer = dgp(x.double().numpy(), y.double().numpy()[:, None], combine(first, top))
+        trainer = dgp(x.double().numpy(), y.double().numpy()[:, None], combine(first, top), **self._approximation())
         trainer.train(N=ITERATIONS, disable=True)
         fitted = emulator(trainer.estimate(), N=IMPUTATIONS)
 

@@ -5,7 +5,7 @@ from pyro_dgp.mcmc.chains import Chains, run_chains
 from pyro_dgp.mcmc.compiled_density import CompiledDensity
 from pyro_dgp.mcmc.elliptical import EllipticalSlice
 from pyro_dgp.mcmc.from_draws import PosteriorDraws
-from pyro_dgp.mcmc.initial_points import Ascent, PriorDraw
+from pyro_dgp.mcmc.initial_points import Ascent, GuideMean, PriorDraw
 from pyro_dgp.mcmc.nuts import WhitenedNUTS
 from pyro_dgp.mcmc.sparse import bases_of, inducing_inputs
 from pyro_dgp.mcmc.surrogate_slice import SurrogateSlice
@@ -17,6 +17,7 @@ __all__ = [
     "Chains",
     "CompiledDensity",
     "EllipticalSlice",
+    "GuideMean",
     "PosteriorDraws",
     "PriorDraw",
     "SurrogateScale",

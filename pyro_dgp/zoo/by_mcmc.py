@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from pyro_dgp.internal.progress import Progress, silent
 from pyro_dgp.mcmc import Chains, run_chains
 from pyro_dgp.mcmc.diagnostics import convergence
+from pyro_dgp.mcmc.initial_points import Start
 from pyro_dgp.mcmc.kernel_state import can_be_saved
 from pyro_dgp.zoo.anatomy import Anatomy, anatomy_of, free_parameters
 from pyro_dgp.zoo.approximations import Approximation, exactly
@@ -68,6 +69,7 @@ class ByMCMC(Inference):
     :param folder: where chains are saved and resumed.
     :param approximation: from the model and the settings to the model that is sampled in its place.
     :param learner: inference that finds the hyperparameters that have no prior.
+    :param start: first point of all chains, from what the learner has fitted; the kernel's own if not given.
     """
 
     kernel: type[MCMCKernel] | KernelRecipe
@@ -75,16 +77,19 @@ class ByMCMC(Inference):
     rows: Callable[[Settings], int | None] = mcmc_points
     folder: Path | None = None
     learner: Inference = LEARNER
+    start: Callable[[Fitted], Start] | None = None
     approximation: Approximation = exactly
 
     def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""
-        learning_seconds = 0.0
+        learned = None
         if free_parameters(model):
             few = replace(settings, inducing=min(settings.inducing, len(x)))
-            learning_seconds = self.learner.run(model, x, y, settings=few, progress=silent).seconds
+            learned = self.learner.run(model, x, y, settings=few, progress=silent)
         site = anatomy_of(model, x, y).response
         kernel = self._made_kernel(model, x, y, settings)
+        if self.start is not None and learned is not None:
+            kernel.start = self.start(learned)
         is_saved = self.folder is not None and can_be_saved(kernel)
         result = run_chains(
             kernel,
@@ -107,7 +112,7 @@ class ByMCMC(Inference):
             predictor,
             len(x),
             steps,
-            seconds=learning_seconds + _wall_clock(result),
+            seconds=(0.0 if learned is None else learned.seconds) + _wall_clock(result),
             draws=result.draws,
             sample_stats=result.stats,
             diagnostics=figures,

@@ -18,7 +18,7 @@ from pyro_dgp.likelihoods import (
     Softmax,
 )
 from pyro_dgp.losses import ELBO, ApproximateEP, GammaDivergence, PredictiveLogLikelihood
-from pyro_dgp.mcmc import EllipticalSlice, WhitenedNUTS, inducing_inputs, whitened
+from pyro_dgp.mcmc import EllipticalSlice, GuideMean, WhitenedNUTS, inducing_inputs, whitened
 from pyro_dgp.means import LinearMean
 from pyro_dgp.models.deep_gp import DeepGP
 from pyro_dgp.models.deep_kernel import DeepKernel, FeatureExtractor
@@ -36,6 +36,8 @@ from pyro_dgp.processes import (
 from pyro_dgp.propagation import MomentMatching, MonteCarlo, SigmaPoints, WithMean
 from pyro_dgp.training.one_layer_start import start_from_one_layer
 from pyro_dgp.zoo.by_layer import ByLayer
+from pyro_dgp.zoo.inference import Fitted
+from pyro_dgp.zoo.predictors import GuidePredictor
 from pyro_dgp.zoo.settings import Settings
 
 #: Kernels where the settings leave the choice to the method: one, and a sum of a smooth one and a rougher one, each with its own lengthscales.
@@ -166,6 +168,14 @@ def sparse_nuts(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> W
 def slices(model: Callable[..., Any], x: Tensor, y: Tensor, settings: Settings) -> EllipticalSlice:
     """Elliptical slices, and slices of hyperparameters."""
     return EllipticalSlice(model)
+
+
+def at_learner(learned: Fitted) -> GuideMean:
+    """Start chains at the means of the functions that the learner of the hyperparameters has found."""
+    predictor = learned.predict
+    if not isinstance(predictor, GuidePredictor):
+        raise TypeError(f"chains start at a guide, and the learner gave a {type(predictor).__name__}")
+    return GuideMean(predictor.guide)
 
 
 def all_rows(settings: Settings) -> None:

@@ -1,11 +1,34 @@
 import math
 
+import pyro
 import pytest
 import torch
 from pyro import distributions as dist
-from pyro.nn import PyroSample
+from pyro.nn import PyroModule, PyroSample
 
-from pyro_dgp import Ascent, EllipticalSlice, Gaussian, WhitenedNUTS, run_chains, whitened
+from pyro_dgp import (
+    ELBO,
+    RBF,
+    Ascent,
+    Bernoulli,
+    DeepGP,
+    EllipticalSlice,
+    Gaussian,
+    GaussianProcess,
+    GuideMean,
+    InducingPoints,
+    MonteCarlo,
+    NeighborSearch,
+    Variational,
+    VecchiaModel,
+    VecchiaPrior,
+    WhitenedNUTS,
+    fit,
+    inducing_inputs,
+    run_chains,
+    vecchia,
+    whitened,
+)
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.mcmc.density import WhitenedDensity
 from tests.examples import TwoLayers, TwoSites, posterior, regression
@@ -92,3 +115,56 @@ def test_steps_and_rates_are_positive():
     for options in ({"steps": 0}, {"rate": 0.0}, {"rate": math.nan}):
         with pytest.raises(ValueError, match="positive number of steps and rate"):
             Ascent(**options)
+
+
+@pytest.mark.parametrize("approximate", [lambda model: model, lambda model: vecchia(model, num_neighbors=19)])
+def test_chains_start_at_the_means_of_a_guide(approximate):
+    x = torch.linspace(-1, 1, 20)[:, None]
+    model = Several()
+    guide = Variational(model, InducingPoints(6), MonteCarlo(2))
+    y = (torch.rand(20) > 0.5).double()
+    guide.initialize(x, y)
+    fit(ELBO(20)(model, guide), x, y, steps=30, batch_size=20, learning_rate=0.1)
+    density = WhitenedDensity(whitened(approximate(model)), (x, y), {})
+    start = GuideMean(guide)(density)
+    assert start.keys() == density.start.keys() == {"h_whitened", "y_f_whitened", "shift"}
+    assert torch.equal(start["shift"], density.start["shift"])
+    assert float(start["h_whitened"].detach().abs().max()) > 0.1
+    inner = (
+        VecchiaPrior(model.inner(x), NeighborSearch(19))
+        if isinstance(approximate(model), VecchiaModel)
+        else model.inner(x)
+    )
+    hidden = guide.processes.h(model.inner(x)).mean
+    torch.testing.assert_close(inner.unwhiten(start["h_whitened"]), hidden, rtol=0, atol=1e-6)
+    outer = model.outer(hidden + start["shift"])
+    outer = VecchiaPrior(outer, NeighborSearch(19)) if isinstance(inner, VecchiaPrior) else outer
+    mean = next(iter([p for name, p in guide.processes.named_children() if name != "h"]))(
+        model.outer(hidden + start["shift"])
+    ).mean
+    torch.testing.assert_close(outer.unwhiten(start["y_f_whitened"]), mean, rtol=0, atol=1e-6)
+
+
+class Several(PyroModule):
+    """Two layers, a latent number between them, and classes."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer, self.likelihood = GaussianProcess(RBF()), GaussianProcess(RBF()), Bernoulli()
+
+    def forward(self, x, y=None):
+        shift = pyro.sample("shift", dist.Normal(0.0, 1.0))
+        return pyro.sample("y", self.likelihood(self.outer(pyro.sample("h", self.inner(x)) + shift)), obs=y)
+
+
+def test_a_guide_of_another_model_is_no_start():
+    x, y = torch.linspace(-1, 1, 20)[:, None], torch.randn(20)
+    guides = {layers: Variational(DeepGP(x, layers, 1), InducingPoints(6), MonteCarlo(2)) for layers in (1, 2)}
+    for guide in guides.values():
+        guide.initialize(x, y)
+    deep = guides[2].model
+    with pytest.raises(ValueError, match="the guide has no process of 'h1'"):
+        GuideMean(guides[1])(WhitenedDensity(whitened(deep), (x, y), {}))
+    sparse = whitened(deep, inducing_inputs(deep, x, y, num_inducing=5))
+    with pytest.raises(ValueError, match="the guide has no function values for 'h1_inducing_whitened'"):
+        GuideMean(guides[2])(WhitenedDensity(sparse, (x, y), {}))
