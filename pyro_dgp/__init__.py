@@ -1,6 +1,15 @@
 """Deep Gaussian processes as ordinary Pyro models, and interchangeable ways to fit them."""
 
 # The comparison, each name from the file that defines it.
+from pyro_dgp.approximations import (
+    NeighborConditionedProcess,
+    Neighbors,
+    NeighborSearch,
+    VecchiaModel,
+    VecchiaPrior,
+    nearest_neighbors,
+    vecchia,
+)
 from pyro_dgp.comparison.advice import Advice, advise
 from pyro_dgp.comparison.gap_figure import draw_gap
 from pyro_dgp.comparison.gap_study import GapResult
@@ -140,15 +149,6 @@ from pyro_dgp.training.optimising import FitResult, adam, adam_for_networks
 from pyro_dgp.training.remarks import remarks
 from pyro_dgp.training.trials import Fallback
 from pyro_dgp.training.validation import ValidatedFit, Validation, fit_validated
-from pyro_dgp.vecchia import (
-    NeighborConditionedProcess,
-    Neighbors,
-    NeighborSearch,
-    VecchiaModel,
-    VecchiaPrior,
-    nearest_neighbors,
-    vecchia,
-)
 from pyro_dgp.zoo.by_collapsed_elbo import ByCollapsedELBO
 from pyro_dgp.zoo.by_guide import ByGuide, ByValidatedGuide
 from pyro_dgp.zoo.by_layer import ByLayer

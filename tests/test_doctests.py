@@ -74,7 +74,7 @@ WITH_EXAMPLE = {
         "ProcessFamily",
         "SphericalHarmonics",
     ],
-    "vecchia": ["NeighborSearch", "VecchiaPrior", "nearest_neighbors", "vecchia"],
+    "approximations": ["NeighborSearch", "VecchiaPrior", "nearest_neighbors", "vecchia"],
     "propagation": ["MomentMatching", "MonteCarlo", "Propagation", "SigmaPoints", "WithMean"],
     "guides": ["Variational"],
     "losses": [

@@ -34,6 +34,7 @@ ROOMS = (
     "export",
     "diagnosis",
     "training",
+    "approximations",
     "mcmc",
     "functions",
     "zoo",

@@ -88,7 +88,7 @@ class GuideMean:
     ``WhitenedNUTS(model, start=GuideMean(guide))``. Other latent sites start at a draw of the prior. All chains start at one point, so that
     R-hat tells less than from draws of the prior; none has to climb from there.
 
-    :param guide: an initialised guide of the model, or of the model inside :func:`~pyro_dgp.whitened` or :func:`~pyro_dgp.vecchia`.
+    :param guide: an initialised guide of the model, or of the model inside :func:`~pyro_dgp.whitened` or :func:`~pyro_dgp.approximations`.
 
     >>> from pyro_dgp import DeepGP, InducingPoints, MonteCarlo, Variational, WhitenedNUTS
     >>> x, y = torch.linspace(-1, 1, 20)[:, None], torch.randn(20)

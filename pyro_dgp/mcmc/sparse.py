@@ -104,6 +104,7 @@ class _SparseProcess(WhitenedProcess):
 
 def sparse_process(prior: FunctionPrior, inducing: Tensor | Basis, white: Tensor) -> Process:
     """Return the GP given its inducing variables, or the coefficients of a basis, whitened: ``(M, D_out)``."""
+    _require_exact(prior)
     if isinstance(inducing, Basis):
         return _SparseProcess(inducing, _KnownCoefficients(white.mT))
     _check(prior, inducing)
@@ -123,6 +124,7 @@ def tensors_of(inducing: Tensor | Basis) -> list[Tensor]:
 
 def sparse_moments(prior: FunctionPrior, inducing: Tensor | Basis, white: Tensor) -> Moments:
     """``p(f(x_n) | u)``, row by row, with ``u = m(Z) + L_z v`` or any basis, and ``v`` ``(M, D_out)``: both ``(N, D_out)``."""
+    _require_exact(prior)
     q = WhitenedGaussian(white.mT, None, "delta")
     if isinstance(inducing, Basis):
         loc, variance = inducing.moments(prior, q)
@@ -139,6 +141,14 @@ def sparse_moments(prior: FunctionPrior, inducing: Tensor | Basis, white: Tensor
     variance = (covariance.diagonal(x) + change).clamp_min(SMALLEST_VARIANCE).mT
     mean = prior.mean + loc.mT
     return Moments(mean, variance.expand(mean.shape))
+
+
+def _require_exact(prior: FunctionPrior) -> None:
+    if not prior.is_dense:
+        raise ValueError(
+            f"{prior.name!r} has inducing inputs and a Vecchia approximation: give whitened(model, inducing) the model itself, or leave its inducing "
+            "inputs out"
+        )
 
 
 def _check(prior: FunctionPrior, inputs: Tensor) -> None:

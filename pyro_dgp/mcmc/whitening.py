@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -167,6 +167,8 @@ class Whitening:
 class WhitenedModel:
     """The model that ``NUTS`` samples; see :func:`whitened`. It pickles, as parallel chains need."""
 
+    is_whitened: ClassVar[bool] = True
+
     def __init__(self, model: Callable[..., Any], inducing: Inputs | None = None) -> None:
         self.model, self.inducing = model, dict(inducing or {})
         self.strategy, self._modules = Whitening(self.inducing), modules_of(model)
@@ -212,9 +214,11 @@ def whitened(model: Callable[..., Any], inducing: Inputs | None = None) -> White
         are independent over rows (``h_whitened``, their standardised rest; under Gaussian noise those of the last GP are integrated
         out). The cost is linear in the rows; inducing inputs at the data make it exact.
     """
-    if isinstance(model, torch.nn.Module):
-        fixed = [name.removesuffix("_unconstrained") for name, value in model.named_parameters() if value.requires_grad]
-        if fixed and _told.get(model) != fixed:
-            _told[model] = fixed
+    for module in modules_of(model):
+        fixed = [
+            name.removesuffix("_unconstrained") for name, value in module.named_parameters() if value.requires_grad
+        ]
+        if fixed and _told.get(module) != fixed:
+            _told[module] = fixed
             logger.warning("MCMC keeps these point estimates at their present values: %s", ", ".join(fixed))
     return WhitenedModel(model, inducing)

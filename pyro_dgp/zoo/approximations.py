@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
-from pyro_dgp.vecchia import VecchiaModel, vecchia
+from pyro_dgp.approximations import VecchiaModel, vecchia
 from pyro_dgp.zoo.settings import Settings
 
 

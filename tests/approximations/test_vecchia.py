@@ -12,6 +12,7 @@ from pyro.infer import MCMC, NUTS
 from pyro.nn import PyroModule, PyroSample
 
 from pyro_dgp import (
+    ELBO,
     RBF,
     Bernoulli,
     ConditionedProcess,
@@ -19,26 +20,33 @@ from pyro_dgp import (
     EllipticalSlice,
     Gaussian,
     GaussianProcess,
+    InducingPoints,
     LinearCoregionalization,
     MarginalLikelihood,
     Matern52,
+    MonteCarlo,
     NeighborConditionedProcess,
     NeighborSearch,
     PosteriorDraws,
+    Standardizer,
+    Variational,
     VecchiaPrior,
     WhitenedNUTS,
     fit,
+    inducing_inputs,
     nearest_neighbors,
     predict,
     run_chains,
+    to_arviz,
     vecchia,
     whitened,
     with_priors,
 )
+from pyro_dgp.approximations import local_factors as local_factors_module
+from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.kernels import White
 from pyro_dgp.mcmc.chain_identity import identity
 from pyro_dgp.mcmc.density import WhitenedDensity
-from pyro_dgp.vecchia import local_factors as local_factors_module
 
 
 def prior_at(x, kernel=None, outputs=2, mean=None):
@@ -113,19 +121,25 @@ def test_whitening_has_an_inverse_and_gradients(outputs):
     assert torch.autograd.gradcheck(lambda *args: of(*args)[3], given)
 
 
-def test_many_rows_are_regressed_part_by_part(monkeypatch):
+@pytest.mark.parametrize("kept", [0, 10**9])
+def test_many_rows_are_regressed_part_by_part(kept, monkeypatch):
     x = torch.randn(40, 2, requires_grad=True)
     whole = both(x, 5)[1].noisy_log_prob(torch.ones(40, 2), torch.ones(2))
     slope, sizes = torch.autograd.grad(whole, x)[0], []
-    monkeypatch.setattr(local_factors_module, "_MOST", 7 * 36)
+    monkeypatch.setattr(local_factors_module, "_AT_ONCE", 7 * 36)
+    monkeypatch.setattr(local_factors_module, "_MOST_KEPT", kept)
     regress = local_factors_module._regress
-    monkeypatch.setattr(
-        local_factors_module, "_regress", lambda k, x, *rest: sizes.append(len(x)) or regress(k, x, *rest)
-    )
+
+    def counted(covariance, x, *rest, **options):
+        sizes.append(len(x))
+        return regress(covariance, x, *rest, **options)
+
+    monkeypatch.setattr(local_factors_module, "_regress", counted)
     parts = both(x, 5)[1].noisy_log_prob(torch.ones(40, 2), torch.ones(2))
     assert sizes == [7] * 5 + [5]
     torch.testing.assert_close(parts, whole, rtol=0, atol=1e-12)
     torch.testing.assert_close(torch.autograd.grad(parts, x)[0], slope, rtol=0, atol=1e-12)
+    assert len(sizes) == (6 if kept else 12)  # computed again for gradients
 
 
 @pytest.mark.parametrize(("rows", "count"), [(1, 3), (5, 3), (5, 30), (400, 7)])
@@ -169,21 +183,31 @@ def excess(exact, f, search):
 
 
 @pytest.mark.parametrize("noise", [None, torch.tensor([0.1, 0.2])])
-def test_new_rows_are_predicted_from_their_nearest_rows(noise):
-    x, new = torch.randn(30, 2), torch.randn(9, 2)
-    exact, approximate = both(x, 30, mean=lambda x: x)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_new_rows_are_predicted_from_their_nearest_rows(kernel, noise):
+    x, new = torch.randn(30, 3), torch.randn(9, 3)
+    exact, approximate = both(x, 30, kernel=KERNELS[kernel](), mean=lambda x: x[:, :2])
     values = exact.rsample()
     expected = ConditionedProcess(exact, values, noise)(exact.at(new))
     found = NeighborConditionedProcess(approximate, values, noise)(exact.at(new))
     torch.testing.assert_close(found.mean, expected.mean, rtol=0, atol=1e-5)
     torch.testing.assert_close(found.variance, expected.variance, rtol=0, atol=1e-6)
-    few = VecchiaPrior(exact, NeighborSearch(3))
+    few, count = VecchiaPrior(exact, NeighborSearch(3)), 3 if noise is None else 12
     found = NeighborConditionedProcess(few, values, noise)(exact.at(new))
-    near = [((x - row) / x.std(0, correction=0)).norm(dim=-1).argsort()[:3] for row in new]
+    near = [((x - row) / x.std(0, correction=0)).norm(dim=-1).argsort()[:count] for row in new]
     for row, own in enumerate(near):
         expected = ConditionedProcess(exact.at(x[own]), values[own], noise)(exact.at(new[row : row + 1]))
         torch.testing.assert_close(found.mean[row], expected.mean[0], rtol=0, atol=1e-5)
         torch.testing.assert_close(found.variance[row], expected.variance[0], rtol=0, atol=1e-6)
+
+
+def test_rows_that_are_not_finite_have_predictions_that_are_not():
+    x = torch.randn(10, 1)
+    exact, approximate = both(x, 3)
+    found = NeighborConditionedProcess(approximate, exact.rsample(), None)(
+        exact.at(torch.tensor([[0.0], [math.nan], [math.inf]]))
+    )
+    assert found.mean.isfinite().all(-1).tolist() == [True, False, False]
 
 
 def data(rows=30):
@@ -282,6 +306,95 @@ def test_the_marginal_likelihood_trains_one_layer_on_many_rows():
     assert float((prediction.mean - torch.sin(3 * new[:, 0])).square().mean().sqrt()) < 0.03
 
 
+def test_factors_that_are_known_are_the_factors():
+    x, y = data()
+    model = with_priors(DeepGP(x, layers=3, width=2))
+    density = WhitenedDensity(whitened(vecchia(model, num_neighbors=4)), (x, y), {})
+    values = density.start
+    before = density.evaluate(values)
+    for name in density.whitened:
+        moved = {**values, name: values[name] + 0.1}
+        known = density.evaluate(moved, before, name)
+        assert known.log_likelihood == density.evaluate(moved).log_likelihood != before.log_likelihood
+    assert all(factor.shape == (30, 5, 1) for factor in before.factors.values())
+    assert len(before.factors) == 2
+
+
+def test_the_order_of_the_rows_depends_on_the_seed():
+    x, y = data()
+    model = DeepGP(x, layers=1)
+    found = {MarginalLikelihood(vecchia(model, num_neighbors=3, seed=seed))(x, y).item() for seed in (0, 1, 1)}
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize("shape", [(12,), (3,)])
+@pytest.mark.parametrize("name", ["likelihood.variance", "top.kernel.variance"])
+def test_hyperparameters_with_more_values_than_parameters_are_refused(name, shape):
+    x, y = data(12)
+    model = DeepGP(x, layers=1)
+    owner = model.likelihood if name.startswith("likelihood") else model.top.kernel
+    owner.variance = PyroSample(dist.LogNormal(0.0, 0.5).expand(shape).to_event(1))
+    with pytest.raises(ValueError, match="a hyperparameter has more values than its kernel, mean or likelihood has"):
+        density = WhitenedDensity(whitened(vecchia(model, num_neighbors=3)), (x, y), {})
+        density.potential(density.unconstrained_start())
+
+
+def test_inputs_that_are_not_finite_are_rejected_and_named():
+    x, y = data()
+    x[3, 1] = math.nan
+    with pytest.raises(NotPositiveDefiniteError, match="its inputs hold NaN or infinity: drop or fill such rows"):
+        MarginalLikelihood(vecchia(DeepGP(torch.rand(30, 2), layers=1)))(x, y)
+
+
+def test_proposals_that_overflow_are_rejected():
+    x, y = data()
+
+    class Steep(PyroModule):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.outer, self.likelihood = GaussianProcess(RBF()), GaussianProcess(RBF()), Gaussian()
+
+        def forward(self, x, y=None):
+            h = pyro.sample("h", self.inner(x))
+            return pyro.sample("y", self.likelihood(self.outer(torch.exp(3 * h))), obs=y)
+
+    kernel = WhitenedNUTS(
+        whitened(vecchia(Steep(), num_neighbors=3)), step_size=1000.0, adapt_step_size=False, max_tree_depth=2
+    )
+    kernel.initial_params = {"h_whitened": 0.1 * torch.randn(30, 1)}
+    chains = run_chains(kernel, (x, y), num_samples=3, warmup_steps=0, num_chains=1)
+    assert bool(chains.stats["diverging"].all())
+
+
+def test_with_noise_more_neighbours_are_closer():
+    x = 4 * torch.rand(400, 1)
+    exact = prior_at(x, Matern52(lengthscale=0.5), outputs=1)
+    y, noise = (exact.rsample() + torch.randn(400, 1)).detach(), torch.ones(1)
+    errors = [
+        abs((VecchiaPrior(exact, NeighborSearch(m)).noisy_log_prob(y, noise) - exact.noisy_log_prob(y, noise)).item())
+        / 400
+        for m in (3, 30, 120)
+    ]
+    assert errors[2] < errors[1] < errors[0]
+    assert errors[1] < 0.02
+
+
+def test_models_with_units_and_chains_for_arviz():
+    x, y = data()
+    model = with_priors(DeepGP(100 * x, layers=2, width=1, standardizer=Standardizer.fit(100 * x, 50 + 10 * y)))
+    chains = run_chains(
+        EllipticalSlice(whitened(vecchia(model, num_neighbors=29))),
+        (100 * x, 50 + 10 * y),
+        num_samples=4,
+        warmup_steps=2,
+        num_chains=2,
+    )
+    prediction = predict(chains, 100 * x)
+    groups = to_arviz(prediction, 100 * x, 50 + 10 * y, draws=chains.draws)
+    assert groups.posterior.sizes["draw"] == 4
+    assert float((prediction.mean - 50).abs().max()) < 100
+
+
 def test_chains_with_other_neighbours_are_other_chains():
     x, y = data()
     model = with_priors(DeepGP(x, layers=1))
@@ -308,15 +421,18 @@ def test_single_precision():
     )
 
 
-@pytest.mark.parametrize("number", [0, -1, 2.5, "3"])
-def test_numbers_of_neighbours_that_are_none(number, unannotated):
-    with pytest.raises(ValueError, match="num_neighbors is a whole number, 1 or more"):
-        vecchia(DeepGP(torch.zeros(3, 1), layers=1), num_neighbors=number)
+@pytest.mark.parametrize("options", [{"num_neighbors": n} for n in (0, -1, 2.5, "3", True)] + [{"seed": -1}])
+def test_numbers_that_are_refused(options, unannotated):
+    with pytest.raises(ValueError, match=r"(num_neighbors is a whole number, 1|seed is a whole number, 0) or more"):
+        vecchia(DeepGP(torch.zeros(3, 1), layers=1), **options)
+    with pytest.raises(TypeError, match="vecchia takes a model"):
+        vecchia(3)
+    assert vecchia(DeepGP(torch.zeros(3, 1), layers=1), num_neighbors=np.int64(4)).num_neighbors == 4
 
 
 def test_what_is_refused():
     x = torch.rand(2, 10, 1)
-    with pytest.raises(ValueError, match="has a function for each of \\(2,\\) groups"):
+    with pytest.raises(ValueError, match=r"has a batch \(2,\) of them"):
         vecchia(lambda: pyro.sample("f", GaussianProcess(Matern52())(x)))()
     _, approximate = both(x[0], 3)
     with pytest.raises(ValueError, match="has no dense covariance"):
@@ -326,3 +442,30 @@ def test_what_is_refused():
         process(approximate).covariance_matrix  # noqa: B018
     with pytest.raises(ValueError, match="functions of 'gp' cannot be drawn"):
         process.known_values(approximate, 2)
+    x, y = data()
+    model = DeepGP(x, layers=2, width=1)
+    with pytest.raises(ValueError, match=r"write whitened\(vecchia\(model\)\)"):
+        vecchia(whitened(model))
+    points = inducing_inputs(model, x, y, num_inducing=4)
+    with pytest.raises(ValueError, match="has inducing inputs and a Vecchia approximation"):
+        whitened(vecchia(model), points)(x, y)
+    with pytest.raises(ValueError, match="guides take the model without it"):
+        approximate = vecchia(model)
+        guide = Variational(approximate, InducingPoints(4), MonteCarlo(2))
+        guide.initialize(x, y)
+        ELBO(30).loss(approximate, guide, x, y)
+    with pytest.raises(ValueError, match="the site 'f' is wrapped in another distribution"):
+        vecchia(lambda x: pyro.sample("f", GaussianProcess(Matern52())(x).mask(False)))(x)
+    with pytest.raises(ValueError, match="the inputs have no rows"):
+        nearest_neighbors(x[:0], num_neighbors=3)
+
+
+def test_point_estimates_are_named(caplog):
+    x, _ = data()
+    with caplog.at_level("WARNING", logger="pyro_dgp"):
+        whitened(vecchia(DeepGP(x, layers=1)))
+    assert "MCMC keeps these point estimates" in caplog.text
+
+
+def test_a_model_is_shown_with_its_numbers():
+    assert repr(vecchia(DeepGP(torch.zeros(3, 1), layers=1), num_neighbors=4)).endswith("num_neighbors=4, seed=0)")

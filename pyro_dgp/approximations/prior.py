@@ -6,13 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+import torch
 from torch import Size, Tensor
 
+from pyro_dgp.approximations.local_factors import LocalFactors, local_factors
+from pyro_dgp.approximations.neighbors import Neighbors, NeighborSearch
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.internal.linalg import NotPositiveDefiniteError
+from pyro_dgp.internal.linalg import Fault, NotPositiveDefiniteError
 from pyro_dgp.kernels.factor_faults import explained
-from pyro_dgp.vecchia.local_factors import LocalFactors, local_factors
-from pyro_dgp.vecchia.neighbors import Neighbors, NeighborSearch
 
 
 class VecchiaPrior(FunctionPrior):
@@ -21,7 +22,7 @@ class VecchiaPrior(FunctionPrior):
     ``p(f) = prod_i N(f_i | m_i + k_ic K_cc^-1 (f_c - m_c), k_ii - k_ic K_cc^-1 k_ci)``, with c the neighbours of row i. It is exact where every
     row has all earlier rows as neighbours. Time and memory are linear in the rows: ``O(N m^3)`` and ``O(N m^2)``.
 
-    Noise is added to the covariances before rows are regressed, so that log p(y) is that of the same approximation for noisy values.
+    Means and variances of single rows are those of the exact prior, which those of the draws approach. Noise is added to the covariances before rows are regressed, so that log p(y) is that of the same approximation for noisy values.
 
     >>> import torch
     >>> from pyro_dgp import RBF, GaussianProcess, NeighborSearch
@@ -41,8 +42,8 @@ class VecchiaPrior(FunctionPrior):
     def __init__(self, exact: FunctionPrior, search: NeighborSearch) -> None:
         if exact.batch_shape:
             raise ValueError(
-                f"a Vecchia approximation takes one function of N rows, and {exact.name!r} has a function for each of {tuple(exact.batch_shape)} "
-                "groups: sample without it"
+                f"a Vecchia approximation takes one function of N rows, and {exact.name!r} has a batch {tuple(exact.batch_shape)} of them: samplers "
+                "take it for a single data set, and guides take the model without it"
             )
         super().__init__(
             exact.x,
@@ -57,7 +58,13 @@ class VecchiaPrior(FunctionPrior):
 
     @property
     def neighbors(self) -> Neighbors:
-        """The neighbours of the rows."""
+        """The neighbours of the rows.
+
+        :raises NotPositiveDefiniteError: for inputs that are not finite, as a factor of their covariance does, so that samplers reject the proposal.
+        """
+        if not bool(torch.isfinite(self.x).all()):
+            fault = Fault(self.x.new_full((1, 1), math.nan), self.name, 0.0, is_given=False)
+            raise explained(NotPositiveDefiniteError(self.name, fault), self.covariance, self.x, "inputs")
         return self.search(self.x)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> FunctionPrior:
@@ -90,7 +97,7 @@ class VecchiaPrior(FunctionPrior):
         raise ValueError(self._is_sparse())
 
     def _is_sparse(self) -> str:
-        return f"the Vecchia approximation of {self.name!r} has no dense covariance: use the model without it"
+        return f"the Vecchia approximation of {self.name!r} has no dense covariance: sample whitened(vecchia(model)), or use the model without it"
 
     def unwhiten(self, noise: Tensor) -> Tensor:
         """``m(x)`` plus residuals that have the whitened values ``noise``, ``(..., N, D_out)``."""
@@ -119,6 +126,7 @@ class VecchiaPrior(FunctionPrior):
                 self.covariance,
                 self.x,
                 self.neighbors,
+                outputs=self.num_outputs,
                 jitter=self.jitter,
                 name=self.name,
                 noise_variance=noise_variance,

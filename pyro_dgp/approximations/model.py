@@ -8,12 +8,12 @@ from typing import Any
 
 from pyro.poutine.messenger import Messenger
 
+from pyro_dgp.approximations.neighbors import NeighborSearch
+from pyro_dgp.approximations.prior import VecchiaPrior
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.site_handler import Message, SiteHandler
 from pyro_dgp.internal.site_names import process_key
 from pyro_dgp.likelihoods import Observation
-from pyro_dgp.vecchia.neighbors import NeighborSearch
-from pyro_dgp.vecchia.prior import VecchiaPrior
 
 
 class _Approximate(SiteHandler, Messenger):
@@ -35,6 +35,17 @@ class _Approximate(SiteHandler, Messenger):
         """Approximate a GP whose values are sampled."""
         msg["fn"] = VecchiaPrior(prior, self.search(msg["name"]))
 
+    def at_other(self, msg: Message) -> None:
+        """Raise where a Gaussian process has been changed to something else before it comes here."""
+        name, fn = msg["name"], msg["fn"]
+        while hasattr(fn, "base_dist"):
+            fn = fn.base_dist
+        if isinstance(fn, FunctionPrior | Observation):
+            raise ValueError(
+                f"the Gaussian process of the site {name!r} is wrapped in another distribution, where it cannot be approximated: write a mask as "
+                "poutine.mask around the sample statement"
+            )
+
 
 class VecchiaModel:
     """The model that :func:`vecchia` returns. It pickles, as parallel chains need.
@@ -45,7 +56,8 @@ class VecchiaModel:
     """
 
     def __init__(self, model: Callable[..., Any], num_neighbors: int, seed: int) -> None:
-        self.model, self.num_neighbors, self.seed = model, num_neighbors, seed
+        search = NeighborSearch(num_neighbors, seed)
+        self.model, self.num_neighbors, self.seed = model, search.num_neighbors, search.seed
         self._searches: defaultdict[str, NeighborSearch] = defaultdict(self._new)
 
     def _new(self) -> NeighborSearch:
@@ -56,19 +68,26 @@ class VecchiaModel:
         with _Approximate(self._searches.__getitem__):
             return self.model(*args, **kwargs)
 
+    def __repr__(self) -> str:
+        return f"VecchiaModel({self.model!r}, num_neighbors={self.num_neighbors}, seed={self.seed})"
+
 
 def vecchia(model: Callable[..., Any], *, num_neighbors: int = 30, seed: int = 0) -> VecchiaModel:
     """Return the model with a Vecchia approximation of every Gaussian process (Vecchia 1988; Sauer, Cooper and Gramacy 2022 for deep ones).
 
-    Each row is conditioned on its nearest earlier rows alone, in a random order, so that all costs are linear in the rows. It takes the place of
-    the model for any sampler, whitened or not, and in :class:`PosteriorDraws`, whose predictions condition each new row on its nearest
-    training rows.
+    Each row is conditioned on its nearest earlier rows alone, in a random order, so that time and memory are linear in the rows once the
+    neighbours are known. (Trees search for these, in ``N log N`` for few inputs.) It takes the place of the model for any sampler, whitened or not,
+    for :class:`MarginalLikelihood`, and in :class:`PosteriorDraws`, whose predictions condition each new row on its nearest training rows.
 
-    Near are rows whose inputs to the Gaussian process itself are near: for a layer above another, the hidden values. The neighbours follow
-    these values, so that the density has small jumps, of the size of its error. It is that of a proper prior all the same, and samplers with an accept step are
-    exact for it.
+    Distance is measured between the inputs of each Gaussian process, each divided by its standard deviation. For an upper layer these are the hidden
+    values, so that the neighbours change as a sampler moves, and the density has small jumps. The approximation is a proper prior: given the layers
+    below, the density of each layer integrates to one. An accept step makes a sampler exact for it, jumps or not.
 
-    The approximation is close where ``num_neighbors`` is large enough: 30 for rough kernels (Matern) of few inputs, more for smooth ones and for many inputs.
+    The approximation is close where ``num_neighbors`` is large enough: 30 for function values under rough kernels (Matern) of few inputs, more for smooth
+    kernels, for many inputs, and where the noise is large beside the function.
+
+    Whitened draws belong to their own number of neighbours and seed: give :class:`PosteriorDraws` the model that was sampled. Guides take the model
+    itself, and :class:`CompiledDensity` has no program for an approximation and runs it uncompiled.
 
     :param num_neighbors: m, the number of rows that a row is conditioned on.
     :param seed: seed of the order of the rows.
@@ -81,5 +100,8 @@ def vecchia(model: Callable[..., Any], *, num_neighbors: int = 30, seed: int = 0
     >>> predict(chains, torch.zeros(7, 1)).mean.shape
     torch.Size([7])
     """
-    NeighborSearch(num_neighbors)  # raises for numbers that are none
+    if not callable(model):
+        raise TypeError(f"vecchia takes a model, a function of x and y, got {model!r}")
+    if getattr(model, "is_whitened", False):
+        raise ValueError("a whitened model has no priors left to approximate: write whitened(vecchia(model))")
     return VecchiaModel(model, num_neighbors, seed)

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from typing import NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from pyro_dgp.approximations.neighbors import scaled
+from pyro_dgp.approximations.prior import VecchiaPrior
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.internal import linalg
 from pyro_dgp.processes.base import Process
 from pyro_dgp.processes.conditioned import conditioned
 from pyro_dgp.processes.marginal import FunctionMarginal
-from pyro_dgp.vecchia.neighbors import scaled
-from pyro_dgp.vecchia.prior import VecchiaPrior
+
+#: Rows that a new one is conditioned on, for each neighbour, where their values are noisy.
+NOISY = 4
 
 
 class NeighborConditionedProcess(Process):
     """Conditional ``p(f(x) | values at the m known inputs that are nearest to x)`` of each row.
 
     The nearest inputs are found among those of this Gaussian process: for a hidden layer's successor, among the hidden values of the draw.
+
+    Noisy values are averaged over four times as many inputs, since each brings noise of its own. Where the variance of the noise is large beside
+    that of the function, this limits what many rows can tell: take more neighbours there.
 
     :param known: the approximate prior at the known inputs ``(N, D)``.
     :param values: function values at these inputs, or observations of them, ``(N, D_out)``.
@@ -31,7 +38,8 @@ class NeighborConditionedProcess(Process):
         from sklearn.neighbors import KDTree
 
         self._x, self._residual, self._noise = known.x, values - known.mean, noise_variance
-        self._count = min(known.search.num_neighbors, len(known.x))
+        count = known.search.num_neighbors * (1 if noise_variance is None else NOISY)
+        self._count = min(count, len(known.x))
         self._tree = KDTree(scaled(known.x))
 
     @property
@@ -42,7 +50,7 @@ class NeighborConditionedProcess(Process):
     def forward(self, prior: FunctionPrior, at: Tensor | None = None) -> FunctionMarginal:
         """Return the conditional at ``prior.x``, row by row, with a regulariser of 0."""
         new = prior.x.reshape(-1, prior.x.shape[-1])
-        near = self._tree.query(scaled(new, self._x), self._count, return_distance=False)
+        near = self._tree.query(np.nan_to_num(scaled(new, self._x)), self._count, return_distance=False)
         places = torch.as_tensor(near, device=new.device)
         points, residual = self._x[places].unsqueeze(-3), self._residual[places]  # (n, 1, m, D), (n, m, D_out)
         covariance = prior.covariance.matrix(points)
@@ -69,8 +77,8 @@ class NeighborConditionedProcess(Process):
     def known_values(self, prior: FunctionPrior, num_draws: int, deviations: Tensor | None = None) -> NoReturn:
         """Raise: functions of several rows together are not drawn."""
         raise ValueError(
-            f"functions of {prior.name!r} cannot be drawn under a Vecchia approximation, which is made row by row: predict each row, or sample "
-            "the model without it"
+            f"functions of {prior.name!r} cannot be drawn under a Vecchia approximation, which predicts each row by itself: predict the rows, or "
+            "sample the model without it"
         )
 
 

@@ -11,12 +11,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
+from pyro_dgp.approximations.neighbors import Neighbors
+from pyro_dgp.gp import too_many_values_message
 from pyro_dgp.internal import linalg
 from pyro_dgp.kernels import Covariance
-from pyro_dgp.vecchia.neighbors import Neighbors
 
-#: Most entries of local covariance matrices that are held at once: 160 MB in double precision.
-_MOST = 20_000_000
+#: Entries of local covariance matrices that are computed at once, which a processor's cache holds, and that are kept for gradients: 160 MB in double
+#: precision for each of some five tensors. Where there are more, parts are computed again.
+_AT_ONCE, _MOST_KEPT = 500_000, 20_000_000
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ def local_factors(
     x: Tensor,
     neighbors: Neighbors,
     *,
+    outputs: int,
     jitter: float | None,
     name: str,
     noise_variance: Tensor | None = None,
@@ -78,19 +81,23 @@ def local_factors(
     """Regress each row on its neighbours.
 
     :param x: inputs ``(N, D)``, in the order of the data.
+    :param outputs: D_out.
     :param jitter: relative jitter of the local covariances, as for a Cholesky factor of all rows.
     :param noise_variance: variance of noise that is added to the function values, ``(D_out,)``.
     """
 
     def rows(own: Tensor, places: Tensor, is_there: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
-        return _regress(covariance, torch.cat([ordered[places], own.unsqueeze(1)], 1), is_there, jitter, name, noise)
+        points = torch.cat([ordered[places], own.unsqueeze(1)], 1)
+        return _regress(covariance, points, is_there, jitter=jitter, name=name, noise=noise)
 
+    _require_shapes(covariance, x, outputs, name, noise_variance)
     ordered = x[neighbors.order]
-    part = max(1, _MOST // (neighbors.num_neighbors + 1) ** 2)
+    entries = (neighbors.num_neighbors + 1) ** 2
+    part = max(1, _AT_ONCE // entries)
     pieces = zip(ordered.split(part), neighbors.places.split(part), neighbors.is_there.split(part), strict=True)
-    if len(x) <= part:
+    if len(x) * entries <= _MOST_KEPT:
         found = [rows(*piece, noise_variance) for piece in pieces]
-    else:  # computed again for gradients
+    else:
         found = [
             checkpoint(rows, *piece, noise_variance, use_reentrant=False, preserve_rng_state=False) for piece in pieces
         ]
@@ -98,8 +105,21 @@ def local_factors(
     return LocalFactors(neighbors, weights, scales)
 
 
+def _require_shapes(covariance: Covariance, x: Tensor, outputs: int, name: str, noise: Tensor | None) -> None:
+    """Raise for hyperparameters with more values than there are parameters: they would broadcast with the axis of the rows."""
+    for found in (covariance.matrix(x[:1].unsqueeze(-3)).shape[:-2], () if noise is None else noise.shape):
+        if tuple(found) not in ((), (1,), (outputs,)):
+            raise ValueError(too_many_values_message(name, tuple(found), (outputs,)))
+
+
 def _regress(
-    covariance: Covariance, x: Tensor, is_there: Tensor, jitter: float | None, name: str, noise: Tensor | None
+    covariance: Covariance,
+    x: Tensor,
+    is_there: Tensor,
+    *,
+    jitter: float | None,
+    name: str,
+    noise: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Weights ``(R, m, E)`` and scales ``(R, E)`` of the last of each row's points, ``(R, m + 1, D)``."""
     matrix = covariance.matrix(x.unsqueeze(-3))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 Indices = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Neighbors:
     """An order of N rows, and the earlier rows that each row is conditioned on.
 
@@ -38,6 +39,12 @@ class Neighbors:
         return self.places.shape[-1]
 
 
+def _whole_number(name: str, value: Any, least: int) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
+        raise ValueError(f"{name} is a whole number, {least} or more, got {value!r}")
+    return int(value)
+
+
 def nearest_neighbors(x: Tensor, *, num_neighbors: int, seed: int = 0) -> Neighbors:
     """Put rows in a random order and find the nearest earlier rows of each.
 
@@ -49,6 +56,8 @@ def nearest_neighbors(x: Tensor, *, num_neighbors: int, seed: int = 0) -> Neighb
     >>> neighbors.places.shape, sorted(neighbors.order.tolist())
     (torch.Size([6, 2]), [0, 1, 2, 3, 4, 5])
     """
+    if not len(x):
+        raise ValueError("the inputs have no rows: give one row or more")
     points = scaled(x)
     order = np.random.RandomState(seed).permutation(len(points))
     earlier = _earlier(points[order], min(num_neighbors, max(1, len(points) - 1)))
@@ -61,10 +70,10 @@ def nearest_neighbors(x: Tensor, *, num_neighbors: int, seed: int = 0) -> Neighb
     starts = np.searchsorted(level[by_level], np.arange(level.max() + 2))
     device = x.device
     return Neighbors(
-        torch.as_tensor(order[by_level], device=device),
-        torch.as_tensor(places, device=device),
-        torch.as_tensor(is_there[by_level], device=device),
-        tuple(int(start) for start in starts),
+        order=torch.as_tensor(order[by_level], device=device),
+        places=torch.as_tensor(places, device=device),
+        is_there=torch.as_tensor(is_there[by_level], device=device),
+        levels=tuple(int(start) for start in starts),
     )
 
 
@@ -78,9 +87,8 @@ class NeighborSearch:
     """
 
     def __init__(self, num_neighbors: int, seed: int = 0) -> None:
-        if not isinstance(num_neighbors, int) or num_neighbors < 1:
-            raise ValueError(f"num_neighbors is a whole number, 1 or more, got {num_neighbors!r}")
-        self.num_neighbors, self.seed = num_neighbors, seed
+        self.num_neighbors = _whole_number("num_neighbors", num_neighbors, 1)
+        self.seed = _whole_number("seed", seed, 0)
         self._last: tuple[Tensor, Neighbors] | None = None
 
     def __call__(self, x: Tensor) -> Neighbors:
