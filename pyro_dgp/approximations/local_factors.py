@@ -181,10 +181,9 @@ class _Solve(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, weights: Tensor, right: Tensor, neighbors: Neighbors) -> Tensor:
-        values, levels = right.clone(), neighbors.levels
-        for start, end in zip(levels[1:-1], levels[2:], strict=True):  # rows of the first level have no neighbours
-            near = values[neighbors.places[start:end]]
-            values[start:end] += (weights[start:end] * near).sum(1)
+        values = right.clone()
+        for level in neighbors.levels[1:]:  # rows of the first level have no neighbours
+            values[level] += (weights[level] * values[neighbors.places[level]]).sum(1)
         ctx.neighbors = neighbors
         ctx.save_for_backward(weights, values)
         return values
@@ -194,10 +193,10 @@ class _Solve(torch.autograd.Function):
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
         weights, values = ctx.saved_tensors
         neighbors: Neighbors = ctx.neighbors
-        right, levels = cotangent.clone(), neighbors.levels
-        for start, end in reversed(list(zip(levels[1:-1], levels[2:], strict=True))):
-            shares = weights[start:end] * right[start:end].unsqueeze(1)
-            right.index_add_(0, neighbors.places[start:end].flatten(), shares.flatten(0, 1))
+        right = cotangent.clone()
+        for level in reversed(neighbors.levels[1:]):
+            shares = weights[level] * right[level].unsqueeze(1)
+            right.index_add_(0, neighbors.places[level].flatten(), shares.flatten(0, 1))
         products = right.unsqueeze(1) * values[neighbors.places]
         shared = [axis for axis, size in enumerate(weights.shape) if size == 1 and products.shape[axis] > 1]
         return products.sum(shared, keepdim=True) if shared else products, right, None

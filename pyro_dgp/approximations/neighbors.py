@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,22 +14,18 @@ from torch import Tensor
 Indices = NDArray[np.int64]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Neighbors:
     """An order of N rows, and the earlier rows that each row is conditioned on.
-
-    Rows of one level are conditioned on rows of lower levels alone, so that all of them can be computed at once. The order goes from level to level.
 
     :ivar order: the row of the data at each place of the order, ``(N,)``.
     :ivar places: for each place, those of its m nearest earlier rows, ``(N, m)``; 0 where there are fewer than m.
     :ivar is_there: whether ``places`` holds a row, ``(N, m)``.
-    :ivar levels: first place of each level, and N at the end.
     """
 
     order: Tensor
     places: Tensor
     is_there: Tensor
-    levels: tuple[int, ...]
 
     def __len__(self) -> int:
         return len(self.order)
@@ -37,6 +34,17 @@ class Neighbors:
     def num_neighbors(self) -> int:
         """The largest number of rows that a row is conditioned on, m."""
         return self.places.shape[-1]
+
+    @cached_property
+    def levels(self) -> list[Tensor]:
+        """Places in parts: those of one part are conditioned on places of earlier parts alone, so that they can be computed at once."""
+        earlier = torch.where(self.is_there, self.places, -1).cpu().numpy()
+        level = np.zeros(len(earlier), np.int64)
+        for place, own in enumerate(earlier.tolist()):
+            level[place] = 1 + max((int(level[each]) for each in own if each >= 0), default=-1)
+        by_level = np.argsort(level, kind="stable")
+        starts = np.searchsorted(level[by_level], np.arange(1, level.max() + 1))
+        return [torch.as_tensor(part, device=self.order.device) for part in np.split(by_level, starts)]
 
 
 def _whole_number(name: str, value: Any, least: int) -> int:
@@ -61,20 +69,9 @@ def nearest_neighbors(x: Tensor, *, num_neighbors: int, seed: int = 0) -> Neighb
     points = scaled(x)
     order = np.random.RandomState(seed).permutation(len(points))
     earlier = _earlier(points[order], min(num_neighbors, max(1, len(points) - 1)))
-    level = _levels(earlier)
-    by_level = np.argsort(level, kind="stable")
-    new_place = np.empty_like(by_level)
-    new_place[by_level] = np.arange(len(by_level))
-    is_there = earlier >= 0
-    places = np.where(is_there, new_place[earlier], 0)[by_level]
-    starts = np.searchsorted(level[by_level], np.arange(level.max() + 2))
-    device = x.device
-    return Neighbors(
-        order=torch.as_tensor(order[by_level], device=device),
-        places=torch.as_tensor(places, device=device),
-        is_there=torch.as_tensor(is_there[by_level], device=device),
-        levels=tuple(int(start) for start in starts),
-    )
+    is_there = torch.as_tensor(earlier >= 0, device=x.device)
+    places = torch.as_tensor(earlier, device=x.device)
+    return Neighbors(torch.as_tensor(order, device=x.device), torch.where(is_there, places, 0), is_there)
 
 
 class NeighborSearch:
@@ -119,7 +116,7 @@ def _earlier(points: NDArray[np.float64], count: int) -> Indices:
     total, found = len(points), np.full((len(points), count), -1)
     start, end = 0, min(total, 4 * count)
     while start < total:
-        tree, left, wanted = KDTree(points[:end]), np.arange(start, end), min(end, 3 * count)
+        tree, left, wanted = KDTree(points[:end]), np.arange(start, end), min(end, 5 * count // 2 + 1)
         while len(left):
             near = tree.query(points[left], wanted, return_distance=False)
             is_earlier = near < left[:, None]
@@ -131,11 +128,3 @@ def _earlier(points: NDArray[np.float64], count: int) -> Indices:
             left, wanted = left[~is_done], min(end, 2 * wanted)
         start, end = end, min(total, 2 * end)
     return found
-
-
-def _levels(earlier: Indices) -> Indices:
-    """Return the level of each point: one above the highest level among its neighbours."""
-    level = np.zeros(len(earlier), np.int64)
-    for place, own in enumerate(earlier.tolist()):
-        level[place] = 1 + max((int(level[each]) for each in own if each >= 0), default=-1)
-    return level
