@@ -125,11 +125,14 @@ WITHOUT_EXAMPLE = {
     "FixedFeatures",
     "FromGPyTorch",
     "Likelihood",
+    "NeighborConditionedProcess",
+    "Neighbors",
     "Observation",
     "Reliability",
     "RescaledPrediction",
     "SufficientStatistics",
     "ValidatedFit",
+    "VecchiaModel",
 }
 
 

@@ -51,7 +51,7 @@ class VecchiaModel:
     """The model that :func:`vecchia` returns. It pickles, as parallel chains need.
 
     :ivar model: the model itself.
-    :ivar num_neighbors: m.
+    :ivar num_neighbors: rows that a row is conditioned on, m at most.
     :ivar seed: seed of the order of the rows.
     """
 

@@ -79,8 +79,12 @@ class NeighborSearch:
 
     The order of the rows depends on their number and the seed alone. The neighbours follow the inputs.
 
-    :ivar num_neighbors: m.
+    :ivar num_neighbors: rows that a row is conditioned on, m at most.
     :ivar seed: seed of the order.
+
+    >>> search = NeighborSearch(2)
+    >>> search(torch.linspace(0, 1, 6)[:, None]) is search(torch.linspace(0, 1, 6)[:, None])
+    True
     """
 
     def __init__(self, num_neighbors: int, seed: int = 0) -> None:

@@ -319,7 +319,7 @@ def test_methods_are_listed_with_their_papers(capsys):
     promised = "exact-gp svgp ppgpr dsvi dspp dspp-qr1 dspp-qr2 dspp-gh mc-predictive gamma-dgp gp-nuts nuts ess sparse-nuts sghmc"
     promised += " dkl-svgp dkl-ppgpr dkl-dsvi dkl-dspp idsgp sgp-avi avdgp-ar1 avdgp-ar2 avdgp-ar2p avdgp-ar2pp"
     promised += " vff vff-collapsed id-dgp vish vish-dgp activated-svgp activated-dgp solve-gp solve-dgp od-svgp od-dgp"
-    promised += " activated-solve activated-solve-dgp aep"
+    promised += " activated-solve activated-solve-dgp aep vecchia-gp vecchia-ess"
     assert set(promised.split()) == set(METHODS)
 
 
