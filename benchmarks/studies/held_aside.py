@@ -54,6 +54,7 @@ GROUPS = {
         tuple((name, BASELINES[name]) for name in ("ensemble", "bnn-svi", "quantile-boosting")), SMALL | MEDIUM | LARGE
     ),
     "exact": Group(("exact-gp",), SMALL | MEDIUM),
+    "vecchia": Group(("vecchia-gp",), SMALL | MEDIUM | LARGE),
     "dgpsi": Group((("dgpsi", ByDgpsi()),), {name: first for name, first in SMALL.items() if name != "wine_red"}),
 }
 
