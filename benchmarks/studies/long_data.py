@@ -55,7 +55,7 @@ ROWS = (300, 1000, 3000, 10_000, 30_000, 100_000)
 #: Most rows at which the exact density is timed.
 MOST_EXACT = 3000
 NEIGHBORS = (10, 30, 60)
-SETS = ("concrete", "energy", "kin8nm")
+SETS = ("yacht", "concrete", "energy")
 DGPSI_NEIGHBORS, WIDTH = 25, 3
 #: Sweeps of the chain that are timed before the run.
 TIMED_SWEEPS = 3

@@ -116,9 +116,12 @@ def test_wide_functions_are_computed_part_by_part_to_the_same_gradients(monkeypa
     whole = class_log_probs(mean, scale)
     slopes, held = torch.autograd.grad(whole.logsumexp(0).sum(), (mean, scale)), []
     monkeypatch.setattr("pyro_dgp.internal.gumbel_maximum._MOST", 5000)
-    with torch.autograd.graph.saved_tensors_hooks(
-        lambda tensor: held.append(tensor.numel()) or tensor, lambda tensor: tensor
-    ):
+
+    def pack(tensor):
+        held.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         parts = class_log_probs(mean, scale)
     assert max(held) <= 5000
     torch.testing.assert_close(parts, whole, rtol=0, atol=1e-12)
