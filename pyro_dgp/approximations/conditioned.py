@@ -40,7 +40,8 @@ class NeighborConditionedProcess(Process):
         self._x, self._residual, self._noise = known.x, values - known.mean, noise_variance
         count = known.search.num_neighbors * (1 if noise_variance is None else NOISY)
         self._count = min(count, len(known.x))
-        self._tree = KDTree(scaled(known.x))
+        self._lengths = known.lengths
+        self._tree = KDTree(scaled(known.x, self._lengths))
 
     @property
     def size(self) -> int:
@@ -50,7 +51,7 @@ class NeighborConditionedProcess(Process):
     def forward(self, prior: FunctionPrior, at: Tensor | None = None) -> FunctionMarginal:
         """Return the conditional at ``prior.x``, row by row, with a regulariser of 0."""
         new = prior.x.reshape(-1, prior.x.shape[-1])
-        near = self._tree.query(np.nan_to_num(scaled(new, self._x)), self._count, return_distance=False)
+        near = self._tree.query(np.nan_to_num(scaled(new, self._lengths)), self._count, return_distance=False)
         places = torch.as_tensor(near, device=new.device)
         points, residual = self._x[places].unsqueeze(-3), self._residual[places]  # (n, 1, m, D), (n, m, D_out)
         covariance = prior.covariance.matrix(points)

@@ -73,7 +73,6 @@ def local_factors(
     x: Tensor,
     neighbors: Neighbors,
     *,
-    outputs: int,
     jitter: float | None,
     name: str,
     noise_variance: Tensor | None = None,
@@ -81,7 +80,6 @@ def local_factors(
     """Regress each row on its neighbours.
 
     :param x: inputs ``(N, D)``, in the order of the data.
-    :param outputs: D_out.
     :param jitter: relative jitter of the local covariances, as for a Cholesky factor of all rows.
     :param noise_variance: variance of noise that is added to the function values, ``(D_out,)``.
     """
@@ -90,7 +88,6 @@ def local_factors(
         points = torch.cat([ordered[places], own.unsqueeze(1)], 1)
         return _regress(covariance, points, is_there, jitter=jitter, name=name, noise=noise)
 
-    _require_shapes(covariance, x, outputs, name, noise_variance)
     ordered = x[neighbors.order]
     entries = (neighbors.num_neighbors + 1) ** 2
     part = max(1, _AT_ONCE // entries)
@@ -105,7 +102,7 @@ def local_factors(
     return LocalFactors(neighbors, weights, scales)
 
 
-def _require_shapes(covariance: Covariance, x: Tensor, outputs: int, name: str, noise: Tensor | None) -> None:
+def require_shapes(covariance: Covariance, x: Tensor, outputs: int, name: str, noise: Tensor | None) -> None:
     """Raise for hyperparameters with more values than there are parameters: they would broadcast with the axis of the rows."""
     for found in (covariance.matrix(x[:1].unsqueeze(-3)).shape[:-2], () if noise is None else noise.shape):
         if tuple(found) not in ((), (1,), (outputs,)):

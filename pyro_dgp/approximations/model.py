@@ -79,8 +79,9 @@ def vecchia(model: Callable[..., Any], *, num_neighbors: int = 30, seed: int = 0
     neighbours are known. (Trees search for these, in ``N log N`` for few inputs.) It takes the place of the model for any sampler, whitened or not,
     for :class:`MarginalLikelihood`, and in :class:`PosteriorDraws`, whose predictions condition each new row on its nearest training rows.
 
-    Distance is measured between the inputs of each Gaussian process, each divided by its standard deviation. For an upper layer these are the hidden
-    values, so that the neighbours change as a sampler moves, and the density has small jumps. The approximation is a proper prior: given the layers
+    Distance is measured between the inputs of each Gaussian process, each divided by the length at which its kernel loses half of the correlation
+    (Katzfuss, Guinness and Lawrence 2022). For an upper layer these are the hidden values, so that the neighbours change as a sampler moves, and the
+    density has small jumps. Lengths are rounded to powers of the square root of two: parameters that move a little leave the neighbours as they are. The approximation is a proper prior: given the layers
     below, the density of each layer integrates to one. An accept step makes a sampler exact for it, jumps or not.
 
     The approximation is close where ``num_neighbors`` is large enough: 30 for function values under rough kernels (Matern) of few inputs, more for smooth

@@ -53,12 +53,13 @@ def _whole_number(name: str, value: Any, least: int) -> int:
     return int(value)
 
 
-def nearest_neighbors(x: Tensor, *, num_neighbors: int, seed: int = 0) -> Neighbors:
+def nearest_neighbors(x: Tensor, *, num_neighbors: int, seed: int = 0, lengths: Tensor | None = None) -> Neighbors:
     """Put rows in a random order and find the nearest earlier rows of each.
 
-    :param x: inputs ``(N, D)``. Distances are Euclidean, each input divided by its standard deviation.
+    :param x: inputs ``(N, D)``. Distances are Euclidean.
     :param num_neighbors: m; rows with fewer earlier rows are conditioned on all of them.
     :param seed: seed of the order.
+    :param lengths: what each input is divided by, ``(D,)``; its standard deviation if not given.
 
     >>> neighbors = nearest_neighbors(torch.linspace(0, 1, 6)[:, None], num_neighbors=2)
     >>> neighbors.places.shape, sorted(neighbors.order.tolist())
@@ -66,7 +67,7 @@ def nearest_neighbors(x: Tensor, *, num_neighbors: int, seed: int = 0) -> Neighb
     """
     if not len(x):
         raise ValueError("the inputs have no rows: give one row or more")
-    points = scaled(x)
+    points = scaled(x, x.std(0, correction=0) if lengths is None else lengths)
     order = np.random.RandomState(seed).permutation(len(points))
     earlier = _earlier(points[order], min(num_neighbors, max(1, len(points) - 1)))
     is_there = torch.as_tensor(earlier >= 0, device=x.device)
@@ -90,13 +91,14 @@ class NeighborSearch:
     def __init__(self, num_neighbors: int, seed: int = 0) -> None:
         self.num_neighbors = _whole_number("num_neighbors", num_neighbors, 1)
         self.seed = _whole_number("seed", seed, 0)
-        self._last: tuple[Tensor, Neighbors] | None = None
+        self._last: tuple[list[Tensor], Neighbors] | None = None
 
-    def __call__(self, x: Tensor) -> Neighbors:
-        """Return the neighbours of inputs ``(N, D)``."""
-        if self._last is None or self._last[0].shape != x.shape or not torch.equal(self._last[0].to(x), x):
-            found = nearest_neighbors(x, num_neighbors=self.num_neighbors, seed=self.seed)
-            self._last = x.detach().clone(), found
+    def __call__(self, x: Tensor, lengths: Tensor | None = None) -> Neighbors:
+        """Return the neighbours of inputs ``(N, D)``, divided by lengths ``(D,)``."""
+        given = (x, x.new_zeros(0) if lengths is None else lengths)
+        if self._last is None or not all(map(_are_equal, self._last[0], given)):
+            found = nearest_neighbors(x, num_neighbors=self.num_neighbors, seed=self.seed, lengths=lengths)
+            self._last = [value.detach().clone() for value in given], found
         return self._last[1]
 
     def __reduce__(self) -> tuple[type[NeighborSearch], tuple[int, int]]:
@@ -104,10 +106,14 @@ class NeighborSearch:
         return NeighborSearch, (self.num_neighbors, self.seed)
 
 
-def scaled(x: Tensor, like: Tensor | None = None) -> NDArray[np.float64]:
-    """Return inputs divided by the standard deviations of ``like``, or their own; inputs that are constant there are left as they are."""
-    width = (x if like is None else like).detach().double().std(0, correction=0)
-    return (x.detach().double() / torch.where(width > 0, width, 1.0)).cpu().numpy()
+def _are_equal(before: Tensor, now: Tensor) -> bool:
+    return before.shape == now.shape and torch.equal(before.to(now), now)
+
+
+def scaled(x: Tensor, lengths: Tensor) -> NDArray[np.float64]:
+    """Return inputs divided by lengths; those of length zero are left as they are."""
+    lengths = lengths.detach().double()
+    return (x.detach().double() / torch.where(lengths > 0, lengths, 1.0)).cpu().numpy()
 
 
 def _earlier(points: NDArray[np.float64], count: int) -> Indices:

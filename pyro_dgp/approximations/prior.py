@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, NoReturn
 
 import torch
 from torch import Size, Tensor
 
-from pyro_dgp.approximations.local_factors import LocalFactors, local_factors
+from pyro_dgp.approximations.correlation_length import correlation_lengths
+from pyro_dgp.approximations.local_factors import LocalFactors, local_factors, require_shapes
 from pyro_dgp.approximations.neighbors import Neighbors, NeighborSearch
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.internal.linalg import Fault, NotPositiveDefiniteError
@@ -65,7 +67,12 @@ class VecchiaPrior(FunctionPrior):
         if not bool(torch.isfinite(self.x).all()):
             fault = Fault(self.x.new_full((1, 1), math.nan), self.name, 0.0, is_given=False)
             raise explained(NotPositiveDefiniteError(self.name, fault), self.covariance, self.x, "inputs")
-        return self.search(self.x)
+        return self.search(self.x, self.lengths)
+
+    @cached_property
+    def lengths(self) -> Tensor:
+        """What inputs are divided by before distances are taken, ``(D,)``; see :func:`correlation_lengths`."""
+        return correlation_lengths(self.covariance, self.x)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> FunctionPrior:
         """See :class:`FunctionPrior`; raises for a batch."""
@@ -121,12 +128,12 @@ class VecchiaPrior(FunctionPrior):
         return -0.5 * white.square().sum((0, -1)) - half_log_determinant - 0.5 * count * math.log(2 * math.pi)
 
     def _regressed(self, noise_variance: Tensor | None) -> LocalFactors:
+        require_shapes(self.covariance, self.x, self.num_outputs, self.name, noise_variance)
         try:
             return local_factors(
                 self.covariance,
                 self.x,
                 self.neighbors,
-                outputs=self.num_outputs,
                 jitter=self.jitter,
                 name=self.name,
                 noise_variance=noise_variance,

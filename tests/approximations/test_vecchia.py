@@ -23,12 +23,14 @@ from pyro_dgp import (
     InducingPoints,
     LinearCoregionalization,
     MarginalLikelihood,
+    Matern12,
     Matern52,
     MonteCarlo,
     NeighborConditionedProcess,
     NeighborSearch,
     PosteriorDraws,
     Standardizer,
+    Stationary,
     Variational,
     VecchiaPrior,
     WhitenedNUTS,
@@ -43,6 +45,7 @@ from pyro_dgp import (
     with_priors,
 )
 from pyro_dgp.approximations import local_factors as local_factors_module
+from pyro_dgp.approximations.correlation_length import correlation_lengths
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.kernels import White
 from pyro_dgp.mcmc.chain_identity import identity
@@ -164,6 +167,50 @@ def test_neighbours_are_the_nearest_earlier_rows(rows, count):
     assert bool(done.all())
 
 
+LENGTHS = {  # distances at which the correlation is one half
+    "rbf": (lambda: RBF(ard=3), math.sqrt(2 * math.log(2))),
+    "sum": (lambda: RBF(ard=3) + White(variance=5.0), math.sqrt(2 * math.log(2))),
+    "matern12": (lambda: Matern12(ard=3), math.log(2)),
+    "per output": (lambda: RBF(outputs=2, ard=3), math.sqrt(2 * math.log(2))),
+}
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_lengths_are_those_of_half_the_correlation(name):
+    made, half = LENGTHS[name]
+    kernel, x = made(), torch.randn(50, 3) * torch.tensor([1.0, 30.0, 0.0])
+    part = next(each for each in kernel.modules() if isinstance(each, Stationary))
+    part.lengthscale = torch.tensor([0.3, 700.0, 1.0]).expand(part.lengthscale.shape)
+    found = correlation_lengths(kernel(), x)
+    expected = half * torch.tensor([0.3, 700.0])
+    assert bool((found[:2] >= 0.999 * expected).all())
+    assert bool((found[:2] < 1.4143 * expected).all())
+    assert found[2] == math.inf
+
+
+def test_lengths_of_inputs_that_do_not_matter_are_the_longest():
+    x = torch.randn(50, 2)
+    kernel = RBF(ard=2)
+    kernel.lengthscale = torch.tensor([1.0, 1e9])
+    width = x.std(0, correction=0)
+    torch.testing.assert_close(correlation_lengths(kernel(), x)[1], 4096 * width[1])
+    assert correlation_lengths(kernel(), x[:1]).tolist() == [math.inf, math.inf]
+
+
+def test_inputs_that_do_not_matter_choose_no_neighbours():
+    """Of ten inputs one matters: the approximation is as close as that of one input."""
+    x = 2 * torch.rand(300, 10) - 1
+    kernel = Matern52(ard=10)
+    kernel.lengthscale = torch.tensor([0.5] + 9 * [1e7])
+    exact = GaussianProcess(kernel)(x)
+    f = exact.rsample().detach()
+    assert abs(excess(exact, f, NeighborSearch(30))) < 0.01
+    by_all = NeighborSearch(30)(x)  # each input by its standard deviation
+    prior = VecchiaPrior(exact, NeighborSearch(30))
+    prior.search = lambda x, lengths: by_all
+    assert abs((prior.log_prob(f) - exact.log_prob(f)).item()) / 300 > 0.1
+
+
 @pytest.mark.parametrize("inputs", [1, 2])
 def test_thirty_neighbours_are_within_a_hundredth_of_a_nat_a_row(inputs):
     x, errors = 2 * torch.rand(300, inputs) - 1, []
@@ -192,7 +239,7 @@ def test_new_rows_are_predicted_from_their_nearest_rows(kernel, noise):
     torch.testing.assert_close(found.variance, expected.variance, rtol=0, atol=1e-6)
     few, count = VecchiaPrior(exact, NeighborSearch(3)), 3 if noise is None else 12
     found = NeighborConditionedProcess(few, values, noise)(exact.at(new))
-    near = [((x - row) / x.std(0, correction=0)).norm(dim=-1).argsort()[:count] for row in new]
+    near = [((x - row) / few.lengths).norm(dim=-1).argsort()[:count] for row in new]
     for row, own in enumerate(near):
         expected = ConditionedProcess(exact.at(x[own]), values[own], noise)(exact.at(new[row : row + 1]))
         torch.testing.assert_close(found.mean[row], expected.mean[0], rtol=0, atol=1e-5)
