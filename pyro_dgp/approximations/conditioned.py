@@ -23,10 +23,9 @@ NOISY = 4
 class NeighborConditionedProcess(Process):
     """Conditional ``p(f(x) | values at the m known inputs that are nearest to x)`` of each row.
 
-    The nearest inputs are found among those of this Gaussian process: for a hidden layer's successor, among the hidden values of the draw.
-
-    Noisy values are averaged over four times as many inputs, since each brings noise of its own. Where the variance of the noise is large beside
-    that of the function, this limits what many rows can tell: take more neighbours there.
+    The nearest inputs are found among the inputs of this Gaussian process. For an upper layer these are the hidden values of the draw.
+    Noisy values are taken at the nearest 4 m inputs, since their noise has to average out. Where the noise is large beside the function, the
+    prediction is still less sure than the exact one, which averages over all rows: take more neighbours there.
 
     :param known: the approximate prior at the known inputs ``(N, D)``.
     :param values: function values at these inputs, or observations of them, ``(N, D_out)``.

@@ -75,14 +75,15 @@ class VecchiaModel:
 def vecchia(model: Callable[..., Any], *, num_neighbors: int = 30, seed: int = 0) -> VecchiaModel:
     """Return the model with a Vecchia approximation of every Gaussian process (Vecchia 1988; Sauer, Cooper and Gramacy 2022 for deep ones).
 
-    Each row is conditioned on its nearest earlier rows alone, in a random order, so that time and memory are linear in the rows once the
-    neighbours are known. (Trees search for these, in ``N log N`` for few inputs.) It takes the place of the model for any sampler, whitened or not,
-    for :class:`MarginalLikelihood`, and in :class:`PosteriorDraws`, whose predictions condition each new row on its nearest training rows.
+    Rows are put in a random order, and each is conditioned on the nearest rows before it alone. Time and memory are linear in the rows once the
+    neighbours are known; these are found by trees, in ``N log N`` for few inputs. The result takes the place of the model for any sampler, whitened or
+    not, for :class:`MarginalLikelihood`, and in :class:`PosteriorDraws`. Predictions condition each new row on its nearest training rows, four times
+    as many where targets are noisy.
 
     Distance is measured between the inputs of each Gaussian process, each divided by the length at which its kernel loses half of the correlation
     (Katzfuss, Guinness and Lawrence 2022). For an upper layer these are the hidden values, so that the neighbours change as a sampler moves, and the
     density has small jumps. Lengths are rounded to powers of the square root of two: parameters that move a little leave the neighbours as they are. The approximation is a proper prior: given the layers
-    below, the density of each layer integrates to one. An accept step makes a sampler exact for it, jumps or not.
+    below, the density of each layer integrates to one. Samplers with an accept step are exact for it, in spite of the jumps.
 
     The approximation is close where ``num_neighbors`` is large enough: 30 for function values under rough kernels (Matern) of few inputs, more for smooth
     kernels, for many inputs, and where the noise is large beside the function.

@@ -18,8 +18,8 @@ Indices = NDArray[np.int64]
 class Neighbors:
     """An order of N rows, and the earlier rows that each row is conditioned on.
 
-    :ivar order: the row of the data at each place of the order, ``(N,)``.
-    :ivar places: for each place, those of its m nearest earlier rows, ``(N, m)``; 0 where there are fewer than m.
+    :ivar order: permutation of the rows, ``(N,)``: ``order[2] == 7`` says that row 7 of the data comes third.
+    :ivar places: for each place in this order, the places of its m nearest earlier rows, ``(N, m)``; 0 where there are fewer than m.
     :ivar is_there: whether ``places`` holds a row, ``(N, m)``.
     """
 
@@ -76,7 +76,7 @@ def nearest_neighbors(x: Tensor, *, num_neighbors: int, seed: int = 0, lengths: 
 
 
 class NeighborSearch:
-    """Finds the neighbours of the inputs of one Gaussian process, and remembers those that it found last.
+    """Finds the neighbours of the inputs of one Gaussian process. The last ones are kept, and given again for equal inputs.
 
     The order of the rows depends on their number and the seed alone. The neighbours follow the inputs.
 

@@ -24,7 +24,8 @@ class VecchiaPrior(FunctionPrior):
     ``p(f) = prod_i N(f_i | m_i + k_ic K_cc^-1 (f_c - m_c), k_ii - k_ic K_cc^-1 k_ci)``, with c the neighbours of row i. It is exact where every
     row has all earlier rows as neighbours. Time and memory are linear in the rows: ``O(N m^3)`` and ``O(N m^2)``.
 
-    Means and variances of single rows are those of the exact prior, which those of the draws approach. Noise is added to the covariances before rows are regressed, so that log p(y) is that of the same approximation for noisy values.
+    The properties ``mean`` and ``variance`` are those of the exact prior; the variances of draws are close to these. ``log p(y)`` is that
+    of a Vecchia approximation of the noisy values: the variance of the noise is added to ``K_cc`` and ``k_ii``.
 
     >>> import torch
     >>> from pyro_dgp import RBF, GaussianProcess, NeighborSearch

@@ -100,7 +100,10 @@ def add_numbers(add: Any) -> None:
         "--neighbors",
         type=int,
         metavar="N",
-        help=_with_default("rows that a row is conditioned on by vecchia-*", "neighbors"),
+        help=_with_default(
+            "rows that each row is conditioned on by vecchia-*: more are closer to the exact GP, at the cube of their number",
+            "neighbors",
+        ),
     )
     add("--frequencies", type=int, metavar="F", help=_with_default("Fourier frequencies of each input", "frequencies"))
     add(
@@ -144,7 +147,9 @@ def _add_machine(add: Any) -> None:
 
 def add_sampling(add: Any) -> None:
     """Options of samplers."""
-    add("--mcmc-points", type=int, metavar="P", help=_with_default("training rows of MCMC at most", "mcmc_points"))
+    add(
+        "--mcmc-points", type=int, metavar="P", help=_with_default("training rows of exact MCMC at most", "mcmc_points")
+    )
     add("--mcmc-samples", type=int, metavar="K", help=_with_default("draws of a chain", "mcmc_samples"))
     add("--warmup", type=int, metavar="K", help=_with_default("warm-up iterations of a chain", "warmup"))
     add(

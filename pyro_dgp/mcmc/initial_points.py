@@ -25,8 +25,8 @@ Start = Callable[[WhitenedDensity], dict[str, Tensor]]
 
 def require_start(start: object) -> None:
     """Raise for a class, as ``start=Ascent``, where an object, ``start=Ascent()``, is wanted."""
-    if isinstance(start, type) or not callable(start):
-        raise TypeError(f"start is an object such as PriorDraw() or Ascent(), not {start!r}")
+    if isinstance(start, type | torch.nn.Module | Variational) or not callable(start):
+        raise TypeError(f"start is an object such as PriorDraw(), Ascent() or GuideMean(guide), not {start!r}")
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,11 @@ class Ascent:
 class GuideMean:
     """Start at the means of the functions of a guide that was trained on the same model and rows.
 
-    ``WhitenedNUTS(model, start=GuideMean(guide))``. Other latent sites start at a draw of the prior. All chains start at one point, so that
-    R-hat tells less than from draws of the prior; none has to climb from there.
+    ``WhitenedNUTS(model, start=GuideMean(guide))``. Hyperparameters without priors have the values that the guide was trained with. Hyperparameters with
+    priors, and other latent sites, start at a draw of the prior, which may be far from what the functions were trained with: this start is for models
+    whose hyperparameters have no priors. All chains start at one point, so that R-hat tells less than where chains start at draws of the prior.
 
-    :param guide: an initialised guide of the model, or of the model inside :func:`~pyro_dgp.whitened` or :func:`~pyro_dgp.approximations`.
+    :param guide: an initialised guide of the model, or of the model inside :func:`~pyro_dgp.whitened` or :func:`~pyro_dgp.vecchia`.
 
     >>> from pyro_dgp import DeepGP, InducingPoints, MonteCarlo, Variational, WhitenedNUTS
     >>> x, y = torch.linspace(-1, 1, 20)[:, None], torch.randn(20)
@@ -100,8 +101,14 @@ class GuideMean:
 
     guide: Variational
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.guide, Variational):
+            raise TypeError(f"GuideMean takes a guide, Variational(model, ...), got a {type(self.guide).__name__}")
+
     def __call__(self, density: WhitenedDensity) -> dict[str, Tensor]:
         """Whitened means and latent values in unconstrained space, by site."""
+        if not self.guide.is_initialized:
+            raise ValueError("the guide of GuideMean was not initialised: call guide.initialize(x, y), and train it")
         handler = _WhitenMeans(self.guide, density.start)
         with torch.no_grad(), module_local_parameters(self.guide), handler:
             density.model.model(*density.args, **density.kwargs)

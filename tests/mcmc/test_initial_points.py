@@ -168,3 +168,16 @@ def test_a_guide_of_another_model_is_no_start():
     sparse = whitened(deep, inducing_inputs(deep, x, y, num_inducing=5))
     with pytest.raises(ValueError, match="the guide has no function values for 'h1_inducing_whitened'"):
         GuideMean(guides[2])(WhitenedDensity(sparse, (x, y), {}))
+
+
+def test_what_is_no_guide_is_no_start(unannotated):
+    x, y = torch.linspace(-1, 1, 20)[:, None], torch.randn(20)
+    model = DeepGP(x, 2, 1)
+    guide = Variational(model, InducingPoints(6), MonteCarlo(2))
+    with pytest.raises(TypeError, match="GuideMean takes a guide, Variational"):
+        GuideMean(model)
+    with pytest.raises(ValueError, match="was not initialised: call guide.initialize"):
+        GuideMean(guide)(WhitenedDensity(whitened(model), (x, y), {}))
+    for start in (guide, GuideMean):
+        with pytest.raises(TypeError, match=r"such as PriorDraw\(\), Ascent\(\) or GuideMean\(guide\)"):
+            WhitenedNUTS(model, start=start)
