@@ -272,7 +272,7 @@ def test_a_worker_whose_parent_is_gone_ends(monkeypatch):
 def test_classes_and_numbers_where_objects_are_wanted_are_named():
     model = TwoSites().requires_grad_(False)
     for make in (EllipticalSlice, WhitenedNUTS):
-        with pytest.raises(TypeError, match=r"start is an object such as PriorDraw\(\) or Ascent\(\)"):
+        with pytest.raises(TypeError, match=r"start is an object such as PriorDraw\(\), Ascent\(\) or GuideMean"):
             make(model, start=Ascent)
     for wrong in ("0.1", "SurrogateScale"):
         program = f"from pyro_dgp import SurrogateScale, SurrogateSlice; SurrogateSlice(print, scale={wrong})"
