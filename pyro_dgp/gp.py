@@ -261,7 +261,7 @@ class FunctionPrior(TorchDistribution):
 
     @property
     def factor(self) -> Tensor:
-        """What whitening needs besides the mean: the Cholesky factor, or that of an approximation. It can be set to the one of an equal prior."""
+        """Cholesky factor that whitens values, or that of an approximation. It can be set to the one of an equal prior."""
         return self.scale_tril
 
     @factor.setter

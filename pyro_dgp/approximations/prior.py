@@ -59,7 +59,7 @@ class VecchiaPrior(FunctionPrior):
         )
         self.search = search
 
-    @property
+    @cached_property
     def neighbors(self) -> Neighbors:
         """The neighbours of the rows.
 
@@ -72,7 +72,7 @@ class VecchiaPrior(FunctionPrior):
 
     @cached_property
     def lengths(self) -> Tensor:
-        """What inputs are divided by before distances are taken, ``(D,)``; see :func:`correlation_lengths`."""
+        """Lengths that inputs are divided by before distances are taken, ``(D,)``; see :func:`correlation_lengths`."""
         return correlation_lengths(self.covariance, self.x)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> FunctionPrior:

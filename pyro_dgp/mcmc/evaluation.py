@@ -31,7 +31,7 @@ class Evaluation:
 
     :ivar log_likelihood: log p of all that is observed, nats, given whitened values and hyperparameters.
     :ivar log_priors: log density of each latent site that is no GP, in its own (constrained) space.
-    :ivar factors: what whitens each GP whose values are sampled, by name.
+    :ivar factors: factor that whitens each GP whose values are sampled, by name.
     :ivar priors: the distribution object of each entry of ``log_priors``.
     """
 
