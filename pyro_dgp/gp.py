@@ -15,6 +15,7 @@ from torch.distributions.transforms import Transform
 
 from pyro_dgp.internal import linalg
 from pyro_dgp.internal.assignment import CheckedModule
+from pyro_dgp.internal.factorised import Factorised, factorised, noisy_factorised
 from pyro_dgp.internal.plates import refuse_data_plate
 from pyro_dgp.internal.tensors import require_tensor
 from pyro_dgp.kernels import Covariance, Kernel
@@ -191,6 +192,7 @@ class FunctionPrior(TorchDistribution):
         self.x, self.covariance, self.mean_function = x, covariance, mean_function
         self.num_outputs, self.jitter, self.name, self.source = num_outputs, jitter, name, source
         self._factor: Tensor | None = None
+        self._factorised: Factorised | None = None
         super().__init__(Size(x.shape[:-2]), Size((x.shape[-2], num_outputs)), validate_args=False)
 
     @property
@@ -253,11 +255,17 @@ class FunctionPrior(TorchDistribution):
     def scale_tril(self) -> Float[Tensor, "*b e n n"]:
         """Cholesky factor of the covariance, kept after the first use."""
         if self._factor is None:
+            self._factor = self._own().scale_tril
+        return self._factor
+
+    def _own(self) -> Factorised:
+        """The covariance of all rows with its factor, kept after the first use."""
+        if self._factorised is None:
             try:
-                self._factor = linalg.cholesky(self.covariance_matrix, self.jitter, self.name)
+                self._factorised = factorised(self.covariance_matrix, self.jitter, self.name)
             except linalg.NotPositiveDefiniteError as error:
                 raise explained(error, self.covariance, self.x, "inputs") from error
-        return self._factor
+        return self._factorised
 
     @property
     def factor(self) -> Tensor:
@@ -270,7 +278,8 @@ class FunctionPrior(TorchDistribution):
 
     def unwhiten(self, noise: Tensor) -> Tensor:
         """``m(x) + L eps``; ``eps`` and result ``(..., N, D_out)``."""
-        values = self.mean + linalg.apply_factor(self.scale_tril, noise)
+        product = self._own().times(noise) if self._factor is None else linalg.apply_factor(self._factor, noise)
+        values = self.mean + product
         if values.shape != noise.shape:
             raise ValueError(too_many_values_message(self.name, tuple(values.shape), tuple(noise.shape)))
         return values
@@ -294,8 +303,11 @@ class FunctionPrior(TorchDistribution):
 
     def noisy_scale_tril(self, variance: Tensor) -> Float[Tensor, "*b e n n"]:
         """Cholesky factors of ``K_d + variance_d I``, the covariance of noisy values, for noise variances ``(D_out,)``."""
+        return self._noisy(variance).scale_tril
+
+    def _noisy(self, variance: Tensor) -> Factorised:
         try:
-            return linalg.noisy_cholesky(linalg.add_noise(self.covariance_matrix, variance), self.jitter, self.name)
+            return noisy_factorised(linalg.add_noise(self.covariance_matrix, variance), self.jitter, self.name)
         except linalg.NotPositiveDefiniteError as error:
             raise explained(error, self.covariance, self.x, "inputs") from error
 
@@ -305,11 +317,7 @@ class FunctionPrior(TorchDistribution):
         :param values: noisy function values ``(..., N, D_out)``.
         :param variance: variance of the noise, ``(D_out,)``.
         """
-        factor = self.noisy_scale_tril(variance)
-        white = linalg.solve_factor(factor, values - self.mean)
-        half_log_determinant = linalg.half_log_determinant(factor, self.num_outputs)
-        count = values.shape[-1] * values.shape[-2]
-        return -0.5 * white.square().sum((-2, -1)) - half_log_determinant - 0.5 * count * math.log(2 * math.pi)
+        return self._noisy(variance).log_density(values - self.mean)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Exact joint draws ``(*sample_shape, ..., N, D_out)``."""

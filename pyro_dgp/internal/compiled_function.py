@@ -57,7 +57,18 @@ class CompiledFunction:
         """The function's results without gradients; nothing where there is no program, where something that it reports
         (:func:`pyro_dgp.internal.recording.reports`) failed, or where the first result is not finite: then the generators are as they were.
         """
-        before = _generators(points)
+        before = generators(points)
+        found = self.run(points, before)
+        if found is None:
+            return None
+        results, failed = found
+        serves = not int(failed) and bool(torch.isfinite(results[0]).all()) and self.passes(results, points, before)
+        if not serves:
+            _set_generators(before)
+        return results if serves else None
+
+    def run(self, points: Sequence[Tensor], before: list[Tensor]) -> tuple[list[Tensor], Tensor] | None:
+        """Results of the program and the number of failures that it reports; nothing where there is no program, with the generators as before."""
         if not self._is_made:
             self._is_made, self._compiled = True, self._make(points)
             _set_generators(before)
@@ -71,24 +82,22 @@ class CompiledFunction:
             _set_generators(before)
             self._say(_first_words(problem))
             return None
-        serves = not int(failed) and bool(torch.isfinite(results[0]).all())
-        if serves and self._checks > 0:
-            self._checks -= 1
-            serves = self._is_right(results, points, before)
-        if not serves:
-            _set_generators(before)
-        return results if serves else None
+        return results, failed
 
     @property
     def is_checked(self) -> bool:
         """Whether all comparisons are done, so that the function itself is called no more."""
         return self._is_made and (self._compiled is None or not self._checks)
 
-    def _is_right(self, results: list[Tensor], points: Sequence[Tensor], before: list[Tensor]) -> bool:
-        after = _generators(points)
+    def passes(self, results: list[Tensor], points: Sequence[Tensor], before: list[Tensor]) -> bool:
+        """Compare the first :data:`CHECKS` results with the function's, and set a program that gives other numbers aside."""
+        if not self._checks:
+            return True
+        self._checks -= 1
+        after = generators(points)
         _set_generators(before)
-        expected = self.function(*points)
-        same_draws = all(torch.equal(a, b) for a, b in zip(after, _generators(points), strict=True))
+        expected = self.expected(points)
+        same_draws = all(torch.equal(a, b) for a, b in zip(after, generators(points), strict=True))
         right = same_draws and all(_close(a, b) for a, b in zip(results, expected, strict=True))
         if not right:
             self._compiled = None
@@ -96,20 +105,13 @@ class CompiledFunction:
         return right
 
     def _make(self, points: Sequence[Tensor]) -> Callable[..., Any] | None:
-        from torch.fx.experimental.proxy_tensor import make_fx
-
-        def reported(*values: Tensor) -> tuple[Tensor, ...]:
-            with reports() as failures:
-                results = self.function(*values)
-            return *results, sum(failures, torch.zeros((), dtype=torch.int32))
-
         try:
             if self.prepare is not None:
                 self.prepare(points)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of the compiler, about itself
                 with _without_validation():
-                    graph = make_fx(reported)(*points)
+                    graph = self.recorded(points)
                 if self.closed:
                     _require_no_gradients(graph)
                 graph.graph.eliminate_dead_code()
@@ -122,6 +124,21 @@ class CompiledFunction:
             self._say(_first_words(problem))
             return None
         return program
+
+    def recorded(self, points: Sequence[Tensor]) -> GraphModule:
+        """Record the function at some arguments; its graph has one more result, the number of failures that it reports."""
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        def reported(*values: Tensor) -> tuple[Tensor, ...]:
+            with reports() as failures:
+                results = self.function(*values)
+            return *results, sum(failures, torch.zeros((), dtype=torch.int32))
+
+        return make_fx(reported)(*points)
+
+    def expected(self, points: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """What the program should give: the results of the function."""
+        return self.function(*points)
 
     def _say(self, why: str) -> None:
         say_not_compiled(self.what, why)
@@ -184,7 +201,7 @@ def _close(found: Tensor, expected: Tensor) -> bool:
     return not math.isfinite(scale) or float((found.double() - expected.double()).abs().max()) <= tolerance * scale
 
 
-def _generators(points: Sequence[Tensor]) -> list[Tensor]:
+def generators(points: Sequence[Tensor]) -> list[Tensor]:
     """States of the processor's generator and, where the first tensor is elsewhere, of that device's."""
     state = [torch.get_rng_state()]
     return [*state, torch.cuda.get_rng_state(points[0].device)] if points[0].is_cuda else state

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributions import Distribution, LowRankMultivariateNormal
 
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.internal import linalg
+from pyro_dgp.internal.factorised import noisy_factorised
 from pyro_dgp.internal.parameters import require_number, require_shape
 from pyro_dgp.likelihoods.base import Likelihood
 from pyro_dgp.likelihoods.conditional import Conditional, RowObservation
@@ -88,11 +88,8 @@ class CoregionalizedConditional(Conditional):
         joint = torch.einsum("...lab,dl,el->...adbe", kernels, self.mixing, self.mixing)
         size = y.shape[-2] * y.shape[-1]
         covariance = joint.reshape(*joint.shape[:-4], size, size) + torch.diag(self.variance.repeat(y.shape[-2]))
-        factor = linalg.noisy_cholesky(covariance, prior.jitter, prior.name)
         difference = (y - self._mean(prior.mean)).flatten(-2).unsqueeze(-1)
-        white = torch.linalg.solve_triangular(factor, difference, upper=False).squeeze(-1)
-        half_log_determinant = linalg.half_log_determinants(factor)
-        return -0.5 * white.square().sum(-1) - half_log_determinant - 0.5 * size * math.log(2 * math.pi)
+        return noisy_factorised(covariance.unsqueeze(-3), prior.jitter, prior.name).log_density(difference)
 
     def of_outputs(self, chosen: Sequence[int]) -> tuple[Conditional, list[int]]:
         """The mixtures of these outputs, each of all functions. One output alone is a target ``(..., N)``."""

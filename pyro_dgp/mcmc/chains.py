@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor, as_completed
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from pyro_dgp.mcmc.chain_file import ChainState
 from pyro_dgp.mcmc.chain_identity import identity
 from pyro_dgp.mcmc.from_draws import PosteriorDraws, answer_from_draws
 from pyro_dgp.mcmc.kernel_state import stateful
-from pyro_dgp.mcmc.single_chain import ChainPlan, OwnProgress
+from pyro_dgp.mcmc.single_chain import ChainPlan, OwnProgress, Stepwise, run_together
 from pyro_dgp.prediction.request import Answer, Request, answer
 
 
@@ -128,7 +129,7 @@ def run_chains(
     elif workers == 1:
         states = _run_here(plans, kernel, args, report)
     else:
-        states = list(_run_elsewhere(plans, kernel, args, workers=workers, report=report))
+        states = _run_elsewhere(plans, kernel, args, workers=workers, report=report)
     draws = {
         name: torch.stack([torch.stack(state.draws[name][:num_samples]) for state in states])
         for name in states[0].draws
@@ -148,28 +149,37 @@ def run_chains(
 def _run_here(
     plans: list[ChainPlan], kernel: MCMCKernel, args: tuple[Any, ...], report: Progress | None
 ) -> list[ChainState]:
-    """One chain after another, in this process."""
-    each = plans[0].warmup_steps + plans[0].num_samples
+    """The chains in this process: together, or one after another."""
+    counts = _Counts(plans, report)
+    reports = [None if report is None else counts.of(chain) for chain in range(len(plans))]
     states = []
-    for chain, plan in enumerate(plans):
-        own = None if report is None else _among_all(report, before=chain * each, total=len(plans) * each)
-        states.append(plan.run(kernel, args, own))
+    for group in _groups(len(plans), 1, kernel):
+        states += run_together(plans[group], kernel, args, reports[group])
     return states
 
 
 def _run_elsewhere(
     plans: list[ChainPlan], kernel: MCMCKernel, args: tuple[Any, ...], *, workers: int, report: Progress | None
-) -> Iterator[ChainState]:
+) -> list[ChainState]:
     """The chains in processes of their own, in order."""
     from joblib import Parallel, delayed
 
     each = plans[0].warmup_steps + plans[0].num_samples
     run = _in_a_process_of_its_own()
-    jobs = (delayed(run)(plan, kernel, args) for plan in plans)
-    for done, state in enumerate(Parallel(n_jobs=workers, return_as="generator")(jobs), 1):
-        yield state
+    jobs = (delayed(run)(plans[group], kernel, args) for group in _groups(len(plans), workers, kernel))
+    states: list[ChainState] = []
+    for group in Parallel(n_jobs=workers, return_as="generator")(jobs):
+        states += group
         if report is not None:
-            report(done * each, len(plans) * each, {})
+            report(len(states) * each, len(plans) * each, {})
+    return states
+
+
+def _groups(chains: int, workers: int, kernel: MCMCKernel) -> list[slice]:
+    """The chains that run together: as many groups as processes where the kernel can share gradients, otherwise each alone."""
+    count = workers if isinstance(kernel, Stepwise) and kernel.takes_several else chains
+    ends = [chains * number // count for number in range(count + 1)]
+    return [slice(first, last) for first, last in pairwise(ends)]
 
 
 def _run_by(
@@ -178,32 +188,32 @@ def _run_by(
     """The chains where and when an executor sees fit; an error of one ends those that have not begun."""
     each = plans[0].warmup_steps + plans[0].num_samples
     run = _in_a_process_of_its_own()
-    chains = [executor.submit(run, plan, kernel, args) for plan in plans]
+    chains = [executor.submit(run, [plan], kernel, args) for plan in plans]
     try:
         for done, chain in enumerate(as_completed(chains), 1):
             chain.result()
             if report is not None:
                 report(done * each, len(plans) * each, {})
-        return [chain.result() for chain in chains]
+        return [state for chain in chains for state in chain.result()]
     finally:
         for chain in chains:
             chain.cancel()
 
 
-def _in_a_process_of_its_own() -> Callable[[ChainPlan, MCMCKernel, tuple[Any, ...]], ChainState]:
-    """Return the function that runs a chain in a process by the settings of this one."""
+def _in_a_process_of_its_own() -> Callable[[list[ChainPlan], MCMCKernel, tuple[Any, ...]], list[ChainState]]:
+    """Return the function that runs chains in a process by the settings of this one."""
     local = bool(pyro.settings.get("module_local_params"))
-    return partial(_run_one, dtype=torch.get_default_dtype(), local=local)
+    return partial(_run_some, dtype=torch.get_default_dtype(), local=local)
 
 
-def _run_one(
-    plan: ChainPlan, kernel: MCMCKernel, args: tuple[Any, ...], *, dtype: torch.dtype, local: bool
-) -> ChainState:
-    """A chain in a process that knows nothing of the caller's settings."""
+def _run_some(
+    plans: list[ChainPlan], kernel: MCMCKernel, args: tuple[Any, ...], *, dtype: torch.dtype, local: bool
+) -> list[ChainState]:
+    """Chains in a process that knows nothing of the caller's settings."""
     torch.set_num_threads(1)
     torch.set_default_dtype(dtype)
     with pyro.settings.context(module_local_params=local):
-        return plan.run(kernel, args, _while_the_parent_lives())
+        return run_together(plans, kernel, args, [_while_the_parent_lives()] * len(plans))
 
 
 def _while_the_parent_lives() -> OwnProgress:
@@ -212,6 +222,19 @@ def _while_the_parent_lives() -> OwnProgress:
     return lambda done: end_if_orphaned(parent)
 
 
-def _among_all(report: Progress, before: int, total: int) -> OwnProgress:
-    """The report of one chain as part of all, of whose iterations ``before`` are done when it begins."""
-    return lambda done: report(before + done, total, {})
+class _Counts:
+    """The iterations of all chains of this process, of which each chain reports its own."""
+
+    def __init__(self, plans: list[ChainPlan], report: Progress | None) -> None:
+        self.report, self.total = report, sum(plan.total for plan in plans)
+        self.done = [0] * len(plans)
+
+    def of(self, chain: int) -> OwnProgress:
+        """The report of one chain."""
+
+        def told(done: int) -> None:
+            self.done[chain] = done
+            if self.report is not None:
+                self.report(sum(self.done), self.total, {})
+
+        return told

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from pyro_dgp.internal.compiled_batch import CompiledBatch
 from pyro_dgp.internal.compiled_function import CompiledFunction, Function, with_gradients
 from pyro_dgp.mcmc.density import WhitenedDensity
 from pyro_dgp.mcmc.evaluation import Evaluation
+
+#: Name of the function that HMC needs, in the log.
+_GRADIENT = "the gradient"
 
 
 class CompiledDensity(WhitenedDensity):
@@ -27,29 +31,42 @@ class CompiledDensity(WhitenedDensity):
     """
 
     backend = "inductor"
+    takes_several: ClassVar[bool] = True
 
     def __init__(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         super().__init__(model, args, kwargs)
         self._programs: dict[str, CompiledFunction] = {}
+        self._batches: dict[int, CompiledBatch] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Without programs: they belong to a process."""
-        return {**vars(self), "_programs": {}}
+        return {**vars(self), "_programs": {}, "_batches": {}}
 
     def potential(self, params: Mapping[str, Tensor]) -> Tensor:
         """See :meth:`WhitenedDensity.potential`."""
-        given = [params[name] for name in self.start]
-        results = self.compiled("the gradient", self._energy_and_gradients, [value.detach() for value in given])
+        vector = self.vector(params)
+        results = self.compiled(_GRADIENT, self.energy_and_gradient, [vector.detach()])
         if results is None:
             return super().potential(params)
-        energy, *gradients = results
-        return with_gradients(energy, gradients, given)
+        energy, gradient = results
+        return with_gradients(energy, [gradient], [vector])
 
-    def _energy_and_gradients(self, *values: Tensor) -> tuple[Tensor, ...]:
-        with torch.enable_grad():
-            leaves = [value.detach().requires_grad_() for value in values]
-            energy = WhitenedDensity.potential(self, dict(zip(self.start, leaves, strict=True)))
-            return energy.detach(), *torch.autograd.grad(energy, leaves)
+    def slopes(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
+        """See :meth:`WhitenedDensity.slopes`: several points are one program, and fewer than it was made for are filled up."""
+        count, most = len(vectors), max((len(vectors), *self._batches))
+        if most == 1:
+            results = self.compiled(_GRADIENT, self.energy_and_gradient, [vectors[0]])
+            return super().slopes(vectors) if results is None else (-results[0][None], -results[1][None])
+        if most not in self._batches:
+            self._batches[most] = CompiledBatch(f"{_GRADIENT} of {most} chains", self.energy_and_gradient, self.backend)
+        found = self._batches[most].at(torch.cat([vectors, vectors[-1:].expand(most - count, -1)]))
+        if found is None:
+            return super().slopes(vectors)
+        (energies, gradients), serves = found
+        densities, gradients = -energies[:count], -gradients[:count]
+        for number in (~serves[:count]).nonzero().flatten().tolist():
+            densities[number], gradients[number] = self._slope(vectors[number])
+        return densities, gradients
 
     def evaluate(
         self, values: Mapping[str, Tensor], known: Evaluation | None = None, changed: str | None = None

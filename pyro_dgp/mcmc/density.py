@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from pyro import poutine
@@ -44,7 +45,10 @@ class WhitenedDensity:
 
     :ivar whitened: shapes of the whitened sites, ``(..., N, D_out)`` by name (``h_whitened``), in the order of the model.
     :ivar transforms: for each other latent site, the map from the real line to its support.
+    :cvar takes_several: whether slopes at several points take less time than at one after another.
     """
+
+    takes_several: ClassVar[bool] = False
 
     def __init__(self, model: WhitenedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.model, self.args, self.kwargs = model, args, kwargs
@@ -148,6 +152,47 @@ class WhitenedDensity:
     def unconstrained_start(self) -> dict[str, Tensor]:
         """The prior draw made when the density was built, in unconstrained space."""
         return {k: self.transforms[k].inv(v) if k in self.transforms else v.clone() for k, v in self.start.items()}
+
+    @cached_property
+    def _layout(self) -> dict[str, tuple[torch.Size, torch.dtype]]:
+        return {name: (value.shape, value.dtype) for name, value in self.unconstrained_start().items()}
+
+    def vector(self, params: Mapping[str, Tensor]) -> Tensor:
+        """All values of a point in unconstrained space behind one another, in the order of the sites of the model."""
+        return torch.cat([params[name].reshape(-1) for name in self._layout])
+
+    def params(self, vector: Tensor) -> dict[str, Tensor]:
+        """The point of a vector, by site; the inverse of :meth:`vector`."""
+        parts = vector.split([shape.numel() for shape, _ in self._layout.values()])
+        return {
+            name: part.reshape(shape).to(dtype)
+            for part, (name, (shape, dtype)) in zip(parts, self._layout.items(), strict=True)
+        }
+
+    def slopes(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
+        """Log posterior densities in unconstrained space at some points, nats up to a constant, and their gradients.
+
+        A point where a matrix cannot be factorised has log density minus infinity and gradient zero.
+
+        :param vectors: the points, ``(C, n)``, see :meth:`vector`.
+        :returns: ``(C,)`` and ``(C, n)``.
+        """
+        found = [self._slope(vector) for vector in vectors]
+        return torch.stack([density for density, _ in found]), torch.stack([gradient for _, gradient in found])
+
+    def _slope(self, vector: Tensor) -> tuple[Tensor, Tensor]:
+        try:
+            energy, gradient = self.energy_and_gradient(vector)
+        except (NotPositiveDefiniteError, torch.linalg.LinAlgError):
+            return vector.new_tensor(-math.inf), torch.zeros_like(vector)
+        return -energy, -gradient
+
+    def energy_and_gradient(self, vector: Tensor) -> tuple[Tensor, Tensor]:
+        """:meth:`potential` at the point of a vector, and its gradient ``(n,)``."""
+        with torch.enable_grad():
+            leaf = vector.detach().requires_grad_()
+            energy = WhitenedDensity.potential(self, self.params(leaf))
+            return energy.detach(), torch.autograd.grad(energy, leaf)[0]
 
     def potential(self, params: Mapping[str, Tensor]) -> Tensor:
         """Minus the log posterior density in unconstrained space, nats, up to a constant: what HMC differentiates.

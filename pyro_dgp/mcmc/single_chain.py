@@ -1,15 +1,16 @@
-"""One chain: what it is to do, and how it goes on from its file."""
+"""Chains of one process: what each is to do, how it goes on from its file, and how several are run in step."""
 
 from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
@@ -17,6 +18,8 @@ from torch import Tensor
 from pyro_dgp.internal.parameters import module_local_parameters, modules_of
 from pyro_dgp.mcmc.chain_file import SENSELESS, ChainFile, ChainState
 from pyro_dgp.mcmc.kernel_state import stateful
+from pyro_dgp.mcmc.lockstep import lockstep
+from pyro_dgp.mcmc.trajectories import Slope, Steps
 from pyro_dgp.mcmc.whitening import without_whitening
 
 #: Seconds between two savings of a chain, at least.
@@ -24,6 +27,24 @@ SAVE_EVERY = 5.0
 
 #: ``report(done)``, called after each iteration of one chain, warm-up included.
 OwnProgress = Callable[[int], object]
+
+
+@runtime_checkable
+class Stepwise(Protocol):
+    """A kernel whose draws can be made gradient by gradient, so that several chains share the evaluation of their gradients."""
+
+    def steps(self, params: dict[str, Tensor]) -> Steps[dict[str, Tensor]]:
+        """Make one draw: yield positions, be sent the slope at each, and return the draw."""
+        ...
+
+    @property
+    def takes_several(self) -> bool:
+        """Whether slopes of several chains take less time than those of one after another."""
+        ...
+
+    def slopes(self, positions: np.ndarray) -> list[Slope]:
+        """Slopes at positions of any chains of the same model and data, ``(C, n)``."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -49,18 +70,19 @@ class ChainPlan:
 
     def run(self, kernel: MCMCKernel, args: tuple[Any, ...], report: OwnProgress | None) -> ChainState:
         """Go on where the file ends, or start."""
-        scope = modules_of(without_whitening(kernel.model))
-        with module_local_parameters(*scope), torch.random.fork_rng(devices=[]):
-            device = next((value.device for value in args if isinstance(value, Tensor)), torch.device("cpu"))
-            state = None if self.file is None else self.file.read(device, warmup_steps=self.warmup_steps)
-            if state is not None and state.done >= self.total:
-                return state
-            kernel = copy.deepcopy(kernel)
-            state = self._begin(kernel, args) if state is None else self._go_on(kernel, args, state)
-            torch.set_rng_state(state.random_state)
-            self._draw(kernel, state, report)
-            kernel.cleanup()
+        (state,) = run_together([self], kernel, args, [report])
         return state
+
+    def saved(self, args: tuple[Any, ...]) -> ChainState | None:
+        """What the file holds; nothing where there is none."""
+        if self.file is None:
+            return None
+        device = next((value.device for value in args if isinstance(value, Tensor)), torch.device("cpu"))
+        return self.file.read(device, warmup_steps=self.warmup_steps)
+
+    def set_up(self, kernel: MCMCKernel, args: tuple[Any, ...], saved: ChainState | None) -> ChainState:
+        """Set up a kernel of this chain alone, and return how far the chain has come."""
+        return self._begin(kernel, args) if saved is None else self._go_on(kernel, args, saved)
 
     def _begin(self, kernel: MCMCKernel, args: tuple[Any, ...]) -> ChainState:
         torch.manual_seed(self.seed)
@@ -82,14 +104,24 @@ class ChainPlan:
             raise self.file.unreadable(error) from error
         return state
 
-    def _draw(self, kernel: MCMCKernel, state: ChainState, report: OwnProgress | None) -> None:
+    def iterations(
+        self, kernel: MCMCKernel, state: ChainState, report: OwnProgress | None, *, together: int
+    ) -> Steps[None]:
+        """Make the iterations that are left, as a computation that asks for slopes where the kernel does.
+
+        :param together: chains that run at the same time in this process, which share its time.
+        """
         saved = time.monotonic()
+        torch.set_rng_state(state.random_state)
         while state.done < self.total:
             if state.done == self.warmup_steps:
                 kernel.end_warmup()
             start = time.perf_counter()
-            state.params = kernel.sample(state.params)
-            state.seconds += time.perf_counter() - start
+            if isinstance(kernel, Stepwise):
+                state.params = yield from kernel.steps(state.params)
+            else:
+                state.params = kernel.sample(state.params)
+            state.seconds += (time.perf_counter() - start) / together
             if state.done >= self.warmup_steps:
                 state.keep(kernel)
             state.done += 1
@@ -103,3 +135,26 @@ class ChainPlan:
                 saved = time.monotonic()
             if report is not None:
                 report(state.done)
+
+
+def run_together(
+    plans: Sequence[ChainPlan], kernel: MCMCKernel, args: tuple[Any, ...], reports: Sequence[OwnProgress | None]
+) -> list[ChainState]:
+    """Run chains in this process, each with a copy of the kernel: one alone, or several of a :class:`Stepwise` kernel in step."""
+    with module_local_parameters(*modules_of(without_whitening(kernel.model))), torch.random.fork_rng(devices=[]):
+        states = [plan.saved(args) for plan in plans]
+        left = [number for number, state in enumerate(states) if state is None or state.done < plans[number].total]
+        kernels = {number: copy.deepcopy(kernel) for number in left}
+        runs = []
+        for number, own in kernels.items():
+            state = states[number] = plans[number].set_up(own, args, states[number])
+            runs.append(plans[number].iterations(own, state, reports[number], together=len(left)))
+        first = next(iter(kernels.values()), kernel)
+        lockstep(runs, first.slopes if isinstance(first, Stepwise) else _no_slopes)
+        for own in kernels.values():
+            own.cleanup()
+    return [state for state in states if state is not None]
+
+
+def _no_slopes(positions: Any) -> Any:
+    raise AssertionError("a kernel without steps asks for no slopes")

@@ -402,9 +402,7 @@ def test_proposals_that_overflow_are_rejected():
             h = pyro.sample("h", self.inner(x))
             return pyro.sample("y", self.likelihood(self.outer(torch.exp(3 * h))), obs=y)
 
-    kernel = WhitenedNUTS(
-        whitened(vecchia(Steep(), num_neighbors=3)), step_size=1000.0, adapt_step_size=False, max_tree_depth=2
-    )
+    kernel = WhitenedNUTS(whitened(vecchia(Steep(), num_neighbors=3)), step_size=1000.0, max_tree_depth=2)
     kernel.initial_params = {"h_whitened": 0.1 * torch.randn(30, 1)}
     chains = run_chains(kernel, (x, y), num_samples=3, warmup_steps=0, num_chains=1)
     assert bool(chains.stats["diverging"].all())

@@ -64,7 +64,7 @@ def test_the_compiler_s_program_drives_both_samplers(caplog):
     model = OneLayer()
     model.gp.kernel.lengthscale = PyroSample(dist.LogNormal(0.0, 0.5))
     model.requires_grad_(False)
-    fixed = {"step_size": 0.2, "adapt_step_size": False, "adapt_mass_matrix": False}
+    fixed = {"step_size": 0.2}
     for make in (EllipticalSlice, lambda model, **options: WhitenedNUTS(model, max_tree_depth=2, **options, **fixed)):
         first, other = (
             run_chains(make(model, **o), (x, y), num_samples=3, warmup_steps=0, num_chains=1)

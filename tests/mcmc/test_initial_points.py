@@ -74,7 +74,7 @@ def test_it_climbs_from_a_prior_draw_of_each_chain():
     "make",
     [
         EllipticalSlice,
-        lambda model, **o: WhitenedNUTS(model, max_tree_depth=3, step_size=1e-4, adapt_step_size=False, **o),
+        lambda model, **o: WhitenedNUTS(model, max_tree_depth=3, step_size=1e-4, **o),
     ],
 )
 def test_kernels_start_there(make, tmp_path):

@@ -1,0 +1,48 @@
+"""A function of one point as a compiled program for several points at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from pyro_dgp.internal.compiled_function import CompiledFunction, generators
+
+
+class CompiledBatch(CompiledFunction):
+    """A function of tensors at several points, as one program: :class:`CompiledFunction` whose arguments and results have one more axis in front.
+
+    The function is recorded at the first point; its operations are then vectorised by ``torch.func.vmap``. It draws nothing at random.
+    """
+
+    def at(self, *points: Tensor) -> tuple[list[Tensor], Tensor] | None:
+        """The results, and at which points they are right ``(C,)``; nothing where there is no program."""
+        before = generators(points)
+        found = self.run(points, before)
+        if found is None:
+            return None
+        results, failures = found
+        serves = (failures == 0) & results[0].reshape(len(failures), -1).isfinite().all(-1)
+        if bool(serves.all()) and not self.passes(results, points, before):
+            return None
+        return results, serves
+
+    def recorded(self, points: Sequence[Tensor]) -> GraphModule:
+        """See :meth:`CompiledFunction.recorded`."""
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        first = [point[0] for point in points]
+        # Without operations in place: vmap cannot write several results into the place of one.
+        one = make_fx(torch.func.functionalize(super().recorded(first)))(*first)
+        for node in one.graph.nodes:
+            if node.target is torch.ops.aten.zero.default:  # for which vmap has no rule
+                node.target = torch.ops.aten.zeros_like.default
+        one.recompile()
+        return make_fx(torch.func.vmap(one))(*points)
+
+    def expected(self, points: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """See :meth:`CompiledFunction.expected`."""
+        each = [self.function(*point) for point in zip(*points, strict=True)]
+        return tuple(torch.stack(results) for results in zip(*each, strict=True))
