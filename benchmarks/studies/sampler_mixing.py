@@ -26,10 +26,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from pyro.nn import PyroModule
-from torch import Tensor
 
 from benchmarks.common.data import add_data_option, require_data
 from benchmarks.common.records import append, read
+from benchmarks.common.sampled_data import Data, effective, judged, step_function, yacht
 from pyro_dgp import (
     Ascent,
     CompiledDensity,
@@ -37,12 +37,8 @@ from pyro_dgp import (
     PriorDraw,
     SurrogateSlice,
     WhitenedNUTS,
-    predict,
     run_chains,
 )
-from pyro_dgp.data.reading import load
-from pyro_dgp.data.splitting import split
-from pyro_dgp.export.arviz_groups import import_arviz
 from pyro_dgp.mcmc.initial_points import Start
 from pyro_dgp.zoo.recipes import deep_with_priors
 from pyro_dgp.zoo.settings import Settings
@@ -72,51 +68,17 @@ PROBLEMS = {"step": Problem(2, PriorDraw(), 6, EllipticalSlice), "yacht": Proble
 SAMPLERS: dict[str, Callable[[Problem, PyroModule], MCMCKernel]] = {"ess": Problem.ess, "nuts": Problem.nuts}
 
 
-def step_function() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Draw 100 training and 50 test points of a step of height 2 with noise of 0.1, standardised."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.rand(150, 1, generator=generator) * 2 - 1
-    y = torch.sign(x[:, 0]) + 0.1 * torch.randn(150, generator=generator)
-    y = (y - y[:100].mean()) / y[:100].std()
-    return x[:100], y[:100], x[100:], y[100:]
-
-
-def yacht(folder: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Read 100 training rows of split 0, and its test rows."""
-    part = split(load(folder / "yacht.npz"), 0, dtype=torch.float64)
-    rows = torch.randperm(len(part.x_train), generator=torch.Generator().manual_seed(0))[:100]
-    return part.x_train[rows], part.y_train[rows], part.x_test, part.y_test
-
-
-def judged(chains: Any, data: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[np.ndarray, list[float]]:
-    """Compute the judged quantities.
-
-    :return: mean log density of the test rows and predictive means of each draw, ``(chains, draws, 1 + N)``; and the NLL of each
-        chain's mixture, nats per row.
-    """
-    _, _, new, target = data
-    count, draws = next(iter(chains.draws.values())).shape[:2]
-    torch.manual_seed(0)
-    mixture = predict(chains, new, num_samples=count * draws).mixture()
-    density = mixture.component_log_prob(target)
-    by_chain = density.reshape(count, draws, -1).logsumexp(1) - np.log(draws)
-    values = torch.cat([density.mean(-1, keepdim=True), mixture.components.mean], 1).reshape(count, draws, -1)
-    return values.numpy(), (-by_chain.mean(-1)).tolist()
-
-
 def figures(values: np.ndarray, seconds: float) -> dict[str, Any]:
     """Compute diagnostics of the judged quantities, of which the first is the log density."""
-    az = import_arviz()
-    data = az.convert_to_dataset(values)
-    r_hat, effective = az.rhat(data)["x"].values, az.ess(data)["x"].values
+    r_hat, count = effective(values)
     return {
         "r_hat_density": float(r_hat[0]),
         "share_of_means_within_1.01": float((r_hat[1:] <= 1.01).mean()),
         "r_hat_max": float(r_hat.max()),
-        "ess_density": float(effective[0]),
-        "ess_min": float(effective.min()),
-        "ess_min_per_second": float(effective.min() / seconds),
-        "ess_density_per_second": float(effective[0] / seconds),
+        "ess_density": float(count[0]),
+        "ess_min": float(count.min()),
+        "ess_min_per_second": float(count.min() / seconds),
+        "ess_density_per_second": float(count[0] / seconds),
     }
 
 
@@ -154,9 +116,7 @@ def main() -> None:
         draw(traces, arguments.figure, f"{arguments.problem}: {arguments.chains} chains of {arguments.draws} draws")
 
 
-def sample(
-    name: str, data: tuple[Tensor, Tensor, Tensor, Tensor], arguments: argparse.Namespace
-) -> tuple[dict[str, Any], np.ndarray]:
+def sample(name: str, data: Data, arguments: argparse.Namespace) -> tuple[dict[str, Any], np.ndarray]:
     """Run the chains of one sampler; return its line of the file and the judged quantities of each draw."""
     torch.manual_seed(0)
     problem = PROBLEMS[arguments.problem]

@@ -208,7 +208,7 @@ class WhitenedNUTS(MCMCKernel):  # type: ignore[misc]
                 "gradient": torch.from_numpy(at.gradient),
             },
             "params": self._params,
-            "random": self._random.generator.get_state(),
+            "random": self._random.state(),
             "adaptation": self._adaptation.state_dict(),
             "done": self._done,
             "accepted": self._accepted,
@@ -218,7 +218,7 @@ class WhitenedNUTS(MCMCKernel):  # type: ignore[misc]
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Set what ``state_dict`` returned."""
         self._adaptation.load_state_dict(state["adaptation"])
-        self._random.generator.set_state(state["random"].cpu())
+        self._random.set_state(state["random"])
         at, variances = state["at"], self._adaptation.metric.variances
         if at is not None:
             position, gradient = (at[name].cpu().numpy() for name in ("position", "gradient"))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-import torch
 
 #: Log density at a position, nats up to a constant, and its gradient.
 Slope = tuple[float, np.ndarray]
@@ -29,24 +29,31 @@ class Random:
     """
 
     def __init__(self, seed: int) -> None:
-        self.generator = torch.Generator().manual_seed(seed)
+        self.generator = np.random.Generator(np.random.PCG64(seed))
 
     def normal(self, count: int) -> np.ndarray:
         """Draw standard normal numbers."""
-        drawn: np.ndarray = torch.randn(count, generator=self.generator, dtype=torch.float64).numpy()
-        return drawn
+        return self.generator.standard_normal(count)
 
     def uniform(self) -> float:
         """Draw a number between zero and one."""
-        return torch.rand((), generator=self.generator, dtype=torch.float64).item()
+        return self.generator.random()
+
+    def state(self) -> str:
+        """Return the state as text."""
+        return json.dumps(self.generator.bit_generator.state)
+
+    def set_state(self, state: str) -> None:
+        """Set what ``state`` returned."""
+        self.generator.bit_generator.state = json.loads(state)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Phase:
     """A point of a trajectory.
 
     :ivar velocity: the momentum times the variances of the metric.
-    :ivar energy: minus the log density plus the kinetic energy, nats.
+    :ivar energy: minus the log density plus the kinetic energy, nats; infinite where it is not finite.
     """
 
     position: np.ndarray
@@ -58,10 +65,10 @@ class Phase:
 
     @classmethod
     def of(cls, position: np.ndarray, momentum: np.ndarray, slope: Slope, variances: np.ndarray) -> Phase:
-        """Build the point with its velocity and energy; the energy is infinite where the density is not finite."""
+        """Build the point with its velocity and energy."""
         log_density, gradient = slope
         velocity = variances * momentum
-        energy = 0.5 * float(momentum @ velocity) - log_density
+        energy = 0.5 * float(momentum.dot(velocity)) - log_density
         return cls(position, momentum, velocity, log_density, gradient, energy if energy < math.inf else math.inf)
 
 
@@ -143,7 +150,7 @@ class Trajectory:
         far = yield from self._grown(near.last if is_forward else near.first, depth - 1, is_forward)
         if far.ends:
             return far
-        draw = far.draw if self._happens(far.log_weight - np.logaddexp(near.log_weight, far.log_weight)) else near.draw
+        draw = far.draw if self._happens(far.log_weight - log_sum(near.log_weight, far.log_weight)) else near.draw
         return self._joined(near, far, is_forward, draw)
 
     def _happens(self, log_probability: float) -> bool:
@@ -160,10 +167,16 @@ class Trajectory:
             or _turns(before.momentum + after.first.momentum, before.first, after.first)
             or _turns(before.last.momentum + after.momentum, before.last, after.last)
         )
-        log_weight = float(np.logaddexp(near.log_weight, far.log_weight))
+        log_weight = log_sum(near.log_weight, far.log_weight)
         return _Tree(before.first, after.last, draw, log_weight, momentum, turns)
 
 
 def _turns(momentum: np.ndarray, first: Phase, last: Phase) -> bool:
     """Whether a piece with this sum of momenta has begun to turn back at either end."""
-    return bool(momentum @ first.velocity <= 0 or momentum @ last.velocity <= 0)
+    return bool(momentum.dot(first.velocity) <= 0 or momentum.dot(last.velocity) <= 0)
+
+
+def log_sum(a: float, b: float) -> float:
+    """``log(exp(a) + exp(b))``; both may be minus infinity."""
+    larger, smaller = (a, b) if a >= b else (b, a)
+    return larger if smaller == -math.inf else larger + math.log1p(math.exp(smaller - larger))
