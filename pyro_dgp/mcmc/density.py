@@ -172,7 +172,7 @@ class WhitenedDensity:
     def slopes(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """Log posterior densities in unconstrained space at some points, nats up to a constant, and their gradients.
 
-        A point where a matrix cannot be factorised has log density minus infinity and gradient zero.
+        A point that is not finite, or where a matrix cannot be factorised, has log density minus infinity and gradient zero.
 
         :param vectors: the points, ``(C, n)``, see :meth:`vector`.
         :returns: ``(C,)`` and ``(C, n)``.
@@ -181,10 +181,13 @@ class WhitenedDensity:
         return torch.stack([density for density, _ in found]), torch.stack([gradient for _, gradient in found])
 
     def _slope(self, vector: Tensor) -> tuple[Tensor, Tensor]:
+        nowhere = vector.new_tensor(-math.inf), torch.zeros_like(vector)
+        if not bool(vector.isfinite().all()):
+            return nowhere
         try:
             energy, gradient = self.energy_and_gradient(vector)
         except (NotPositiveDefiniteError, torch.linalg.LinAlgError):
-            return vector.new_tensor(-math.inf), torch.zeros_like(vector)
+            return nowhere
         return -energy, -gradient
 
     def energy_and_gradient(self, vector: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,9 +4,10 @@ import pyro
 import pytest
 import torch
 from pyro import distributions as dist
+from pyro.infer import MCMC
 from pyro.nn import PyroSample
 
-from pyro_dgp import Gaussian, WhitenedNUTS, run_chains, whitened
+from pyro_dgp import RBF, CompiledDensity, Gaussian, GaussianProcess, WhitenedNUTS, run_chains, whitened
 from pyro_dgp.mcmc.density import WhitenedDensity
 from tests.examples import OneLayer, TwoLayers, TwoSites, posterior, regression
 
@@ -73,3 +74,138 @@ def test_one_layer_without_priors_is_named():
     x, y = regression(6)
     with pyro.settings.context(module_local_params=True), pytest.raises(ValueError, match="nothing to sample"):
         WhitenedNUTS(OneLayer()).setup(1, x, y)
+
+
+class Recorded(CompiledDensity):
+    """Recorded programs, without the compiler."""
+
+    backend = "eager"
+
+
+def test_chains_of_one_process_are_those_that_run_alone(monkeypatch):
+    """Their gradients are computed together: as many positions at once as there are chains that have not ended."""
+    x, y = regression(9)
+    model, counts = with_noise_prior(x), []
+    original = WhitenedNUTS.slopes
+
+    def counted(self, positions):
+        counts.append(len(positions))
+        return original(self, positions)
+
+    monkeypatch.setattr(WhitenedNUTS, "slopes", counted)
+    options = {"num_samples": 3, "warmup_steps": 0, "processes": 1}
+    kernel = WhitenedNUTS(model, max_tree_depth=3, step_size=0.2, density=Recorded)
+    together = run_chains(kernel, (x, y), num_chains=3, **options)
+    assert max(counts) == 3 and counts.count(3) > len(counts) / 2
+    for chain in range(3):
+        alone = run_chains(kernel, (x, y), num_chains=1, seed=1000 * chain, **options)
+        for name, values in together.draws.items():
+            torch.testing.assert_close(alone.draws[name][0], values[chain], rtol=1e-6, atol=1e-8)
+    assert (together.stats["n_steps"] > 1).all()
+
+
+def test_a_gradient_that_cannot_be_had_together_is_had_alone():
+    x, y = regression(9)
+    density = Recorded(whitened(with_noise_prior(x)), (x, y), {})
+    sound = density.vector(density.unconstrained_start())
+    broken = torch.full_like(sound, math.nan)
+    for _ in range(2):
+        values, gradients = density.slopes(torch.stack([sound, broken, sound + 0.1]))
+        assert values.isfinite().tolist() == [True, False, True] and values[1] == -math.inf
+        assert torch.equal(gradients[1], torch.zeros_like(sound))
+    reference = WhitenedDensity.slopes(density, torch.stack([sound, sound + 0.1]))
+    torch.testing.assert_close(values[[0, 2]], reference[0])
+    torch.testing.assert_close(gradients[[0, 2]], reference[1])
+    fewer = density.slopes(sound[None])  # filled up to the program of three
+    torch.testing.assert_close(fewer[0], reference[0][:1])
+
+
+def test_slopes_are_those_of_the_potential():
+    x, y = regression(7)
+    density = WhitenedDensity(whitened(with_noise_prior(x)), (x, y), {})
+    start = density.unconstrained_start()
+    vector = density.vector(start)
+    assert all(torch.equal(value, start[name]) for name, value in density.params(vector).items())
+    values, gradients = density.slopes(vector[None])
+    assert values[0].item() == pytest.approx(-density.potential(start).item())
+    for number in (0, 5, len(vector) - 1):
+        move = torch.zeros_like(vector)
+        move[number] = 1e-5
+        ends = [density.potential(density.params(vector + sign * move)).item() for sign in (1, -1)]
+        assert gradients[0, number].item() == pytest.approx(-(ends[0] - ends[1]) / 2e-5, rel=1e-5, abs=1e-6)
+
+
+def simplex(x, y=None):
+    """Weights of two functions with a Dirichlet prior, and a normal target."""
+    weights = pyro.sample("weights", dist.Dirichlet(torch.tensor([2.0, 3.0, 5.0])))
+    f = pyro.sample("f", GaussianProcess(RBF(), num_outputs=3)(x))
+    return pyro.sample("y", dist.Normal(f.sum(-1) + weights[0], 1e4).to_event(1), obs=y)
+
+
+def test_a_site_whose_unconstrained_space_is_smaller_has_its_prior():
+    """The target says nothing here, so that draws are those of the prior."""
+    x, y = regression(3)
+    result = run_chains(WhitenedNUTS(simplex), (x, y), num_samples=900, warmup_steps=200, num_chains=1)
+    weights = result.flat["weights"]
+    torch.testing.assert_close(weights.sum(-1), torch.ones(900))
+    torch.testing.assert_close(weights.mean(0), torch.tensor([0.2, 0.3, 0.5]), rtol=0, atol=0.04)
+    assert abs(weights[:, 2].var().item() - 0.5 * 0.5 / 11) < 0.006
+    assert (result.flat["f_whitened"].var(0) - 1).abs().max() < 0.3
+
+
+def test_float32_is_sampled_in_float32():
+    x, y = (part.float() for part in regression(8))
+    model = TwoSites(Gaussian(variance=0.1)).requires_grad_(False).float()
+    result = run_chains(WhitenedNUTS(model), (x, y), num_samples=300, warmup_steps=100, num_chains=1)
+    assert result.draws["f_whitened"].dtype == torch.float32
+    prior = model.double().gp(x.double())
+    f = prior.unwhiten(result.flat["f_whitened"].double())[..., 0]
+    mean, sd = posterior(prior, y.double(), 0.1)
+    assert ((f.mean(0) - mean).abs() / sd).max() < 0.3
+
+
+def test_pyro_s_own_class_runs_it():
+    x, y = regression(8)
+    model = TwoSites(Gaussian(variance=0.1)).requires_grad_(False)
+    kernel = WhitenedNUTS(model)
+    sampler = MCMC(kernel, num_samples=300, warmup_steps=100, disable_progbar=True)
+    torch.manual_seed(0)
+    sampler.run(x, y)
+    f = model.gp(x).unwhiten(sampler.get_samples()["f_whitened"])[..., 0]
+    mean, sd = posterior(model.gp(x), y, 0.1)
+    assert ((f.mean(0) - mean).abs() / sd).max() < 0.3
+    figures = sampler.diagnostics()
+    assert figures["divergences"] == {"chain 0": []} and 0.6 < figures["acceptance rate"]["chain 0"] < 1
+
+
+def test_draws_of_a_chain_do_not_depend_on_what_others_draw():
+    x, y = regression(8)
+    drawn = []
+    for noise in (0, 5):
+        kernel = WhitenedNUTS(TwoSites(Gaussian()).requires_grad_(False), max_tree_depth=3)
+        torch.manual_seed(0)
+        kernel.setup(3, x, y)
+        params = kernel.initial_params
+        for _ in range(6):
+            torch.randn(noise)
+            params = kernel.sample(params)
+        drawn.append(params["f_whitened"])
+    assert torch.equal(*drawn)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_tree_depth": 0}, "max_tree_depth is at least 1, got 0"),
+        ({"target_accept_prob": 1.0}, "target_accept_prob is between 0 and 1, got 1.0"),
+        ({"step_size": 0.0}, "step_size is positive and finite, got 0.0"),
+    ],
+)
+def test_options_without_sense_are_one_sentence(options, message):
+    with pytest.raises(ValueError, match=message):
+        WhitenedNUTS(OneLayer(), **options)
+
+
+def test_a_draw_before_the_setup_is_one_sentence():
+    with pytest.raises(ValueError, match="the kernel has no data yet"):
+        WhitenedNUTS(OneLayer()).sample({})

@@ -1,0 +1,59 @@
+"""One program for several points, against the function at each."""
+
+import pytest
+import torch
+
+from pyro_dgp.internal.compiled_batch import CompiledBatch
+from pyro_dgp.internal.linalg import cholesky
+
+
+def energy_and_gradient(vector):
+    """Half a log determinant of a matrix that has a factor while the number is above -1."""
+    with torch.enable_grad():
+        leaf = vector.detach().requires_grad_()
+        matrix = torch.eye(3, dtype=vector.dtype) + leaf[0] * torch.eye(3, dtype=vector.dtype) + 0.1 * leaf[1] ** 2
+        energy = cholesky(matrix, 1e-6, "f").diagonal().log().sum() + leaf.square().sum()
+        return energy.detach(), torch.autograd.grad(energy, leaf)[0]
+
+
+def test_results_are_those_of_the_function(caplog):
+    batch = CompiledBatch("a function", energy_and_gradient, "eager")
+    for seed in range(5):
+        points = torch.rand(4, 2, generator=torch.Generator().manual_seed(seed))
+        (energies, gradients), serves = batch.at(points)
+        assert serves.tolist() == [True] * 4
+        for point, energy, gradient in zip(points, energies, gradients, strict=True):
+            expected = energy_and_gradient(point)
+            torch.testing.assert_close(energy, expected[0])
+            torch.testing.assert_close(gradient, expected[1])
+    assert batch.is_checked and "not compiled" not in caplog.text
+
+
+def test_points_without_a_factor_are_told_apart():
+    batch = CompiledBatch("a function", energy_and_gradient, "eager")
+    batch.at(torch.rand(3, 2))
+    points = torch.tensor([[0.5, 0.1], [-2.0, 0.1], [0.2, float("nan")]])
+    (energies, _), serves = batch.at(points)
+    assert serves.tolist() == [True, False, False]
+    torch.testing.assert_close(energies[0], energy_and_gradient(points[0])[0])
+
+
+def test_a_program_of_other_numbers_is_set_aside(caplog):
+    class Wrong(CompiledBatch):
+        def expected(self, points):
+            energies, gradients = super().expected(points)
+            return energies + 1, gradients
+
+    batch = Wrong("a function", energy_and_gradient, "eager")
+    assert batch.at(torch.rand(3, 2)) is None
+    assert "a function is not compiled, the model runs as it is: the program gives other numbers" in caplog.text
+    assert batch.at(torch.rand(3, 2)) is None
+
+
+@pytest.mark.parametrize("function", [lambda v: (v[v > 0.5].sum(), v), lambda v: (v.sum() + torch.rand(()), v)])
+def test_a_function_that_cannot_be_vectorised_has_no_program(function, caplog):
+    batch = CompiledBatch("a function", function, "eager")
+    state = torch.get_rng_state()
+    assert batch.at(torch.rand(3, 2, generator=torch.Generator())) is None
+    assert "a function is not compiled" in caplog.text
+    assert torch.equal(torch.get_rng_state(), state)

@@ -1,0 +1,119 @@
+"""The No-U-Turn sampler on densities that are known."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from pyro_dgp.mcmc.lockstep import lockstep
+from pyro_dgp.mcmc.trajectories import Phase, Random, Trajectory, leapfrog, log_sum
+
+
+def double_well(position):
+    """Two modes of unequal height: log density and gradient."""
+    x = position[0]
+    return -(x**4) + 2 * x**2 + 0.5 * x, np.array([-4 * x**3 + 4 * x + 0.5])
+
+
+def normal(position):
+    return -0.5 * float(position @ position), -position
+
+
+def draw(density, position, *, step_size, variances, depth, random):
+    """One transition, and its trajectory."""
+    momentum = random.normal(len(position)) / np.sqrt(variances)
+    start = Phase.of(position, momentum, density(position), variances)
+    trajectory = Trajectory(step_size, variances, depth, random)
+    (end,) = lockstep([trajectory.run(start)], lambda positions: [density(each) for each in positions])
+    return end, trajectory
+
+
+@pytest.mark.parametrize(("step_size", "depth"), [(0.35, 1), (0.35, 2), (0.3, 3), (0.2, 5), (0.6, 4)])
+def test_a_transition_leaves_a_density_as_it_is(step_size, depth):
+    """Starts are exact draws of a density with two modes; so are the ends, however large the steps are."""
+    grid = np.linspace(-3, 3, 60_001)
+    weights = np.exp([double_well(np.array([x]))[0] for x in grid])
+    cumulative = np.cumsum(weights) / weights.sum()
+    random, variances = Random(7), np.array([0.7])
+    ends, moved = [], 0
+    for level in (np.arange(6000) + 0.5) / 6000:
+        position = np.array([np.interp(level, cumulative, grid)])
+        end, _ = draw(double_well, position, step_size=step_size, variances=variances, depth=depth, random=random)
+        ends.append(np.interp(end.position[0], grid, cumulative))
+        moved += end.position[0] != position[0]
+    counts, _ = np.histogram(ends, bins=20, range=(0, 1))
+    assert stats.chisquare(counts).pvalue > 1e-3
+    assert moved > 2500
+
+
+def test_a_chain_has_the_moments_of_a_correlated_normal():
+    covariance = np.array([[1.0, 0.8, 0.0], [0.8, 1.0, 0.3], [0.0, 0.3, 0.5]])
+    precision = np.linalg.inv(covariance)
+
+    def density(position):
+        slope = -precision @ position
+        return 0.5 * float(position @ slope), slope
+
+    random, variances = Random(1), np.array([0.5, 2.0, 1.0])
+    position, draws = np.zeros(3), []
+    for _ in range(6000):
+        end, _ = draw(density, position, step_size=0.4, variances=variances, depth=6, random=random)
+        position = end.position
+        draws.append(position)
+    found = np.cov(np.array(draws[200:]).T)
+    assert np.abs(found - covariance).max() < 0.08
+    assert np.abs(np.mean(draws, 0)).max() < 0.08
+
+
+def test_leapfrog_goes_back_where_it_came_from():
+    variances = np.array([1.0, 3.0])
+    start = Phase.of(np.array([0.3, -1.0]), np.array([1.0, 0.2]), normal(np.array([0.3, -1.0])), variances)
+    there = ask(leapfrog(start, 0.4, variances))
+    back = ask(leapfrog(there, -0.4, variances))
+    np.testing.assert_allclose(back.position, start.position, atol=1e-12)
+    np.testing.assert_allclose(back.momentum, start.momentum, atol=1e-12)
+    assert abs(there.energy - start.energy) < 0.1 and not np.allclose(there.position, start.position)
+
+
+def ask(steps):
+    (result,) = lockstep([steps], lambda positions: [normal(each) for each in positions])
+    return result
+
+
+def test_a_trajectory_ends_where_it_turns_back():
+    random = Random(3)
+    counts = [
+        draw(normal, np.array([1.0]), step_size=0.1, variances=np.ones(1), depth=10, random=random)[1].n_steps
+        for _ in range(50)
+    ]
+    assert max(counts) <= 127  # a period has 63 steps; without the criterion there would be 1023
+    assert np.mean(counts) > 12
+
+
+def test_a_step_of_no_finite_energy_ends_a_trajectory_where_it_began():
+    def cliff(position):
+        return (-0.5 * float(position @ position), -position) if position[0] < 1.2 else (math.nan, np.zeros(1))
+
+    random = Random(0)
+    ends = [
+        draw(cliff, np.array([1.1]), step_size=2.0, variances=np.ones(1), depth=4, random=random) for _ in range(40)
+    ]
+    diverged = [(end, trajectory) for end, trajectory in ends if trajectory.diverging]
+    assert diverged and all(end.position[0] < 1.2 for end, _ in ends)
+    assert all(0 <= trajectory.acceptance <= trajectory.n_steps for _, trajectory in ends)
+
+
+def test_sums_of_exponentials():
+    assert log_sum(1.0, 2.0) == pytest.approx(np.logaddexp(1.0, 2.0))
+    assert log_sum(2.0, 1.0) == log_sum(1.0, 2.0)
+    assert log_sum(-math.inf, 3.0) == 3.0 and log_sum(-math.inf, -math.inf) == -math.inf
+
+
+def test_random_numbers_go_on_where_their_state_was_kept():
+    first = Random(5)
+    first.normal(3)
+    state, after = first.state(), first.uniform()
+    other = Random(6)
+    other.set_state(state)
+    assert other.uniform() == after and Random(5).uniform() != Random(6).uniform()
