@@ -102,9 +102,10 @@ def starts(data: Data, problem: str, chains: int, seed: int) -> dict[str, np.nda
     """Return the first points of all chains."""
     found = []
     with module_local_parameters():
+        model = built(data)  # which seeds the generator
         for chain in range(chains):
             torch.manual_seed(1000 * seed + chain)
-            density = WhitenedDensity(whitened(built(data)), data[:2], {})
+            density = WhitenedDensity(whitened(model), data[:2], {})
             found.append(density.unconstrained_start() if problem == "step" else Ascent()(density))
     return {name: np.stack([each[name].numpy() for each in found]) for name in found[0]}
 
