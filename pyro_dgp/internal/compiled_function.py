@@ -98,7 +98,7 @@ class CompiledFunction:
         _set_generators(before)
         expected = self.expected(points)
         same_draws = all(torch.equal(a, b) for a, b in zip(after, generators(points), strict=True))
-        right = same_draws and all(_close(a, b) for a, b in zip(results, expected, strict=True))
+        right = same_draws and all(self.is_close(a, b) for a, b in zip(results, expected, strict=True))
         if not right:
             self._compiled = None
             self._say("the program gives other numbers")
@@ -135,6 +135,10 @@ class CompiledFunction:
             return *results, sum(failures, torch.zeros((), dtype=torch.int32))
 
         return make_fx(reported)(*points)
+
+    def is_close(self, found: Tensor, expected: Tensor) -> bool:
+        """Whether a result of the program is that of the function up to rounding."""
+        return close(found, expected)
 
     def expected(self, points: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """What the program should give: the results of the function."""
@@ -192,7 +196,7 @@ def _without_validation() -> Iterator[None]:
         Distribution._validate_sample = before  # type: ignore[method-assign]
 
 
-def _close(found: Tensor, expected: Tensor) -> bool:
+def close(found: Tensor, expected: Tensor) -> bool:
     """Whether two results are equal up to rounding, or the expected one is not finite."""
     if found.shape != expected.shape or not expected.numel():
         return found.shape == expected.shape

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from pyro_dgp.internal import linalg
 
@@ -21,16 +22,18 @@ class Factorised:
     """Positive definite matrices of the outputs of a layer, with their Cholesky factors.
 
     :ivar matrix: K, jitter included, ``(..., E, N, N)``, with its gradients; E is 1 where the outputs share it.
-    :ivar factor: L, without gradients.
+    :ivar factor: L; without gradients where ``is_written``.
+    :ivar is_written: whether the written derivatives serve: those of PyTorch's backward pass are wanted, and no others.
     """
 
     matrix: Tensor
     factor: Tensor
+    is_written: bool
 
     @property
     def scale_tril(self) -> Tensor:
         """L with gradients."""
-        if not self.matrix.requires_grad:
+        if not self.is_written:
             return self.factor
         result: Tensor = _Factor.apply(self.matrix, self.factor)  # type: ignore[no-untyped-call]
         return result
@@ -55,10 +58,10 @@ class Factorised:
         return -0.5 * white.square().sum((-2, -1)) - linalg.half_log_determinant(factor, values.shape[-1]) - constant
 
     def _columns(self, values: Tensor) -> Tensor | None:
-        """The values ``(..., E, N, C)`` where the written derivatives serve: they have the batch of the matrix, which wants gradients."""
+        """The values ``(..., E, N, C)`` where the written derivatives serve and the values have the batch and type of the matrix."""
         columns = values.unsqueeze(-3) if self.factor.shape[-3] == 1 else values.mT.unsqueeze(-1)
-        fits = columns.shape[:-2] == self.factor.shape[:-2]
-        return columns if fits and self.matrix.requires_grad else None
+        fits = columns.shape[:-2] == self.factor.shape[:-2] and columns.dtype == self.factor.dtype
+        return columns if fits and self.is_written and not _has_tangent(values) else None
 
     def _values(self, columns: Tensor) -> Tensor:
         return columns.squeeze(-3) if self.factor.shape[-3] == 1 else columns.squeeze(-1).mT
@@ -66,12 +69,31 @@ class Factorised:
 
 def factorised(matrix: Tensor, jitter: float | None, name: str) -> Factorised:
     """The matrix with the jitter that :func:`pyro_dgp.internal.linalg.cholesky` adds, and its factor; same arguments and errors."""
-    return Factorised(*linalg.jittered_cholesky(matrix, jitter, name))
+    is_written = _can_be_written(matrix)
+    factorise = _detached_factor if is_written else torch.linalg.cholesky_ex
+    return Factorised(*linalg.jittered_cholesky(matrix, jitter, name, factorise=factorise), is_written)
 
 
 def noisy_factorised(matrix: Tensor, jitter: float | None, name: str) -> Factorised:
     """A covariance that holds observation noise, with its factor; see :func:`pyro_dgp.internal.linalg.noisy_cholesky`."""
-    return Factorised(*linalg.noisy_jittered_cholesky(matrix, jitter, name))
+    is_written = _can_be_written(matrix)
+    factorise = _detached_factor if is_written else torch.linalg.cholesky_ex
+    return Factorised(*linalg.noisy_jittered_cholesky(matrix, jitter, name, factorise=factorise), is_written)
+
+
+def _detached_factor(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    factor, info = torch.linalg.cholesky_ex(matrix.detach())
+    return factor, info
+
+
+def _can_be_written(matrix: Tensor) -> bool:
+    """Whether a backward pass alone is asked for: neither forward-mode derivatives nor a transform of ``torch.func``."""
+    is_transformed = torch._C._functorch.peek_interpreter_stack() is not None
+    return matrix.requires_grad and not is_transformed and not _has_tangent(matrix)
+
+
+def _has_tangent(value: Tensor) -> bool:
+    return forward_ad.unpack_dual(value).tangent is not None
 
 
 def _differentiable(matrix: Tensor, factor: Tensor) -> Tensor:
@@ -92,15 +114,10 @@ def _through_factor(factor: Tensor, inner: Tensor) -> Tensor:
 
 
 class _Factor(torch.autograd.Function):
-    generate_vmap_rule = True
-
     @staticmethod
-    def forward(matrix: Tensor, factor: Tensor) -> Tensor:
+    def forward(ctx: Any, matrix: Tensor, factor: Tensor) -> Tensor:
+        ctx.save_for_backward(matrix, factor)
         return factor.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
@@ -109,15 +126,10 @@ class _Factor(torch.autograd.Function):
 
 
 class _Times(torch.autograd.Function):
-    generate_vmap_rule = True
-
     @staticmethod
-    def forward(matrix: Tensor, factor: Tensor, columns: Tensor) -> Tensor:
+    def forward(ctx: Any, matrix: Tensor, factor: Tensor, columns: Tensor) -> Tensor:
+        ctx.save_for_backward(matrix, factor, columns)
         return factor @ columns
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
@@ -129,16 +141,11 @@ class _Times(torch.autograd.Function):
 
 
 class _LogDensity(torch.autograd.Function):
-    generate_vmap_rule = True
-
     @staticmethod
-    def forward(matrix: Tensor, factor: Tensor, columns: Tensor) -> Tensor:
+    def forward(ctx: Any, matrix: Tensor, factor: Tensor, columns: Tensor) -> Tensor:
+        ctx.save_for_backward(matrix, factor, columns)
         white = torch.linalg.solve_triangular(factor, columns, upper=False)
         return -0.5 * white.square().sum((-2, -1)) - columns.shape[-1] * linalg.half_log_determinants(factor)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]

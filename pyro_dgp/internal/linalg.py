@@ -16,6 +16,10 @@ DEFAULT_JITTER = {torch.float64: 1e-8, torch.float32: 1e-6}
 LARGEST_JITTER = {torch.float64: 1e-4, torch.float32: 1e-3}
 
 
+#: From matrices to their factors and reports that are zero where there is one.
+Factorise = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
 @dataclass(frozen=True)
 class Fault:
     """A factorisation that failed.
@@ -62,9 +66,14 @@ def cholesky(
     return _with_jitter(matrix, jitter, name, torch.linalg.cholesky_ex, level, largest)[0]
 
 
-def jittered_cholesky(matrix: Tensor, jitter: float | None, name: str) -> tuple[Tensor, Tensor]:
-    """``matrix + jitter * level * I``, with gradients, and the factor that :func:`cholesky` gives, without."""
-    factor, _, jittered = _with_jitter(matrix, jitter, name, _detached_factor)
+def jittered_cholesky(
+    matrix: Tensor, jitter: float | None, name: str, *, factorise: Factorise = torch.linalg.cholesky_ex
+) -> tuple[Tensor, Tensor]:
+    """``matrix + jitter * level * I``, and the factor of it that :func:`cholesky` gives.
+
+    :param factorise: from a matrix to its factor and a report that is zero where there is one.
+    """
+    factor, _, jittered = _with_jitter(matrix, jitter, name, factorise)
     return jittered, factor
 
 
@@ -90,7 +99,7 @@ def _with_jitter(
     matrix: Tensor,
     jitter: float | None,
     name: str,
-    factorise: Callable[[Tensor], tuple[Tensor, Tensor]],
+    factorise: Factorise,
     level: Tensor | None = None,
     largest: float | None = None,
 ) -> tuple[Tensor, float, Tensor]:
@@ -121,11 +130,6 @@ def _add_to_diagonal(matrix: Tensor, level: Tensor, share: float) -> Tensor:
     return jittered
 
 
-def _detached_factor(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    factor, info = torch.linalg.cholesky_ex(matrix.detach())
-    return factor, info
-
-
 def _inverse_factor(matrix: Tensor) -> tuple[Tensor, Tensor]:
     factor, info = torch.linalg.cholesky_ex(matrix)
     inverse = torch.zeros_like(matrix)
@@ -144,13 +148,15 @@ def noisy_cholesky(matrix: Tensor, jitter: float | None, name: str) -> Tensor:
     return cholesky(matrix, jitter, name)
 
 
-def noisy_jittered_cholesky(matrix: Tensor, jitter: float | None, name: str) -> tuple[Tensor, Tensor]:
-    """The matrix, with jitter if it needs some, and the factor that :func:`noisy_cholesky` gives, without gradients."""
+def noisy_jittered_cholesky(
+    matrix: Tensor, jitter: float | None, name: str, *, factorise: Factorise = torch.linalg.cholesky_ex
+) -> tuple[Tensor, Tensor]:
+    """The matrix, with jitter if it needs some, and the factor of it that :func:`noisy_cholesky` gives."""
     if jitter is None:
-        factor, info = _detached_factor(matrix)
+        factor, info = factorise(matrix)
         if not failed(info):
             return matrix, factor
-    return jittered_cholesky(matrix, jitter, name)
+    return jittered_cholesky(matrix, jitter, name, factorise=factorise)
 
 
 def _explain(fault: Fault) -> str:

@@ -19,6 +19,9 @@ _SHORT_WINDOW, _LONG_WINDOW = 10, 80
 #: Draws from which on a metric is made of them.
 _FEWEST = 4
 
+#: Acceptance rates from which on a step size is learned from them alone.
+_FEWEST_RATES = 10
+
 #: Constants of dual averaging (Hoffman and Gelman 2014, section 3.2): gamma, t_0 and kappa.
 _SHRINKAGE, _DELAY, _DECAY = 0.05, 10.0, 0.75
 
@@ -46,6 +49,12 @@ class DualAveraging:
         self.log_step = self.centre - math.sqrt(self.count) / _SHRINKAGE * self.error
         share = self.count**-_DECAY
         self.log_average += share * (self.log_step - self.log_average)
+
+    @property
+    def learned(self) -> float:
+        """Logarithm of the step size that has been learned; few updates count for little beside the one begun from."""
+        share = min(1.0, self.count / _FEWEST_RATES)
+        return share * self.log_average + (1 - share) * (self.centre - math.log(10))
 
     def state_dict(self) -> dict[str, Any]:
         """Return all numbers."""
@@ -109,8 +118,10 @@ class FisherMetric:
             self._kept, self._new = self._new, (_Moments(self.size), _Moments(self.size))
         draws, gradients = self._kept
         if draws.count >= _FEWEST:
-            ratio = (draws.squares + 1e-20) / (gradients.squares + 1e-20)
-            self.variances = np.clip(np.sqrt(ratio), 1e-10, 1e10)
+            moved = (draws.squares > 0) & (gradients.squares > 0)  # others stay as they are
+            ratio = np.sqrt(draws.squares[moved]) / np.sqrt(gradients.squares[moved])
+            self.variances = self.variances.copy()
+            self.variances[moved] = np.clip(ratio, 1e-20, 1e20)
         return ended
 
     def state_dict(self) -> dict[str, Any]:
@@ -148,7 +159,7 @@ class Adaptation:
         """The step size of the next trajectory."""
         if self.fixed is not None:
             return self.fixed
-        return math.exp(self.averaging.log_step if self.done < self.warmup else self.averaging.log_average)
+        return math.exp(self.averaging.log_step if self.done < self.warmup else self.averaging.learned)
 
     def begin(self, at: Phase, random: Random) -> Steps[None]:
         """Choose the first metric and step size at the first point."""

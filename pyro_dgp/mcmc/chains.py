@@ -90,18 +90,20 @@ def run_chains(
 
     Pyro's ``MCMC`` starts as many processes as it has chains and refuses more than there are cores but one; here chains wait for a free
     process. Each has one thread and seed ``seed + 1000 * chain``, so that draws do not depend on how many processes there are.
+    Chains of :class:`~pyro_dgp.WhitenedNUTS` with :class:`~pyro_dgp.CompiledDensity` are divided among the processes, and those of one process share
+    their gradients: their draws depend on who shares with whom by rounding, which a chain magnifies.
 
     :param kernel: ``WhitenedNUTS(model)``, ``EllipticalSlice(model)``, or any kernel of Pyro; each chain has a copy.
     :param args: arguments of the model, ``(x, y)``.
     :param num_samples: draws of each chain, after the warm-up.
     :param warmup_steps: iterations of each chain before its draws are kept.
-    :param processes: number of processes at a time, the number of cores by default. One means this process, one chain after another.
+    :param processes: number of processes at a time, the number of cores by default. One means this process.
     :param executor: engine that carries the chains out in the place of processes of this machine, such as Dask's ``client.get_executor()``.
         Its workers need the library, and see the folder if one is given.
-    :param report: called with iterations of all chains, warm-up included: after each in this process, after each chain in others.
+    :param report: called with iterations of all chains, warm-up included: after each in this process, after each chain, or chains that share gradients, in others.
     :param folder: where each chain is saved every five seconds and at its end, as ``chain-0.safetensors`` and so on: files of tensors and
         numbers, which run no code when they are read. A call that is repeated goes on where the files end, on the CPU to the same bits as
-        if it had not been interrupted, and one that asks for more draws adds them to a finished chain. Draws since the last saving are
+        if it had not been interrupted (up to rounding where chains share gradients), and one that asks for more draws adds them to a finished chain. Draws since the last saving are
         made again. A kernel of your own is saved if it has ``state_dict`` and ``load_state_dict``, as a module has.
     :raises ValueError: if the folder holds chains of other data, another model, kernel, seed or warm-up, or a file that cannot be read.
     """

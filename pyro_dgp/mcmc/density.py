@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
+import numpy as np
 import torch
 from pyro import poutine
 from pyro.poutine.util import site_is_subsample
@@ -158,8 +159,22 @@ class WhitenedDensity:
         return {name: (value.shape, value.dtype) for name, value in self.unconstrained_start().items()}
 
     def vector(self, params: Mapping[str, Tensor]) -> Tensor:
-        """All values of a point in unconstrained space behind one another, in the order of the sites of the model."""
+        """All values of a point in unconstrained space behind one another, in the order of the sites of the model, in the widest type of any."""
+        missing = [name for name in self._layout if name not in params]
+        if missing or len(params) > len(self._layout):
+            others = [name for name in params if name not in self._layout]
+            raise ValueError(
+                f"a point has a value for each of {list(self._layout)}: it lacks {missing} and also has {others}"
+            )
         return torch.cat([params[name].reshape(-1) for name in self._layout])
+
+    def tensor(self, vectors: np.ndarray) -> Tensor:
+        """Vectors as a tensor of the type and on the device of :meth:`vector`."""
+        return torch.from_numpy(vectors).to(self._like)
+
+    @cached_property
+    def _like(self) -> Tensor:
+        return self.vector(self.unconstrained_start())
 
     def params(self, vector: Tensor) -> dict[str, Tensor]:
         """The point of a vector, by site; the inverse of :meth:`vector`."""

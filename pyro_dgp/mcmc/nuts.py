@@ -36,7 +36,7 @@ class WhitenedNUTS(MCMCKernel):  # type: ignore[misc]
     :param model: the model, or ``whitened(model)``.
     :param max_tree_depth: at most ``2**max_tree_depth - 1`` gradients a draw; each factorises one matrix of all rows for each layer.
     :param target_accept_prob: acceptance rate that the step size is adapted to, between 0 and 1; a higher one takes smaller steps.
-    :param step_size: the step size of every leapfrog step; adapted in the warm-up if not given.
+    :param step_size: the step size of every leapfrog step, in units of the metric, which a warm-up still learns; learned too if not given.
     :param density: the class that evaluates the potential, :class:`~pyro_dgp.CompiledDensity` for long chains.
     :param start: the first point unless ``initial_params`` is set: a draw of the prior, or the end of an :class:`~pyro_dgp.Ascent`.
     :ivar stats: of the last draw, names as ArviZ has them: ``lp`` (log density in unconstrained space up to a constant, nats),
@@ -83,6 +83,8 @@ class WhitenedNUTS(MCMCKernel):  # type: ignore[misc]
         given = self._given
         for _ in range(_TRIES):
             density = self.density(self.model, args, kwargs)
+            if given is not None:
+                density.vector(given)  # which raises for other sites
             if given is not None or _is_finite(density, density.unconstrained_start()):
                 break
         else:
@@ -134,9 +136,7 @@ class WhitenedNUTS(MCMCKernel):  # type: ignore[misc]
     def slopes(self, positions: np.ndarray) -> list[Slope]:
         """Log densities and gradients at positions of one or more chains of this model and data, ``(C, n)``."""
         density = self.require_density()
-        like = next(iter(density.start.values()))
-        vectors = torch.from_numpy(positions).to(device=like.device, dtype=like.dtype)
-        values, gradients = density.slopes(vectors)
+        values, gradients = density.slopes(density.tensor(positions))
         return list(zip(values.double().tolist(), gradients.double().cpu().numpy(), strict=True))
 
     def steps(self, params: dict[str, Tensor]) -> Steps[dict[str, Tensor]]:
@@ -146,6 +146,10 @@ class WhitenedNUTS(MCMCKernel):  # type: ignore[misc]
         if at is None or not self._is_at(params):
             position = density.vector(params).double().cpu().numpy()
             slope = yield position
+            if not (math.isfinite(slope[0]) and np.isfinite(slope[1]).all()):
+                raise ValueError(
+                    f"the posterior density or its gradient is not finite where the chain starts: {density.remedy()}, or give another start"
+                )
             at = Phase.of(position, np.zeros_like(position), slope, adaptation.metric.variances)
         if not self._done:
             yield from adaptation.begin(at, random)
@@ -175,9 +179,8 @@ class WhitenedNUTS(MCMCKernel):  # type: ignore[misc]
             self._at = start
             self._params = params
             return params
-        like = next(iter(density.start.values()))
         self._at = end
-        self._params = density.params(torch.from_numpy(end.position).to(device=like.device, dtype=like.dtype))
+        self._params = density.params(density.tensor(end.position))
         return self._params
 
     def _is_at(self, params: dict[str, Tensor]) -> bool:
@@ -239,7 +242,8 @@ def _require_slopes(density: WhitenedDensity) -> None:
     whitened = {name: start[name].requires_grad_() for name in density.whitened}
     if not whitened:
         return
-    potential = WhitenedDensity.potential(density, start)  # before anything is compiled
+    with torch.enable_grad():
+        potential = WhitenedDensity.potential(density, start)  # before anything is compiled
     slopes = torch.autograd.grad(potential, list(whitened.values()), allow_unused=True)
     if all(slope is None or torch.equal(slope, value) for slope, value in zip(slopes, whitened.values(), strict=True)):
         raise ValueError(

@@ -105,11 +105,11 @@ class ChainPlan:
         return state
 
     def iterations(
-        self, kernel: MCMCKernel, state: ChainState, report: OwnProgress | None, *, together: int
+        self, kernel: MCMCKernel, state: ChainState, report: OwnProgress | None, running: list[ChainPlan]
     ) -> Steps[None]:
         """Make the iterations that are left, as a computation that asks for slopes where the kernel does.
 
-        :param together: chains that run at the same time in this process, which share its time.
+        :param running: plans of the chains that run at the same time in this process and share its time; this one leaves them at its end.
         """
         saved = time.monotonic()
         torch.set_rng_state(state.random_state)
@@ -121,7 +121,7 @@ class ChainPlan:
                 state.params = yield from kernel.steps(state.params)
             else:
                 state.params = kernel.sample(state.params)
-            state.seconds += (time.perf_counter() - start) / together
+            state.seconds += (time.perf_counter() - start) / len(running)
             if state.done >= self.warmup_steps:
                 state.keep(kernel)
             state.done += 1
@@ -135,6 +135,7 @@ class ChainPlan:
                 saved = time.monotonic()
             if report is not None:
                 report(state.done)
+        running.remove(self)
 
 
 def run_together(
@@ -145,10 +146,10 @@ def run_together(
         states = [plan.saved(args) for plan in plans]
         left = [number for number, state in enumerate(states) if state is None or state.done < plans[number].total]
         kernels = {number: copy.deepcopy(kernel) for number in left}
-        runs = []
+        runs, running = [], [plans[number] for number in left]
         for number, own in kernels.items():
             state = states[number] = plans[number].set_up(own, args, states[number])
-            runs.append(plans[number].iterations(own, state, reports[number], together=len(left)))
+            runs.append(plans[number].iterations(own, state, reports[number], running))
         first = next(iter(kernels.values()), kernel)
         lockstep(runs, first.slopes if isinstance(first, Stepwise) else _no_slopes)
         for own in kernels.values():

@@ -69,7 +69,7 @@ class Phase:
         log_density, gradient = slope
         velocity = variances * momentum
         energy = 0.5 * float(momentum.dot(velocity)) - log_density
-        return cls(position, momentum, velocity, log_density, gradient, energy if energy < math.inf else math.inf)
+        return cls(position, momentum, velocity, log_density, gradient, energy if math.isfinite(energy) else math.inf)
 
 
 def leapfrog(at: Phase, step_size: float, variances: np.ndarray) -> Steps[Phase]:

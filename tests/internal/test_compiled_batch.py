@@ -5,6 +5,7 @@ import torch
 
 from pyro_dgp.internal.compiled_batch import CompiledBatch
 from pyro_dgp.internal.linalg import cholesky
+from pyro_dgp.internal.recording import failed
 
 
 def energy_and_gradient(vector):
@@ -48,6 +49,34 @@ def test_a_program_of_other_numbers_is_set_aside(caplog):
     assert batch.at(torch.rand(3, 2)) is None
     assert "a function is not compiled, the model runs as it is: the program gives other numbers" in caplog.text
     assert batch.at(torch.rand(3, 2)) is None
+
+
+def doubled(graph, arguments):
+    """A compiler whose programs give twice what they should at points of few units."""
+
+    def program(*given):
+        energies, gradients, failed = graph(*given)
+        return torch.where(given[0][:, 0].abs() < 10, energies + 1, energies), gradients, failed
+
+    return program
+
+
+@pytest.mark.parametrize("other", [-2.0, 1e9])
+def test_each_point_is_compared_on_its_own_scale_whatever_the_others_do(other, caplog):
+    """One has no factor, or an energy beside which the error of the first is small."""
+    batch = CompiledBatch("a function", energy_and_gradient, doubled)
+    assert batch.at(torch.tensor([[0.5, 0.1], [other, 0.1]])) is None
+    assert "the program gives other numbers" in caplog.text
+
+
+def test_a_point_that_fails_with_a_finite_number_does_not_serve():
+    def checked(vector):
+        failed((vector > 1).any())
+        return vector.sum(), vector
+
+    batch = CompiledBatch("a function", checked, "eager")
+    _, serves = batch.at(torch.tensor([[0.5, 0.1], [2.0, 0.1]]))
+    assert serves.tolist() == [True, False]
 
 
 @pytest.mark.parametrize("function", [lambda v: (v[v > 0.5].sum(), v), lambda v: (v.sum() + torch.rand(()), v)])

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from pyro_dgp.internal import linalg
 from pyro_dgp.internal.factorised import Factorised, factorised, noisy_factorised
@@ -14,9 +15,9 @@ SHAPES = [(1, 2, ()), (2, 2, ()), (1, 3, (2,)), (3, 3, (2,)), (1, 1, ())]
 
 def matrix_and_values(kernels, outputs, batch):
     generator = torch.Generator().manual_seed(0)
-    root = torch.randn(*batch, kernels, 4, 4, generator=generator)
-    values = torch.randn(*batch, 4, outputs, generator=generator)
-    return (root @ root.mT + 4 * torch.eye(4)).requires_grad_(), values.requires_grad_()
+    root = torch.randn(*batch, kernels, 4, 4, generator=generator, dtype=torch.float64)
+    values = torch.randn(*batch, 4, outputs, generator=generator, dtype=torch.float64)
+    return (root @ root.mT + 4 * torch.eye(4, dtype=torch.float64)).requires_grad_(), values.requires_grad_()
 
 
 def symmetric(matrix):
@@ -70,17 +71,35 @@ def test_values_with_a_batch_that_the_matrix_lacks_have_the_same_gradients():
         torch.testing.assert_close(together, torch.stack(each).sum(0))
 
 
-def test_torch_func_takes_them():
-    matrix, values = (part.detach() for part in matrix_and_values(1, 2, ()))
+MATRIX, VALUES = (part.detach() for part in matrix_and_values(1, 2, ()))
+
+
+def at(scale):
+    with reports():  # a mapped function cannot branch where a matrix has no factor
+        return density(scale * MATRIX, VALUES) + product(scale * MATRIX, VALUES).square().sum()
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_torch_func_differentiates_them():
+    """Backwards, forwards, twice and over a batch."""
     scales = torch.tensor([0.5, 1.0, 2.0])
+    first = torch.stack([(at(scale + 1e-5) - at(scale - 1e-5)) / 2e-5 for scale in scales])
+    second = torch.stack([(at(scale + 1e-4) - 2 * at(scale) + at(scale - 1e-4)) / 1e-8 for scale in scales])
+    torch.testing.assert_close(torch.func.vmap(torch.func.grad(at))(scales), first, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(torch.func.vmap(torch.func.jacfwd(at))(scales), first, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(torch.func.vmap(torch.func.hessian(at))(scales), second, rtol=1e-5, atol=1e-5)
+    total = torch.func.grad(lambda each: torch.func.vmap(at)(each).sum())(scales)
+    torch.testing.assert_close(total, first, rtol=1e-6, atol=1e-6)
 
-    def at(scale):
-        with reports():  # a mapped function cannot branch where a matrix has no factor
-            return density(scale * matrix, values)
 
-    slopes = torch.func.vmap(torch.func.grad(at))(scales)
-    differences = [(at(scale + 1e-5) - at(scale - 1e-5)) / 2e-5 for scale in scales]
-    torch.testing.assert_close(slopes, torch.stack(differences), rtol=1e-6, atol=1e-6)
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_forward_mode_differentiates_them():
+    scale = torch.tensor(1.5, requires_grad=True)
+    slope = (at(scale.detach() + 1e-5) - at(scale.detach() - 1e-5)) / 2e-5
+    for given in (scale, scale.detach()):
+        with forward_ad.dual_level():
+            tangent = forward_ad.unpack_dual(at(forward_ad.make_dual(given, torch.tensor(1.0)))).tangent
+            torch.testing.assert_close(tangent, slope, rtol=1e-6, atol=1e-6)
 
 
 def test_a_covariance_with_noise_has_jitter_only_where_it_needs_some():

@@ -24,10 +24,10 @@ def drive(steps):
     return lockstep([steps], lambda positions: [density(each) for each in positions])[0]
 
 
-def warmed(warmup, draws, *, target=0.8, step_size=None, depth=8, seed=0):
-    """A chain from far out: acceptance rates of its draws, and its adaptation."""
+def warmed(warmup, draws, *, target=0.8, step_size=None, depth=8, seed=0, start=np.ones(3)):
+    """A chain, from far out if not told otherwise: acceptance rates of its draws, and its adaptation."""
     adaptation, random = Adaptation(3, warmup, target=target, step_size=step_size), Random(seed)
-    at, rates = phase(np.array([1.0, 1.0, 1.0])), []
+    at, rates = phase(start), []
     drive(adaptation.begin(at, random))
     for number in range(warmup + draws):
         variances = adaptation.metric.variances
@@ -108,3 +108,27 @@ def test_a_state_goes_on_as_if_nothing_had_been():
     averaging = DualAveraging(0.8)
     averaging.load_state_dict(first.averaging.state_dict())
     assert vars(averaging) == vars(first.averaging)
+
+
+def test_coordinates_that_have_not_moved_keep_their_scale():
+    metric = FisherMetric(3)
+    metric.start_at(np.array([10.0, 0.1, 1.0]))
+    before = metric.variances.copy()
+    for _ in range(5):
+        metric.add(phase(np.ones(3)), 100)
+    np.testing.assert_array_equal(metric.variances, before)
+    for number in range(5):
+        metric.add(phase(np.array([1.0, 1.0, number])), 100)
+    np.testing.assert_allclose(metric.variances, [before[0], before[1], SCALES[2] ** 2])
+
+
+@pytest.mark.parametrize("warmup", [1, 2, 5])
+def test_a_short_warm_up_does_no_harm(warmup):
+    """A step size from one or two rates would be ten times the one that was found."""
+    rates = [np.mean(warmed(warmup, 40, seed=seed, start=SCALES)[0]) for seed in range(5)]
+    assert min(rates) > 0.25
+
+
+def test_no_trajectory_begins_where_the_density_is_infinite():
+    at = Phase.of(np.zeros(3), np.ones(3), (np.inf, np.zeros(3)), np.ones(3))
+    assert at.energy == np.inf

@@ -1,4 +1,5 @@
 import math
+import time
 
 import pyro
 import pytest
@@ -8,6 +9,7 @@ from pyro.infer import MCMC
 from pyro.nn import PyroSample
 
 from pyro_dgp import RBF, CompiledDensity, Gaussian, GaussianProcess, WhitenedNUTS, run_chains, whitened
+from pyro_dgp.internal.checkpoint import read_state
 from pyro_dgp.mcmc.density import WhitenedDensity
 from tests.examples import OneLayer, TwoLayers, TwoSites, posterior, regression
 
@@ -102,6 +104,7 @@ def test_chains_of_one_process_are_those_that_run_alone(monkeypatch):
         for name, values in together.draws.items():
             torch.testing.assert_close(alone.draws[name][0], values[chain], rtol=1e-6, atol=1e-8)
     assert (together.stats["n_steps"] > 1).all()
+    assert len(set(together.stats["energy"].flatten())) == 9  # every chain has random numbers of its own
 
 
 def test_a_gradient_that_cannot_be_had_together_is_had_alone():
@@ -209,3 +212,68 @@ def test_options_without_sense_are_one_sentence(options, message):
 def test_a_draw_before_the_setup_is_one_sentence():
     with pytest.raises(ValueError, match="the kernel has no data yet"):
         WhitenedNUTS(OneLayer()).sample({})
+
+
+def two_types(x, y=None):
+    """A narrow site of twice the precision, far from zero, behind one of the default precision."""
+    first = pyro.sample("first", dist.Normal(torch.zeros((), dtype=torch.float32), 1.0))
+    second = pyro.sample("second", dist.Normal(torch.tensor(1e6, dtype=torch.float64), 0.01))
+    f = pyro.sample("f", GaussianProcess(RBF())(x))
+    return pyro.sample("y", dist.Normal(f[..., 0] + 0 * first + 0 * second, 1.0).to_event(1), obs=y)
+
+
+def test_sites_of_several_types_have_the_precision_of_each():
+    x, y = regression(5)
+    result = run_chains(WhitenedNUTS(two_types), (x, y), num_samples=300, warmup_steps=100, num_chains=1)
+    assert result.draws["first"].dtype == torch.float32 and result.draws["second"].dtype == torch.float64
+    assert result.draws["second"].std().item() == pytest.approx(0.01, rel=0.2)
+    assert result.draws["first"].std().item() == pytest.approx(1.0, rel=0.2)
+
+
+def test_a_start_without_a_density_is_one_sentence():
+    """What a start gives is not known before the first draw."""
+    x, y = regression(6)
+
+    def nowhere(density):
+        return {name: torch.full_like(value, math.inf) for name, value in density.unconstrained_start().items()}
+
+    kernel = WhitenedNUTS(with_noise_prior(x), start=nowhere)
+    with pytest.raises(
+        ValueError, match="is not finite where the chain starts: check the data for NaN, .* or give another start"
+    ):
+        run_chains(kernel, (x, y), num_samples=1, warmup_steps=1, num_chains=1)
+
+
+def test_first_points_of_other_sites_are_one_sentence():
+    x, y = regression(6)
+    kernel = WhitenedNUTS(with_noise_prior(x))
+    kernel.initial_params = {"h_whitened": torch.zeros(6, 2), "other": torch.zeros(())}
+    with pytest.raises(ValueError, match="it lacks .'likelihood.variance'. and also has .'other'."):
+        kernel.setup(1, x, y)
+
+
+def test_no_gradient_is_needed_around_a_run():
+    x, y = regression(6)
+    with torch.no_grad():
+        result = run_chains(
+            WhitenedNUTS(with_noise_prior(x), max_tree_depth=2), (x, y), num_samples=2, warmup_steps=1, num_chains=1
+        )
+    assert len(result.flat["h_whitened"].unique()) > 12
+
+
+def test_time_is_shared_by_the_chains_that_run(tmp_path, monkeypatch):
+    """One chain has more to do than the others: what it does alone is its own time."""
+    x, y = regression(6)
+    kernel = WhitenedNUTS(with_noise_prior(x), max_tree_depth=2, step_size=0.1, density=Recorded)
+    run_chains(kernel, (x, y), num_samples=6, warmup_steps=0, num_chains=3, processes=1, folder=tmp_path)
+    (tmp_path / "chain-2.safetensors").unlink()
+    original = WhitenedNUTS.slopes
+
+    def slow(self, positions):
+        time.sleep(0.02)
+        return original(self, positions)
+
+    monkeypatch.setattr(WhitenedNUTS, "slopes", slow)
+    before = sum(read_state(tmp_path / f"chain-{number}.safetensors")["seconds"] for number in (0, 1))
+    result = run_chains(kernel, (x, y), num_samples=8, warmup_steps=0, num_chains=3, processes=1, folder=tmp_path)
+    assert result.sampling_seconds - before > 0.85 * result.seconds - 0.3
