@@ -9,11 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from pyro import poutine
 from torch import Tensor
 
 from pyro_dgp import DeepGP, whitened
 from pyro_dgp.likelihoods import NOISE_FLOOR
+from pyro_dgp.mcmc.density import WhitenedDensity
+
+#: Largest difference of gradients in JAX and here, as a share of the largest.
+AGREEMENT = 1e-5
 
 #: Relative jitter of covariances, that of float64 here.
 JITTER = 1e-8
@@ -55,7 +60,7 @@ def potential(model: DeepGP, x: Tensor, y: Tensor) -> Callable[[dict[str, Any]],
     names = [name for name in sites if name.endswith((".variance", ".lengthscale"))]
     priors = {name: _log_normal(sites[name]["fn"]) for name in names}
     mean = model.hidden[0].mean()
-    base, inputs, targets = mean(x).detach().numpy(), x.numpy(), y.numpy()
+    base, inputs, targets = (jnp.array(part.detach().numpy(), copy=True) for part in (mean(x), x, y))
     count = len(x)
 
     def matern(points: Any, variance: Any, lengthscale: Any) -> Any:
@@ -93,6 +98,25 @@ class Plan:
     draws: int
     max_tree_depth: int
     seed: int
+
+
+def require_agreement(model: DeepGP, x: Tensor, y: Tensor, plan: Plan) -> None:
+    """Raise unless the compiled gradients in JAX are those of this library at the first points.
+
+    The compiled programs of JAX 0.10.2 gave wrong values and NaN here, on a processor, for some numbers of rows; those of JAX 0.9.0 were right.
+    """
+    import jax
+
+    density = WhitenedDensity(whitened(model), (x, y), {})
+    chains = len(next(iter(plan.starts.values())))
+    points = [{name: torch.as_tensor(values[chain]) for name, values in plan.starts.items()} for chain in range(chains)]
+    values, gradients = density.slopes(torch.stack([density.vector(point) for point in points]))
+    theirs, slopes = jax.jit(jax.vmap(jax.value_and_grad(potential(model, x, y))))(plan.starts)
+    found = [torch.tensor(np.array(slopes[name])).reshape(chains, -1) for name in density.start]
+    offset = torch.tensor(np.array(theirs)) + values
+    worst = max(float((torch.cat(found, 1) + gradients).abs().max()), float((offset - offset[0]).abs().max()))
+    if not worst < AGREEMENT * (1 + float(gradients.abs().max())):
+        raise ValueError(f"the density in JAX is another one: values or gradients differ by up to {worst:.1e}")
 
 
 def by_numpyro(model: DeepGP, x: Tensor, y: Tensor, plan: Plan) -> Sampled:
@@ -189,4 +213,4 @@ def _log_normal(fn: Any) -> tuple[np.ndarray, np.ndarray, float]:
     floor = NOISE_FLOOR if type(fn).__name__ == "FlooredLogNormal" else 0.0
     while not hasattr(fn, "loc") or hasattr(fn, "base_dist"):
         fn = fn.base_dist
-    return fn.loc.detach().numpy(), fn.scale.detach().numpy(), floor
+    return fn.loc.detach().numpy().copy(), fn.scale.detach().numpy().copy(), floor

@@ -102,7 +102,7 @@ def _differentiable(matrix: Tensor, factor: Tensor) -> Tensor:
 
 
 def _through_factor(factor: Tensor, inner: Tensor) -> Tensor:
-    """Cotangent of K from ``L' Lbar``, of which the lower triangle counts: the symmetric part of ``L^-T Phi(inner) L^-1`` (Murray 2016, Eq. 10).
+    """Cotangent of K from ``L' Lbar``, of which the lower triangle counts: the symmetric part of ``L^-T Phi(inner) L^-1`` (Murray 2016, section 3).
 
     Phi takes the lower triangle and half of the diagonal.
     """

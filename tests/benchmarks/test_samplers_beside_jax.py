@@ -1,6 +1,8 @@
 """The study runs this library's sampler from given starts; the density in JAX is that of the model, where JAX is installed."""
 
 import importlib.util
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 import numpy as np
 import pytest
@@ -9,9 +11,8 @@ import torch
 from benchmarks.common import jax_samplers
 from benchmarks.common.sampled_data import effective, judged, step_function
 from benchmarks.studies import samplers_beside_jax as study
-from pyro_dgp import CompiledDensity, whitened
+from pyro_dgp import CompiledDensity, module_local_parameters
 from pyro_dgp.mcmc.chains import Chains
-from pyro_dgp.mcmc.density import WhitenedDensity
 
 pytestmark = pytest.mark.usefixtures("local")
 
@@ -56,22 +57,33 @@ def test_without_the_peers_it_says_what_to_install(monkeypatch):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs JAX: pip install numpyro blackjax")
-def test_the_density_in_jax_is_that_of_the_model():
+@pytest.mark.parametrize("rows", [10, 20, 40])
+def test_the_density_in_jax_is_that_of_the_model(rows):
+    """In a process of its own, whose XLA has the options of the study; any other density is refused."""
+    data = step_function(rows)
+    plan = jax_samplers.Plan(study.starts(data, "step", chains=2, seed=0), warmup=1, draws=1, max_tree_depth=1, seed=0)
+    with pytest.MonkeyPatch.context() as patch, ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        patch.setenv("XLA_FLAGS", study.XLA_FLAGS)
+        assert pool.submit(agreement, data, plan, 1.0).result() == ""
+        assert "the density in JAX is another one" in pool.submit(agreement, data, plan, 1.01).result()
+
+
+def agreement(data, plan, factor):
+    """What is wrong with the density in JAX of targets that are multiplied by a factor."""
     import jax
 
     jax.config.update("jax_enable_x64", True)
-    data = step_function(10)
-    model = study.built(data)
-    energy = jax_samplers.potential(model, *data[:2])
-    density = WhitenedDensity(whitened(model), data[:2], {})
-    points = [
-        {name: value + move for name, value in density.unconstrained_start().items()} for move in (0.0, 0.2, -0.3)
-    ]
-    differences = [
-        density.potential(point).item() - float(energy({name: value.numpy() for name, value in point.items()}))
-        for point in points
-    ]
-    np.testing.assert_allclose(differences, differences[0], atol=1e-5)
+    torch.set_default_dtype(torch.float64)
+    original = jax_samplers.potential
+    jax_samplers.potential = lambda model, x, y: original(model, x, factor * y)
+    try:
+        with module_local_parameters():
+            jax_samplers.require_agreement(study.built(data), *data[:2], plan)
+    except ValueError as error:
+        return str(error)
+    finally:
+        jax_samplers.potential = original
+    return ""
 
 
 def test_the_table_has_a_line_for_each_run(capsys):
