@@ -70,7 +70,7 @@ def test_the_density_in_jax_is_that_of_the_model(rows):
 
 def agreement(data, plan, factor):
     """What is wrong with the density in JAX of targets that are multiplied by a factor."""
-    import jax
+    import jax  # type: ignore[import-not-found]
 
     jax.config.update("jax_enable_x64", True)
     torch.set_default_dtype(torch.float64)
@@ -78,7 +78,7 @@ def agreement(data, plan, factor):
     jax_samplers.potential = lambda model, x, y: original(model, x, factor * y)
     try:
         with module_local_parameters():
-            jax_samplers.require_agreement(study.built(data), *data[:2], plan)
+            jax_samplers.require_agreement(study.built(data), data[0], data[1], plan)
     except ValueError as error:
         return str(error)
     finally:
