@@ -30,8 +30,8 @@ class WhitenedNUTS(MCMCKernel):  # type: ignore[misc]
     inverse mass matrix is diagonal, ``sqrt(var(draws) / var(gradients))`` of the warm-up, which has the least Fisher divergence (Seyboldt, Carlson and
     Carpenter 2026, arXiv:2603.18845); the step size comes from dual averaging. For a dense mass matrix take Pyro's ``NUTS(whitened(model), full_mass=True)``.
 
-    With :class:`~pyro_dgp.CompiledDensity`, :func:`~pyro_dgp.run_chains` evaluates the chains of one process together: a gradient of 16 chains of 20 rows takes
-    little longer than that of one.
+    With :class:`~pyro_dgp.CompiledDensity`, :func:`~pyro_dgp.run_chains` evaluates the chains of one process together. Where the rows are few this costs
+    little more than one chain: the gradients of 16 chains of 20 rows take two or three times as long as one.
 
     :param model: the model, or ``whitened(model)``.
     :param max_tree_depth: at most ``2**max_tree_depth - 1`` gradients a draw; each factorises one matrix of all rows for each layer.
@@ -80,18 +80,7 @@ class WhitenedNUTS(MCMCKernel):  # type: ignore[misc]
 
     def setup(self, warmup_steps: int, *args: Any, **kwargs: Any) -> None:
         """See Pyro's ``MCMCKernel``."""
-        given = self._given
-        for _ in range(_TRIES):
-            density = self.density(self.model, args, kwargs)
-            if given is not None:
-                density.vector(given)  # which raises for other sites
-            if given is not None or _is_finite(density, density.unconstrained_start()):
-                break
-        else:
-            raise ValueError(f"none of {_TRIES} prior draws has a finite posterior density: {density.remedy()}")
-        if given is not None and not _is_finite(density, given):
-            raise ValueError(f"the posterior density is not finite at initial_params: {density.remedy()}")
-        _require_slopes(density)
+        density = _with_start(lambda: self.density(self.model, args, kwargs), self._given)
         self._forget()
         self._density, self._warmup = density, warmup_steps
         self.transforms = {name: transform.inv for name, transform in density.transforms.items()}
@@ -234,6 +223,22 @@ class WhitenedNUTS(MCMCKernel):  # type: ignore[misc]
     def cleanup(self) -> None:
         """Let go of the data."""
         self._forget()
+
+
+def _with_start(make: Callable[[], WhitenedDensity], given: dict[str, Tensor] | None) -> WhitenedDensity:
+    """Make a density that is finite and has slopes at the point that is given, or at its own draw of the prior."""
+    for _ in range(_TRIES):
+        density = make()
+        if given is not None:
+            density.vector(given)  # which raises for other sites
+        if given is not None or _is_finite(density, density.unconstrained_start()):
+            break
+    else:
+        raise ValueError(f"none of {_TRIES} prior draws has a finite posterior density: {density.remedy()}")
+    if given is not None and not _is_finite(density, given):
+        raise ValueError(f"the posterior density is not finite at initial_params: {density.remedy()}")
+    _require_slopes(density)
+    return density
 
 
 def _require_slopes(density: WhitenedDensity) -> None:
