@@ -122,8 +122,8 @@ def divergences(seed: int) -> Case:
     x, y = rows(seed, 20, noise=0.02)
     model = with_priors(DeepGP(x, 1 + seed % 2, width=1))
     model.likelihood = Gaussian(variance=1e-3)
-    kernel = WhitenedNUTS(model, max_tree_depth=3, step_size=2.0 + 0.5 * (seed % 3))
-    return Case(_chains(kernel, x, y, seed, warmup=10), x, y)
+    kernel = WhitenedNUTS(model, max_tree_depth=3, step_size=0.3 + 0.1 * (seed % 3))
+    return Case(_chains(kernel, x, y, seed, warmup=0), x, y)
 
 
 def mirror_images(seed: int) -> Case:

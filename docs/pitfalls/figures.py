@@ -75,7 +75,7 @@ def exploding_predictive_losses(panels: Panels, names: Names) -> None:
 
 def divergences(panels: Panels, names: Names) -> None:
     """Draw the lengthscale of each draw."""
-    for axes, chains, title in zip(panels, (names["wild"], names["slices"]), ("NUTS, step 2", "slices"), strict=True):
+    for axes, chains, title in zip(panels, (names["wild"], names["slices"]), ("NUTS, step 0.3", "slices"), strict=True):
         axes.plot(chains.draws["top.kernel.lengthscale"].flatten(), color=BLUE)
         axes.set_title(title, fontsize=9)
         axes.set_xlabel("draw", fontsize=8)
