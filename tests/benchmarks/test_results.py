@@ -46,7 +46,12 @@ def test_tables_are_those_of_the_readme(study, monkeypatch, capsys):
 def test_the_other_files_of_runs_are_read():
     records = importlib.import_module("benchmarks.common.records")
     for path in RESULTS.glob("*.jsonl"):
-        key = {"accuracy_beside_gpytorch": "library", "sampler_mixing": "sampler", "sampler_calibration": "sampler"}
+        key = {
+            "accuracy_beside_gpytorch": "library",
+            "sampler_mixing": "sampler",
+            "sampler_calibration": "sampler",
+            "samplers_beside_jax": "sampler",
+        }
         key |= dict.fromkeys(
             (
                 "held_aside",
