@@ -141,7 +141,7 @@ class CompiledFunction:
         return close(found, expected)
 
     def expected(self, points: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """What the program should give: the results of the function."""
+        """Compute the results of the function, which the program should give."""
         return self.function(*points)
 
     def _say(self, why: str) -> None:

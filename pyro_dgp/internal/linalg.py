@@ -103,7 +103,7 @@ def _with_jitter(
     level: Tensor | None = None,
     largest: float | None = None,
 ) -> tuple[Tensor, float, Tensor]:
-    """What ``factorise`` makes of the matrix with jitter, the relative jitter, and that matrix."""
+    """Return what ``factorise`` makes of the matrix with jitter, the relative jitter, and that matrix."""
     if jitter is None:
         attempt, largest = DEFAULT_JITTER[matrix.dtype], largest or LARGEST_JITTER[matrix.dtype]
     else:

@@ -139,7 +139,7 @@ class FisherMetric:
 
 
 class Adaptation:
-    """What a chain learns in its warm-up: a metric from its draws and gradients, and a step size from its acceptance rates.
+    """Everything that a chain learns in its warm-up: a metric from its draws and gradients, and a step size from its acceptance rates.
 
     Windows are those of nutpie: ten draws each in the first third of the warm-up, 80 later; in the last 15 % the metric stays.
 

@@ -7,15 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 
 from pyro_dgp.mcmc.density import WhitenedDensity
+from pyro_dgp.mcmc.density_kernel import DensityKernel
 from pyro_dgp.mcmc.evaluation import Evaluation
-from pyro_dgp.mcmc.initial_points import PriorDraw, Start, require_start
+from pyro_dgp.mcmc.initial_points import PriorDraw, Start
 from pyro_dgp.mcmc.lines import ColumnLine, NumberLine, Position, Result
 from pyro_dgp.mcmc.slices import elliptical_slice, slice_sample
-from pyro_dgp.mcmc.whitening import WhitenedModel, whitened
 
 #: How often a slice is widened at most: while its width is being learned, and after that, when it mostly fits.
 _STEPS_WARMING, _STEPS = 8, 2
@@ -25,7 +24,7 @@ _SAVED = ("log_likelihood", "log_priors", "factors")
 _CARRIED = ("params", "widths", "moves", "sweeps", "evaluations")
 
 
-class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
+class EllipticalSlice(DensityKernel):
     """A Gibbs sweep over the exact prior: whitened function values by elliptical slices, hyperparameters by slices.
 
     Needs no gradient and no step size: ``MCMC(EllipticalSlice(model), num_samples=1000).run(x, y)``. One iteration updates, some times
@@ -56,26 +55,21 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
             raise ValueError(
                 f"function_updates must be at least 1, got {function_updates}: without it the draws would stay where they are"
             )
-        require_start(start)
-        self.function_updates, self.density, self.start = function_updates, density, start
-        self.model = model if isinstance(model, WhitenedModel) else whitened(model)
-        self.transforms: dict[str, Any] = {}
+        self.function_updates = function_updates
         self.stats: dict[str, float | int] = {}
-        self._given: dict[str, Tensor] | None = None
-        self._forget()
+        super().__init__(model, density, start)
 
-    def _forget(self) -> None:
-        self._density: WhitenedDensity | None = None
-        self._started: dict[str, Tensor] | None = None
+    def forget(self) -> None:
+        """See :class:`DensityKernel`."""
+        super().forget()
         self._at: Evaluation | None = None
-        self._params: dict[str, Tensor] = {}
         self._widths: dict[str, Tensor] = {}
         self._moves: dict[str, Tensor] = {}
         self._warmup, self._sweeps, self._evaluations = 0, 0, 0
 
     def setup(self, warmup_steps: int, *args: Any, **kwargs: Any) -> None:
         """See Pyro's ``MCMCKernel``."""
-        self._forget()
+        self.forget()
         self._density = self.density(self.model, args, kwargs)
         self.transforms = {name: transform.inv for name, transform in self._density.transforms.items()}
         self._warmup = warmup_steps
@@ -83,35 +77,16 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
             if name in self.transforms:
                 self._widths[name], self._moves[name] = torch.ones_like(value), torch.zeros_like(value)
 
-    def require_density(self) -> WhitenedDensity:
-        """The density that :meth:`setup` has built; raises before it."""
-        if self._density is None:
-            raise ValueError("the kernel has no data yet: run it by pyro.infer.MCMC")
-        return self._density
-
     @property
     def _warming(self) -> bool:
         """Whether widths are learned still: Pyro's ``MCMC`` does not say when the warm-up ends."""
         return self._sweeps < self._warmup
 
-    @property
-    def initial_params(self) -> dict[str, Tensor]:
-        """The first point in unconstrained space: what was given, or where :attr:`start` leads."""
-        if self._given is not None:
-            return self._given
-        if self._started is None:
-            self._started = self.start(self.require_density())
-        return self._started
-
-    @initial_params.setter
-    def initial_params(self, params: dict[str, Tensor]) -> None:
-        self._given = params
-
     def sample(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
         """Make one sweep and return the new draw in unconstrained space."""
         density = self.require_density()
         position, before = Position(params, density.transforms), self._evaluations
-        if self._at is None or not self._is_at(params):
+        if self._at is None or not self.is_at(params):
             self._at = density.evaluate(position.values)
             if not math.isfinite(self._at.log_likelihood):
                 raise ValueError(
@@ -131,13 +106,6 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
         self._params = position.params
         self.stats = {"lp": self._log_posterior(density, position), "runs": self._evaluations - before}
         return position.params
-
-    def _is_at(self, params: dict[str, Tensor]) -> bool:
-        """Tell whether a point is where the last sweep ended."""
-        here = self._params
-        return params is here or (
-            params.keys() == here.keys() and all(torch.equal(value, here[name]) for name, value in params.items())
-        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the next sweep depends on, for a kernel that is set up with the same data, warm-up and first point."""
@@ -208,7 +176,3 @@ class EllipticalSlice(MCMCKernel):  # type: ignore[misc]
     def diagnostics(self) -> dict[str, float]:
         """Runs of the model for each sweep."""
         return {"runs_per_sweep": self._evaluations / max(self._sweeps, 1)}
-
-    def cleanup(self) -> None:
-        """Let go of the data."""
-        self._forget()

@@ -8,22 +8,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.mcmc.adaptation import Adaptation
 from pyro_dgp.mcmc.density import WhitenedDensity
-from pyro_dgp.mcmc.initial_points import PriorDraw, Start, require_start
+from pyro_dgp.mcmc.density_kernel import DensityKernel
+from pyro_dgp.mcmc.initial_points import PriorDraw, Start
 from pyro_dgp.mcmc.lockstep import lockstep
 from pyro_dgp.mcmc.trajectories import Phase, Random, Slope, Steps, Trajectory
-from pyro_dgp.mcmc.whitening import WhitenedModel, whitened
 
 #: Prior draws that are tried as a start before giving up.
 _TRIES = 100
 
 
-class WhitenedNUTS(MCMCKernel):  # type: ignore[misc]
+class WhitenedNUTS(DensityKernel):
     """The No-U-Turn sampler (Hoffman and Gelman 2014) of function values in whitened coordinates and hyperparameters, as a kernel of Pyro's MCMC.
 
     ``run_chains(WhitenedNUTS(model), (x, y), num_samples=500, warmup_steps=500)``. Draws are multinomial over a trajectory (Betancourt 2017). The
@@ -54,63 +53,33 @@ class WhitenedNUTS(MCMCKernel):  # type: ignore[misc]
         density: type[WhitenedDensity] = WhitenedDensity,
         start: Start = PriorDraw(),
     ) -> None:
-        require_start(start)
         if max_tree_depth < 1:
             raise ValueError(f"max_tree_depth is at least 1, got {max_tree_depth}")
         if not 0 < target_accept_prob < 1:
             raise ValueError(f"target_accept_prob is between 0 and 1, got {target_accept_prob}")
         if step_size is not None and not 0 < step_size < math.inf:
             raise ValueError(f"step_size is positive and finite, got {step_size}")
-        self.model = model if isinstance(model, WhitenedModel) else whitened(model)
         self.max_tree_depth, self.target_accept_prob, self.step_size = max_tree_depth, target_accept_prob, step_size
-        self.density, self.start = density, start
-        self.transforms: dict[str, Any] = {}
         self.stats: dict[str, float | int | bool] = {}
-        self._given: dict[str, Tensor] | None = None
-        self._forget()
+        super().__init__(model, density, start)
 
-    def _forget(self) -> None:
-        self._density: WhitenedDensity | None = None
-        self._started: dict[str, Tensor] | None = None
+    def forget(self) -> None:
+        """See :class:`DensityKernel`."""
+        super().forget()
         self._random, self._adaptation = Random(0), Adaptation(0, 0, target=self.target_accept_prob, step_size=None)
         self._at: Phase | None = None
-        self._params: dict[str, Tensor] = {}
         self._done, self._warmup, self._accepted = 0, 0, 0.0
         self._divergences: list[int] = []
 
     def setup(self, warmup_steps: int, *args: Any, **kwargs: Any) -> None:
         """See Pyro's ``MCMCKernel``."""
         density = _with_start(lambda: self.density(self.model, args, kwargs), self._given)
-        self._forget()
+        self.forget()
         self._density, self._warmup = density, warmup_steps
         self.transforms = {name: transform.inv for name, transform in density.transforms.items()}
         self._random = Random(int(torch.randint(2**62, ())))
         size = len(density.vector(density.unconstrained_start()))
         self._adaptation = Adaptation(size, warmup_steps, target=self.target_accept_prob, step_size=self.step_size)
-
-    def require_density(self) -> WhitenedDensity:
-        """The density that :meth:`setup` has built; raises before it."""
-        if self._density is None:
-            raise ValueError("the kernel has no data yet: run it by run_chains or pyro.infer.MCMC")
-        return self._density
-
-    @property
-    def initial_params(self) -> dict[str, Tensor]:
-        """The first point in unconstrained space: what was given, or where :attr:`start` leads."""
-        if self._given is not None:
-            return self._given
-        if self._started is None:
-            self._started = self.start(self.require_density())
-        return self._started
-
-    @initial_params.setter
-    def initial_params(self, params: dict[str, Tensor]) -> None:
-        self._given = params
-
-    @property
-    def inverse_mass(self) -> np.ndarray:
-        """Diagonal of the inverse mass matrix, in the order of the sites of the model."""
-        return self._adaptation.metric.variances
 
     @property
     def takes_several(self) -> bool:
@@ -132,7 +101,7 @@ class WhitenedNUTS(MCMCKernel):  # type: ignore[misc]
         """Make one draw as a generator: it yields positions, is sent the slope at each, and returns the draw in unconstrained space."""
         density, random, adaptation = self.require_density(), self._random, self._adaptation
         at = self._at
-        if at is None or not self._is_at(params):
+        if at is None or not self.is_at(params):
             position = density.vector(params).double().cpu().numpy()
             slope = yield position
             if not (math.isfinite(slope[0]) and np.isfinite(slope[1]).all()):
@@ -171,13 +140,6 @@ class WhitenedNUTS(MCMCKernel):  # type: ignore[misc]
         self._at = end
         self._params = density.params(density.tensor(end.position))
         return self._params
-
-    def _is_at(self, params: dict[str, Tensor]) -> bool:
-        """Tell whether a point is where the last trajectory ended."""
-        here = self._params
-        return params is here or (
-            params.keys() == here.keys() and all(torch.equal(value, here[name]) for name, value in params.items())
-        )
 
     def logging(self) -> dict[str, str]:
         """Step size and acceptance rate of the last draw, as text for a progress bar."""
@@ -219,10 +181,6 @@ class WhitenedNUTS(MCMCKernel):  # type: ignore[misc]
             self._at = Phase.of(position, np.zeros_like(position), (at["log_density"], gradient), variances)
         self._params = state["params"]
         self._done, self._accepted, self._divergences = state["done"], state["accepted"], list(state["divergences"])
-
-    def cleanup(self) -> None:
-        """Let go of the data."""
-        self._forget()
 
 
 def _with_start(make: Callable[[], WhitenedDensity], given: dict[str, Tensor] | None) -> WhitenedDensity:

@@ -68,13 +68,8 @@ class ChainPlan:
         """The plan with a file for a chain of this identity and the plan's seed."""
         return replace(self, file=ChainFile(folder / f"chain-{chain}.safetensors", f"{identity}-{self.seed}"))
 
-    def run(self, kernel: MCMCKernel, args: tuple[Any, ...], report: OwnProgress | None) -> ChainState:
-        """Go on where the file ends, or start."""
-        (state,) = run_together([self], kernel, args, [report])
-        return state
-
     def saved(self, args: tuple[Any, ...]) -> ChainState | None:
-        """What the file holds; nothing where there is none."""
+        """Read the state that the file holds; nothing where there is none."""
         if self.file is None:
             return None
         device = next((value.device for value in args if isinstance(value, Tensor)), torch.device("cpu"))

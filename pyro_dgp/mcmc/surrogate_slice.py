@@ -39,8 +39,9 @@ class SurrogateSlice(EllipticalSlice):
         self.scale = scale
         super().__init__(model, function_updates=function_updates, density=density, start=start)
 
-    def _forget(self) -> None:
-        super()._forget()
+    def forget(self) -> None:
+        """See :class:`~pyro_dgp.mcmc.density_kernel.DensityKernel`."""
+        super().forget()
         self._surrogates: SurrogateDensity | None = None
 
     def setup(self, warmup_steps: int, *args: Any, **kwargs: Any) -> None:
