@@ -1,10 +1,10 @@
 """Test error of amortised deep GPs by depth and number of inducing points: is a point inside the letters "DGP" or outside?
 
-``python -m benchmarks.studies.amortized_letters table|wide|ablation [--out FILE] [--figures DIR] [--epochs E] [--cells 4x64,...] [--table]``
+``python -m benchmarks.studies.amortized_letters table|wide|ablation|points [--out FILE] [--figures DIR] [--epochs E] [--cells 4x64,...] [--table]``
 
 ``table`` repeats Table 2 of Meng and Zhang 2024 (section 6.2), with networks as wide as the smaller of their inputs and outputs, which is 2.
-``wide`` is the same with this library's networks, 16 wide. ``ablation`` repeats Figs. 10 and 11 there: one layer, with inducing points made by
-one network of 1 to 5 hidden layers, or by affine maps.
+``wide`` is the same with this library's networks, 16 wide. ``ablation`` repeats Fig. 11 there: one layer, with inducing points made by
+one network of 1 to 5 hidden layers, or by affine maps. ``points`` is one run of each and keeps the inducing points of some rows, as Fig. 10 draws them.
 
 40,000 points, split 3:2:1 into training, test and validation rows; hidden width 2, isotropic Matern 5/2, zero means, rule AR2P with 32 points,
 batch 100, Adam at 0.005. The checkpoint of lowest validation NLL is kept. Resumable, one JSON line a run.
@@ -46,6 +46,8 @@ from pyro_dgp.data.letters import describe_letters, letters
 PROPORTIONS = {1: (1,), 2: (1, 1), 3: (2, 1, 1), 4: (4, 2, 1, 1)}
 SIZES = (16, 32, 64)
 TABLES = {"table": AffineMaps(narrowest=1), "wide": AffineMaps()}
+#: Rows whose inducing points ``points`` keeps.
+DRAWN = 150
 CORNERS = {(2, 16), (2, 64), (4, 16), (4, 64)}
 PUBLISHED = {  # mean and standard deviation over 5 runs, percent
     (1, 16): (10.41, 1.54), (2, 16): (8.02, 0.70), (3, 16): (4.51, 1.13), (4, 16): (4.94, 1.69),
@@ -78,8 +80,13 @@ def families(layers: int, total: int, recipe: AffineMaps | OneNetwork) -> dict[s
     }
 
 
-def train(layers: int, total: int, recipe: AffineMaps | OneNetwork, *, seed: int, epochs: int, rows: int) -> Record:
-    """Train and test once: test error in percent, and the spread of a row's learned inducing points."""
+def train(
+    layers: int, total: int, recipe: AffineMaps | OneNetwork, *, seed: int, epochs: int, rows: int, drawn: int = 0
+) -> Record:
+    """Train and test once: test error in percent, and the spread of the learned inducing points of rows.
+
+    :param drawn: number of test rows whose inducing points are kept too.
+    """
     data = letters(rows)
     assert data.splits is not None
     test = data.splits[:, 0]
@@ -118,7 +125,7 @@ def train(layers: int, total: int, recipe: AffineMaps | OneNetwork, *, seed: int
         "best_step": result.best_step,
         "validation_nll": result.validation_nll,
         "seconds": time.perf_counter() - start,
-    }
+    } | ({"points_of_rows": (z[:drawn] * 1000).round().div(1000).tolist()} if drawn else {})
 
 
 def spread(z: Tensor) -> Tensor:
@@ -142,10 +149,11 @@ def runs(experiment: str) -> list[tuple[dict, AffineMaps | OneNetwork]]:
             for layers, total in cells
             if seed < counts[layers, total]
         ]
+    seeds = (1,) if experiment == "points" else range(3)
     recipes = {f"network-{depth}": OneNetwork(depth, narrowest=1) for depth in range(1, 6)}
     return [
         ({"layers": 1, "inducing": 8, "points": name, "seed": seed}, recipe)
-        for seed in range(3)
+        for seed in seeds
         for name, recipe in ({"affine": TABLES["table"]} | recipes).items()
     ]
 
@@ -169,7 +177,11 @@ def report(run: dict, rows: list[dict], figures: Path | None) -> None:
         )
     if figures is not None and groups:
         figures.mkdir(parents=True, exist_ok=True)
-        draw(experiment, groups, figures / f"letters-{experiment}.png")
+        path = figures / f"letters-{experiment}.png"
+        if experiment == "points":
+            draw_points([row for found in groups.values() for row in found], path)
+        else:
+            draw(experiment, groups, path)
 
 
 def draw(experiment: str, groups: dict[tuple, list[dict]], path: Path) -> None:
@@ -194,10 +206,29 @@ def draw(experiment: str, groups: dict[tuple, list[dict]], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
+def draw_points(rows: list[dict], path: Path) -> None:
+    """Draw the inducing points of rows, a colour for each of the 8, in one panel a run: a line where the points have lost a dimension."""
+    lines = -(-len(rows) // 3)
+    figure = Figure(figsize=(9, 3.2 * lines), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(lines, 3, squeeze=False).ravel()
+    for axis, row in zip(panels, rows, strict=False):
+        points = np.array(row["points_of_rows"])
+        for number in range(points.shape[1]):
+            axis.plot(*points[:, number].T, ".", ms=3, color=f"C{number}")
+        axis.set_title(f"{row['points']}\ntest error {row['error']:.1f} %, spread {row['spread']:.2f}", fontsize=9)
+        axis.set_aspect("equal", "datalim")
+    for axis in panels[len(rows) :]:
+        axis.set_visible(False)
+    figure.supxlabel("first input, standardised", fontsize=8)
+    figure.supylabel("second input, standardised", fontsize=8)
+    figure.savefig(path, dpi=110)
+
+
 def main() -> None:
     """Make the runs that the file lacks, then report."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("experiment", choices=(*TABLES, "ablation"))
+    parser.add_argument("experiment", choices=(*TABLES, "ablation", "points"))
     parser.add_argument("--out", type=Path, default=Path("results/amortized_letters.jsonl"))
     parser.add_argument("--figures", type=Path)
     parser.add_argument("--epochs", type=int, default=100)
@@ -217,9 +248,10 @@ def main() -> None:
         if any(agrees(row, key) for row in read(arguments.out)):
             continue
         sizes = {"seed": key["seed"], "epochs": arguments.epochs, "rows": arguments.rows}
+        sizes |= {"drawn": DRAWN} if arguments.experiment == "points" else {}
         row = key | train(key["layers"], key["inducing"], recipe, **sizes)
         append(arguments.out, row)
-        print(json.dumps(row), flush=True)
+        print(json.dumps({name: value for name, value in row.items() if name != "points_of_rows"}), flush=True)
     report(run, read(arguments.out), arguments.figures)
 
 

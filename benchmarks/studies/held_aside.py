@@ -53,10 +53,15 @@ GROUPS = {
     "baselines": Group(
         tuple((name, BASELINES[name]) for name in ("ensemble", "bnn-svi", "quantile-boosting")), SMALL | MEDIUM | LARGE
     ),
+    "more": Group(("gamma-dgp", "aep", "avdgp-ar2p", "avdgp-ar2pp"), SMALL | MEDIUM | LARGE),
+    "neural": Group(("dkl-svgp", "dkl-ppgpr", "dkl-dsvi", "dkl-dspp"), SMALL | MEDIUM | LARGE),
     "exact": Group(("exact-gp",), SMALL | MEDIUM),
     "vecchia": Group(("vecchia-gp",), SMALL | MEDIUM | LARGE),
     "dgpsi": Group((("dgpsi", ByDgpsi()),), {name: first for name, first in SMALL.items() if name != "wine_red"}),
 }
+
+#: Groups that run where none is named.
+USUAL = ("zoo", "gpytorch", "baselines", "exact", "vecchia")
 
 
 def carry_out(group: Group, arguments: argparse.Namespace) -> None:
@@ -120,7 +125,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add_data_option(parser)
     parser.add_argument("--out", type=Path, default=out, help=f"file of runs; {out} if not given")
-    parser.add_argument("--group", choices=GROUPS, help="group of methods to run; all but dgpsi if not given")
+    parser.add_argument(
+        "--group",
+        choices=GROUPS,
+        help="group of methods to run; zoo, gpytorch, baselines, exact and vecchia if not given",
+    )
     parser.add_argument("--methods", help="methods to run, with commas between; all of the group if not given")
     parser.add_argument("--only", help="data sets to run, with commas between; all if not given")
     parser.add_argument("--splits", type=int, default=SPLITS, help=f"splits of each set at most; {SPLITS} if not given")
@@ -130,7 +139,7 @@ def main() -> None:
     if not arguments.table:
         require_data(arguments)
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        for name in [arguments.group] if arguments.group else [name for name in GROUPS if name != "dgpsi"]:
+        for name in [arguments.group] if arguments.group else [name for name in USUAL]:
             carry_out(GROUPS[name], arguments)
     report(arguments.out)
 

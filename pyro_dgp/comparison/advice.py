@@ -25,8 +25,8 @@ from pyro_dgp.zoo.settings import Settings
 IN_FULL, IN_SHORT = ("svgp", "ppgpr", "dsvi"), {"dspp": "ppgpr"}
 #: Predictive methods, and the ELBO of the same model that a full fit falls back on.
 FALLBACKS = {"ppgpr": "svgp", "dspp": "dsvi"}
-#: Training rows up to which the exact GP is a candidate.
-MOST_EXACT_ROWS = 1500
+#: Training rows up to which the exact GP is a candidate; with more, Vecchia's approximation is one in its place.
+MOST_EXACT_ROWS = 1000
 #: Gain in NLL, nats a row, and its standard errors, below which a larger model is not worth its time.
 WORTH, ERRORS = 0.02, 2.0
 #: Share of the variance above which it is said that every candidate leaves that much.
@@ -81,10 +81,10 @@ def advise(
 
     1. A ninth of the training rows of ``settings.split``, 1,000 at most, is held out, up to three times in turn where rows are few. The test rows of
        that split are not looked at.
-    2. ``svgp``, ``ppgpr``, ``dsvi`` and, up to 1,500 rows, ``exact-gp`` are fitted with all steps, ``dspp`` with a quarter of them: what the other
-       three quarters bring ``ppgpr``, one layer with the same loss, is taken for what they will bring ``dspp``, row by row. A predictive loss is
-       fitted with two values of beta, 0.05 and 1, of which the better is kept; where it is not ahead of the ELBO by three standard errors, its full
-       fit is expected to fall back on the ELBO, and has that NLL.
+    2. ``svgp``, ``ppgpr``, ``dsvi`` and ``exact-gp``, or ``vecchia-gp`` with more than 1,000 rows, are fitted with all steps, ``dspp`` with a quarter of
+       them: what the other three quarters bring ``ppgpr``, one layer with the same loss, is taken for what they will bring ``dspp``, row by row. A
+       predictive loss is fitted with two values of beta, 0.05 and 1, of which the better is kept; where it is not ahead of the ELBO by three standard
+       errors, its full fit is expected to fall back on the ELBO, and has that NLL.
     3. Of those that are behind the lowest NLL by no more than a standard error, and 0.02 nats a row, the quickest is taken.
     4. It is tried with one layer more, with twice the inducing points and with twice the hidden outputs, each for a quarter of the
        steps. The best of these is taken if it is ahead by two standard errors and 0.02 nats a row.
@@ -149,8 +149,8 @@ def _nothing(sentence: str) -> None:
 def _methods(trial: Trial) -> list[Standing]:
     """Try the methods, and return their standings, best first."""
     is_real = trial.data.task.is_standardized and trial.data.task.outputs == 1
-    exact = [Candidate("exact-gp")] if is_real and trained_rows(trial.data) <= MOST_EXACT_ROWS else []
-    full = [*exact, *map(Candidate, IN_FULL)]
+    all_points = "exact-gp" if trained_rows(trial.data) <= MOST_EXACT_ROWS else "vecchia-gp"
+    full = [Candidate(name) for name in ([all_points] if is_real else []) + [*IN_FULL]]
     short = {Candidate(name): Candidate(like) for name, like in IN_SHORT.items()}
     trial.make(full, is_short=False)
     trial.make([*short.values(), *short], is_short=True)
@@ -202,7 +202,7 @@ def _is_worth(behind: float, error: float) -> bool:
 
 
 def _larger(base: Candidate, data: Dataset, settings: Settings) -> list[Candidate]:
-    """Return the larger forms of a candidate that may serve the data: none for the exact GP."""
+    """Return the larger forms of a candidate that may serve the data: none for the exact GP and Vecchia's."""
     rows, inputs = distinct_inputs(data), data.x.shape[1]
     is_deep = METHODS[base.method].architecture.is_deep
     changes = [{"layers": settings.layers + 1}] if is_deep else []

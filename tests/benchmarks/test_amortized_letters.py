@@ -32,6 +32,19 @@ def test_letters_are_trained_resumed_and_drawn(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == shown.splitlines()[-1]
 
 
+def test_the_points_of_rows_are_kept_and_drawn(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "letters.jsonl"
+    command = ["letters", "points", "--out", str(out), "--epochs", "1", "--rows", "240", "--figures", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", command)
+    amortized_letters.main()
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["points"] for row in rows] == ["affine", *(f"network-{depth}" for depth in range(1, 6))]
+    assert all(torch.tensor(row["points_of_rows"]).shape == (80, 8, 2) for row in rows)  # all 80 test rows
+    found = amortized_letters.spread(torch.tensor(rows[0]["points_of_rows"]))
+    assert abs(float(found) - rows[0]["spread"]) < 2e-3  # three digits are kept
+    assert (tmp_path / "letters-points.png").exists() and "points_of_rows" not in capsys.readouterr().out
+
+
 def test_spread_is_nothing_on_a_line_and_all_on_a_disc():
     line = torch.randn(500, 4, 1) * torch.tensor([1.0, 2.0])
     assert amortized_letters.spread(line) < 1e-6 and amortized_letters.spread(torch.randn(2000, 4, 2)) > 0.9

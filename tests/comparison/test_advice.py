@@ -123,6 +123,19 @@ def test_the_exact_gp_has_no_larger_form_and_is_for_few_rows(monkeypatch):
     assert "exact-gp" not in workers.made and found.options == "--methods ppgpr --inducing 10"
 
 
+def test_with_many_rows_the_exact_gp_gives_way_to_its_approximation_by_neighbours(monkeypatch):
+    few, many = (
+        waves(rows=1250),
+        waves(rows=1270),
+    )  # 1,125 and 1,143 training rows, of which a fold of 125 and of 127 is held out
+    _, workers = planted(monkeypatch, {"exact-gp": -1.0}, few)
+    assert "exact-gp" in workers.made and "vecchia-gp" not in workers.made
+    found, workers = planted(monkeypatch, {"vecchia-gp": -1.0}, many)
+    assert set(workers.made) == {"vecchia-gp"} | set(FLAT) - {"exact-gp"}
+    assert found.options == "--methods vecchia-gp"
+    assert "no larger form of vecchia-gp was tried: there is none that these data could fill" in found.reasons
+
+
 def test_a_predictive_loss_that_is_not_clearly_ahead_falls_back(monkeypatch):
     clear = {"ppgpr": 0.3, "ppgpr, short": 0.5, "dspp, short": 0.51, "dsvi": 0.5}
     clear |= {f"dspp, {form}, short": 9.0 for form in ("layers 3", "width 4", "inducing 10")}
