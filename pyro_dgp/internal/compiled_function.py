@@ -108,7 +108,7 @@ class CompiledFunction:
         try:
             if self.prepare is not None:
                 self.prepare(points)
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), _validation_kept():
                 warnings.simplefilter("ignore")  # of the compiler, about itself
                 with _without_validation():
                     graph = self.recorded(points)
@@ -182,6 +182,16 @@ def _require_no_gradients(graph: GraphModule) -> None:
     """Raise for constants of a graph that want gradients."""
     if any(value.requires_grad for value in (*graph.parameters(), *graph.buffers())):
         raise ValueError("it uses parameters that are none of its own modules'")
+
+
+@contextmanager
+def _validation_kept() -> Iterator[None]:
+    """A scope after which distributions validate their arguments as before: the compiler of torch ends that for the whole process."""
+    before = Distribution._validate_args
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(before)
 
 
 @contextmanager

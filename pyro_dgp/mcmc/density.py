@@ -13,14 +13,14 @@ from pyro import poutine
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import biject_to
+from torch.distributions.constraints import Constraint
 from torch.distributions.transforms import Transform
 
 from pyro_dgp.guides.sites import takes_missing
 from pyro_dgp.internal.compiled_function import Function
-from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.internal.parameters import modules_of
 from pyro_dgp.internal.site_names import is_whitened, without_whitened
-from pyro_dgp.mcmc.evaluation import Evaluate, Evaluation
+from pyro_dgp.mcmc.evaluation import IMPOSSIBLE, Evaluate, Evaluation, RoundedAwayError
 from pyro_dgp.mcmc.sparse import Inputs
 from pyro_dgp.mcmc.whitening import WhitenedModel
 
@@ -65,13 +65,15 @@ class WhitenedDensity:
         self._incomplete = [name for name, value in observed.items() if _is_incomplete(value, has_missing=takes)]
         self.whitened: dict[str, torch.Size] = {}
         self.transforms: dict[str, Transform] = {}
+        self._supports: dict[str, Constraint] = {}
         for name, value in self.start.items():
             site = trace.nodes[name]
             if is_whitened(name):
                 self.whitened[name] = value.shape
             else:
                 _require_continuous(name, site["fn"])
-                self.transforms[name] = biject_to(site["fn"].support)
+                self._supports[name] = site["fn"].support
+                self.transforms[name] = biject_to(self._supports[name])
         if self.transforms:
             self._require_fixed_supports()
         if not self.start:
@@ -101,7 +103,7 @@ class WhitenedDensity:
     def evaluate(
         self, values: Mapping[str, Tensor], known: Evaluation | None = None, changed: str | None = None
     ) -> Evaluation:
-        """One run of the model; a matrix that cannot be factorised has log likelihood minus infinity.
+        """One run of the model; it has log likelihood minus infinity where a matrix cannot be factorised or a latent value has left its support.
 
         :param values: whitened values and latent values in their own space, by site.
         :param known: a run whose values differ in ``changed`` alone. Used again: log densities of other sites whose distribution is the same
@@ -111,7 +113,7 @@ class WhitenedDensity:
         try:
             with torch.no_grad():
                 run = self.run(values, self.reused(known, changed))
-        except NotPositiveDefiniteError:
+        except IMPOSSIBLE:
             return Evaluation(-math.inf)
         return run.evaluation()
 
@@ -145,10 +147,25 @@ class WhitenedDensity:
         return self.run_in(Evaluate(values, known, self.inducing))
 
     def run_in(self, handler: Run) -> Run:
-        """Run the model in a handler, which is returned."""
-        with handler:
-            self.model.model(*self.args, **self.kwargs)
+        """Run the model in a handler, which is returned.
+
+        :raises RoundedAwayError: where a latent value is at an end of its support or of the range of numbers, and distributions refuse it.
+        """
+        try:
+            with handler:
+                self.model.model(*self.args, **self.kwargs)
+        except ValueError as error:
+            at_end = next((name for name in self._supports if self._is_at_end(name, handler.values[name])), None)
+            if at_end is None:
+                raise
+            raise RoundedAwayError(f"the latent site {at_end!r} is at the end of its support") from error
         return handler
+
+    def _is_at_end(self, name: str, value: Tensor) -> bool:
+        """Tell whether a latent value is outside its support, or so large or so small that its square is no number or zero."""
+        numbers, size = torch.finfo(value.dtype), value.detach().abs()
+        is_inside = bool(self._supports[name].check(value.detach()).all())
+        return not is_inside or bool(((size > numbers.max**0.5) | (size < numbers.tiny**0.5)).any())
 
     def unconstrained_start(self) -> dict[str, Tensor]:
         """The prior draw made when the density was built, in unconstrained space."""
@@ -187,7 +204,8 @@ class WhitenedDensity:
     def slopes(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """Log posterior densities in unconstrained space at some points, nats up to a constant, and their gradients.
 
-        A point that is not finite, or where a matrix cannot be factorised, has log density minus infinity and gradient zero.
+        A point that is not finite, where a matrix cannot be factorised, or where a latent value has left its support by rounding, has log density
+        minus infinity and gradient zero.
 
         :param vectors: the points, ``(C, n)``, see :meth:`vector`.
         :returns: ``(C,)`` and ``(C, n)``.
@@ -201,7 +219,7 @@ class WhitenedDensity:
             return nowhere
         try:
             energy, gradient = self.energy_and_gradient(vector)
-        except (NotPositiveDefiniteError, torch.linalg.LinAlgError):
+        except IMPOSSIBLE:
             return nowhere
         return -energy, -gradient
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.site_handler import Message, SiteHandler
 from pyro_dgp.guides.sites import is_random
+from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.internal.site_names import function_site, inducing_site, process_key, whitened_site
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.likelihoods.observation import join
@@ -23,6 +24,14 @@ from pyro_dgp.mcmc.whitening import is_expanded
 from pyro_dgp.processes import Basis
 
 Factors = dict[str, Tensor]
+
+
+class RoundedAwayError(ArithmeticError):
+    """A latent value has left its support, or the range of numbers, by rounding, so that the model cannot be run there."""
+
+
+#: Errors of a run at a point that no sampler may go to: its density is zero.
+IMPOSSIBLE = (NotPositiveDefiniteError, torch.linalg.LinAlgError, RoundedAwayError)
 
 
 @dataclass(frozen=True)

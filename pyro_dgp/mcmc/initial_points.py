@@ -13,11 +13,11 @@ from torch import Tensor
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.site_handler import Message, SiteHandler
 from pyro_dgp.guides.variational import Variational
-from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.internal.site_names import function_site, process_key, whitened_site
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.mcmc.density import WhitenedDensity
+from pyro_dgp.mcmc.evaluation import IMPOSSIBLE
 
 #: A function from a density to the first point of a chain, in unconstrained space, by site.
 Start = Callable[[WhitenedDensity], dict[str, Tensor]]
@@ -69,7 +69,7 @@ class Ascent:
                 optimizer.zero_grad()
                 try:
                     energy = density.potential(point)
-                except NotPositiveDefiniteError:
+                except IMPOSSIBLE:
                     break
                 if not math.isfinite(energy.item()):
                     break

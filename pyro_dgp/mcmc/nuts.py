@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.mcmc.adaptation import Adaptation
 from pyro_dgp.mcmc.density import WhitenedDensity
 from pyro_dgp.mcmc.density_kernel import DensityKernel
+from pyro_dgp.mcmc.evaluation import IMPOSSIBLE
 from pyro_dgp.mcmc.initial_points import PriorDraw, Start
 from pyro_dgp.mcmc.lockstep import lockstep
 from pyro_dgp.mcmc.trajectories import Phase, Random, Slope, Steps, Trajectory
@@ -218,5 +218,5 @@ def _is_finite(density: WhitenedDensity, start: dict[str, Tensor]) -> bool:
     try:
         with torch.no_grad():
             return math.isfinite(float(WhitenedDensity.potential(density, start)))  # before anything is compiled
-    except NotPositiveDefiniteError:
+    except IMPOSSIBLE:
         return False

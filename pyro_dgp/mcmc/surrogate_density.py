@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.internal.site_names import inducing_site, is_inducing, whitened_site, without_whitened
 from pyro_dgp.mcmc.density import WhitenedDensity
-from pyro_dgp.mcmc.evaluation import Evaluation
+from pyro_dgp.mcmc.evaluation import IMPOSSIBLE, Evaluation
 from pyro_dgp.mcmc.surrogates import DrawSurrogates, EvaluateGiven, Surrogates
 
 
@@ -77,7 +76,7 @@ class SurrogateDensity:
         try:
             with torch.no_grad():
                 run = self._run(surrogates, values, self.density.reused(known, changed))
-        except NotPositiveDefiniteError:
+        except IMPOSSIBLE:
             return SurrogateEvaluation(Evaluation(-math.inf))
         return SurrogateEvaluation(run.evaluation(), float(sum(run.log_surrogates)), run.whitened)
 

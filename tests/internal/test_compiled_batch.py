@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from torch._dynamo.eval_frame import TorchPatcher
 
 from pyro_dgp.internal.compiled_batch import CompiledBatch
+from pyro_dgp.internal.compiled_function import CompiledFunction
 from pyro_dgp.internal.linalg import cholesky
 from pyro_dgp.internal.recording import failed
 
@@ -92,3 +94,13 @@ def test_a_function_that_cannot_be_vectorised_has_no_program(function, caplog):
     assert batch.at(torch.rand(3, 2, generator=torch.Generator())) is None
     assert "a function is not compiled" in caplog.text
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_distributions_are_validated_as_before_a_program_is_made():
+    """The compiler of torch ends the validation of all distributions in the process, once."""
+    TorchPatcher.patch.cache_clear()
+    assert torch.distributions.Distribution._validate_args
+    program = CompiledFunction("the sine", lambda x: (x.sin(),), "eager")
+    assert program(torch.tensor([1.0]))[0] == torch.tensor(1.0).sin()
+    with pytest.raises(ValueError, match="scale"):
+        torch.distributions.Normal(0.0, -1.0)

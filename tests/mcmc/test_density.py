@@ -1,0 +1,82 @@
+"""The density of a whitened model at points that rounding has taken out of a support, and where a model is at fault."""
+
+import math
+
+import numpy as np
+import pyro
+import pytest
+import torch
+from pyro import distributions as dist
+from pyro.nn import PyroModule, PyroSample
+
+from pyro_dgp import RBF, DeepGP, EllipticalSlice, GaussianProcess, WhitenedNUTS, run_chains, whitened
+from pyro_dgp.mcmc.density import WhitenedDensity
+from pyro_dgp.models.priors import with_priors
+from tests.examples import Recorded, TwoLayers, regression
+
+pytestmark = pytest.mark.usefixtures("local")
+
+
+def with_noise_prior(x, prior):
+    model = TwoLayers(x)
+    model.likelihood.variance = PyroSample(prior)
+    return model.requires_grad_(False)
+
+
+@pytest.mark.parametrize("kind", [WhitenedDensity, Recorded])
+@pytest.mark.parametrize(("prior", "far"), [(dist.LogNormal(-2.0, 0.5), 800.0), (dist.Gamma(2.0, 2.0), 400.0)])
+def test_a_value_that_rounding_takes_out_of_its_support_has_no_density(kind, prior, far):
+    x, y = regression(9)
+    density = kind(whitened(with_noise_prior(x, prior)), (x, y), {})
+    start = density.unconstrained_start()
+    points = torch.stack([density.vector(start | {"likelihood.variance": torch.tensor(u)}) for u in (-far, 0.0, far)])
+    for _ in range(2):  # a program is compared with the model at first
+        values, gradients = density.slopes(points)
+        assert values[1].isfinite() and (values[[0, 2]] < values[1] - 100).all()
+        assert gradients[1].isfinite().all()
+    value = density.transforms["likelihood.variance"](torch.tensor(-far))
+    assert density.evaluate(density.start | {"likelihood.variance": value}).log_density < -100
+
+
+def test_a_floor_that_rounding_reaches_has_no_density():
+    x, y = regression(9)
+    density = WhitenedDensity(whitened(with_priors(DeepGP(x, 1))), (x, y), {})
+    start = density.unconstrained_start()
+    low = density.vector(start | {"likelihood.variance": torch.tensor(-60.0)})  # 1e-4 + exp(-60) is 1e-4
+    values, gradients = density.slopes(low[None])
+    assert values.tolist() == [-math.inf] and not gradients.any()
+    assert density.evaluate(density.start | {"likelihood.variance": torch.tensor(1e-4)}).log_density == -math.inf
+
+
+class Faulty(PyroModule):
+    """A model whose noise scale is negative for half of its latent values."""
+
+    def __init__(self):
+        super().__init__()
+        self.gp = GaussianProcess(RBF())
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))
+        scale = pyro.sample("scale", dist.Normal(1.0, 0.01))
+        return pyro.sample("y", dist.Normal(f, scale).to_event(1), obs=y)
+
+
+def test_a_fault_of_the_model_is_raised():
+    x, y = regression(9)
+    density = WhitenedDensity(whitened(Faulty().requires_grad_(False)), (x, y), {})
+    point = density.vector(density.unconstrained_start() | {"scale": torch.tensor(-0.5)})
+    with pytest.raises(ValueError, match="Expected parameter scale"):
+        density.slopes(point[None])
+    with pytest.raises(ValueError, match="Expected parameter scale"):
+        density.evaluate(density.start | {"scale": torch.tensor(-0.5)})
+
+
+@pytest.mark.parametrize("kernel", [WhitenedNUTS, EllipticalSlice])
+def test_chains_go_on_from_steps_that_leave_a_support(kernel):
+    """The first steps of NUTS are so long here that the noise underflows."""
+    x = torch.linspace(-1, 1, 6)[:, None]
+    y = torch.sin(3 * x[:, 0])
+    options = {"step_size": 40.0} if kernel is WhitenedNUTS else {}
+    made = kernel(with_priors(DeepGP(x, 1)), **options)
+    result = run_chains(made, (x, y), num_samples=5, warmup_steps=0, num_chains=2, processes=1)
+    assert np.isfinite(result.stats["lp"]).all()
