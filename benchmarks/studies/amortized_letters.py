@@ -125,7 +125,7 @@ def train(
         "best_step": result.best_step,
         "validation_nll": result.validation_nll,
         "seconds": time.perf_counter() - start,
-    } | ({"points_of_rows": (z[:drawn] * 1000).round().div(1000).tolist()} if drawn else {})
+    } | ({"points_of_rows": z[:drawn].double().mul(1000).round().div(1000).tolist()} if drawn else {})
 
 
 def spread(z: Tensor) -> Tensor:
