@@ -144,7 +144,7 @@ from pyro_dgp.training.compiled_objective import CompiledObjective
 from pyro_dgp.training.distributed import Distributed
 from pyro_dgp.training.loop import fit, fit_stream
 from pyro_dgp.training.natural_gradients import NaturalGradients
-from pyro_dgp.training.one_layer_start import start_from_one_layer
+from pyro_dgp.training.one_layer_start import OneLayerStart, start_from_one_layer
 from pyro_dgp.training.optimising import FitResult, adam, adam_for_networks
 from pyro_dgp.training.remarks import remarks
 from pyro_dgp.training.trials import Fallback
@@ -253,6 +253,7 @@ __all__ = [
     "Neighbors",
     "NumpyStream",
     "Observation",
+    "OneLayerStart",
     "OneNetwork",
     "Ordinal",
     "Orthogonal",

@@ -1,7 +1,8 @@
-"""A start from one layer: hidden means, or lengthscales, of a deep model from a sparse GP that is trained on the same rows first."""
+"""A start from one layer: hidden means, lengthscales or noise of a deep model from a sparse GP that is trained on the same rows first."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,12 +14,44 @@ from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.internal.parameters import modules_of
 from pyro_dgp.internal.tensors import require_tensor
+from pyro_dgp.likelihoods.gaussian import NOISE_FLOOR, Gaussian
 from pyro_dgp.losses import ELBO
 from pyro_dgp.means import LinearMean, Projection
 from pyro_dgp.models.deep_gp import DeepGP
 from pyro_dgp.processes import InducingPoints
 from pyro_dgp.propagation import MonteCarlo
 from pyro_dgp.training.second_start import fit_with_second_start
+
+
+@dataclass(frozen=True)
+class OneLayerStart:
+    """What a start from one layer has set, and what one layer leaves of the targets.
+
+    :ivar sites: names of the hidden sites that begin at what one layer learned.
+    :ivar noise: variance of the noise that one layer learned, ``()`` or a value for each target, squared units of y; ``None`` where nothing was
+        learned.
+    """
+
+    sites: list[str] = field(default_factory=list)
+    noise: Tensor | None = None
+
+    def set_noise(self, model: nn.Module) -> bool:
+        """Start the noise of a Gaussian likelihood at that of one layer, and tell whether it was done.
+
+        A guide that overfits, and is stopped early for it, needs that: its noise has no time to rise from a small start. It is done where the model has one
+        :class:`~pyro_dgp.Gaussian` of one output, whose variance is a parameter that training may change.
+        """
+        gaussians = [part for part in model.modules() if isinstance(part, Gaussian)]
+        if len(gaussians) != 1 or self.noise is None or self.noise.dim() or not _is_free(gaussians[0], "variance"):
+            return False
+        (likelihood,) = gaussians
+        variance = likelihood.variance.detach()
+        if variance.dim():
+            return False
+        scale = 1.0 if likelihood.units is None else likelihood.units.scale.reshape(())
+        with torch.no_grad():
+            likelihood.variance = (self.noise / scale**2).to(variance).clamp_min(2 * NOISE_FLOOR)
+        return True
 
 
 def start_from_one_layer(
@@ -33,8 +66,8 @@ def start_from_one_layer(
     learning_rate: float = 0.05,
     seed: int = 0,
     **arguments: Any,
-) -> list[str]:
-    """Start the hidden layers of a model at what one layer learns of the same rows, and return the names of their sites.
+) -> OneLayerStart:
+    """Start the hidden layers of a model at what one layer learns of the same rows, and return their sites and the noise of the one layer.
 
     A deep GP that starts at the principal directions of its inputs may never find the few inputs that matter. One layer finds them
     quickly: its lengthscales l_1, ..., l_D say how far the function varies along each input. So a sparse GP with a Matern 5/2 kernel is
@@ -67,7 +100,7 @@ def start_from_one_layer(
     >>> x = torch.randn(100, 3)
     >>> y = torch.sin(2 * x[:, 1])
     >>> model = DeepGP(x, width=2, mean=LinearMean.fit)
-    >>> start_from_one_layer(model, x, y, steps=200, num_inducing=20)
+    >>> start_from_one_layer(model, x, y, steps=200, num_inducing=20).sites
     ['h1']
     >>> int(model.hidden[0].mean.weight.abs().sum(1).argmax())  # the input that matters
     1
@@ -76,7 +109,7 @@ def start_from_one_layer(
     require_tensor(y, "targets are", "y")
     fitted = y if numbers is None else numbers
     if x.dim() != 2 or not fitted.is_floating_point():
-        return []
+        return OneLayerStart()
     modules = modules_of(model)
     gps = {id(gp): gp for part in modules for gp in part.modules() if isinstance(gp, GaussianProcess)}
     hidden = _first_hidden(sites_of(model, modules, (x, y), arguments), len(x))
@@ -86,18 +119,19 @@ def start_from_one_layer(
         if prior.source in gps and _can_begin(gps[prior.source], prior.x)
     }
     if not began:
-        return []
+        return OneLayerStart()
     inputs = hidden[0][1].x.detach()
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        lengthscales = _relevant(
+        learned = _relevant(
             inputs, fitted, num_inducing, steps=steps, batch_size=batch_size, learning_rate=learning_rate
         )
-    if lengthscales is None:
-        return []
+    if learned is None:
+        return OneLayerStart()
+    lengthscales, noise = learned
     for gp in began.values():
         _begin(gp, inputs, lengthscales)
-    return list(began)
+    return OneLayerStart(list(began), noise)
 
 
 def _first_hidden(sites: ModelSites, rows: int) -> list[tuple[str, FunctionPrior]]:
@@ -109,10 +143,10 @@ def _first_hidden(sites: ModelSites, rows: int) -> list[tuple[str, FunctionPrior
     return [(name, prior) for name, prior in hidden if prior.x.shape == first.shape and torch.equal(prior.x, first)]
 
 
-def _relevant(x: Tensor, y: Tensor, num_inducing: int, *, steps: int, **options: Any) -> Tensor | None:
-    """Return the lengthscales ``(D,)`` of one layer that is trained; nothing if it explains nothing."""
-    spread = _spread(x)
-    x, y = (x - x.mean(0)) / spread, (y - y.mean(0)) / _spread(y)
+def _relevant(x: Tensor, y: Tensor, num_inducing: int, *, steps: int, **options: Any) -> tuple[Tensor, Tensor] | None:
+    """Return the lengthscales ``(D,)`` of one layer that is trained, and its noise variance; nothing if it cannot be factorised."""
+    spread, scale = _spread(x), _spread(y)
+    x, y = (x - x.mean(0)) / spread, (y - y.mean(0)) / scale
     model = DeepGP(x, 1, outputs=1 if y.dim() == 1 else y.shape[-1]).to(x)
     guide = Variational(model, InducingPoints(min(num_inducing, len(x))), MonteCarlo(1))
     try:
@@ -121,7 +155,7 @@ def _relevant(x: Tensor, y: Tensor, num_inducing: int, *, steps: int, **options:
     except NotPositiveDefiniteError:
         return None
     lengthscales: Tensor = model.top.kernel.lengthscale.detach().reshape(-1)
-    return lengthscales * spread
+    return lengthscales * spread, model.likelihood.variance.detach() * scale.square()
 
 
 def _spread(values: Tensor) -> Tensor:

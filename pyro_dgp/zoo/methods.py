@@ -45,6 +45,7 @@ from pyro_dgp.zoo.recipes import (
     monte_carlo,
     monte_carlo_with_mean,
     nuts,
+    one_layer_and_its_noise_first,
     one_layer_first,
     one_network,
     one_sample,
@@ -232,21 +233,25 @@ METHODS: dict[str, Method] = {
             "amortised deep GP, functions look at the one sample of training, validated",
             AVDGP + ", Eq. 4.7",
             DEEP_LEARNED,
-            ByValidatedGuide(row_points, one_sample, elbo, validation=AMORTIZED, first=one_layer_first),
+            ByValidatedGuide(row_points, one_sample, elbo, validation=AMORTIZED, first=one_layer_and_its_noise_first),
         ),
         Method(
             "avdgp-ar2",
             "amortised deep GP, functions look at the mean of S samples, validated",
             AVDGP + ", Eq. 4.9",
             DEEP_LEARNED,
-            ByValidatedGuide(row_points, monte_carlo_with_mean, elbo, validation=AMORTIZED, first=one_layer_first),
+            ByValidatedGuide(
+                row_points, monte_carlo_with_mean, elbo, validation=AMORTIZED, first=one_layer_and_its_noise_first
+            ),
         ),
         Method(
             "avdgp-ar2p",
             "amortised deep GP, functions look at the mean of S learned points (QR3), validated",
             AVDGP + ", Eq. 4.12",
             DEEP_LEARNED,
-            ByValidatedGuide(row_points, sigma_points_with_mean, elbo, validation=AMORTIZED, first=one_layer_first),
+            ByValidatedGuide(
+                row_points, sigma_points_with_mean, elbo, validation=AMORTIZED, first=one_layer_and_its_noise_first
+            ),
         ),
         Method(
             "avdgp-ar2pp",

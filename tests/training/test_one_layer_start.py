@@ -15,6 +15,7 @@ from pyro_dgp import (
     GaussianProcess,
     LinearMean,
     Standardizer,
+    StudentT,
     concatenate_inputs,
     start_from_one_layer,
 )
@@ -38,7 +39,7 @@ def state(model):
 def lengthscales(monkeypatch):
     """Known lengthscales in the place of those that are learned."""
     known = torch.tensor([0.5, 20.0, 1.0, 10.0, 40.0, 5.0])
-    monkeypatch.setattr(one_layer_start, "_relevant", lambda *args, **options: known)
+    monkeypatch.setattr(one_layer_start, "_relevant", lambda *args, **options: (known, torch.tensor(0.3)))
     return known
 
 
@@ -54,7 +55,7 @@ def test_the_mean_of_the_first_hidden_layer_is_set_and_nothing_else(lengthscales
     x, y = data()
     model = DeepGP(x, 3, 2, mean=LinearMean.fit, per_output=True)
     before = state(model)
-    assert start_from_one_layer(model, x, y) == ["h1"]
+    assert start_from_one_layer(model, x, y).sites == ["h1"]
     assert changed(model, before) == {"hidden.0.mean.weight"}
     scaled = (x - x.mean(0)) / lengthscales
     total = scaled.var(0, correction=0).sum()
@@ -69,7 +70,7 @@ def test_the_lengthscales_are_set_where_no_mean_is_learned(lengthscales):
     x, y = data()
     model = DeepGP(x, 3, 2, kernel="rbf+matern52", per_output=True)
     before = state(model)
-    assert start_from_one_layer(model, x, y) == ["h1"]
+    assert start_from_one_layer(model, x, y).sites == ["h1"]
     assert changed(model, before) == {f"hidden.0.kernel.parts.{part}.lengthscale" for part in (0, 1)}
     total = (x.var(0, correction=0) / lengthscales.square()).sum()
     found = model.hidden[0].kernel.parts[1].lengthscale.detach()
@@ -93,7 +94,7 @@ def test_the_inputs_that_matter_are_found_in_any_units():
     weights = []
     for inputs, targets in ((x, y), (x * scales + 5, 100 * y - 7)):
         model = DeepGP(inputs, 2, 2, mean=LinearMean.fit)
-        assert start_from_one_layer(model, inputs, targets, steps=300, num_inducing=50) == ["h1"]
+        assert start_from_one_layer(model, inputs, targets, steps=300, num_inducing=50).sites == ["h1"]
         weights.append(model.hidden[0].mean.weight.detach())
     torch.testing.assert_close(weights[0], weights[1] * scales[:, None], rtol=1e-4, atol=1e-4)
     importance = weights[0].norm(dim=1)
@@ -105,7 +106,7 @@ def test_a_standardizer_in_the_model_is_seen():
     x, y = data()
     x, y = 30 + 8 * x, 1000 * y
     model = DeepGP(x, 2, 2, mean=LinearMean.fit, standardizer=Standardizer.fit(x, y))
-    assert start_from_one_layer(model, x, y, steps=300, num_inducing=50) == ["h1"]
+    assert start_from_one_layer(model, x, y, steps=300, num_inducing=50).sites == ["h1"]
     importance = model.hidden[0].mean.weight.detach().norm(dim=1)
     assert set(importance.argsort(descending=True)[:2].tolist()) == {0, 2}
 
@@ -119,7 +120,7 @@ def test_frozen_fixed_and_sampled_parameters_stay(lengthscales):
     sampled.hidden[0].kernel.lengthscale = PyroSample(dist.LogNormal(torch.zeros(6), 1.0).to_event(1))
     for model in (frozen, fixed, sampled, DeepGP(x, 1)):
         before = state(model)
-        assert start_from_one_layer(model, x, y) == []
+        assert start_from_one_layer(model, x, y).sites == []
         assert all(torch.equal(value, before[name]) for name, value in state(model).items())
 
 
@@ -127,8 +128,8 @@ def test_nothing_is_started_from_groups_or_classes():
     x, y = data()
     model = DeepGP(x, 2, 2, mean=LinearMean.fit)
     before = state(model)
-    assert start_from_one_layer(model, x, (y > 0).long(), steps=10) == []
-    assert start_from_one_layer(model, x.expand(3, -1, -1), y.expand(3, -1), steps=10) == []
+    assert start_from_one_layer(model, x, (y > 0).long(), steps=10).sites == []
+    assert start_from_one_layer(model, x.expand(3, -1, -1), y.expand(3, -1), steps=10).sites == []
     assert all(torch.equal(value, before[name]) for name, value in state(model).items())
 
 
@@ -155,7 +156,39 @@ def test_every_hidden_process_of_a_users_model_that_takes_the_inputs_is_started(
     model = Skip(x)
     before = state(model)
     generator = torch.get_rng_state()
-    assert start_from_one_layer(model, x, y, shift=0.5) == ["a", "b"]
+    assert start_from_one_layer(model, x, y, shift=0.5).sites == ["a", "b"]
     assert torch.equal(generator, torch.get_rng_state())
     assert changed(model, before) == {"a.mean.weight", "b.mean.weight"}
     assert model.a.mean.weight.shape == (6, 2) and model.b.mean.weight.shape == (6, 1)
+
+
+def test_noise_begins_at_that_of_one_layer_where_there_is_one_likelihood_for_it(lengthscales):
+    x, y = data()
+    model = DeepGP(x, 2, 2, mean=LinearMean.fit)
+    started = start_from_one_layer(model, x, y)
+    before = state(model)
+    assert started.noise == torch.tensor(0.3) and started.set_noise(model)
+    assert changed(model, before) == {"likelihood.variance"}
+    assert float(model.likelihood.variance.detach()) == pytest.approx(0.3)
+    in_units = DeepGP(x, 2, 2, mean=LinearMean.fit, standardizer=Standardizer.fit(x, 10 * y))
+    assert start_from_one_layer(in_units, x, 10 * y).set_noise(in_units)
+    scale = (10 * y).std(correction=0)
+    assert float(in_units.likelihood.variance.detach()) == pytest.approx(float(0.3 / scale**2), rel=1e-3)
+    frozen = DeepGP(x, 2, 2, mean=LinearMean.fit)
+    frozen.likelihood.requires_grad_(False)
+    sampled, heavy, two = (DeepGP(x, 2, 2, mean=LinearMean.fit) for _ in range(3))
+    sampled.likelihood.variance = PyroSample(dist.LogNormal(0.0, 1.0))
+    heavy.likelihood = StudentT()
+    two.other = Gaussian()
+    for other in (frozen, sampled, heavy, two):
+        before = state(other)
+        assert not started.set_noise(other) and not changed(other, before)
+
+
+def test_the_noise_that_one_layer_learns_is_in_units_of_the_targets():
+    x, y = data()
+    for factor in (1.0, 100.0):
+        model = DeepGP(x, 2, 2, mean=LinearMean.fit)
+        started = start_from_one_layer(model, x, factor * y - 7, steps=400, num_inducing=50)
+        assert started.noise is not None and 0.001 < float(started.noise) / factor**2 < 0.05  # the truth is 0.0025
+    assert start_from_one_layer(DeepGP(x, 1), x, y).noise is None
