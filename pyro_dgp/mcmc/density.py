@@ -20,7 +20,7 @@ from pyro_dgp.guides.sites import takes_missing
 from pyro_dgp.internal.compiled_function import Function
 from pyro_dgp.internal.parameters import modules_of
 from pyro_dgp.internal.site_names import is_whitened, without_whitened
-from pyro_dgp.mcmc.evaluation import IMPOSSIBLE, Evaluate, Evaluation, RoundedAwayError
+from pyro_dgp.mcmc.evaluation import IMPOSSIBLE, Evaluate, Evaluation, rounded_away
 from pyro_dgp.mcmc.sparse import Inputs
 from pyro_dgp.mcmc.whitening import WhitenedModel
 
@@ -155,17 +155,9 @@ class WhitenedDensity:
             with handler:
                 self.model.model(*self.args, **self.kwargs)
         except ValueError as error:
-            at_end = next((name for name in self._supports if self._is_at_end(name, handler.values[name])), None)
-            if at_end is None:
-                raise
-            raise RoundedAwayError(f"the latent site {at_end!r} is at the end of its support") from error
+            rounded_away(self._supports, handler.values, error)
+            raise
         return handler
-
-    def _is_at_end(self, name: str, value: Tensor) -> bool:
-        """Tell whether a latent value is outside its support, or so large or so small that its square is no number or zero."""
-        numbers, size = torch.finfo(value.dtype), value.detach().abs()
-        is_inside = bool(self._supports[name].check(value.detach()).all())
-        return not is_inside or bool(((size > numbers.max**0.5) | (size < numbers.tiny**0.5)).any())
 
     def unconstrained_start(self) -> dict[str, Tensor]:
         """The prior draw made when the density was built, in unconstrained space."""

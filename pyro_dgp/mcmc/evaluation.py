@@ -11,6 +11,7 @@ import torch
 from pyro.distributions.util import scale_and_mask
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
+from torch.distributions.constraints import Constraint
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.site_handler import Message, SiteHandler
@@ -32,6 +33,21 @@ class RoundedAwayError(ArithmeticError):
 
 #: Errors of a run at a point that no sampler may go to: its density is zero.
 IMPOSSIBLE = (NotPositiveDefiniteError, torch.linalg.LinAlgError, RoundedAwayError)
+
+
+def rounded_away(supports: Mapping[str, Constraint], values: Mapping[str, Tensor], error: ValueError) -> None:
+    """Raise :class:`RoundedAwayError` for an error of a run in which a latent value is at an end of its support or of the range of numbers.
+
+    :param supports: those of the latent sites besides Gaussian processes.
+    """
+    for name, support in supports.items():
+        value = values[name].detach()
+        numbers, size = torch.finfo(value.dtype), value.abs()
+        is_extreme = bool(
+            ((size > numbers.max**0.5) | (size < numbers.tiny**0.5)).any()
+        )  # its square is no number, or zero
+        if is_extreme or not bool(support.check(value).all()):
+            raise RoundedAwayError(f"the latent site {name!r} is at the end of its support") from error
 
 
 @dataclass(frozen=True)
