@@ -11,7 +11,7 @@ import torch
 from pyro_dgp.comparison.carrying_out import Workers
 from pyro_dgp.comparison.files import Row
 from pyro_dgp.comparison.method_fit import as_array
-from pyro_dgp.comparison.pilots import Candidate, distinct_inputs, pilot_data, pilot_name, trained_rows
+from pyro_dgp.comparison.pilots import Candidate, distinct_inputs, pilot_data, pilot_name
 from pyro_dgp.comparison.plan import on_few_values, on_two_values
 from pyro_dgp.comparison.request import Say, for_task
 from pyro_dgp.comparison.standings import Standing, Trial
@@ -81,7 +81,7 @@ def advise(
 
     1. A ninth of the training rows of ``settings.split``, 1,000 at most, is held out, up to three times in turn where rows are few. The test rows of
        that split are not looked at.
-    2. ``svgp``, ``ppgpr``, ``dsvi`` and ``exact-gp``, or ``vecchia-gp`` with more than 1,000 rows, are fitted with all steps, ``dspp`` with a quarter of
+    2. ``svgp``, ``ppgpr``, ``dsvi`` and ``exact-gp``, or ``vecchia-gp`` with more than 1,000 training rows, are fitted with all steps, ``dspp`` with a quarter of
        them: what the other three quarters bring ``ppgpr``, one layer with the same loss, is taken for what they will bring ``dspp``, row by row. A
        predictive loss is fitted with two values of beta, 0.05 and 1, of which the better is kept; where it is not ahead of the ELBO by three standard
        errors, its full fit is expected to fall back on the ELBO, and has that NLL.
@@ -149,7 +149,7 @@ def _nothing(sentence: str) -> None:
 def _methods(trial: Trial) -> list[Standing]:
     """Try the methods, and return their standings, best first."""
     is_real = trial.data.task.is_standardized and trial.data.task.outputs == 1
-    all_points = "exact-gp" if trained_rows(trial.data) <= MOST_EXACT_ROWS else "vecchia-gp"
+    all_points = "exact-gp" if len(trial.data.x) <= MOST_EXACT_ROWS else "vecchia-gp"
     full = [Candidate(name) for name in ([all_points] if is_real else []) + [*IN_FULL]]
     short = {Candidate(name): Candidate(like) for name, like in IN_SHORT.items()}
     trial.make(full, is_short=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,9 @@ from torch.fx import GraphModule
 from pyro_dgp.internal.recording import reports
 
 logger = logging.getLogger("pyro_dgp")
+
+#: One thread at a time makes a program: what it sets aside meanwhile, such as validation, belongs to the process.
+_MAKING = threading.RLock()
 
 #: Results of a new program that are compared with those of its function.
 CHECKS = 3
@@ -108,7 +112,7 @@ class CompiledFunction:
         try:
             if self.prepare is not None:
                 self.prepare(points)
-            with warnings.catch_warnings(), _validation_kept():
+            with _MAKING, warnings.catch_warnings(), _validation_kept():
                 warnings.simplefilter("ignore")  # of the compiler, about itself
                 with _without_validation():
                     graph = self.recorded(points)

@@ -11,7 +11,7 @@ from torch import Tensor
 from pyro_dgp.internal.compiled_batch import CompiledBatch
 from pyro_dgp.internal.compiled_function import CompiledFunction, Function, with_gradients
 from pyro_dgp.mcmc.density import WhitenedDensity
-from pyro_dgp.mcmc.evaluation import Evaluation
+from pyro_dgp.mcmc.evaluation import IMPOSSIBLE, Evaluation
 
 #: Name of the function that HMC needs, in the log.
 _GRADIENT = "the gradient"
@@ -25,7 +25,8 @@ class CompiledDensity(WhitenedDensity):
     compiler keeps its results on disk), and needs a C++ compiler. The model must do the same tensor operations for all values: one that
     reads numbers (``if h.mean() > 0``, ``h.tolist()``) has no program. The first :data:`~pyro_dgp.internal.compiled_function.CHECKS` results are compared with the model's.
     Where there is no program, and where a matrix has no Cholesky factor at the first jitter, the model runs as it is.
-    While a run is recorded, distributions of the whole process are not validated.
+    While a run is recorded, distributions of the whole process are not validated. A program does not validate either: a value that a distribution would
+    refuse, such as a probability above one, has the density that its formula gives.
 
     :cvar backend: backend of ``torch.compile``.
     """
@@ -59,7 +60,10 @@ class CompiledDensity(WhitenedDensity):
             return super().slopes(vectors) if results is None else (-results[0][None], -results[1][None])
         if most not in self._batches:
             self._batches[most] = CompiledBatch(f"{_GRADIENT} of {most} chains", self.energy_and_gradient, self.backend)
-        found = self._batches[most].at(torch.cat([vectors, vectors[-1:].expand(most - count, -1)]))
+        try:
+            found = self._batches[most].at(torch.cat([vectors, vectors[-1:].expand(most - count, -1)]))
+        except IMPOSSIBLE:  # of the model that the program is compared with
+            found = None
         if found is None:
             return super().slopes(vectors)
         (energies, gradients), serves = found
@@ -89,4 +93,7 @@ class CompiledDensity(WhitenedDensity):
         """
         if what not in self._programs:
             self._programs[what] = CompiledFunction(what, function, self.backend)
-        return self._programs[what](*points)
+        try:
+            return self._programs[what](*points)
+        except IMPOSSIBLE:  # of the model that the program is compared with
+            return None

@@ -149,13 +149,13 @@ class WhitenedDensity:
     def run_in(self, handler: Run) -> Run:
         """Run the model in a handler, which is returned.
 
-        :raises RoundedAwayError: where a latent value is at an end of its support or of the range of numbers, and distributions refuse it.
+        :raises RoundedAwayError: where the model raises ``ValueError`` and rounding may have done away with a latent value.
         """
         try:
             with handler:
                 self.model.model(*self.args, **self.kwargs)
         except ValueError as error:
-            rounded_away(self._supports, handler.values, error)
+            rounded_away(self._supports, handler.values, self.start, error)
             raise
         return handler
 

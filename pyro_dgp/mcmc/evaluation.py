@@ -11,6 +11,7 @@ import torch
 from pyro.distributions.util import scale_and_mask
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
+from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 
 from pyro_dgp.gp import FunctionPrior
@@ -35,19 +36,32 @@ class RoundedAwayError(ArithmeticError):
 IMPOSSIBLE = (NotPositiveDefiniteError, torch.linalg.LinAlgError, RoundedAwayError)
 
 
-def rounded_away(supports: Mapping[str, Constraint], values: Mapping[str, Tensor], error: ValueError) -> None:
-    """Raise :class:`RoundedAwayError` for an error of a run in which a latent value is at an end of its support or of the range of numbers.
+def rounded_away(
+    supports: Mapping[str, Constraint], values: Mapping[str, Tensor], start: Mapping[str, Tensor], error: ValueError
+) -> None:
+    """Raise :class:`RoundedAwayError` for an error of a run in which rounding may have done away with a latent value, or with its exponential.
 
     :param supports: those of the latent sites besides Gaussian processes.
+    :param start: a draw of their prior.
     """
     for name, support in supports.items():
-        value = values[name].detach()
-        numbers, size = torch.finfo(value.dtype), value.abs()
-        is_extreme = bool(
-            ((size > numbers.max**0.5) | (size < numbers.tiny**0.5)).any()
-        )  # its square is no number, or zero
-        if is_extreme or not bool(support.check(value).all()):
+        if _is_at_end(values[name].detach(), support, start[name]):
             raise RoundedAwayError(f"the latent site {name!r} is at the end of its support") from error
+
+
+def _is_at_end(value: Tensor, support: Constraint, start: Tensor) -> bool:
+    """Tell whether a latent value is outside its support, or so far out that squares of it, or of its exponential, are no numbers or zero."""
+    numbers, size = torch.finfo(value.dtype), value.abs()
+    base = support
+    while isinstance(base, constraints.independent):
+        base = base.base_constraint
+    if not bool(support.check(value).all()) or bool((size > numbers.max**0.5).any()):
+        return True
+    if base is constraints.real:
+        return bool(((value - start).abs() > 0.5 * math.log(numbers.max)).any())
+    low = getattr(base, "lower_bound", None)
+    excludes_zero = base is constraints.simplex or (low is not None and not bool(torch.as_tensor(low).any()))
+    return excludes_zero and bool((size < numbers.tiny**0.5).any())
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.internal.parameters import modules_of
 from pyro_dgp.internal.tensors import require_tensor
-from pyro_dgp.likelihoods.gaussian import NOISE_FLOOR, Gaussian
+from pyro_dgp.likelihoods import Gaussian, Observation
 from pyro_dgp.losses import ELBO
 from pyro_dgp.means import LinearMean, Projection
 from pyro_dgp.models.deep_gp import DeepGP
@@ -35,23 +35,60 @@ class OneLayerStart:
     sites: list[str] = field(default_factory=list)
     noise: Tensor | None = None
 
-    def set_noise(self, model: nn.Module) -> bool:
+    def __bool__(self) -> bool:
+        """Whether any site was started."""
+        return bool(self.sites)
+
+    def set_noise(self, model: Any, x: Tensor, y: Tensor, **arguments: Any) -> bool:
         """Start the noise of a Gaussian likelihood at that of one layer, and tell whether it was done.
 
-        A guide that overfits, and is stopped early for it, needs that: its noise has no time to rise from a small start. It is done where the model has one
-        :class:`~pyro_dgp.Gaussian` of one output, whose variance is a parameter that training may change.
+        A guide that overfits, and is stopped early for it, needs that: its noise has no time to rise from a small start. It is done where the model
+        observes y as it is by a :class:`~pyro_dgp.Gaussian` of one output, in units or without, whose variance is a parameter that training may change. It
+        is not done where one layer learned less noise than that likelihood can have.
+
+        :param model: the model, called as ``model(x, y)``.
+        :param x: the training inputs.
+        :param y: their targets.
+        :param arguments: further arguments of the model.
         """
-        gaussians = [part for part in model.modules() if isinstance(part, Gaussian)]
-        if len(gaussians) != 1 or self.noise is None or self.noise.dim() or not _is_free(gaussians[0], "variance"):
+        modules = modules_of(model)
+        free = [part for module in modules for part in module.modules() if _has_free_noise(part)]
+        if self.noise is None or self.noise.dim() or len(free) != 1:
             return False
-        (likelihood,) = gaussians
-        variance = likelihood.variance.detach()
-        if variance.dim():
+        likelihood: Any = free[0]
+        before = likelihood.variance.detach().clone()
+        known = _noise_of(sites_of(model, modules, (x, y), arguments), y)
+        if known is None or before.dim():
             return False
-        scale = 1.0 if likelihood.units is None else likelihood.units.scale.reshape(())
-        with torch.no_grad():
-            likelihood.variance = (self.noise / scale**2).to(variance).clamp_min(2 * NOISE_FLOOR)
+        try:
+            likelihood.variance = (before * self.noise / known).to(before)
+        except ValueError:  # below the floor of the likelihood
+            return False
+        found = _noise_of(sites_of(model, modules, (x, y), arguments), y)
+        if found is None or not torch.allclose(found, self.noise.to(found), rtol=1e-3):
+            likelihood.variance = before
+            return False
         return True
+
+
+def _has_free_noise(part: nn.Module) -> bool:
+    return isinstance(part, Gaussian) and _is_free(part, "variance")
+
+
+def _noise_of(sites: ModelSites, y: Tensor) -> Tensor | None:
+    """Return the variance of the Gaussian noise of the site that observes y, squared units of y; nothing where there is no such site."""
+    found = [
+        fn.conditional for value, fn in sites.observed.values() if _is_same(value, y) and isinstance(fn, Observation)
+    ]
+    variance = found[0].noise_variance() if len(found) == 1 else None
+    if variance is None or variance.numel() != 1:
+        return None
+    scale: Tensor = torch.as_tensor(found[0].units.scale)
+    return variance.detach().reshape(()).double() * scale.square().reshape(()).to(variance.device)
+
+
+def _is_same(value: Any, y: Tensor) -> bool:
+    return isinstance(value, Tensor) and value.shape == y.shape and torch.equal(value, y)
 
 
 def start_from_one_layer(
@@ -131,7 +168,8 @@ def start_from_one_layer(
     lengthscales, noise = learned
     for gp in began.values():
         _begin(gp, inputs, lengthscales)
-    return OneLayerStart(list(began), noise)
+    varies = bool((fitted != fitted[:1]).any()) and bool(noise.isfinite().all())
+    return OneLayerStart(list(began), noise if varies else None)
 
 
 def _first_hidden(sites: ModelSites, rows: int) -> list[tuple[str, FunctionPrior]]:
@@ -155,7 +193,8 @@ def _relevant(x: Tensor, y: Tensor, num_inducing: int, *, steps: int, **options:
     except NotPositiveDefiniteError:
         return None
     lengthscales: Tensor = model.top.kernel.lengthscale.detach().reshape(-1)
-    return lengthscales * spread, model.likelihood.variance.detach() * scale.square()
+    noise: Tensor = model.likelihood.variance.detach() * scale.square()
+    return lengthscales * spread, noise
 
 
 def _spread(values: Tensor) -> Tensor:

@@ -144,7 +144,7 @@ def one_layer_and_its_noise_first(model: nn.Module, x: Tensor, y: Tensor, settin
 
     Amortised guides overfit by the ELBO, and are stopped before noise that starts low has risen.
     """
-    one_layer_first(model, x, y, settings).set_noise(model)
+    one_layer_first(model, x, y, settings).set_noise(model, x, y)
 
 
 def deep_with_priors(x: Tensor, settings: Settings) -> DeepGP:

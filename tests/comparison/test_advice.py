@@ -124,10 +124,7 @@ def test_the_exact_gp_has_no_larger_form_and_is_for_few_rows(monkeypatch):
 
 
 def test_with_many_rows_the_exact_gp_gives_way_to_its_approximation_by_neighbours(monkeypatch):
-    few, many = (
-        waves(rows=1250),
-        waves(rows=1270),
-    )  # 1,125 and 1,143 training rows, of which a fold of 125 and of 127 is held out
+    few, many = waves(rows=1111), waves(rows=1112)  # 1,000 and 1,001 training rows
     _, workers = planted(monkeypatch, {"exact-gp": -1.0}, few)
     assert "exact-gp" in workers.made and "vecchia-gp" not in workers.made
     found, workers = planted(monkeypatch, {"vecchia-gp": -1.0}, many)

@@ -10,6 +10,7 @@ from pyro import distributions as dist
 from pyro.nn import PyroModule, PyroSample
 
 from pyro_dgp import RBF, DeepGP, EllipticalSlice, GaussianProcess, WhitenedNUTS, run_chains, whitened
+from pyro_dgp.internal.compiled_function import CHECKS
 from pyro_dgp.mcmc.density import WhitenedDensity
 from pyro_dgp.models.priors import with_priors
 from tests.examples import Recorded, TwoLayers, regression
@@ -49,7 +50,42 @@ def test_a_floor_that_rounding_reaches_has_no_density():
 
 
 class Faulty(PyroModule):
-    """A model whose noise scale is negative for half of its latent values."""
+    """A model whose noise scale may be negative, with another latent value beside it."""
+
+    def __init__(self, other):
+        super().__init__()
+        self.gp, self.other = GaussianProcess(RBF()), other
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))
+        scale = pyro.sample("scale", dist.Normal(1.0, 0.01))
+        pyro.sample("other", self.other)
+        return pyro.sample("y", dist.Normal(f, scale).to_event(1), obs=y)
+
+
+OTHERS = {
+    "normal": dist.Normal(0.0, 1.0),
+    "years": dist.Normal(2000.0, 10.0),
+    "correlations": dist.LKJCholesky(3),
+    "shares": dist.Dirichlet(torch.ones(3)),
+    "positive": dist.HalfCauchy(1.0),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_fault_of_the_model_is_raised(other):
+    x, y = regression(9)
+    density = WhitenedDensity(whitened(Faulty(OTHERS[other]).requires_grad_(False)), (x, y), {})
+    zero = {"other": torch.tensor(0.0)} if other == "normal" else {}
+    point = density.vector(density.unconstrained_start() | zero | {"scale": torch.tensor(-0.5)})
+    with pytest.raises(ValueError, match="Expected parameter scale"):
+        density.slopes(point[None])
+    with pytest.raises(ValueError, match="Expected parameter scale"):
+        density.evaluate(density.start | zero | {"scale": torch.tensor(-0.5)})
+
+
+class LogScale(PyroModule):
+    """Noise by its logarithm."""
 
     def __init__(self):
         super().__init__()
@@ -57,18 +93,41 @@ class Faulty(PyroModule):
 
     def forward(self, x, y=None):
         f = pyro.sample("f", self.gp(x))
-        scale = pyro.sample("scale", dist.Normal(1.0, 0.01))
-        return pyro.sample("y", dist.Normal(f, scale).to_event(1), obs=y)
+        log_scale = pyro.sample("log_scale", dist.Normal(0.0, 3.0))
+        return pyro.sample("y", dist.Normal(f, log_scale.exp()).to_event(1), obs=y)
 
 
-def test_a_fault_of_the_model_is_raised():
+@pytest.mark.parametrize("far", [-800.0, 800.0])
+def test_a_logarithm_whose_exponential_is_rounded_away_has_no_density(far):
     x, y = regression(9)
-    density = WhitenedDensity(whitened(Faulty().requires_grad_(False)), (x, y), {})
-    point = density.vector(density.unconstrained_start() | {"scale": torch.tensor(-0.5)})
-    with pytest.raises(ValueError, match="Expected parameter scale"):
-        density.slopes(point[None])
-    with pytest.raises(ValueError, match="Expected parameter scale"):
-        density.evaluate(density.start | {"scale": torch.tensor(-0.5)})
+    density = WhitenedDensity(whitened(LogScale().requires_grad_(False)), (x, y), {})
+    point = density.vector(density.unconstrained_start() | {"log_scale": torch.tensor(far)})
+    assert density.slopes(point[None])[0].tolist() == [-math.inf]
+
+
+class Probability(PyroModule):
+    """A Bernoulli whose probability rises above one where its argument is rounded away."""
+
+    def __init__(self):
+        super().__init__()
+        self.gp = GaussianProcess(RBF())
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))
+        low = pyro.sample("low", dist.LogNormal(0.0, 1.0))
+        scale = torch.where(low > 1e-200, 0.5, 1.3)
+        return pyro.sample("y", dist.Bernoulli(scale * (0.6 + 0.4 * torch.sigmoid(f))).to_event(1), obs=y)
+
+
+@pytest.mark.parametrize("several", [1, 2])
+def test_a_program_that_is_compared_where_the_model_fails_is_set_aside_for_that_point(several):
+    x = torch.linspace(-1, 1, 6)[:, None]
+    y = (x[:, 0] > 0).double()
+    density = Recorded(whitened(Probability().requires_grad_(False)), (x, y), {})
+    point = density.vector(density.unconstrained_start() | {"low": torch.tensor(-600.0)})
+    for _ in range(CHECKS):
+        values, _ = density.slopes(point.expand(several, -1))
+        assert values.tolist() == [-math.inf] * several
 
 
 @pytest.mark.parametrize("kernel", [WhitenedNUTS, EllipticalSlice])

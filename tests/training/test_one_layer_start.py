@@ -14,6 +14,7 @@ from pyro_dgp import (
     Gaussian,
     GaussianProcess,
     LinearMean,
+    MissingOutputs,
     Standardizer,
     StudentT,
     concatenate_inputs,
@@ -162,27 +163,49 @@ def test_every_hidden_process_of_a_users_model_that_takes_the_inputs_is_started(
     assert model.a.mean.weight.shape == (6, 2) and model.b.mean.weight.shape == (6, 1)
 
 
-def test_noise_begins_at_that_of_one_layer_where_there_is_one_likelihood_for_it(lengthscales):
+class OfLogs(PyroModule):
+    """A user's model of the logarithm of its targets."""
+
+    def __init__(self, x):
+        super().__init__()
+        self.gp, self.likelihood = DeepGP(x, 2, 2, mean=LinearMean.fit), Gaussian()
+        self.gp.likelihood = StudentT()
+
+    def forward(self, x, y=None):
+        h = pyro.sample("h", self.gp.hidden[0](x))
+        return pyro.sample("y", self.likelihood(self.gp.top(h)), obs=None if y is None else y.log())
+
+
+def test_noise_begins_at_that_of_one_layer_in_any_units(lengthscales):
     x, y = data()
     model = DeepGP(x, 2, 2, mean=LinearMean.fit)
     started = start_from_one_layer(model, x, y)
     before = state(model)
-    assert started.noise == torch.tensor(0.3) and started.set_noise(model)
+    assert started and started.noise == torch.tensor(0.3) and started.set_noise(model, x, y)
     assert changed(model, before) == {"likelihood.variance"}
     assert float(model.likelihood.variance.detach()) == pytest.approx(0.3)
-    in_units = DeepGP(x, 2, 2, mean=LinearMean.fit, standardizer=Standardizer.fit(x, 10 * y))
-    assert start_from_one_layer(in_units, x, 10 * y).set_noise(in_units)
-    scale = (10 * y).std(correction=0)
-    assert float(in_units.likelihood.variance.detach()) == pytest.approx(float(0.3 / scale**2), rel=1e-3)
-    frozen = DeepGP(x, 2, 2, mean=LinearMean.fit)
+    y = 10 * y + 3
+    in_units = DeepGP(x, 2, 2, mean=LinearMean.fit, standardizer=Standardizer.fit(x, y))
+    assert start_from_one_layer(in_units, x, y).set_noise(in_units, x, y)
+    expected = float(0.3 / y.var(correction=0))
+    assert float(in_units.likelihood.variance.detach()) == pytest.approx(expected, rel=1e-3)
+
+
+def test_noise_stays_where_one_layer_says_nothing_of_it(lengthscales):
+    x, y = data()
+    y = y.exp()
+    started = start_from_one_layer(DeepGP(x, 2, 2, mean=LinearMean.fit), x, y)
+    frozen, sampled, two = (DeepGP(x, 2, 2, mean=LinearMean.fit) for _ in range(3))
     frozen.likelihood.requires_grad_(False)
-    sampled, heavy, two = (DeepGP(x, 2, 2, mean=LinearMean.fit) for _ in range(3))
     sampled.likelihood.variance = PyroSample(dist.LogNormal(0.0, 1.0))
-    heavy.likelihood = StudentT()
     two.other = Gaussian()
-    for other in (frozen, sampled, heavy, two):
+    options = {"mean": LinearMean.fit, "standardizer": Standardizer.fit(x, y)}
+    kinds = (StudentT(), MissingOutputs(Gaussian()))
+    others = [DeepGP(x, 2, 2, likelihood=likelihood, **options) for likelihood in kinds]
+    high = DeepGP(x, 2, 2, mean=LinearMean.fit, likelihood=Gaussian(variance=0.5, floor=0.4))
+    for other in (frozen, sampled, two, *others, high, OfLogs(x)):
         before = state(other)
-        assert not started.set_noise(other) and not changed(other, before)
+        assert not started.set_noise(other, x, y) and not changed(other, before)
 
 
 def test_the_noise_that_one_layer_learns_is_in_units_of_the_targets():
@@ -192,3 +215,5 @@ def test_the_noise_that_one_layer_learns_is_in_units_of_the_targets():
         started = start_from_one_layer(model, x, factor * y - 7, steps=400, num_inducing=50)
         assert started.noise is not None and 0.001 < float(started.noise) / factor**2 < 0.05  # the truth is 0.0025
     assert start_from_one_layer(DeepGP(x, 1), x, y).noise is None
+    flat = start_from_one_layer(DeepGP(x, 2, 2, mean=LinearMean.fit), x, torch.full_like(y, 3.0), steps=5)
+    assert flat.sites == ["h1"] and flat.noise is None
