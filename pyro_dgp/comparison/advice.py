@@ -23,6 +23,8 @@ from pyro_dgp.zoo.settings import Settings
 
 #: Methods that are tried with all steps; and methods that are tried with a quarter of them, each with the one-layer method of the same loss.
 IN_FULL, IN_SHORT = ("svgp", "ppgpr", "dsvi"), {"dspp": "ppgpr"}
+#: Methods without layers and inducing points.
+ALL_POINTS = ("exact-gp", "vecchia-gp")
 #: Predictive methods, and the ELBO of the same model that a full fit falls back on.
 FALLBACKS = {"ppgpr": "svgp", "dspp": "dsvi"}
 #: Training rows up to which the exact GP is a candidate; with more, Vecchia's approximation is one in its place.
@@ -121,7 +123,13 @@ def advise(
         best.method,
         best.full(for_task(settings, dataset.task)),
         rows=rows,
-        reasons=[*_reasons(standings, taken), *sizes, *remarks, *_failures(trial, standings)],
+        reasons=[
+            *_reasons(standings, taken),
+            *sizes,
+            *_on_steps(standings, settings),
+            *remarks,
+            *_failures(trial, standings),
+        ],
         seconds=time.perf_counter() - start,
         options=" ".join([f"--methods {best.method}", *(f"--{name} {value}" for name, value in best.changes.items())]),
     )
@@ -149,7 +157,7 @@ def _nothing(sentence: str) -> None:
 def _methods(trial: Trial) -> list[Standing]:
     """Try the methods, and return their standings, best first."""
     is_real = trial.data.task.is_standardized and trial.data.task.outputs == 1
-    all_points = "exact-gp" if len(trial.data.x) <= MOST_EXACT_ROWS else "vecchia-gp"
+    all_points = ALL_POINTS[len(trial.data.x) > MOST_EXACT_ROWS]
     full = [Candidate(name) for name in ([all_points] if is_real else []) + [*IN_FULL]]
     short = {Candidate(name): Candidate(like) for name, like in IN_SHORT.items()}
     trial.make(full, is_short=False)
@@ -184,7 +192,12 @@ def _with_sizes(trial: Trial, best: Standing, settings: Settings) -> tuple[Candi
     base = best.candidate
     forms = _larger(base, trial.data, settings)
     if not forms:
-        return base, [f"no larger form of {base.name} was tried: there is none that these data could fill"]
+        why = (
+            "it has neither layers nor inducing points"
+            if base.method in ALL_POINTS
+            else "the data are too few to fill it"
+        )
+        return base, [f"no larger form of {base.name} was tried: {why}"]
     is_made = base.method in {*IN_SHORT, *IN_SHORT.values()}
     trial.make(forms if is_made else [base, *forms], is_short=True)
     like = Candidate(IN_SHORT.get(base.method, base.method))
@@ -258,6 +271,17 @@ def _reasons(standings: Sequence[Standing], taken: Standing) -> list[str]:
     if left and min(left) > MUCH_LEFT:
         said.append(
             f"the methods leave {min(left):.0%} of the variance of the target or more: none is much better than its mean"
+        )
+    return said
+
+
+def _on_steps(standings: Sequence[Standing], settings: Settings) -> list[str]:
+    """Return sentences on scores that are estimates, and on fits that are shorter than usual."""
+    short = [each.candidate.name for each in standings if each.candidate.method in IN_SHORT]
+    said = [f"the expected NLL of {name} is an estimate, from a quarter of the steps" for name in short]
+    if settings.epochs is not None:
+        said.append(
+            f"all fits had {settings.epochs} epochs as given, which may be fewer than they need: without --epochs they have as many as a full fit"
         )
     return said
 

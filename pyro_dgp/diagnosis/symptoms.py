@@ -77,6 +77,12 @@ SYMPTOMS = {
         "its draws may miss parts of the posterior; warm up longer, raise target_accept_prob, start at Ascent(), or take a slice sampler",
         _PAGES + "divergences.md",
     ),
+    "frozen chains": Symptom(
+        "the steps of a chain have fallen to {step:.1g}, so that it moves by {path:.1g} in a draw, where functions and unconstrained hyperparameters move by "
+        "about one",
+        "give the model and the data in float64; or the density is too rough for gradients, and a slice sampler may do better",
+        _PAGES + "divergences.md",
+    ),
     "mirror images": Symptom(
         "R-hat of the hidden function {name!r} is {before:.2f}, and {after:.2f} once the chains are brought to one sign: they sit in mirror images "
         "of each other, which predict alike",

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 from pyro import poutine
 from pyro.poutine.trace_struct import Trace
 from torch import Tensor, nn
@@ -30,6 +31,8 @@ from pyro_dgp.prediction.target_kinds import are_classes
 
 #: Share of the excess of R-hat over 1 that is left where mirror images are what is wrong.
 EXCESS_LEFT = 0.5
+#: Steps times their length, in units of the metric, below which a chain of HMC or NUTS hardly moves.
+SHORTEST_PATH = 0.05
 #: Draws of all chains whose functions are looked at, at most.
 MOST_DRAWS = 400
 
@@ -96,13 +99,17 @@ class ChainSubject(Subject):
 
 
 def disagreement(subject: ChainSubject) -> Iterator[Finding]:
-    """Count divergences, and take R-hat of predictions and of the log density."""
+    """Look for chains that hardly move, count divergences, and take R-hat of predictions and of the log density."""
     if not subject.chains.draws:
         return
     quantities = {"f": subject.by_chain(subject.site)}
     stats = subject.chains.stats
     if "lp" in stats:
         quantities["lp"] = quantities["f"].new_tensor(stats["lp"])
+    if {"step_size", "n_steps"} <= set(stats):
+        paths = np.median(stats["step_size"] * stats["n_steps"], axis=1)
+        if paths.min() < SHORTEST_PATH:
+            yield found("frozen chains", step=float(stats["step_size"][paths.argmin()].min()), path=float(paths.min()))
     chains, draws = subject.shape
     yield from doubts(convergence(quantities, stats.get("diverging")), chains * draws)
 
@@ -128,7 +135,7 @@ def _r_hat(values: Tensor) -> float:
     return float(ratio.median(0).values.max())
 
 
-ChainSubject.checks = (*PREDICTION_CHECKS, disagreement, mirror_images)
+ChainSubject.checks = (disagreement, mirror_images, *PREDICTION_CHECKS)
 
 
 @subject_of.register

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from pyro_dgp.mcmc.density import WhitenedDensity
 from pyro_dgp.mcmc.initial_points import Start, require_start
+from pyro_dgp.mcmc.rounding import ROUGH, rounding
 from pyro_dgp.mcmc.whitening import WhitenedModel, whitened
 
 
@@ -61,6 +63,24 @@ class DensityKernel(MCMCKernel):  # type: ignore[misc]
         return params is here or (
             params.keys() == here.keys() and all(torch.equal(value, here[name]) for name, value in params.items())
         )
+
+    def end_warmup(self) -> None:
+        """Warn where rounding changes the density at the point of the chain by more than :data:`~pyro_dgp.mcmc.rounding.ROUGH` nats."""
+        if not self._params:
+            return
+        density = self.require_density()
+        rough = rounding(density, density.vector(self._params))
+        if rough > ROUGH:
+            is_single = density.vector(self._params).dtype == torch.float32
+            remedy = (
+                "give the model and the data in float64, as by torch.set_default_dtype(torch.float64)"
+                if is_single
+                else "give the priors of noise and of lengthscales less room near zero and infinity"
+            )
+            warnings.warn(
+                f"rounding changes the log posterior density by {rough:.2g} nats where the chain is, and chains take that for the posterior: {remedy}",
+                stacklevel=2,
+            )
 
     def cleanup(self) -> None:
         """Let go of the data."""

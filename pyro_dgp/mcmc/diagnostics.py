@@ -14,14 +14,14 @@ from pyro_dgp.diagnosis.symptoms import Finding, found
 LARGEST_R_HAT = 1.05
 
 
-def convergence(draws: dict[str, Tensor], divergences: np.ndarray | None) -> dict[str, float | int | None]:
+def convergence(draws: dict[str, Tensor], divergences: np.ndarray | None = None) -> dict[str, float | int | None]:
     """Number of divergent transitions, largest rank-normalised split R-hat and smallest bulk ESS over all quantities.
 
     The halves of a single chain are compared with each other. A figure that cannot be had is ``None``: with fewer than 8 draws, or where all draws of a
     quantity are equal.
 
     :param draws: quantities by name, ``(chains, draws, ...)``.
-    :param divergences: whether each draw ended in a divergence, ``(chains, draws)``; ``None`` for a sampler that has none.
+    :param divergences: whether each draw ended in a divergence, ``(chains, draws)``; not given for a sampler that has none.
     """
     from pyro_dgp.export.arviz_groups import from_groups, import_arviz
 
