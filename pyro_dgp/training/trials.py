@@ -117,7 +117,10 @@ class Fold:
 class Trial:
     """One run at one beta. Called after each step, it scores the held-out rows at the checks and says when to stop.
 
-    :param patience: number of checks without improvement after which it says so; never if not given.
+    A run that has come to rest goes on to its end, where the learning rate falls and scores improve once more. One that has become worse is stopped.
+
+    :param patience: number of checks without improvement after which it says so, if the scores are then worse than the best by more than a standard
+        error; never if not given.
     :param state: what is kept of the best check; nothing if it is ``None``.
     :param say: called with the scores of the checks after each of them.
     """
@@ -136,25 +139,28 @@ class Trial:
         self.at = {math.ceil((k + 1) * steps / checks) for k in range(checks)}
         self.scores: dict[int, RowScores] = {}
         self.best, self.since = math.inf, 0
+        self.best_scores: RowScores | None = None
         self.best_state: dict[str, Any] = {}
         self.seconds = self.checking_seconds = 0.0
         self.failure: Exception | None = None
         self.losses: list[float] = []
 
     def __call__(self, step: int) -> bool:
-        """Score the state if the step is one of the checks; return true after a number of checks without improvement."""
+        """Score the state if the step is one of the checks; return true after a number of checks without improvement, if it is clearly worse."""
         if step not in self.at:
             return False
         start = time.perf_counter()
         scores = self.scores[step] = self.score()
         self.since += 1
         if scores.merit < self.best:
-            self.best, self.since = scores.merit, 0
+            self.best, self.since, self.best_scores = scores.merit, 0, scores
             if self.state is not None:
                 self.best_state = snapshot(self.state)
         self.say(self.scores)
         self.checking_seconds += time.perf_counter() - start
-        return self.patience is not None and self.since >= self.patience
+        if self.patience is None or self.since < self.patience:
+            return False
+        return self.best_scores is None or not scores.is_close_to(self.best_scores)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the scores and the best checkpoint."""
@@ -171,6 +177,7 @@ class Trial:
         self.scores = {int(step): RowScores(**scores) for step, scores in state["scores"].items()}
         self.best, self.since, self.best_state = state["best"], state["since"], state["best_state"]
         self.checking_seconds = state["checking_seconds"]
+        self.best_scores = min(self.scores.values(), key=lambda scores: scores.merit, default=None)
 
 
 @dataclass

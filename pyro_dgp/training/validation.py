@@ -45,7 +45,7 @@ class Validation:
     3. Runs: where the best check of the search lies in its last quarter, or where nothing was to be searched for, the chosen
        beta is trained from the same start for each share of the steps that ``runs`` lists, and judged in the same way. A short
        run can win because its learning rate falls before it overfits. A run stops after ``patience`` checks without
-       improvement.
+       improvement, once it is clearly worse than its best check: one that has come to rest may gain where the learning rate falls.
     4. Where a beta was chosen, the fallback is then trained for all steps too, and must be beaten once more.
     5. With one fold the model gets the best checkpoint and has not been trained on the held-out rows. With several it is
        trained once more, on all rows, to the step of the best check. The fallback is trained on all rows for all steps.
@@ -61,7 +61,7 @@ class Validation:
     :ivar runs: lengths of the runs at the chosen beta, as shares of the steps. A run that the search has made is not
         repeated.
     :ivar checks: number of times that held-out rows are scored in each run.
-    :ivar patience: number of checks without improvement after which a run stops.
+    :ivar patience: number of checks without improvement after which a run stops, if it is worse than its best check by more than a standard error.
     :ivar folds: number of folds; if not given, as many as hold out 200 rows in all, three at most.
 
     >>> from pyro_dgp import Validation

@@ -25,6 +25,7 @@ from pyro_dgp import (
 )
 from pyro_dgp.training.held_out import Curve, RowScores, simplest_of_the_best
 from pyro_dgp.training.loop import fit as plain_fit
+from pyro_dgp.training.trials import Trial
 from pyro_dgp.training.validation import fit_validated
 from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.settings import Settings
@@ -541,3 +542,29 @@ def test_row_arguments_are_held_out_with_their_rows(local):
         fit_validated(
             guide, lambda beta, rows: ELBO(rows), x, y, steps=4, **arguments | {"offset": torch.full((24,), torch.nan)}
         )
+
+
+def scored(*merits):
+    """Scores of 50 rows with these means, each with noise of its own, as a trial asks for them."""
+    noise = torch.randn(len(merits), 50, generator=torch.Generator().manual_seed(0))
+    noise -= noise.mean(1, keepdim=True)
+    values = iter([RowScores(own + merit, None) for own, merit in zip(noise, merits, strict=True)])
+    return lambda: next(values)
+
+
+@pytest.mark.parametrize(("later", "stops"), [(0.05, False), (0.5, True)])
+def test_a_run_that_rests_goes_on_and_one_that_becomes_worse_is_stopped(later, stops):
+    said = []
+    trial = Trial(
+        scored(1.0, *[1.0 + later] * 5),
+        steps=6,
+        checks=6,
+        patience=3,
+        state=None,
+        say=lambda scores: said.append(len(scores)),
+    )
+    answers = [trial(step) for step in range(1, 7)]
+    assert answers == [False, False, False, stops, stops, stops] and said == [1, 2, 3, 4, 5, 6]
+    again = Trial(scored(1.0 + later), steps=7, checks=7, patience=3, state=None, say=lambda scores: None)
+    again.load_state_dict(trial.state_dict())
+    assert again(7) == stops
