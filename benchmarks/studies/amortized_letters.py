@@ -212,7 +212,7 @@ def draw_points(rows: list[dict], path: Path) -> None:
     figure = Figure(figsize=(9, 3.2 * lines), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(lines, 3, squeeze=False).ravel()
-    for axis, row in zip(panels, rows, strict=False):
+    for axis, row in zip(panels, sorted(rows, key=lambda row: str(row["points"])), strict=False):
         points = np.array(row["points_of_rows"])
         for number in range(points.shape[1]):
             axis.plot(*points[:, number].T, ".", ms=3, color=f"C{number}")
