@@ -35,7 +35,8 @@ def convergence(draws: dict[str, Tensor], divergences: np.ndarray | None = None)
     moved = all(np.ptp(array, axis=(0, 1)).all() for array in arrays.values())
     if not moved or min(array.shape[1] for array in arrays.values()) < 4:
         return figures
-    summary = import_arviz().summary(from_groups({"posterior": arrays}), kind="diagnostics", round_to="none")
+    with np.errstate(invalid="ignore", divide="ignore"):  # of chains that hardly moved
+        summary = import_arviz().summary(from_groups({"posterior": arrays}), kind="diagnostics", round_to="none")
     for key, value in (("r_hat_max", float(summary["r_hat"].max())), ("ess_min", float(summary["ess_bulk"].min()))):
         figures[key] = value if np.isfinite(value) else None
     return figures

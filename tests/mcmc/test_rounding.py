@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from pyro_dgp import DeepGP, EllipticalSlice, Gaussian, WhitenedNUTS, diagnose, run_chains, whitened, with_priors
+from pyro_dgp import (
+    DeepGP,
+    EllipticalSlice,
+    Gaussian,
+    WhitenedNUTS,
+    convergence,
+    diagnose,
+    run_chains,
+    whitened,
+    with_priors,
+)
 from pyro_dgp.mcmc.chains import Chains
 from pyro_dgp.mcmc.density import WhitenedDensity
 from pyro_dgp.mcmc.rounding import rounding
@@ -80,3 +90,11 @@ def test_chains_that_stand_still_are_found_first():
     first = diagnose(chains, x, y).findings[0]
     assert first.symptom == "frozen chains" and first.seen.startswith("the steps of a chain have fallen to 1e-06")
     assert first.page == "docs/pitfalls/divergences.md"
+
+
+def test_figures_of_chains_that_hardly_move_come_without_a_warning():
+    hardly = torch.tensor([1.0, 2.0])[:, None, None] + 1e-16 * (torch.arange(40) % 2)[None, :, None]
+    hardly = hardly + 1e-15 * torch.randn(2, 40, 3)
+    still = torch.cat([hardly, torch.randn(2, 1, 3).expand(2, 40, 3) + 1e-14 * torch.randn(40)[None, :, None]], -1)
+    figures = convergence({"f": still})
+    assert (figures["divergences"] is None and figures["r_hat_max"] is None) or figures["r_hat_max"] > 2
