@@ -93,8 +93,10 @@ def test_chains_that_stand_still_are_found_first():
 
 
 def test_figures_of_chains_that_hardly_move_come_without_a_warning():
-    hardly = torch.tensor([1.0, 2.0])[:, None, None] + 1e-16 * (torch.arange(40) % 2)[None, :, None]
-    hardly = hardly + 1e-15 * torch.randn(2, 40, 3)
-    still = torch.cat([hardly, torch.randn(2, 1, 3).expand(2, 40, 3) + 1e-14 * torch.randn(40)[None, :, None]], -1)
-    figures = convergence({"f": still})
-    assert (figures["divergences"] is None and figures["r_hat_max"] is None) or figures["r_hat_max"] > 2
+    torch.manual_seed(0)
+    where = torch.randn(2, 1, 3).double().expand(2, 40, 3)
+    assert convergence({"f": where + 1e-14 * torch.randn(40).double()[None, :, None]})["divergences"] is None
+    still = where + 1e-9 * torch.arange(40)[None, :, None]
+    still[:, :, 0] = torch.tensor([1.0, 2.0])[:, None] + 1e-16 * (torch.arange(40) % 2)
+    r_hat = convergence({"f": still})["r_hat_max"]
+    assert r_hat is None or r_hat > 1.5
