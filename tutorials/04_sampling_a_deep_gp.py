@@ -157,7 +157,7 @@ print(f"nuts: divergent transitions {100 * share:.2f} %, mean tree depth {nuts.s
 # Elliptical slices pass on what matters: R-hat of `f` is at most 1.004 over the 40 rows, with 1,627 effective draws or more. The two lengthscales mix slowly
 # (1.06 both): they trade against each other, and slices move one number at a time. The No-U-Turn sampler fails here, and says so: its trees are as deep as
 # allowed, R-hat is 1.16 for `f` and 1.5 for a lengthscale, though only 0.1 % of its transitions diverged. Do not use those draws. More warm-up and deeper trees may help,
-# and where there is little noise a start by `Ascent`; the other sampler is cheaper.
+# and where one chain sits in a worse mode, as here, a start at the highest of several ascents, `Ascent(200, draws=6)` ([tutorial 5](05_one_model_many_algorithms.ipynb) has it); the other sampler is cheaper.
 #
 # Traces of the log density, a chain a colour: chains that found different explanations of the data stand apart here.
 

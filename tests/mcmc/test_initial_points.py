@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pyro
 import pytest
 import torch
@@ -31,6 +32,7 @@ from pyro_dgp import (
 )
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.mcmc.density import WhitenedDensity
+from pyro_dgp.mcmc.initial_points import prior_draw
 from tests.examples import TwoLayers, TwoSites, posterior, regression
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -68,6 +70,34 @@ def test_it_climbs_from_a_prior_draw_of_each_chain():
             assert float(density.potential(before) - density.potential(start)) > 10
         assert all((start[name] - value).abs().max() > 1e-3 for name, value in before.items())
     assert all((reached[0][name] - reached[1][name]).abs().max() > 1e-3 for name in reached[0])
+
+
+def test_of_several_ascents_the_highest_is_taken():
+    x, y = regression(12)
+    torch.manual_seed(1)
+    density = WhitenedDensity(whitened(sharp(x)), (x, y), {})
+    ascent = Ascent(60, draws=5)
+    torch.manual_seed(2)
+    starts = [density.unconstrained_start(), *(prior_draw(density) for _ in range(4))]
+    names = set(starts[0])
+    assert all(
+        set(start) == names and not torch.equal(start["h_whitened"], starts[0]["h_whitened"]) for start in starts[1:]
+    )
+    ends = [Ascent(60)._ascend(density, start) for start in starts]
+    torch.manual_seed(2)
+    found = ascent(density)
+    with torch.no_grad():
+        energy = float(density.potential(found))
+    assert energy == pytest.approx(min(lowest for lowest, _ in ends), rel=1e-12)
+    assert energy < ends[0][0]  # the first is not the highest here
+
+
+def test_a_draw_of_the_prior_of_a_density_has_its_distribution():
+    x, y = regression(12)
+    density = WhitenedDensity(whitened(sharp(x)), (x, y), {})
+    torch.manual_seed(0)
+    draws = [float(prior_draw(density)["likelihood.variance"]) for _ in range(400)]
+    assert np.mean(draws) == pytest.approx(-5.0, abs=0.1) and np.std(draws) == pytest.approx(0.5, abs=0.08)
 
 
 @pytest.mark.parametrize(
@@ -112,8 +142,8 @@ def test_where_the_density_ends_it_keeps_the_best(problem, monkeypatch):
 
 
 def test_steps_and_rates_are_positive():
-    for options in ({"steps": 0}, {"rate": 0.0}, {"rate": math.nan}):
-        with pytest.raises(ValueError, match="positive number of steps and rate"):
+    for options in ({"steps": 0}, {"rate": 0.0}, {"rate": math.nan}, {"draws": 0}):
+        with pytest.raises(ValueError, match="positive number of steps and draws and a positive rate"):
             Ascent(**options)
 
 
