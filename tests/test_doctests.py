@@ -105,6 +105,7 @@ WITH_EXAMPLE = {
         "Distributed",
         "FitResult",
         "NaturalGradients",
+        "OneLayerStart",
         "Validation",
         "adam",
         "Fallback",

@@ -24,7 +24,7 @@ from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.zoo.settings import Settings
 
 #: Methods that the best is taken from, in the order of the table.
-NAMED = ("exact-gp", "svgp", "ppgpr", "dkl-ppgpr", "dsvi", "gamma-dgp", "aep", "dspp", "avdgp-ar2p", "avdgp-ar2pp")
+NAMED = ("exact-gp", "vecchia-gp", "svgp", "ppgpr", "dsvi", "gamma-dgp", "aep", "dspp", "avdgp-ar2p", "avdgp-ar2pp")
 
 
 def advised(data: Dataset, settings: Settings) -> Record:

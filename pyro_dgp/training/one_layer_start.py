@@ -30,6 +30,14 @@ class OneLayerStart:
     :ivar sites: names of the hidden sites that begin at what one layer learned.
     :ivar noise: variance of the noise that one layer learned, ``()`` or a value for each target, squared units of y; ``None`` where nothing was
         learned.
+
+    >>> import torch
+    >>> from pyro_dgp import DeepGP, LinearMean, start_from_one_layer
+    >>> x = torch.randn(100, 3)
+    >>> y = torch.sin(2 * x[:, 1]) + 0.3 * torch.randn(100)
+    >>> model = DeepGP(x, width=2, mean=LinearMean.fit)
+    >>> start_from_one_layer(model, x, y, steps=200, num_inducing=20).set_noise(model, x, y)
+    True
     """
 
     sites: list[str] = field(default_factory=list)
