@@ -130,7 +130,7 @@ def test_with_many_rows_the_exact_gp_gives_way_to_its_approximation_by_neighbour
     found, workers = planted(monkeypatch, {"vecchia-gp": -1.0}, many)
     assert set(workers.made) == {"vecchia-gp"} | set(FLAT) - {"exact-gp"}
     assert found.options == "--methods vecchia-gp"
-    assert "no larger form of vecchia-gp was tried: there is none that these data could fill" in found.reasons
+    assert "no larger form of vecchia-gp was tried: it has neither layers nor inducing points" in found.reasons
 
 
 def test_a_predictive_loss_that_is_not_clearly_ahead_falls_back(monkeypatch):
@@ -162,7 +162,9 @@ def test_the_quickest_of_the_best_is_taken_and_what_is_close_is_said(monkeypatch
         0
     ]
     assert "90 held-out rows cannot tell dspp from it" in found.reasons
-    assert found.reasons[2] == "no larger form of exact-gp was tried: there is none that these data could fill"
+    assert found.reasons[2] == "no larger form of exact-gp was tried: it has neither layers nor inducing points"
+    assert found.reasons[3] == "the expected NLL of dspp is an estimate, from a quarter of the steps"
+    assert found.reasons[4].startswith("all fits had 1 epochs as given, which may be fewer than they need")
     further, _ = planted(monkeypatch, deep | {"exact-gp": -0.26}, spread={"exact-gp": 0.1})
     assert further.options == "--methods dspp" and further.reasons[0] == "dspp is taken: its expected NLL is the lowest"
     exact, _ = planted(monkeypatch, deep | {"exact-gp": -0.28})  # behind by more than its error, which is 0
