@@ -89,7 +89,8 @@ def draw(rows: pd.DataFrame, groups: dict[str, list[str]], path: Path) -> None:
         panels[0, column].set_title(name, fontsize=9)
     panels[0, 0].set_ylabel("test NLL, nats a row")
     panels[1, 0].set_ylabel("test RMSE")
-    panels[0, 0].legend(fontsize=7)
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=7)
     figure.suptitle("standardised targets, lower is better", fontsize=9)
     figure.savefig(path, dpi=110)
 
