@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from pyro_dgp.data.categories import encoded_as
 from pyro_dgp.data.dataset import Array
 from pyro_dgp.data.splitting import Scaler
 from pyro_dgp.diagnosis.subject import Rows, Subject, subject_of
+from pyro_dgp.functions.fits import functions_of
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.prediction.rescaled import RescaledPrediction, default_dtype
@@ -91,6 +92,15 @@ class MethodFit:
             scale=torch.as_tensor(self.target.scale),
             like=self.like,
         )
+
+
+@functions_of.register
+def no_functions_of_method(fit: MethodFit, num_draws: int) -> NoReturn:
+    """Raise: functions are drawn in the units that the model was trained in."""
+    raise TypeError(
+        f"functions of the fit {fit.name!r} of compare are drawn from what was fitted, for standardised inputs in its dtype: "
+        "draw_functions(fit.guide, ...), or PosteriorDraws of fit.draws"
+    )
 
 
 @subject_of.register

@@ -281,11 +281,9 @@ class DrawsFit(Fit):
 @singledispatch
 def functions_of(fit: Any, num_draws: int) -> Fit:
     """Return what functions are drawn from; kinds of fits register a function of their own."""
-    is_fit = hasattr(fit, "predictor")  # of compare
-    hint = ": a fit of compare has it as .guide or .draws, in standardised units and float64" if is_fit else ""
     raise TypeError(
         "draw_functions takes a trained guide, chains, PosteriorDraws(model, draws, (x, y)) or InducingDraws, not "
-        f"{type(fit).__name__}{hint}"
+        f"{type(fit).__name__}"
     )
 
 

@@ -31,7 +31,7 @@ from pyro_dgp.prediction.target_kinds import are_classes
 
 #: Share of the excess of R-hat over 1 that is left where mirror images are what is wrong.
 EXCESS_LEFT = 0.5
-#: Steps times their length, in units of the metric, below which a chain of HMC or NUTS hardly moves.
+#: Number of steps of a draw times their size, in units of the metric, below which a chain of HMC or NUTS hardly moves.
 SHORTEST_PATH = 0.05
 #: Draws of all chains whose functions are looked at, at most.
 MOST_DRAWS = 400

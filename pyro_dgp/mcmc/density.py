@@ -159,9 +159,13 @@ class WhitenedDensity:
             raise
         return handler
 
+    def unconstrained(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Whitened values, and latent values in their own space, as a point in unconstrained space."""
+        return {k: self.transforms[k].inv(values[k]) if k in self.transforms else values[k].clone() for k in self.start}
+
     def unconstrained_start(self) -> dict[str, Tensor]:
         """The prior draw made when the density was built, in unconstrained space."""
-        return {k: self.transforms[k].inv(v) if k in self.transforms else v.clone() for k, v in self.start.items()}
+        return self.unconstrained(self.start)
 
     @cached_property
     def _layout(self) -> dict[str, tuple[torch.Size, torch.dtype]]:

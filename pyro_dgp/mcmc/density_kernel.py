@@ -69,12 +69,12 @@ class DensityKernel(MCMCKernel):  # type: ignore[misc]
         if not self._params:
             return
         density = self.require_density()
-        rough = rounding(density, density.vector(self._params))
+        vector = density.vector(self._params)
+        rough = rounding(density, vector)
         if rough > ROUGH:
-            is_single = density.vector(self._params).dtype == torch.float32
             remedy = (
                 "give the model and the data in float64, as by torch.set_default_dtype(torch.float64)"
-                if is_single
+                if vector.dtype == torch.float32
                 else "give the priors of noise and of lengthscales less room near zero and infinity"
             )
             warnings.warn(

@@ -99,8 +99,7 @@ def prior_draw(density: WhitenedDensity) -> dict[str, Tensor]:
     """Draw a point of the prior of a density, in unconstrained space."""
     with torch.no_grad():
         trace = poutine.trace(density.model).get_trace(*density.args, **density.kwargs)
-    values = {name: trace.nodes[name]["value"].detach() for name in density.start}
-    return {name: density.transforms[name].inv(v) if name in density.transforms else v for name, v in values.items()}
+    return density.unconstrained({name: trace.nodes[name]["value"].detach() for name in density.start})
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from pyro_dgp.training.second_start import fit_with_second_start
 
 @dataclass(frozen=True)
 class OneLayerStart:
-    """What a start from one layer has set, and what one layer leaves of the targets.
+    """Outcome of a start from one layer: the sites that it has set, and the noise that one layer leaves in the targets.
 
     :ivar sites: names of the hidden sites that begin at what one layer learned.
     :ivar noise: variance of the noise that one layer learned, ``()`` or a value for each target, squared units of y; ``None`` where nothing was
