@@ -12,6 +12,8 @@ from pyro.nn import PyroModule, PyroParam, PyroSample
 from torch import Tensor, nn
 from torch.distributions import transform_to
 
+from pyro_dgp.internal.global_store import listens, require_own, unwritten
+
 
 class CheckedModule(PyroModule):
     """Base of the library's modules: an attribute takes what can stand there, and refuses the rest in a sentence.
@@ -26,7 +28,11 @@ class CheckedModule(PyroModule):
     A value is read once: a tensor that a model sampled belongs in a ``PyroSample``. A subclass says in :meth:`admit`
     what its other attributes take.
 
-    :raises ValueError: for a wrong shape, for values outside the constraint, and for a value where a prior stands.
+    Where parameters live in Pyro's global store, a parameter that another object has put there under the same name is refused, not taken over. A call
+    outside of every Pyro handler reads the store and writes nothing into it.
+
+    :raises ValueError: for a wrong shape, for values outside the constraint, for a value where a prior stands, and where a parameter that is read has the
+        name of another object's in the store.
     :raises TypeError: for any other object where a parameter stands.
 
     >>> from pyro_dgp import RBF
@@ -54,6 +60,18 @@ class CheckedModule(PyroModule):
             if isinstance(value, PyroModule):
                 release(value)
         super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.__dict__.get("_pyro_params", ()) and self._pyro_context.active:
+            require_own(self._pyro_get_fullname(name), self._parameters.get(f"{name}_unconstrained"))
+        return super().__getattr__(name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the module, as any Pyro module."""
+        if self._pyro_context.active or listens():
+            return super().__call__(*args, **kwargs)
+        with unwritten():
+            return super().__call__(*args, **kwargs)
 
     def _labelled(self, name: str) -> str:
         return f"{type(self).__name__}.{name}"

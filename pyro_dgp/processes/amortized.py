@@ -13,7 +13,7 @@ from torch import Tensor
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.internal import linalg
 from pyro_dgp.kernels.factor_faults import explained
-from pyro_dgp.processes.base import Process
+from pyro_dgp.processes.base import Process, require_dtype
 from pyro_dgp.processes.basis import SMALLEST_VARIANCE
 from pyro_dgp.processes.families import ProcessFamily, require_scales, saved
 from pyro_dgp.processes.inference_functions import (
@@ -68,6 +68,8 @@ class AmortizedProcess(Process):
             components; ``prior.x`` if not given.
         """
         at = prior.x if at is None else at
+        for weights in self.functions.parameters():
+            require_dtype(weights.dtype, prior)
         if at.shape[-1] != self.functions.sizes.num_inputs:
             raise ValueError(
                 f"the inference functions of {prior.name!r} take {self.functions.sizes.num_inputs} dimensions and its "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
@@ -43,8 +44,7 @@ class Process(Grouped):
 
     ``process(prior)`` is the marginal of q(f) at the prior's inputs. Kernel and mean are those of the prior.
 
-    >>> import torch
-    >>> from pyro_dgp import GaussianProcess, InducingPoints, Matern52, Process
+    >>>     >>> from pyro_dgp import GaussianProcess, InducingPoints, Matern52, Process
     >>> prior = GaussianProcess(Matern52(), num_outputs=2)(torch.randn(20, 3))
     >>> process = InducingPoints(20).create(prior, hidden=False)
     >>> isinstance(process, Process), process(prior).mean.shape
@@ -81,3 +81,12 @@ class Process(Grouped):
 
     def require_functions(self, key: str) -> None:
         """Raise unless the process of the GP ``key`` is a distribution over functions."""
+
+
+def require_dtype(dtype: torch.dtype, prior: FunctionPrior) -> None:
+    """Raise for a process of another precision than the model."""
+    if dtype != prior.x.dtype:
+        guide, model = (str(each).removeprefix("torch.") for each in (dtype, prior.x.dtype))
+        raise TypeError(
+            f"the guide of {prior.name!r} is {guide} and the model {model}: convert both, as in model.double() and guide.double()"
+        )

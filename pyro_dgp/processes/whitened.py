@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.processes.base import KnownCoefficients, KnownValues, Process
+from pyro_dgp.processes.base import KnownCoefficients, KnownValues, Process, require_dtype
 from pyro_dgp.processes.basis import Basis
 from pyro_dgp.processes.coefficients import Coefficients
 from pyro_dgp.processes.marginal import FunctionMarginal
@@ -46,7 +45,7 @@ class WhitenedProcess(Process):
         """
         basis: Basis = self.basis
         q, regularizer = reading.of(self.q.read(basis, prior, deviations))
-        _require_dtype(q.mean.dtype, prior)
+        require_dtype(q.mean.dtype, prior)
         if prior.num_outputs != q.mean.shape[-2]:
             raise ValueError(
                 f"the process of {prior.name!r} has {q.mean.shape[-2]} outputs and the GP has {prior.num_outputs}: "
@@ -81,12 +80,3 @@ class WhitenedProcess(Process):
                 "guide of one group"
             )
         return self.basis.known_values(prior, self.q.read(self.basis, prior, deviations), num_draws)
-
-
-def _require_dtype(dtype: torch.dtype, prior: FunctionPrior) -> None:
-    """Raise for q(v) of another precision than the model."""
-    if dtype != prior.x.dtype:
-        guide, model = (str(each).removeprefix("torch.") for each in (dtype, prior.x.dtype))
-        raise TypeError(
-            f"the guide of {prior.name!r} is {guide} and the model {model}: convert both, as in model.double() and guide.double()"
-        )

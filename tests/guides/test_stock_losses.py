@@ -84,6 +84,7 @@ def test_a_data_plate_around_function_values_is_refused():
             ValueError, match="a sample of the Gaussian process 'gp' at .* rows stands inside the plate 'data'"
         ):
             guided(Idiom(subsample), x, y)
+        pyro.clear_param_store()
         with pytest.raises(ValueError, match="move the sample statement out of the data plate"):
             Idiom(subsample)(x, y)
 
@@ -111,6 +112,7 @@ def test_dependencies_of_a_model_are_found():
     x, y = regression(12)
     found = pyro.infer.inspect.get_dependencies(TwoLayers(x), (x, y))
     assert found["posterior_dependencies"] == {"h": {"h": set(), "y": set()}}
+    pyro.clear_param_store()
     guide = guided(TwoLayers(x), x, y)
     with pytest.raises(ValueError, match="a stock loss asked for the log_prob of an observation"):
         pyro.infer.inspect.get_dependencies(guide, (x, y))

@@ -13,6 +13,7 @@ from pyro.nn import PyroModule, PyroSample
 from pyro_dgp import (
     ELBO,
     RBF,
+    AmortizedInducingPoints,
     Bernoulli,
     Gaussian,
     GaussianProcess,
@@ -171,10 +172,11 @@ def test_an_input_whose_square_overflows_is_named(dtype, refused):
             guide.initialize(x, y)
 
 
-def test_a_model_of_another_precision_than_its_guide_is_said():
+@pytest.mark.parametrize("family", [InducingPoints(4), AmortizedInducingPoints(4)])
+def test_a_model_of_another_precision_than_its_guide_is_said(family):
     x, y = regression(10)
     model = TwoLayers(x)
-    guide = Variational(model, InducingPoints(4), MonteCarlo(2))
+    guide = Variational(model, family, MonteCarlo(2))
     guide.initialize(x, y)
     other, name = (torch.float64, "float64") if x.dtype == torch.float32 else (torch.float32, "float32")
     model.to(other)
