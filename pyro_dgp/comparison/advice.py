@@ -22,7 +22,9 @@ from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.settings import Settings
 
 #: Methods that are tried with all steps; and methods that are tried with a quarter of them, each with the one-layer method of the same loss.
-IN_FULL, IN_SHORT = ("svgp", "ppgpr", "dsvi"), {"dspp": "ppgpr"}
+IN_FULL, IN_SHORT = ("svgp", "ppgpr", "dsvi", "gamma-dgp"), {"dspp": "ppgpr"}
+#: Methods of real numbers alone, one output.
+OF_REAL = ("gamma-dgp",)
 #: Methods without layers and inducing points.
 ALL_POINTS = ("exact-gp", "vecchia-gp")
 #: Predictive methods, and the ELBO of the same model that a full fit falls back on.
@@ -81,12 +83,12 @@ def advise(
 ) -> Advice:
     """Choose a method, and the numbers of layers, inducing points and hidden outputs, by fits to parts of the training rows.
 
-    1. A ninth of the training rows of ``settings.split``, 1,000 at most, is held out, up to three times in turn where rows are few. The test rows of
-       that split are not looked at.
-    2. ``svgp``, ``ppgpr``, ``dsvi`` and ``exact-gp``, or ``vecchia-gp`` with more than 1,000 training rows, are fitted with all steps, ``dspp`` with a quarter of
-       them: what the other three quarters bring ``ppgpr``, one layer with the same loss, is taken for what they will bring ``dspp``, row by row. A
-       predictive loss is fitted with two values of beta, 0.05 and 1, of which the better is kept; where it is not ahead of the ELBO by three standard
-       errors, its full fit is expected to fall back on the ELBO, and has that NLL.
+    1. A part of the training rows of ``settings.split`` is held out: 200 rows, but a ninth at least, a fifth and 1,000 at most. Where that is fewer than
+       50 rows, up to three parts are held out in turn. The test rows of that split are not looked at.
+    2. ``svgp``, ``ppgpr``, ``dsvi``, ``gamma-dgp`` and ``exact-gp``, or ``vecchia-gp`` with more than 1,000 training rows, are fitted with all steps, ``dspp`` with
+       a quarter of them: what the other three quarters bring ``ppgpr``, one layer with the same loss, is taken for what they will bring ``dspp``, row by
+       row. A predictive loss is fitted with two values of beta, 0.05 and 1, of which the better is kept; where it is not ahead of the ELBO by three
+       standard errors, its full fit is expected to fall back on the ELBO, and has that NLL.
     3. Of those that are behind the lowest NLL by no more than a standard error, and 0.02 nats a row, the quickest is taken.
     4. It is tried with one layer more, with twice the inducing points and with twice the hidden outputs, each for a quarter of the
        steps. The best of these is taken if it is ahead by two standard errors and 0.02 nats a row.
@@ -158,8 +160,11 @@ def _methods(trial: Trial) -> list[Standing]:
     """Try the methods, and return their standings, best first."""
     is_real = trial.data.task.is_standardized and trial.data.task.outputs == 1
     all_points = ALL_POINTS[len(trial.data.x) > MOST_EXACT_ROWS]
-    full = [Candidate(name) for name in ([all_points] if is_real else []) + [*IN_FULL]]
-    short = {Candidate(name): Candidate(like) for name, like in IN_SHORT.items()}
+    own = [all_points, *IN_FULL] if is_real else [name for name in IN_FULL if name not in OF_REAL]
+    full, short = (
+        [Candidate(name) for name in own],
+        {Candidate(name): Candidate(like) for name, like in IN_SHORT.items()},
+    )
     trial.make(full, is_short=False)
     trial.make([*short.values(), *short], is_short=True)
     found = [trial.full(each) for each in full] + [trial.short(each, like) for each, like in short.items()]

@@ -21,7 +21,7 @@ from pyro_dgp.comparison.request import (
     default_methods,
 )
 from pyro_dgp.comparison.run import MethodFailedError, run
-from pyro_dgp.comparison.tables import gap_table, table
+from pyro_dgp.comparison.tables import gap_table
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.named import NAMED, find
 from pyro_dgp.data.tasks import TASKS, Task
@@ -234,7 +234,7 @@ def _compare(parsed: argparse.Namespace) -> int:
     except MethodFailedError as error:
         bars.close()
         if error.result.rows:
-            print(table(error.result.rows))
+            print(error.result)
         print(f"pyro-dgp: {error}", file=sys.stderr)
         return EXIT_FAILED
     bars.close()

@@ -29,6 +29,9 @@ _BLOCK = 1 << 20
 #: Arrays that the figure needs of a method: those of classes, or those of real numbers and counts.
 _CURVES = ({"confidence", "right"}, {"observed", "coverage", "mean", "low", "high"})
 
+#: Array of the NLL of each test row, fold by fold, nats. The files of earlier versions have none.
+ROW_NLL = "row_nll"
+
 #: Groups that the ArviZ file of every method has.
 _GROUPS = ("observed_data", "constant_data")
 

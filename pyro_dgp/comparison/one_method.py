@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pyro_dgp.comparison.files import Curves, Row
+from pyro_dgp.comparison.files import ROW_NLL, Curves, Row
 from pyro_dgp.comparison.keep import Fitting
 from pyro_dgp.comparison.parts import Part
 from pyro_dgp.comparison.plan import Plan
@@ -269,15 +269,17 @@ def arviz_of(fold: Fold) -> Any:
 
 
 def _curves(folds: Sequence[Fold]) -> Curves:
-    """Arrays that the figure shows of one method: bands of the first fold, calibration of all test rows."""
+    """Arrays of one method: bands of the first fold, calibration and NLL of all test rows."""
     fold = folds[0]
     part, prediction = fold.part, fold.prediction
+    nll = {ROW_NLL: torch.cat([-each.prediction.log_prob(each.part.y_test).detach().reshape(-1) for each in folds])}
     if "accuracy" in fold.figures:
         confidence, right = _confidences(folds)
-        return {"confidence": confidence.cpu().numpy(), "right": right.cpu().numpy()}
+        tensors = {"confidence": confidence, "right": right, **nll}
+        return {name: values.cpu().numpy() for name, values in tensors.items()}
     rows = torch.tensor([float(len(each.part.y_test)) for each in folds])
     shares = torch.stack([_coverage(each) for each in folds]).to(rows)
-    tensors = {"observed": part.y_test, "coverage": (rows @ shares) / rows.sum() if len(folds) > 1 else shares[0]}
+    tensors = nll | {"observed": part.y_test, "coverage": (rows @ shares) / rows.sum() if len(folds) > 1 else shares[0]}
     tensors |= dict(zip(("mean", "low", "high"), _band(prediction), strict=True))
     if part.x_train.shape[1] == 1 and part.y_train.dim() == 1:
         both = torch.cat([part.x_train, part.x_test])

@@ -1,4 +1,4 @@
-"""Pilots: short fits of candidates to folds of the training rows, scored row by row."""
+"""Pilots: fits of candidates to a part of the training rows, scored row by row on the others."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ from pyro_dgp.zoo.method import Method
 from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.settings import Settings
 
-#: Share of the training rows in each fold, and rows that are scored in all folds together, at least, where there are that many.
-SHARE, SCORED_ROWS = 1 / 9, 200
-#: Rows in a fold, and folds, at most.
-MOST_ROWS, MOST_FOLDS = 1000, 3
+#: Share of the training rows in a fold, at least and at most.
+LEAST_SHARE, MOST_SHARE = 1 / 9, 1 / 5
+#: Rows in a fold: as many as these shares allow of the first number, and of the second at most.
+SCORED_ROWS, MOST_ROWS = 200, 1000
+#: Rows that are scored in all folds together, at least, and folds at most.
+LEAST_SCORED, MOST_FOLDS = 50, 3
 #: Training rows, at least.
 LEAST_ROWS = 9
 #: Length of a pilot, as a share of the steps of a full fit.
@@ -101,8 +103,13 @@ def distinct_inputs(data: Dataset) -> int:
     return len(np.unique(data.x[~data.splits.any(1)], axis=0))
 
 
+def rows_of_fold(rows: int) -> int:
+    """Return the number of rows in a fold of so many training rows: 200, but a ninth at least, a fifth and 1,000 at most."""
+    return min(MOST_ROWS, max(1, round(LEAST_SHARE * rows), min(SCORED_ROWS, round(MOST_SHARE * rows))))
+
+
 def pilot_data(dataset: Dataset, number: int, *, seed: int = 0) -> Dataset:
-    """Return the training rows of a split, with folds of their own: a ninth each, no row twice, as many as score 200 rows in all.
+    """Return the training rows of a split, with folds of their own: one, or up to three where it has fewer than 50 rows. No row is in two of them.
 
     Inputs that are constant in the training part of a fold are left out.
 
@@ -114,8 +121,8 @@ def pilot_data(dataset: Dataset, number: int, *, seed: int = 0) -> Dataset:
         raise ValueError(
             f"split {number} of {dataset.name!r} has {rows} training rows: advice needs {LEAST_ROWS} at least"
         )
-    count = max(1, min(MOST_ROWS, round(SHARE * rows)))
-    folds = max(1, min(MOST_FOLDS, -(-SCORED_ROWS // count)))
+    count = rows_of_fold(rows)
+    folds = min(MOST_FOLDS, -(-LEAST_SCORED // count))
     masks, order = np.zeros((rows, folds), dtype=bool), np.random.RandomState(seed).permutation(rows)
     for fold in range(folds):
         masks[order[fold * count : (fold + 1) * count], fold] = True

@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 from pyro_dgp.comparison.class_figure import plot_classes
+from pyro_dgp.comparison.differences import behind, shown
 from pyro_dgp.comparison.figures import STANDARDISED_INPUT, STANDARDISED_TARGET, Axis, plot_comparison
 from pyro_dgp.comparison.files import Curves, Row
 from pyro_dgp.comparison.gap_study import GapResult
@@ -43,7 +44,12 @@ class ComparisonResult:
         better = "lower is better"
         if any("accuracy" in row for row in self.rows):
             better = "of NLL (log loss), Brier score and calibration error (ECE) lower is better, of accuracy higher"
-        return f"{table(self.rows)}\nscores on {self.scores_on}, {better}"
+        rows = shown(self.rows, self.curves)
+        paired = any("behind" in row for row in rows)
+        lines = (
+            ["behind: NLL minus the lowest, row by row; +-: its standard error over the test rows"] if paired else []
+        )
+        return "\n".join([table(rows), *lines, f"scores on {self.scores_on}, {better}"])
 
     def __getitem__(self, method: str) -> MethodFit:
         if method not in self.fits:
@@ -55,6 +61,13 @@ class ComparisonResult:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def behind(self) -> dict[str, tuple[float, float]]:
+        """Return, by method, its NLL minus the lowest one, nats a row, and the standard error of that over the test rows.
+
+        The differences are taken row by row. The lowest itself is left out. A difference of less than two standard errors may be chance.
+        """
+        return behind(self.rows, self.curves)
 
     def draw(self, path: Path | str) -> None:
         """Write the figure of the comparison."""

@@ -1,0 +1,46 @@
+"""Differences between methods on the same test rows, and the rows of the table that show them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from pyro_dgp.comparison.files import ROW_NLL, Curves, Row
+
+#: What the table says in the place of beta where a predictive method has fallen back on its other loss.
+FALLBACK = "fallback"
+
+
+def shown(rows: Sequence[Row], curves: Mapping[str, Curves]) -> list[Row]:
+    """Return the rows as the table shows them: with the difference in NLL from the lowest, its standard error, and words for a beta that there is none of."""
+    found = behind(rows, curves)
+    return [
+        row
+        | ({"beta": FALLBACK} if row.get("beta", 0.0) is None else {})
+        | dict(zip(("behind", "behind_error"), found.get(row["method"], ()), strict=False))
+        for row in rows
+    ]
+
+
+def behind(rows: Sequence[Row], curves: Mapping[str, Curves]) -> dict[str, tuple[float, float]]:
+    """Return, by method, by how much its NLL is above the lowest, nats a row, and the standard error of that over the test rows.
+
+    Each test row is scored by both methods, so that what makes a row hard for both does not count. Left out are the lowest, methods without scores of
+    each row or of other rows, and those that are not finite.
+    """
+    known = {row["method"]: curves[row["method"]][ROW_NLL] for row in rows if ROW_NLL in curves.get(row["method"], {})}
+    known = {name: values for name, values in known.items() if np.isfinite(values).all()}
+    if not known:
+        return {}
+    best = min(known, key=lambda name: float(known[name].mean()))
+    differences = {
+        name: values - known[best]
+        for name, values in known.items()
+        if name != best and len(values) == len(known[best]) > 1
+    }
+    return {
+        name: (float(values.mean()), float(values.std(ddof=1)) / math.sqrt(len(values)))
+        for name, values in differences.items()
+    }
