@@ -16,10 +16,11 @@ FALLBACK = "fallback"
 def shown(rows: Sequence[Row], curves: Mapping[str, Curves]) -> list[Row]:
     """Return the rows as the table shows them: with the difference in NLL from the lowest, its standard error, and words for a beta that there is none of."""
     found = behind(rows, curves)
+    lowest = {_lowest(rows): (0.0,)} if found else {}
     return [
         row
         | ({"beta": FALLBACK} if row.get("beta", 0.0) is None else {})
-        | dict(zip(("behind", "behind_error"), found.get(row["method"], ()), strict=False))
+        | dict(zip(("behind", "behind_error"), (lowest | found).get(row["method"], ()), strict=False))
         for row in rows
     ]
 
@@ -30,17 +31,22 @@ def behind(rows: Sequence[Row], curves: Mapping[str, Curves]) -> dict[str, tuple
     Each test row is scored by both methods, so that what makes a row hard for both does not count. Left out are the lowest, methods without scores of
     each row or of other rows, and those that are not finite.
     """
-    known = {row["method"]: curves[row["method"]][ROW_NLL] for row in rows if ROW_NLL in curves.get(row["method"], {})}
-    known = {name: values for name, values in known.items() if np.isfinite(values).all()}
-    if not known:
+    best = curves.get(_lowest(rows) or "", {}).get(ROW_NLL)
+    if best is None or len(best) < 2:
         return {}
-    best = min(known, key=lambda name: float(known[name].mean()))
+    scores = {row["method"]: curves.get(row["method"], {}).get(ROW_NLL) for row in rows}
     differences = {
-        name: values - known[best]
-        for name, values in known.items()
-        if name != best and len(values) == len(known[best]) > 1
+        name: values - best
+        for name, values in scores.items()
+        if name != _lowest(rows) and values is not None and len(values) == len(best) and np.isfinite(values).all()
     }
     return {
         name: (float(values.mean()), float(values.std(ddof=1)) / math.sqrt(len(values)))
         for name, values in differences.items()
     }
+
+
+def _lowest(rows: Sequence[Row]) -> str | None:
+    """Return the method of the lowest finite NLL."""
+    finite = {row["method"]: float(row["nll"]) for row in rows if math.isfinite(row["nll"])}
+    return min(finite, key=finite.__getitem__, default=None)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import numbers
+from collections.abc import Iterator
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import torch
 from pyro.distributions import Distribution, constraints
 from pyro.nn import PyroModule, PyroParam, PyroSample
+from pyro.params import param_with_module_name
 from torch import Tensor, nn
 from torch.distributions import transform_to
 
-from pyro_dgp.internal.global_store import listens, require_own, unwritten
+from pyro_dgp.internal.global_store import is_in_use, may_read
+from pyro_dgp.internal.parameters import pyro_parameters
 
 
 class CheckedModule(PyroModule):
@@ -28,8 +32,8 @@ class CheckedModule(PyroModule):
     A value is read once: a tensor that a model sampled belongs in a ``PyroSample``. A subclass says in :meth:`admit`
     what its other attributes take.
 
-    Where parameters live in Pyro's global store, a parameter that another object has put there under the same name is refused, not taken over. A call
-    outside of every Pyro handler reads the store and writes nothing into it.
+    Where parameters live in Pyro's global store, one that another module of this library has put there under the same name is not taken over: a Pyro
+    handler, such as a trace, refuses it, and in a plain call each module reads its own.
 
     :raises ValueError: for a wrong shape, for values outside the constraint, for a value where a prior stands, and where a parameter that is read has the
         name of another object's in the store.
@@ -62,16 +66,16 @@ class CheckedModule(PyroModule):
         super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
-        if name in self.__dict__.get("_pyro_params", ()) and self._pyro_context.active:
-            require_own(self._pyro_get_fullname(name), self._parameters.get(f"{name}_unconstrained"))
+        context = self.__dict__.get("_pyro_context")
+        if context is not None and context.active and is_in_use():
+            own = self.__dict__["_parameters"].get(f"{name}_unconstrained")
+            if own is not None and name in self._pyro_params:
+                if not may_read(self._pyro_get_fullname(name), own, context.cache):
+                    return _constrained(own, self._pyro_params[name][0])
+            elif (part := self.__dict__["_modules"].get(name)) is not None and not isinstance(part, CheckedModule):
+                for path, weights in _weights_of(part, self._pyro_get_fullname(name)):
+                    may_read(path, weights, context.cache)
         return super().__getattr__(name)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module, as any Pyro module."""
-        if self._pyro_context.active or listens():
-            return super().__call__(*args, **kwargs)
-        with unwritten():
-            return super().__call__(*args, **kwargs)
 
     def _labelled(self, name: str) -> str:
         return f"{type(self).__name__}.{name}"
@@ -103,6 +107,23 @@ class CheckedModule(PyroModule):
             )
         _require_within(constraint, values, label)
         return values.clone()
+
+
+def _constrained(own: Tensor, constraint: constraints.Constraint) -> Tensor:
+    """Return the values of a parameter, as Pyro makes them."""
+    values = transform_to(constraint)(own)
+    values.unconstrained = ref(own)
+    return values
+
+
+def _weights_of(part: nn.Module, name: str) -> Iterator[tuple[str, Tensor]]:
+    """Iterate over the parameters of a network by the names that they have in Pyro, where the network itself has this one."""
+    if not isinstance(part, PyroModule):
+        yield from ((param_with_module_name(name, path), weights) for path, weights in part.named_parameters())
+        return
+    for module in part.modules():
+        if not isinstance(module, CheckedModule):
+            yield from ((path, weights) for path, weights in pyro_parameters(module) if weights is not None)
 
 
 def release(module: PyroModule) -> None:

@@ -199,7 +199,7 @@ def shared_parameter(*roots: nn.Module) -> str | None:
     owners: dict[str, int] = {}
     for root in roots:
         for module in root.modules():
-            for name, parameter in _pyro_parameters(module):
+            for name, parameter in pyro_parameters(module):
                 if owners.setdefault(name, id(parameter)) != id(parameter):
                     return name
     return None
@@ -215,7 +215,7 @@ def require_names_of_their_own(*roots: nn.Module) -> None:
         )
 
 
-def _pyro_parameters(module: nn.Module) -> Iterator[tuple[str, Tensor | None]]:
+def pyro_parameters(module: nn.Module) -> Iterator[tuple[str, Tensor | None]]:
     """Iterate over the parameters of a module by the names that they have in Pyro."""
     if not isinstance(module, PyroModule):
         return
@@ -256,7 +256,7 @@ def require_own_parameters(*roots: nn.Module) -> None:
     owners: dict[str, int] = {}
     for root in roots:
         for module in root.modules():
-            for name, own in _pyro_parameters(module):
+            for name, own in pyro_parameters(module):
                 if owners.setdefault(name, id(own)) != id(own):
                     require_names_of_their_own(*roots)  # raises
                 held = store._params.get(name)

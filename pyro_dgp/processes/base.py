@@ -44,7 +44,8 @@ class Process(Grouped):
 
     ``process(prior)`` is the marginal of q(f) at the prior's inputs. Kernel and mean are those of the prior.
 
-    >>>     >>> from pyro_dgp import GaussianProcess, InducingPoints, Matern52, Process
+    >>> import torch
+    >>> from pyro_dgp import GaussianProcess, InducingPoints, Matern52, Process
     >>> prior = GaussianProcess(Matern52(), num_outputs=2)(torch.randn(20, 3))
     >>> process = InducingPoints(20).create(prior, hidden=False)
     >>> isinstance(process, Process), process(prior).mean.shape

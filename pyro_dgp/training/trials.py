@@ -182,10 +182,21 @@ class Trial:
 
 @dataclass
 class Candidate:
-    """The runs of one beta and one length, one for each fold, and their joint curve."""
+    """The runs of one beta and one length, one for each fold so far. The fallback, whose beta is ``None``, is judged by the last check alone."""
 
-    curve: Curve
-    trials: Sequence[Trial]
+    beta: float | None
+    steps: int
+    trials: list[Trial] = field(default_factory=list)
+
+    def curve_on(self, folds: int) -> Curve:
+        """Return the joint curve of the first folds."""
+        curve = Curve.of(self.beta, self.steps, [trial.scores for trial in self.trials[:folds]])
+        return curve if self.beta is not None else curve.at_end()
+
+    @property
+    def curve(self) -> Curve:
+        """The joint curve of all folds so far."""
+        return self.curve_on(len(self.trials))
 
     @property
     def best_state(self) -> dict[str, Any]:
@@ -287,11 +298,10 @@ class Training:
             beta, best = min(saved, key=lambda pair: pair[1].best)
             restore(self.start_of(beta).state, best.best_state)
 
-    def candidate(self, beta: float | None, steps: int) -> Candidate:
-        """Train from the start at one beta, once for each fold. The fallback is judged by the last check alone."""
-        trials = [self._trial(fold, beta, steps) for fold in self.folds]
-        curve = Curve.of(beta, steps, [trial.scores for trial in trials])
-        return Candidate(curve if beta is not None else curve.at_end(), trials)
+    def extend(self, candidate: Candidate) -> None:
+        """Train from the start at the beta of a candidate, on the next fold."""
+        fold = self.folds[len(candidate.trials)]
+        candidate.trials.append(self._trial(fold, candidate.beta, candidate.steps))
 
     def keep(self, best: Candidate) -> Last:
         """Set the guide and its model to what a candidate says: its best checkpoint, or a run on all rows."""

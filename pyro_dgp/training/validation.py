@@ -19,15 +19,14 @@ from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.internal.progress import Progress
 from pyro_dgp.internal.rows import RowArguments, num_rows
 from pyro_dgp.losses import Loss
-from pyro_dgp.training.held_out import MOST_CRPS_ROWS, simplest_of_the_best
+from pyro_dgp.training.held_out import MOST_CRPS_ROWS
 from pyro_dgp.training.loop import fit, groups_of_guide, training_rows
 from pyro_dgp.training.optimising import OptimizerRecipe, adam
-from pyro_dgp.training.trials import Candidate, Fallback, Fold, LossRecipe, Recipes, Training
+from pyro_dgp.training.plan import Plan
+from pyro_dgp.training.trials import Fallback, Fold, LossRecipe, Recipes, Training
 
 #: Rows that are held out in all, at least, and folds at most, where the number of folds is not given.
 HELD_OUT_ROWS, MOST_FOLDS = 200, 3
-#: Share of the steps of the search after which its best check calls for longer runs.
-STILL_BETTER = 0.75
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +40,14 @@ class Validation:
        merit of a beta is that of its best check over the held-out rows of all folds, and that of the fallback is that of its last
        check: NLL plus the logarithm of the CRPS, so that the mean is not paid for the density. The largest beta within one
        standard error of the best (of the differences between rows) wins: more regularisation is the safer error. It must be
-       better than the fallback by three standard errors in NLL, and worse by no more than one in CRPS.
+       better than the fallback by three standard errors in NLL, and worse by no more than one in CRPS. The folds are held out one after
+       another: a candidate that is behind the best by more than three standard errors is left out of those that come next.
     3. Runs: where the best check of the search lies in its last quarter, or where nothing was to be searched for, the chosen
        beta is trained from the same start for each share of the steps that ``runs`` lists, and judged in the same way. A short
        run can win because its learning rate falls before it overfits. A run stops after ``patience`` checks without
        improvement, once it is clearly worse than its best check: one that has come to rest may gain where the learning rate falls.
-    4. Where a beta was chosen, the fallback is then trained for all steps too, and must be beaten once more.
+    4. Where a beta was chosen, the fallback is trained for all steps too, fold by fold beside it, and must be beaten once more. The next folds
+       are spared where the beta is not ahead so far, or ahead by five standard errors.
     5. With one fold the model gets the best checkpoint and has not been trained on the held-out rows. With several it is
        trained once more, on all rows, to the step of the best check. The fallback is trained on all rows for all steps.
 
@@ -73,7 +74,7 @@ class Validation:
     """
 
     share: float = 1 / 9
-    betas: tuple[float, ...] = (0.01, 0.05, 0.2, 1.0)
+    betas: tuple[float, ...] = (0.05, 1.0)
     search: float = 0.25
     runs: tuple[float, ...] = (1.0,)
     checks: int = 20
@@ -138,13 +139,14 @@ class ValidatedFit:
     :ivar validation_error: standard error of ``validation_nll``.
     :ivar validation_crps: their CRPS, in units of y; ``None`` where the observation has none.
     :ivar rows: number of rows trained on: all, if there were several folds.
-    :ivar validation_rows: number of rows held out, in all folds.
-    :ivar folds: number of folds.
+    :ivar validation_rows: number of held-out rows that the kept run was judged by.
+    :ivar folds: number of folds that they lie in.
     :ivar steps: number of optimiser steps in all, those of the search included.
     :ivar search_steps: number of optimiser steps in the search.
     :ivar seconds: wall-clock time in all.
     :ivar extra_seconds: wall-clock time of the checks and of all runs but the last.
-    :ivar searched: NLL of each candidate that the search tried, by beta; that of the fallback is ``None``.
+    :ivar searched: NLL of each candidate that the search tried, by beta; that of the fallback is ``None``. Of one that was left out it is that of
+        the folds before.
     :ivar failure: message of the error that ended a run after the search, if one did.
     :ivar remarks: sentences on how the fit went, from :func:`~pyro_dgp.remarks`, and one where training and held-out rows are apart.
     """
@@ -241,7 +243,7 @@ def fit_validated(
     for each in (guide, None if fallback is None else fallback.guide):
         if each is not None and not each.is_initialized:
             each.initialize(*kept[0], **kept[1])
-    plan = _Plan.of(validation, steps, (beta,) if beta is not None else None, with_fallback=fallback is not None)
+    plan = Plan.of(validation, steps, (beta,) if beta is not None else None, with_fallback=fallback is not None)
     training = Training(
         Recipes(guide, loss, fallback),
         folds=[_fold(data, mask) for mask in masks],
@@ -259,7 +261,7 @@ def fit_validated(
     )
     try:
         with module_local_parameters(*training.states), torch.random.fork_rng():
-            search = plan.search(training)
+            search, left_out = plan.search(training)
             search_steps = training.done
             best, failure = plan.best(training, search)
             last = training.keep(best)
@@ -267,7 +269,8 @@ def fit_validated(
     except BaseException:
         training.leave()
         raise
-    crps = None if best.curve.best is None else best.curve.best.crps
+    scored = best.curve.best
+    assert scored is not None
     seconds = time.perf_counter() - began
     return ValidatedFit(
         guide=training.recipes.guide_of(best.curve.beta),
@@ -276,78 +279,18 @@ def fit_validated(
         run_steps=last.steps,
         validation_nll=best.curve.nll,
         validation_error=best.curve.error,
-        validation_crps=None if crps is None else float(crps.mean()),
+        validation_crps=None if scored.crps is None else float(scored.crps.mean()),
         rows=num_rows(last.rows[0][0]),
-        validation_rows=sum(int(mask.sum()) for mask in masks),
-        folds=len(masks),
+        validation_rows=len(scored.nll),
+        folds=len(best.trials),
         steps=training.done,
         search_steps=search_steps,
         seconds=seconds,
         extra_seconds=seconds - last.seconds,
-        searched={run.curve.beta: run.curve.nll for run in search},
+        searched={run.beta: run.curve.nll for run in (*search, *left_out)},
         failure=None if failure is None else str(failure),
         remarks=remarks,
     )
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """Betas that are searched for, and the lengths of the runs.
-
-    :ivar candidates: betas, and ``None`` for the fallback.
-    :ivar search_steps: number of steps of each run of the search, 0 if there is nothing to search for.
-    :ivar lengths: numbers of steps of the runs that follow it.
-    :ivar fallback_steps: number of steps of the fallback that the best run is held against at last, 0 if there is none or the search
-        has made that run.
-    """
-
-    candidates: tuple[float | None, ...]
-    search_steps: int
-    lengths: list[int]
-    fallback_steps: int
-
-    @classmethod
-    def of(cls, validation: Validation, steps: int, given: tuple[float, ...] | None, *, with_fallback: bool) -> _Plan:
-        """Plan a validation; betas that are given are not searched for."""
-        candidates: tuple[float | None, ...] = given or validation.betas
-        if with_fallback:
-            candidates = (*candidates, None)
-        search = max(1, round(validation.search * steps)) if len(candidates) > 1 else 0
-        lengths = [length for length in validation.lengths(steps) if length != search]
-        return cls(candidates, search, lengths, steps if with_fallback and search != steps else 0)
-
-    @property
-    def steps(self) -> int:
-        """Number of steps on each fold, at most."""
-        return len(self.candidates) * self.search_steps + sum(self.lengths) + self.fallback_steps
-
-    def search(self, training: Training) -> list[Candidate]:
-        """Run every candidate for the steps of the search."""
-        return [training.candidate(beta, self.search_steps) for beta in self.candidates] if self.search_steps else []
-
-    def best(self, training: Training, search: Sequence[Candidate]) -> tuple[Candidate, Exception | None]:
-        """Return the best run, and the first failure among the runs after the search.
-
-        The search chooses the candidate, whose run is the best one already where it stopped improving, or where it is the fallback.
-        """
-        beta, runs = self.candidates[0], []
-        if search:
-            chosen = simplest_of_the_best([run.curve for run in search])
-            beta, runs = chosen.beta, [run for run in search if run.curve is chosen]
-            is_over = chosen.best_step is not None and chosen.best_step <= STILL_BETTER * chosen.steps
-        if not search or (beta is not None and not is_over):
-            runs = [*runs, *(training.candidate(beta, length) for length in self.lengths)]
-        best = min(runs, key=lambda run: run.curve.merit)
-        failure = next((run.failure for run in runs if run.failure is not None), None)
-        if best.curve.best is None:
-            raise failure or ValueError(
-                "the scores of held-out rows are infinite or NaN at every check: build the model and the guide anew and train at a lower learning rate"
-            )
-        if beta is not None and self.fallback_steps:
-            fallback = training.candidate(None, self.fallback_steps)
-            if simplest_of_the_best([best.curve, fallback.curve]) is fallback.curve:
-                best = fallback
-        return best, failure
 
 
 def _fold(data: RowArguments, mask: Tensor) -> Fold:

@@ -73,6 +73,14 @@ def test_what_has_no_pairs_has_no_difference(first, second):
     assert "behind" not in str(ComparisonResult(ROWS, curves, "d"))
 
 
+def test_there_is_no_difference_from_a_lowest_without_scores_of_each_row():
+    """A folder of an earlier version, to which methods were added."""
+    rows = [{"method": "old", "nll": -1.0}, *ROWS]
+    curves = {"old": {}, "a": {ROW_NLL: np.zeros(5)}, "b": {ROW_NLL: np.ones(5)}}
+    assert behind(rows, curves) == {} and shown(rows, curves) == rows
+    assert [row.get("behind") for row in shown(ROWS, curves)] == [0.0, 1.0]
+
+
 def test_the_error_is_small_where_rows_are_hard_for_both():
     hard = np.random.RandomState(0).randn(50) * 10
     found = behind(ROWS, {"a": {ROW_NLL: hard}, "b": {ROW_NLL: hard + 0.1}})

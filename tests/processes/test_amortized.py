@@ -613,7 +613,7 @@ def test_amortised_methods_say_their_two_runs():
     )
     assert METHODS["avdgp-ar2p"].inference.remarks(Settings())[-1] == words.format("")
     assert METHODS["avdgp-ar2pp"].inference.remarks(Settings())[-1] == words.format(
-        "beta from 0.01, 0.05, 0.2, 1, none (the fallback), "
+        "beta from 0.05, 1, none (the fallback), "
     )
     assert METHODS["avdgp-ar2pp"].inference.remarks(Settings(beta=1.0))[-1] == words.format("beta 1 as given, ")
     assert METHODS["dspp"].inference.remarks(Settings(beta=1.0))[-1].endswith("best checkpoint")

@@ -1,0 +1,114 @@
+"""The plan of a validation: which candidates are tried, on how many folds, and which run is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyro_dgp.training.held_out import simplest_of_the_best
+from pyro_dgp.training.trials import Candidate, Training
+
+if TYPE_CHECKING:
+    from pyro_dgp.training.validation import Validation
+
+#: Share of the steps of the search after which its best check calls for longer runs.
+STILL_BETTER = 0.75
+#: Standard errors by which a beta must be ahead of the fallback on some of the folds for the others to be spared.
+SPARED_ERRORS = 5.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Betas that are searched for, and the lengths of the runs.
+
+    :ivar candidates: betas, and ``None`` for the fallback.
+    :ivar search_steps: number of steps of each run of the search, 0 if there is nothing to search for.
+    :ivar lengths: numbers of steps of the runs that follow it.
+    :ivar fallback_steps: number of steps of the fallback that the best run is held against at last, 0 if there is none or the search
+        has made that run.
+    """
+
+    candidates: tuple[float | None, ...]
+    search_steps: int
+    lengths: list[int]
+    fallback_steps: int
+
+    @classmethod
+    def of(cls, validation: Validation, steps: int, given: tuple[float, ...] | None, *, with_fallback: bool) -> Plan:
+        """Plan a validation; betas that are given are not searched for."""
+        candidates: tuple[float | None, ...] = given or validation.betas
+        if with_fallback:
+            candidates = (*candidates, None)
+        search = max(1, round(validation.search * steps)) if len(candidates) > 1 else 0
+        lengths = [length for length in validation.lengths(steps) if length != search]
+        return cls(candidates, search, lengths, steps if with_fallback and search != steps else 0)
+
+    @property
+    def steps(self) -> int:
+        """Number of steps on each fold, at most."""
+        return len(self.candidates) * self.search_steps + sum(self.lengths) + self.fallback_steps
+
+    def search(self, training: Training) -> tuple[list[Candidate], list[Candidate]]:
+        """Run the candidates for the steps of the search, and return those that have run on all folds, and those that were left out before."""
+        if not self.search_steps:
+            return [], []
+        running = [Candidate(beta, self.search_steps) for beta in self.candidates]
+        left_out: list[Candidate] = []
+        for number, _ in enumerate(training.folds, start=1):
+            for each in running:
+                training.extend(each)
+            lowest = min(running, key=lambda run: run.curve.merit).curve.best
+            if number < len(training.folds) and lowest is not None:
+                behind = [
+                    run for run in running if run.curve.best is None or run.curve.best.is_clearly_worse_than(lowest)
+                ]
+                running, left_out = [run for run in running if run not in behind], left_out + behind
+        return running, left_out
+
+    def best(self, training: Training, search: Sequence[Candidate]) -> tuple[Candidate, Exception | None]:
+        """Return the best run, and the first failure among the runs after the search.
+
+        The search chooses the candidate, whose run is the best one already where it stopped improving, or where it is the fallback.
+        """
+        beta, made, is_over = self.candidates[0], [], False
+        if search:
+            curves = [run.curve for run in search]
+            chosen = simplest_of_the_best(curves)
+            beta, made = chosen.beta, [search[curves.index(chosen)]]
+            is_over = chosen.best_step is not None and chosen.best_step <= STILL_BETTER * chosen.steps
+        longer = [] if search and (beta is None or is_over) else [Candidate(beta, length) for length in self.lengths]
+        fallback = Candidate(None, self.fallback_steps) if beta is not None and self.fallback_steps else None
+        best, folds = self._raced(training, [*made, *longer], fallback)
+        failure = next((run.failure for run in (*made, *longer) if run.failure is not None), None)
+        if best.curve_on(folds).best is None:
+            raise failure or ValueError(
+                "the scores of held-out rows are infinite or NaN at every check: build the model and the guide anew and train at a lower learning rate"
+            )
+        if fallback is not None:
+            curves = [best.curve_on(folds), fallback.curve_on(folds)]
+            best = best if simplest_of_the_best(curves) is curves[0] else fallback
+        return best, failure
+
+    def _raced(
+        self, training: Training, runs: Sequence[Candidate], fallback: Candidate | None
+    ) -> tuple[Candidate, int]:
+        """Make the runs that are not made, fold by fold beside the fallback, and return the best of them, and the number of folds it was judged by."""
+        folds = len(training.folds)
+        for number in range(1, folds + 1):
+            for run in runs:
+                if len(run.trials) < number:
+                    training.extend(run)
+            best = min(runs, key=lambda run: run.curve_on(number).merit)
+            scores = best.curve_on(number).best
+            if scores is None:
+                return best, number
+            if fallback is None:
+                continue
+            training.extend(fallback)
+            other = fallback.curve_on(number).best
+            if other is not None and (
+                float((scores.nll - other.nll).mean()) >= 0 or scores.is_clearly_better_than(other, SPARED_ERRORS)
+            ):
+                return best, number
+        return best, folds
