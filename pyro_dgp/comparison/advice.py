@@ -17,7 +17,6 @@ from pyro_dgp.comparison.request import Say, for_task
 from pyro_dgp.comparison.standings import Standing, Trial
 from pyro_dgp.comparison.tables import Column, table
 from pyro_dgp.data.dataset import Dataset, check
-from pyro_dgp.training.held_out import FALLBACK_ERRORS
 from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.settings import Settings
 
@@ -88,7 +87,7 @@ def advise(
     2. ``svgp``, ``ppgpr``, ``dsvi``, ``gamma-dgp`` and ``exact-gp``, or ``vecchia-gp`` with more than 1,000 training rows, are fitted with all steps, ``dspp`` with
        a quarter of them: what the other three quarters bring ``ppgpr``, one layer with the same loss, is taken for what they will bring ``dspp``, row by
        row. A predictive loss is fitted with two values of beta, 0.05 and 1, of which the better is kept; where it is not ahead of the ELBO by three
-       standard errors, its full fit is expected to fall back on the ELBO, and has that NLL.
+       standard errors, or behind it in CRPS by one, its full fit is expected to fall back on the ELBO, and has that NLL.
     3. Of those that are behind the lowest NLL by no more than a standard error, and 0.02 nats a row, the quickest is taken.
     4. It is tried with one layer more, with twice the inducing points and with twice the hidden outputs, each for a quarter of the
        steps. The best of these is taken if it is ahead by two standard errors and 0.02 nats a row.
@@ -174,11 +173,10 @@ def _methods(trial: Trial) -> list[Standing]:
 
 
 def _or_fallback(standing: Standing, fallback: Standing | None) -> Standing:
-    """Return the standing with the NLL of its fallback, where a full fit would take that: where it is not clearly ahead of it."""
-    if fallback is None:
+    """Return the standing with the scores of its fallback, where a full fit would take that: where it is not clearly ahead of it."""
+    if fallback is None or standing.scores.is_clearly_better_than(fallback.scores):
         return standing
-    behind, error = standing.behind(fallback)
-    return standing if behind < -FALLBACK_ERRORS * error else replace(standing, nll=fallback.nll)
+    return replace(standing, nll=fallback.nll, crps=fallback.crps)
 
 
 def _quickest(standings: Sequence[Standing]) -> Standing:
@@ -212,7 +210,7 @@ def _with_sizes(trial: Trial, best: Standing, settings: Settings) -> tuple[Candi
         return base, []
     kept = [each for each in found if _is_worth(*each.behind(short))]
     chosen = min(kept, key=lambda each: each.expected, default=short)
-    return chosen.candidate, [_on_size(each, each.behind(short), is_chosen=each is chosen) for each in found]
+    return chosen.candidate, [_on_size(each, each.behind(short), chosen=chosen, is_kept=each in kept) for each in found]
 
 
 def _is_worth(behind: float, error: float) -> bool:
@@ -230,11 +228,21 @@ def _larger(base: Candidate, data: Dataset, settings: Settings) -> list[Candidat
     return [Candidate(base.method, changes=change) for change in changes]
 
 
-def _on_size(standing: Standing, behind: tuple[float, float], *, is_chosen: bool) -> str:
-    """Return a sentence on a larger form."""
+def _on_size(standing: Standing, behind: tuple[float, float], *, chosen: Standing, is_kept: bool) -> str:
+    """Return a sentence on a larger form.
+
+    :param chosen: the form that is taken, or the candidate as it is.
+    :param is_kept: whether it is far enough ahead to be taken, were there no better one.
+    """
+    outcome = "it is taken" if standing is chosen else "it is not taken"
+    if is_kept and standing is not chosen:
+        outcome += f", since {_form(chosen)} is further ahead"
+    return f"{_form(standing)}: {_by_how_much(*behind)}, {outcome}"
+
+
+def _form(standing: Standing) -> str:
     ((name, value),) = standing.candidate.changes.items()
-    outcome = "it is taken" if is_chosen else "it is not taken"
-    return f"{name} {value}: {_by_how_much(*behind)}, {outcome}"
+    return f"{name} {value}"
 
 
 def _by_how_much(behind: float, error: float) -> str:
@@ -270,7 +278,7 @@ def _reasons(standings: Sequence[Standing], taken: Standing) -> list[str]:
             said.append(
                 f"{each.candidate.name} is not clearly ahead of {fallback.candidate.name}, and would fall back on it"
             )
-        elif each is not taken and abs(behind) <= error:
+        elif each is not taken and abs(behind) <= ERRORS * error:
             said.append(f"{rows} held-out rows cannot tell {each.candidate.name} from it")
     left = [each.left for each in standings if each.left is not None]
     if left and min(left) > MUCH_LEFT:

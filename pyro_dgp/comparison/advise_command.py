@@ -51,7 +51,7 @@ def _advise(parsed: argparse.Namespace) -> int:
     inputs = dataset.x.shape[1]
     words = " (one for each word of a column of words)" if any("=" in column for column in dataset.columns) else ""
     print(f"{dataset.name!r}: {len(dataset.x)} rows, {inputs} inputs{words}, target {dataset.target!r}, {dataset.task}")
-    print("some twenty fits follow, several minutes on one core", file=sys.stderr)
+    print("seven fits and more follow, several minutes on one core", file=sys.stderr)
     try:
         advice = advise(
             dataset,

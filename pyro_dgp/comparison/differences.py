@@ -25,20 +25,25 @@ def shown(rows: Sequence[Row], curves: Mapping[str, Curves]) -> list[Row]:
     ]
 
 
-def behind(rows: Sequence[Row], curves: Mapping[str, Curves]) -> dict[str, tuple[float, float]]:
-    """Return, by method, by how much its NLL is above the lowest, nats a row, and the standard error of that over the test rows.
+def behind(
+    rows: Sequence[Row], curves: Mapping[str, Curves], reference: str | None = None
+) -> dict[str, tuple[float, float]]:
+    """Return, by method, by how much its NLL is above that of another one, nats a row, and the standard error of that over the test rows.
 
-    Each test row is scored by both methods, so that what makes a row hard for both does not count. Left out are the lowest, methods without scores of
+    Each test row is scored by both methods, so that what makes a row hard for both does not count. Left out are the other one, methods without scores of
     each row or of other rows, and those that are not finite.
+
+    :param reference: the other one; the method of the lowest NLL if not given.
     """
-    best = curves.get(_lowest(rows) or "", {}).get(ROW_NLL)
-    if best is None or len(best) < 2:
+    reference = _lowest(rows) if reference is None else reference
+    best = curves.get(reference or "", {}).get(ROW_NLL)
+    if best is None or len(best) < 2 or not np.isfinite(best).all():
         return {}
     scores = {row["method"]: curves.get(row["method"], {}).get(ROW_NLL) for row in rows}
     differences = {
         name: values - best
         for name, values in scores.items()
-        if name != _lowest(rows) and values is not None and len(values) == len(best) and np.isfinite(values).all()
+        if name != reference and values is not None and len(values) == len(best) and np.isfinite(values).all()
     }
     return {
         name: (float(values.mean()), float(values.std(ddof=1)) / math.sqrt(len(values)))

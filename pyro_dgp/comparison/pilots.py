@@ -17,6 +17,7 @@ from pyro_dgp.comparison.sweep import Run, planned
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.splitting import held_out_rows, is_constant, split
 from pyro_dgp.prediction.prediction import Prediction
+from pyro_dgp.training.held_out import RowScores
 from pyro_dgp.training.loop import steps_for
 from pyro_dgp.zoo.method import Method
 from pyro_dgp.zoo.methods import METHODS
@@ -79,7 +80,8 @@ class Pilot:
         try:
             prediction, y = self.run.held_out()
             with torch.no_grad():
-                figures: Row = {"nll": -prediction.log_prob(y), "left": self._share_left(prediction, y)}
+                scores = RowScores.of(prediction, y, (prediction, y))
+                figures: Row = {"nll": scores.nll, "crps": scores.crps, "left": self._share_left(prediction, y)}
         except Exception as error:  # whatever it is, the other candidates go on
             figures = {"error": f"{type(error).__name__}: {error}"}
         return {"name": self.name, "fold": self.run.settings.split, **figures, "seconds": time.perf_counter() - start}

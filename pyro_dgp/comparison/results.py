@@ -15,6 +15,9 @@ from pyro_dgp.comparison.method_fit import MethodFit
 from pyro_dgp.comparison.tables import table
 from pyro_dgp.internal.whole_file import write_whole
 
+#: Test rows below which it is said that they are few.
+FEW_ROWS = 50
+
 
 @dataclass
 class ComparisonResult:
@@ -49,6 +52,9 @@ class ComparisonResult:
         lines = (
             ["behind: NLL minus the lowest, row by row; +-: its standard error over the test rows"] if paired else []
         )
+        few = [count for row in rows if (count := row.get("n_test", FEW_ROWS)) < FEW_ROWS]
+        if few:
+            lines.append(f"{few[0]} test rows rank little: folds=5 (--folds 5) tests every row")
         return "\n".join([table(rows), *lines, f"scores on {self.scores_on}, {better}"])
 
     def __getitem__(self, method: str) -> MethodFit:
@@ -62,12 +68,18 @@ class ComparisonResult:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def behind(self) -> dict[str, tuple[float, float]]:
-        """Return, by method, its NLL minus the lowest one, nats a row, and the standard error of that over the test rows.
+    def behind(self, reference: str | None = None) -> dict[str, tuple[float, float]]:
+        """Return, by method, its NLL minus that of another one, nats a row, and the standard error of that over the test rows.
 
-        The differences are taken row by row. The lowest itself is left out. A difference of less than two standard errors may be chance.
+        The differences are taken row by row. A difference of less than two standard errors may be chance, and other seeds and splits add to it.
+
+        :param reference: the other one, which is left out; the method of the lowest NLL if not given. The errors of two methods beside a third cannot be put
+            together: to compare two, name one of them.
+        :raises KeyError: for a method that the comparison has not.
         """
-        return behind(self.rows, self.curves)
+        if reference is not None and reference not in {row["method"] for row in self.rows}:
+            raise KeyError(f"there is no {reference!r}: there are {', '.join(row['method'] for row in self.rows)}")
+        return behind(self.rows, self.curves, reference)
 
     def draw(self, path: Path | str) -> None:
         """Write the figure of the comparison."""

@@ -15,6 +15,7 @@ from pyro_dgp.comparison.files import Row
 from pyro_dgp.comparison.pilots import Candidate, pilot_name, pilots, trained_rows
 from pyro_dgp.comparison.request import Say, for_task
 from pyro_dgp.data.dataset import Dataset
+from pyro_dgp.training.held_out import RowScores
 from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.settings import Settings
 
@@ -24,6 +25,7 @@ class Standing:
     """Estimate of a full fit of one candidate, from its pilots.
 
     :ivar nll: negative log density of each held-out row that is expected of a full fit, nats.
+    :ivar crps: continuous ranked probability score of each held-out row that is expected of it, in standard deviations of the target; nothing for classes.
     :ivar left: share of the variance of the targets that a full fit leaves, the mean over folds; nothing for classes, and where pilots were short.
     :ivar seconds: expected time of a full fit.
     """
@@ -31,8 +33,14 @@ class Standing:
     candidate: Candidate
     nll: Tensor
     _: KW_ONLY
+    crps: Tensor | None
     left: float | None
     seconds: float
+
+    @property
+    def scores(self) -> RowScores:
+        """NLL and CRPS."""
+        return RowScores(self.nll, self.crps)
 
     @property
     def expected(self) -> float:
@@ -50,13 +58,14 @@ class Pooled:
     """The pilots of one name on all folds.
 
     :ivar nll: negative log density of each held-out row, fold by fold, nats.
+    :ivar crps: continuous ranked probability score of each; nothing for classes.
     :ivar left: share of the variance of the targets that is left, the mean over folds.
-
     :ivar seconds: mean over folds.
     """
 
     nll: Tensor
     _: KW_ONLY
+    crps: Tensor | None
     left: float | None
     seconds: float
 
@@ -100,19 +109,23 @@ class Trial:
         if found is None:
             return None
         seconds = found.seconds * self._costs(candidate, is_short=False)
-        return Standing(candidate, found.nll, left=found.left, seconds=seconds)
+        return Standing(candidate, found.nll, crps=found.crps, left=found.left, seconds=seconds)
 
     def short(self, candidate: Candidate, like: Candidate) -> Standing | None:
         """Return the standing of a candidate whose pilot had a quarter of the steps; nothing where it failed, or one of the other candidate.
 
-        :param like: candidate with a pilot of either length. What the other steps bring it is taken for what they will bring this one, row by row.
+        :param like: candidate with a pilot of either length. What the other steps bring it is taken for what they will bring this one: in NLL row by
+            row, in CRPS by the same factor for all rows.
         """
         found = self._pooled.get(pilot_name(candidate, is_short=True))
         longer, shorter = (self._pooled.get(pilot_name(like, is_short=is_short)) for is_short in (False, True))
         if found is None or longer is None or shorter is None:
             return None
         seconds = found.seconds * self._costs(candidate, is_short=True)
-        return Standing(candidate, found.nll + longer.nll - shorter.nll, left=None, seconds=seconds)
+        crps = found.crps
+        if crps is not None and longer.crps is not None and shorter.crps is not None:
+            crps = crps * (longer.crps.mean() / shorter.crps.mean())
+        return Standing(candidate, found.nll + longer.nll - shorter.nll, crps=crps, left=None, seconds=seconds)
 
     def _costs(self, candidate: Candidate, *, is_short: bool) -> float:
         """Return how many times as long a fit to all rows takes as a pilot on one fold, by the number of their steps."""
@@ -132,9 +145,10 @@ def _is_sound(row: Row) -> bool:
 
 
 def _pooled(rows: Sequence[Row]) -> Pooled:
-    left = [row["left"] for row in rows]
+    left, crps = ([row[name] for row in rows] for name in ("left", "crps"))
     return Pooled(
         torch.cat([row["nll"] for row in rows]),
+        crps=None if any(each is None for each in crps) else torch.cat(crps),
         left=None if None in left else mean(left),
         seconds=mean(row["seconds"] for row in rows),
     )

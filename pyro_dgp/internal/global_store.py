@@ -44,7 +44,7 @@ def may_read(name: str, own: Tensor, cache: dict[str, list[str]]) -> bool:
         if put in store:
             del store[put]
     raise ValueError(
-        f"Pyro's global parameter store holds another object's {name!r}, whose values this one would take over: call pyro.clear_param_store() first, or "
-        "work in the scope pyro_dgp.module_local_parameters(), in which each object keeps its own; where both objects belong to one model, make them "
-        "attributes of one PyroModule"
+        f"Pyro's global parameter store holds another object's {name!r}, whose values this one would take over: call pyro.clear_param_store() first "
+        "(trained values stay in their modules), or work in the scope module_local_parameters(model), in which each object keeps its own; where both objects "
+        "belong to one model, make them attributes of one PyroModule"
     )

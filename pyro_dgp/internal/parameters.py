@@ -156,8 +156,8 @@ def _local_parameters(roots: Iterable[nn.Module]) -> Iterator[None]:
         if "'param_state'" not in str(error):
             raise
         raise ValueError(
-            "the model runs a module that was not found in it: a model that is a function names its modules in its closure, its globals "
-            "or its arguments; write it as a PyroModule that has them as attributes, or name them there"
+            "the model runs a module that was not found in it: give the model to the scope, module_local_parameters(model, guide); a model that is a "
+            "function names its modules in its closure, its globals or its arguments, or is written as a PyroModule that has them as attributes"
         ) from error
     finally:
         pyro.settings.set(module_local_params=before)
@@ -263,7 +263,7 @@ def require_own_parameters(*roots: nn.Module) -> None:
                 if held is not None and held is not own:
                     raise ValueError(
                         f"Pyro's global parameter store holds another object's {name!r}: call pyro.clear_param_store() before "
-                        "fitting another model or guide, or train in the scope pyro_dgp.module_local_parameters()"
+                        "fitting another model or guide (trained values stay in their modules), or train in the scope module_local_parameters(model, guide)"
                     )
                 is_plain = own is not None and own is module._parameters.get(name.rpartition(".")[2])
                 if own is not None and is_plain and held is None and not own.requires_grad:

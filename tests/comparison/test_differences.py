@@ -38,9 +38,18 @@ def test_differences_are_those_of_the_scores_and_their_error_is_that_of_pairs(fo
         pairs = result.curves[name][ROW_NLL] - result.curves[best][ROW_NLL]
         assert len(pairs) == (60 if folds else 6)
         assert error == pytest.approx(np.sqrt(((pairs - pairs.mean()) ** 2).sum() / (len(pairs) - 1) / len(pairs)))
+    other = next(name for name in nll if name != best)
+    assert set(result.behind(other)) == set(nll) - {other}
+    assert result.behind(other)[best] == pytest.approx((-found[other][0], found[other][1]))
+    with pytest.raises(KeyError, match="there is no 'nuts': there are svgp, dsvi, exact-gp"):
+        result.behind("nuts")
     lines = str(result).splitlines()
+    assert ("6 test rows rank little: folds=5 (--folds 5) tests every row" in lines) == (folds is None)
     assert " ".join(lines[0].split()).find("NLL behind +- RMSE CRPS") > 0
-    assert lines[-2] == "behind: NLL minus the lowest, row by row; +-: its standard error over the test rows"
+    assert (
+        lines[-2 if folds else -3]
+        == "behind: NLL minus the lowest, row by row; +-: its standard error over the test rows"
+    )
     again = compared(folds=folds, output=tmp_path, resume=True)
     assert again.behind() == found and str(again) == str(result)
 
