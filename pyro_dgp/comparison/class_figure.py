@@ -43,7 +43,7 @@ def plot_classes(rows: Sequence[Row], curves: Curves, path: Path, dataset: str) 
         draw_scores(panel, rows, score)
         names = [row["method"] for row in rows] if score == SCORES[0] else []
         panel.set_yticks(range(len(names)), names, fontsize=FONTS["label"])
-    title = title_of(rows, dataset, "probability")
+    title = title_of(rows, dataset, "probability", curves=curves)
     figure.suptitle(title, fontsize=FONTS["title"], fontweight="bold", x=0.01, ha="left")
     figure.savefig(path, dpi=150)
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from pyro_dgp.comparison.files import ROW_NLL, Curves, Row
+from pyro_dgp.comparison.files import ROW_NLL, Row
 
 #: What the table says in the place of beta where a predictive method has fallen back on its other loss.
 FALLBACK = "fallback"
 
 
-def shown(rows: Sequence[Row], curves: Mapping[str, Curves]) -> list[Row]:
+def shown(rows: Sequence[Row], curves: Mapping[str, Mapping[str, np.ndarray]]) -> list[Row]:
     """Return the rows as the table shows them: with the difference in NLL from the lowest, its standard error, and words for a beta that there is none of."""
     found = behind(rows, curves)
     lowest = {_lowest(rows): (0.0,)} if found else {}
@@ -26,7 +27,7 @@ def shown(rows: Sequence[Row], curves: Mapping[str, Curves]) -> list[Row]:
 
 
 def behind(
-    rows: Sequence[Row], curves: Mapping[str, Curves], reference: str | None = None
+    rows: Sequence[Mapping[str, Any]], curves: Mapping[str, Mapping[str, np.ndarray]], reference: str | None = None
 ) -> dict[str, tuple[float, float]]:
     """Return, by method, by how much its NLL is above that of another one, nats a row, and the standard error of that over the test rows.
 
@@ -51,7 +52,7 @@ def behind(
     }
 
 
-def _lowest(rows: Sequence[Row]) -> str | None:
+def _lowest(rows: Sequence[Mapping[str, Any]]) -> str | None:
     """Return the method of the lowest finite NLL."""
     finite = {row["method"]: float(row["nll"]) for row in rows if math.isfinite(row["nll"])}
     return min(finite, key=finite.__getitem__, default=None)

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from pyro_dgp.comparison.canvas import blank_figure
+from pyro_dgp.comparison.differences import behind
 
 Array = NDArray[Any]
 Curves = Mapping[str, Mapping[str, Array]]
@@ -70,7 +71,9 @@ def plot_comparison(
     rows = [row for row in rows if row["method"] in curves]
     one_input = "grid" in curves[rows[0]["method"]]
     figure = _by_rows(rows, curves, input_axis, target_axis) if one_input else _by_panels(rows, curves, target_axis)
-    figure.suptitle(title_of(rows, dataset), fontsize=FONTS["title"], fontweight="bold", x=0.01, ha="left")
+    figure.suptitle(
+        title_of(rows, dataset, curves=curves), fontsize=FONTS["title"], fontweight="bold", x=0.01, ha="left"
+    )
     figure.savefig(path, dpi=150)
 
 
@@ -78,14 +81,18 @@ def _converged(row: Row) -> bool:
     return not (row.get("r_hat_max") or 1.0) > _CONVERGED
 
 
+#: Standard errors of the difference in NLL up to which two methods are not told apart.
+LEVEL_ERRORS = 2.0
+
 #: R-hat above which chains have not converged.
 _CONVERGED = 1.05
 
 
-def title_of(rows: Sequence[Row], dataset: str, what: str = "density") -> str:
-    """One sentence: which method predicts held-out rows best, of those whose chains have converged.
+def title_of(rows: Sequence[Row], dataset: str, what: str = "density", *, curves: Curves | None = None) -> str:
+    """One sentence: which method predicts held-out rows best, of those whose chains have converged, and which these rows do not tell from it.
 
     :param what: what a method gives the rows: a density, or a probability.
+    :param curves: arrays of each method, with the NLL of each row where they have it.
     """
     known = [row for row in rows if np.isfinite(row["nll"]) and _converged(row)]
     known = sorted(known, key=lambda row: float(row["nll"]))
@@ -93,10 +100,19 @@ def title_of(rows: Sequence[Row], dataset: str, what: str = "density") -> str:
     if len(known) < 2:
         return f"{dataset}: predictions of {held_out}"
     best, worst = known[0], known[-1]
+    differences = behind(known, curves or {})
+    level = [name for name, (difference, error) in differences.items() if difference <= LEVEL_ERRORS * error]
+    if level:
+        others = f"; {worst['method']}: {_number(worst['nll'])}" if worst["method"] not in level else ""
+        return f"{dataset}: {held_out} do not tell {best['method']} (NLL {_number(best['nll'])}) from {_listed(level)}{others}"
     return (
         f"{dataset}: {best['method']} gives {held_out} the highest {what}, NLL {_number(best['nll'])} "
         f"({worst['method']}: {_number(worst['nll'])})"
     )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _number(value: Any, digits: int = 2) -> str:

@@ -5,7 +5,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from pyro_dgp.comparison import figures
-from pyro_dgp.comparison.figures import LEVELS, Axis, plot_comparison
+from pyro_dgp.comparison.figures import LEVELS, Axis, plot_comparison, title_of
 
 
 def row(method, nll, **more):
@@ -55,6 +55,20 @@ def test_one_input_is_drawn_in_its_own_units_a_row_for_each_method(drawn, tmp_pa
     dots = [line.get_xdata() for line in scores.lines if line.get_marker() == "o"]
     assert [list(np.atleast_1d(x)) for x in dots] == [[0.3, 0.7], [0.5], [-1.5, -1.0], [-1.25]]
     assert scores.get_ylim()[0] > scores.get_ylim()[1]  # the first method is on top, as its bands are
+
+
+def test_the_title_claims_no_difference_that_the_rows_do_not_show():
+    noise = np.random.RandomState(0).randn(3, 100)
+    rows = [row("a", 0.5), row("b", -1.25), row("c", -1.24)]
+    curves = {"a": {"row_nll": 0.5 + noise[0]}, "b": {"row_nll": -1.25 + noise[1] - noise[1].mean()}}
+    clear = curves | {"c": {"row_nll": curves["b"]["row_nll"] + 0.01}}
+    level = curves | {"c": {"row_nll": -1.24 + noise[2] - noise[2].mean()}}
+    told = title_of(rows, "line", curves=clear).replace("\N{MINUS SIGN}", "-")
+    assert told.startswith("line: b gives") and told.endswith("the highest density, NLL -1.25 (a: 0.50)")
+    untold = title_of(rows, "line", curves=level).replace("\N{MINUS SIGN}", "-")
+    assert untold.endswith("held-out rows do not tell b (NLL -1.25) from c; a: 0.50")
+    two = title_of(rows[1:], "line", curves=level).replace("\N{MINUS SIGN}", "-")
+    assert two.endswith("do not tell b (NLL -1.25) from c")
 
 
 def test_several_inputs_are_drawn_as_predicted_against_observed(drawn, tmp_path):
