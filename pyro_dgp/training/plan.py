@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyro_dgp.training.held_out import simplest_of_the_best
+from pyro_dgp.training.held_out import RowScores, simplest_of_the_best
 from pyro_dgp.training.trials import Candidate, Training
 
 if TYPE_CHECKING:
@@ -50,20 +50,20 @@ class Plan:
         return len(self.candidates) * self.search_steps + sum(self.lengths) + self.fallback_steps
 
     def search(self, training: Training) -> tuple[list[Candidate], list[Candidate]]:
-        """Run the candidates for the steps of the search, and return those that have run on all folds, and those that were left out before."""
+        """Run the candidates for the steps of the search, and return those that it chooses from, and those that were left out before the last fold."""
         if not self.search_steps:
             return [], []
         running = [Candidate(beta, self.search_steps) for beta in self.candidates]
         left_out: list[Candidate] = []
-        for number, _ in enumerate(training.folds, start=1):
+        for _ in training.folds:
             for each in running:
                 training.extend(each)
-            lowest = min(running, key=lambda run: run.curve.merit).curve.best
-            if number < len(training.folds) and lowest is not None:
-                behind = [
-                    run for run in running if run.curve.best is None or run.curve.best.is_clearly_worse_than(lowest)
-                ]
-                running, left_out = [run for run in running if run not in behind], left_out + behind
+            staying = _still_running(running)
+            if len(running[0].trials) == len(training.folds):
+                break
+            running, left_out = staying, left_out + [run for run in running if run not in staying]
+            if [run.beta for run in running] == [None]:
+                break
         return running, left_out
 
     def best(self, training: Training, search: Sequence[Candidate]) -> tuple[Candidate, Exception | None]:
@@ -79,7 +79,10 @@ class Plan:
             is_over = chosen.best_step is not None and chosen.best_step <= STILL_BETTER * chosen.steps
         longer = [] if search and (beta is None or is_over) else [Candidate(beta, length) for length in self.lengths]
         fallback = Candidate(None, self.fallback_steps) if beta is not None and self.fallback_steps else None
-        best, folds = self._raced(training, [*made, *longer], fallback)
+        if beta is None:
+            best, folds = made[0], len(made[0].trials)
+        else:
+            best, folds = self._raced(training, [*made, *longer], fallback)
         failure = next((run.failure for run in (*made, *longer) if run.failure is not None), None)
         if best.curve_on(folds).best is None:
             raise failure or ValueError(
@@ -106,9 +109,27 @@ class Plan:
             if fallback is None:
                 continue
             training.extend(fallback)
-            other = fallback.curve_on(number).best
-            if other is not None and (
-                float((scores.nll - other.nll).mean()) >= 0 or scores.is_clearly_better_than(other, SPARED_ERRORS)
-            ):
+            if _is_decided(scores, fallback.curve_on(number).best) is not None:
                 return best, number
         return best, folds
+
+
+def _still_running(running: Sequence[Candidate]) -> list[Candidate]:
+    """Return the candidates of a search that the next fold is for."""
+    betas = [run for run in running if run.beta is not None]
+    fallback = [run for run in running if run.beta is None]
+    lowest = min((run.curve for run in betas), key=lambda curve: curve.merit).best
+    if lowest is None:
+        return fallback or betas
+    decided = _is_decided(lowest, fallback[0].curve.best) if fallback else True
+    if decided is False:
+        return fallback
+    close = [run for run in betas if run.curve.best is not None and not run.curve.best.is_clearly_worse_than(lowest)]
+    return close + (fallback if decided is None else [])
+
+
+def _is_decided(scores: RowScores, fallback: RowScores | None) -> bool | None:
+    """Tell whether some folds are enough to take a beta, or the fallback (false); nothing where the other folds are needed."""
+    if fallback is None or scores.is_clearly_better_than(fallback, SPARED_ERRORS):
+        return True
+    return False if float((scores.nll - fallback.nll).mean()) >= 0 else None

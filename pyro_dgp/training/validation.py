@@ -41,7 +41,8 @@ class Validation:
        check: NLL plus the logarithm of the CRPS, so that the mean is not paid for the density. The largest beta within one
        standard error of the best (of the differences between rows) wins: more regularisation is the safer error. It must be
        better than the fallback by three standard errors in NLL, and worse by no more than one in CRPS. The folds are held out one after
-       another: a candidate that is behind the best by more than three standard errors is left out of those that come next.
+       another. A beta that is behind the best one by more than three standard errors is left out of those that come next. They are spared where no beta
+       is ahead of the fallback so far, and the fallback is left out where one is ahead by five standard errors.
     3. Runs: where the best check of the search lies in its last quarter, or where nothing was to be searched for, the chosen
        beta is trained from the same start for each share of the steps that ``runs`` lists, and judged in the same way. A short
        run can win because its learning rate falls before it overfits. A run stops after ``patience`` checks without

@@ -62,6 +62,22 @@ def test_a_candidate_that_is_far_behind_is_left_out_of_the_next_folds():
     ]
 
 
+def test_a_search_ends_where_no_beta_is_ahead_of_the_fallback():
+    nll = {(0.1, 25): 0.1, (1.0, 25): 0.05, (None, 25): 0.0}
+    best, left_out, made = carried_out(nll)
+    assert best.beta is None and left_out == [0.1, 1.0] and {fold for *_, fold in made} == {0}
+    later = {(0.1, 25): [-0.05, 0.3, 0.0], (1.0, 25): 5.0, (None, 25): 0.0}
+    best, left_out, made = carried_out(later)
+    assert best.beta is None and left_out == [1.0, 0.1] and {fold for *_, fold in made} == {0, 1}
+
+
+def test_a_fallback_that_is_behind_but_not_by_far_stays_in_the_search():
+    """The betas are chosen from beside it: three standard errors are needed over all folds."""
+    nll = {(0.1, 25): 5.0, (1.0, 25): -0.03, (None, 25): [0.0, -0.02, -0.02]}
+    best, left_out, made = carried_out(nll)
+    assert best.beta is None and left_out == [0.1] and len(made) == 7
+
+
 def test_a_candidate_whose_lag_is_within_the_noise_stays():
     nll = {(0.1, 25): 0.02, (1.0, 25): 0.0, (None, 25): 0.03, (1.0, 100): -1.0, (None, 100): 0.0}
     _, left_out, made = carried_out(nll, fallback=False)
