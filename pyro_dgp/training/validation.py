@@ -288,7 +288,10 @@ def fit_validated(
         search_steps=search_steps,
         seconds=seconds,
         extra_seconds=seconds - last.seconds,
-        searched={run.beta: run.curve.nll for run in (*search, *left_out)},
+        searched={
+            run.beta: run.curve.nll
+            for run in sorted((*search, *left_out), key=lambda run: plan.candidates.index(run.beta))
+        },
         failure=None if failure is None else str(failure),
         remarks=remarks,
     )
