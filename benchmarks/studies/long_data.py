@@ -63,6 +63,7 @@ TIMED_SWEEPS = 3
 
 def cost(rows: int, prior: str) -> Record:
     """Time one gradient, the median of three after the first."""
+    pyro.clear_param_store()
     pyro.set_rng_seed(0)
     x, y = torch.rand(rows, 3), torch.randn(rows)
     model = DeepGP(x, layers=2, width=2)

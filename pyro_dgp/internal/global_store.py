@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from weakref import WeakValueDictionary
 
 import pyro
@@ -20,7 +21,7 @@ def is_in_use() -> bool:
     return not pyro_modules._MODULE_LOCAL_PARAMS
 
 
-def may_read(name: str, own: Tensor, cache: dict[str, list[str]]) -> bool:
+def may_read(name: str, own: Tensor, cache: dict[str, Any]) -> bool:
     """Tell whether a module may read a parameter through the store; raise where it may not and a Pyro handler would hear of another object's.
 
     Pyro gives the values that stand under a name to every object that has a parameter of this name, without a word. Here they are refused if another

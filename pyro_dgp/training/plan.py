@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pyro_dgp.training.held_out import RowScores, simplest_of_the_best
 from pyro_dgp.training.trials import Candidate, Training
-
-if TYPE_CHECKING:
-    from pyro_dgp.training.validation import Validation
 
 #: Share of the steps of the search after which its best check calls for longer runs.
 STILL_BETTER = 0.75
@@ -35,14 +31,21 @@ class Plan:
     fallback_steps: int
 
     @classmethod
-    def of(cls, validation: Validation, steps: int, given: tuple[float, ...] | None, *, with_fallback: bool) -> Plan:
-        """Plan a validation; betas that are given are not searched for."""
-        candidates: tuple[float | None, ...] = given or validation.betas
-        if with_fallback:
-            candidates = (*candidates, None)
-        search = max(1, round(validation.search * steps)) if len(candidates) > 1 else 0
-        lengths = [length for length in validation.lengths(steps) if length != search]
-        return cls(candidates, search, lengths, steps if with_fallback and search != steps else 0)
+    def of(
+        cls, candidates: tuple[float | None, ...], *, steps: int, search: float, lengths: Sequence[int], fallback: bool
+    ) -> Plan:
+        """Plan a validation.
+
+        :param candidates: betas to choose from; one alone is not searched for.
+        :param steps: number of steps of a full run.
+        :param search: length of each run of the search, as a share of the steps.
+        :param lengths: numbers of steps of the runs at the chosen beta; the search may have made one of them.
+        :param fallback: whether there is one.
+        """
+        candidates = (*candidates, None) if fallback else candidates
+        searched = max(1, round(search * steps)) if len(candidates) > 1 else 0
+        longer = [length for length in lengths if length != searched]
+        return cls(candidates, searched, longer, steps if fallback and searched != steps else 0)
 
     @property
     def steps(self) -> int:

@@ -244,7 +244,13 @@ def fit_validated(
     for each in (guide, None if fallback is None else fallback.guide):
         if each is not None and not each.is_initialized:
             each.initialize(*kept[0], **kept[1])
-    plan = Plan.of(validation, steps, (beta,) if beta is not None else None, with_fallback=fallback is not None)
+    plan = Plan.of(
+        validation.betas if beta is None else (beta,),
+        steps=steps,
+        search=validation.search,
+        lengths=validation.lengths(steps),
+        fallback=fallback is not None,
+    )
     training = Training(
         Recipes(guide, loss, fallback),
         folds=[_fold(data, mask) for mask in masks],
@@ -282,7 +288,7 @@ def fit_validated(
         validation_error=best.curve.error,
         validation_crps=None if scored.crps is None else float(scored.crps.mean()),
         rows=num_rows(last.rows[0][0]),
-        validation_rows=len(scored.nll),
+        validation_rows=sum(int(mask.sum()) for mask in masks[: len(best.trials)]),
         folds=len(best.trials),
         steps=training.done,
         search_steps=search_steps,

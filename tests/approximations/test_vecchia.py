@@ -36,6 +36,7 @@ from pyro_dgp import (
     WhitenedNUTS,
     fit,
     inducing_inputs,
+    module_local_parameters,
     nearest_neighbors,
     predict,
     run_chains,
@@ -104,10 +105,13 @@ def test_each_row_is_regressed_on_its_neighbours(kernel):
 def test_whitening_has_an_inverse_and_gradients(outputs):
     x = torch.randn(12, 2)
 
-    def of(lengthscale, x, white):
-        kernel = Matern52(outputs=outputs, lengthscale=1.0) if outputs > 1 else Matern52()
-        kernel.lengthscale = lengthscale
-        prior = VecchiaPrior(GaussianProcess(kernel, num_outputs=2)(x), NeighborSearch(3))
+    kernel = Matern52(outputs=outputs, lengthscale=1.0) if outputs > 1 else Matern52()
+    gp = GaussianProcess(kernel, num_outputs=2)
+
+    def of(raw, x, white):
+        with module_local_parameters(gp):
+            exact = torch.func.functional_call(gp, {"kernel.lengthscale_unconstrained": raw}, (x,))
+        prior = VecchiaPrior(exact, NeighborSearch(3))
         values = prior.unwhiten(white)
         return (
             values,
@@ -116,10 +120,10 @@ def test_whitening_has_an_inverse_and_gradients(outputs):
             prior.noisy_log_prob(values, torch.ones(2)),
         )
 
-    lengthscale = torch.full((outputs,) if outputs > 1 else (), 0.7)
-    white = torch.randn(3, 12, 2)
-    torch.testing.assert_close(of(lengthscale, x, white)[1], white, rtol=0, atol=1e-9)
-    given = [each.clone().requires_grad_() for each in (lengthscale, x, white)]
+    raw, white = torch.full_like(kernel.lengthscale_unconstrained, 0.01), torch.randn(3, 12, 2)
+    torch.testing.assert_close(of(raw, x, white)[1], white, rtol=0, atol=1e-9)
+    given = [each.clone().requires_grad_() for each in (raw, x, white)]
+    assert float(torch.autograd.grad(of(*given)[3].sum(), given[0])[0].abs().min()) > 0.01
     assert torch.autograd.gradcheck(lambda *args: of(*args)[0], given)
     assert torch.autograd.gradcheck(lambda *args: of(*args)[3], given)
 
@@ -496,6 +500,7 @@ def test_what_is_refused():
         guide = Variational(approximate, InducingPoints(4), MonteCarlo(2))
         guide.initialize(x, y)
         ELBO(30).loss(approximate, guide, x, y)
+    pyro.clear_param_store()
     with pytest.raises(ValueError, match="the site 'f' is wrapped in another distribution"):
         vecchia(lambda x: pyro.sample("f", GaussianProcess(Matern52())(x).mask(False)))(x)
     with pytest.raises(ValueError, match="the inputs have no rows"):

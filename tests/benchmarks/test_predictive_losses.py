@@ -42,7 +42,7 @@ def test_the_predictive_benchmark_resumes_and_reports(tmp_path, monkeypatch, cap
     rows = [json.loads(line) for line in lines]
     assert [(row["method"], row["split"]) for row in rows] == [("ppgpr", 0), ("dspp", 0), ("ppgpr", 1), ("dspp", 1)]
     assert rows[2]["beta"] == rows[0]["beta"] and rows[3]["beta"] == rows[1]["beta"]  # kept from split 0
-    assert [row["search_steps"] for row in rows] == [12, 12, 0, 0]  # four betas in three folds, one step each
+    assert [row["search_steps"] for row in rows] == [6, 6, 0, 0]  # two betas in three folds, one step each
     assert all(row["final_steps"] == 3 * row["run_steps"] + row["best_step"] for row in rows[2:])
     assert "dspp minus ppgpr" in capsys.readouterr().out and (tmp_path / "small.png").exists()
     out.write_text("\n".join(lines[:3]) + "\n")  # cut off, it goes on

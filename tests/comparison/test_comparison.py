@@ -511,15 +511,16 @@ def test_validated_methods_say_what_was_held_out_and_chosen(tmp_path):
     names = ("ppgpr", "dspp", "dspp-qr1", "dspp-qr2", "dspp-gh", "mc-predictive", "dkl-dspp")
     rows = rows_of(asked(tmp_path / "out", data=load_named("diabetes"), methods=names, settings=settings), said.append)
     for row in rows:
-        assert (row["n_train"], row["n_validation"], row["n_test"], row["validation_folds"]) == (398, 132, 44, 3)
+        folds = row["validation_folds"]
+        assert (row["n_train"], row["n_validation"], row["n_test"]) == (398, 44 * folds, 44) and 1 <= folds <= 3
         assert row["beta"] in (0.05, 1.0, None) and 0 < row["best_step"] <= row["run_steps"] <= 4
-        assert (row["search_steps"], row["steps"]) == (5 * 3, 5 * 3 + row["final_steps"])  # candidates and folds
-        if row["beta"] is None:
-            assert row["final_steps"] == row["best_step"] == 4  # the fallback on all rows
-        else:
-            assert row["final_steps"] == 3 * 4 + row["best_step"]  # longer runs in each fold, then all rows
+        assert 3 <= row["search_steps"] <= 3 * 3 and row["steps"] == row["search_steps"] + row["final_steps"]
+        last = 4 if row["beta"] is None else row["best_step"]  # the run on all rows
+        assert row["final_steps"] - last in [
+            4 * runs for runs in range(2 * 3 + 1)
+        ]  # long runs of a beta, and of the fallback
         searched = row["searched_validation_nll"]
-        assert set(searched) == {"0.01", "0.05", "0.2", "1", "fallback"}
+        assert list(searched) == ["0.05", "1", "fallback"]
         assert 0 < row["validation_seconds"] < row["train_seconds"] and row["validation_crps"] > 0
     for name in names:
         assert any(s.startswith(f"{name}: holds out 11% of the training rows") for s in said)

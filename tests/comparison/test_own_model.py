@@ -52,7 +52,7 @@ def test_skip_connection_second_likelihood_and_hyperprior_go_through_every_kind_
     assert "top.kernel.lengthscale" in result["ess"].draws and result["svgp"].guide.hidden == ["latent"]
     for name in ("nuts", "ess"):
         assert any(s.startswith(f"{name}: no prior stands on hidden.kernel.lengthscale") for s in said)
-    assert "NLL" in str(result).splitlines()[0] and len(str(result).splitlines()) == 6
+    assert "NLL" in str(result).splitlines()[0] and len(str(result).splitlines()) == 8
     new = x[:4]
     for name in result:
         kept, again = result[name].predict(new), load_fit(tmp_path / "out", name, model=Skip).predict(new)

@@ -41,9 +41,14 @@ class Planted(Training):
         candidate.trials.append(SimpleNamespace(scores=scores, failure=None, best_state={}))
 
 
+def planned(validation, fallback):
+    lengths = validation.lengths(STEPS)
+    return Plan.of(validation.betas, steps=STEPS, search=validation.search, lengths=lengths, fallback=fallback)
+
+
 def carried_out(nll, betas=(0.1, 1.0), fallback=True, **options):
     training = Planted(nll, **options)
-    plan = Plan.of(Validation(betas=betas), STEPS, None, with_fallback=fallback)
+    plan = planned(Validation(betas=betas), fallback=fallback)
     search, left_out = plan.search(training)
     best, _ = plan.best(training, search)
     return best, [each.beta for each in left_out], training.made
@@ -130,6 +135,6 @@ def test_scores_that_are_no_numbers_lose_or_are_an_error():
 
 
 def test_the_steps_of_a_plan_are_the_most_that_a_fold_can_take():
-    plan = Plan.of(Validation(betas=(0.1, 1.0), runs=(0.25, 0.5, 1.0)), STEPS, None, with_fallback=True)
+    plan = planned(Validation(betas=(0.1, 1.0), runs=(0.25, 0.5, 1.0)), fallback=True)
     assert plan.steps == 3 * 25 + 150 + 100 and plan.lengths == [50, 100]
-    assert Plan.of(Validation(), STEPS, (0.3,), with_fallback=False).steps == 100
+    assert planned(Validation(betas=(0.3,)), fallback=False).steps == 100

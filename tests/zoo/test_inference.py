@@ -216,7 +216,7 @@ def test_timing_a_fit_leaves_it_as_it_was():
     torch.manual_seed(3)
     assert drawn == torch.rand(())
     validated = METHODS["dspp"].inference
-    assert validated.cost(Settings(), 5000) == 3.25 and validated.cost(Settings(beta=1.0), 5000) == 1.0
+    assert validated.cost(Settings(), 5000) == 2.75 and validated.cost(Settings(beta=1.0), 5000) == 1.0
     assert (
-        validated.cost(Settings(), 1000) == 2 * (1.25 + 1 + 1) + 1
+        validated.cost(Settings(), 1000) == 2 * (0.75 + 1 + 1) + 1
     )  # two folds, a run of the fallback, and once more on all rows
