@@ -160,10 +160,8 @@ def _methods(trial: Trial) -> list[Standing]:
     is_real = trial.data.task.is_standardized and trial.data.task.outputs == 1
     all_points = ALL_POINTS[len(trial.data.x) > MOST_EXACT_ROWS]
     own = [all_points, *IN_FULL] if is_real else [name for name in IN_FULL if name not in OF_REAL]
-    full, short = (
-        [Candidate(name) for name in own],
-        {Candidate(name): Candidate(like) for name, like in IN_SHORT.items()},
-    )
+    full = [Candidate(name) for name in own]
+    short = {Candidate(name): Candidate(like) for name, like in IN_SHORT.items()}
     trial.make(full, is_short=False)
     trial.make([*short.values(), *short], is_short=True)
     found = [trial.full(each) for each in full] + [trial.short(each, like) for each, like in short.items()]

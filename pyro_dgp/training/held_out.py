@@ -16,8 +16,6 @@ MOST_CRPS_ROWS = 500
 #: Standard errors of the NLL by which a predictive loss must be better than the fallback. A predictive loss has heavy tails: on 455 rows of
 #: Boston housing one was better by two to three of them at 153 held-out rows, and worse by 5.9 nats a row at 51 others.
 FALLBACK_ERRORS = 3.0
-#: Standard errors by which a candidate must be behind on some of the folds to be left out of the others.
-LEFT_OUT_ERRORS = 3.0
 
 
 @dataclass(frozen=True)
@@ -63,25 +61,18 @@ class RowScores:
             value += math.log(max(float(self.crps.mean()), torch.finfo(self.crps.dtype).tiny))
         return value if math.isfinite(value) else math.inf
 
-    def is_close_to(self, best: RowScores) -> bool:
-        """Whether the merit is within one standard error of the best one's, by the differences of each row."""
+    def is_close_to(self, best: RowScores, errors: float = 1.0) -> bool:
+        """Whether the merit is within some standard errors of the best one's, by the differences of each row."""
         if not math.isfinite(self.merit):
             return False
         means, variances = zip(*map(_mean_and_its_variance, self._differences(best)), strict=True)
-        return sum(means) <= math.sqrt(sum(variances))
+        return sum(means) <= errors * math.sqrt(sum(variances))
 
     def is_clearly_better_than(self, fallback: RowScores, errors: float = FALLBACK_ERRORS) -> bool:
         """Whether the NLL is lower by some standard errors, and the CRPS not higher by one, by the differences of each row."""
         (nll, nll_variance), *crps = map(_mean_and_its_variance, self._differences(fallback))
         is_denser = nll < -errors * math.sqrt(nll_variance)
         return math.isfinite(self.merit) and is_denser and all(mean <= math.sqrt(variance) for mean, variance in crps)
-
-    def is_clearly_worse_than(self, best: RowScores) -> bool:
-        """Whether the merit is higher than the best one's by more than three standard errors, by the differences of each row."""
-        if not math.isfinite(self.merit):
-            return True
-        means, variances = zip(*map(_mean_and_its_variance, self._differences(best)), strict=True)
-        return sum(means) > LEFT_OUT_ERRORS * math.sqrt(sum(variances))
 
     def _differences(self, other: RowScores) -> list[Tensor]:
         """The differences of each row in NLL, and in CRPS as a share of the other's mean."""

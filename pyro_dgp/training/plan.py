@@ -12,6 +12,8 @@ from pyro_dgp.training.trials import Candidate, Training
 STILL_BETTER = 0.75
 #: Standard errors by which a beta must be ahead of the fallback on some of the folds for the others to be spared.
 SPARED_ERRORS = 5.0
+#: Standard errors by which a beta must be behind the best one on some of the folds to be left out of the others.
+LEFT_OUT_ERRORS = 3.0
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class Plan:
         if search:
             curves = [run.curve for run in search]
             chosen = simplest_of_the_best(curves)
-            beta, made = chosen.beta, [search[curves.index(chosen)]]
+            beta, made = chosen.beta, [run for run, curve in zip(search, curves, strict=True) if curve is chosen]
             is_over = chosen.best_step is not None and chosen.best_step <= STILL_BETTER * chosen.steps
         longer = [] if search and (beta is None or is_over) else [Candidate(beta, length) for length in self.lengths]
         fallback = Candidate(None, self.fallback_steps) if beta is not None and self.fallback_steps else None
@@ -127,7 +129,7 @@ def _still_running(running: Sequence[Candidate]) -> list[Candidate]:
     decided = _is_decided(lowest, fallback[0].curve.best) if fallback else True
     if decided is False:
         return fallback
-    close = [run for run in betas if run.curve.best is not None and not run.curve.best.is_clearly_worse_than(lowest)]
+    close = [run for run in betas if run.curve.best is not None and run.curve.best.is_close_to(lowest, LEFT_OUT_ERRORS)]
     return close + (fallback if decided is None else [])
 
 
