@@ -118,7 +118,7 @@ class LinearMean(Mean):
         [[1.0, 0.0], [0.0, 1.0]]
         """
         start = Projection.fit(x, width).weight
-        mean = cls(*start.shape)
+        mean = cls(*start.shape).to(start)
         mean.weight = start.clone()
         mean.bias = start.new_zeros(width)
         return mean

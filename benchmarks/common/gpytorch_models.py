@@ -57,10 +57,10 @@ class _Parts:
 class PeerGP(_Parts, gpytorch.models.ApproximateGP):
     """GPyTorch's sparse variational GP, for ``svgp`` and ``ppgpr``."""
 
-    def __init__(self, x: Tensor, inducing: int) -> None:
+    def __init__(self, x: Tensor, inducing: int, strategy: type[VariationalStrategy] = VariationalStrategy) -> None:
         points = initial_points(x, inducing, "peer")
         q = CholeskyVariationalDistribution(len(points))
-        super().__init__(VariationalStrategy(self, points, q, learn_inducing_locations=True))
+        super().__init__(strategy(self, points, q, learn_inducing_locations=True))
         self._build(points, torch.Size([]), mean=None, per_output=False)
         self.likelihood = _noise()
 
@@ -68,11 +68,18 @@ class PeerGP(_Parts, gpytorch.models.ApproximateGP):
 class Layer(_Parts, DeepGPLayer):
     """One layer of :class:`PeerDeepGP`."""
 
-    def __init__(self, points: Tensor, outputs: int | None, mean: Tensor | None, *, per_output: bool) -> None:
+    def __init__(
+        self,
+        points: Tensor,
+        outputs: int | None,
+        mean: Tensor | None,
+        *,
+        per_output: bool,
+        strategy: type[VariationalStrategy],
+    ) -> None:
         batch = torch.Size([]) if outputs is None else torch.Size([outputs])
         q = CholeskyVariationalDistribution(points.shape[0], batch_shape=batch)
-        strategy = VariationalStrategy(self, points, q, learn_inducing_locations=True)
-        super().__init__(strategy, points.shape[-1], outputs)
+        super().__init__(strategy(self, points, q, learn_inducing_locations=True), points.shape[-1], outputs)
         if outputs is not None:  # hidden: small initial variance, as in this library
             with torch.no_grad():
                 q.chol_variational_covar.mul_(1e-2)
@@ -112,10 +119,19 @@ def _noise() -> gpytorch.likelihoods.GaussianLikelihood:
 class PeerDeepGP(DeepGP):
     """GPyTorch's DSVI model with ``layers`` layers, of which all but the last have ``width`` outputs."""
 
-    def __init__(self, x: Tensor, *, layers: int, width: int, inducing: int, per_output: bool = False) -> None:
+    def __init__(
+        self,
+        x: Tensor,
+        *,
+        layers: int,
+        width: int,
+        inducing: int,
+        per_output: bool = False,
+        strategy: type[VariationalStrategy] = VariationalStrategy,
+    ) -> None:
         super().__init__()
         stack = _stack(x, layers=layers, width=width, inducing=inducing)
-        self.parts = torch.nn.ModuleList([Layer(*part, per_output=per_output) for part in stack])
+        self.parts = torch.nn.ModuleList([Layer(*part, per_output=per_output, strategy=strategy) for part in stack])
         self.likelihood = _noise()
 
     def forward(self, x: Tensor) -> gpytorch.distributions.MultivariateNormal:

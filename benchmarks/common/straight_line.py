@@ -20,6 +20,7 @@ class StraightLine(nn.Module):
     :param samples: number of samples that go through the hidden layers.
     :param per_output: whether each output of a hidden layer has a kernel of its own.
     :param beta: weight of the KL in the predictive objective (one layer alone); nothing for the bound.
+    :param rows: number of all rows; that of ``x`` if not given.
     """
 
     jitter: Tensor
@@ -34,23 +35,24 @@ class StraightLine(nn.Module):
         samples: int,
         per_output: bool,
         beta: float | None = None,
+        rows: int | None = None,
     ) -> None:
         super().__init__()
-        self.samples, self.beta, self.rows = samples, beta, len(x)
+        self.samples, self.beta, self.rows = samples, beta, rows or len(x)
+        x = x.cpu()
         sizes = (x.shape[-1], *[width] * (layers - 1), 1)
         new = nn.Parameter
         self.z, self.m, self.t = nn.ParameterList(), nn.ParameterList(), nn.ParameterList()
         self.log_lengthscale, self.log_variance = nn.ParameterList(), nn.ParameterList()
-        self.projections: list[Tensor] = []
-        for inputs, outputs in itertools.pairwise(sizes):
+        for i, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
             kernels = outputs if per_output else 1
             self.z.append(new(torch.randn(inducing, inputs)))
             self.m.append(new(torch.zeros(outputs, inducing)))
             self.t.append(new(torch.eye(inducing).repeat(outputs, 1, 1)))
             self.log_lengthscale.append(new(torch.full((kernels, 1, inputs), 0.5 * math.log(inputs))))
             self.log_variance.append(new(torch.zeros(kernels, 1, 1)))
-            self.projections.append(Projection.fit(x, outputs).weight)
-            x = x @ self.projections[-1]
+            self.register_buffer(f"projection_{i}", Projection.fit(x, outputs).weight)
+            x = x @ self.get_buffer(f"projection_{i}")
         self.log_noise = new(torch.tensor(-2.0))
         self.register_buffer("jitter", 1e-4 * torch.eye(inducing))
 
@@ -73,12 +75,12 @@ class StraightLine(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the loss of all rows in nats, estimated from this batch."""
-        h, regularizer, top = x, torch.zeros(()), len(self.z) - 1
+        h, regularizer, top = x, x.new_zeros(()), len(self.z) - 1
         for i in range(top):
             mean, variance, kl = self.layer(i, h.reshape(-1, h.shape[-1]))
             mean, variance = (part.mT.reshape(*h.shape[:-1], -1) for part in (mean, variance))
-            mean = mean + h @ self.projections[i]
-            noise = torch.randn(self.samples, *mean.shape[-2:])
+            mean = mean + h @ self.get_buffer(f"projection_{i}")
+            noise = torch.randn(self.samples, *mean.shape[-2:], device=x.device)
             h, regularizer = mean + variance.sqrt() * noise, regularizer + kl
         mean, variance, kl = self.layer(top, h.reshape(-1, h.shape[-1]))
         mean, variance = mean.reshape(-1, len(x)), variance.reshape(-1, len(x))

@@ -18,9 +18,8 @@ from dataclasses import asdict
 import torch
 from torch import Tensor
 
-from benchmarks.common.cases import INPUTS, Case, case_step
-from benchmarks.common.straight_line import StraightLine
-from benchmarks.common.timing import Data, Step, alternate, plain_step, toy
+from benchmarks.common.cases import INPUTS, Case, case_step, floor_step, gpytorch_step
+from benchmarks.common.timing import Data, Step, alternate, toy
 
 ROWS = 2000
 DTYPE = torch.float32
@@ -32,48 +31,6 @@ CASES = (
 QUICK = (Case("svgp"), Case("ppgpr"), Case("dsvi", 2, 10), Case("dsvi", 3, 10))
 
 Row = dict[str, float | int | str]
-
-
-def gpytorch_step(case: Case, data: Data) -> Step:
-    """Return a training step of GPyTorch."""
-    import gpytorch as gp
-
-    from benchmarks.common.gpytorch_models import PeerDeepGP, PeerGP
-
-    x, y = data
-    batch = slice(case.batch)
-    if case.layers == 1:
-        model = PeerGP(x, case.inducing)
-        loss = gp.mlls.VariationalELBO if case.beta is None else gp.mlls.PredictiveLogLikelihood
-        objective = loss(model.likelihood, model, len(x), 1.0 if case.beta is None else case.beta)
-    else:
-        sizes = {"layers": case.layers, "width": case.width, "inducing": case.inducing}
-        model = PeerDeepGP(x, **sizes, per_output=case.per_output)
-        objective = gp.mlls.DeepApproximateMLL(gp.mlls.VariationalELBO(model.likelihood, model, len(x)))
-    model.train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, fused=True)
-
-    def step() -> None:
-        with gp.settings.num_likelihood_samples(case.samples):
-            optimizer.zero_grad()
-            (-objective(model(x[batch]), y[batch])).backward()
-            optimizer.step()
-
-    return step
-
-
-def floor_step(case: Case, data: Data) -> Step:
-    """Return a training step of straight-line torch."""
-    line = StraightLine(
-        data[0],
-        layers=case.layers,
-        width=case.width,
-        inducing=case.inducing,
-        samples=case.samples,
-        per_output=case.per_output,
-        beta=case.beta,
-    )
-    return plain_step(line, data, batch=case.batch)
 
 
 def calibration_step() -> Step:

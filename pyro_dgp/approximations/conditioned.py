@@ -60,7 +60,7 @@ class NeighborConditionedProcess(Process):
             factor = linalg.noisy_cholesky(linalg.add_noise(covariance, self._noise), prior.jitter, prior.name)
         row = new.unsqueeze(-2).unsqueeze(-3)
         cross = prior.covariance.matrix(points, row)  # (n, E, m, 1)
-        projection = torch.linalg.solve_triangular(factor, cross, upper=False)
+        projection = linalg.solve_triangular(factor, cross, upper=False)
         loc = (projection * linalg.solve_factor(factor, residual).mT.unsqueeze(-1)).sum((-2, -1))
         variance = (prior.covariance.diagonal(row).squeeze(-1) - projection.square().sum((-2, -1))).clamp_min(0.0)
         mean = prior.mean + loc.reshape(prior.mean.shape)

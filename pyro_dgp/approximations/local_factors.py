@@ -144,7 +144,7 @@ class _Regress(torch.autograd.Function):
             matrix[few] = _without(matrix[few], is_there[few])
         factor = factorise(matrix)
         corner, last, scales = factor[..., :-1, :-1], factor[..., -1:, :-1], factor[..., -1, -1]
-        weights = torch.linalg.solve_triangular(corner.mT, last.mT, upper=True).squeeze(-1)
+        weights = linalg.solve_triangular(corner.mT, last.mT, upper=True).squeeze(-1)
         ctx.save_for_backward(corner, weights, scales, is_there)
         return weights, scales
 
@@ -154,8 +154,8 @@ class _Regress(torch.autograd.Function):
         corner, weights, scales, is_there = ctx.saved_tensors
         of_weights = of_weights.masked_fill(~is_there.unsqueeze(1), 0.0)
         of_variance = (of_scales / (2 * scales)).unsqueeze(-1)
-        inner = torch.linalg.solve_triangular(corner, of_weights.unsqueeze(-1), upper=False)
-        shares = torch.linalg.solve_triangular(corner.mT, inner, upper=True).squeeze(-1)
+        inner = linalg.solve_triangular(corner, of_weights.unsqueeze(-1), upper=False)
+        shares = linalg.solve_triangular(corner.mT, inner, upper=True).squeeze(-1)
         found = corner.new_empty((*scales.shape, corner.shape[-1] + 1, corner.shape[-1] + 1))
         left = of_variance * weights - shares
         torch.mul(left.unsqueeze(-1), weights.unsqueeze(-2), out=found[..., :-1, :-1])

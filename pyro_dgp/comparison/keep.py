@@ -20,6 +20,7 @@ from pyro_dgp.comparison.parts import Part
 from pyro_dgp.comparison.request import is_made_by_hand
 from pyro_dgp.data.splitting import Scaler
 from pyro_dgp.internal.errors import first_line
+from pyro_dgp.internal.processor_numbers import ProcessorNumbers
 from pyro_dgp.internal.whole_file import write_text
 from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.prediction.rescaled import default_dtype
@@ -126,6 +127,8 @@ def save_fit(output: Path, fitting: Fitting, fitted: Fitted) -> None:
 def load_fit(folder: Path | str, method: str, *, model: Any = None, inference: Inference | None = None) -> MethodFit:
     """The fit of one method that a comparison left in a folder; it predicts what it predicted before it was saved, bit for bit.
 
+    It lies on the processor, also where the comparison ran on a GPU; of that one it draws other random numbers.
+
     A model from a file is built by the copy of that file in the folder, which is run as a module: load your own alone.
 
     :param folder: the comparison's ``output``.
@@ -183,7 +186,7 @@ def load_fit(folder: Path | str, method: str, *, model: Any = None, inference: I
 
 def _probe(predictor: Callable[[Tensor], Prediction], x: Tensor, seed: int) -> np.ndarray:
     """Predictive means and variances, or probabilities of classes, at a few training rows, by which a restored fit is known."""
-    with default_dtype(x.dtype), torch.random.fork_rng():
+    with default_dtype(x.dtype), torch.random.fork_rng(), ProcessorNumbers():
         torch.manual_seed(seed)
         prediction = predictor(x[:_PROBED])
         is_class = are_classes(prediction.mixture().components)

@@ -113,7 +113,7 @@ class JointDistribution:
             check_target(y, Size([rows] if outputs == 1 else [rows, outputs]), normal.mean)
             target = units(y).unsqueeze(0) if outputs == 1 else units(y).mT
             factor = linalg.noisy_cholesky(linalg.add_noise(normal.covariance, noise), None, self._name)
-            white = torch.linalg.solve_triangular(factor, (target - normal.mean).unsqueeze(-1), upper=False)
+            white = linalg.solve_triangular(factor, (target - normal.mean).unsqueeze(-1), upper=False)
             size = outputs * rows * math.log(2 * math.pi)
             total = -0.5 * white.square().sum() - linalg.half_log_determinants(factor).sum() - 0.5 * size
             terms.append(total - rows * units.log_scale(outputs).to(total) + math.log(share))

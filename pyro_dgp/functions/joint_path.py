@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pyro_dgp.functions.paths import Path, PathRequest
+from pyro_dgp.internal import linalg
 from pyro_dgp.kernels.covariance import Covariance
 from pyro_dgp.kernels.white import WhiteCovariance
 
@@ -57,7 +58,7 @@ class JointPath(Path):
             )
         x = x.detach().expand(*self.points.shape[:2], *x.shape[-2:])
         cross = self.covariance.matrix(self.points, x) * self.free.unsqueeze(-1)
-        projected = torch.linalg.solve_triangular(self.factor, cross, upper=False)
+        projected = linalg.solve_triangular(self.factor, cross, upper=False)
         within = self.covariance.matrix(x)
         factor, free = _pivoted(within - projected.mT @ projected, within.diagonal(dim1=-2, dim2=-1))
         noise = torch.randn(free.shape, dtype=x.dtype, device=x.device, generator=self.generator)

@@ -16,6 +16,7 @@ from pyro_dgp.functions.joint_path import JointPath, require_functions
 from pyro_dgp.functions.paths import PathRequest
 from pyro_dgp.functions.prior_paths import draw_path
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.internal import linalg
 from pyro_dgp.kernels import Covariance
 from pyro_dgp.processes import Process
 from pyro_dgp.processes.base import KnownCoefficients, KnownValues
@@ -148,8 +149,8 @@ def _solve(factor: Float[Tensor, "e m m"], values: Float[Tensor, "k o m"], upper
     draws, outputs, points = values.shape
     if len(factor) == 1:
         columns = values.reshape(draws * outputs, points).mT
-        return torch.linalg.solve_triangular(factor[0], columns, upper=upper).mT.reshape(draws, outputs, points)
-    return torch.linalg.solve_triangular(factor, values.permute(1, 2, 0), upper=upper).permute(2, 0, 1)
+        return linalg.solve_triangular(factor[0], columns, upper=upper).mT.reshape(draws, outputs, points)
+    return linalg.solve_triangular(factor, values.permute(1, 2, 0), upper=upper).permute(2, 0, 1)
 
 
 class PointPath(Functions):

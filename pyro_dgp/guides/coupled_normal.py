@@ -17,6 +17,8 @@ from pyro.poutine.trace_struct import Trace
 from torch import Size, Tensor
 from torch.distributions import biject_to
 
+from pyro_dgp.internal import linalg
+
 #: Most numbers of a site that takes part in the joint normal; a larger one is independent of the others.
 MOST = 100
 
@@ -26,7 +28,10 @@ def init_to_prior_median(site: dict[str, Any]) -> Tensor:
     fn = site["fn"]
     base = fn.base_dist if isinstance(fn, torch.distributions.Independent) else fn
     try:
-        median: Tensor = base.icdf(torch.full((), 0.5, dtype=torch.get_default_dtype()).expand(base.shape()))
+        with torch.random.fork_rng():
+            device = fn.sample().device
+        half = torch.full((), 0.5, dtype=torch.get_default_dtype(), device=device)
+        median: Tensor = base.icdf(half.expand(base.shape()))
     except (NotImplementedError, AttributeError):
         median = init_to_median(site, num_samples=101)
     if bool(torch.isfinite(median).all()):
@@ -74,7 +79,7 @@ class RowNormal(TorchDistribution):
     def standardised(self, value: Tensor) -> Tensor:
         """Return eps of a value, ``(*lead, n)``."""
         deviation = (value - self.loc).flatten(-self.dims) if self.dims else (value - self.loc).unsqueeze(-1)
-        return torch.linalg.solve_triangular(self.factor, deviation.unsqueeze(-1), upper=False).squeeze(-1)
+        return linalg.solve_triangular(self.factor, deviation.unsqueeze(-1), upper=False).squeeze(-1)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density in nats, in the shape of the batch."""

@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.distributions import Distribution
 from torch.fx import GraphModule
 
+from pyro_dgp.internal.captured_graph import CapturedGraph
 from pyro_dgp.internal.recording import reports
 
 logger = logging.getLogger("pyro_dgp")
@@ -124,10 +125,22 @@ class CompiledFunction:
                 program = torch.compile(graph, backend=self.backend, dynamic=False, options=options)
                 with torch.no_grad():
                     program(*points)
+                    if points[0].is_cuda:
+                        program = self._captured(program, points)
         except Exception as problem:
             self._say(_first_words(problem))
             return None
         return program
+
+    def _captured(self, program: Callable[..., Any], points: Sequence[Tensor]) -> Callable[..., Any]:
+        """Return the program as one graph of the GPU's work, or as it is where it has none."""
+        captured = CapturedGraph(program)
+        try:
+            captured(*points)
+        except RuntimeError as problem:
+            logger.info("%s is compiled, and started kernel by kernel: %s", self.what, _first_words(problem))
+            return program
+        return captured
 
     def recorded(self, points: Sequence[Tensor]) -> GraphModule:
         """Record the function at some arguments; its graph has one more result, the number of failures that it reports."""

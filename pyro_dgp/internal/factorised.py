@@ -108,8 +108,8 @@ def _through_factor(factor: Tensor, inner: Tensor) -> Tensor:
     """
     lower = inner.tril()
     lower = lower - torch.diag_embed(0.5 * lower.diagonal(dim1=-2, dim2=-1))
-    right = torch.linalg.solve_triangular(factor, lower, upper=False, left=False)
-    both = torch.linalg.solve_triangular(factor.mT, right, upper=True)
+    right = linalg.solve_triangular(factor, lower, upper=False, left=False)
+    both = linalg.solve_triangular(factor.mT, right, upper=True)
     return 0.5 * (both + both.mT)
 
 
@@ -144,7 +144,7 @@ class _LogDensity(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, factor: Tensor, columns: Tensor) -> Tensor:
         ctx.save_for_backward(matrix, factor, columns)
-        white = torch.linalg.solve_triangular(factor, columns, upper=False)
+        white = linalg.solve_triangular(factor, columns, upper=False)
         return -0.5 * white.square().sum((-2, -1)) - columns.shape[-1] * linalg.half_log_determinants(factor)
 
     @staticmethod

@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from pyro_dgp.internal import linalg
+
 #: Nodes on each half of the sphere. Functions that are smooth in the angle on each half, such as a rectifier, are integrated to machine
 #: precision up to some 60 levels.
 _NODES = 128
@@ -80,5 +82,5 @@ def fundamental_set(dimension: int, level: int) -> tuple[Tensor, Tensor]:
         columns = torch.cat([columns, column[None]])
         left = left - column.square()
     factor = columns[:, chosen].mT  # lower triangular, by the order of the pivots
-    gain = torch.linalg.solve_triangular(factor, torch.eye(number, dtype=torch.float64), upper=False)
+    gain = linalg.solve_triangular(factor, torch.eye(number, dtype=torch.float64), upper=False)
     return points[chosen], math.sqrt(number) * gain

@@ -16,6 +16,10 @@ DEFAULT_JITTER = {torch.float64: 1e-8, torch.float32: 1e-6}
 LARGEST_JITTER = {torch.float64: 1e-4, torch.float32: 1e-3}
 
 
+#: Right-hand sides of batched triangular solves at once on a GPU. Beyond 524,280 PyTorch up to CUDA 13.1 returns wrong numbers for batches of two and more,
+#: without an error (pull request 187717 of pytorch/pytorch).
+_MOST_COLUMNS = 2**18
+
 #: From matrices to their factors and reports that are zero where there is one.
 Factorise = Callable[[Tensor], tuple[Tensor, Tensor]]
 
@@ -135,7 +139,7 @@ def _inverse_factor(matrix: Tensor) -> tuple[Tensor, Tensor]:
     inverse = torch.zeros_like(matrix)
     inverse.diagonal(dim1=-2, dim2=-1).fill_(1.0)
     # In place: elsewhere a copy of the identity costs as much as the solve.
-    torch.linalg.solve_triangular(factor, inverse, upper=False, out=inverse)
+    solve_triangular(factor, inverse, upper=False, out=inverse)
     return inverse, info
 
 
@@ -176,14 +180,39 @@ def _explain(fault: Fault) -> str:
     )
 
 
+def solve_triangular(
+    factor: Tensor, columns: Tensor, *, upper: bool, left: bool = True, out: Tensor | None = None
+) -> Tensor:
+    """Solve ``L X = C``, or ``X L = C`` where ``left`` is false: :func:`torch.linalg.solve_triangular`, right for any number of right-hand sides.
+
+    Everything in this library that solves triangular systems calls it.
+
+    :param factor: triangular matrices ``(..., N, N)``, upper ones where ``upper`` is true.
+    :param columns: C, ``(..., N, n)``, or ``(..., n, N)`` where ``left`` is false; batch axes broadcast.
+    :param out: where to write the result; it may be C itself.
+    :returns: X, in the shape of C with the batch axes of both.
+    """
+    axis = -1 if left else -2
+    if columns.device.type == "cpu" or columns.shape[axis] <= _MOST_COLUMNS:
+        return torch.linalg.solve_triangular(factor, columns, upper=upper, left=left, out=out)
+    return in_pieces(factor, columns, _MOST_COLUMNS, upper=upper, left=left)
+
+
+def in_pieces(factor: Tensor, columns: Tensor, most: int, *, upper: bool, left: bool) -> Tensor:
+    """Solve as :func:`solve_triangular`, for at most ``most`` right-hand sides at once."""
+    axis = -1 if left else -2
+    parts = [torch.linalg.solve_triangular(factor, part, upper=upper, left=left) for part in columns.split(most, axis)]
+    return torch.cat(parts, axis)
+
+
 def solve_columns(factor: Tensor, columns: Tensor) -> Tensor:
     """``L^-1 C`` for factors ``(..., M, M)`` and columns ``(..., M, N)``, batch axes broadcast.
 
     Many columns are multiplied by the inverse: a product runs faster than a solve, forward and backward.
     """
     if columns.shape[-1] > 2 * factor.shape[-1]:
-        return torch.linalg.solve_triangular(factor, identity(factor).expand_as(factor), upper=False) @ columns
-    return torch.linalg.solve_triangular(factor, columns, upper=False)
+        return solve_triangular(factor, identity(factor).expand_as(factor), upper=False) @ columns
+    return solve_triangular(factor, columns, upper=False)
 
 
 def identity(matrix: Tensor) -> Tensor:
@@ -267,4 +296,4 @@ def solve_broadcast(factor: Tensor, columns: Tensor, upper: bool = False) -> Ten
     """``L^-1 C`` for factors ``(..., N, N)`` and columns ``(..., N, M)``, whose batch axes are expanded to their common shape."""
     batch = torch.broadcast_shapes(factor.shape[:-2], columns.shape[:-2])
     factor, columns = factor.expand(batch + factor.shape[-2:]), columns.expand(batch + columns.shape[-2:])
-    return torch.linalg.solve_triangular(factor, columns, upper=upper)
+    return solve_triangular(factor, columns, upper=upper)

@@ -131,7 +131,7 @@ class CollapsedELBO(torch.nn.Module):
         require_own_parameters(*modules_of(self.model))
         sums = self.statistics
         prior, noise, factor, products, trace = self._solved()
-        explained = torch.linalg.solve_triangular(factor, products.unsqueeze(-1), upper=False).square().sum()
+        explained = linalg.solve_triangular(factor, products.unsqueeze(-1), upper=False).square().sum()
         rest = sums.rows * prior.variance.reshape(()).double() - trace
         count = sums.rows * (math.log(2 * math.pi) + noise.log())
         half_log_determinant = factor.diagonal().log().sum()
@@ -143,7 +143,7 @@ class CollapsedELBO(torch.nn.Module):
         with module_local_parameters(*self.guide.model_modules):
             prior, _, factor, products, _ = self._solved()
         q: Any = _process(self.guide, self.name).q
-        inverse = torch.linalg.solve_triangular(factor, linalg.identity(factor), upper=False)
+        inverse = linalg.solve_triangular(factor, linalg.identity(factor), upper=False)
         mean = inverse.mT @ (inverse @ products)
         scale = linalg.cholesky(inverse.mT @ inverse, 0.0, prior.name)
         q.mean = mean.to(q.mean).expand_as(q.mean).clone()

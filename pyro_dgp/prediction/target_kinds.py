@@ -70,10 +70,18 @@ def bounds(components: Distribution) -> tuple[Tensor, Tensor]:
     support: Any = components.support
     while isinstance(support, constraints.independent):
         support = support.base_constraint
+    like = _parameter_of(components)
     if support is constraints.boolean:
-        return torch.zeros(()), torch.ones(())
+        return like.new_zeros(()), like.new_ones(())
     low, high = getattr(support, "lower_bound", -math.inf), getattr(support, "upper_bound", math.inf)
-    return torch.as_tensor(low), torch.as_tensor(high)
+    return torch.as_tensor(low, device=like.device), torch.as_tensor(high, device=like.device)
+
+
+def _parameter_of(components: Distribution) -> Tensor:
+    """A parameter of the components, on whose device their values lie; a number on the processor where they have none."""
+    inner = innermost(components)
+    parameters = (getattr(inner, name, None) for name in inner.arg_constraints)
+    return next((each for each in parameters if isinstance(each, Tensor)), torch.zeros(()))
 
 
 def _bounds_of_view(view: View, end: int) -> Tensor:

@@ -74,10 +74,10 @@ class FourierColumns:
         """
         p, rate = self.term.order, self.term.rate
         stationary = self.term.variance[..., None, None] * _stationary_covariance(rate, p)
-        v = torch.linalg.solve_triangular(_factor(stationary), self.ends.mT, upper=False).mT
+        v = linalg.solve_triangular(_factor(stationary), self.ends.mT, upper=False).mT
         w = v / self._root_variances
         j = _factor(w.mT @ w)
-        q = torch.linalg.solve_triangular(j, w.mT, upper=False).mT
+        q = linalg.solve_triangular(j, w.mT, upper=False).mT
         eye = torch.eye(p + 1).to(j)
         return q, _factor(eye + j.mT @ j)
 
@@ -105,7 +105,7 @@ class FourierColumns:
         columns = columns / self._root_variances
         q, h = self._low_rank
         inner = q.mT @ columns
-        return columns - q @ (inner - torch.linalg.solve_triangular(h, inner.expand(*inner.shape), upper=False))
+        return columns - q @ (inner - linalg.solve_triangular(h, inner.expand(*inner.shape), upper=False))
 
 
 def _factor(matrix: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ def moments_at_normal_inputs(
     require_no_batches(term, prior.name)
     q, regularizer = process.coefficients(prior)
     root = basis.root(prior).double()
-    inverse = torch.linalg.solve_triangular(root, linalg.identity(root), upper=False)
+    inverse = linalg.solve_triangular(root, linalg.identity(root), upper=False)
     psi = PsiStatistics.of(_double(term), _double_inputs(inputs), basis.points(prior).double())
     v, g = q.mean.double(), slopes.double()
     weights = (inverse.mT @ v.unsqueeze(-1)).squeeze(-1)  # a (D_out, M)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from pyro_dgp.internal import linalg
@@ -28,7 +27,7 @@ def plain_row_moments(
 
     The fused form of standard deviations is tested against them.
     """
-    a = torch.linalg.solve_triangular(linalg.cholesky(k_zz, jitter, name), k_zx, upper=False)
+    a = linalg.solve_triangular(linalg.cholesky(k_zz, jitter, name), k_zx, upper=False)
     loc = (mean.unsqueeze(-2) @ a).squeeze(-2)
     if scale.dim() == mean.dim():
         return loc, ((scale.square() - 1).unsqueeze(-2) @ a.square()).squeeze(-2)

@@ -9,6 +9,7 @@ from pyro.nn import PyroParam
 from torch import Size, Tensor
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.internal import linalg
 from pyro_dgp.processes.basis import Basis
 from pyro_dgp.processes.coefficients import Coefficients
 from pyro_dgp.processes.whitened_gaussian import WhitenedGaussian
@@ -66,5 +67,5 @@ class PseudoTargets(Coefficients):
         w = basis.root(prior).mT @ precision_root
         c = torch.linalg.cholesky(identity + w @ w.mT)
         mean = torch.cholesky_solve(w @ (precision_root.mT @ targets.unsqueeze(-1)), c).squeeze(-1)
-        scale = torch.linalg.solve_triangular(c.mT, identity.expand_as(c), upper=True)
+        scale = linalg.solve_triangular(c.mT, identity.expand_as(c), upper=True)
         return WhitenedGaussian(mean, scale, "full")

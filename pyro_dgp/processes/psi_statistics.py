@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from pyro_dgp.internal import linalg
 from pyro_dgp.processes.rbf_terms import RBFTerm
 
 
@@ -59,12 +60,12 @@ class PsiStatistics:
         variance = term.variance[:, None, None]
 
         factor, half_log = _factor(gram, 1.0)
-        p = torch.linalg.solve_triangular(factor, along, upper=False)
+        p = linalg.solve_triangular(factor, along, upper=False)
         first = variance * torch.exp(-0.5 * (squares - p.square().sum(-2)) - half_log.unsqueeze(-1))
-        tilted = torch.linalg.solve_triangular(factor.mT, p, upper=True)
+        tilted = linalg.solve_triangular(factor.mT, p, upper=True)
 
         factor, half_log = _factor(gram, 2.0)
-        p = torch.linalg.solve_triangular(factor, math.sqrt(2) * along, upper=False)
+        p = linalg.solve_triangular(factor, math.sqrt(2) * along, upper=False)
         own = -0.5 * squares + 0.25 * p.square().sum(-2) - 0.5 * half_log.unsqueeze(-1) + variance.log()
         own, ones, p = own.unsqueeze(-2), torch.ones_like(own).unsqueeze(-2), math.sqrt(0.5) * p
         exponent = torch.cat([p, own, ones], -2).mT @ torch.cat([p, ones, own], -2)  # in one pass over N M M numbers

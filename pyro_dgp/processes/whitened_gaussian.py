@@ -65,7 +65,7 @@ class WhitenedGaussian:
             inner = share * exact.mT @ exact
             inner.diagonal(dim1=-2, dim2=-1).add_(1 - share)  # |B| = |(1 - b) I + b T'T|
             upper = torch.linalg.cholesky(inner.flip(-2, -1)).flip(-2, -1)  # inner = upper upper'
-            root = exact @ torch.linalg.solve_triangular(upper.mT, linalg.identity(inner), upper=False)
+            root = exact @ linalg.solve_triangular(upper.mT, linalg.identity(inner), upper=False)
             half_log = upper.diagonal(dim1=-2, dim2=-1).log()
             shift = (root @ (root.mT @ mean.double().unsqueeze(-1))).squeeze(-1)
             diagonal = exact.diagonal(dim1=-2, dim2=-1)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from pyro_dgp.internal import linalg
 from pyro_dgp.processes.coefficients import GaussianCoefficients
 from pyro_dgp.training.optimising import OptimizerRecipe, adam, bare
 
@@ -157,7 +158,7 @@ def _full_step(mean: Tensor, factor: Tensor, of_mean: Tensor, of_factor: Tensor,
     half = (factor.mT @ of_factor).tril()
     half.diagonal(dim1=-2, dim2=-1).mul_(0.5)
     upper, sizes = _positive(half + half.mT, size)
-    new = torch.linalg.solve_triangular(upper.mT, factor, upper=False, left=False)
+    new = linalg.solve_triangular(upper.mT, factor, upper=False, left=False)
     return mean - sizes.squeeze(-1) * (new @ (new.mT @ of_mean.unsqueeze(-1))).squeeze(-1), new
 
 

@@ -1,0 +1,72 @@
+"""Comparisons on a device beside the processor: all tasks run, and their fits are kept."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from pyro_dgp import load_fit
+from pyro_dgp.comparison import request, run
+from pyro_dgp.comparison.cli import main
+from tests.virtual_device import ELSEWHERE, virtual_device
+
+rng = np.random.default_rng(0)
+X = rng.normal(size=(40, 2))
+F = np.sin(2 * X[:, 0]) + X[:, 1]
+TASKS = {
+    "regression": F + 0.1 * rng.normal(size=40),
+    "binary": (F > 0).astype(int),
+    "multiclass": np.digitize(F, [-0.5, 0.5]),
+    "counts": rng.poisson(np.exp(F)),
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.filterwarnings("ignore")  # of fits that are too short
+def test_a_task_runs_and_its_fits_are_kept(task, tmp_path, monkeypatch, capsys):
+    file, folder = tmp_path / "rows.csv", tmp_path / "out"
+    pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": TASKS[task]}).to_csv(file, index=False)
+    for module in (request, run):
+        if hasattr(module, "device_of"):
+            monkeypatch.setattr(module, "device_of", lambda choice: ELSEWHERE.type)
+    methods = ["svgp", "dsvi", *(["nuts", "sghmc"] if task == "regression" else [])]
+    options = [
+        "--epochs",
+        "2",
+        "--inducing",
+        "8",
+        "--width",
+        "2",
+        "--mcmc-points",
+        "8",
+        "--mcmc-samples",
+        "8",
+        "--warmup",
+        "2",
+        "--threads",
+        "1",
+    ]
+    with virtual_device(monkeypatch):
+        code = main(
+            [
+                "compare",
+                "--data",
+                str(file),
+                "--methods",
+                ",".join(methods),
+                *options,
+                "--task",
+                task,
+                "--output",
+                str(folder),
+            ]
+        )
+    said = capsys.readouterr()
+    assert not code, said.err
+    assert "not kept" not in said.out + said.err
+    for method in methods:
+        fit = load_fit(folder, method)
+        assert fit.like.device.type == "cpu"
+        prediction = fit.predict(X[:3])
+        found = prediction.probs if task in ("binary", "multiclass") else prediction.mean
+        assert bool(torch.isfinite(torch.as_tensor(found)).all())
