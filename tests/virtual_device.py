@@ -149,7 +149,7 @@ class _Generator(torch.Generator):
     """A generator of the processor, also where one is wanted there."""
 
     def __new__(cls, device: Any = "cpu") -> _Generator:
-        return super().__new__(cls, "cpu" if _is_elsewhere(device) else device)
+        return super().__new__(cls, "cpu" if _is_elsewhere(device) else device)  # type: ignore[call-arg]
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Training steps on a GPU beside GPyTorch's two strategies and straight-line torch, and how far a GPU's numbers are from a CPU's.
 
-``python -m benchmarks.studies.speed_on_gpu [--parity] [--compiled] [--quick] [--json FILE]``
+``python -m benchmarks.studies.speed_on_gpu [--parity] [--compiled] [--quick] [--json FILE] [--table FILE]``
 
 Times: ``svgp`` and ``dsvi``; 8 inputs, M 128, width 5, a kernel for each output, Matern 5/2 with ARD, float32, the same objective and optimiser in all
 implementations. GPyTorch runs with its defaults, by ``VariationalStrategy`` and by ``LargeBatchVariationalStrategy``, which is made for large batches on
@@ -185,6 +185,21 @@ def described(record: Record) -> str:
     return f"{record['method']} L{record['layers']} S{record['samples']} B{record['batch']:,}: ms a step: {', '.join(times)}{ratio}"
 
 
+def table(records: list[Record]) -> str:
+    """Return the times of a file of records as a table in Markdown, milliseconds a step."""
+    head = "| method | layers | S | batch | ms a step | compiled | GPyTorch | its large batches | straight-line | GPyTorch / this | GPyTorch / compiled |"
+    lines = [head, "|---" * 11 + "|"]
+    for record in records:
+        if "compiled_seconds" not in record:
+            continue
+        times = [f"{1000 * record[f'{name}seconds']:.1f}" for name in ("", *COMPILED, *list(LIBRARIES)[1:])]
+        cells = [f"`{record['method']}`", record["layers"], record["samples"], f"{record['batch']:,}", *times]
+        lines.append(
+            "| " + " | ".join(map(str, [*cells, f"{record['ratio']:.2f}", f"{record['best_ratio']:.2f}"])) + " |"
+        )
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Measure, print a line for each case, and write the records."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -192,7 +207,11 @@ def main() -> None:
     parser.add_argument("--compiled", action="store_true", help="time compiled steps too")
     parser.add_argument("--quick", action="store_true", help="small cases, on the CPU: shows that it runs")
     parser.add_argument("--json", type=Path, help="file for the records")
+    parser.add_argument("--table", type=Path, help="run nothing: print the times of a file of records as a table")
     arguments = parser.parse_args()
+    if arguments.table is not None:
+        print(table(json.loads(arguments.table.read_text())))
+        return
     if not arguments.quick and not torch.cuda.is_available():
         parser.exit(message="no GPU is seen: nothing was measured; --quick runs small cases on the CPU\n")
     device = "cpu" if arguments.quick else "cuda"
