@@ -125,9 +125,10 @@ def save_fit(output: Path, fitting: Fitting, fitted: Fitted) -> None:
 
 
 def load_fit(folder: Path | str, method: str, *, model: Any = None, inference: Inference | None = None) -> MethodFit:
-    """The fit of one method that a comparison left in a folder; it predicts what it predicted before it was saved, bit for bit.
+    """The fit of one method that a comparison left in a folder; it lies on the processor.
 
-    It lies on the processor, also where the comparison ran on a GPU; of that one it draws other random numbers.
+    A fit that was made on the processor predicts what it predicted before it was saved, bit for bit. One that was made on a GPU draws other random
+    numbers here.
 
     A model from a file is built by the copy of that file in the folder, which is run as a module: load your own alone.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from weakref import ref
 
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.distributions import transform_to
 
 from pyro_dgp.internal.global_store import is_in_use, may_read
+from pyro_dgp.internal.moved_priors import device_of, moved
 from pyro_dgp.internal.parameters import pyro_parameters
 
 
@@ -31,6 +32,9 @@ class CheckedModule(PyroModule):
 
     A value is read once: a tensor that a model sampled belongs in a ``PyroSample``. A subclass says in :meth:`admit`
     what its other attributes take.
+
+    Moving a module (``model.to(device)``, ``model.double()``) moves the distributions that are priors of its parameters too. A prior that is given to a
+    module on another device is moved there.
 
     Where parameters live in Pyro's global store, one that another module of this library has put there under the same name is not taken over: a Pyro
     handler, such as a trace, refuses it, and in a plain call each module reads its own.
@@ -63,6 +67,8 @@ class CheckedModule(PyroModule):
             value = self.admit(name, value)
             if isinstance(value, PyroModule):
                 release(value)
+            elif isinstance(value, PyroSample):
+                value = PyroSample(moved(value.prior, self._to_device_of(name)))
         super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
@@ -76,6 +82,19 @@ class CheckedModule(PyroModule):
                 for path, weights in _weights_of(part, self._pyro_get_fullname(name)):
                     may_read(path, weights, context.cache)
         return super().__getattr__(name)
+
+    def _to_device_of(self, name: str) -> Callable[[Tensor], Tensor]:
+        """From a tensor to the same on the device of the parameter, or of the prior, of that name, if there is one."""
+        present = self.__dict__.get("_parameters", {})
+        own = present.get(f"{name}_unconstrained", present.get(name))
+        device = device_of(self.__dict__.get("_pyro_samples", {}).get(name)) if own is None else own.device
+        return lambda value: value.to(device or value.device)
+
+    def _apply(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
+        result = super()._apply(fn, *args, **kwargs)
+        for name, prior in self._pyro_samples.items():
+            self._pyro_samples[name] = moved(prior, fn)
+        return result
 
     def _labelled(self, name: str) -> str:
         return f"{type(self).__name__}.{name}"

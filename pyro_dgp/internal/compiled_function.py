@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.distributions import Distribution
 from torch.fx import GraphModule
 
-from pyro_dgp.internal.captured_graph import CapturedGraph
+from pyro_dgp.internal.captured_graph import CapturedGraph, stays_on
 from pyro_dgp.internal.recording import reports
 
 logger = logging.getLogger("pyro_dgp")
@@ -69,14 +69,14 @@ class CompiledFunction:
         results, failed = found
         serves = not int(failed) and bool(torch.isfinite(results[0]).all()) and self.passes(results, points, before)
         if not serves:
-            _set_generators(before)
+            _set_generators(before, points)
         return results if serves else None
 
     def run(self, points: Sequence[Tensor], before: list[Tensor]) -> tuple[list[Tensor], Tensor] | None:
         """Results of the program and the number of failures that it reports; nothing where there is no program, with the generators as before."""
         if not self._is_made:
             self._is_made, self._compiled = True, self._make(points)
-            _set_generators(before)
+            _set_generators(before, points)
         if self._compiled is None:
             return None
         try:
@@ -84,7 +84,7 @@ class CompiledFunction:
                 *results, failed = self._compiled(*points)
         except (RuntimeError, ValueError, TypeError) as problem:  # for example, sizes that depend on values
             self._compiled = None
-            _set_generators(before)
+            _set_generators(before, points)
             self._say(_first_words(problem))
             return None
         return results, failed
@@ -100,7 +100,7 @@ class CompiledFunction:
             return True
         self._checks -= 1
         after = generators(points)
-        _set_generators(before)
+        _set_generators(before, points)
         expected = self.expected(points)
         same_draws = all(torch.equal(a, b) for a, b in zip(after, generators(points), strict=True))
         right = same_draws and all(self.is_close(a, b) for a, b in zip(results, expected, strict=True))
@@ -125,7 +125,7 @@ class CompiledFunction:
                 program = torch.compile(graph, backend=self.backend, dynamic=False, options=options)
                 with torch.no_grad():
                     program(*points)
-                    if points[0].is_cuda:
+                    if all(point.is_cuda for point in points) and stays_on(graph, points, points[0].device):
                         program = self._captured(program, points)
         except Exception as problem:
             self._say(_first_words(problem))
@@ -233,11 +233,18 @@ def close(found: Tensor, expected: Tensor) -> bool:
 
 
 def generators(points: Sequence[Tensor]) -> list[Tensor]:
-    """States of the processor's generator and, where the first tensor is elsewhere, of that device's."""
-    state = [torch.get_rng_state()]
-    return [*state, torch.cuda.get_rng_state(points[0].device)] if points[0].is_cuda else state
+    """States of the processor's generator and, where a tensor is on a GPU, of that GPU's."""
+    device = _gpu(points)
+    return [torch.get_rng_state(), *([] if device is None else [torch.cuda.get_rng_state(device)])]
 
 
-def _set_generators(states: Sequence[Tensor]) -> None:
-    for set_state, state in zip((torch.set_rng_state, torch.cuda.set_rng_state), states, strict=False):
-        set_state(state)
+def _set_generators(states: Sequence[Tensor], points: Sequence[Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    device = _gpu(points)
+    if device is not None:
+        torch.cuda.set_rng_state(states[1], device)
+
+
+def _gpu(points: Sequence[Tensor]) -> torch.device | None:
+    """The device of the first tensor on a GPU."""
+    return next((point.device for point in points if point.is_cuda), None)

@@ -16,7 +16,7 @@ DEFAULT_JITTER = {torch.float64: 1e-8, torch.float32: 1e-6}
 LARGEST_JITTER = {torch.float64: 1e-4, torch.float32: 1e-3}
 
 
-#: Right-hand sides of batched triangular solves at once on a GPU. Beyond 524,280 PyTorch up to CUDA 13.1 returns wrong numbers for batches of two and more,
+#: Right-hand sides of batched triangular solves at once on a GPU. Beyond 524,280 PyTorch built with CUDA 13.1 or older returns wrong numbers for batches of two and more,
 #: without an error (pull request 187717 of pytorch/pytorch).
 _MOST_COLUMNS = 2**18
 
@@ -185,7 +185,7 @@ def solve_triangular(
 ) -> Tensor:
     """Solve ``L X = C``, or ``X L = C`` where ``left`` is false: :func:`torch.linalg.solve_triangular`, right for any number of right-hand sides.
 
-    Everything in this library that solves triangular systems calls it.
+    The library calls it in the place of torch's.
 
     :param factor: triangular matrices ``(..., N, N)``, upper ones where ``upper`` is true.
     :param columns: C, ``(..., N, n)``, or ``(..., n, N)`` where ``left`` is false; batch axes broadcast.
@@ -195,7 +195,8 @@ def solve_triangular(
     axis = -1 if left else -2
     if columns.device.type == "cpu" or columns.shape[axis] <= _MOST_COLUMNS:
         return torch.linalg.solve_triangular(factor, columns, upper=upper, left=left, out=out)
-    return in_pieces(factor, columns, _MOST_COLUMNS, upper=upper, left=left)
+    solved = in_pieces(factor, columns, _MOST_COLUMNS, upper=upper, left=left)
+    return solved if out is None else out.copy_(solved)
 
 
 def in_pieces(factor: Tensor, columns: Tensor, most: int, *, upper: bool, left: bool) -> Tensor:

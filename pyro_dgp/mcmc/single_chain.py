@@ -108,6 +108,8 @@ class ChainPlan:
         """
         saved = time.monotonic()
         torch.set_rng_state(state.random_state)
+        if state.done:  # a GPU has a generator of its own, which is not saved: it goes on with new numbers, not with those of the first draws
+            torch.cuda.manual_seed_all((self.seed * 1_000_003 + state.done) % 2**63)
         while state.done < self.total:
             if state.done == self.warmup_steps:
                 kernel.end_warmup()

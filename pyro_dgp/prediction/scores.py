@@ -122,6 +122,6 @@ def coverage(prediction: Prediction, y: Tensor, levels: Tensor | Sequence[float]
     >>> coverage(Prediction(standard_normal, rows=2), torch.tensor([0.1, 3.0]), [0.5, 0.9]).tolist()
     [0.5, 0.5]
     """
-    levels = torch.as_tensor(levels)
+    levels = torch.as_tensor(levels, device=y.device)
     distance = (2 * (pit(prediction, y) - 0.5).abs())[~y.isnan()]
     return (distance[None] <= levels[:, None]).double().mean(-1)

@@ -6,8 +6,11 @@ from contextlib import contextmanager, nullcontext
 import pytest
 import torch
 
-from pyro_dgp.internal.captured_graph import CapturedGraph
+from pyro_dgp import METHODS, Settings, module_local_parameters
+from pyro_dgp.internal.captured_graph import CapturedGraph, stays_on
 from pyro_dgp.internal.compiled_function import CompiledFunction
+from pyro_dgp.internal.recording import reports
+from tests.virtual_device import virtual_device
 
 
 @pytest.fixture
@@ -42,6 +45,7 @@ def graphs(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", Stream)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     return made
 
 
@@ -78,3 +82,41 @@ def test_a_program_that_cannot_be_captured_runs_kernel_by_kernel(graphs, caplog)
         return (a.square(),)
 
     assert isinstance(function._captured(program, [torch.ones(2)]), CapturedGraph)
+
+
+@pytest.mark.parametrize(
+    ("name", "stays"), [("svgp", True), ("dsvi", True), ("solve-dgp", True), ("dspp-gh", False), ("vish", False)]
+)
+def test_programs_are_captured_where_all_their_tensors_are_on_the_device(name, stays, monkeypatch):
+    """Nodes of a quadrature rule, for example, go from the processor to the device at each step."""
+    settings = Settings(inducing=8, width=2, beta=1.0)
+    with virtual_device(monkeypatch) as device:
+        x, y = torch.randn(12, 3).to(device), torch.randn(12).to(device)
+        model = METHODS[name].architecture.build(x, settings)
+        inference = METHODS[name].inference
+        guide = inference.guide(model, x, settings)
+        with module_local_parameters(model, guide):
+            guide.initialize(x, y)
+            objective = inference.made_loss(settings, 12)(model, guide)
+
+            def loss(x, y):
+                with reports():
+                    return (objective(x, y),)
+
+            assert stays_on(loss, (x, y), device) == stays
+
+
+@pytest.mark.parametrize(
+    ("function", "stays"),
+    {
+        "alone": (lambda a: (a.exp() * 2 + torch.tensor(1.0),), True),
+        "to the processor": (lambda a: (a + a.cpu().sum().to(a.device),), False),
+        "a number read": (lambda a: (a * float(a.sum()),), False),
+        "a constant of the processor": (lambda a: (a * torch.ones(3).to(a.device),), False),
+        "drawn by the processor": (lambda a: (a * torch.randn(()),), False),
+        "drawn there": (lambda a: (a * torch.randn(3, device=a.device),), True),
+    }.values(),
+)
+def test_what_leaves_the_device_is_seen(function, stays, monkeypatch):
+    with virtual_device(monkeypatch) as device:
+        assert stays_on(function, (torch.randn(3).to(device),), device) == stays

@@ -41,7 +41,11 @@ def test_no_call_on_another_device_has_more_columns_than_are_solved_rightly(monk
     factor, right = torch.randn(2, 3, 3).tril() + 4 * torch.eye(3), torch.randn(2, 3, 12)
     with virtual_device(monkeypatch) as device:
         found = linalg.solve_triangular(factor.to(device), right.to(device), upper=False).cpu()
-    assert seen == [5, 5, 2]
+        assert seen == [5, 5, 2]
+        written = torch.zeros(2, 3, 12, device=device)
+        assert linalg.solve_triangular(factor.to(device), right.to(device), upper=False, out=written) is written
+        torch.testing.assert_close(written.cpu(), found)
+        seen[3:] = []
     torch.testing.assert_close(factor @ found, right)
     linalg.solve_triangular(factor, right, upper=False)
     assert seen[3:] == [12]

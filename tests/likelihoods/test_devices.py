@@ -22,6 +22,7 @@ from pyro_dgp import (
     Softmax,
     StudentT,
     Variational,
+    coverage,
     fit,
     predict,
 )
@@ -66,5 +67,7 @@ def test_a_likelihood_trains_and_predicts_on_another_device(name, monkeypatch):
         prediction = predict(guide, x, 5)
         found = [prediction.log_prob(y), prediction.sample((4,))]
         found += [prediction.mean, prediction.quantile(0.5), prediction.cdf(y)] if has_quantiles else [prediction.probs]
+        if has_quantiles and y.dim() == 1:
+            found.append(coverage(prediction, y, [0.5, 0.9]))
         assert {each.device for each in found} == {device}
         assert all(bool(torch.isfinite(each.cpu()).all()) for each in found)

@@ -120,6 +120,18 @@ def test_a_chain_that_is_cut_and_lengthened_is_that_of_one_run(name, tmp_path, e
     assert [path.name for path in tmp_path.iterdir()] == ["chain-0.safetensors"]
 
 
+def test_a_chain_that_goes_on_gives_a_gpu_numbers_that_it_has_not_had(tmp_path, every_iteration, monkeypatch):
+    """The generator of a GPU is not saved, and ``torch.manual_seed`` sets it to the beginning of the chain."""
+    seeds = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)
+    run(KERNELS["slices"](), tmp_path)
+    first = seeds[-1]
+    run(KERNELS["slices"](), tmp_path, num_samples=DRAWS + 2)
+    second = seeds[-1]
+    run(KERNELS["slices"](), tmp_path, num_samples=DRAWS + 3)
+    assert len({first, second, seeds[-1]}) == 3
+
+
 def facts(value, depth=0):
     """What an object of Pyro holds, as far as it can be compared."""
     if isinstance(value, Tensor):
