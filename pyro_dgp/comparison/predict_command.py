@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,7 +58,24 @@ def _predict(parsed: argparse.Namespace) -> int:
     table = predicted(fit, read_rows(parsed.data), parsed.target)
     write_whole(output, lambda part: table.to_csv(part, index=False))
     print(f"{len(table)} predictions by {parsed.method} in {output}")
+    folds, rows = folds_of(parsed.fit, parsed.method)
+    if folds > 1:
+        print(
+            f"the fit is that of the first of {folds} folds, trained on {rows} rows: compare without folds (--split 0) for one of more rows"
+        )
     return 0
+
+
+def folds_of(folder: Path, method: str) -> tuple[int, int]:
+    """Number of folds of a comparison, and of training rows of the first of them, whose fit is kept; 1 and 0 where its table does not say."""
+    from pyro_dgp.comparison.files import TABLE
+
+    try:
+        rows = json.loads((folder / TABLE).read_text())
+        row = next(row for row in rows if row["method"] == method)
+        return int(row.get("folds", 1)), int(row.get("n_train", 0))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, StopIteration):
+        return 1, 0
 
 
 def require_new(output: Path) -> None:

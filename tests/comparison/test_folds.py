@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from pyro_dgp.comparison.cli import main
 from pyro_dgp.comparison.parts import fold_masks, part_of
 from pyro_dgp.comparison.request import Request
 from pyro_dgp.comparison.run import compare, run
@@ -94,3 +95,18 @@ def test_folds_are_told_apart_from_a_split_when_resuming(tmp_path):
     with pytest.raises(ValueError, match="test= and folds= are two ways"):
         data = dataset()
         compare(None, data.x, data.y, methods=["svgp"], test=(data.x, data.y), folds=3, say=quiet)
+
+
+@pytest.mark.parametrize("folds", [None, 2])
+def test_predictions_say_that_their_fit_is_that_of_the_first_fold(folds, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run(Request(output=tmp_path / "out", dataset=dataset(), methods=("svgp",), settings=TOY, folds=folds), say=quiet)
+    np.savez(tmp_path / "new.npz", X=dataset().x[:3])
+    assert main(["predict", "--fit", "out", "--method", "svgp", "--data", "new.npz"]) == 0
+    said = capsys.readouterr().out
+    sentence = "the fit is that of the first of 2 folds, trained on 15 rows: compare without folds (--split 0) for one of more rows"
+    assert (sentence in said.splitlines()) == (folds is not None), said
+    assert folds is not None or "fold" not in said
+    (tmp_path / "out" / "results.json").write_text("{")  # broken: nothing is said of folds
+    assert main(["predict", "--fit", "out", "--method", "svgp", "--data", "new.npz", "--output", "again.csv"]) == 0
+    assert "fold" not in capsys.readouterr().out
