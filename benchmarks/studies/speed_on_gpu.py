@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from benchmarks.common.cases import INPUTS, Case, case_step, floor_step, gpytorch_step
 from benchmarks.common.records import Record
-from benchmarks.common.timing import Data, Step, alternate, toy
+from benchmarks.common.timing import STARTING_ROWS, Data, Step, alternate, toy
 from pyro_dgp import METHODS, Settings, Variational, module_local_parameters, predict
 from pyro_dgp.internal import linalg
 from pyro_dgp.internal.processor_numbers import ProcessorNumbers
@@ -65,7 +65,7 @@ def synchronize() -> None:
 def measure(case: Case, device: str, *, repeats: int, compiled: bool) -> Record:
     """Time one case: median seconds of a step by implementation, or the error of one that fails, and GPyTorch's faster time over that here."""
     torch.manual_seed(0)
-    x, y = toy(max(case.batch, 2000), INPUTS)
+    x, y = toy(max(case.batch, STARTING_ROWS), INPUTS)
     data = x.to(device), y.to(device)
     record: Record = asdict(case) | {"dtype": "float32", "device": described_device(device), "repeats": repeats}
     steps: dict[str, Step] = {}
@@ -161,7 +161,7 @@ def described(record: Record) -> str:
     if "gradient" in record:
         parts = ", ".join(f"{name} {record[name]:.1e}" for name in ("loss", "gradient", "mean", "stddev"))
         return f"{record['method']}: relative differences of the devices: {parts}"
-    if "error" in record and "seconds" not in record:
+    if "layers" not in record:
         return f"{record['method']}: {record['error']}"
     labels = {
         "": "here",

@@ -18,6 +18,7 @@ from torch import Size, Tensor
 from torch.distributions import biject_to
 
 from pyro_dgp.internal import linalg
+from pyro_dgp.internal.moved_priors import device_of
 
 #: Most numbers of a site that takes part in the joint normal; a larger one is independent of the others.
 MOST = 100
@@ -28,9 +29,7 @@ def init_to_prior_median(site: dict[str, Any]) -> Tensor:
     fn = site["fn"]
     base = fn.base_dist if isinstance(fn, torch.distributions.Independent) else fn
     try:
-        with torch.random.fork_rng():
-            device = fn.sample().device
-        half = torch.full((), 0.5, dtype=torch.get_default_dtype(), device=device)
+        half = torch.full((), 0.5, dtype=torch.get_default_dtype(), device=device_of(fn))
         median: Tensor = base.icdf(half.expand(base.shape()))
     except (NotImplementedError, AttributeError):
         median = init_to_median(site, num_samples=101)
