@@ -1,4 +1,4 @@
-"""Simulators with published formulas: Friedman 1 to 3 with their noise, borehole, OTL circuit and piston without any, and two more for choices."""
+"""Simulators with published formulas: Friedman 1 to 3 with their noise, borehole, OTL circuit and piston without any, two more for choices, and four for advice."""
 
 from __future__ import annotations
 
@@ -55,6 +55,14 @@ WING: Ranges = {
     "design gross weight (lb)": (1700, 2500),
     "weight of paint (lb/ft2)": (0.025, 0.08),
 }
+ANGLES: Ranges = {f"angle {k} (radians)": (-np.pi, np.pi) for k in range(1, 4)}
+SCREENED: Ranges = {f"input {k}": (-0.5, 0.5) for k in range(1, 21)}
+SPILL: Ranges = {
+    "mass of each spill (kg)": (7, 13),
+    "diffusion rate in the channel (m2/s)": (0.02, 0.12),
+    "location of the second spill (m)": (0.01, 3),
+    "time of the second spill (s)": (30.01, 30.295),
+}
 ARM: Ranges = {f"angle {k} (radians)": (0, 2 * np.pi) for k in range(1, 5)} | {
     f"length {k}": (0, 1) for k in range(1, 5)
 }
@@ -102,6 +110,39 @@ def robot_arm(x: Array) -> Array:
     return distance
 
 
+def ishigami(x: Array) -> Array:
+    """Function of three angles, one of which acts by its product with another alone (Ishigami and Homma 1990)."""
+    first, second, third = x.T
+    value: Array = np.sin(first) + 7 * np.sin(second) ** 2 + 0.1 * third**4 * np.sin(first)
+    return value
+
+
+def screening(x: Array) -> Array:
+    """Function of twenty inputs, of which a few matter (Welch, Buck, Sacks, Wynn, Mitchell and Morris 1992)."""
+    value: Array = 5 * x[:, 11] / (1 + x[:, 0]) + 5 * (x[:, 3] - x[:, 19]) ** 2 + x[:, 4]
+    value = value + 40 * x[:, 18] ** 3 - 5 * x[:, 18] + 0.25 * x[:, 12] ** 2
+    slopes = {2: 0.05, 3: 0.08, 6: -0.03, 7: 0.03, 9: -0.09, 10: -0.01, 11: -0.07, 14: -0.04, 15: 0.06, 17: -0.01}
+    return value - 0.03 * x[:, 17] + sum(slope * x[:, number - 1] for number, slope in slopes.items())
+
+
+def spill(x: Array) -> Array:
+    """Concentration of a pollutant a metre from the first of two spills, 40.1 seconds after it (Bliznyuk et al. 2008)."""
+    mass, rate, location, later = x.T
+    time, since = 40.1, 40.1 - later
+    first = mass / np.sqrt(rate * time) * np.exp(-1 / (4 * rate * time))
+    second = mass / np.sqrt(rate * since) * np.exp(-((1 - location) ** 2) / (4 * rate * since))
+    concentration: Array = first + second
+    return concentration
+
+
+def _gramacy_lee(rows: int, seed: int) -> tuple[Array, Array]:
+    """Function of six inputs, two of which do nothing, with noise of scale 0.05 (Gramacy and Lee 2009)."""
+    random = np.random.RandomState(seed)
+    x = random.uniform(size=(rows, 6))
+    y = np.exp(np.sin((0.9 * (x[:, 0] + 0.48)) ** 10)) + x[:, 1] * x[:, 2] + x[:, 3]
+    return x, y + 0.05 * random.normal(size=rows)
+
+
 def _uniform(function: Callable[[Array], Array], ranges: Ranges, rows: int, seed: int) -> tuple[Array, Array]:
     low, high = np.array(list(ranges.values()), dtype=float).T
     x = low + (high - low) * np.random.RandomState(seed).uniform(size=(rows, len(low)))
@@ -141,13 +182,22 @@ FOR_CHOICES: dict[str, Callable[[int, int], tuple[Array, Array]]] = {
 }
 
 
+#: The same, of simulators that advice is tested on: the rules of advice were made on the others.
+FOR_ADVICE: dict[str, Callable[[int, int], tuple[Array, Array]]] = {
+    "ishigami": partial(_uniform, ishigami, ANGLES),
+    "screening": partial(_uniform, screening, SCREENED),
+    "gramacy-lee": _gramacy_lee,
+    "spill": partial(_uniform, spill, SPILL),
+}
+
+
 def simulated(name: str, rows: int, *, seed: int = 20) -> Dataset:
     """Data of a simulator, ``NAME-ROWS``: each of ten splits trains on ``rows`` rows and tests on 1000 others.
 
-    :param name: one of :data:`FORMULAS` or :data:`FOR_CHOICES`.
+    :param name: one of :data:`FORMULAS`, :data:`FOR_CHOICES` or :data:`FOR_ADVICE`.
     """
     total = rows + TEST_ROWS
-    x, y = (FORMULAS | FOR_CHOICES)[name](total, seed)
+    x, y = (FORMULAS | FOR_CHOICES | FOR_ADVICE)[name](total, seed)
     splits = np.zeros((total, SPLITS), dtype=bool)
     random = np.random.RandomState(seed)
     for k in range(SPLITS):

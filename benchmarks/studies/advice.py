@@ -1,10 +1,12 @@
 """Advice on data sets that nothing was chosen on: its regret beside the best of the named methods, and what it costs.
 
-``python -m benchmarks.studies.advice --data FOLDER [--out FILE] [--fits FILE] [--only D,E] [--table]``
+``python -m benchmarks.studies.advice --data FOLDER [--out FILE] [--fits FILES] [--fresh] [--named] [--only D,E] [--table]``
 
 Asks :func:`pyro_dgp.advise` for advice on the sets of ``held_aside``, the first split of each, and makes the fit that it names where a larger form than
-the named method's is advised. Makes what FILE (one JSON line a set) lacks. The named methods are those of ``--fits``, the file of ``held_aside``: regret
+the named method's is advised. Makes what FILE (one JSON line a set) lacks. The named methods are those in the files of ``--fits``: regret
 is the NLL of test rows by the advised fit minus the lowest of these methods, and cost the time of advice as a share of the time that all of them take.
+
+``--fresh`` takes sets that the rules of advice were not made on, and ``--named`` fits the named methods to them, into the last file of ``--fits``.
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ from pathlib import Path
 import pandas as pd
 
 from benchmarks.common.data import add_data_option, require_data
-from benchmarks.common.held_aside_sets import LARGE, MEDIUM, SMALL, dataset
+from benchmarks.common.held_aside_sets import FOR_ADVICE_ALONE, LARGE, MEDIUM, SMALL, dataset
 from benchmarks.common.records import Record, append, read
 from pyro_dgp import advise
 from pyro_dgp.comparison.sweep import sweep
 from pyro_dgp.data.dataset import Dataset
+from pyro_dgp.data.splitting import held_out_rows
+from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.settings import Settings
 
 #: Methods that the best is taken from, in the order of the table.
@@ -44,6 +48,18 @@ def advised(data: Dataset, settings: Settings) -> Record:
         (fit,) = sweep([data], [found.method], splits=[settings.split], settings=found.settings)
         row["fit"] = {name: fit[name] for name in ("nll", "rmse", "crps", "seconds", "error") if name in fit}
     return row
+
+
+def fit_named(sets: dict[str, int], folder: Path | None, out: Path) -> None:
+    """Fit the named methods to the first split of each set; the exact GP where it takes that many rows."""
+    for name, split in sets.items():
+        data = dataset(name, folder)
+        rows = int((~held_out_rows(data, split)).sum())
+        most = {each: METHODS[each].inference.most_rows(Settings()) for each in NAMED}
+        methods = [each for each in NAMED if (limit := most[each]) is None or rows <= limit]
+        sweep(
+            [data], methods, splits=[split], settings=Settings(), output=out, say=lambda line: print(line, flush=True)
+        )
 
 
 def regrets(rows: list[Record], fits: list[Record]) -> pd.DataFrame:
@@ -75,10 +91,10 @@ def regrets(rows: list[Record], fits: list[Record]) -> pd.DataFrame:
     return pd.DataFrame(table).T
 
 
-def report(path: Path, fits: Path) -> None:
+def report(path: Path, fits: list[Path]) -> None:
     """Print the table of regrets, and the means over sets of advice and of always one method."""
     rows = read(path, "advised")
-    table = regrets(rows, read(fits, "method"))
+    table = regrets(rows, [fit for each in fits if each.exists() for fit in read(each, "method")])
     left_out = [row["dataset"] for row in rows if row["dataset"] not in table.index]
     if left_out:
         print(f"left out, since the advised fit is missing: {', '.join(left_out)}\n")
@@ -96,20 +112,36 @@ def report(path: Path, fits: Path) -> None:
 
 def main() -> None:
     """Make what the file lacks and print the tables."""
-    out, fits = Path("results/advice.jsonl"), Path("benchmarks/results/held_aside.jsonl")
+    out = Path("results/advice.jsonl")
+    fits = [Path(f"benchmarks/results/{name}.jsonl") for name in ("held_aside", "advice_fits")]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add_data_option(parser)
     parser.add_argument("--out", type=Path, default=out, help=f"file of advice; {out} if not given")
-    parser.add_argument("--fits", type=Path, default=fits, help=f"file of held_aside; {fits} if not given")
+    parser.add_argument(
+        "--fits",
+        type=Path,
+        nargs="+",
+        default=fits,
+        help=f"files of named methods; {fits[0]} and {fits[1]} if not given",
+    )
+    parser.add_argument("--fresh", action="store_true", help="take the sets that no rule of advice was made on")
+    parser.add_argument(
+        "--named", action="store_true", help="fit the named methods, which --fits then holds, and do not advise"
+    )
     parser.add_argument("--only", help="data sets, with commas between; all if not given")
     parser.add_argument("--table", action="store_true", help="run nothing: report what the files hold")
     arguments = parser.parse_args()
     if not arguments.table:
         require_data(arguments)
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        sets = FOR_ADVICE_ALONE if arguments.fresh else SMALL | MEDIUM | LARGE
+        asked = {name: sets[name] for name in sets if not arguments.only or name in arguments.only.split(",")}
+        if arguments.named:
+            fit_named(asked, arguments.data, arguments.fits[-1])
+            return
         done = {row["dataset"] for row in read(arguments.out, "advised")}
-        for name, split in (SMALL | MEDIUM | LARGE).items():
-            if name not in done and (not arguments.only or name in arguments.only.split(",")):
+        for name, split in asked.items():
+            if name not in done:
                 append(arguments.out, advised(dataset(name, arguments.data), Settings(split=split)))
     report(arguments.out, arguments.fits)
 

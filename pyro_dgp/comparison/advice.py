@@ -21,17 +21,26 @@ from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.settings import Settings
 
 #: Methods that are tried with all steps; and methods that are tried with a quarter of them, each with the one-layer method of the same loss.
-IN_FULL, IN_SHORT = ("svgp", "ppgpr", "dsvi", "gamma-dgp"), {"dspp": "ppgpr"}
+IN_FULL, IN_SHORT = ("svgp", "ppgpr"), {"dspp": "ppgpr"}
+#: Methods with one model and losses that are alike. All are tried with a quarter of the steps, and the best of them with all.
+RACED = ("dsvi", "gamma-dgp", "aep")
 #: Methods of real numbers alone, one output.
-OF_REAL = ("gamma-dgp",)
+OF_REAL = ("gamma-dgp", "aep")
+#: Methods that are tried where there are few rows, as the exact GP is. With more, ``aep`` takes twice the time of ``gamma-dgp`` and is close to it.
+OF_FEW = ("aep",)
 #: Methods without layers and inducing points.
 ALL_POINTS = ("exact-gp", "vecchia-gp")
 #: Predictive methods, and the ELBO of the same model that a full fit falls back on.
 FALLBACKS = {"ppgpr": "svgp", "dspp": "dsvi"}
 #: Training rows up to which the exact GP is a candidate; with more, Vecchia's approximation is one in its place.
 MOST_EXACT_ROWS = 1000
-#: Gain in NLL, nats a row, and its standard errors, below which a larger model is not worth its time.
+#: Lag in NLL, nats a row, that is worth a shorter time, and standard errors within which two candidates are not told apart.
 WORTH, ERRORS = 0.02, 2.0
+#: Gain in NLL after a quarter of the steps, nats a row, below which a larger model is not worth its time. Three that were ahead by 0.04 to 0.08 then
+#: were ahead by 0.007 with all steps.
+WORTH_OF_SIZE = 0.1
+#: Training rows for each inducing point, below which sizes are not told apart.
+ROWS_OF_POINT = 4
 #: Share of the variance above which it is said that every candidate leaves that much.
 MUCH_LEFT = 0.9
 
@@ -84,13 +93,16 @@ def advise(
 
     1. A part of the training rows of ``settings.split`` is held out: 200 rows, but a ninth at least, a fifth and 1,000 at most. Where that is fewer than
        50 rows, up to three parts are held out in turn. The test rows of that split are not looked at.
-    2. ``svgp``, ``ppgpr``, ``dsvi``, ``gamma-dgp`` and ``exact-gp``, or ``vecchia-gp`` with more than 1,000 training rows, are fitted with all steps, ``dspp`` with
+    2. ``svgp``, ``ppgpr`` and ``exact-gp``, or ``vecchia-gp`` with more than 1,000 training rows, are fitted with all steps. ``dspp`` has
        a quarter of them: what the other three quarters bring ``ppgpr``, one layer with the same loss, is taken for what they will bring ``dspp``, row by
        row. A predictive loss is fitted with two values of beta, 0.05 and 1, of which the better is kept; where it is not ahead of the ELBO by three
        standard errors, or behind it in CRPS by one, its full fit is expected to fall back on the ELBO, and has that NLL.
+       ``dsvi``, ``gamma-dgp`` and, with up to 1,000 training rows, ``aep`` have a quarter of the steps too. The best of them is
+       fitted with all, and the others are expected to gain what it gains.
     3. Of those that are behind the lowest NLL by no more than a standard error, and 0.02 nats a row, the quickest is taken.
-    4. It is tried with one layer more, with twice the inducing points and with twice the hidden outputs, each for a quarter of the
-       steps. The best of these is taken if it is ahead by two standard errors and 0.02 nats a row.
+    4. Where there are more than four training rows for each inducing point, it is tried with one layer more, with twice the inducing points and with
+       twice the hidden outputs, each for a quarter of the steps, with the beta that it chose. The best of these is taken if it is ahead by two standard
+       errors and 0.1 nats a row.
 
     :param dataset: data set, such as :func:`~pyro_dgp.load` reads, or ``Dataset(name, x, y)`` of arrays or tensors. ``task=Task("binary", 2)`` makes
         its target one of classes.
@@ -158,16 +170,36 @@ def _nothing(sentence: str) -> None:
 def _methods(trial: Trial) -> list[Standing]:
     """Try the methods, and return their standings, best first."""
     is_real = trial.data.task.is_standardized and trial.data.task.outputs == 1
-    all_points = ALL_POINTS[len(trial.data.x) > MOST_EXACT_ROWS]
-    own = [all_points, *IN_FULL] if is_real else [name for name in IN_FULL if name not in OF_REAL]
-    full = [Candidate(name) for name in own]
-    short = {Candidate(name): Candidate(like) for name, like in IN_SHORT.items()}
+    is_small = len(trial.data.x) <= MOST_EXACT_ROWS
+    full = [Candidate(name) for name in ([ALL_POINTS[not is_small], *IN_FULL] if is_real else IN_FULL)]
+    raced = [Candidate(name) for name in RACED if (is_real or name not in OF_REAL) and (is_small or name not in OF_FEW)]
+    short = {Candidate(name): Candidate(like) for name, like in _in_short(trial).items()}
     trial.make(full, is_short=False)
-    trial.make([*short.values(), *short], is_short=True)
-    found = [trial.full(each) for each in full] + [trial.short(each, like) for each, like in short.items()]
+    trial.make([*short.values(), *short, *raced], is_short=True)
+    found = [
+        *(trial.full(each) for each in full),
+        *_of_race(trial, raced),
+        *(trial.short(each, like) for each, like in short.items()),
+    ]
     by_name = {each.candidate.method: each for each in found if each is not None}
     fallen = [_or_fallback(each, by_name.get(FALLBACKS.get(name, ""))) for name, each in by_name.items()]
     return sorted(fallen, key=lambda standing: standing.expected)
+
+
+def _in_short(trial: Trial) -> dict[str, str]:
+    """Return those of :data:`IN_SHORT` that a full fit would try on so many rows, and not leave to their fallback."""
+    rows, settings = len(trial.data.x), trial.settings
+    return {name: like for name, like in IN_SHORT.items() if METHODS[name].inference.stands_for_itself(settings, rows)}
+
+
+def _of_race(trial: Trial, raced: Sequence[Candidate]) -> list[Standing | None]:
+    """Fit the best of the candidates after a quarter of the steps with all steps, the next one where that fails, and return the standings of all."""
+    tried = {each: found for each in raced if (found := trial.tried(each)) is not None}
+    for best in sorted(tried, key=lambda each: float(tried[each].nll.mean())):
+        trial.make([best], is_short=False)
+        if (standing := trial.full(best)) is not None:
+            return [standing, *(trial.short(each, best) for each in tried if each is not best)]
+    return []
 
 
 def _or_fallback(standing: Standing, fallback: Standing | None) -> Standing:
@@ -196,12 +228,13 @@ def _with_sizes(trial: Trial, best: Standing, settings: Settings) -> tuple[Candi
         why = (
             "it has neither layers nor inducing points"
             if base.method in ALL_POINTS
-            else "the data are too few to fill it"
+            else "the data are too few to tell sizes apart"
         )
         return base, [f"no larger form of {base.name} was tried: {why}"]
-    is_made = base.method in {*IN_SHORT, *IN_SHORT.values()}
-    trial.make(forms if is_made else [base, *forms], is_short=True)
-    like = Candidate(IN_SHORT.get(base.method, base.method))
+    like = best.like
+    trial.make([base, like], is_short=True)
+    made = trial.tried(base)
+    trial.make(forms, is_short=True, beta=None if made is None else made.beta)
     short = trial.short(base, like)
     found = [standing for form in forms if (standing := trial.short(form, like)) is not None]
     if short is None or not found:
@@ -212,18 +245,17 @@ def _with_sizes(trial: Trial, best: Standing, settings: Settings) -> tuple[Candi
 
 
 def _is_worth(behind: float, error: float) -> bool:
-    return behind < -max(WORTH, ERRORS * error)
+    return behind < -max(WORTH_OF_SIZE, ERRORS * error)
 
 
 def _larger(base: Candidate, data: Dataset, settings: Settings) -> list[Candidate]:
-    """Return the larger forms of a candidate that may serve the data: none for the exact GP and Vecchia's."""
-    rows, inputs = distinct_inputs(data), data.x.shape[1]
+    """Return the larger forms of a candidate that may serve the data: none for the exact GP and Vecchia's, and none where rows are few."""
+    if base.method in ALL_POINTS or distinct_inputs(data) <= ROWS_OF_POINT * settings.inducing:
+        return []
     is_deep = METHODS[base.method].architecture.is_deep
     changes = [{"layers": settings.layers + 1}] if is_deep else []
-    changes += [{"width": 2 * settings.width}] if is_deep and inputs > settings.width else []
-    has_points = base.method in {*IN_FULL, *IN_SHORT}
-    changes += [{"inducing": 2 * settings.inducing}] if has_points and rows > 4 * settings.inducing else []
-    return [Candidate(base.method, changes=change) for change in changes]
+    changes += [{"width": 2 * settings.width}] if is_deep and data.x.shape[1] > settings.width else []
+    return [Candidate(base.method, changes=change) for change in (*changes, {"inducing": 2 * settings.inducing})]
 
 
 def _on_size(standing: Standing, behind: tuple[float, float], *, chosen: Standing, is_kept: bool) -> str:
@@ -288,7 +320,7 @@ def _reasons(standings: Sequence[Standing], taken: Standing) -> list[str]:
 
 def _on_steps(standings: Sequence[Standing], settings: Settings) -> list[str]:
     """Return sentences on scores that are estimates, and on fits that are shorter than usual."""
-    short = [each.candidate.name for each in standings if each.candidate.method in IN_SHORT]
+    short = [each.candidate.name for each in standings if each.is_estimate]
     said = [f"the expected NLL of {name} is an estimate, from a quarter of the steps" for name in short]
     if settings.epochs is not None:
         said.append(
@@ -298,12 +330,18 @@ def _on_steps(standings: Sequence[Standing], settings: Settings) -> list[str]:
 
 
 def _failures(trial: Trial, standings: Sequence[Standing]) -> list[str]:
-    """Return a sentence on each fit that failed, and on each method that is not judged since one layer failed."""
+    """Return a sentence on each fit that failed, and on each method that is not tried, or not judged since one layer failed."""
     found = {standing.candidate.method for standing in standings}
     said = [f"{name} failed: {error}" for name, error in trial.failures.items()]
+    tried = _in_short(trial)
+    said += [
+        f"{name} is not tried: a full fit to so few rows is that of {FALLBACKS[name]}"
+        for name in IN_SHORT
+        if name not in tried
+    ]
     return said + [
         f"{name} is not judged, since {like} failed"
-        for name, like in IN_SHORT.items()
+        for name, like in tried.items()
         if name not in found
         and any(pilot_name(Candidate(like), is_short=is_short) in trial.failures for is_short in (False, True))
     ]

@@ -74,14 +74,21 @@ class Pilot:
     name: str
     run: Run
 
+    @property
+    def work(self) -> float:
+        """Number of steps that it makes in all."""
+        inference, settings, rows = self.run.method.inference, self.run.settings, trained_rows(self.run.dataset)
+        return inference.cost(settings, rows) * settings.steps(rows, inference.settled(settings).rows_of_step)
+
     def row(self) -> Row:
         """Fit and score; a fit that fails has its error in the place of scores."""
         start = time.perf_counter()
         try:
-            prediction, y = self.run.held_out()
+            prediction, y, fitted = self.run.held_out()
             with torch.no_grad():
                 scores = RowScores.of(prediction, y, (prediction, y))
                 figures: Row = {"nll": scores.nll, "crps": scores.crps, "left": self._share_left(prediction, y)}
+            figures["beta"] = fitted.diagnostics.get("beta")
         except Exception as error:  # whatever it is, the other candidates go on
             figures = {"error": f"{type(error).__name__}: {error}"}
         return {"name": self.name, "fold": self.run.settings.split, **figures, "seconds": time.perf_counter() - start}

@@ -379,7 +379,7 @@ class Training:
         with torch.no_grad(), torch.random.fork_rng():
             torch.manual_seed(self.seed)
             training = -float(predict(trained.guide, x, site=self.site, **named).log_prob(y).mean())
-        if curve.nll - training > max(APART, 3 * curve.error):
+        if curve.best is not None and curve.nll - training > max(APART, 3 * curve.error):
             said.append(found("overfitted", training=training, held_out=curve.nll).sentence)
         return said
 

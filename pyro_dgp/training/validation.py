@@ -23,7 +23,7 @@ from pyro_dgp.training.held_out import MOST_CRPS_ROWS
 from pyro_dgp.training.loop import fit, groups_of_guide, training_rows
 from pyro_dgp.training.optimising import OptimizerRecipe, adam
 from pyro_dgp.training.plan import Plan
-from pyro_dgp.training.trials import Fallback, Fold, LossRecipe, Recipes, Training
+from pyro_dgp.training.trials import Candidate, Fallback, Fold, LossRecipe, Recipes, Training
 
 #: Rows that are held out in all, at least, and folds at most, where the number of folds is not given.
 HELD_OUT_ROWS, MOST_FOLDS = 200, 3
@@ -52,6 +52,9 @@ class Validation:
     5. With one fold the model gets the best checkpoint and has not been trained on the held-out rows. With several it is
        trained once more, on all rows, to the step of the best check. The fallback is trained on all rows for all steps.
 
+    Where all folds together hold fewer rows than ``least``, a fallback is trained on all rows for all steps, without any of this: a density that is
+    far too sure fails at one row in some hundred, and fewer held-out rows do not show it.
+
     A guide that is initialised here does not see the held-out rows of a single fold. (A model that was built on all inputs,
     such as one with projections, has seen these.) A candidate whose training breaks down loses the search. The cost is
     ``folds * (candidates * search + runs)`` of a run at most, one more for each fold with the fallback, and one more with several folds.
@@ -64,7 +67,8 @@ class Validation:
         repeated.
     :ivar checks: number of times that held-out rows are scored in each run.
     :ivar patience: number of checks without improvement after which a run stops, if it is worse than its best check by more than a standard error.
-    :ivar folds: number of folds; if not given, as many as hold out 200 rows in all, three at most.
+    :ivar folds: number of folds; if not given, as many as hold out 200 rows in all, or ``least`` if that is more, three at most.
+    :ivar least: held-out rows of all folds together, below which a fallback is taken untried.
 
     >>> from pyro_dgp import Validation
     >>> validation = Validation(betas=(0.05, 1.0), share=0.25)
@@ -81,6 +85,7 @@ class Validation:
     checks: int = 20
     patience: int = 10
     folds: int | None = None
+    least: int = 0
 
     def __post_init__(self) -> None:
         if isinstance(self.betas, str) or not isinstance(self.betas, Sequence):
@@ -99,6 +104,8 @@ class Validation:
         if not self.runs or not all(0 < share <= 1 for share in self.runs):
             raise ValueError(f"runs lists shares of the steps, each above 0 and at most 1, got {self.runs!r}")
 
+        if self.least < 0:
+            raise ValueError(f"the least number of held-out rows is 0 or more, got {self.least}")
         if self.folds is not None and not 1 <= self.folds <= 1 / self.share:
             raise ValueError(
                 f"folds of a share of {self.share:.3g} of the rows are 1 to {int(1 / self.share)} in number, got {self.folds}"
@@ -107,7 +114,8 @@ class Validation:
     def num_folds(self, rows: int) -> int:
         """Return the number of folds for a number of training rows."""
         most = int(1 / self.share + 1e-9)
-        wanted = min(MOST_FOLDS, -(-HELD_OUT_ROWS // self._count(rows))) if self.folds is None else self.folds
+        several = -(-max(HELD_OUT_ROWS, self.least) // self._count(rows))
+        wanted = min(MOST_FOLDS, several) if self.folds is None else self.folds
         return max(1, min(wanted, most, rows // self._count(rows)))
 
     def held_out(self, rows: int, split: int, fold: int = 0) -> Tensor:
@@ -119,6 +127,10 @@ class Validation:
         order = np.random.RandomState(split).permutation(rows)
         mask[torch.as_tensor(order[fold * count : (fold + 1) * count])] = True
         return mask
+
+    def has_rows_enough(self, rows: int) -> bool:
+        """Whether so many training rows give the held-out rows that a fallback is judged by."""
+        return self.num_folds(rows) * self._count(rows) >= self.least
 
     def lengths(self, steps: int) -> list[int]:
         """Return the numbers of steps of the runs that come after the search."""
@@ -136,9 +148,9 @@ class ValidatedFit:
     :ivar beta: KL weight of the returned model; ``None`` where the fallback was chosen.
     :ivar best_step: step of the checkpoint that was kept, or to which the model was trained on all rows, counted in its own run.
     :ivar run_steps: number of steps of that run, which is the longest, a shorter one, or one of the search.
-    :ivar validation_nll: NLL of the held-out rows at that step, nats per row.
+    :ivar validation_nll: NLL of the held-out rows at that step, nats per row; ``None`` where none were held out.
     :ivar validation_error: standard error of ``validation_nll``.
-    :ivar validation_crps: their CRPS, in units of y; ``None`` where the observation has none.
+    :ivar validation_crps: their CRPS, in units of y; ``None`` where the observation has none, and where none were held out.
     :ivar rows: number of rows trained on: all, if there were several folds.
     :ivar validation_rows: number of held-out rows that the kept run was judged by.
     :ivar folds: number of folds that they lie in.
@@ -156,8 +168,8 @@ class ValidatedFit:
     beta: float | None
     best_step: int
     run_steps: int
-    validation_nll: float
-    validation_error: float
+    validation_nll: float | None
+    validation_error: float | None
     validation_crps: float | None
     rows: int
     validation_rows: int
@@ -236,11 +248,12 @@ def fit_validated(
         )
     validation, fallback = validation or Validation(), fallback if beta is None else None
     began = time.perf_counter()
+    is_untried = fallback is not None and not validation.has_rows_enough(len(data))
     masks = [
         validation.held_out(len(data), split, fold).to(x.device) for fold in range(validation.num_folds(len(data)))
     ]
     everything = data[torch.ones_like(masks[0])]
-    kept = data[~masks[0]] if len(masks) == 1 else everything
+    kept = data[~masks[0]] if len(masks) == 1 and not is_untried else everything
     for each in (guide, None if fallback is None else fallback.guide):
         if each is not None and not each.is_initialized:
             each.initialize(*kept[0], **kept[1])
@@ -263,30 +276,37 @@ def fit_validated(
         fit=partial(fit, learning_rate=learning_rate, seed=seed, optimizer=optimizer),
         batch_size=batch_size,
         report=report,
-        total=len(masks) * plan.steps + (steps if len(masks) > 1 or None in plan.candidates else 0),
+        total=steps
+        if is_untried
+        else len(masks) * plan.steps + (steps if len(masks) > 1 or None in plan.candidates else 0),
         site=site,
     )
     try:
         with module_local_parameters(*training.states), torch.random.fork_rng():
-            search, left_out = plan.search(training)
+            search, left_out = plan.search(training) if not is_untried else ([], [])
             search_steps = training.done
-            best, failure = plan.best(training, search)
+            best, failure = plan.best(training, search) if not is_untried else (Candidate(None, steps), None)
             last = training.keep(best)
             remarks = training.remarks(best.curve, last)
     except BaseException:
         training.leave()
         raise
     scored = best.curve.best
-    assert scored is not None
+    if is_untried:
+        count = int(sum(mask.sum() for mask in masks))
+        remarks.append(
+            f"no predictive fit was tried, since {count} rows to hold out are too few to judge it by, {validation.least} are needed: it is that of the "
+            "fallback, unless a beta is given"
+        )
     seconds = time.perf_counter() - began
     return ValidatedFit(
         guide=training.recipes.guide_of(best.curve.beta),
         beta=best.curve.beta,
         best_step=last.step,
         run_steps=last.steps,
-        validation_nll=best.curve.nll,
-        validation_error=best.curve.error,
-        validation_crps=None if scored.crps is None else float(scored.crps.mean()),
+        validation_nll=None if scored is None else best.curve.nll,
+        validation_error=None if scored is None else best.curve.error,
+        validation_crps=None if scored is None or scored.crps is None else float(scored.crps.mean()),
         rows=num_rows(last.rows[0][0]),
         validation_rows=sum(int(mask.sum()) for mask in masks[: len(best.trials)]),
         folds=len(best.trials),

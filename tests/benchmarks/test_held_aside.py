@@ -8,18 +8,25 @@ import pytest
 
 from benchmarks.common.gpytorch_stock import STOCK
 from benchmarks.common.simulators import (
+    ANGLES,
     ARM,
     BOREHOLE,
+    FOR_ADVICE,
     FOR_CHOICES,
     FORMULAS,
     OTL,
     PISTON,
+    SCREENED,
+    SPILL,
     WING,
     borehole,
+    ishigami,
     otl_circuit,
     piston,
     robot_arm,
+    screening,
     simulated,
+    spill,
     wing_weight,
 )
 from benchmarks.studies import held_aside
@@ -87,8 +94,47 @@ def test_an_arm_reaches_as_far_as_its_parts_where_they_are_in_line_and_turns_abo
     np.testing.assert_allclose(robot_arm(square), 0.5)
 
 
+def test_the_moments_of_three_angles_are_the_known_ones():
+    y = ishigami(inputs(ANGLES, rows=200_000))
+    variance = 0.5 + 7**2 / 8 + 0.1 * np.pi**4 / 5 + 0.01 * np.pi**8 / 18  # Ishigami and Homma 1990
+    assert y.mean() == pytest.approx(3.5, abs=0.03) and y.var() == pytest.approx(variance, rel=0.01)
+
+
+def test_twenty_inputs_have_the_slopes_of_the_paper_at_the_middle():
+    at = np.zeros((21, 20))
+    at[1:] += 1e-6 * np.eye(20)
+    slopes = (screening(at)[1:] - screening(at)[0]) / 1e-6
+    expected = [0, 0.05, 0.08, 0, 1, -0.03, 0.03, 0, -0.09, -0.01, -0.07, 5, 0, -0.04, 0.06, 0, -0.01, -0.03, -5, 0]
+    np.testing.assert_allclose(slopes, expected, atol=1e-4)
+    ends = np.array([[0.5] * 20, [-0.5] * 20])
+    linear = 0.5 * sum(slope for slope, number in zip(expected, range(20), strict=True) if number not in (11,))
+    np.testing.assert_allclose(screening(ends), [2.5 / 1.5 + linear + 5 + 1 / 16, -2.5 / 0.5 - linear - 5 + 1 / 16])
+    assert len(SCREENED) == 20
+
+
+def test_a_second_spill_at_the_place_and_time_of_the_first_doubles_it():
+    x = inputs(SPILL)
+    x[:, 2], x[:, 3] = 0.0, 0.0
+    mass, rate = x[:, 0], x[:, 1]
+    one = (
+        mass / np.sqrt(4 * np.pi * rate * 40.1) * np.exp(-1 / (4 * rate * 40.1))
+    )  # of mass M, by diffusion in a channel
+    np.testing.assert_allclose(spill(x), 2 * np.sqrt(4 * np.pi) * one)
+    far = x.copy()
+    far[:, 2] = 1e6
+    np.testing.assert_allclose(spill(far), np.sqrt(4 * np.pi) * one)
+
+
+def test_gramacy_and_lee_add_noise_of_their_scale():
+    data = simulated("gramacy-lee", 2000)
+    first, second, third, fourth, _, _ = data.x.T
+    noise = data.y - np.exp(np.sin((0.9 * (first + 0.48)) ** 10)) - second * third - fourth
+    assert noise.std() == pytest.approx(0.05, rel=0.05) and abs(noise.mean()) < 0.005
+
+
 def test_simulated_data_have_the_rows_that_their_name_says():
-    assert not set(FORMULAS) & set(FOR_CHOICES)  # choices are made on other simulators than those that test them
+    kinds = (FORMULAS, FOR_CHOICES, FOR_ADVICE)
+    assert len({name for kind in kinds for name in kind}) == sum(map(len, kinds))  # chosen on some, tested on others
     for name in FORMULAS:
         data = simulated(name, 300)
         assert data.name == f"{name}-300" == held_aside.dataset(f"{name}-300", None).name

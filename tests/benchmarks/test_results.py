@@ -64,6 +64,7 @@ def test_the_other_files_of_runs_are_read():
                 "report_tables",
                 "rectangles",
                 "layers_and_networks",
+                "advice_fits",
             ),
             "method",
         )
