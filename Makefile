@@ -6,10 +6,12 @@
 # make test-fast: lint, types of the package and the quick tests, under two minutes on two cores: for while you write
 #
 # Versions are those of constraints.txt. CONSTRAINTS=constraints-lowest.txt takes the oldest that are supported,
-# CONSTRAINTS=/dev/null the newest; say 'make clean' before another choice.
+# CONSTRAINTS=/dev/null the newest; say 'make clean' before another choice. EXTRAS=dev leaves out the peers that pages are compared with,
+# which need newer versions than the oldest.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
   $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 CONSTRAINTS ?= constraints.txt
+EXTRAS ?= dev,peers
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS)
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
@@ -29,7 +31,7 @@ help:
 	@touch $@
 
 .venv/.dev: .venv/.compare
-	$(PIP) -e '.[dev]'
+	$(PIP) -e '.[$(EXTRAS)]'
 	@touch $@
 
 .venv/.docs: .venv/.compare

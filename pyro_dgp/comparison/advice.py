@@ -173,7 +173,7 @@ def _methods(trial: Trial) -> list[Standing]:
     is_small = len(trial.data.x) <= MOST_EXACT_ROWS
     full = [Candidate(name) for name in ([ALL_POINTS[not is_small], *IN_FULL] if is_real else IN_FULL)]
     raced = [Candidate(name) for name in RACED if (is_real or name not in OF_REAL) and (is_small or name not in OF_FEW)]
-    short = {Candidate(name): Candidate(like) for name, like in _in_short(trial).items()}
+    short = {Candidate(name): Candidate(like) for name, like in IN_SHORT.items()}
     trial.make(full, is_short=False)
     trial.make([*short.values(), *short, *raced], is_short=True)
     found = [
@@ -184,12 +184,6 @@ def _methods(trial: Trial) -> list[Standing]:
     by_name = {each.candidate.method: each for each in found if each is not None}
     fallen = [_or_fallback(each, by_name.get(FALLBACKS.get(name, ""))) for name, each in by_name.items()]
     return sorted(fallen, key=lambda standing: standing.expected)
-
-
-def _in_short(trial: Trial) -> dict[str, str]:
-    """Return those of :data:`IN_SHORT` that a full fit would try on so many rows, and not leave to their fallback."""
-    rows, settings = len(trial.data.x), trial.settings
-    return {name: like for name, like in IN_SHORT.items() if METHODS[name].inference.stands_for_itself(settings, rows)}
 
 
 def _of_race(trial: Trial, raced: Sequence[Candidate]) -> list[Standing | None]:
@@ -330,18 +324,12 @@ def _on_steps(standings: Sequence[Standing], settings: Settings) -> list[str]:
 
 
 def _failures(trial: Trial, standings: Sequence[Standing]) -> list[str]:
-    """Return a sentence on each fit that failed, and on each method that is not tried, or not judged since one layer failed."""
+    """Return a sentence on each fit that failed, and on each method that is not judged since one layer failed."""
     found = {standing.candidate.method for standing in standings}
     said = [f"{name} failed: {error}" for name, error in trial.failures.items()]
-    tried = _in_short(trial)
-    said += [
-        f"{name} is not tried: a full fit to so few rows is that of {FALLBACKS[name]}"
-        for name in IN_SHORT
-        if name not in tried
-    ]
     return said + [
         f"{name} is not judged, since {like} failed"
-        for name, like in tried.items()
+        for name, like in IN_SHORT.items()
         if name not in found
         and any(pilot_name(Candidate(like), is_short=is_short) in trial.failures for is_short in (False, True))
     ]

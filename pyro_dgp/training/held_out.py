@@ -96,8 +96,8 @@ class Curve:
 
     @classmethod
     def of(cls, beta: float | None, steps: int, folds: Sequence[Mapping[int, RowScores]]) -> Curve:
-        """Join the scores of all folds, by step, at the steps that all of them reached: none without a fold."""
-        shared = set.intersection(*({*scores} for scores in folds)) if folds else set()
+        """Join the scores of all folds, by step, at the steps that all of them reached."""
+        shared = set.intersection(*({*scores} for scores in folds))
         joined = {step: RowScores.joined([scores[step] for scores in folds]) for step in sorted(shared)}
         return cls(beta, steps, {step: scores for step, scores in joined.items() if scores.merit < math.inf})
 

@@ -71,8 +71,10 @@ class Plan:
                 break
         return running, left_out
 
-    def best(self, training: Training, search: Sequence[Candidate]) -> tuple[Candidate, Exception | None]:
-        """Return the best run, and the first failure among the runs after the search.
+    def best(
+        self, training: Training, search: Sequence[Candidate]
+    ) -> tuple[Candidate, Candidate | None, Exception | None]:
+        """Return the best run, the fallback that it was held against, and the first failure among the runs after the search.
 
         The search chooses the candidate, whose run is the best one already where it stopped improving, or where it is the fallback.
         """
@@ -96,7 +98,7 @@ class Plan:
         if fallback is not None:
             curves = [best.curve_on(folds), fallback.curve_on(folds)]
             best = best if simplest_of_the_best(curves) is curves[0] else fallback
-        return best, failure
+        return best, fallback or next((run for run in search if run.beta is None), None), failure
 
     def _raced(
         self, training: Training, runs: Sequence[Candidate], fallback: Candidate | None

@@ -108,6 +108,12 @@ class Trained:
         """Return the rows that are looked at, and the arguments that go with them."""
         return Rows(*self.data, arguments=self.arguments).some(self.guide.groups)
 
+    @torch.no_grad()
+    def symptoms(self, site: str | None = None) -> set[str]:
+        """Return the names of what :func:`~pyro_dgp.diagnose` finds."""
+        subject = GuideSubject(self.guide, Rows(*self.data, site, self.arguments))
+        return {finding.symptom for finding in subject.findings()}
+
     def remarks(self, losses: Sequence[float], site: str | None = None) -> list[str]:
         """Return what :func:`remarks` finds."""
         x, y = self.data

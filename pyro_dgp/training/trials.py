@@ -26,6 +26,8 @@ Objective = Callable[[Any, Any], torch.nn.Module]
 #: Function ``loss(beta, rows)``.
 LossRecipe = Callable[[float, int], Objective]
 
+#: Symptom of noise at its floor; with the other one, a fit has taken noise for its function.
+NO_NOISE, TOO_SURE = "collapsed noise", "exploding predictive loss"
 #: Difference of validation NLL and training NLL, nats a row, that is worth a remark.
 APART = 0.3
 
@@ -144,6 +146,7 @@ class Trial:
         self.seconds = self.checking_seconds = 0.0
         self.failure: Exception | None = None
         self.losses: list[float] = []
+        self.symptoms: set[str] = set()
 
     def __call__(self, step: int) -> bool:
         """Score the state if the step is one of the checks; return true after a number of checks without improvement, if it is clearly worse."""
@@ -207,6 +210,11 @@ class Candidate:
     def failure(self) -> Exception | None:
         """The first error of a run."""
         return next((trial.failure for trial in self.trials if trial.failure is not None), None)
+
+    @property
+    def has_noise(self) -> bool:
+        """Whether no run of the fallback has put the noise at its floor."""
+        return bool(self.trials) and all(NO_NOISE not in trial.symptoms for trial in self.trials)
 
     @property
     def seconds(self) -> float:
@@ -357,8 +365,16 @@ class Training:
             trial.losses = self.run(fold.rows, beta, steps, trial)
         except (ValueError, NotPositiveDefiniteError) as error:
             trial.failure = error
+        if beta is None and trial.failure is None:
+            trial.symptoms = self.start_of(None).trained.symptoms(self.site)
         trial.seconds = time.perf_counter() - start
         return trial
+
+    def takes_noise_for_function(self, kept: Candidate, fallback: Candidate | None) -> bool:
+        """Whether the fit that was kept has no noise and is too sure between its rows, where the fallback of the same model has noise."""
+        if kept.beta is None or fallback is None or fallback.curve.best is None or not fallback.has_noise:
+            return False
+        return {NO_NOISE, TOO_SURE} <= self.start_of(kept.beta).trained.symptoms(self.site)
 
     def _score(self, guide: Variational, fold: Fold) -> RowScores:
         """Score the held-out rows of a fold."""
@@ -379,7 +395,7 @@ class Training:
         with torch.no_grad(), torch.random.fork_rng():
             torch.manual_seed(self.seed)
             training = -float(predict(trained.guide, x, site=self.site, **named).log_prob(y).mean())
-        if curve.best is not None and curve.nll - training > max(APART, 3 * curve.error):
+        if curve.nll - training > max(APART, 3 * curve.error):
             said.append(found("overfitted", training=training, held_out=curve.nll).sentence)
         return said
 

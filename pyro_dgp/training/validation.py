@@ -23,10 +23,12 @@ from pyro_dgp.training.held_out import MOST_CRPS_ROWS
 from pyro_dgp.training.loop import fit, groups_of_guide, training_rows
 from pyro_dgp.training.optimising import OptimizerRecipe, adam
 from pyro_dgp.training.plan import Plan
-from pyro_dgp.training.trials import Candidate, Fallback, Fold, LossRecipe, Recipes, Training
+from pyro_dgp.training.trials import Fallback, Fold, LossRecipe, Recipes, Training
 
 #: Rows that are held out in all, at least, and folds at most, where the number of folds is not given.
 HELD_OUT_ROWS, MOST_FOLDS = 200, 3
+
+_NOISE_FOR_FUNCTION = "the fit with beta {beta:g} put the noise at its floor and was too sure between its rows, where the fallback has noise: the fallback is kept"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +54,9 @@ class Validation:
     5. With one fold the model gets the best checkpoint and has not been trained on the held-out rows. With several it is
        trained once more, on all rows, to the step of the best check. The fallback is trained on all rows for all steps.
 
-    Where all folds together hold fewer rows than ``least``, a fallback is trained on all rows for all steps, without any of this: a density that is
-    far too sure fails at one row in some hundred, and fewer held-out rows do not show it.
+    6. A fit by a beta is dropped for the fallback where it has put the noise at its floor and is too sure between its rows, both as
+       :func:`~pyro_dgp.diagnose` finds them, and the fallback has noise: it has taken for the function what the same model by the other loss takes
+       for noise. Held-out rows need not show this, since it costs much at few rows.
 
     A guide that is initialised here does not see the held-out rows of a single fold. (A model that was built on all inputs,
     such as one with projections, has seen these.) A candidate whose training breaks down loses the search. The cost is
@@ -67,8 +70,7 @@ class Validation:
         repeated.
     :ivar checks: number of times that held-out rows are scored in each run.
     :ivar patience: number of checks without improvement after which a run stops, if it is worse than its best check by more than a standard error.
-    :ivar folds: number of folds; if not given, as many as hold out 200 rows in all, or ``least`` if that is more, three at most.
-    :ivar least: held-out rows of all folds together, below which a fallback is taken untried.
+    :ivar folds: number of folds; if not given, as many as hold out 200 rows in all, three at most.
 
     >>> from pyro_dgp import Validation
     >>> validation = Validation(betas=(0.05, 1.0), share=0.25)
@@ -85,7 +87,6 @@ class Validation:
     checks: int = 20
     patience: int = 10
     folds: int | None = None
-    least: int = 0
 
     def __post_init__(self) -> None:
         if isinstance(self.betas, str) or not isinstance(self.betas, Sequence):
@@ -104,8 +105,6 @@ class Validation:
         if not self.runs or not all(0 < share <= 1 for share in self.runs):
             raise ValueError(f"runs lists shares of the steps, each above 0 and at most 1, got {self.runs!r}")
 
-        if self.least < 0:
-            raise ValueError(f"the least number of held-out rows is 0 or more, got {self.least}")
         if self.folds is not None and not 1 <= self.folds <= 1 / self.share:
             raise ValueError(
                 f"folds of a share of {self.share:.3g} of the rows are 1 to {int(1 / self.share)} in number, got {self.folds}"
@@ -114,8 +113,7 @@ class Validation:
     def num_folds(self, rows: int) -> int:
         """Return the number of folds for a number of training rows."""
         most = int(1 / self.share + 1e-9)
-        several = -(-max(HELD_OUT_ROWS, self.least) // self._count(rows))
-        wanted = min(MOST_FOLDS, several) if self.folds is None else self.folds
+        wanted = min(MOST_FOLDS, -(-HELD_OUT_ROWS // self._count(rows))) if self.folds is None else self.folds
         return max(1, min(wanted, most, rows // self._count(rows)))
 
     def held_out(self, rows: int, split: int, fold: int = 0) -> Tensor:
@@ -127,10 +125,6 @@ class Validation:
         order = np.random.RandomState(split).permutation(rows)
         mask[torch.as_tensor(order[fold * count : (fold + 1) * count])] = True
         return mask
-
-    def has_rows_enough(self, rows: int) -> bool:
-        """Whether so many training rows give the held-out rows that a fallback is judged by."""
-        return self.num_folds(rows) * self._count(rows) >= self.least
 
     def lengths(self, steps: int) -> list[int]:
         """Return the numbers of steps of the runs that come after the search."""
@@ -148,9 +142,9 @@ class ValidatedFit:
     :ivar beta: KL weight of the returned model; ``None`` where the fallback was chosen.
     :ivar best_step: step of the checkpoint that was kept, or to which the model was trained on all rows, counted in its own run.
     :ivar run_steps: number of steps of that run, which is the longest, a shorter one, or one of the search.
-    :ivar validation_nll: NLL of the held-out rows at that step, nats per row; ``None`` where none were held out.
+    :ivar validation_nll: NLL of the held-out rows at that step, nats per row.
     :ivar validation_error: standard error of ``validation_nll``.
-    :ivar validation_crps: their CRPS, in units of y; ``None`` where the observation has none, and where none were held out.
+    :ivar validation_crps: their CRPS, in units of y; ``None`` where the observation has none.
     :ivar rows: number of rows trained on: all, if there were several folds.
     :ivar validation_rows: number of held-out rows that the kept run was judged by.
     :ivar folds: number of folds that they lie in.
@@ -168,8 +162,8 @@ class ValidatedFit:
     beta: float | None
     best_step: int
     run_steps: int
-    validation_nll: float | None
-    validation_error: float | None
+    validation_nll: float
+    validation_error: float
     validation_crps: float | None
     rows: int
     validation_rows: int
@@ -248,12 +242,11 @@ def fit_validated(
         )
     validation, fallback = validation or Validation(), fallback if beta is None else None
     began = time.perf_counter()
-    is_untried = fallback is not None and not validation.has_rows_enough(len(data))
     masks = [
         validation.held_out(len(data), split, fold).to(x.device) for fold in range(validation.num_folds(len(data)))
     ]
     everything = data[torch.ones_like(masks[0])]
-    kept = data[~masks[0]] if len(masks) == 1 and not is_untried else everything
+    kept = data[~masks[0]] if len(masks) == 1 else everything
     for each in (guide, None if fallback is None else fallback.guide):
         if each is not None and not each.is_initialized:
             each.initialize(*kept[0], **kept[1])
@@ -276,37 +269,34 @@ def fit_validated(
         fit=partial(fit, learning_rate=learning_rate, seed=seed, optimizer=optimizer),
         batch_size=batch_size,
         report=report,
-        total=steps
-        if is_untried
-        else len(masks) * plan.steps + (steps if len(masks) > 1 or None in plan.candidates else 0),
+        total=len(masks) * plan.steps + steps * ((len(masks) > 1) + (None in plan.candidates)),
         site=site,
     )
     try:
         with module_local_parameters(*training.states), torch.random.fork_rng():
-            search, left_out = plan.search(training) if not is_untried else ([], [])
+            search, left_out = plan.search(training)
             search_steps = training.done
-            best, failure = plan.best(training, search) if not is_untried else (Candidate(None, steps), None)
+            best, held_against, failure = plan.best(training, search)
             last = training.keep(best)
-            remarks = training.remarks(best.curve, last)
+            said = []
+            if held_against is not None and training.takes_noise_for_function(best, held_against):
+                said = [_NOISE_FOR_FUNCTION.format(beta=best.beta)]
+                best, last = held_against, training.keep(held_against)
+            remarks = said + training.remarks(best.curve, last)
     except BaseException:
         training.leave()
         raise
     scored = best.curve.best
-    if is_untried:
-        count = int(sum(mask.sum() for mask in masks))
-        remarks.append(
-            f"no predictive fit was tried, since {count} rows to hold out are too few to judge it by, {validation.least} are needed: it is that of the "
-            "fallback, unless a beta is given"
-        )
+    assert scored is not None
     seconds = time.perf_counter() - began
     return ValidatedFit(
         guide=training.recipes.guide_of(best.curve.beta),
         beta=best.curve.beta,
         best_step=last.step,
         run_steps=last.steps,
-        validation_nll=None if scored is None else best.curve.nll,
-        validation_error=None if scored is None else best.curve.error,
-        validation_crps=None if scored is None or scored.crps is None else float(scored.crps.mean()),
+        validation_nll=best.curve.nll,
+        validation_error=best.curve.error,
+        validation_crps=None if scored.crps is None else float(scored.crps.mean()),
         rows=num_rows(last.rows[0][0]),
         validation_rows=sum(int(mask.sum()) for mask in masks[: len(best.trials)]),
         folds=len(best.trials),

@@ -295,29 +295,18 @@ class ByValidatedGuide(ByGuide):
         return [
             *super().remarks(settings),
             f"holds out {self.validation.share:.0%} of the training rows for validation, several times in turn where they are few: "
-            f"{beta if self.searches else ''}best checkpoint{self._lengths()}{self._few()}",
+            f"{beta if self.searches else ''}best checkpoint{self._lengths()}",
         ]
 
     def cost(self, settings: Settings, rows: int) -> float:
         """Return how many steps the search and all runs make for each step of a full run."""
         searched = self.searches and settings.beta is None
         with_fallback = searched and self.fallback is not None
-        if with_fallback and not self.validation.has_rows_enough(rows):
-            return 1.0
         search = (len(self.validation.betas) + with_fallback) * self.validation.search if searched else 0.0
         runs = sum(share for share in self.validation.runs if not (searched and share == self.validation.search))
         each = search + runs + with_fallback
         folds = self.validation.num_folds(rows)
         return folds * each + 1 if folds > 1 else each
-
-    def stands_for_itself(self, settings: Settings, rows: int) -> bool:
-        """See :class:`Inference`."""
-        is_tried = self.validation.has_rows_enough(rows)
-        return is_tried or self.fallback is None or settings.beta is not None or not self.searches
-
-    def _few(self) -> str:
-        is_tried = self.fallback is None or self.validation.least == 0
-        return "" if is_tried else f"; where that gives fewer than {self.validation.least} rows, the fallback alone"
 
     def _lengths(self) -> str:
         shares = [f"{share:.0%}" for share in self.validation.runs]

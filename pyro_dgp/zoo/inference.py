@@ -78,10 +78,6 @@ class Inference(ABC):
         """Return how many steps a fit to so many rows makes for each step that the settings ask for."""
         return 1.0
 
-    def stands_for_itself(self, settings: Settings, rows: int) -> bool:
-        """Whether it is tried on so many training rows, and does not take another inference in its place at once."""
-        return True
-
     def most_rows(self, settings: Settings) -> int | None:
         """The largest training set that it is meant for; nothing if there is no such limit."""
         return None

@@ -70,8 +70,6 @@ VECCHIA = "Sauer, Cooper, Gramacy 2022, Vecchia-Approximated Deep Gaussian Proce
 DKL = "Wilson, Hu, Salakhutdinov, Xing 2016, Stochastic Variational Deep Kernel Learning"
 
 
-#: Held-out rows, at least, by which a predictive loss of several layers is judged: its density fails at one row in some hundred.
-DEEP_PREDICTIVE = Validation(least=300)
 #: Early stopping and the best checkpoint alone, for networks in front of a GP, which overfit where rows are few.
 CHECKED = Validation(betas=(1.0,))
 #: An amortised objective is no bound and overfits early: a run of a quarter of the steps, whose learning rate falls by then, stands
@@ -123,12 +121,7 @@ METHODS: dict[str, Method] = {
             DSPP + ", Eq. 23",
             DEEP_TWO_KERNELS,
             ByValidatedGuide(
-                mean_field_of_outputs,
-                sigma_points,
-                predictive,
-                validation=DEEP_PREDICTIVE,
-                fallback=DEEP_BY_ELBO,
-                first=one_layer_first,
+                mean_field_of_outputs, sigma_points, predictive, fallback=DEEP_BY_ELBO, first=one_layer_first
             ),
         ),
         Method(
@@ -137,12 +130,7 @@ METHODS: dict[str, Method] = {
             DSPP + ", Eq. 22",
             DEEP_TWO_KERNELS,
             ByValidatedGuide(
-                mean_field_of_outputs,
-                Grid("qr1"),
-                predictive,
-                validation=DEEP_PREDICTIVE,
-                fallback=DEEP_BY_ELBO,
-                first=one_layer_first,
+                mean_field_of_outputs, Grid("qr1"), predictive, fallback=DEEP_BY_ELBO, first=one_layer_first
             ),
         ),
         Method(
@@ -151,12 +139,7 @@ METHODS: dict[str, Method] = {
             DSPP + ", section 3.2",
             DEEP_TWO_KERNELS,
             ByValidatedGuide(
-                mean_field_of_outputs,
-                Grid("qr2"),
-                predictive,
-                validation=DEEP_PREDICTIVE,
-                fallback=DEEP_BY_ELBO,
-                first=one_layer_first,
+                mean_field_of_outputs, Grid("qr2"), predictive, fallback=DEEP_BY_ELBO, first=one_layer_first
             ),
         ),
         Method(
@@ -165,12 +148,7 @@ METHODS: dict[str, Method] = {
             DSPP + ", Eq. 18",
             DEEP_TWO_KERNELS,
             ByValidatedGuide(
-                mean_field_of_outputs,
-                Grid("gauss-hermite"),
-                predictive,
-                validation=DEEP_PREDICTIVE,
-                fallback=DEEP_BY_ELBO,
-                first=one_layer_first,
+                mean_field_of_outputs, Grid("gauss-hermite"), predictive, fallback=DEEP_BY_ELBO, first=one_layer_first
             ),
         ),
         Method(
@@ -179,12 +157,7 @@ METHODS: dict[str, Method] = {
             DSPP + ", footnote 4",
             DEEP_TWO_KERNELS,
             ByValidatedGuide(
-                mean_field_of_outputs,
-                monte_carlo,
-                predictive,
-                validation=DEEP_PREDICTIVE,
-                fallback=DEEP_BY_ELBO,
-                first=one_layer_first,
+                mean_field_of_outputs, monte_carlo, predictive, fallback=DEEP_BY_ELBO, first=one_layer_first
             ),
         ),
         Method(
@@ -237,7 +210,6 @@ METHODS: dict[str, Method] = {
                 mean_field_of_outputs,
                 sigma_points,
                 predictive,
-                validation=DEEP_PREDICTIVE,
                 optimizer=adam_for_networks,
                 fallback=replace(DEEP_BY_ELBO, optimizer=adam_for_networks),
             ),

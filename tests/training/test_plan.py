@@ -50,7 +50,8 @@ def carried_out(nll, betas=(0.1, 1.0), fallback=True, **options):
     training = Planted(nll, **options)
     plan = planned(Validation(betas=betas), fallback=fallback)
     search, left_out = plan.search(training)
-    best, _ = plan.best(training, search)
+    best, held_against, _ = plan.best(training, search)
+    assert (held_against is None) is not fallback or best.beta is None or held_against.beta is None
     return best, [each.beta for each in left_out], training.made
 
 

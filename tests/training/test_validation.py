@@ -20,11 +20,13 @@ from pyro_dgp import (
     Validation,
     Variational,
     adam,
+    diagnose,
     fit,
     predict,
 )
 from pyro_dgp.training.held_out import Curve, RowScores, simplest_of_the_best
 from pyro_dgp.training.loop import fit as plain_fit
+from pyro_dgp.training.remarks import Trained
 from pyro_dgp.training.trials import Trial
 from pyro_dgp.training.validation import fit_validated
 from pyro_dgp.zoo.methods import METHODS
@@ -346,11 +348,6 @@ def test_folds_hold_out_each_row_once_at_most_and_as_many_as_are_needed():
     validation = Validation()
     counts = {20: 3, 300: 3, 455: 3, 899: 2, 900: 2, 1790: 2, 1800: 1, 10**6: 1}
     assert {rows: validation.num_folds(rows) for rows in counts} == counts
-    more = {20: 3, 899: 3, 1340: 3, 1355: 2, 2690: 2, 2700: 1}
-    assert {rows: Validation(least=300).num_folds(rows) for rows in more} == more
-    assert [Validation(least=300).has_rows_enough(rows) for rows in (890, 900, 1355, 2700)] == [False, True, True, True]
-    with pytest.raises(ValueError, match="the least number of held-out rows is 0 or more, got -1"):
-        Validation(least=-1)
     masks = torch.stack([validation.held_out(455, 3, fold) for fold in range(3)])
     assert masks.sum(1).tolist() == [51] * 3 and masks.sum(0).max() == 1
     assert Validation(share=0.5).num_folds(20) == 2 and Validation(folds=3).num_folds(10**6) == 3
@@ -464,32 +461,57 @@ def test_a_fallback_may_have_a_guide_and_an_optimiser_of_its_own_and_is_trained_
     )
 
 
+SURE, SOUND = {"collapsed noise", "exploding predictive loss"}, {"flat hidden layer"}
+
+
+@pytest.mark.parametrize("folds", [1, 2])
 @pytest.mark.parametrize(
-    ("folds", "least", "is_tried"), [(None, 24, True), (None, 25, False), (1, 9, False), (1, 0, True)]
+    ("kept", "others", "is_dropped"),
+    [(SURE, SOUND, True), (SURE, SURE, False), (SURE, {"collapsed noise"}, False), ({"collapsed noise"}, set(), False)],
 )
-def test_a_fallback_is_taken_untried_where_too_few_rows_would_be_held_out(folds, least, is_tried):
-    x, y = regression(72)  # 8 in each of three folds
-    validation = Validation(betas=(0.1, 1.0), checks=2, folds=folds, least=least)
+def test_a_fit_that_takes_noise_for_its_function_is_dropped_for_a_fallback_that_has_noise(
+    folds, kept, others, is_dropped, monkeypatch
+):
+    """A fallback that starts far off and learns next to nothing loses; what is found of each fit is planted."""
+    x, y = regression(72)
     guide = guided(x, y)
     full = Variational(guide.model, InducingPoints(7), MonteCarlo(1))
-    arguments = dict(steps=8, batch_size=72, learning_rate=0.05, validation=validation)
+    full.initialize(x, y)
+    with torch.no_grad():
+        for value in full.parameters():
+            value.add_(3.0)
+    start = state(full)
+    monkeypatch.setattr(Trained, "symptoms", lambda self, site: others if self.guide is full else kept)
+    arguments = dict(steps=20, batch_size=72, learning_rate=0.05, validation=Validation(checks=2, folds=folds))
     seen = []
     result = fit_validated(
         guide, predictive, x, y, fallback=Fallback(ELBO, full), report=lambda *args: seen.append(args), **arguments
     )
-    sentence = f"no predictive fit was tried, since {24 if folds is None else 8} rows to hold out are too few to judge it by, {least} are needed"
-    assert any(sentence in each for each in result.remarks) is not is_tried
-    if is_tried:
-        assert result.steps > 8 and result.validation_rows > 0 and result.validation_nll is not None
+    assert all(done <= total for done, total, _ in seen) and seen[-1][0] == result.steps
+    assert min(result.searched[beta] for beta in (0.05, 1.0)) < result.searched[None]
+    said = [each for each in result.remarks if "put the noise at its floor and was too sure between its rows" in each]
+    assert (len(said) == 1) is is_dropped and (result.beta is None) is is_dropped
+    if not is_dropped:
+        assert result.guide is guide
         return
-    assert (result.beta, result.guide, result.steps, result.search_steps, result.searched) == (None, full, 8, 0, {})
-    assert (result.rows, result.best_step, result.run_steps, result.folds, result.validation_rows) == (72, 8, 8, 0, 0)
-    assert result.validation_nll is result.validation_error is result.validation_crps is None
-    assert [(done, total) for done, total, _ in seen] == [(step, 8) for step in range(1, 9)]
-    given = fit_validated(guide, predictive, x, y, fallback=Fallback(ELBO, full), beta=0.1, **arguments)
-    assert given.beta == 0.1 and given.validation_rows > 0
+    assert (result.guide, result.rows, result.best_step, result.run_steps) == (full, 72, 20, 20)
+    assert result.validation_nll is not None and not same(state(full), start)
     alone = fit_validated(guide, predictive, x, y, **arguments)  # nothing to fall back on
-    assert alone.beta is not None and alone.validation_rows > 0
+    assert alone.beta is not None
+
+
+def test_the_symptoms_of_a_fit_are_those_of_diagnose():
+    x, y = regression(72)
+    guide = guided(x, y)
+    trained = Trained(guide, (x, y), {})
+    plain_fit(ELBO(72)(guide.model, guide), x, y, steps=600, batch_size=72, learning_rate=0.05)
+    assert trained.symptoms() == {finding.symptom for finding in diagnose(guide, x, y)}
+    with torch.no_grad():
+        guide.model.likelihood.variance_unconstrained.fill_(-30.0)
+        getattr(guide.processes, "y/f").q.scale_unconstrained.fill_(-30.0)
+    found = trained.symptoms()
+    assert found == {finding.symptom for finding in diagnose(guide, x, y)}
+    assert {"collapsed noise", "exploding predictive loss"} <= found
 
 
 @pytest.mark.parametrize("folds", [1, 2])
