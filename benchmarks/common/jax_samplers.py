@@ -43,8 +43,8 @@ class Sampled:
 def require_peers() -> None:
     """End with one sentence where NumPyro or BlackJAX is not installed."""
     try:
-        import blackjax  # type: ignore[import-not-found]  # noqa: F401
-        import numpyro  # type: ignore[import-not-found]  # noqa: F401
+        import blackjax  # noqa: F401
+        import numpyro  # noqa: F401
     except ImportError as error:
         sys.exit(f"this study runs NumPyro and BlackJAX: pip install numpyro blackjax ({error})")
 
@@ -54,7 +54,7 @@ def potential(model: DeepGP, x: Tensor, y: Tensor) -> Callable[[dict[str, Any]],
 
     The model is that of :func:`~pyro_dgp.zoo.recipes.deep_with_priors`: Matern 5/2, whitened hidden values, log-normal priors.
     """
-    import jax.numpy as jnp  # type: ignore[import-not-found]
+    import jax.numpy as jnp
 
     sites = poutine.trace(whitened(model)).get_trace(x, y).nodes
     names = [name for name in sites if name.endswith((".variance", ".lengthscale"))]
@@ -121,8 +121,8 @@ def require_agreement(model: DeepGP, x: Tensor, y: Tensor, plan: Plan) -> None:
 
 def by_numpyro(model: DeepGP, x: Tensor, y: Tensor, plan: Plan) -> Sampled:
     """Sample with NumPyro's NUTS, its chains vectorised."""
-    import jax  # type: ignore[import-not-found]
-    from numpyro.infer import MCMC, NUTS  # type: ignore[import-not-found]
+    import jax
+    from numpyro.infer import MCMC, NUTS
 
     begin = time.perf_counter()
     kernel = NUTS(potential_fn=potential(model, x, y), max_tree_depth=plan.max_tree_depth)
@@ -201,7 +201,7 @@ def _constrained(draws: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _solve(factor: Any, columns: Any) -> Any:
-    from jax.scipy.linalg import solve_triangular  # type: ignore[import-not-found]
+    from jax.scipy.linalg import solve_triangular
 
     return solve_triangular(factor, columns, lower=True)
 

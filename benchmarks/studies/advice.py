@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 import pandas as pd
@@ -91,9 +92,9 @@ def regrets(rows: list[Record], fits: list[Record]) -> pd.DataFrame:
     return pd.DataFrame(table).T
 
 
-def report(path: Path, fits: list[Path]) -> None:
-    """Print the table of regrets, and the means over sets of advice and of always one method."""
-    rows = read(path, "advised")
+def report(path: Path, fits: list[Path], sets: Collection[str]) -> None:
+    """Print the table of regrets on some sets, and the means over these of advice and of always one method."""
+    rows = [row for row in read(path, "advised") if row["dataset"] in sets]
     table = regrets(rows, [fit for each in fits if each.exists() for fit in read(each, "method")])
     left_out = [row["dataset"] for row in rows if row["dataset"] not in table.index]
     if left_out:
@@ -131,11 +132,11 @@ def main() -> None:
     parser.add_argument("--only", help="data sets, with commas between; all if not given")
     parser.add_argument("--table", action="store_true", help="run nothing: report what the files hold")
     arguments = parser.parse_args()
+    sets = FOR_ADVICE_ALONE if arguments.fresh else SMALL | MEDIUM | LARGE
+    asked = {name: sets[name] for name in sets if not arguments.only or name in arguments.only.split(",")}
     if not arguments.table:
         require_data(arguments)
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        sets = FOR_ADVICE_ALONE if arguments.fresh else SMALL | MEDIUM | LARGE
-        asked = {name: sets[name] for name in sets if not arguments.only or name in arguments.only.split(",")}
         if arguments.named:
             fit_named(asked, arguments.data, arguments.fits[-1])
             return
@@ -143,7 +144,7 @@ def main() -> None:
         for name, split in asked.items():
             if name not in done:
                 append(arguments.out, advised(dataset(name, arguments.data), Settings(split=split)))
-    report(arguments.out, arguments.fits)
+    report(arguments.out, arguments.fits, asked)
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ def add_advise(commands: Any) -> None:
     command = commands.add_parser(
         "advise",
         help="choose a method for one data set by fits to parts of it",
-        description="Fit a few methods to parts of the training rows of one data set, and say which one to take, with how many layers, inducing "
-        "points and hidden outputs, why, and what else is close. The test rows of the split are not looked at.",
+        description="Fit a few methods to parts of the training rows of one data set, and say which one to take, why, and what else is "
+        "close. The test rows of the split are not looked at.",
     )
     add = command.add_argument
     add(
@@ -51,7 +51,7 @@ def _advise(parsed: argparse.Namespace) -> int:
     inputs = dataset.x.shape[1]
     words = " (one for each word of a column of words)" if any("=" in column for column in dataset.columns) else ""
     print(f"{dataset.name!r}: {len(dataset.x)} rows, {inputs} inputs{words}, target {dataset.target!r}, {dataset.task}")
-    print("seven fits and more follow, several minutes on one core", file=sys.stderr)
+    print("four or five fits follow, two minutes or more on one core", file=sys.stderr)
     try:
         advice = advise(
             dataset,

@@ -1,11 +1,10 @@
-"""Pilots: fits of candidates to a part of the training rows, scored row by row on the others."""
+"""Pilots: fits of methods to a part of the training rows, scored row by row on the others."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -18,9 +17,7 @@ from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.splitting import held_out_rows, is_constant, split
 from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.training.held_out import RowScores
-from pyro_dgp.training.loop import steps_for
 from pyro_dgp.zoo.method import Method
-from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.settings import Settings
 
 #: Share of the training rows in a fold, at least and at most.
@@ -31,44 +28,15 @@ SCORED_ROWS, MOST_ROWS = 200, 1000
 LEAST_SCORED, MOST_FOLDS = 50, 3
 #: Training rows, at least.
 LEAST_ROWS = 9
-#: Length of a pilot, as a share of the steps of a full fit.
-SHORT = 0.25
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A named method with settings of its own.
-
-    :ivar method: name in the table of methods.
-    :ivar changes: settings that are its own, such as ``{"layers": 3}``.
-    """
-
-    method: str
-    _: KW_ONLY
-    changes: Mapping[str, Any] = field(default_factory=dict, hash=False)
-
-    @property
-    def name(self) -> str:
-        """The method, and what it changes."""
-        return ", ".join([self.method, *(f"{setting} {value}" for setting, value in self.changes.items())])
-
-    def full(self, settings: Settings) -> Settings:
-        """The settings of a full fit."""
-        return replace(settings, **self.changes)
-
-    def short(self, settings: Settings, rows: int) -> Settings:
-        """The settings of a short fit to so many rows."""
-        full = self.full(settings)
-        rows_of_step = METHODS[self.method].inference.settled(full).rows_of_step
-        steps = SHORT * full.steps(rows, rows_of_step)
-        return replace(full, epochs=max(1, round(steps / steps_for(1, rows, rows_of_step))))
+#: Weight of the KL in a pilot of a predictive loss, where the settings have none.
+PILOT_BETA = 0.05
 
 
 @dataclass(frozen=True)
 class Pilot:
     """A pilot on one fold.
 
-    :ivar name: of the pilot, the same on all folds.
+    :ivar name: of the method.
     """
 
     name: str
@@ -84,12 +52,11 @@ class Pilot:
         """Fit and score; a fit that fails has its error in the place of scores."""
         start = time.perf_counter()
         try:
-            prediction, y, fitted = self.run.held_out()
+            prediction, y = self.run.held_out()
             with torch.no_grad():
                 scores = RowScores.of(prediction, y, (prediction, y))
                 figures: Row = {"nll": scores.nll, "crps": scores.crps, "left": self._share_left(prediction, y)}
-            figures["beta"] = fitted.diagnostics.get("beta")
-        except Exception as error:  # whatever it is, the other candidates go on
+        except Exception as error:  # whatever it is, the other methods go on
             figures = {"error": f"{type(error).__name__}: {error}"}
         return {"name": self.name, "fold": self.run.settings.split, **figures, "seconds": time.perf_counter() - start}
 
@@ -154,27 +121,16 @@ def trained_rows(data: Dataset) -> int:
     return len(data.x) - int(data.splits[:, 0].sum())
 
 
-def pilots(
-    data: Dataset, candidates: Sequence[Candidate], settings: Settings, *, is_short: bool, dtype: str = "float64"
-) -> list[Pilot]:
-    """Return the pilots of candidates on every fold of :func:`pilot_data`, of the length of a full fit or of a quarter of it, an epoch at least.
+def pilots(data: Dataset, methods: Sequence[str], settings: Settings, *, dtype: str = "float64") -> list[Pilot]:
+    """Return the pilots of methods on every fold of :func:`pilot_data`.
 
-    Those of a predictive loss are without the search for beta, see :meth:`~pyro_dgp.zoo.inference.Inference.for_pilot`.
+    Those of a predictive loss have one beta, without the search, see :meth:`~pyro_dgp.zoo.inference.Inference.for_pilot`.
     """
     assert data.splits is not None
     settings, folds = for_task(settings, data.task), range(data.splits.shape[1])
-    made = []
-    for each in candidates:
-        own = each.short(settings, trained_rows(data)) if is_short else each.full(settings)
-        runs = planned([data], [each.method], splits=folds, seeds=[settings.seed], settings=own, dtype=dtype)
-        name = pilot_name(each, is_short=is_short)
-        made += [Pilot(name, replace(run, method=_for_pilot(run.method))) for run in runs]
-    return made
-
-
-def pilot_name(candidate: Candidate, *, is_short: bool) -> str:
-    """Return the name of a pilot."""
-    return f"{candidate.name}, short" if is_short else candidate.name
+    settings = replace(settings, beta=PILOT_BETA if settings.beta is None else settings.beta)
+    runs = planned([data], methods, splits=folds, seeds=[settings.seed], settings=settings, dtype=dtype)
+    return [Pilot(run.method.name, replace(run, method=_for_pilot(run.method))) for run in runs]
 
 
 def _for_pilot(method: Method) -> Method:

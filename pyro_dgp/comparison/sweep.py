@@ -107,11 +107,11 @@ class Run:
                 "remarks": list(fitted.remarks),
             }
 
-    def held_out(self) -> tuple[Prediction, Tensor, Fitted]:
-        """Fit, and return the prediction of the test rows, their targets as the model has them, and the fit."""
+    def held_out(self) -> tuple[Prediction, Tensor]:
+        """Fit, and return the prediction of the test rows, and their targets as the model has them."""
         with self._scope():
             fitted, part = self._fitted()
-            return self._predicted(fitted, part), part.y_test, fitted
+            return self._predicted(fitted, part), part.y_test
 
     @contextmanager
     def _scope(self) -> Iterator[None]:

@@ -68,8 +68,8 @@ SYMPTOMS = {
     ),
     "exploding predictive loss": Symptom(
         "{what}",
-        "the fit is too sure at the rows that it was trained on; take the ELBO, or fit_validated with a fallback, a larger beta, or fewer inducing "
-        "points",
+        "unless the function bends as much from row to row, the fit is too sure at those that it was trained on; take the ELBO, or fit_validated with a "
+        "fallback, a larger beta, or fewer inducing points",
         _PAGES + "exploding-predictive-losses.md",
     ),
     "divergences": Symptom(

@@ -54,6 +54,8 @@ class Loss(PyroELBO):  # type: ignore[misc]
 
     #: Whether the optimum of the objective over all q is the posterior.
     approximates_posterior = False
+    #: Whether it trains the density of the targets itself, which can become far too sure at the rows that it is trained on.
+    trains_density = False
 
     def __init__(self, num_data: int | None = None) -> None:
         super().__init__()

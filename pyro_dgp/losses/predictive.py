@@ -32,6 +32,8 @@ class PredictiveLogLikelihood(Loss):
     True
     """
 
+    trains_density = True
+
     def __init__(self, num_data: int | None = None, beta: float = 0.05) -> None:
         super().__init__(num_data)
         if not beta >= 0:

@@ -89,7 +89,7 @@ def fit(
     batch_size = _rows_of_step(objective, len(rows), batch_size)
     _check_objective(objective, len(rows), batch_size)
     guide = _guide_of(objective)
-    trained = None if guide is None else Trained(guide, (x, y), arguments)
+    trained = None if guide is None else Trained(guide, (x, y), arguments, may_explode=_trains_density(objective))
     result = minimise(
         objective,
         lambda start: (
@@ -212,6 +212,11 @@ def _guide_of(objective: Any) -> Variational | None:
     """Return the guide of an objective, which may be compiled; ``None`` where it has none that is initialised."""
     guide = getattr(bare(objective), "guide", None)
     return guide if isinstance(guide, Variational) and guide.is_initialized else None
+
+
+def _trains_density(objective: Any) -> bool:
+    """Whether an objective is that of a loss that trains the density of the targets."""
+    return bool(getattr(getattr(bare(objective), "elbo", None), "trains_density", False))
 
 
 def groups_of_guide(guide: Variational, args: tuple[Tensor, ...], arguments: Mapping[str, Any]) -> Size:

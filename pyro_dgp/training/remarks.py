@@ -17,6 +17,8 @@ from pyro_dgp.gp import GaussianProcess
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.rows import Call
 
+#: Symptom of a loss that trains the density of the targets.
+EXPLODING = "exploding predictive loss"
 #: Change of the logarithm of a lengthscale, or of what stands in its place, below which it stands still.
 UNMOVED = 0.02
 
@@ -68,12 +70,9 @@ def remarks(
     >>> remarks(guide, x, y)[0][:40]
     'the fit explains nothing of the targets '
     """
-    subject = GuideSubject(guide, Rows(x, y, site, arguments))
-    findings = subject.findings()
-    with subject.scope():
-        findings += idle_layers(subject)
-    findings += [each for model in guide.model_modules for each in _on_lengthscales(model, start or {}, len(losses))]
-    return [finding.sentence for finding in (*findings, *still_falling(losses))]
+    trained = Trained(guide, (x, y), arguments)
+    trained.start = dict(start or {})
+    return trained.remarks(losses, site)
 
 
 @torch.no_grad()
@@ -98,10 +97,18 @@ class Trained:
     :param guide: the guide, with the parameters from which it starts.
     :param data: x and y.
     :param arguments: further arguments of the model.
+    :param may_explode: whether it may be trained by a loss that makes it far too sure at these rows; others are not asked for that.
     """
 
-    def __init__(self, guide: Variational, data: tuple[Tensor, Tensor], arguments: Mapping[str, Any]) -> None:
-        self.guide, self.data, self.arguments = guide, data, dict(arguments)
+    def __init__(
+        self,
+        guide: Variational,
+        data: tuple[Tensor, Tensor],
+        arguments: Mapping[str, Any],
+        *,
+        may_explode: bool = True,
+    ) -> None:
+        self.guide, self.data, self.arguments, self.may_explode = guide, data, dict(arguments), may_explode
         self.start = {name: v for model in guide.model_modules for name, v in lengthscales_of(model).items()}
 
     def seen(self) -> Call:
@@ -109,12 +116,17 @@ class Trained:
         return Rows(*self.data, arguments=self.arguments).some(self.guide.groups)
 
     @torch.no_grad()
-    def symptoms(self, site: str | None = None) -> set[str]:
-        """Return the names of what :func:`~pyro_dgp.diagnose` finds."""
-        subject = GuideSubject(self.guide, Rows(*self.data, site, self.arguments))
-        return {finding.symptom for finding in subject.findings()}
+    def findings(self, losses: Sequence[float] = (), site: str | None = None) -> list[Finding]:
+        """Return what is found of the fit and of its training run."""
+        guide = self.guide
+        subject = GuideSubject(guide, Rows(*self.data, site, self.arguments))
+        findings = subject.findings()
+        with subject.scope():
+            findings += idle_layers(subject)
+        findings += [each for model in guide.model_modules for each in _on_lengthscales(model, self.start, len(losses))]
+        kept = [each for each in findings if self.may_explode or each.symptom != EXPLODING]
+        return [*kept, *still_falling(losses)]
 
     def remarks(self, losses: Sequence[float], site: str | None = None) -> list[str]:
-        """Return what :func:`remarks` finds."""
-        x, y = self.data
-        return remarks(self.guide, x, y, losses=losses, start=self.start, site=site, **self.arguments)
+        """Return what :func:`remarks` does."""
+        return [finding.sentence for finding in self.findings(losses, site)]

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from pyro_dgp.diagnosis.symptoms import found
+from pyro_dgp.diagnosis.symptoms import Finding, found
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.internal.progress import Progress
@@ -19,17 +19,19 @@ from pyro_dgp.internal.rows import Call, num_rows
 from pyro_dgp.prediction.predict import predict
 from pyro_dgp.training.held_out import MOST_CRPS_ROWS, Curve, RowScores
 from pyro_dgp.training.optimising import OptimizerRecipe
-from pyro_dgp.training.remarks import Trained
+from pyro_dgp.training.remarks import EXPLODING, Trained
 
 #: Function from model and guide to an objective: a :class:`~pyro_dgp.losses.Loss` is one.
 Objective = Callable[[Any, Any], torch.nn.Module]
 #: Function ``loss(beta, rows)``.
 LossRecipe = Callable[[float, int], Objective]
 
-#: Symptom of noise at its floor; with the other one, a fit has taken noise for its function.
-NO_NOISE, TOO_SURE = "collapsed noise", "exploding predictive loss"
+#: Symptom of a fit that has next to no noise; with the other one, a fit has taken noise for its function.
+NO_NOISE, OVERFITTED = "collapsed noise", "overfitted"
 #: Difference of validation NLL and training NLL, nats a row, that is worth a remark.
 APART = 0.3
+#: Times that difference that a predictive loss without noise must be ahead of a fallback with noise.
+GAINED = 2.0
 
 
 @dataclass(frozen=True)
@@ -213,7 +215,7 @@ class Candidate:
 
     @property
     def has_noise(self) -> bool:
-        """Whether no run of the fallback has put the noise at its floor."""
+        """Whether no run of all steps of the fallback has next to no noise."""
         return bool(self.trials) and all(NO_NOISE not in trial.symptoms for trial in self.trials)
 
     @property
@@ -324,6 +326,11 @@ class Training:
         losses = self.run(rows, beta, steps, lambda done: done >= end)
         return Last(end, steps, rows, losses, time.perf_counter() - started)
 
+    def keep_after_all(self, best: Candidate) -> Last:
+        """Keep another candidate than the one that was kept, by one run more."""
+        self.total = max(self.total, self.done + self.steps)
+        return self.keep(best)
+
     def run(self, rows: Call, beta: float | None, steps: int, stop: Callable[[int], bool]) -> list[float]:
         """Train from the start on some rows, and return the losses."""
         self.start_of(beta).restore()
@@ -365,16 +372,17 @@ class Training:
             trial.losses = self.run(fold.rows, beta, steps, trial)
         except (ValueError, NotPositiveDefiniteError) as error:
             trial.failure = error
-        if beta is None and trial.failure is None:
-            trial.symptoms = self.start_of(None).trained.symptoms(self.site)
         trial.seconds = time.perf_counter() - start
+        if beta is None and steps == self.steps and trial.failure is None:
+            trial.symptoms = self._symptoms_of_fallback()
         return trial
 
-    def takes_noise_for_function(self, kept: Candidate, fallback: Candidate | None) -> bool:
-        """Whether the fit that was kept has no noise and is too sure between its rows, where the fallback of the same model has noise."""
-        if kept.beta is None or fallback is None or fallback.curve.best is None or not fallback.has_noise:
-            return False
-        return {NO_NOISE, TOO_SURE} <= self.start_of(kept.beta).trained.symptoms(self.site)
+    def _symptoms_of_fallback(self) -> set[str]:
+        """Return the names of what is found of the fallback as it is now; nothing where it cannot be looked at."""
+        try:
+            return {each.symptom for each in self.start_of(None).trained.findings(site=self.site)}
+        except (ValueError, NotPositiveDefiniteError):
+            return set()
 
     def _score(self, guide: Variational, fold: Fold) -> RowScores:
         """Score the held-out rows of a fold."""
@@ -387,17 +395,35 @@ class Training:
             few = prediction if is_all else predict(guide, few_x, site=self.site, **few_named)
             return RowScores.of(prediction, y, (few, few_y))
 
-    def remarks(self, curve: Curve, last: Last) -> list[str]:
-        """Return sentences on what was kept."""
+    def verdict(self, curve: Curve, last: Last) -> Verdict:
+        """Return what is found of the fit that was kept. Held-out rows say whether it is too sure at those that it was trained on."""
         trained = self.start_of(curve.beta).trained
-        said = trained.remarks(last.losses if last.step >= 0.9 * last.steps else [], self.site)
+        said = trained.findings(last.losses if last.step >= 0.9 * last.steps else [], self.site)
         (x, y), named = trained.seen()
         with torch.no_grad(), torch.random.fork_rng():
             torch.manual_seed(self.seed)
             training = -float(predict(trained.guide, x, site=self.site, **named).log_prob(y).mean())
         if curve.nll - training > max(APART, 3 * curve.error):
-            said.append(found("overfitted", training=training, held_out=curve.nll).sentence)
-        return said
+            return Verdict([*said, found(OVERFITTED, training=training, held_out=curve.nll)], curve.nll - training)
+        return Verdict([each for each in said if each.symptom != EXPLODING], curve.nll - training)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is found of a fit.
+
+    :ivar gap: NLL of the held-out rows minus that of the training rows, nats a row.
+    """
+
+    findings: list[Finding]
+    gap: float
+
+    def takes_noise_for_function(self, kept: Candidate, fallback: Candidate | None) -> bool:
+        """Whether a fit by a beta has next to no noise and has overfitted, where the fallback of the same model has noise and is not far behind."""
+        if kept.beta is None or fallback is None or fallback.curve.best is None or not fallback.has_noise:
+            return False
+        gained = fallback.curve.nll - kept.curve_on(len(fallback.trials)).nll
+        return {NO_NOISE, OVERFITTED} <= {each.symptom for each in self.findings} and gained < GAINED * self.gap
 
 
 def snapshot(module: torch.nn.Module) -> dict[str, Any]:

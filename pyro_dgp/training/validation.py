@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from pyro_dgp.guides.variational import Variational
+from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.internal.progress import Progress
 from pyro_dgp.internal.rows import RowArguments, num_rows
@@ -23,12 +24,12 @@ from pyro_dgp.training.held_out import MOST_CRPS_ROWS
 from pyro_dgp.training.loop import fit, groups_of_guide, training_rows
 from pyro_dgp.training.optimising import OptimizerRecipe, adam
 from pyro_dgp.training.plan import Plan
-from pyro_dgp.training.trials import Fallback, Fold, LossRecipe, Recipes, Training
+from pyro_dgp.training.trials import Fallback, Fold, LossRecipe, Recipes, Training, restore, snapshot
 
 #: Rows that are held out in all, at least, and folds at most, where the number of folds is not given.
 HELD_OUT_ROWS, MOST_FOLDS = 200, 3
 
-_NOISE_FOR_FUNCTION = "the fit with beta {beta:g} put the noise at its floor and was too sure between its rows, where the fallback has noise: the fallback is kept"
+_NOISE_FOR_FUNCTION = "the fit with beta {beta:g} had next to no noise and overfitted, where the fallback has noise and is not far behind: the fallback is kept"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,13 +55,14 @@ class Validation:
     5. With one fold the model gets the best checkpoint and has not been trained on the held-out rows. With several it is
        trained once more, on all rows, to the step of the best check. The fallback is trained on all rows for all steps.
 
-    6. A fit by a beta is dropped for the fallback where it has put the noise at its floor and is too sure between its rows, both as
-       :func:`~pyro_dgp.diagnose` finds them, and the fallback has noise: it has taken for the function what the same model by the other loss takes
-       for noise. Held-out rows need not show this, since it costs much at few rows.
+    6. A fit by a beta is dropped for the fallback where it has next to no noise and scores its training rows better than the held-out ones, by 0.3
+       nats a row and three standard errors, and the fallback has noise and is behind it at held-out rows by less than twice that difference. It has
+       taken for the function what the same model by the other loss takes for noise, and loses much at few rows, which held-out rows need not show.
 
     A guide that is initialised here does not see the held-out rows of a single fold. (A model that was built on all inputs,
     such as one with projections, has seen these.) A candidate whose training breaks down loses the search. The cost is
-    ``folds * (candidates * search + runs)`` of a run at most, one more for each fold with the fallback, and one more with several folds.
+    ``folds * (candidates * search + runs)`` of a run at most, one more for each fold with the fallback, one more with several folds, and one more
+    where a fit is dropped.
 
     :ivar share: share of the training rows that is held out. By default it is one ninth: where nine tenths of the data
         are training rows, eight remain.
@@ -269,7 +271,7 @@ def fit_validated(
         fit=partial(fit, learning_rate=learning_rate, seed=seed, optimizer=optimizer),
         batch_size=batch_size,
         report=report,
-        total=len(masks) * plan.steps + steps * ((len(masks) > 1) + (None in plan.candidates)),
+        total=len(masks) * plan.steps + (steps if len(masks) > 1 or None in plan.candidates else 0),
         site=site,
     )
     try:
@@ -278,11 +280,22 @@ def fit_validated(
             search_steps = training.done
             best, held_against, failure = plan.best(training, search)
             last = training.keep(best)
-            said = []
-            if held_against is not None and training.takes_noise_for_function(best, held_against):
-                said = [_NOISE_FOR_FUNCTION.format(beta=best.beta)]
-                best, last = held_against, training.keep(held_against)
-            remarks = said + training.remarks(best.curve, last)
+            verdict, remarks = training.verdict(best.curve, last), []
+            held_against = held_against or next(
+                (run for run in left_out if run.beta is None and run.steps == steps), None
+            )
+            if held_against is not None and verdict.takes_noise_for_function(best, held_against):
+                before = snapshot(training.start_of(best.beta).state)
+                try:
+                    other = training.keep_after_all(held_against)
+                except (ValueError, NotPositiveDefiniteError) as error:
+                    failure = failure or error
+                    restore(training.start_of(best.beta).state, before)
+                else:
+                    remarks = [_NOISE_FOR_FUNCTION.format(beta=best.beta)]
+                    best, last = held_against, other
+                    verdict = training.verdict(best.curve, last)
+            remarks += [finding.sentence for finding in verdict.findings]
     except BaseException:
         training.leave()
         raise

@@ -42,9 +42,6 @@ Families = ProcessFamily | Mapping[str, ProcessFamily] | ByLayer
 _TIMED_STEPS, _SHARE_OF_TIME = 20, 0.9
 
 
-#: Weights of the KL that a pilot of a predictive loss tries.
-PILOT_BETAS = (0.05, 1.0)
-
 _SECOND = "its first fit explained nothing of the targets; a second one, started from a predictive loss, is kept"
 
 
@@ -276,11 +273,8 @@ class ByValidatedGuide(ByGuide):
         )
 
     def for_pilot(self) -> ByValidatedGuide:
-        """Return the inference with two betas in the place of the search, a single fold of held-out rows and no fallback."""
-        betas = self.validation.betas if not self.searches else PILOT_BETAS
-        return replace(
-            self, validation=replace(self.validation, betas=betas, search=1.0, runs=(1.0,), folds=1), fallback=None
-        )
+        """Return the inference with a single fold of held-out rows, runs of all steps, and no fallback; ``settings.beta`` spares its search."""
+        return replace(self, validation=replace(self.validation, search=1.0, runs=(1.0,), folds=1), fallback=None)
 
     def _restored_guide(self, model: nn.Module, x: Tensor, settings: Settings, saved: Saved) -> Variational:
         """Return the guide whose state was saved: that of the fallback, if that was chosen."""

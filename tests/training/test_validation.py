@@ -20,14 +20,15 @@ from pyro_dgp import (
     Validation,
     Variational,
     adam,
-    diagnose,
     fit,
     predict,
+    remarks,
 )
+from pyro_dgp.diagnosis.symptoms import Finding
 from pyro_dgp.training.held_out import Curve, RowScores, simplest_of_the_best
 from pyro_dgp.training.loop import fit as plain_fit
 from pyro_dgp.training.remarks import Trained
-from pyro_dgp.training.trials import Trial
+from pyro_dgp.training.trials import Training, Trial, Verdict
 from pyro_dgp.training.validation import fit_validated
 from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.settings import Settings
@@ -461,18 +462,16 @@ def test_a_fallback_may_have_a_guide_and_an_optimiser_of_its_own_and_is_trained_
     )
 
 
-SURE, SOUND = {"collapsed noise", "exploding predictive loss"}, {"flat hidden layer"}
+SURE = ("collapsed noise", "overfitted")
 
 
-@pytest.mark.parametrize("folds", [1, 2])
-@pytest.mark.parametrize(
-    ("kept", "others", "is_dropped"),
-    [(SURE, SOUND, True), (SURE, SURE, False), (SURE, {"collapsed noise"}, False), ({"collapsed noise"}, set(), False)],
-)
-def test_a_fit_that_takes_noise_for_its_function_is_dropped_for_a_fallback_that_has_noise(
-    folds, kept, others, is_dropped, monkeypatch
-):
-    """A fallback that starts far off and learns next to nothing loses; what is found of each fit is planted."""
+def finding(symptom):
+    return Finding(symptom=symptom, seen=symptom, remedy="", page="")
+
+
+def contest(monkeypatch, kept, others, gap, **options):
+    """A fit whose fallback starts far off and loses: what is found of both, and the gap of the fit, are planted."""
+    torch.manual_seed(0)
     x, y = regression(72)
     guide = guided(x, y)
     full = Variational(guide.model, InducingPoints(7), MonteCarlo(1))
@@ -480,38 +479,109 @@ def test_a_fit_that_takes_noise_for_its_function_is_dropped_for_a_fallback_that_
     with torch.no_grad():
         for value in full.parameters():
             value.add_(3.0)
-    start = state(full)
-    monkeypatch.setattr(Trained, "symptoms", lambda self, site: others if self.guide is full else kept)
-    arguments = dict(steps=20, batch_size=72, learning_rate=0.05, validation=Validation(checks=2, folds=folds))
-    seen = []
-    result = fit_validated(
-        guide, predictive, x, y, fallback=Fallback(ELBO, full), report=lambda *args: seen.append(args), **arguments
-    )
-    assert all(done <= total for done, total, _ in seen) and seen[-1][0] == result.steps
-    assert min(result.searched[beta] for beta in (0.05, 1.0)) < result.searched[None]
-    said = [each for each in result.remarks if "put the noise at its floor and was too sure between its rows" in each]
-    assert (len(said) == 1) is is_dropped and (result.beta is None) is is_dropped
-    if not is_dropped:
-        assert result.guide is guide
-        return
-    assert (result.guide, result.rows, result.best_step, result.run_steps) == (full, 72, 20, 20)
-    assert result.validation_nll is not None and not same(state(full), start)
-    alone = fit_validated(guide, predictive, x, y, **arguments)  # nothing to fall back on
-    assert alone.beta is not None
+    start, seen, progress = {guide: state(guide), full: state(full)}, [], []
+
+    def of_fallback(self, *_, **__):
+        assert self.guide is full
+        seen.append(same(state(full), start[full]))
+        return [finding(each) for each in others[(len(seen) - 1) % len(others)]]
+
+    def of_fit(self, curve, last):
+        of = self.recipes.guide_of(curve.beta)
+        assert not same(state(of), start[of]) and last.step > 0  # it is judged as it was kept
+        found = [finding(each) for each in (kept if curve.beta else ("flat hidden layer",))]
+        return Verdict(found, gap if curve.beta else 0.0)
+
+    monkeypatch.setattr(Trained, "findings", of_fallback)
+    monkeypatch.setattr(Training, "verdict", of_fit)
+    arguments = {"steps": 20, "batch_size": 72, "learning_rate": 0.05, "fallback": Fallback(ELBO, full)} | options
+    result = fit_validated(guide, predictive, x, y, report=lambda *args: progress.append(args), **arguments)
+    assert not any(seen)  # the fallback is looked at as it was trained
+    assert all(done <= total for done, total, _ in progress) and progress[-1][0] == result.steps
+    said = [each for each in result.remarks if "had next to no noise and overfitted" in each]
+    assert (len(said) == 1) is (result.guide is full) is (result.beta is None)
+    return result
 
 
-def test_the_symptoms_of_a_fit_are_those_of_diagnose():
+NOISE, NONE = ((),), (("collapsed noise",),)
+
+
+@pytest.mark.parametrize("folds", [1, 2])
+@pytest.mark.parametrize(
+    ("kept", "others", "gap", "is_dropped"),
+    [
+        (SURE, NOISE, 9.0, True),
+        (SURE, NONE, 9.0, False),  # the fallback has no noise either
+        (SURE[:1], NOISE, 9.0, False),
+        (SURE[1:], NOISE, 9.0, False),
+        (SURE, NOISE, 0.1, False),  # it is ahead by far more than it overfits
+    ],
+)
+def test_a_fit_that_takes_noise_for_its_function_is_dropped_for_a_fallback_that_has_noise(
+    folds, kept, others, gap, is_dropped, monkeypatch
+):
+    result = contest(monkeypatch, kept, others, gap, validation=Validation(checks=2, folds=folds))
+    assert (result.beta is None) is is_dropped
+    if is_dropped:
+        assert (result.rows, result.best_step, result.run_steps, result.folds) == (72, 20, 20, 1)
+        assert result.validation_nll == pytest.approx(1.9, abs=0.4) and result.remarks[1:] == ["flat hidden layer"]
+    else:
+        assert result.remarks == list(kept)
+
+
+def test_a_fallback_without_noise_on_one_of_its_folds_has_no_more_than_the_fit(monkeypatch):
+    monkeypatch.setattr("pyro_dgp.training.plan.SPARED_ERRORS", math.inf)  # all folds
+    options = {"validation": Validation(checks=2, folds=2)}
+    assert contest(monkeypatch, SURE, ((), ()), 9.0, **options).beta is None
+    assert contest(monkeypatch, SURE, ((), ("collapsed noise",)), 9.0, **options).beta is not None
+
+
+def test_a_fallback_that_a_search_of_all_steps_has_left_out_is_held_against_the_fit(monkeypatch):
+    options = {"validation": Validation(checks=2, folds=2, search=1.0)}
+    assert contest(monkeypatch, SURE, NOISE, 9.0, **options).beta is None
+    assert contest(monkeypatch, SURE, NONE, 9.0, **options).beta is not None
+
+
+def test_a_fit_stays_where_the_fallback_cannot_be_trained_in_its_place(monkeypatch):
+    kept = Training.keep
+
+    def broken(self, best):
+        if best.beta is None:
+            self.restore()
+            raise ValueError("it broke")
+        return kept(self, best)
+
+    sound = contest(monkeypatch, (), NOISE, 9.0, validation=Validation(checks=2, folds=1))
+    monkeypatch.setattr(Training, "keep", broken)
+    result = contest(monkeypatch, SURE, NOISE, 9.0, validation=Validation(checks=2, folds=1))
+    assert result.failure == "it broke" and result.beta is not None
+    assert same(state(result.guide), state(sound.guide))
+
+
+def test_a_fit_that_is_too_sure_is_remarked_where_its_loss_can_make_it_so():
     x, y = regression(72)
-    guide = guided(x, y)
-    trained = Trained(guide, (x, y), {})
-    plain_fit(ELBO(72)(guide.model, guide), x, y, steps=600, batch_size=72, learning_rate=0.05)
-    assert trained.symptoms() == {finding.symptom for finding in diagnose(guide, x, y)}
-    with torch.no_grad():
-        guide.model.likelihood.variance_unconstrained.fill_(-30.0)
-        getattr(guide.processes, "y/f").q.scale_unconstrained.fill_(-30.0)
-    found = trained.symptoms()
-    assert found == {finding.symptom for finding in diagnose(guide, x, y)}
-    assert {"collapsed noise", "exploding predictive loss"} <= found
+    for loss, is_said in ((ELBO(72), False), (PredictiveLogLikelihood(72), True)):
+        guide = guided(x, y, 30)
+        result = plain_fit(loss(guide.model, guide), x, y, steps=600, batch_size=72, learning_rate=0.05)
+        with torch.no_grad():
+            guide.model.likelihood.variance_unconstrained.fill_(-30.0)
+            getattr(guide.processes, "y/f").q.scale_unconstrained.fill_(-30.0)
+        assert any("at its floor" in each for each in result.remarks)
+        assert any("too sure" in each for each in result.remarks) is is_said
+        assert any("too sure" in each for each in remarks(guide, x, y))  # whatever it was trained by
+
+
+def test_held_out_rows_say_whether_a_fit_is_too_sure(monkeypatch):
+    torch.manual_seed(3)
+    noise = torch.rand(72, 3) * 4 - 2, 0.3 * torch.randn(72)
+    monkeypatch.setattr(Trained, "findings", lambda self, *_, **__: [finding("exploding predictive loss")])
+    for (x, y), points, is_overfitted in ((regression(72), 4, False), (noise, 60, True)):
+        guide, validation = guided(x, y, points), Validation(betas=(1e-4,), checks=1)
+        result = fit_validated(
+            guide, predictive, x, y, steps=200, batch_size=72, learning_rate=0.05, validation=validation
+        )
+        found = [any(words in each for each in result.remarks) for words in ("exploding", "has overfitted")]
+        assert found == [is_overfitted, is_overfitted], result.remarks
 
 
 @pytest.mark.parametrize("folds", [1, 2])
