@@ -142,12 +142,12 @@ from pyro_dgp.training.checkpoints import Checkpoints
 from pyro_dgp.training.collapsed_fit import fit_collapsed
 from pyro_dgp.training.compiled_objective import CompiledObjective
 from pyro_dgp.training.distributed import Distributed
+from pyro_dgp.training.fallback import Fallback
 from pyro_dgp.training.loop import fit, fit_stream
 from pyro_dgp.training.natural_gradients import NaturalGradients
 from pyro_dgp.training.one_layer_start import OneLayerStart, start_from_one_layer
 from pyro_dgp.training.optimising import FitResult, adam, adam_for_networks
 from pyro_dgp.training.remarks import remarks
-from pyro_dgp.training.trials import Fallback
 from pyro_dgp.training.validation import ValidatedFit, Validation, fit_validated
 from pyro_dgp.zoo.by_collapsed_elbo import ByCollapsedELBO
 from pyro_dgp.zoo.by_guide import ByGuide, ByValidatedGuide

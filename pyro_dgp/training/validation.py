@@ -20,11 +20,12 @@ from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.internal.progress import Progress
 from pyro_dgp.internal.rows import RowArguments, num_rows
 from pyro_dgp.losses import Loss
+from pyro_dgp.training.fallback import Fallback, LossRecipe, Recipes
 from pyro_dgp.training.held_out import MOST_CRPS_ROWS
 from pyro_dgp.training.loop import fit, groups_of_guide, training_rows
 from pyro_dgp.training.optimising import OptimizerRecipe, adam
 from pyro_dgp.training.plan import Plan
-from pyro_dgp.training.trials import Fallback, Fold, LossRecipe, Recipes, Training, restore, snapshot
+from pyro_dgp.training.trials import Fold, Training, restore, snapshot
 
 #: Rows that are held out in all, at least, and folds at most, where the number of folds is not given.
 HELD_OUT_ROWS, MOST_FOLDS = 200, 3

@@ -22,10 +22,10 @@ from pyro_dgp.processes import ProcessFamily, WhitenedProcess
 from pyro_dgp.propagation import Propagation
 from pyro_dgp.training.checkpoints import recorded
 from pyro_dgp.training.distributed import require_single_process
+from pyro_dgp.training.fallback import Fallback
 from pyro_dgp.training.loop import fit
 from pyro_dgp.training.optimising import OptimizerRecipe, adam
 from pyro_dgp.training.second_start import fit_with_second_start
-from pyro_dgp.training.trials import Fallback
 from pyro_dgp.training.validation import ValidatedFit, Validation, fit_validated
 from pyro_dgp.zoo.anatomy import anatomy_of
 from pyro_dgp.zoo.by_layer import ByLayer
