@@ -339,7 +339,10 @@ class Training:
             return RowScores.of(prediction, y, (few, few_y))
 
     def verdict(self, curve: Curve, last: Last) -> Verdict:
-        """Return what is found of the fit that was kept. Held-out rows say whether it is too sure at those that it was trained on."""
+        """Return what is found of the fit that was kept.
+
+        Held-out rows say whether it is too sure at those that it was trained on. Those of a shorter run, as that of a fallback in the search, do not.
+        """
         trained = self.start_of(curve.beta).trained
         said = trained.findings(last.losses if last.step >= 0.9 * last.steps else [], self.site)
         (x, y), named = trained.seen()
@@ -347,7 +350,7 @@ class Training:
             torch.manual_seed(self.seed)
             training = -float(predict(trained.guide, x, site=self.site, **named).log_prob(y).mean())
         gap = curve.nll - training
-        is_overfitted = gap > max(APART, 3 * curve.error)
+        is_overfitted = curve.steps == last.steps and gap > max(APART, 3 * curve.error)
         if curve.beta is None or not is_overfitted:
             said = [each for each in said if each.symptom != EXPLODING]
         return Verdict(

@@ -25,7 +25,7 @@ from pyro_dgp.training.held_out import MOST_CRPS_ROWS
 from pyro_dgp.training.loop import fit, groups_of_guide, training_rows
 from pyro_dgp.training.optimising import OptimizerRecipe, adam
 from pyro_dgp.training.plan import Plan
-from pyro_dgp.training.trials import Fold, Training, restore, snapshot
+from pyro_dgp.training.trials import Candidate, Fold, Training, restore, snapshot
 
 #: Rows that are held out in all, at least, and folds at most, where the number of folds is not given.
 HELD_OUT_ROWS, MOST_FOLDS = 200, 3
@@ -45,7 +45,7 @@ class Validation:
        check: NLL plus the logarithm of the CRPS, so that the mean is not paid for the density. The largest beta within one
        standard error of the best (of the differences between rows) wins: more regularisation is the safer error. It must be
        better than the fallback by three standard errors in NLL, and worse by no more than one in CRPS. The folds are held out one after
-       another. A beta that is behind the best one by more than three standard errors is left out of those that come next. They are spared where no beta
+       another. A beta that is behind the best one by more than three standard errors is left out of those that come next. The remaining folds are skipped where no beta
        is ahead of the fallback so far, and the fallback is left out where one is ahead by five standard errors.
     3. Runs: where the best check of the search lies in its last quarter, or where nothing was to be searched for, the chosen
        beta is trained from the same start for each share of the steps that ``runs`` lists, and judged in the same way. A short
@@ -57,8 +57,8 @@ class Validation:
        trained once more, on all rows, to the step of the best check. The fallback is trained on all rows for all steps.
 
     6. A fit by a beta is dropped for the fallback where it has next to no noise and scores its training rows better than the held-out ones, by 0.3
-       nats a row and three standard errors, and the fallback has noise and is behind it at held-out rows by less than twice that difference. It has
-       taken for the function what the same model by the other loss takes for noise, and loses much at few rows, which held-out rows need not show.
+       nats a row and three standard errors, and the fallback has noise and is behind it at held-out rows by less than twice the gap between
+       both. Such a fit follows the noise. It loses much at a few rows, and the held-out rows may hold none of these.
 
     A guide that is initialised here does not see the held-out rows of a single fold. (A model that was built on all inputs,
     such as one with projections, has seen these.) A candidate whose training breaks down loses the search. The cost is
@@ -145,7 +145,8 @@ class ValidatedFit:
     :ivar beta: KL weight of the returned model; ``None`` where the fallback was chosen.
     :ivar best_step: step of the checkpoint that was kept, or to which the model was trained on all rows, counted in its own run.
     :ivar run_steps: number of steps of that run, which is the longest, a shorter one, or one of the search.
-    :ivar validation_nll: NLL of the held-out rows at that step, nats per row.
+    :ivar validation_nll: NLL of the held-out rows at that step, nats per row. Of a fallback that was chosen in the search it is that after the share
+        of the steps that the search has; the fit has had all of them, and is likely better.
     :ivar validation_error: standard error of ``validation_nll``.
     :ivar validation_crps: their CRPS, in units of y; ``None`` where the observation has none.
     :ivar rows: number of rows trained on: all, if there were several folds.
@@ -281,7 +282,7 @@ def fit_validated(
             search_steps = training.done
             best, held_against, failure = plan.best(training, search)
             last = training.keep(best)
-            verdict, remarks = training.verdict(best.curve, last), []
+            verdict, remarks, dropped = training.verdict(best.curve, last), [], False
             held_against = held_against or next(
                 (run for run in left_out if run.beta is None and run.steps == steps), None
             )
@@ -294,9 +295,11 @@ def fit_validated(
                     restore(training.start_of(best.beta).state, before)
                 else:
                     remarks = [_NOISE_FOR_FUNCTION.format(beta=best.beta)]
-                    best, last = held_against, other
+                    best, last, dropped = held_against, other, True
                     verdict = training.verdict(best.curve, last)
             remarks += [finding.sentence for finding in verdict.findings]
+            if best.beta is None and not dropped:
+                remarks = [*_on_fallback(best, [*search, *left_out]), *remarks]
     except BaseException:
         training.leave()
         raise
@@ -325,6 +328,26 @@ def fit_validated(
         failure=None if failure is None else str(failure),
         remarks=remarks,
     )
+
+
+def _on_fallback(fallback: Candidate, tried: Sequence[Candidate]) -> list[str]:
+    """Return the sentence on a fallback that was kept, where a beta was ahead of it at the held-out rows that both had."""
+    betas = [
+        run for run in tried if run.beta is not None and run.curve.best is not None and run.steps == fallback.steps
+    ]
+    best = min(betas, key=lambda run: run.curve.nll, default=None)
+    if best is None:
+        return []
+    folds = min(len(best.trials), len(fallback.trials))
+    ours, theirs = best.curve_on(folds).best, fallback.curve_on(folds).best
+    if ours is None or theirs is None or not float((ours.nll - theirs.nll).mean()) < 0:
+        return []
+    lead = theirs.nll - ours.nll
+    error = float(lead.std(correction=0)) / math.sqrt(len(lead))
+    return [
+        f"the fallback is kept: beta {best.beta:g} is ahead of it by {float(lead.mean()):.2f} nats a row (+- {error:.2f}) at {len(lead)} held-out rows, and "
+        "three standard errors are asked for, and a CRPS that is not worse"
+    ]
 
 
 def _fold(data: RowArguments, mask: Tensor) -> Fold:

@@ -128,7 +128,7 @@ def test_a_predictive_loss_that_is_not_clearly_ahead_falls_back(monkeypatch):
     found, _ = planted(monkeypatch, clear, spread={"ppgpr": 0.1})  # two standard errors
     values = expected_of(found)
     assert values["ppgpr"] == values["svgp"]
-    assert "ppgpr is not clearly ahead of svgp, and would fall back on it" in found.reasons
+    assert any(each.startswith("ppgpr is not clearly ahead of svgp") for each in found.reasons)
     found, _ = planted(monkeypatch, clear, crps={"ppgpr": 0.6})  # it pays for its density by the mean
     assert expected_of(found)["ppgpr"] == expected_of(found)["svgp"]
 
@@ -160,11 +160,11 @@ def test_the_quickest_of_the_best_is_taken_and_what_is_close_is_said(monkeypatch
     found, _ = planted(monkeypatch, deep | {"exact-gp": 0.11}, spread={"exact-gp": 0.1}, seconds=slow)
     assert [row["name"] for row in found.rows[:2]] == ["gamma-dgp", "exact-gp"] and found.method == "exact-gp"
     assert re.match(
-        r"exact-gp is taken: it is 0\.010 nats a row \(\+- 0\.(09|10|11)\d\) behind gamma-dgp, and is fitted in \d+ s in the place of \d+$",
+        r"exact-gp is taken: it is 0\.010 nats a row \(\+- 0\.(09|10|11)\d\) behind gamma-dgp, and is fitted in \d+\.\d s in the place of \d+\.\d$",
         found.reasons[0],
     ), found.reasons[0]
     assert "90 held-out rows cannot tell gamma-dgp from it" in found.reasons
-    assert found.reasons[-1].startswith("all fits had 1 epochs as given, which may be fewer than they need")
+    assert found.reasons[-1].startswith("all fits had 1 epochs as given, and so has the fit that is advised")
     further, _ = planted(monkeypatch, deep | {"exact-gp": 0.13}, spread={"exact-gp": 0.1}, seconds=slow)
     assert further.method == "gamma-dgp"
     assert further.reasons[0] == "gamma-dgp is taken: its expected NLL is the lowest"

@@ -11,12 +11,14 @@ from torch import nn
 
 from pyro_dgp import (
     ELBO,
+    DeepGP,
     DeepKernel,
     Fallback,
     InducingPoints,
     MonteCarlo,
     NaturalGradients,
     PredictiveLogLikelihood,
+    SigmaPoints,
     Validation,
     Variational,
     adam,
@@ -28,8 +30,8 @@ from pyro_dgp.diagnosis.symptoms import Finding
 from pyro_dgp.training.held_out import Curve, RowScores, simplest_of_the_best
 from pyro_dgp.training.loop import fit as plain_fit
 from pyro_dgp.training.remarks import Trained
-from pyro_dgp.training.trials import Training, Trial, Verdict
-from pyro_dgp.training.validation import fit_validated
+from pyro_dgp.training.trials import Candidate, Training, Trial, Verdict
+from pyro_dgp.training.validation import _on_fallback, fit_validated
 from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.settings import Settings
 from tests.examples import OneLayer, TwoLayers, regression
@@ -569,6 +571,37 @@ def test_a_fit_that_is_too_sure_is_remarked_where_its_loss_can_make_it_so():
         assert any("at its floor" in each for each in result.remarks)
         assert any("too sure" in each for each in result.remarks) is is_said
         assert any("too sure" in each for each in remarks(guide, x, y))  # whatever it was trained by
+
+
+def test_a_fallback_that_was_scored_after_a_part_of_the_steps_has_not_overfitted():
+    torch.manual_seed(0)
+    x = torch.rand(90, 1) * 6 - 3
+    y = torch.sin(2 * x[:, 0]) + 0.05 * torch.randn(90)
+    y = y / y.std()
+    model = DeepGP(x, layers=1)
+    guide = Variational(model, InducingPoints(20, "diagonal", hidden_scale=1.0), SigmaPoints("qr3", 10))
+    full = Variational(model, InducingPoints(20), MonteCarlo(1))
+    result = fit_validated(guide, predictive, x, y, steps=200, batch_size=256, fallback=Fallback(ELBO, full))
+    assert result.beta is None and result.validation_nll == result.searched[None]
+    assert result.validation_nll > 0.3 - float(predict(full, x).log_prob(y).mean())
+    assert not any("overfitted" in each for each in result.remarks)
+
+
+def test_the_lead_of_a_beta_over_a_fallback_that_is_kept_is_said():
+    def planted(beta, nll, steps=10):
+        trial = Trial(lambda: None, steps=steps, checks=1, patience=None, state=None, say=lambda scores: None)
+        trial.scores = {steps: RowScores(torch.tensor(nll), None)}
+        return Candidate(beta, steps, [trial])
+
+    fallback = planted(None, [1.0, 1.0, 1.0, 1.0])
+    betas = [planted(0.05, [0.9, 0.5, 1.0, 1.2]), planted(1.0, [1.0, 1.0, 1.0, 1.1])]
+    (sentence,) = _on_fallback(fallback, [*betas, fallback])
+    assert sentence.startswith(
+        "the fallback is kept: beta 0.05 is ahead of it by 0.10 nats a row (+- 0.13) at 4 held-out rows"
+    )
+    assert _on_fallback(fallback, [betas[1], fallback]) == []
+    longer = planted(0.05, [0.0] * 4, steps=40)
+    assert _on_fallback(fallback, [longer, betas[1]]) == []  # of another length
 
 
 def test_held_out_rows_say_whether_a_fit_is_too_sure(monkeypatch):
