@@ -76,6 +76,7 @@ class Fitting:
             seed=self.settings.seed,
             draws=fitted.draws,
             sample_stats=fitted.sample_stats,
+            remarks=tuple(fitted.remarks),
         )
 
 
@@ -101,6 +102,7 @@ def save_fit(output: Path, fitting: Fitting, fitted: Fitted) -> None:
         "target_name": fitting.target_name,
         "labels": list(fitting.labels),
         "outputs": list(fitting.outputs),
+        "remarks": list(fitted.remarks),
         "predictor": encoded(saved.facts),
     }
     arrays = {"x_train": part.x_train, "y_train": part.y_train, "given": fitting.given}
@@ -182,6 +184,7 @@ def load_fit(folder: Path | str, method: str, *, model: Any = None, inference: I
         seed=settings.seed,
         draws={name: torch.as_tensor(values) for name, values in _group(arrays, "draws.").items()},
         sample_stats=_group(arrays, "stats."),
+        remarks=tuple(facts.get("remarks", ())),
     )
 
 

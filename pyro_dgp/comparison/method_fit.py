@@ -35,6 +35,7 @@ class MethodFit:
     :ivar seed: of predictions: the same inputs have the same prediction.
     :ivar draws: posterior draws by site ``(chains, draws, ...)``; empty for methods that are no samplers.
     :ivar sample_stats: figures of each draw by name ``(chains, draws)``.
+    :ivar remarks: sentences on how the fit went, as :func:`~pyro_dgp.compare` says them.
     """
 
     name: str
@@ -50,6 +51,7 @@ class MethodFit:
     seed: int = 0
     draws: dict[str, Tensor] = field(default_factory=dict)
     sample_stats: dict[str, np.ndarray] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
 
     @property
     def model(self) -> nn.Module:

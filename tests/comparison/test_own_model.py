@@ -55,9 +55,12 @@ def test_skip_connection_second_likelihood_and_hyperprior_go_through_every_kind_
     assert "NLL" in str(result).splitlines()[0] and len(str(result).splitlines()) == 8
     new = x[:4]
     for name in result:
-        kept, again = result[name].predict(new), load_fit(tmp_path / "out", name, model=Skip).predict(new)
+        fit, loaded = result[name], load_fit(tmp_path / "out", name, model=Skip)
+        assert fit.remarks == loaded.remarks and all(f"{name}: {each}" in said for each in fit.remarks)
+        kept, again = fit.predict(new), loaded.predict(new)
         assert torch.equal(kept.mean, again.mean) and torch.equal(kept.quantile(0.9), again.quantile(0.9))
         assert (kept.mean > 20).all() and (kept.mean < 80).all()
+    assert any(result[name].remarks for name in result)
     with pytest.raises(ValueError, match="the model of this fit was given from Python as .*Skip, which is not saved"):
         load_fit(tmp_path / "out", "svgp")
     with pytest.raises(ValueError, match="there is no fit of 'dsvi' in .*: it has dspp, ess, nuts, svgp"):
