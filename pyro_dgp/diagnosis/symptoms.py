@@ -132,7 +132,7 @@ SYMPTOMS = {
     ),
     "overfitted": Symptom(
         "it scores {training:.2f} nats a row at its training rows and {held_out:.2f} at those held out, so that it has overfitted",
-        "larger betas, fewer inducing points or svgp may do better",
+        "fewer inducing points, one layer, or a larger beta where the loss has one, may do better",
         _PAGES + "exploding-predictive-losses.md",
     ),
     "not converged": Symptom(
