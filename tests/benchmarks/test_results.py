@@ -27,7 +27,11 @@ TABLES = {
     "report_tables": ([], "report_tables.jsonl", r"boston +svgp-100 +\d +-2\.281"),
     "rectangles": ([], "rectangles.jsonl", r"svgp-100 +3000 +4000 +1000 +83\.300 +72\.120 +-0\.361"),
     "several_outputs": ([], "several_outputs.jsonl", r"gamma-dgp +2\.25 +2\.00 +1\.50"),
-    "layers_and_networks": (["--only", "kin8nm,power"], "layers_and_networks.jsonl", r"dspp-3 +dspp +-0\.006 +-0\.000 +2 pairs"),
+    "layers_and_networks": (
+        ["--only", "kin8nm,power"],
+        "layers_and_networks.jsonl",
+        r"dspp-3 +dspp +-0\.006 +-0\.000 +2 pairs",
+    ),
     "sghmc_beside_dsvi": (["same"], "sghmc_beside_dsvi.jsonl", r"kin8nm +3 +0\.012 +0\.001 +0\.014"),
 }
 
