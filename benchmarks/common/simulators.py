@@ -1,4 +1,4 @@
-"""Simulators with published formulas: Friedman 1 to 3 with their noise, borehole, OTL circuit and piston without any, two more for choices, and four for advice."""
+"""Simulators with published formulas: Friedman 1 to 3 with their noise, borehole, OTL circuit and piston without any, and others for choices and for advice."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ FOR_CHOICES: dict[str, Callable[[int, int], tuple[Array, Array]]] = {
 }
 
 
-#: The same, of simulators that advice is tested on: the rules of advice were made on the others.
+#: The same, of simulators that advice is tested on; screening had a part in making its rules.
 FOR_ADVICE: dict[str, Callable[[int, int], tuple[Array, Array]]] = {
     "ishigami": partial(_uniform, ishigami, ANGLES),
     "screening": partial(_uniform, screening, SCREENED),

@@ -1,4 +1,4 @@
-"""Advice: the method, the depth and the sizes that fits to parts of a data set and stored measurements speak for."""
+"""Advice: the method that fits to a part of a data set speak for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a validation tries: a loss for each beta, and a fallback that has none."""
+"""Losses that a validation tries: one for each beta, and a fallback that has none."""
 
 from __future__ import annotations
 

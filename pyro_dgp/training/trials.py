@@ -360,7 +360,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is found of a fit.
+    """Findings on a fit, and how much better it scores the rows that it was trained on.
 
     :ivar gap: NLL of the held-out rows minus that of the training rows, nats a row.
     """
