@@ -25,7 +25,7 @@ from pyro_dgp.training.held_out import MOST_CRPS_ROWS
 from pyro_dgp.training.loop import fit, groups_of_guide, training_rows
 from pyro_dgp.training.optimising import OptimizerRecipe, adam
 from pyro_dgp.training.plan import Plan
-from pyro_dgp.training.trials import Candidate, Fold, Training, restore, snapshot
+from pyro_dgp.training.trials import Candidate, Fold, Last, Training, Verdict, restore, snapshot
 
 #: Rows that are held out in all, at least, and folds at most, where the number of folds is not given.
 HELD_OUT_ROWS, MOST_FOLDS = 200, 3
@@ -281,25 +281,13 @@ def fit_validated(
             search, left_out = plan.search(training)
             search_steps = training.done
             best, held_against, failure = plan.best(training, search)
-            last = training.keep(best)
-            verdict, remarks, dropped = training.verdict(best.curve, last), [], False
             held_against = held_against or next(
                 (run for run in left_out if run.beta is None and run.steps == steps), None
             )
-            if held_against is not None and verdict.takes_noise_for_function(best, held_against):
-                before = snapshot(training.start_of(best.beta).state)
-                try:
-                    other = training.keep_after_all(held_against)
-                except (ValueError, NotPositiveDefiniteError) as error:
-                    failure = failure or error
-                    restore(training.start_of(best.beta).state, before)
-                else:
-                    remarks = [_NOISE_FOR_FUNCTION.format(beta=best.beta)]
-                    best, last, dropped = held_against, other, True
-                    verdict = training.verdict(best.curve, last)
-            remarks += [finding.sentence for finding in verdict.findings]
-            if best.beta is None and not dropped:
-                remarks = [*_on_fallback(best, [*search, *left_out]), *remarks]
+            end = _keep(training, best, held_against)
+            best, last, failure = end.best, end.last, failure or end.failure
+            remarks = end.remarks or _on_fallback(best, [*search, *left_out])
+            remarks += [finding.sentence for finding in end.verdict.findings]
     except BaseException:
         training.leave()
         raise
@@ -330,8 +318,37 @@ def fit_validated(
     )
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """Candidate that was kept, its last run, what is found of it, a remark where it is kept in the place of another, and the error of a run in its place."""
+
+    best: Candidate
+    last: Last
+    verdict: Verdict
+    remarks: list[str] = field(default_factory=list)
+    failure: Exception | None = None
+
+
+def _keep(training: Training, best: Candidate, fallback: Candidate | None) -> _Kept:
+    """Keep the best candidate, or the fallback where the best has taken noise for its function (step 6 of :class:`Validation`)."""
+    last = training.keep(best)
+    verdict = training.verdict(best.curve, last)
+    if fallback is None or not verdict.takes_noise_for_function(best, fallback):
+        return _Kept(best, last, verdict)
+    state = training.start_of(best.beta).state
+    before = snapshot(state)
+    try:
+        other = training.keep_after_all(fallback)
+    except (ValueError, NotPositiveDefiniteError) as error:
+        restore(state, before)
+        return _Kept(best, last, verdict, failure=error)
+    return _Kept(fallback, other, training.verdict(fallback.curve, other), [_NOISE_FOR_FUNCTION.format(beta=best.beta)])
+
+
 def _on_fallback(fallback: Candidate, tried: Sequence[Candidate]) -> list[str]:
-    """Return the sentence on a fallback that was kept, where a beta was ahead of it at the held-out rows that both had."""
+    """Return the sentence on a fallback that was kept, where a beta was ahead of it at the held-out rows that both had; nothing of a beta."""
+    if fallback.beta is not None:
+        return []
     betas = [
         run for run in tried if run.beta is not None and run.curve.best is not None and run.steps == fallback.steps
     ]
