@@ -17,14 +17,26 @@ MEDIUM = {f"{name}-3000": 0 for name in FORMULAS}
 LARGE = {"naval": 0, "bike": 0}
 SPLITS = 5
 
-#: Data sets that advice is tested on, with their splits. Screening had a part in making its rules; methods had their defaults chosen on kin8nm and power.
+#: Data sets that advice is tested on, with their splits, by group. Screening had a part in making its rules, and methods had their defaults chosen on
+#: kin8nm and power; nothing had been run on those of the second group before its rules were fixed.
 FOR_ADVICE_ALONE = {
-    "screening-1000": 0,
-    "gramacy-lee-2000": 0,
-    "spill-2000": 0,
-    "kin8nm": 0,
-    "power": 0,
-    "ishigami-300": 0,
+    "first": {
+        "screening-1000": 0,
+        "gramacy-lee-2000": 0,
+        "spill-2000": 0,
+        "kin8nm": 0,
+        "power": 0,
+        "ishigami-300": 0,
+    },
+    "second": {
+        "currin-300": 0,
+        "hartmann-500": 0,
+        "franke-1000": 0,
+        "park-1000": 0,
+        "dette-pepelyshev-1000": 0,
+        "sobol-g-2000": 0,
+        "mountain_car": 0,
+    },
 }
 
 

@@ -68,6 +68,11 @@ ARM: Ranges = {f"angle {k} (radians)": (0, 2 * np.pi) for k in range(1, 5)} | {
 }
 
 
+def unit_cube(inputs: int) -> Ranges:
+    """Return the ranges of inputs between 0 and 1."""
+    return {f"input {k}": (0, 1) for k in range(1, inputs + 1)}
+
+
 def borehole(x: Array) -> Array:
     """Flow of water through a borehole, m3 a year (Harper and Gupta 1983; uniform inputs as in Morris, Mitchell, Ylvisaker 1993)."""
     rw, r, tu, hu, tl, hl, length, kw = x.T
@@ -135,6 +140,73 @@ def spill(x: Array) -> Array:
     return concentration
 
 
+def dette_pepelyshev(x: Array) -> Array:
+    """Function of eight inputs that bends in all of them (Dette and Pepelyshev 2010)."""
+    first, second, third = x[:, :3].T
+    value: Array = 4 * (first - 2 + 8 * second - 8 * second**2) ** 2 + (3 - 4 * second) ** 2
+    value = value + 16 * np.sqrt(third + 1) * (2 * third - 1) ** 2
+    return value + (np.arange(4, 9) * np.log1p(np.cumsum(x[:, 2:], 1)[:, 1:])).sum(1)
+
+
+def sobol_g(x: Array) -> Array:
+    """Product of functions with a kink, each input less important than the one before it (Sobol 1993; Marrel et al. 2009)."""
+    weights = np.arange(1, x.shape[1] + 1)
+    value: Array = ((np.abs(4 * x - 2) + weights) / (1 + weights)).prod(1)
+    return value
+
+
+def hartmann(x: Array) -> Array:
+    """Hartmann's sum of four bumps in six inputs (Dixon and Szego 1978): a minimum of -3.32237."""
+    heights = np.array([1.0, 1.2, 3.0, 3.2])
+    rates = np.array(
+        [[10, 3, 17, 3.5, 1.7, 8], [0.05, 10, 17, 0.1, 8, 14], [3, 3.5, 1.7, 10, 17, 8], [17, 8, 0.05, 10, 0.1, 14]]
+    )
+    centres = np.array(
+        [
+            [0.1312, 0.1696, 0.5569, 0.0124, 0.8283, 0.5886],
+            [0.2329, 0.4135, 0.8307, 0.3736, 0.1004, 0.9991],
+            [0.2348, 0.1451, 0.3522, 0.2883, 0.3047, 0.6650],
+            [0.4047, 0.8828, 0.8732, 0.5743, 0.1091, 0.0381],
+        ]
+    )
+    value: Array = -(heights * np.exp(-(rates * (x[..., None, :] - centres) ** 2).sum(-1))).sum(-1)
+    return value
+
+
+def currin(x: Array) -> Array:
+    """Function of two inputs, steep in one corner (Currin, Mitchell, Morris and Ylvisaker 1991)."""
+    first, second = x.T
+    ratio = (2300 * first**3 + 1900 * first**2 + 2092 * first + 60) / (100 * first**3 + 500 * first**2 + 4 * first + 20)
+    value: Array = (1 - np.exp(-1 / (2 * second))) * ratio
+    return value
+
+
+def franke(x: Array) -> Array:
+    """Two bumps, a dip and a slope in two inputs (Franke 1979)."""
+    a, b = 9 * x.T
+    value: Array = 0.75 * np.exp(-((a - 2) ** 2) / 4 - (b - 2) ** 2 / 4) + 0.75 * np.exp(
+        -((a + 1) ** 2) / 49 - (b + 1) / 10
+    )
+    return value + 0.5 * np.exp(-((a - 7) ** 2) / 4 - (b - 3) ** 2 / 4) - 0.2 * np.exp(-((a - 4) ** 2) - (b - 7) ** 2)
+
+
+def park(x: Array) -> Array:
+    """Function of four inputs (Park 1991; Cox, Park and Singer 2001)."""
+    a, b, c, d = x.T
+    value: Array = a / 2 * (np.sqrt(1 + (b + c**2) * d / a**2) - 1) + (a + 3 * d) * np.exp(1 + np.sin(c))
+    return value
+
+
+def _noisy(
+    function: Callable[[Array], Array], inputs: int, scale: Callable[[Array], Array], rows: int, seed: int
+) -> tuple[Array, Array]:
+    """Uniform inputs in the unit cube, and values of the function with noise, whose scale is a function of them."""
+    random = np.random.RandomState(seed)
+    x = random.uniform(size=(rows, inputs))
+    y = function(x)
+    return x, y + scale(y) * random.normal(size=rows)
+
+
 def _gramacy_lee(rows: int, seed: int) -> tuple[Array, Array]:
     """Function of six inputs, two of which do nothing, with noise of scale 0.05 (Gramacy and Lee 2009)."""
     random = np.random.RandomState(seed)
@@ -182,12 +254,18 @@ FOR_CHOICES: dict[str, Callable[[int, int], tuple[Array, Array]]] = {
 }
 
 
-#: The same, of simulators that advice is tested on; screening had a part in making its rules.
+#: The same, of simulators that advice is tested on; screening had a part in making its rules. Franke's has noise of scale 0.1, Park's of a tenth of its value.
 FOR_ADVICE: dict[str, Callable[[int, int], tuple[Array, Array]]] = {
     "ishigami": partial(_uniform, ishigami, ANGLES),
     "screening": partial(_uniform, screening, SCREENED),
     "gramacy-lee": _gramacy_lee,
     "spill": partial(_uniform, spill, SPILL),
+    "dette-pepelyshev": partial(_uniform, dette_pepelyshev, unit_cube(8)),
+    "sobol-g": partial(_uniform, sobol_g, unit_cube(6)),
+    "hartmann": partial(_uniform, hartmann, unit_cube(6)),
+    "currin": partial(_uniform, currin, unit_cube(2)),
+    "franke": partial(_noisy, franke, 2, lambda y: np.full_like(y, 0.1)),
+    "park": partial(_noisy, park, 4, lambda y: 0.1 * np.abs(y)),
 }
 
 

@@ -1,11 +1,12 @@
 """Advice on data sets that nothing was chosen on: its regret beside the best of the named methods, and what it costs.
 
-``python -m benchmarks.studies.advice --data FOLDER [--out FILE] [--fits FILES] [--fresh] [--named] [--only D,E] [--table]``
+``python -m benchmarks.studies.advice --data FOLDER [--out FILE] [--fits FILES] [--group first|second] [--named] [--only D,E] [--table]``
 
 Asks :func:`pyro_dgp.advise` for advice on the sets of ``held_aside``, the first split of each. Makes what FILE (one JSON line a set) lacks. The named methods are those in the files of ``--fits``: regret
 is the NLL of test rows by the advised fit minus the lowest of these methods, and cost the time of advice as a share of the time that all of them take.
 
-``--fresh`` takes six sets, of which screening-1000 alone had a part in making the rules of advice, and ``--named`` fits the named methods to them, into the last file of ``--fits``.
+``--group first`` takes six other sets, some of which had been seen when the rules of advice were made, and ``--group second`` seven that had not. ``--named`` fits the named methods to them, into
+the last file of ``--fits``. Where both advice and fits have their seconds of processor time, these make the cost, which does not depend on what else the machine did.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ NAMED = ("exact-gp", "vecchia-gp", "svgp", "ppgpr", "dsvi", "gamma-dgp", "aep", 
 
 def advised(data: Dataset, settings: Settings) -> Record:
     """Ask for advice, and tell what it names."""
-    start = time.perf_counter()
+    start, processor = time.perf_counter(), time.process_time()
     found = advise(data, settings=settings, say=lambda line: print(line, flush=True))
     return {
         "dataset": data.name,
@@ -41,21 +42,26 @@ def advised(data: Dataset, settings: Settings) -> Record:
         "advised": found.method,
         "options": found.options,
         "seconds": time.perf_counter() - start,
+        "processor_seconds": time.process_time() - processor,
         "candidates": list(found.rows),
         "reasons": list(found.reasons),
     }
 
 
 def fit_named(sets: dict[str, int], folder: Path | None, out: Path) -> None:
-    """Fit the named methods to the first split of each set; the exact GP where it takes that many rows."""
+    """Fit the named methods to the first split of each set, those that the file lacks; the exact GP where it takes that many rows."""
+    done = {(fit["dataset"], fit["method"]) for fit in read(out, "method")} if out.exists() else set()
     for name, split in sets.items():
         data = dataset(name, folder)
         rows = int((~held_out_rows(data, split)).sum())
-        most = {each: METHODS[each].inference.most_rows(Settings()) for each in NAMED}
-        methods = [each for each in NAMED if (limit := most[each]) is None or rows <= limit]
-        sweep(
-            [data], methods, splits=[split], settings=Settings(), output=out, say=lambda line: print(line, flush=True)
-        )
+        for method in NAMED:
+            most = METHODS[method].inference.most_rows(Settings())
+            if (name, method) in done or (most is not None and rows > most):
+                continue
+            processor = time.process_time()
+            (row,) = sweep([data], [method], splits=[split], settings=Settings())
+            append(out, row | {"processor_seconds": time.process_time() - processor})
+            print(f"{name}, {method}: {row.get('error') or round(row['nll'], 3)}", flush=True)
 
 
 def regrets(rows: list[Record], fits: list[Record]) -> pd.DataFrame:
@@ -81,10 +87,16 @@ def regrets(rows: list[Record], fits: list[Record]) -> pd.DataFrame:
             "regret": chosen["nll"] - best["nll"],
             "seconds": row["seconds"],
             "methods": len(own),
-            "cost": row["seconds"] / sum(fit["seconds"] for fit in own.values()),
+            "cost": _cost(row, list(own.values())),
             **{f"always {name}": own[name]["nll"] - best["nll"] for name in NAMED if name in own},
         }
     return pd.DataFrame(table).T
+
+
+def _cost(row: Record, fits: list[Record]) -> float:
+    """Time of advice as a share of that of the fits: of the processor where all have it, and of the clock otherwise."""
+    measure = "processor_seconds" if all("processor_seconds" in each for each in (row, *fits)) else "seconds"
+    return float(row[measure]) / sum(float(fit[measure]) for fit in fits)
 
 
 def report(path: Path, fits: list[Path], sets: Collection[str]) -> None:
@@ -120,14 +132,16 @@ def main() -> None:
         default=fits,
         help=f"files of named methods; {fits[0]} and {fits[1]} if not given",
     )
-    parser.add_argument("--fresh", action="store_true", help="take the other six sets")
+    parser.add_argument(
+        "--group", choices=tuple(FOR_ADVICE_ALONE), help="take sets of this group, in the place of those of held_aside"
+    )
     parser.add_argument(
         "--named", action="store_true", help="fit the named methods, which --fits then holds, and do not advise"
     )
     parser.add_argument("--only", help="data sets, with commas between; all if not given")
     parser.add_argument("--table", action="store_true", help="run nothing: report what the files hold")
     arguments = parser.parse_args()
-    sets = FOR_ADVICE_ALONE if arguments.fresh else SMALL | MEDIUM | LARGE
+    sets = SMALL | MEDIUM | LARGE if arguments.group is None else FOR_ADVICE_ALONE[arguments.group]
     asked = {name: sets[name] for name in sets if not arguments.only or name in arguments.only.split(",")}
     if not arguments.table:
         require_data(arguments)

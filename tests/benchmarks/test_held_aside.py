@@ -20,12 +20,18 @@ from benchmarks.common.simulators import (
     SPILL,
     WING,
     borehole,
+    currin,
+    dette_pepelyshev,
+    franke,
+    hartmann,
     ishigami,
     otl_circuit,
+    park,
     piston,
     robot_arm,
     screening,
     simulated,
+    sobol_g,
     spill,
     wing_weight,
 )
@@ -130,6 +136,27 @@ def test_gramacy_and_lee_add_noise_of_their_scale():
     first, second, third, fourth, _, _ = data.x.T
     noise = data.y - np.exp(np.sin((0.9 * (first + 0.48)) ** 10)) - second * third - fourth
     assert noise.std() == pytest.approx(0.05, rel=0.05) and abs(noise.mean()) < 0.005
+
+
+def test_functions_of_the_second_group_have_the_values_that_are_published_or_found_by_hand():
+    (least,) = hartmann(np.array([[0.20169, 0.150011, 0.476874, 0.275332, 0.311652, 0.6573]]))
+    assert least == pytest.approx(-3.32237, abs=1e-5)
+    assert currin(np.array([[0.216667, 0.0228407]])) == pytest.approx(13.7987, abs=1e-4)  # its largest value
+    assert park(np.ones((1, 4))) == pytest.approx(25.5893, abs=1e-4)  # its largest value
+    assert dette_pepelyshev(np.zeros((1, 8))) == pytest.approx(4 * 4 + 9 + 16)
+    ones = 4 * (1 - 2) ** 2 + (3 - 4) ** 2 + 16 * 2**0.5 + sum(i * np.log(i - 1) for i in range(4, 9))
+    assert dette_pepelyshev(np.ones((1, 8))) == pytest.approx(ones)
+    assert sobol_g(np.full((1, 6), 0.5)) == pytest.approx(1 / 7)  # 1/2 2/3 ... 6/7
+    assert sobol_g(np.random.RandomState(0).uniform(size=(200_000, 6))).mean() == pytest.approx(1, abs=0.005)
+    bump = 0.75 + 0.75 * np.exp(-9 / 49 - 3 / 10) + 0.5 * np.exp(-25 / 4 - 1 / 4) - 0.2 * np.exp(-4 - 25)
+    assert franke(np.full((1, 2), 2 / 9)) == pytest.approx(bump)
+
+
+def test_noise_has_the_scale_that_is_said():
+    x, y = FOR_ADVICE["franke"](20_000, 0)
+    assert (y - franke(x)).std() == pytest.approx(0.1, rel=0.02)
+    x, y = FOR_ADVICE["park"](20_000, 0)
+    assert ((y - park(x)) / park(x)).std() == pytest.approx(0.1, rel=0.02)
 
 
 def test_simulated_data_have_the_rows_that_their_name_says():

@@ -11,7 +11,7 @@ import pytest
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 TABLES = {
-    "advice": (["--fresh"], "advice.jsonl", r"regret +0\.041 +0\.180 +6"),
+    "advice": (["--group", "first"], "advice.jsonl", r"regret +0\.041 +0\.180 +6"),
     "diagnose": ([], "diagnose.jsonl", r"planted \| all \| 100 \| 95"),
     "accuracy_beside_gpytorch": ([], "accuracy_beside_gpytorch.jsonl", r"yacht +dsvi .* 15\.0 +-0\.0049"),
     "accuracy_beside_dgpsi": (["small"], "accuracy_beside_dgpsi.jsonl", r"yacht +dgpsi"),
