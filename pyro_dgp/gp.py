@@ -319,6 +319,13 @@ class FunctionPrior(TorchDistribution):
         """
         return self._noisy(variance).log_density(values - self.mean)
 
+    def some_terms(self, count: int) -> FunctionPrior:
+        """Return the prior with an estimate of the density of observed values, from so many of its terms; raise where it is no product of terms."""
+        raise ValueError(
+            f"the likelihood of all rows of {self.name!r} is no product of terms, so that none can be drawn: give MarginalLikelihood a Vecchia approximation, "
+            "vecchia(model), or leave terms out"
+        )
+
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Exact joint draws ``(*sample_shape, ..., N, D_out)``."""
         shape = self._extended_shape(Size(sample_shape))

@@ -29,11 +29,13 @@ class LocalFactors:
 
     :ivar weights: ``b_i = K_cc^-1 k_ci``, ``(N, m, E)``, zero where there is no neighbour.
     :ivar scales: ``s_i = (k_ii - k_ic b_i)^(1/2)``, ``(N, E)``.
+    :ivar terms: places of the rows that are regressed, whose number N is then; all if not given.
     """
 
     neighbors: Neighbors
     weights: Tensor
     scales: Tensor
+    terms: Tensor | None = None
 
     @classmethod
     def of_tensor(cls, neighbors: Neighbors, packed: Tensor) -> LocalFactors:
@@ -45,10 +47,13 @@ class LocalFactors:
         return torch.cat([self.weights, self.scales.unsqueeze(1)], 1)
 
     def whiten(self, residual: Tensor) -> Tensor:
-        """``(r_i - b_i' r_c(i)) / s_i`` of residuals ``(N, ..., D_out)``."""
+        """``(r_i - b_i' r_c(i)) / s_i`` of residuals ``(N, ..., D_out)`` of all rows, for those that are regressed."""
         weights, scales = self._like(self.weights, residual), self._like(self.scales, residual)
-        near = residual[self.neighbors.places]  # (N, m, ..., D_out)
-        return (residual - (weights * near).sum(1)) / scales
+        own, near = (
+            _taken(residual, self.terms),
+            residual[_taken(self.neighbors.places, self.terms)],
+        )  # (N, m, ..., D_out)
+        return (own - (weights * near).sum(1)) / scales
 
     def unwhiten(self, white: Tensor) -> Tensor:
         """Residuals from whitened values ``(N, ..., D_out)``, level by level: the inverse of :meth:`whiten`."""
@@ -76,12 +81,14 @@ def local_factors(
     jitter: float | None,
     name: str,
     noise_variance: Tensor | None = None,
+    terms: Tensor | None = None,
 ) -> LocalFactors:
     """Regress each row on its neighbours.
 
     :param x: inputs ``(N, D)``, in the order of the data.
     :param jitter: relative jitter of the local covariances, as for a Cholesky factor of all rows.
     :param noise_variance: variance of noise that is added to the function values, ``(D_out,)``.
+    :param terms: places of the rows that are regressed; all if not given.
     """
 
     def rows(own: Tensor, places: Tensor, is_there: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -91,15 +98,20 @@ def local_factors(
     ordered = x[neighbors.order]
     entries = (neighbors.num_neighbors + 1) ** 2
     part = max(1, _AT_ONCE // entries)
-    pieces = zip(ordered.split(part), neighbors.places.split(part), neighbors.is_there.split(part), strict=True)
-    if len(x) * entries <= _MOST_KEPT:
+    own, places, is_there = (_taken(each, terms) for each in (ordered, neighbors.places, neighbors.is_there))
+    pieces = zip(own.split(part), places.split(part), is_there.split(part), strict=True)
+    if len(own) * entries <= _MOST_KEPT:
         found = [rows(*piece, noise_variance) for piece in pieces]
     else:
         found = [
             checkpoint(rows, *piece, noise_variance, use_reentrant=False, preserve_rng_state=False) for piece in pieces
         ]
     weights, scales = (torch.cat(parts) for parts in zip(*found, strict=True))
-    return LocalFactors(neighbors, weights, scales)
+    return LocalFactors(neighbors, weights, scales, terms)
+
+
+def _taken(values: Tensor, places: Tensor | None) -> Tensor:
+    return values if places is None else values[places]
 
 
 def require_shapes(covariance: Covariance, x: Tensor, outputs: int, name: str, noise: Tensor | None) -> None:

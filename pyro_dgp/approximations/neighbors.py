@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from pyro_dgp.internal.whole_numbers import whole_number
 
 Indices = NDArray[np.int64]
 
@@ -45,12 +46,6 @@ class Neighbors:
         by_level = np.argsort(level, kind="stable")
         starts = np.searchsorted(level[by_level], np.arange(1, level.max() + 1))
         return [torch.as_tensor(part, device=self.order.device) for part in np.split(by_level, starts)]
-
-
-def _whole_number(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
-        raise ValueError(f"{name} is a whole number, {least} or more, got {value!r}")
-    return int(value)
 
 
 def nearest_neighbors(x: Tensor, *, num_neighbors: int, seed: int = 0, lengths: Tensor | None = None) -> Neighbors:
@@ -89,8 +84,8 @@ class NeighborSearch:
     """
 
     def __init__(self, num_neighbors: int, seed: int = 0) -> None:
-        self.num_neighbors = _whole_number("num_neighbors", num_neighbors, 1)
-        self.seed = _whole_number("seed", seed, 0)
+        self.num_neighbors = whole_number("num_neighbors", num_neighbors, 1)
+        self.seed = whole_number("seed", seed, 0)
         self._last: tuple[list[Tensor], Neighbors] | None = None
 
     def __call__(self, x: Tensor, lengths: Tensor | None = None) -> Neighbors:

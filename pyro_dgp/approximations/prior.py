@@ -38,11 +38,12 @@ class VecchiaPrior(FunctionPrior):
 
     :param exact: the exact prior at inputs ``(N, D)``.
     :param search: finds the neighbours, when they are first needed.
+    :param terms: places of the rows whose terms the density of values is estimated from; all if not given, and it is exact.
     """
 
     is_dense = False
 
-    def __init__(self, exact: FunctionPrior, search: NeighborSearch) -> None:
+    def __init__(self, exact: FunctionPrior, search: NeighborSearch, *, terms: Tensor | None = None) -> None:
         if exact.batch_shape:
             raise ValueError(
                 f"a Vecchia approximation takes one function of N rows, and {exact.name!r} has a batch {tuple(exact.batch_shape)} of them: samplers "
@@ -57,7 +58,17 @@ class VecchiaPrior(FunctionPrior):
             name=exact.name,
             source=exact.source,
         )
-        self.search = search
+        self.search, self.terms = search, terms
+
+    def some_terms(self, count: int) -> VecchiaPrior:
+        """Return the prior with an estimate of the density of observed values, from so many of its terms: N / count times their sum.
+
+        They are drawn at random, without repetition, so that the mean of the estimate over draws is the density itself.
+        """
+        rows = self.event_shape[0]
+        if count >= rows:
+            return self
+        return VecchiaPrior(self, self.search, terms=torch.randperm(rows, device=self.x.device)[:count])
 
     @cached_property
     def neighbors(self) -> Neighbors:
@@ -122,11 +133,19 @@ class VecchiaPrior(FunctionPrior):
 
     def noisy_log_prob(self, values: Tensor, variance: Tensor) -> Tensor:
         """``sum_d sum_i log N(y_id | y_cd)``, nats in total, with noise of variance ``(D_out,)`` in every value."""
+        return self._sum_of_terms(values, variance)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """See :class:`FunctionPrior`."""
+        return super().log_prob(value) if self.terms is None else self._sum_of_terms(value, None)
+
+    def _sum_of_terms(self, values: Tensor, variance: Tensor | None) -> Tensor:
         factor = self._regressed(variance)
         white = factor.whiten(self._in_order(values - self.mean))
         half_log_determinant = factor.half_log_determinant(self.num_outputs)
-        count = self.event_shape.numel()
-        return -0.5 * white.square().sum((0, -1)) - half_log_determinant - 0.5 * count * math.log(2 * math.pi)
+        total = -0.5 * white.square().sum((0, -1)) - half_log_determinant
+        share = len(white) / self.event_shape[0]
+        return total / share - 0.5 * self.event_shape.numel() * math.log(2 * math.pi)
 
     def _regressed(self, noise_variance: Tensor | None) -> LocalFactors:
         require_shapes(self.covariance, self.x, self.num_outputs, self.name, noise_variance)
@@ -138,6 +157,7 @@ class VecchiaPrior(FunctionPrior):
                 jitter=self.jitter,
                 name=self.name,
                 noise_variance=noise_variance,
+                terms=self.terms,
             )
         except NotPositiveDefiniteError as error:
             raise explained(error, self.covariance, self.x, "inputs") from error

@@ -3,24 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import torch
 from pyro import poutine
+from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
+from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.guides.site_handler import Message, SiteHandler
 from pyro_dgp.guides.sites import is_observation, require_as_written, require_exact
 from pyro_dgp.internal.one_thread import one_thread
 from pyro_dgp.internal.parameters import modules_of, require_own_parameters
 from pyro_dgp.internal.rows import num_rows
+from pyro_dgp.internal.whole_numbers import whole_number
+from pyro_dgp.likelihoods import Observation
+
+
+class _SomeTerms(SiteHandler, Messenger):
+    """Puts estimates from some terms in the place of the densities of observed sites."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+
+    def at_observation(self, msg: Message, observation: Observation) -> None:
+        """Take some terms of each GP of an observation."""
+        priors = {name: prior.some_terms(self.count) for name, prior in observation.priors.items()}
+        msg["fn"] = Observation(observation.conditional, priors, observation.outputs)
+
+    def at_function(self, msg: Message, prior: FunctionPrior) -> None:
+        """Take some terms of observed function values."""
+        if msg["is_observed"]:
+            msg["fn"] = prior.some_terms(self.count)
 
 
 class MarginalLikelihood(torch.nn.Module):
     """The loss ``-log p(y)`` of a model whose sites are all observed: exact GP regression, nats in total.
 
     It is a ``torch.nn.Module``, as ``loss(model, guide)`` of the other losses is, but has no guide. It is called on all
-    data at once: the likelihood of some rows is no part of that of all.
+    data at once: the likelihood of some rows is no part of that of all. That of a Vecchia approximation is a product of terms, one for
+    each row given its neighbours. With ``terms`` each call takes so many of them at random, N / terms times the sum of their logarithms, whose mean is the loss.
 
     :cvar needs_all_rows: tells :func:`~pyro_dgp.fit` that a step has all rows.
 
@@ -30,13 +55,15 @@ class MarginalLikelihood(torch.nn.Module):
     >>> result = fit(MarginalLikelihood(DeepGP(x, layers=1)), x, y, steps=20)
     >>> result.losses[-1] < result.losses[0]
     True
+
+    :param terms: terms of each call, for ``vecchia(model)``; all if not given.
     """
 
     needs_all_rows: ClassVar[bool] = True
 
-    def __init__(self, model: Callable[..., Any]) -> None:
+    def __init__(self, model: Callable[..., Any], *, terms: int | None = None) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.terms = model, None if terms is None else whole_number("terms", terms, 1)
         self.model_modules = torch.nn.ModuleList([] if isinstance(model, torch.nn.Module) else modules_of(model))
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -46,7 +73,8 @@ class MarginalLikelihood(torch.nn.Module):
         """
         with one_thread:
             require_own_parameters(*modules_of(self.model))
-            trace = poutine.trace(self.model).get_trace(*args, **kwargs)
+            with nullcontext() if self.terms is None else _SomeTerms(self.terms):
+                trace = poutine.trace(self.model).get_trace(*args, **kwargs)
         for site in trace.nodes.values():
             if site["type"] == "sample" and is_observation(site):
                 require_as_written(site)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
@@ -20,13 +20,15 @@ from pyro_dgp.zoo.settings import Settings
 
 @dataclass(frozen=True)
 class ByMarginalLikelihood(Inference):
-    """Type-II maximum likelihood of an exact GP, or of an approximation of it, all data in each step.
+    """Type-II maximum likelihood of an exact GP, all data in each step, or of an approximation of it, whose steps may have some terms of the likelihood.
 
     >>> ByMarginalLikelihood(largest=500).most_rows(Settings())
     500
 
     :param largest: training rows at most: each step factorises one matrix of all of them. ``None`` for no limit.
     :param default_steps: steps where the settings have no ``epochs``.
+    :param default_terms: terms of a step, of an approximation whose likelihood is a product of one for each row, where the settings have no
+        ``batch_size``. ``None`` for all of them, whatever the settings have.
     :param approximation: from the model and the settings to the model that is trained in its place.
     """
 
@@ -34,14 +36,17 @@ class ByMarginalLikelihood(Inference):
 
     largest: int | None = 3000
     default_steps: int = 300
+    default_terms: int | None = None
     approximation: Approximation = exactly
 
     def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""
-        steps = settings.epochs if settings.epochs is not None else self.default_steps
+        settings = self.settled(settings)
+        terms = None if self.default_terms is None else settings.rows_of_step
+        steps = self.default_steps if settings.epochs is None else settings.steps(len(x), terms or len(x))
         site = anatomy_of(model, x, y).response
         result = fit(
-            MarginalLikelihood(self.approximation(model, settings)),
+            MarginalLikelihood(self.approximation(model, settings), terms=terms),
             x,
             y,
             steps=steps,
@@ -51,6 +56,12 @@ class ByMarginalLikelihood(Inference):
             callback=lambda step, loss: progress(step + 1, steps, {"loss": loss}),
         )
         return Fitted(self._predictor(model, x, y, site, settings), len(x), steps, seconds=result.seconds)
+
+    def settled(self, settings: Settings) -> Settings:
+        """See :class:`Inference`."""
+        if settings.batch_size is not None or self.default_terms is None:
+            return settings
+        return replace(settings, batch_size=self.default_terms)
 
     def _predictor(
         self, model: nn.Module, x: Tensor, y: Tensor, site: str | None, settings: Settings

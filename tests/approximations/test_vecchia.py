@@ -13,6 +13,7 @@ from pyro.nn import PyroModule, PyroSample
 
 from pyro_dgp import (
     ELBO,
+    METHODS,
     RBF,
     Bernoulli,
     ConditionedProcess,
@@ -29,6 +30,7 @@ from pyro_dgp import (
     NeighborConditionedProcess,
     NeighborSearch,
     PosteriorDraws,
+    Settings,
     Standardizer,
     Stationary,
     Variational,
@@ -352,6 +354,103 @@ def test_the_marginal_likelihood_trains_one_layer_on_many_rows():
     new = 4 * torch.rand(50, 1)
     prediction = predict(PosteriorDraws(approximate, {}, (x, y)), new)
     assert float((prediction.mean - torch.sin(3 * new[:, 0])).square().mean().sqrt()) < 0.03
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_an_estimate_from_some_terms_has_the_density_as_its_mean(kernel):
+    x = torch.randn(12, 3)
+    exact, whole = both(x, 4, kernel=KERNELS[kernel]())
+    f, noise, search = exact.rsample(), torch.tensor([0.1, 0.3]), NeighborSearch(4)
+    parts = [VecchiaPrior(exact, search, terms=torch.tensor(places)) for places in ([3, 8], *([k] for k in range(12)))]
+    for density, atol in (
+        (lambda prior: prior.noisy_log_prob(f, noise), 1e-10),
+        (lambda prior: prior.log_prob(f), 1e-6),
+    ):
+        pair, *single = [density(part) for part in parts]
+        torch.testing.assert_close(torch.stack(single).mean(0), density(whole), rtol=0, atol=atol)
+        torch.testing.assert_close(pair, (single[3] + single[8]) / 2, rtol=0, atol=atol)
+        assert float(torch.stack(single).std(0).detach()) > 1.0
+
+
+def test_terms_are_drawn_anew_without_repetition():
+    x = torch.randn(30, 2)
+    whole = both(x, 3)[1]
+    drawn = [whole.some_terms(10).terms for _ in range(60)]
+    assert all(len(each.unique()) == 10 for each in drawn)
+    assert torch.cat(drawn).unique().tolist() == list(range(30))
+    assert whole.some_terms(30) is whole
+
+
+class Reader(PyroModule):
+    """Noisy values and exact ones of two Gaussian processes."""
+
+    def __init__(self):
+        super().__init__()
+        self.noisy, self.exact, self.likelihood = GaussianProcess(Matern12()), GaussianProcess(Matern12()), Gaussian()
+
+    def forward(self, x, y=None, f=None):
+        pyro.sample("f", self.exact(x), obs=f)
+        return pyro.sample("y", self.likelihood(self.noisy(x)), obs=y)
+
+
+@pytest.mark.parametrize("site", ["f", "y"])
+def test_the_marginal_likelihood_is_estimated_from_terms(site):
+    x, y = data(40)
+    f = torch.randn(40, 1)
+    approximate = vecchia(Reader(), num_neighbors=5)
+    loss = MarginalLikelihood(approximate)
+    whole = loss(x, y, f)
+    assert torch.equal(MarginalLikelihood(approximate, terms=40)(x, y, f), whole)
+    found = torch.stack([MarginalLikelihood(approximate, terms=8)(x, y, f).detach() for _ in range(400)])
+    error = float(found.std()) / 20
+    assert float(found.mean()) == pytest.approx(float(whole.detach()), abs=4 * error) and error < 0.05 * abs(
+        float(whole.detach())
+    )
+    other = (y + 100.0, f) if site == "y" else (y, f + 100.0)  # a term that is missing from the sum would not move it
+    assert float(MarginalLikelihood(approximate, terms=8)(x, *other).detach()) > float(found.max()) + 10
+
+
+def test_terms_train_one_layer_as_all_rows_do():
+    x = 4 * torch.rand(1500, 1)
+    y = torch.sin(3 * x[:, 0]) + 0.1 * torch.randn(1500)
+    found = []
+    for terms in (None, 100):
+        torch.manual_seed(0)
+        model = DeepGP(x, layers=1)
+        fit(MarginalLikelihood(vecchia(model, num_neighbors=10), terms=terms), x, y, steps=150, learning_rate=0.1)
+        found.append([model.likelihood.variance.item() ** 0.5, model.top.kernel.lengthscale.item()])
+    assert found[0] == pytest.approx(found[1], rel=0.15) and found[0][0] == pytest.approx(0.1, rel=0.05)
+
+
+def test_terms_of_what_is_no_product_are_refused():
+    x, y = data(12)
+    with pytest.raises(
+        ValueError,
+        match=r"of all rows of 'top' is no product of terms.*give MarginalLikelihood a Vecchia approximation",
+    ):
+        MarginalLikelihood(DeepGP(x, layers=1), terms=5)(x, y)
+    for terms in (0, -1, True):
+        with pytest.raises(ValueError, match="terms is a whole number, 1 or more, got"):
+            MarginalLikelihood(vecchia(DeepGP(x, layers=1)), terms=terms)
+
+
+def test_the_named_method_has_some_terms_in_a_step(monkeypatch):
+    x, y = data(60)
+    model, sizes = DeepGP(x, layers=1), []
+    regress = local_factors_module._regress
+
+    def counted(covariance, x, *rest, **options):
+        sizes.append(len(x))
+        return regress(covariance, x, *rest, **options)
+
+    monkeypatch.setattr(local_factors_module, "_regress", counted)
+    inference = METHODS["vecchia-gp"].inference
+    fitted = inference.run(model, x, y, settings=Settings(batch_size=25, epochs=2), progress=lambda *_: None)
+    assert fitted.steps == 6 and sizes == [25] * 6  # three steps an epoch
+    sizes.clear()
+    inference.run(model, x, y, settings=Settings(epochs=2), progress=lambda *_: None)
+    assert sizes == [60] * 2  # the default is 1000 at most
+    assert inference.settled(Settings()).rows_of_step == inference.default_terms
 
 
 def test_factors_that_are_known_are_the_factors():
