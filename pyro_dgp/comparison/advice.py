@@ -28,6 +28,9 @@ DEEP, DEEP_OF_FEW, DEEP_OF_OTHERS = "gamma-dgp", "aep", "dsvi"
 #: Training rows up to which the exact GP is tried, in the place of Vecchia's approximation; and ``aep``, which takes twice the time of ``gamma-dgp``
 #: and is level with it where rows are many.
 FEW_ROWS, FEWER_ROWS = 1000, 500
+#: Lead in NLL, nats a row, of two layers over one by the ELBO, from which on a predictive loss of one layer is not tried: on none of the measured sets
+#: was it ahead of two layers there.
+FAR_AHEAD = 0.5
 #: Lag in NLL, nats a row, that is worth a shorter time, and standard errors within which two methods are not told apart.
 WORTH, ERRORS = 0.02, 2.0
 #: Share of the variance above which it is said that every method leaves that much.
@@ -87,8 +90,9 @@ def advise(
 
     1. A part of the training rows of ``settings.split`` is held out: 200 rows, or a ninth where that is more, 1,000 at most; of fewer than 1,000 training
        rows a fifth. Where that is fewer than 50 rows, two or three parts are held out in turn. The test rows of that split are not looked at.
-    2. Each of these is fitted to the others with all steps: ``svgp``; ``ppgpr``, the same by a predictive loss, with a beta of 0.05; ``exact-gp``,
-       or ``vecchia-gp`` with more than 1,000 training rows; ``gamma-dgp``; and ``aep`` with up to 500. Classes, counts and several targets have ``svgp``, ``ppgpr`` and ``dsvi``.
+    2. Each of these is fitted to the others with all steps: ``svgp``; ``exact-gp``, or ``vecchia-gp`` with more than 1,000 training rows; ``gamma-dgp``; and ``aep`` with up
+       to 500. Classes, counts and several targets have ``svgp`` and ``dsvi``. Where these two layers are not ahead of ``svgp`` by 0.5 nats a row, ``ppgpr`` is
+       fitted too: one layer by a predictive loss, with a beta of 0.05.
        Where ``ppgpr`` is not ahead of ``svgp`` by three standard errors, or is behind it in CRPS by one, its full fit is expected to fall back on the ELBO,
        and has that NLL.
     3. ``dspp`` takes the time of all of them together and is not tried. Where ``ppgpr`` is ahead of two layers by the ELBO, by as much, it is expected to be ahead of
@@ -127,6 +131,7 @@ def advise(
         rows=[_row(standing, standings[0]) for standing in standings],
         reasons=[
             *_reasons(standings, taken),
+            *_on_predictive({each.method: each for each in standings}),
             *_on_sizes(taken),
             *_on_steps(standings, settings),
             *remarks,
@@ -162,7 +167,9 @@ def _methods(trial: Trial) -> list[Standing]:
     rows = len(trial.data.x)
     deep = [DEEP_OF_OTHERS] if not is_real else [DEEP_OF_FEW, DEEP] if rows <= FEWER_ROWS else [DEEP]
     all_points = [ALL_POINTS[rows > FEW_ROWS]] if is_real else []
-    found = trial.standings([*all_points, ELBO, PREDICTIVE, *deep])
+    found = trial.standings([*all_points, ELBO, *deep])
+    if not _are_far_ahead(found):
+        found |= trial.standings([PREDICTIVE])
     derived = _deep_predictive(trial, found, [found[name] for name in deep if name in found])
     if PREDICTIVE in found and ELBO in found and not _is_ahead(found[PREDICTIVE], found[ELBO]):
         found[PREDICTIVE] = replace(found[ELBO], method=PREDICTIVE, seconds=found[PREDICTIVE].seconds)
@@ -178,6 +185,12 @@ def _deep_predictive(trial: Trial, found: Mapping[str, Standing], deep: Sequence
     nll = best.nll + (one.nll - like.nll).mean()
     seconds = best.seconds / trial.work(best.method) * trial.work(DEEP_PREDICTIVE)
     return [Standing(DEEP_PREDICTIVE, nll, crps=None, left=None, seconds=seconds, is_estimate=True)]
+
+
+def _are_far_ahead(found: Mapping[str, Standing]) -> bool:
+    """Whether two layers are so far ahead of one that a predictive loss of one is not tried."""
+    tried = [found[name].expected for name in (DEEP, DEEP_OF_FEW, DEEP_OF_OTHERS) if name in found]
+    return bool(tried) and ELBO in found and min(tried) < found[ELBO].expected - FAR_AHEAD
 
 
 def _is_ahead(predictive: Standing, other: Standing) -> bool:
@@ -237,6 +250,15 @@ def _reasons(standings: Sequence[Standing], taken: Standing) -> list[str]:
             f"the methods leave {min(left):.0%} of the variance of the target or more: none is much better than its mean"
         )
     return said
+
+
+def _on_predictive(found: Mapping[str, Standing]) -> list[str]:
+    """Return the sentence on a predictive loss that was not tried."""
+    if not _are_far_ahead(found):
+        return []
+    return [
+        f"{PREDICTIVE} was not tried: two layers are ahead of {ELBO} by more than {FAR_AHEAD} nats a row, and no measurement has {PREDICTIVE} ahead of two layers there"
+    ]
 
 
 def _on_sizes(taken: Standing) -> list[str]:

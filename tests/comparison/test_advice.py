@@ -154,6 +154,22 @@ def test_two_layers_by_the_predictive_loss_are_expected_where_one_is_ahead_of_tw
     assert set(expected_of(found)) == {"exact-gp", "svgp", "ppgpr"}
 
 
+def test_a_predictive_loss_is_not_tried_where_two_layers_are_far_ahead(monkeypatch):
+    for deep, svgp, is_tried in ((0.02, 0.5, True), (-0.02, 0.5, False), (-0.02, 0.47, True)):
+        for name in ("gamma-dgp", "aep"):
+            other = {"gamma-dgp": 0.45, "aep": 0.45} | {name: deep}
+            found, workers = planted(monkeypatch, other | {"svgp": svgp})
+            assert ("ppgpr" in workers.made) == ("ppgpr" in expected_of(found)) == is_tried and found.method == name
+            said = [each for each in found.reasons if each.startswith("ppgpr was not tried")]
+            assert len(said) == (not is_tried) and all(
+                "two layers are ahead of svgp by more than 0.5 nats" in each for each in said
+            )
+    found, workers = planted(monkeypatch, {"gamma-dgp": -2.0}, failing=("svgp",))
+    assert "ppgpr" in workers.made and not any("ppgpr was not" in each for each in found.reasons)
+    found, workers = planted(monkeypatch, {"exact-gp": -2.0})  # one layer that is far ahead says nothing of two
+    assert "ppgpr" in workers.made
+
+
 def test_the_quickest_of_the_best_is_taken_and_what_is_close_is_said(monkeypatch):
     deep = {"svgp": 1.5, "ppgpr": 1.6, "gamma-dgp": 0.1, "aep": 2.0}
     slow = lambda name: 60.0 if name == "gamma-dgp" else 20.0
@@ -303,7 +319,7 @@ def test_real_fits_find_what_one_layer_misses():
     found = advise(data, settings=Settings(inducing=15, width=1, epochs=800))
     values = expected_of(found)
     deep = ("gamma-dgp", "aep")
-    assert min(values[name] for name in deep) < min(values["svgp"], values["ppgpr"], values["exact-gp"])
+    assert min(values[name] for name in deep) < min(value for name, value in values.items() if name not in deep)
     assert found.method in deep
 
 
