@@ -10,10 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pyro_dgp.comparison.method_functions import MethodFunctions
 from pyro_dgp.data.categories import encoded_as
 from pyro_dgp.data.dataset import Array
 from pyro_dgp.data.splitting import Scaler
 from pyro_dgp.diagnosis.subject import Rows, Subject, subject_of
+from pyro_dgp.functions.draws import draw_functions
 from pyro_dgp.functions.fits import functions_of
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.prediction.prediction import Prediction
@@ -95,28 +97,44 @@ class MethodFit:
             like=self.like,
         )
 
+    def draw_functions(self, num_draws: int, *, seed: int | None = None) -> MethodFunctions:
+        """Draw whole functions, which take inputs in their own units, ``(N, D)``, and give values in those of the target, ``(S, N, D_out)``.
+
+        See :func:`~pyro_dgp.draw_functions`: each draw is one fixed function, without noise.
+
+        :param num_draws: number of draws, S.
+        :param seed: of the draws; another one each time if not given.
+        :raises TypeError: for an inference of your own that gives no :class:`~pyro_dgp.zoo.predictors.Predictor`.
+        :raises ValueError: for a posterior whose functions cannot be drawn.
+        """
+        fit = self._predictor().fit(self.sample_stats)
+        with default_dtype(self.like.dtype):
+            functions = draw_functions(fit, num_draws, site=None, seed=seed)
+        return MethodFunctions(functions, self.inputs, self.target, self.like)
+
+    def _predictor(self) -> Predictor:
+        if not isinstance(self.predictor, Predictor):
+            raise TypeError(
+                f"the inference of {self.name!r} gives no Predictor, so that nothing is known of its fit: take what it was made of"
+            )
+        return self.predictor
+
 
 @functions_of.register
 def no_functions_of_method(fit: MethodFit, num_draws: int) -> NoReturn:
-    """Raise: functions are drawn in the units that the model was trained in."""
+    """Raise: these are functions of standardised inputs, and those of a method's fit are in the units of the data."""
     raise TypeError(
-        f"functions of the fit {fit.name!r} of compare are drawn from what was fitted, for standardised inputs in its dtype: "
-        "draw_functions(fit.guide, ...), or PosteriorDraws of fit.draws"
+        f"functions of the fit {fit.name!r} of compare are drawn in the units of the data by its own method: fit.draw_functions({num_draws})"
     )
 
 
 @subject_of.register
 def subject_of_method(fit: MethodFit, rows: Rows) -> Subject:
     """Return what is looked at of a method's fit, at rows in their own units."""
-    if not isinstance(fit.predictor, Predictor):
-        raise TypeError(
-            f"the inference of {fit.name!r} gives no Predictor, so that nothing is known of its fit: diagnose what it was made of"
-        )
+    predictor = fit._predictor()
     x = torch.as_tensor(fit.inputs(in_order(rows.x, fit.columns))).to(fit.like)
     y = torch.as_tensor(fit.target(as_array(rows.y))).to(fit.like)
-    return subject_of(
-        fit.predictor.fit(fit.sample_stats), Rows(x, y, rows.site or getattr(fit.predictor, "site", None))
-    )
+    return subject_of(predictor.fit(fit.sample_stats), Rows(x, y, rows.site or getattr(predictor, "site", None)))
 
 
 def in_order(x: Any, columns: Sequence[str]) -> Array:

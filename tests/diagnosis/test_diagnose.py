@@ -275,7 +275,7 @@ def test_fits_of_a_comparison_are_judged_in_units_of_the_data():
     )
     assert "unscaled targets" not in symptoms(diagnose(result["dsvi"], inputs, targets))
     assert diagnose(result["ess"], inputs, targets).checks == 6
-    with pytest.raises(TypeError, match=r"functions of the fit 'dsvi' of compare .*: draw_functions\(fit.guide"):
+    with pytest.raises(TypeError, match=r"functions of the fit 'dsvi' of compare .*: fit.draw_functions\(\d+\)"):
         draw_functions(result["dsvi"], 2)
     by_hand = dataclasses.replace(result["dsvi"], predictor=result["dsvi"].predictor.__call__)
     with pytest.raises(TypeError, match="gives no Predictor"):
