@@ -271,6 +271,10 @@ def _on_steps(standings: Sequence[Standing], settings: Settings) -> list[str]:
     if settings.epochs is None:
         return []
     return [
-        f"all fits had {settings.epochs} epochs as given, and so has the fit that is advised: these may be too few to tell methods apart, and without "
+        f"all fits had {_epochs(settings.epochs)} as given, and so has the fit that is advised: these may be too few to tell methods apart, and without "
         "epochs they are as many as each method needs"
     ]
+
+
+def _epochs(count: int) -> str:
+    return "one epoch" if count == 1 else f"{count} epochs"

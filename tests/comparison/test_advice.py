@@ -180,7 +180,7 @@ def test_the_quickest_of_the_best_is_taken_and_what_is_close_is_said(monkeypatch
         found.reasons[0],
     ), found.reasons[0]
     assert "90 held-out rows cannot tell gamma-dgp from it" in found.reasons
-    assert found.reasons[-1].startswith("all fits had 1 epochs as given, and so has the fit that is advised")
+    assert found.reasons[-1].startswith("all fits had one epoch as given, and so has the fit that is advised")
     further, _ = planted(monkeypatch, deep | {"exact-gp": 0.13}, spread={"exact-gp": 0.1}, seconds=slow)
     assert further.method == "gamma-dgp"
     assert further.reasons[0] == "gamma-dgp is taken: its expected NLL is the lowest"
