@@ -50,17 +50,18 @@ def advised(data: Dataset, settings: Settings) -> Record:
 
 def fit_named(sets: dict[str, int], folder: Path | None, out: Path) -> None:
     """Fit the named methods to the first split of each set, those that the file lacks; the exact GP where it takes that many rows."""
-    done = {(fit["dataset"], fit["method"]) for fit in read(out, "method")} if out.exists() else set()
+    done = {(fit["dataset"], fit["split"], fit["method"]) for fit in read(out, "method")}
     for name, split in sets.items():
         data = dataset(name, folder)
         rows = int((~held_out_rows(data, split)).sum())
         for method in NAMED:
             most = METHODS[method].inference.most_rows(Settings())
-            if (name, method) in done or (most is not None and rows > most):
+            if (name, split, method) in done or (most is not None and rows > most):
                 continue
             processor = time.process_time()
             (row,) = sweep([data], [method], splits=[split], settings=Settings())
-            append(out, row | {"processor_seconds": time.process_time() - processor})
+            if "error" not in row:
+                append(out, row | {"processor_seconds": time.process_time() - processor})
             print(f"{name}, {method}: {row.get('error') or round(row['nll'], 3)}", flush=True)
 
 

@@ -76,8 +76,12 @@ class NeighborConditionedProcess(Process):
 
     def known_values(self, prior: FunctionPrior, num_draws: int, deviations: Tensor | None = None) -> NoReturn:
         """Raise: functions of several rows together are not drawn."""
+        self.require_functions(prior.name)
+
+    def require_functions(self, key: str) -> NoReturn:
+        """Raise: functions of several rows together are not drawn."""
         raise ValueError(
-            f"functions of {prior.name!r} cannot be drawn under a Vecchia approximation, which predicts each row by itself: predict the rows, or "
+            f"functions of {key!r} cannot be drawn under a Vecchia approximation, which predicts each row by itself: predict the rows, or "
             "sample the model without it"
         )
 

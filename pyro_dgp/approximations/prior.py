@@ -63,7 +63,8 @@ class VecchiaPrior(FunctionPrior):
     def some_terms(self, count: int) -> VecchiaPrior:
         """Return the prior with an estimate of the density of observed values, from so many of its terms: N / count times their sum.
 
-        They are drawn at random, without repetition, so that the mean of the estimate over draws is the density itself.
+        They are drawn at random, without repetition, so that the mean of the estimate over draws is the density itself, where no covariance of a row and its
+        neighbours needs jitter. The result has a density and no draws.
         """
         rows = self.event_shape[0]
         if count >= rows:
@@ -93,6 +94,10 @@ class VecchiaPrior(FunctionPrior):
     @property
     def factor(self) -> Tensor:
         """Regressions of all rows on their neighbours, ``(N, m + 1, E)``, kept after the first use; see :class:`LocalFactors`."""
+        if self.terms is not None:
+            raise ValueError(
+                f"the Vecchia approximation of {self.name!r} has {len(self.terms)} terms of its density here, and nothing else: take vecchia(model) without terms"
+            )
         if self._factor is None:
             self._factor = self._regressed(None).tensor()
         return self._factor

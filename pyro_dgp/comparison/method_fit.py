@@ -100,7 +100,8 @@ class MethodFit:
     def draw_functions(self, num_draws: int, *, seed: int | None = None) -> MethodFunctions:
         """Draw whole functions, which take inputs in their own units, ``(N, D)``, and give values in those of the target, ``(S, N, D_out)``.
 
-        See :func:`~pyro_dgp.draw_functions`: each draw is one fixed function, without noise.
+        See :func:`~pyro_dgp.draw_functions`: each draw is one fixed function, without noise. Single functions of a likelihood that has several, such as
+        ``y/log_noise``, are drawn in the units of the model, by ``draw_functions(fit.guide, 10, site="y/log_noise")``.
 
         :param num_draws: number of draws, S.
         :param seed: of the draws; another one each time if not given.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ from pyro_dgp.functions.posterior_path import Functions
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.internal.rows import RowArguments
 from pyro_dgp.internal.tensors import require_tensor
+from pyro_dgp.internal.whole_numbers import whole_number
 
 #: Numbers in a block of rows: their random features and kernel values for all draws are held at once.
 _BLOCK = 2**23
@@ -30,6 +32,10 @@ class _Group:
     setting: Setting
     functions: dict[str, Functions] = field(default_factory=dict)
     memory: dict[str, Any] = field(default_factory=dict)
+
+
+#: Values of one group at inputs, given further arguments of the model.
+_OfGroup = Callable[[_Group, Tensor, dict[str, Any]], Tensor]
 
 
 class FunctionDraws:
@@ -65,17 +71,40 @@ class FunctionDraws:
         :param arguments: further arguments of the model, such as ``exposure=e``; a tensor with one entry for each row goes with its rows.
         :raises ValueError: for inputs of another shape, or after the parameters of the model or guide have changed.
         """
+        return self._evaluated(self._of_group, x, arguments)
+
+    def location(self, x: Tensor, **arguments: Any) -> Float[Tensor, "s n o"] | None:
+        """Return what the noise of the target is put around, in its units, at inputs as in a call: ``(S, N, D_out)``.
+
+        For noise around each function these are its values, for a coregionalised target the mixed functions, and for noise with a function of its own the
+        mean alone. Nothing where the model says no such thing: where the targets are classes or counts, and where the function is a
+        site before a plain observation.
+        """
         self._check(x)
-        rows = RowArguments((x,), arguments, groups=Size())
+        row, arguments_of_row = x.detach().reshape(-1, x.shape[-1])[:1], self._rows(x, arguments)[slice(0, 1)][1]
+        with torch.no_grad(), self._fit.running():
+            self._prepare(self._rows(x, arguments))
+            if self._location_of_group(self._groups[0], row, arguments_of_row) is None:
+                return None
+        return self._evaluated(self._location_of_group, x, arguments)
+
+    def _evaluated(self, of_group: _OfGroup, x: Tensor, arguments: dict[str, Any]) -> Tensor:
+        """Return the values of all groups, in blocks of rows where no gradients are asked for."""
+        self._check(x)
+        rows = self._rows(x, arguments)
         if torch.is_grad_enabled() and x.requires_grad:
             with self._fit.running():
                 self._prepare(rows)
-                return self._values(x, arguments)
+                return self._values(of_group, x, arguments)
         with torch.no_grad(), self._fit.running():
             self._prepare(rows)
             size = max(1, _BLOCK // max(each.numbers for group in self._groups for each in group.functions.values()))
             blocks = [slice(start, start + size) for start in range(0, len(rows), size)]
-            return torch.cat([self._values(x[..., block, :], rows[block][1]) for block in blocks], -2)
+            return torch.cat([self._values(of_group, x[..., block, :], rows[block][1]) for block in blocks], -2)
+
+    @staticmethod
+    def _rows(x: Tensor, arguments: dict[str, Any]) -> RowArguments:
+        return RowArguments((x,), arguments, groups=Size())
 
     def joint(self, x: Tensor, **arguments: Any) -> JointDistribution:
         """Return the joint distribution of the function at rows ``(N, D)``, and of targets there.
@@ -90,7 +119,7 @@ class FunctionDraws:
         require_few_rows(x)
         self._fit.require_joint(self.site)
         with torch.no_grad(), self._fit.running():
-            self._prepare(RowArguments((x,), arguments, groups=Size()))
+            self._prepare(self._rows(x, arguments))
             reached = [(group.setting, self._reach(group, x, arguments)) for group in self._groups]
         shares, components = shares_and_components(reached)
         site = reached[0][1]
@@ -165,11 +194,11 @@ class FunctionDraws:
         """Return a seed for one part of the draws, so that it does not depend on the others, nor on when it is drawn."""
         return zlib.crc32(f"{self._seed}/{what}".encode())
 
-    def _values(self, x: Tensor, arguments: dict[str, Any]) -> Tensor:
+    def _values(self, of_group: _OfGroup, x: Tensor, arguments: dict[str, Any]) -> Tensor:
         parts, start = [], 0
         for group in self._groups:
             end = start + group.setting.num_draws
-            parts.append(self._of_group(group, x if x.dim() == 2 else x[start:end], arguments))
+            parts.append(of_group(group, x if x.dim() == 2 else x[start:end], arguments))
             start = end
         values = torch.cat(parts)
         if not bool(torch.isfinite(values).all()):
@@ -183,6 +212,14 @@ class FunctionDraws:
         """Return the values of one group, ``(K, N, D_out)``."""
         priors = self._reach(group, x, arguments).priors
         return torch.cat([self._at(group, key, prior) for key, prior in priors.items()], -1)
+
+    def _location_of_group(self, group: _Group, x: Tensor, arguments: dict[str, Any]) -> Any:
+        """Return the location of the target of one group, ``(K, N, D_out)``; nothing where there is none."""
+        reached = self._reach(group, x, arguments)
+        if reached.conditional is None or self.site in self._fit.keys:
+            return None
+        values = [self._at(group, key, prior) for key, prior in reached.priors.items()]
+        return reached.conditional.location(torch.cat(values, -1))
 
     def _reach(self, group: _Group, x: Tensor, arguments: dict[str, Any], values: Values | None = None) -> ReachedSite:
         return run_to(
@@ -260,6 +297,5 @@ def draw_functions(
     >>> draw_functions(exact, 5)(x).shape
     torch.Size([5, 20, 1])
     """
-    if num_draws < 1:
-        raise ValueError(f"num_draws is 1 or more, got {num_draws}: ask for at least one")
+    num_draws = whole_number("num_draws", num_draws, 1)
     return FunctionDraws(functions_of(fit, num_draws), num_draws, site=site, seed=seed, num_frequencies=num_frequencies)

@@ -248,6 +248,8 @@ class DrawsFit(Fit):
         self.model, args, kwargs = without_whitening(posterior.model), posterior.args, dict(posterior.kwargs)
         chosen, conditioned = condition_on(posterior.model, posterior.draws, args, kwargs, num_draws=num_draws)
         self.chosen, self.conditioned, self.keys = chosen, conditioned, list(conditioned[0])
+        for key, process in conditioned[0].items():
+            process.require_functions(key)
         with torch.no_grad(), self.running():
             dependence = row_dependence(self.model, args, kwargs)
         if dependence.groups:

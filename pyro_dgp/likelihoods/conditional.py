@@ -182,6 +182,11 @@ class Conditional(ABC):
     def check(self, y: Tensor) -> None:
         """Raise for targets that the likelihood cannot have produced."""
 
+    def location(self, f: Tensor) -> Tensor | None:
+        """Values that the noise of y is put around, in its units, ``(..., N, D_out)``, from function values ``(..., N, F)``; nothing for targets that are
+        no function with noise, such as classes and counts."""
+        return None
+
     def noise_variance(self) -> Tensor | None:
         """``(F,)`` if p(y | f) is normal around f with this variance, in the units of f, else nothing."""
         return None

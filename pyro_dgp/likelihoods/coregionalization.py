@@ -51,6 +51,10 @@ class CoregionalizedConditional(Conditional):
         mean = self._mean(f.mean)
         return LowRankMultivariateNormal(mean, root, noise.expand(mean.shape), validate_args=False)
 
+    def location(self, f: Tensor) -> Tensor:
+        """The mixed functions, ``mixing f_n + bias``."""
+        return self._mean(f)
+
     def given(self, f: Tensor) -> RowObservation:
         """Independent normals around the mixed functions."""
         mean = self._mean(f)

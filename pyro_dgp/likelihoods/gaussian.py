@@ -79,6 +79,10 @@ class GaussianConditional(Conditional):
         variance = self.variance if self.variance.shape[-1] == 1 else self.variance[..., list(chosen)]
         return GaussianConditional(variance), list(chosen)
 
+    def location(self, f: Tensor) -> Tensor:
+        """The functions themselves."""
+        return f
+
     def noise_variance(self) -> Tensor:
         """The noise variance of each output, ``(D_out,)``."""
         return self.variance

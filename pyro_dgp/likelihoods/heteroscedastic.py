@@ -51,6 +51,10 @@ class HeteroscedasticConditional(Conditional):
         mean, log_noise = self._both(f)
         return RowObservation(self._rows(mean, self._noise(log_noise)), 1 if mean.shape[-1] == 1 else 2)
 
+    def location(self, f: Tensor) -> Tensor:
+        """The functions of the mean, without those of the log noise."""
+        return self._both(f)[0]
+
     def expected_log_prob(self, y: Tensor, f: Moments) -> Tensor:
         """``E log N(y | f, variance exp(g))``, with ``E exp(-g) = exp(-m_g + v_g / 2)``."""
         (mean, log_noise), (variance, spread) = self._both(f.mean), self._both(f.variance)

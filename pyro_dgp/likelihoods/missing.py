@@ -58,6 +58,10 @@ class MissingConditional(Conditional):
         rows = self.inner.given(f)
         return RowObservation(ObservedPart(rows.base_dist), rows.reinterpreted_batch_ndims)
 
+    def location(self, f: Tensor) -> Tensor | None:
+        """That of complete targets."""
+        return self.inner.location(f)
+
     def expected_log_prob(self, y: Tensor, f: Moments) -> Tensor:
         """``sum_d E_N(f) log p(y_nd | f_n)`` over the observed outputs d: ``(..., N)``."""
         return self._by_output(y, f, lambda inner, targets, moments: inner.expected_log_prob(targets, moments))

@@ -77,6 +77,11 @@ class StandardizedConditional(Conditional):
         """``log p(z) - N sum_d log scale_d``."""
         return self._in_units(self.inner.joint_log_prob(self.units(y), prior), float(prior.event_shape[0]))
 
+    def location(self, f: Tensor) -> Tensor | None:
+        """That of z, in the units of the targets."""
+        values = self.inner.location(f)
+        return None if values is None else self.units.restored(values)
+
     def check(self, y: Tensor) -> None:
         """Raise for standardised targets that the likelihood of z cannot have produced."""
         self.inner.check(self.units(y))

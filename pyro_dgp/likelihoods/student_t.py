@@ -56,6 +56,10 @@ class StudentTConditional(Conditional):
         df, scale = self.df.expand(loc.shape), self.scale.expand(loc.shape)
         return RowObservation(dist.StudentT(df, loc, scale, validate_args=False), 1)
 
+    def location(self, f: Tensor) -> Tensor:
+        """The function itself."""
+        return f
+
     def expected_log_prob(self, y: Tensor, f: Moments) -> Tensor:
         """From ``E log(1 + r^2 / c) = int_0^inf (1 - E exp(-t r^2 / c)) exp(-t) / t dt`` for the residual r."""
         deviation, variance = y - one_output(f.mean), one_output(f.variance)

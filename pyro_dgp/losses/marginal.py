@@ -31,6 +31,8 @@ class _SomeTerms(SiteHandler, Messenger):
 
     def at_observation(self, msg: Message, observation: Observation) -> None:
         """Take some terms of each GP of an observation."""
+        if not msg["is_observed"]:
+            return
         priors = {name: prior.some_terms(self.count) for name, prior in observation.priors.items()}
         msg["fn"] = Observation(observation.conditional, priors, observation.outputs)
 
@@ -45,7 +47,8 @@ class MarginalLikelihood(torch.nn.Module):
 
     It is a ``torch.nn.Module``, as ``loss(model, guide)`` of the other losses is, but has no guide. It is called on all
     data at once: the likelihood of some rows is no part of that of all. That of a Vecchia approximation is a product of terms, one for
-    each row given its neighbours. With ``terms`` each call takes so many of them at random, N / terms times the sum of their logarithms, whose mean is the loss.
+    each row given its neighbours. With ``terms`` each call takes so many of them at random, and returns minus N / terms times the sum of their logarithms. The mean of
+    this over draws of the terms is the loss of all of them.
 
     :cvar needs_all_rows: tells :func:`~pyro_dgp.fit` that a step has all rows.
 
@@ -79,6 +82,11 @@ class MarginalLikelihood(torch.nn.Module):
             if site["type"] == "sample" and is_observation(site):
                 require_as_written(site)
         latent = [name for name in trace.stochastic_nodes if not site_is_subsample(trace.nodes[name])]
+        forgotten = [name for name in latent if isinstance(trace.nodes[name]["fn"], Observation)]
+        if forgotten:
+            raise ValueError(
+                f"the site {forgotten[0]!r} is not observed: pass its values to the loss, as in loss(x, y)"
+            )
         if latent:
             raise ValueError(
                 f"the marginal likelihood is exact for one layer only, and this model has latent sites {latent}: "

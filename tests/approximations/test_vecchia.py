@@ -424,14 +424,21 @@ def test_terms_train_one_layer_as_all_rows_do():
 
 def test_terms_of_what_is_no_product_are_refused():
     x, y = data(12)
+    model = DeepGP(x, layers=1)
     with pytest.raises(
         ValueError,
         match=r"of all rows of 'top' is no product of terms.*give MarginalLikelihood a Vecchia approximation",
     ):
-        MarginalLikelihood(DeepGP(x, layers=1), terms=5)(x, y)
+        MarginalLikelihood(model, terms=5)(x, y)
+    with pytest.raises(ValueError, match="the site 'y' is not observed: pass its values to the loss"):
+        MarginalLikelihood(vecchia(model), terms=5)(x)
+    some = both(x, 3)[1].some_terms(5)
+    for use in (some.rsample, some.half_log_determinant, lambda: some.whiten(torch.zeros(12, 2))):
+        with pytest.raises(ValueError, match="has 5 terms of its density here, and nothing else"):
+            use()
     for terms in (0, -1, True):
         with pytest.raises(ValueError, match="terms is a whole number, 1 or more, got"):
-            MarginalLikelihood(vecchia(DeepGP(x, layers=1)), terms=terms)
+            MarginalLikelihood(vecchia(model), terms=terms)
 
 
 def test_the_named_method_has_some_terms_in_a_step(monkeypatch):

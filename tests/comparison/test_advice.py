@@ -170,6 +170,14 @@ def test_a_predictive_loss_is_not_tried_where_two_layers_are_far_ahead(monkeypat
     assert "ppgpr" in workers.made
 
 
+def test_a_predictive_loss_is_tried_for_other_targets_whatever_the_lead(monkeypatch):
+    data = waves(rows=300)
+    found, workers = planted(
+        monkeypatch, {"dsvi": -2.0}, with_task(replace(data, y=np.sign(data.y) / 2 + 0.5), "binary")
+    )
+    assert "ppgpr" in workers.made and found.method == "dsvi"
+
+
 def test_the_quickest_of_the_best_is_taken_and_what_is_close_is_said(monkeypatch):
     deep = {"svgp": 1.5, "ppgpr": 1.6, "gamma-dgp": 0.1, "aep": 2.0}
     slow = lambda name: 60.0 if name == "gamma-dgp" else 20.0

@@ -1,10 +1,16 @@
 """Functions of a method's fit are in the units of the data, and their mean is that of its predictions."""
 
+import math
+from dataclasses import replace
+
 import numpy as np
+import pyro
 import pytest
 import torch
+from pyro import distributions as dist
+from pyro.nn import PyroModule, PyroParam
 
-from pyro_dgp import Settings, compare
+from pyro_dgp import RBF, GaussianProcess, HeteroscedasticGaussian, LinearCoregionalization, Settings, compare
 
 METHODS = ("exact-gp", "svgp", "dsvi", "nuts", "sghmc")
 SMALL = Settings(inducing=15, epochs=60, width=1, samples=5, mcmc_points=40, mcmc_samples=20, warmup=20)
@@ -53,9 +59,15 @@ def test_other_inputs_are_refused(result):
     functions = result["svgp"].draw_functions(3)
     for x, given in ((torch.zeros(5), r"\(5,\)"), (torch.zeros(5, 3), r"\(5, 3\)")):
         with pytest.raises(
-            ValueError, match=rf"inputs \(N, 2\), or \(3, N, 2\) with rows of its own for each, got {given}"
+            ValueError, match=rf"take inputs \(N, 2\), or \(3, N, 2\) with rows of its own for each, got {given}"
         ):
             functions(x)
+
+
+def test_inputs_that_are_not_finite_are_refused(result):
+    x = torch.tensor([[1950.0, math.nan]], dtype=torch.float64)
+    with pytest.raises(ValueError, match="the inputs hold NaN or infinity"):
+        result["svgp"].draw_functions(3)(x)
 
 
 def test_posteriors_without_functions_are_refused():
@@ -67,7 +79,57 @@ def test_posteriors_without_functions_are_refused():
         ("avdgp-ar2p", "amortised inducing points"),
     ):
         with pytest.raises(ValueError, match=sentence):
-            result[method].draw_functions(3)(torch.zeros(1, 2))
+            result[method].draw_functions(3)
+
+
+class TwoFunctions(PyroModule):
+    """Two targets, mixed from two functions in the other order, or a noise with a function of its own."""
+
+    def __init__(self, x, kind):
+        super().__init__()
+        self.gp = GaussianProcess(RBF(ard=x.shape[-1]), num_outputs=2)
+        self.likelihood = LinearCoregionalization(2, 2) if kind == "mixed" else HeteroscedasticGaussian()
+        if kind == "mixed":
+            self.likelihood.mixing = PyroParam(torch.tensor([[0.0, 1.0], [1.0, 0.0]]).to(x))
+
+    def forward(self, x, y=None):
+        return pyro.sample("y", self.likelihood(self.gp(x)), obs=y)
+
+
+@pytest.mark.parametrize("kind", ["mixed", "noise"])
+def test_values_are_those_of_the_target_and_not_of_its_latent_functions(kind):
+    random = np.random.RandomState(0)
+    x = random.uniform(-2, 2, (60, 1))
+    y = np.stack([50 + 5 * np.sin(2 * x[:, 0]), 1000 + 200 * x[:, 0]], 1) + random.randn(60, 2)
+    y = y if kind == "mixed" else y[:, 0]
+    settings = replace(SMALL, outputs=y.ndim, epochs=300)
+    fit = compare(lambda x: TwoFunctions(x, kind), x, y, methods=["svgp"], settings=settings)["svgp"]
+    at = torch.linspace(-1.5, 1.5, 7, dtype=torch.float64)[:, None]
+    values, predicted = fit.draw_functions(500, seed=0)(at), fit.predict(at)
+    assert values.shape == (500, 7, y.ndim)
+    mean = predicted.mean.reshape(7, -1)
+    assert bool(((values.mean(0) - mean).abs() < 0.3 * predicted.variance.reshape(7, -1).sqrt()).all())
+    assert float((mean[:, 0] - 50 - 5 * torch.sin(2 * at[:, 0])).abs().max()) < 3
+
+
+class Plain(PyroModule):
+    """A function, and an observation of its exponential that is written by hand."""
+
+    def __init__(self, x):
+        super().__init__()
+        self.gp = GaussianProcess(RBF(ard=x.shape[-1]))
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))
+        with pyro.plate("rows", len(x)):
+            return pyro.sample("y", dist.Normal(f[..., 0].exp(), 0.3), obs=y)
+
+
+def test_a_function_whose_target_is_not_known_is_refused():
+    x = np.linspace(-2, 2, 40)[:, None]
+    fit = compare(Plain, x, 100 + 10 * np.sin(x[:, 0]), methods=["dsvi"], settings=SMALL)["dsvi"]
+    with pytest.raises(ValueError, match="does not say how its target follows from the function at 'f'"):
+        fit.draw_functions(3)(torch.zeros(1, 1, dtype=torch.float64))
 
 
 def test_a_target_of_classes_has_its_latent_function():

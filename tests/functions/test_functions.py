@@ -16,18 +16,22 @@ from pyro_dgp import (
     FourierFeatures,
     Gaussian,
     GaussianProcess,
+    HeteroscedasticGaussian,
     InducingDraws,
     InducingPoints,
     Linear,
     LinearCoregionalization,
     Matern32,
     Matern52,
+    MissingOutputs,
     MonteCarlo,
     Orthogonal,
     Periodic,
+    Poisson,
     PosteriorDraws,
     Propagation,
     SigmaPoints,
+    StudentT,
     Variational,
     White,
     WithMean,
@@ -37,6 +41,8 @@ from pyro_dgp import (
     predict,
     whitened,
 )
+from pyro_dgp.likelihoods.standardized import StandardizedConditional
+from pyro_dgp.likelihoods.units import Units
 from pyro_dgp.processes.pseudo_targets import PseudoTargets
 from tests.examples import LatentInputs, OneLayer, TwoLayers, TwoSites, regression
 from tests.functions.test_prior_paths import Own
@@ -500,7 +506,7 @@ def test_what_has_no_functions_is_refused():
     guide = guide_for(TwoLayers(x), x, y)
     with pytest.raises(ValueError, match="no Gaussian process at 'g'"):
         draw_functions(guide, 3, site="g")
-    with pytest.raises(ValueError, match="num_draws is 1 or more"):
+    with pytest.raises(ValueError, match="num_draws is a whole number, 1 or more"):
         draw_functions(guide, 0)
     functions = draw_functions(guide, 3)
     for wrong in (torch.zeros(3), torch.zeros(2, 4, 1), torch.zeros(0, 1)):
@@ -618,3 +624,30 @@ def test_white_noise_in_a_kernel_has_no_functions_under_any_basis(family):
     guide.initialize(x, x[:, 0])
     with pytest.raises(ValueError, match="the kernel of 'gp' holds White, .* leave White out of the kernel"):
         draw_functions(guide, 2)(x)
+
+
+LOCATIONS = {
+    "gaussian": (lambda: Gaussian(2), 2, 2),
+    "student": (lambda: StudentT(df=5.0), 1, 1),
+    "noise": (lambda: HeteroscedasticGaussian(), 2, 1),
+    "mixed": (lambda: LinearCoregionalization(3, 2), 2, 3),
+    "missing": (lambda: MissingOutputs(Gaussian(2)), 2, 2),
+}
+
+
+@pytest.mark.parametrize("kind", LOCATIONS)
+def test_the_location_of_a_target_is_its_mean_given_the_functions(kind):
+    make, functions, outputs = LOCATIONS[kind]
+    f = torch.randn(4, 6, functions)
+    conditional = make().conditional()
+    found, given = conditional.location(f), conditional.given(f).base_dist
+    mean = getattr(given, "base_dist", given).mean
+    assert found.shape == (4, 6, outputs)
+    torch.testing.assert_close(found.reshape(mean.shape), mean)
+    units = Units(torch.tensor(10.0), torch.tensor(3.0))
+    torch.testing.assert_close(StandardizedConditional(conditional, outputs, units).location(f), 10 + 3 * found)
+
+
+def test_classes_and_counts_have_no_location():
+    for likelihood in (Bernoulli(), Poisson()):
+        assert likelihood.conditional().location(torch.zeros(5, 1)) is None
