@@ -11,7 +11,6 @@ from pyro.poutine.trace_struct import Trace
 from torch import Size, Tensor
 
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.internal.differentiation import touches_rows
 from pyro_dgp.processes import FunctionMarginal
 from pyro_dgp.processes.reading import POSTERIOR, Reading
 from pyro_dgp.propagation import Propagation
@@ -37,7 +36,8 @@ class GuidePass:
     :ivar whole: by process name, the prior at the inputs of all groups, met while initialising.
     :ivar memory: values that the layers of one ancestral draw share.
     :ivar means: by name of the GP sites, their values while initialising.
-    :ivar joins_rows: whether a row of a GP's inputs depends on two rows or more of the GPs below, met while initialising.
+    :ivar spread: how many standard deviations these are random around the mean: none, or some where the pass looks for parts of the model that join rows.
+    :ivar mixed: a random mixture of the inputs of each row of the GPs above others, met while initialising.
     :ivar references: by process name, the inputs that the inference functions of a GP look at.
     """
 
@@ -54,7 +54,8 @@ class GuidePass:
     memory: dict[str, Any] = field(default_factory=dict)
     references: dict[str, Tensor] = field(default_factory=dict)
     means: dict[str, Tensor] = field(default_factory=dict)
-    joins_rows: bool = False
+    spread: float = 0.0
+    mixed: list[Tensor] = field(default_factory=list)
 
     def meet(self, key: str, prior: FunctionPrior, *, whole: FunctionPrior) -> None:
         """Note a GP while initialising, and the layers below it: those of which its inputs have a gradient.
@@ -64,10 +65,8 @@ class GuidePass:
         self.gps.append((key, prior))
         self.whole[key] = whole
         if self.means and prior.x.requires_grad:
-            rows = prior.x.reshape(-1, *prior.x.shape[-2:])[0]
-            self.joins_rows |= any(
-                touches_rows(row.sum(), list(self.means.values())) for row in rows[:: max(1, len(rows) // 8)]
-            )
+            if self.spread:
+                self.mixed.append(prior.x @ torch.randn_like(prior.x[..., 0, :].reshape(-1, prior.x.shape[-1])[0]))
             slopes = torch.autograd.grad(prior.x.sum(), list(self.means.values()), retain_graph=True, allow_unused=True)
             self.reads[key] = [name for name, slope in zip(self.means, slopes, strict=True) if slope is not None]
 
@@ -78,7 +77,10 @@ class GuidePass:
 
     def mean_of(self, key: str, prior: FunctionPrior) -> Tensor:
         """Return the mean of a GP site as its value while initialising, followed by autograd."""
-        self.means[key] = prior.mean.detach().requires_grad_()
+        value = prior.mean.detach()
+        if self.spread:
+            value = value + self.spread * prior.variance.detach().sqrt() * torch.randn_like(value)
+        self.means[key] = value.requires_grad_()
         return self.means[key] * 1.0
 
     def inputs_are_carried(self, prior: FunctionPrior, axes: int) -> bool:

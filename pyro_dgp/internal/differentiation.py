@@ -61,13 +61,39 @@ def differentiated(
     return tuple(next(results) if tensor is not None and tensor.requires_grad else None for tensor in inputs)
 
 
-def touches_rows(element: Tensor, means: list[Tensor]) -> bool:
-    """Tell whether a number has a gradient with respect to two rows or more of one of ``means``."""
-    if not element.requires_grad:
+#: Random halves of the rows that are looked at: an element of two rows lies on one side of all of them once in a million.
+_HALVES = 20
+
+
+@torch.enable_grad()
+def join_rows(elements: Tensor, means: list[Tensor]) -> bool:
+    """Tell whether one of many numbers has a gradient with respect to two rows or more of one of ``means``, ``(..., N, D)``.
+
+    The derivatives of all numbers along a random direction, and along the part of it that lies in a random half of the rows, are equal for a number that
+    depends on a row of this half, and the second is zero for one that depends on a row of the other half. A number of several rows has something between.
+    """
+    if not elements.requires_grad:
         return False
-    slopes = torch.autograd.grad(element, means, retain_graph=True, allow_unused=True)
+    weights = torch.ones_like(elements, requires_grad=True)
+    slopes = torch.autograd.grad(elements, means, weights, create_graph=True, allow_unused=True)
     return any(
-        int((slope.nan_to_num() != 0).any(-1).reshape(-1, slope.shape[-2]).any(0).sum()) > 1
-        for slope in slopes
-        if slope is not None
+        slope is not None and slope.requires_grad and _is_between(slope, weights, mean)
+        for slope, mean in zip(slopes, means, strict=True)
     )
+
+
+def _is_between(slope: Tensor, weights: Tensor, mean: Tensor) -> bool:
+    """Tell whether a derivative along a part of a direction is neither zero nor that along the whole.
+
+    :param slope: gradient of the weighted sum of the numbers, which is linear in the weights.
+    """
+    along = slope * torch.randn_like(mean)
+    (whole,) = torch.autograd.grad(along.nan_to_num().sum(), weights, retain_graph=True)
+    least = 1e3 * torch.finfo(whole.dtype).eps
+    for _ in range(_HALVES):
+        half = torch.randint(2, (mean.shape[-2], 1), device=mean.device).to(mean)
+        (part,) = torch.autograd.grad((along.nan_to_num() * half).sum(), weights, retain_graph=True)
+        size = least * torch.maximum(part.abs(), whole.abs())
+        if bool(((part.abs() > size) & ((whole - part).abs() > size)).any()):
+            return True
+    return False

@@ -8,7 +8,8 @@ from pyro.infer import SVI
 from pyro.nn import PyroModule
 from pyro.optim import ClippedAdam
 
-from pyro_dgp import ELBO, RBF, GaussianProcess, InducingPoints, MonteCarlo, SigmaPoints, Variational, predict
+from pyro_dgp import ELBO, RBF, Gaussian, GaussianProcess, InducingPoints, MonteCarlo, SigmaPoints, Variational, predict
+from pyro_dgp.guides import variational
 from tests.examples import TwoLayers, TwoSites, regression
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -70,6 +71,98 @@ def test_a_draw_is_joint_over_rows():
         f = guide.components(x, y).trace.nodes["f"]["value"][..., 0]
         covariance = guide.processes._modules["f"](guide.model.gp(x)).covariance_matrix[0]
     torch.testing.assert_close(torch.cov(f.mT), covariance, atol=0.1, rtol=0)
+
+
+class Observed(Differences):
+    """A function of the values of all rows, observed in a way of one's own."""
+
+    def __init__(self, observe):
+        super().__init__()
+        self.observe = observe
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))
+        return pyro.sample("y", self.observe(f, x), obs=y)
+
+
+def every_third(f):
+    """Differences of neighbours at all rows but each third one."""
+    step = torch.cat([f[..., :1], f[..., 1:] - f[..., :-1]], -1)
+    return torch.where(torch.arange(f.shape[-1]) % 3 == 0, f, step)
+
+
+JOINED = {
+    "all rows, two axes": (6, lambda f, x: dist.Normal(f.cumsum(-2), 0.3).to_event(2), (6, 1)),
+    "a likelihood": (6, lambda f, x: Gaussian().given(f.cumsum(-2)), (6,)),
+    "the second output": (6, lambda f, x: dist.Normal(torch.cat([f, f.cumsum(-2)], -1), 0.3).to_event(2), (6, 2)),
+    "squares": (6, lambda f, x: dist.Normal((f[..., 0] ** 2).unflatten(-1, (-1, 3)).mean(-1), 0.3).to_event(1), (2,)),
+    "the positive part of three rows": (
+        3,
+        lambda f, x: dist.Normal(f[..., 0].relu().mean(-1, True), 0.3).to_event(1),
+        (1,),
+    ),
+    "two rows of three": (96, lambda f, x: dist.Normal(every_third(f[..., 0]), 0.3).to_event(1), (96,)),
+    "one row of many": (
+        200,
+        lambda f, x: dist.Normal(f[..., 0] + (torch.arange(200) == 77) * f[..., :1, 0], 0.3).to_event(1),
+        (200,),
+    ),
+}
+SEPARATE = {
+    "a factor of each row": (8, lambda f, x: dist.Normal(f[..., 0] * x[:, 0], 0.3).to_event(1), (8,)),
+    "squares of each row": (8, lambda f, x: dist.Normal(f[..., 0] ** 2, f[..., 0].exp()).to_event(1), (8,)),
+    "rows in another order": (8, lambda f, x: dist.Normal(f[..., 0].flip(-1), 0.3).to_event(1), (8,)),
+    "one row for all": (8, lambda f, x: dist.Normal(f[..., :1, 0].expand(*f.shape[:-2], 8), 0.3).to_event(1), (8,)),
+}
+
+
+@pytest.mark.parametrize("kind", JOINED)
+def test_joined_rows_are_found_wherever_they_are(kind):
+    rows, observe, shape = JOINED[kind]
+    guide = Variational(Observed(observe), InducingPoints(3), MonteCarlo(3))
+    guide.initialize(torch.linspace(-1, 1, rows)[:, None], torch.zeros(shape))
+    assert guide.structure.joins_rows
+
+
+@pytest.mark.parametrize("kind", SEPARATE)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_that_stand_apart_are_drawn_by_themselves(kind, dtype):
+    rows, observe, shape = SEPARATE[kind]
+    guide = Variational(Observed(observe).to(dtype), InducingPoints(3), MonteCarlo(3))
+    guide.initialize(torch.linspace(-1, 1, rows, dtype=dtype)[:, None], torch.zeros(shape, dtype=dtype))
+    assert not guide.structure.joins_rows
+
+
+class Centred(Differences):
+    """The inputs of the upper layer are two columns of centred values, whose sum is constant."""
+
+    def __init__(self):
+        super().__init__()
+        self.top = GaussianProcess(RBF(ard=2)).requires_grad_(False)
+
+    def forward(self, x, y=None):
+        h = pyro.sample("h", self.gp(x))
+        centred = h - h.mean(-2, keepdim=True)
+        return pyro.sample("y", Gaussian()(self.top(torch.cat([centred, -centred], -1))), obs=y)
+
+
+def test_inputs_of_an_upper_layer_that_join_rows_are_found():
+    x, y = regression(8)
+    guide = Variational(Centred(), InducingPoints(3), MonteCarlo(3))
+    guide.initialize(x[:, :1], y)
+    assert guide.structure.joins_rows
+
+
+def test_the_search_leaves_random_numbers_as_they_are(monkeypatch):
+    x, y = regression(8)
+    states = []
+    for passes in (0, 4):
+        monkeypatch.setattr(variational, "PASSES", passes)
+        torch.manual_seed(0)
+        guide = Variational(TwoSites(), InducingPoints(4), MonteCarlo(3))
+        guide.initialize(x, y)
+        states.append(torch.get_rng_state())
+    assert torch.equal(*states)
 
 
 def test_others_are_drawn_row_by_row():
