@@ -1,4 +1,4 @@
-"""Search for the sites and plates of a model that stand for the rows of a data set, by a run on one row less."""
+"""Search for the sites and plates of a model that stand for the rows of a data set, by runs on one row less."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.site_handler import Message, SiteHandler
 from pyro_dgp.internal.plates import known_groups
 from pyro_dgp.internal.rows import RowArguments
-from pyro_dgp.likelihoods import Observation
+from pyro_dgp.likelihoods import Observation, RowObservation
+
+#: Rows that are left out besides the last, each in a run of its own, at most.
+_LEFT_OUT = 7
+#: Errors of a model that cannot be run on fewer rows.
+_ERRORS = (RuntimeError, ValueError, IndexError, AssertionError, KeyError, TypeError)
 
 
 @dataclass
@@ -41,6 +46,7 @@ class _Shapes(SiteHandler, Messenger):
         super().__init__()
         self.sites: dict[str, tuple[int, ...]] = {}
         self.plates: dict[str, int] = {}
+        self.latent: set[str] = set()
         self.groups = Size()
         self.group_plates: set[str] = set()
 
@@ -59,6 +65,11 @@ class _Shapes(SiteHandler, Messenger):
         self.groups = max(self.groups, groups, key=len)
         self.group_plates |= {frame.name for frame in msg["cond_indep_stack"] if frame.vectorized}
 
+    def unlike(self, other: _Shapes) -> tuple[set[str], set[str]]:
+        """Return the names of the sites, and of the plates, whose shapes are not those of another run."""
+        sites = {name for name, shape in self.sites.items() if other.sites.get(name) != shape}
+        return sites, {name for name, size in self.plates.items() if other.plates.get(name) != size}
+
     def undecided(self) -> RowDependence:
         """Return what is known without a second run."""
         return RowDependence(groups=self.groups, group_plates=self.group_plates)
@@ -68,6 +79,8 @@ class _Shapes(SiteHandler, Messenger):
             self.plates[frame.name] = frame.full_size or frame.size
         if not site_is_subsample(msg):
             self.sites[msg["name"]] = tuple(msg["fn"].shape())
+            if not (msg["is_observed"] or isinstance(msg["fn"], FunctionPrior | Observation | RowObservation)):
+                self.latent.add(msg["name"])
 
 
 @torch.no_grad()
@@ -96,16 +109,21 @@ def _rows_of(tensors: list[Tensor]) -> Tensor | None:
 
 @torch.no_grad()
 def row_dependence(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> RowDependence:
-    """Compare the model on its arguments with the model on their first N - 1 rows.
+    """Compare the model on its arguments with the model on N - 1 of their rows.
 
     N is the number of rows of the first tensor argument ``(..., N, D)``; where all tensors are ``(N,)``, it is the first
     length that two of them share. Every row argument, see :class:`RowArguments`, is shortened. Nothing is found for a single
     row, or a model that cannot be run on fewer rows.
+
+    One row after another is left out, the last, the first and some between. A latent site that changes with some of them alone has a value for each group, whose
+    number the model counts from an argument.
+
+    :raises ValueError: for such a site, since a batch or a prediction has other groups.
     """
     first = _rows_of([value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)])
     if first is None:
         return RowDependence()
-    whole, less = _Shapes(), _Shapes()
+    whole = _Shapes()
     state = torch.get_rng_state()
     try:
         with whole:
@@ -113,13 +131,33 @@ def row_dependence(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
         rows = RowArguments(args, kwargs, x=first, groups=whole.groups)
         if len(rows) < 2:
             return whole.undecided()
-        fewer_args, fewer_kwargs = rows[slice(0, len(rows) - 1)]
-        with less, known_groups(whole.group_plates):
-            model(*fewer_args, **fewer_kwargs)
-    except (RuntimeError, ValueError, IndexError, AssertionError, KeyError, TypeError):
+        sites, plates = whole.unlike(_without(model, rows, len(rows) - 1, whole))
+        always = set(sites)
+        for row in torch.linspace(0, len(rows) - 2, min(_LEFT_OUT, len(rows) - 1)).long().tolist():
+            other_sites, other_plates = whole.unlike(_without(model, rows, row, whole))
+            sites, plates, always = sites | other_sites, plates | other_plates, always & other_sites
+    except _ERRORS:
         return whole.undecided()
     finally:
         torch.set_rng_state(state)
-    sites = {name for name, shape in whole.sites.items() if less.sites.get(name) != shape}
-    plates = {name for name, size in whole.plates.items() if less.plates.get(name) != size}
+    _require_fixed_groups(whole, sites - always)
     return RowDependence(sites, plates, whole.sites.keys() - sites, whole.groups, whole.group_plates)
+
+
+def _require_fixed_groups(whole: _Shapes, changing: set[str]) -> None:
+    """Raise for a latent site among those that change with some rows alone."""
+    name = min(whole.latent & changing, default=None)
+    if name is not None:
+        raise ValueError(
+            f"the latent site {name!r} of shape {whole.sites[name]} is smaller where some rows are left out, and as large where others are: its number of groups is counted "
+            "from the rows, and a batch or a prediction has others. Give it as a fixed number, as in pyro.plate('groups', 3), or one value to each row"
+        )
+
+
+def _without(model: Callable[..., Any], rows: RowArguments, row: int, whole: _Shapes) -> _Shapes:
+    """Return the shapes of a run without one row."""
+    less, index = _Shapes(), torch.arange(len(rows), device=rows.x.device)
+    args, kwargs = rows[index[index != row]]
+    with less, known_groups(whole.group_plates):
+        model(*args, **kwargs)
+    return less

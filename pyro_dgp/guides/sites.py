@@ -52,6 +52,26 @@ def require_rows_unmasked(site: Message) -> None:
         )
 
 
+def require_scale_fits(site: Message, log_prob: Tensor) -> None:
+    """Raise for a ``poutine.scale`` of more entries than a site has log densities, which would count each of these several times."""
+    scale = site["scale"]
+    if isinstance(scale, Tensor) and torch.broadcast_shapes(scale.shape, log_prob.shape) != log_prob.shape:
+        raise ValueError(
+            f"the site {site['name']!r} stands in a poutine.scale of shape {tuple(scale.shape)}, and has log densities of shape {tuple(log_prob.shape)}, each of which would count "
+            "several times: write pyro.plate over the rows and one distribution for each of them"
+        )
+
+
+def require_one_scale(site: Message) -> None:
+    """Raise for a ``poutine.scale`` with an entry for each row, where a loss multiplies a site by one number."""
+    scale = site["scale"]
+    if isinstance(scale, Tensor) and scale.numel() > 1:
+        raise ValueError(
+            f"the site {site['name']!r} stands in a poutine.scale of shape {tuple(scale.shape)}, and a loss multiplies a site by one number: give a number, repeat rows of the "
+            "data in the place of their weights, or run MCMC, where the rows of a pyro.plate have weights of their own"
+        )
+
+
 def require_unscaled(site: Message) -> None:
     """Raise for ``poutine.scale`` around function values that a sampler whitens: their prior would be scaled too."""
     if _is_scaled(site):
@@ -63,6 +83,10 @@ def require_unscaled(site: Message) -> None:
 
 def _is_scaled(site: Message) -> bool:
     scale = site["scale"]
+    if (
+        isinstance(scale, Tensor) and scale.numel() > 1
+    ):  # it multiplies one density by the sum of its entries, ones among them
+        return True
     return not (isinstance(scale, int | float) and scale == 1) and not bool((torch.as_tensor(scale) == 1).all())
 
 

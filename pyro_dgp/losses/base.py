@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.guide_pass import SiteRecord, WeightedTrace
-from pyro_dgp.guides.sites import is_random, require_finite, require_rows_unmasked
+from pyro_dgp.guides.sites import is_random, require_finite, require_one_scale, require_rows_unmasked
 from pyro_dgp.guides.structure import ModelStructure
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal import linalg
@@ -111,6 +111,7 @@ class Loss(PyroELBO):  # type: ignore[misc]
         sites = [site for site in sites if not _is_masked_out(site)]
         self._require_one_count(sites, guide.structure)
         for site in sites:
+            require_one_scale(site)
             if site["is_observed"]:
                 weight = self._weight(site, guide.structure)
                 terms[f"the likelihood at {site['name']!r}"] = weight * self.observed(site, weighted)

@@ -16,7 +16,7 @@ from torch.distributions.constraints import Constraint
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.site_handler import Message, SiteHandler
-from pyro_dgp.guides.sites import is_random
+from pyro_dgp.guides.sites import is_random, require_scale_fits
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.internal.site_names import function_site, inducing_site, process_key, whitened_site
 from pyro_dgp.likelihoods import Observation
@@ -163,7 +163,9 @@ class Evaluate(SiteHandler, Messenger):
         if self.known.priors.get(name) is fn:
             self.log_priors[name], self.priors[name] = self.known.log_priors[name], fn
             return
-        log_prob = scale_and_mask(fn.log_prob(msg["value"]), msg["scale"], msg["mask"]).sum()
+        terms = fn.log_prob(msg["value"])
+        require_scale_fits(msg, terms)
+        log_prob = scale_and_mask(terms, msg["scale"], msg["mask"]).sum()
         if msg["is_observed"]:
             self.observed.append(log_prob)
         else:

@@ -20,6 +20,7 @@ from pyro_dgp import (
     GaussianProcess,
     InducingPoints,
     MonteCarlo,
+    PosteriorDraws,
     PredictiveLogLikelihood,
     SigmaPoints,
     Variational,
@@ -332,3 +333,57 @@ def test_predictions_of_classes_and_of_two_layers_have_groups():
         ValueError, match=r"functions under the likelihood are those of one data set, .*groups of shape \(3,\)"
     ):
         inside.functions()
+
+
+class CountedGroups(PyroModule):
+    """Effects of groups, whose number is counted from an argument or given."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.gp, self.count = GaussianProcess(RBF()).requires_grad_(False), count
+
+    def forward(self, x, y=None, place=None):
+        with pyro.plate("places", self.count(place)):
+            effect = pyro.sample("effect", dist.Normal(0.0, 1.0))
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        return pyro.sample("y", dist.Normal(f + effect[..., place], 0.3).to_event(1), obs=y)
+
+
+@pytest.mark.parametrize("places", [[0, 0, 1, 0, 1, 1, 2], [2, 0, 1, 0, 1, 1, 0], [0, 0, 1, 2, 1, 1, 0]])
+def test_a_number_of_groups_that_is_counted_from_the_rows_is_refused_whatever_their_order(places):
+    x, y, place = torch.linspace(-1, 1, 7)[:, None], torch.randn(7), torch.tensor(places)
+    for count in (lambda place: int(place.max()) + 1, lambda place: len(place.unique())):
+        guide = Variational(CountedGroups(count), InducingPoints(4), MonteCarlo(3))
+        with pytest.raises(ValueError, match=r"the latent site 'effect' of shape \(3,\) is smaller where some rows"):
+            guide.initialize(x, y, place=place)
+        draws = PosteriorDraws(
+            guide.model, {"effect": torch.zeros(2, 3), "f": torch.zeros(2, 7, 1)}, (x, y), kwargs={"place": place}
+        )
+        with pytest.raises(ValueError, match=r"Give it as a fixed number, as in pyro.plate\('groups', 3\)"):
+            predict(draws, x, place=place)
+    guide = Variational(CountedGroups(lambda place: 3), InducingPoints(4), MonteCarlo(3))
+    guide.initialize(x, y, place=place)
+    assert not guide.structure.local and not guide.structure.data_plates
+
+
+def test_observations_of_a_part_of_the_rows_hold_rows_whatever_their_order():
+    class Censored(PyroModule):
+        def __init__(self):
+            super().__init__()
+            self.gp = GaussianProcess(RBF()).requires_grad_(False)
+
+        def forward(self, x, y, seen):
+            f = pyro.sample("f", self.gp(x))[..., 0]
+            normal = dist.Normal(f[..., seen], 0.3)
+            pyro.sample("y", normal.to_event(1), obs=y[seen])
+            above = dist.Normal(f[..., ~seen], 0.3).cdf(y[~seen])
+            return pyro.sample("above", dist.Bernoulli(1 - above).to_event(1), obs=torch.ones(int((~seen).sum())))
+
+    x, y = torch.linspace(-1, 1, 6)[:, None], torch.zeros(6)
+    found = []
+    for last in (True, False):
+        seen = torch.tensor([True, True, False, True, False, last])
+        guide = Variational(Censored(), InducingPoints(4), MonteCarlo(3))
+        guide.initialize(x, y, seen)
+        found.append(guide.structure.without_rows)
+    assert found == [frozenset(), frozenset()]

@@ -20,6 +20,7 @@ from pyro_dgp import (
     Variational,
     whitened,
 )
+from pyro_dgp.mcmc.density import WhitenedDensity
 from tests.examples import OneLayer, regression
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -166,3 +167,68 @@ def test_a_mask_wider_than_the_terms_is_refused_and_outputs_of_a_row_are_masked_
     parts = [value(ELBO(), model, guide, x, both, m) for m in (mask, ~mask, True, False)]
     assert parts[0] + parts[1] == pytest.approx(parts[2] + parts[3])
     assert abs(parts[0] - parts[2]) > 1
+
+
+class Weighted(PyroModule):
+    """Rows with weights, as one event or in a plate."""
+
+    def __init__(self, in_plate):
+        super().__init__()
+        self.gp, self.in_plate = GaussianProcess(RBF()).requires_grad_(False), in_plate
+
+    def forward(self, x, y=None, weights=1.0):
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        normal = dist.Normal(f, 0.3)
+        if not self.in_plate:
+            with poutine.scale(scale=weights):
+                return pyro.sample("y", normal.to_event(1), obs=y)
+        with pyro.plate("rows", x.shape[-2]), poutine.scale(scale=weights):
+            return pyro.sample("y", normal, obs=y)
+
+
+def test_weights_of_rows_that_are_one_event_are_refused():
+    x, y, ones = torch.linspace(-1, 1, 5)[:, None], torch.randn(5), torch.ones(5)
+    with pytest.raises(
+        ValueError, match=r"scale of shape \(5,\), and has log densities of shape \(\), each of which would count"
+    ):
+        WhitenedDensity(whitened(Weighted(False)), (x, y, ones), {}).evaluate({"f_whitened": torch.zeros(5, 1)})
+    density = WhitenedDensity(whitened(Weighted(False)), (x, y, torch.tensor(2.0)), {})
+    single = WhitenedDensity(whitened(Weighted(False)), (x, y), {})
+    at = {"f_whitened": torch.randn(5, 1)}
+    assert density.evaluate(at).log_likelihood == pytest.approx(2 * single.evaluate(at).log_likelihood)
+
+
+def test_weights_of_rows_in_a_plate_are_those_of_their_terms():
+    x, y, weights = torch.linspace(-1, 1, 5)[:, None], torch.randn(5), 1 + torch.arange(5.0)
+    at = {"f_whitened": torch.randn(5, 1)}
+    density = WhitenedDensity(whitened(Weighted(True)), (x, y, weights), {})
+    f = GaussianProcess(RBF())(x).unwhiten(at["f_whitened"])[..., 0].detach()
+    assert density.evaluate(at).log_likelihood == pytest.approx(
+        float((weights * dist.Normal(f, 0.3).log_prob(y)).sum())
+    )
+
+
+@pytest.mark.parametrize("in_plate", [False, True])
+@pytest.mark.parametrize("loss", [ELBO, PredictiveLogLikelihood])
+def test_losses_refuse_a_weight_for_each_row(in_plate, loss):
+    x, y = torch.linspace(-1, 1, 5)[:, None], torch.randn(5)
+    guide = Variational(Weighted(in_plate), InducingPoints(3), MonteCarlo(3))
+    guide.initialize(x, y)
+    objective = loss(len(x))(guide.model, guide)
+    with pytest.raises(
+        ValueError, match=r"'y' stands in a poutine.scale of shape \(5,\), and a loss multiplies a site by one number"
+    ):
+        objective(x, y, torch.ones(5))
+    assert objective(x, y, torch.tensor(2.0)).isfinite()
+
+
+def test_function_values_in_a_scale_of_ones_are_refused():
+    class Scaled(Weighted):
+        def forward(self, x, y=None, weights=1.0):
+            with poutine.scale(scale=weights):
+                f = pyro.sample("f", self.gp(x))[..., 0]
+            return pyro.sample("y", dist.Normal(f, 0.3).to_event(1), obs=y)
+
+    x, y = torch.linspace(-1, 1, 5)[:, None], torch.randn(5)
+    with pytest.raises(ValueError, match="function values at 'f' stand in a poutine.scale"):
+        WhitenedDensity(whitened(Scaled(False)), (x, y, torch.ones(5)), {})
