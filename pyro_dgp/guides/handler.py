@@ -50,6 +50,7 @@ class PassHandler(SiteHandler, AutoMessenger):
     _structure: ModelStructure | None
     _pass: GuidePass
     _modules_of_model: tuple[nn.Module, ...]
+    trace: Trace
 
     def _run_model(self, run: GuidePass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         with one_thread:

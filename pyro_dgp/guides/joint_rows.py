@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from pyro.poutine.messenger import Messenger
 from pyro.poutine.trace_struct import Trace
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import Independent
 
+from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.guide_pass import GuidePass
+from pyro_dgp.guides.site_handler import Message, SiteHandler
 from pyro_dgp.guides.sites import is_random
 from pyro_dgp.internal.differentiation import join_rows
 from pyro_dgp.internal.distributions import is_real
+from pyro_dgp.internal.rows import Call
+from pyro_dgp.internal.site_names import process_key
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.propagation import MonteCarlo, Propagation
 
@@ -21,6 +27,8 @@ from pyro_dgp.propagation import MonteCarlo, Propagation
 SPREAD = 0.5
 #: Passes at most, each at other function values.
 PASSES = 4
+#: Rows of a prediction that are looked at.
+LOOKED_AT = 32
 
 
 def joins_rows(run: GuidePass, trace: Trace) -> bool:
@@ -66,3 +74,69 @@ def _elements(site: Mapping[str, Any]) -> Tensor | None:
     except (ValueError, NotImplementedError, RuntimeError):
         return None  # the value is outside the support: training says so
     return log_prob
+
+
+def joined_rows_message(name: str) -> str:
+    """Say that a site is not predicted from rows that are drawn one by one."""
+    return (
+        f"the site {name!r} joins rows of function values (differences, sums, means), and each new row is drawn by itself here: draw whole functions, draw_functions(fit, 100), "
+        "and compute it from their values"
+    )
+
+
+class _Probe(SiteHandler, Messenger):
+    """Handler that runs a model at random function values, and keeps what a site, and the inputs of Gaussian processes before it, are computed from."""
+
+    def __init__(self, wanted: str) -> None:
+        super().__init__()
+        self.wanted, self.run, self.is_over = wanted, GuidePass(initializing=True, spread=SPREAD), False
+        self.found: list[Tensor] = []
+
+    def at_function(self, msg: Message, prior: FunctionPrior) -> None:
+        """Set function values that autograd follows."""
+        self._meet(msg["name"], prior)
+        if not msg["is_observed"]:
+            msg["value"] = self.run.mean_of(msg["name"], prior)
+
+    def at_observation(self, msg: Message, observation: Observation) -> None:
+        """Set an observation to zeros."""
+        for gp, prior in observation.priors.items():
+            self._meet(process_key(msg["name"], gp), prior)
+        if msg["value"] is None:
+            msg["value"] = next(iter(observation.priors.values())).mean.new_zeros(observation.event_shape)
+
+    def _meet(self, key: str, prior: FunctionPrior) -> None:
+        if not self.is_over:
+            self.run.meet(key, prior, whole=prior)
+        self.is_over |= key == self.wanted
+
+    def _pyro_post_sample(self, msg: Message) -> None:
+        if msg["name"] != self.wanted or site_is_subsample(msg):
+            return
+        self.is_over = True
+        if msg["infer"].get("_deterministic"):
+            self.found.append(msg["value"])
+        elif not isinstance(msg["fn"], Observation | FunctionPrior) and (found := _elements(msg)) is not None:
+            self.found.append(found)
+
+
+def site_joins_rows(model: Callable[..., Any], call: Call, name: str) -> bool:
+    """Tell whether one element of a site, or one row of a GP's inputs before it, depends on function values at two rows or more.
+
+    :param call: arguments of the model at some rows.
+    :param name: of a site, or the process key of a GP inside an observation.
+    """
+    args, kwargs = call
+    for number in range(2):
+        with torch.random.fork_rng(), torch.enable_grad():
+            torch.manual_seed(number)
+            probe = _Probe(name)
+            try:
+                with probe:
+                    model(*args, **kwargs)
+            except (RuntimeError, ValueError, IndexError):
+                return False  # values of the prior that the model cannot take
+            means = list(probe.run.means.values())
+            if means and any(join_rows(each, means) for each in (*probe.run.mixed, *probe.found)):
+                return True
+    return False

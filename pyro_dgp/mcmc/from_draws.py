@@ -11,6 +11,7 @@ from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.guides.joint_rows import LOOKED_AT, joined_rows_message, site_joins_rows
 from pyro_dgp.guides.row_dependence import row_dependence
 from pyro_dgp.guides.site_handler import Message, SiteHandler
 from pyro_dgp.internal.parameters import constant_parameters, evaluating, module_local_parameters, modules_of
@@ -142,6 +143,9 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
         layout = _layout(first, name) or probed_layout(
             name, len(request.rows), lambda rows, _: components(run(rows, 0)), groups
         )
+        with known_groups(dependence.group_plates), module_local_parameters(*scope), evaluating(*scope):
+            if site_joins_rows(model, request.rows[slice(0, LOOKED_AT)], name):
+                raise ValueError(joined_rows_message(name))
         if request.wants_gradients:
             require_reparameterised(
                 site for site in first.trace.nodes.values() if site["name"] in first.draw.keys() & local

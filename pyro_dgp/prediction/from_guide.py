@@ -10,9 +10,11 @@ import torch
 from torch import Size, Tensor
 
 from pyro_dgp.guides.guide_pass import WeightedTrace
+from pyro_dgp.guides.joint_rows import LOOKED_AT, joined_rows_message, site_joins_rows
 from pyro_dgp.guides.sites import is_observation, is_random
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.parameters import constant_parameters, evaluating, module_local_parameters
+from pyro_dgp.internal.plates import known_groups
 from pyro_dgp.internal.rows import Call, num_rows
 from pyro_dgp.likelihoods import CollapsedObservation
 from pyro_dgp.prediction.mixture import Mixture, stack_mixtures
@@ -61,6 +63,7 @@ def answer_from_guide(guide: Variational, request: Request, states: Sequence[Sta
             _require_differentiable(guide, first, name)
         draws = _global_draws(guide, request, len(states) or _number_of_draws(guide, first, name, request))
         layout = _layout(guide, first, name, request=request, fixed=draws[0])
+        joins = _joins_rows(guide, request, name)
     count = max(len(states), len(draws))  # one draw serves all states, or each state has its own
     at = [(states[i] if states else {}, draws[i % len(draws)]) for i in range(count)]
     propagation = guide.propagation.for_prediction(max(1, request.num_samples // count))
@@ -74,7 +77,16 @@ def answer_from_guide(guide: Variational, request: Request, states: Sequence[Sta
                 parts.append(_mixture(weighted, name, layout, drawn=drawn, rows=num_rows(call[0][0])))
         return stack_mixtures(parts)
 
-    return Answer(evaluate, layout.event_shape, layout.groups, request.rows.tensors)
+    return Answer(evaluate, layout.event_shape, layout.groups, request.rows.tensors, joins)
+
+
+def _joins_rows(guide: Variational, request: Request, name: str) -> bool:
+    """Tell whether a site joins rows of function values; raise where the guide draws these row by row."""
+    with known_groups(guide.structure.group_plates):
+        joins = site_joins_rows(guide.model, request.rows[slice(0, LOOKED_AT)], name)
+    if joins and not guide.structure.joins_rows:
+        raise ValueError(joined_rows_message(name))
+    return joins
 
 
 def _require_whole_plates(guide: Variational, weighted: WeightedTrace) -> None:

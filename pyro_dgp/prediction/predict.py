@@ -40,7 +40,8 @@ def predict(
         sites. Under Monte Carlo each draw gets ``num_samples / R`` components. The same draws of global sites serve every
         batch. If not given, R is 20. Where a site has values for each row, R is ``num_samples``: there each row is a mixture
         of its own draws, whose NLL falls as R grows. It is ``num_samples`` too where the predicted site is latent or computed.
-    :param batch_size: number of test rows evaluated at a time.
+    :param batch_size: number of test rows evaluated at a time. Where a site joins rows, such as ``f - f.mean(-1, keepdim=True)``, all rows are one batch, and
+        draws of a sampler, which have each new row by itself, are refused.
     :param site: the site to predict; it can be left out if the model has one observation, or none and one GP. Besides
         observations it may be a GP (the marginals of its posterior at each row; one inside an observation is ``"y/f"``), or a ``pyro.deterministic`` or latent site
         (a mixture of its values, which has no ``log_prob``). A value that all rows share is repeated for each row.
@@ -71,5 +72,12 @@ def predict(
             f"test inputs have shape (N, D) with N at least 1, got {tuple(x.shape)}: use x[:, None] for one input"
         )
     rows = RowArguments((x,), arguments)
-    evaluate, event_shape, groups, inputs = answer(fit, Request(rows, num_samples, num_hyperparameter_draws, site))
+    evaluate, event_shape, groups, inputs, joins = answer(
+        fit, Request(rows, num_samples, num_hyperparameter_draws, site)
+    )
+    if joins and len(rows) > batch_size:
+        raise ValueError(
+            f"the site that is predicted joins rows (differences, sums, means), and batches of {batch_size} rows would join others: predict all {len(rows)} rows in one batch, "
+            f"batch_size={len(rows)}"
+        )
     return Prediction(evaluate, len(rows), event_shape, groups=groups, batch_size=batch_size, inputs=inputs)

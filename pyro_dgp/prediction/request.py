@@ -62,12 +62,14 @@ class Answer(NamedTuple):
     :ivar event_shape: ``()`` or ``(D_out,)``.
     :ivar groups: batch axes of groups, whose rows are one behind another in the mixture.
     :ivar inputs: the row arguments, which may want gradients.
+    :ivar joins_rows: whether the value at a row depends on function values at other rows, so that all rows are evaluated together.
     """
 
     evaluate: Callable[[slice], Mixture]
     event_shape: Size
     groups: Size = Size()
     inputs: Sequence[Tensor] = ()
+    joins_rows: bool = False
 
 
 @singledispatch

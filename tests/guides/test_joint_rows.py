@@ -8,7 +8,18 @@ from pyro.infer import SVI
 from pyro.nn import PyroModule
 from pyro.optim import ClippedAdam
 
-from pyro_dgp import ELBO, RBF, Gaussian, GaussianProcess, InducingPoints, MonteCarlo, SigmaPoints, Variational, predict
+from pyro_dgp import (
+    ELBO,
+    RBF,
+    Gaussian,
+    GaussianProcess,
+    InducingPoints,
+    MonteCarlo,
+    PosteriorDraws,
+    SigmaPoints,
+    Variational,
+    predict,
+)
 from pyro_dgp.guides import variational
 from tests.examples import TwoLayers, TwoSites, regression
 
@@ -182,3 +193,63 @@ def test_points_are_refused_and_a_state_dict_keeps_what_was_found():
     other = Variational(Differences(), InducingPoints(4), MonteCarlo(3))
     other.load_state_dict(guide.state_dict())
     assert guide.structure.joins_rows and other.structure.joins_rows
+
+
+class Centring(Differences):
+    """Values less their mean over the rows, computed and observed."""
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        centred = pyro.deterministic("centred", f - f.mean(-1, keepdim=True))
+        pyro.deterministic("doubled", 2 * f)
+        return pyro.sample("y", dist.Normal(centred, 0.3).to_event(1), obs=y)
+
+
+class CentredBeside(Centring):
+    """The same, and targets of each row by itself."""
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        pyro.deterministic("centred", f - f.mean(-1, keepdim=True))
+        return pyro.sample("y", dist.Normal(f, 0.3).to_event(1), obs=y)
+
+
+def test_a_prediction_that_joins_rows_is_one_batch_with_the_moments_of_joint_draws():
+    x, y = torch.linspace(-1, 1, 8)[:, None], torch.randn(8)
+    guide = Variational(Centring(), InducingPoints(8), MonteCarlo(10))
+    guide.initialize(x, y)
+    with torch.no_grad():
+        covariance = guide.processes._modules["f"](guide.model.gp(x)).covariance_matrix[0]
+    centring = torch.eye(8) - 1 / 8
+    variance = (centring @ covariance @ centring).diagonal()
+    for site, noise in (("centred", 0.0), ("y", 0.09)):
+        found = predict(guide, x, 20_000, site=site).variance
+        torch.testing.assert_close(found, variance + noise, rtol=0.1, atol=1e-3)
+        with pytest.raises(ValueError, match="predict all 8 rows in one batch, batch_size=8"):
+            predict(guide, x, batch_size=3, site=site)
+    assert predict(guide, x, batch_size=3, site="doubled").mean.shape == (8,)
+
+
+def test_rows_that_are_drawn_one_by_one_are_not_joined():
+    x, y = torch.linspace(-1, 1, 8)[:, None], torch.randn(8)
+    model = CentredBeside()
+    guide = Variational(model, InducingPoints(8), MonteCarlo(10))
+    guide.initialize(x, y)
+    draws = PosteriorDraws(model, {"f": torch.randn(3, 8, 1)}, (x, y))
+    for fitted in (guide, draws):
+        assert predict(fitted, x, site="y").mean.shape == (8,)
+        with pytest.raises(
+            ValueError, match=r"the site 'centred' joins rows of function values.*draw_functions\(fit, 100\)"
+        ):
+            predict(fitted, x, site="centred")
+    with pytest.raises(ValueError, match="the site 'y' joins rows"):
+        predict(PosteriorDraws(Centring(), {"f": torch.randn(3, 8, 1)}, (x, y)), x)
+
+
+def test_an_upper_layer_above_joined_rows_is_not_predicted_row_by_row():
+    x, y = torch.linspace(-1, 1, 8)[:, None], torch.randn(8)
+    model = Centred()
+    draws = PosteriorDraws(model, {"h": torch.randn(3, 8, 1)}, (x, y))
+    with pytest.raises(ValueError, match="the site 'y' joins rows"):
+        predict(draws, x)
+    assert predict(draws, x, site="h").mean.shape == (8,)
