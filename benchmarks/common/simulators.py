@@ -197,6 +197,52 @@ def park(x: Array) -> Array:
     return value
 
 
+def goldstein_price(x: Array) -> Array:
+    """Logarithm of the function of Goldstein and Price 1971 in the unit square, standardised (Picheny, Wagner and Ginsbourger 2013)."""
+    a, b = 4 * x.T - 2
+    first = 1 + (a + b + 1) ** 2 * (19 - 14 * a + 3 * a**2 - 14 * b + 6 * a * b + 3 * b**2)
+    second = 30 + (2 * a - 3 * b) ** 2 * (18 - 32 * a + 12 * a**2 + 48 * b - 36 * a * b + 27 * b**2)
+    value: Array = (np.log(first * second) - 8.693) / 2.427
+    return value
+
+
+def roos_arnold(x: Array) -> Array:
+    """Product of kinks, all inputs alike (Roos and Arnold 1963)."""
+    value: Array = np.abs(4 * x - 2).prod(1)
+    return value
+
+
+def zhou(x: Array) -> Array:
+    """Two narrow bumps on a diagonal (Zhou 1998)."""
+    bumps = [np.exp(-50 * ((x - centre) ** 2).sum(1)) for centre in (1 / 3, 2 / 3)]
+    value: Array = (10 / np.sqrt(2 * np.pi)) ** x.shape[1] * sum(bumps) / 2
+    return value
+
+
+def cheng_sandu(x: Array) -> Array:
+    """Function of two inputs (Cheng and Sandu 2010)."""
+    value: Array = np.cos(x.sum(1)) * np.exp(x.prod(1))
+    return value
+
+
+def yuan_wahba(x: Array) -> Array:
+    """Mean of targets whose noise has a scale of its own, ``exp(sin(2 pi x))`` (Yuan and Wahba 2004)."""
+    value: Array = 2 * (np.exp(-30 * (x[:, 0] - 0.25) ** 2) + np.sin(np.pi * x[:, 0] ** 2)) - 2
+    return value
+
+
+def _yuan_wahba(rows: int, seed: int) -> tuple[Array, Array]:
+    random = np.random.RandomState(seed)
+    x = random.uniform(size=(rows, 1))
+    return x, yuan_wahba(x) + np.exp(np.sin(2 * np.pi * x[:, 0])) * random.normal(size=rows)
+
+
+def _cheng_sandu(rows: int, seed: int) -> tuple[Array, Array]:
+    random = np.random.RandomState(seed)
+    x = random.uniform(size=(rows, 2))
+    return x, cheng_sandu(x) + 0.05 * random.standard_t(3, size=rows)
+
+
 def _noisy(
     function: Callable[[Array], Array], inputs: int, scale: Callable[[Array], Array], rows: int, seed: int
 ) -> tuple[Array, Array]:
@@ -254,7 +300,8 @@ FOR_CHOICES: dict[str, Callable[[int, int], tuple[Array, Array]]] = {
 }
 
 
-#: The same, of simulators that advice is tested on; screening had a part in making its rules. Franke's has noise of scale 0.1, Park's of a tenth of its value.
+#: The same, of simulators that advice is tested on; screening had a part in making its rules. Franke's has noise of scale 0.1, Park's of a tenth of its value, and that of
+#: Cheng and Sandu Student's noise of three degrees of freedom and scale 0.05.
 FOR_ADVICE: dict[str, Callable[[int, int], tuple[Array, Array]]] = {
     "ishigami": partial(_uniform, ishigami, ANGLES),
     "screening": partial(_uniform, screening, SCREENED),
@@ -265,6 +312,11 @@ FOR_ADVICE: dict[str, Callable[[int, int], tuple[Array, Array]]] = {
     "hartmann": partial(_uniform, hartmann, unit_cube(6)),
     "currin": partial(_uniform, currin, unit_cube(2)),
     "franke": partial(_noisy, franke, 2, lambda y: np.full_like(y, 0.1)),
+    "goldstein-price": partial(_uniform, goldstein_price, unit_cube(2)),
+    "roos-arnold": partial(_uniform, roos_arnold, unit_cube(4)),
+    "zhou": partial(_uniform, zhou, unit_cube(3)),
+    "cheng-sandu": _cheng_sandu,
+    "yuan-wahba": _yuan_wahba,
     "park": partial(_noisy, park, 4, lambda y: 0.1 * np.abs(y)),
 }
 
