@@ -94,10 +94,10 @@ def advise(
     2. Each of these is fitted to the others with all steps: ``svgp``; ``exact-gp``, or ``vecchia-gp`` with more than 1,000 training rows; ``gamma-dgp``; and ``aep`` with up
        to 500. Classes, counts and several targets have ``svgp`` and ``dsvi``. ``ppgpr``, one layer by a predictive loss with a beta of
        0.05, is fitted too, unless the target is one of real numbers and two layers are ahead of ``svgp`` by 0.5 nats a row.
-       Where ``ppgpr`` is not ahead of ``svgp`` by three standard errors, or is behind it in CRPS by one, its full fit is expected to fall back on the ELBO,
+       Where ``ppgpr`` is not ahead of ``svgp`` by two standard errors, or is behind it in CRPS by one, its full fit is expected to fall back on the ELBO,
        and has that NLL.
-    3. ``dspp`` takes the time of all of them together and is not tried. Where ``ppgpr`` is ahead of two layers by the ELBO, by as much, it is expected to be ahead of
-       these by what ``ppgpr`` is ahead of ``svgp``.
+    3. ``dspp`` takes the time of all of them together and is not tried. Where ``ppgpr`` is ahead of ``svgp``, ``dspp`` is expected to be ahead of two layers by the ELBO by as
+       much.
     4. Of those that are behind the lowest NLL by no more than a standard error, and by no more than 0.02 nats a row, the quickest is taken.
 
     :param dataset: data set, such as :func:`~pyro_dgp.load` reads, or ``Dataset(name, x, y)`` of arrays or tensors. ``task=Task("binary", 2)`` makes
@@ -178,9 +178,9 @@ def _methods(trial: Trial) -> list[Standing]:
 
 
 def _deep_predictive(trial: Trial, found: Mapping[str, Standing], deep: Sequence[Standing]) -> list[Standing]:
-    """Return the standing of two layers by the predictive loss, where one layer by it is ahead of all by the ELBO."""
+    """Return the standing of two layers by the predictive loss, where one layer by it is ahead of one by the ELBO."""
     one, like = found.get(PREDICTIVE), found.get(ELBO)
-    if one is None or like is None or not deep or not all(_is_ahead(one, each) for each in (like, *deep)):
+    if one is None or like is None or not deep or not _is_ahead(one, like):
         return []
     best = min(deep, key=lambda standing: standing.expected)
     nll = best.nll + (one.nll - like.nll).mean()
@@ -195,7 +195,7 @@ def _are_far_ahead(found: Mapping[str, Standing]) -> bool:
 
 
 def _is_ahead(predictive: Standing, other: Standing) -> bool:
-    return predictive.scores.is_clearly_better_than(other.scores)
+    return predictive.scores.is_clearly_better_than(other.scores, ERRORS)
 
 
 def _quickest(standings: Sequence[Standing]) -> Standing:
