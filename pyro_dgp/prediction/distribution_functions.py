@@ -142,8 +142,7 @@ class DistributionFunction:
         return (self._weights * probability).sum(0)
 
     def _bisected(self, level: Tensor) -> Tensor:
-        mean, scale = moment(self.components, "mean"), moment(self.components, "variance").sqrt()
-        mean, scale = mean.nan_to_num(0.0, 0.0, 0.0), scale.nan_to_num(1.0, 1.0)  # heavy tails have none
+        mean, scale = self._around()
         low = (mean - 10 * scale).amin(0).expand(*level.shape, *mean.shape[1:]).clone() - 1e-3
         high = (mean + 10 * scale).amax(0).expand(low.shape).clone() + 1e-3
         target = level.reshape(-1, *[1] * (mean.dim() - 1))
@@ -165,6 +164,16 @@ class DistributionFunction:
             below = is_below(middle)
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
         return high
+
+    def _around(self) -> tuple[Tensor, Tensor]:
+        """Return where each component lies and how wide it is, roughly: by its moments, or by some draws where it has none in closed form."""
+        try:
+            mean, scale = moment(self.components, "mean"), moment(self.components, "variance").sqrt()
+        except NotImplementedError:
+            with torch.random.fork_rng(), torch.no_grad():
+                draws = self.components.sample((32,))
+            mean, scale = draws.mean(0), draws.std(0)
+        return mean.nan_to_num(0.0, 0.0, 0.0), scale.nan_to_num(1.0, 1.0)  # heavy tails have none
 
     def _rise(self, low: Tensor, high: Tensor) -> Tensor:
         """Return by how much F rises in brackets ``(Q, N, ...)`` that hold a number between their ends; 0 in others."""

@@ -14,6 +14,7 @@ from torch.distributions import (
     Independent,
     LowRankMultivariateNormal,
     MultivariateNormal,
+    VonMises,
     constraints,
 )
 
@@ -89,7 +90,11 @@ def _bounds_of_view(view: View, end: int) -> Tensor:
 
 
 def moment(components: Distribution, figure: str) -> Tensor:
-    """Return the mean or the variance of each component; raise if the distribution does not have it in closed form."""
+    """Return the mean or the variance of each component; raise if the distribution does not have it in closed form, and for angles."""
+    if isinstance(innermost(components), VonMises):
+        raise NotImplementedError(
+            f"angles have no {figure} on a line, and that of VonMises is one on a circle: take log_prob or sample of the prediction"
+        )
     try:
         value: Tensor = getattr(components, figure)
     except NotImplementedError as error:

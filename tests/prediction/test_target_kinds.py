@@ -9,6 +9,7 @@ import scipy.stats
 import torch
 from pyro import distributions as dist
 from pyro.nn import PyroModule
+from torch.distributions.transforms import AffineTransform, ExpTransform
 
 from pyro_dgp import (
     ELBO,
@@ -202,3 +203,45 @@ def test_mixtures_of_classes_are_joined(kind):
     _ = a.components.logits, b.probs  # lazy parameters
     torch.testing.assert_close(stack_mixtures([a, b]).probs, 0.5 * (a.probs + b.probs))
     torch.testing.assert_close(join_rows([a, b]).probs, torch.cat([a.probs, b.probs]))
+
+
+class Made(PyroModule):
+    """Targets of a distribution that is made from the function values."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.gp, self.make = GaussianProcess(RBF()).requires_grad_(False), make
+
+    def forward(self, x, y=None):
+        return pyro.sample("y", self.make(pyro.sample("f", self.gp(x))[..., 0]).to_event(1), obs=y)
+
+
+def made(make):
+    x = torch.linspace(-1, 1, 6)[:, None]
+    torch.manual_seed(0)
+    guide = Variational(Made(make), InducingPoints(4), MonteCarlo(5))
+    guide.initialize(x, torch.rand(6) + 0.5)
+    torch.manual_seed(1)
+    return predict(guide, x)
+
+
+def test_transformed_targets_have_quantiles_without_moments():
+    exponential = made(lambda f: dist.TransformedDistribution(dist.Normal(f, 0.3), [ExpTransform()]))
+    known = made(lambda f: dist.LogNormal(f, 0.3))
+    levels = [0.01, 0.5, 0.99]
+    torch.testing.assert_close(exponential.quantile(levels), known.quantile(levels), rtol=1e-9, atol=1e-12)
+    far = made(lambda f: dist.TransformedDistribution(dist.Normal(f, 0.3), [AffineTransform(1e6, 5.0)]))
+    near = made(lambda f: dist.Normal(f, 0.3))
+    torch.testing.assert_close((far.quantile(0.9) - 1e6) / 5, near.quantile(0.9), rtol=1e-6, atol=1e-6)
+    with pytest.raises(NotImplementedError, match="TransformedDistribution has no mean in closed form"):
+        _ = exponential.mean
+
+
+def test_angles_have_no_moments_on_a_line():
+    angles = made(lambda f: dist.VonMises(f, 2.0))
+    for figure in ("mean", "variance"):
+        with pytest.raises(
+            NotImplementedError, match="angles have no mean on a line|angles have no variance on a line"
+        ):
+            getattr(angles, figure)
+    assert angles.log_prob(torch.zeros(6)).isfinite().all() and angles.sample((3,)).shape == (3, 6)
