@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Size, Tensor
 
-from pyro_dgp.functions.fits import Fit, Setting, functions_of
-from pyro_dgp.functions.handler import ReachedSite, Values, run_to, wanted_site
+from pyro_dgp.functions.drawn_groups import DrawnGroups, Group, OfGroup
+from pyro_dgp.functions.fits import Fit, functions_of
+from pyro_dgp.functions.handler import wanted_site
 from pyro_dgp.functions.joint import Component, JointDistribution, JointNormal, require_few_rows, shares_and_components
-from pyro_dgp.functions.posterior_path import Functions
-from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.internal.rows import RowArguments
 from pyro_dgp.internal.tensors import require_tensor
 from pyro_dgp.internal.whole_numbers import whole_number
 
 #: Numbers in a block of rows: their random features and kernel values for all draws are held at once.
 _BLOCK = 2**23
-
-
-@dataclass
-class _Group:
-    """K draws that share a setting, and the functions of each GP, drawn when the model first comes to it."""
-
-    number: int
-    setting: Setting
-    functions: dict[str, Functions] = field(default_factory=dict)
-    memory: dict[str, Any] = field(default_factory=dict)
-
-
-#: Values of one group at inputs, given further arguments of the model.
-_OfGroup = Callable[[_Group, Tensor, dict[str, Any]], Tensor]
 
 
 class FunctionDraws:
@@ -52,12 +34,21 @@ class FunctionDraws:
         if num_frequencies < 1:
             raise ValueError(f"num_frequencies is 1 or more, got {num_frequencies}: ask for at least one")
         self.num_draws, self.site = num_draws, wanted_site(fit.keys, site)
-        self._is_named = site is not None
-        self._fit, self._num_frequencies = fit, num_frequencies
-        self._seed = int(torch.randint(2**31 - 1, ())) if seed is None else seed
+        self._fit = fit
+        self._drawn = DrawnGroups(
+            fit,
+            self.site,
+            num_draws=num_draws,
+            is_named=site is not None,
+            seed=int(torch.randint(2**31 - 1, ())) if seed is None else seed,
+            num_frequencies=num_frequencies,
+        )
         self._parameters = [p for module in fit.modules() for p in module.parameters()]
         self._values_then = [p.detach().clone() for p in self._parameters]
-        self._groups: list[_Group] = []
+
+    @property
+    def _groups(self) -> list[Group]:
+        return self._drawn.groups
 
     def __repr__(self) -> str:
         return f"FunctionDraws({self.num_draws} of {self.site!r})"
@@ -71,7 +62,7 @@ class FunctionDraws:
         :param arguments: further arguments of the model, such as ``exposure=e``; a tensor with one entry for each row goes with its rows.
         :raises ValueError: for inputs of another shape, or after the parameters of the model or guide have changed.
         """
-        return self._evaluated(self._of_group, x, arguments)
+        return self._evaluated(self._drawn.of_group, x, arguments)
 
     def location(self, x: Tensor, **arguments: Any) -> Float[Tensor, "s n o"] | None:
         """Return what the noise of the target is put around, in its units, at inputs as in a call: ``(S, N, D_out)``.
@@ -83,24 +74,24 @@ class FunctionDraws:
         self._check(x)
         row, arguments_of_row = x.detach().reshape(-1, x.shape[-1])[:1], self._rows(x, arguments)[slice(0, 1)][1]
         with torch.no_grad(), self._fit.running():
-            self._prepare(self._rows(x, arguments))
-            if self._location_of_group(self._groups[0], row, arguments_of_row) is None:
+            self._drawn.prepare(self._rows(x, arguments))
+            if self._drawn.location_of_group(self._groups[0], row, arguments_of_row) is None:
                 return None
-        return self._evaluated(self._location_of_group, x, arguments)
+        return self._evaluated(self._drawn.location_of_group, x, arguments)
 
-    def _evaluated(self, of_group: _OfGroup, x: Tensor, arguments: dict[str, Any]) -> Tensor:
+    def _evaluated(self, of_group: OfGroup, x: Tensor, arguments: dict[str, Any]) -> Tensor:
         """Return the values of all groups, in blocks of rows where no gradients are asked for."""
         self._check(x)
         rows = self._rows(x, arguments)
         if torch.is_grad_enabled() and x.requires_grad:
             with self._fit.running():
-                self._prepare(rows)
-                return self._values(of_group, x, arguments)
+                self._drawn.prepare(rows)
+                return self._drawn.values(of_group, x, arguments)
         with torch.no_grad(), self._fit.running():
-            self._prepare(rows)
+            self._drawn.prepare(rows)
             size = max(1, _BLOCK // max(each.numbers for group in self._groups for each in group.functions.values()))
             blocks = [slice(start, start + size) for start in range(0, len(rows), size)]
-            return torch.cat([self._values(of_group, x[..., block, :], rows[block][1]) for block in blocks], -2)
+            return torch.cat([self._drawn.values(of_group, x[..., block, :], rows[block][1]) for block in blocks], -2)
 
     @staticmethod
     def _rows(x: Tensor, arguments: dict[str, Any]) -> RowArguments:
@@ -119,8 +110,8 @@ class FunctionDraws:
         require_few_rows(x)
         self._fit.require_joint(self.site)
         with torch.no_grad(), self._fit.running():
-            self._prepare(self._rows(x, arguments))
-            reached = [(group.setting, self._reach(group, x, arguments)) for group in self._groups]
+            self._drawn.prepare(self._rows(x, arguments))
+            reached = [(group.setting, self._drawn.reach(group, x, arguments)) for group in self._groups]
         shares, components = shares_and_components(reached)
         site = reached[0][1]
         likelihood = site.conditional if len(site.priors) == 1 else None
@@ -152,105 +143,6 @@ class FunctionDraws:
             raise ValueError(
                 "the parameters of the model or the guide have changed since the functions were drawn: draw them again"
             )
-
-    def _prepare(self, rows: RowArguments) -> None:
-        """Draw all that is random, at the first row of the first call: nothing of it depends on the row."""
-        if self._groups:
-            return
-        x: Tensor = rows.args[0]
-        row, arguments = x.detach().reshape(-1, x.shape[-1])[:1], rows[slice(0, 1)][1]
-        with torch.random.fork_rng(), torch.no_grad():
-            torch.manual_seed(self._seed_of("settings"))
-            settings = self._fit.settings(self.num_draws, ((row,), arguments))
-            groups = [_Group(number, setting) for number, setting in enumerate(settings)]
-            for group in groups:
-                torch.manual_seed(self._seed_of(f"{group.number}"))
-                self._of_group(group, row, arguments)
-            if not self._is_named and self.site in self._fit.keys:
-                self._require_one_end(groups[0], row, arguments)
-        self._groups = groups
-
-    def _require_one_end(self, group: _Group, x: Tensor, arguments: dict[str, Any]) -> None:
-        """Raise where several functions are taken by no other one, so that none of them is *the* function of the model."""
-        ends = [self.site]
-        for key in group.functions.keys() - {self.site}:
-            taken: list[bool] = []
-
-            def values(name: str, prior: FunctionPrior, key: str = key, taken: list[bool] = taken) -> Tensor:
-                taken.append(_has_gradients(prior))
-                return self._at(group, name, prior).detach().requires_grad_(name == key)
-
-            with torch.enable_grad():
-                last = self._reach(group, x, arguments, values)
-            if not any((*taken, *map(_has_gradients, last.priors.values()))):
-                ends.append(key)
-        if len(ends) > 1:
-            raise ValueError(
-                f"the functions at {sorted(ends, key=self._fit.keys.index)} are taken by no other Gaussian process, so that none is the one of the "
-                "model: name one with site="
-            )
-
-    def _seed_of(self, what: str) -> int:
-        """Return a seed for one part of the draws, so that it does not depend on the others, nor on when it is drawn."""
-        return zlib.crc32(f"{self._seed}/{what}".encode())
-
-    def _values(self, of_group: _OfGroup, x: Tensor, arguments: dict[str, Any]) -> Tensor:
-        parts, start = [], 0
-        for group in self._groups:
-            end = start + group.setting.num_draws
-            parts.append(of_group(group, x if x.dim() == 2 else x[start:end], arguments))
-            start = end
-        values = torch.cat(parts)
-        if not bool(torch.isfinite(values).all()):
-            raise ValueError(
-                f"the function at {self.site!r} is not finite: look for NaN in the inputs, and for an observed site before it on which it "
-                "depends, since observations are no functions of the inputs"
-            )
-        return values
-
-    def _of_group(self, group: _Group, x: Tensor, arguments: dict[str, Any]) -> Tensor:
-        """Return the values of one group, ``(K, N, D_out)``."""
-        priors = self._reach(group, x, arguments).priors
-        return torch.cat([self._at(group, key, prior) for key, prior in priors.items()], -1)
-
-    def _location_of_group(self, group: _Group, x: Tensor, arguments: dict[str, Any]) -> Any:
-        """Return the location of the target of one group, ``(K, N, D_out)``; nothing where there is none."""
-        reached = self._reach(group, x, arguments)
-        if reached.conditional is None or self.site in self._fit.keys:
-            return None
-        values = [self._at(group, key, prior) for key, prior in reached.priors.items()]
-        return reached.conditional.location(torch.cat(values, -1))
-
-    def _reach(self, group: _Group, x: Tensor, arguments: dict[str, Any], values: Values | None = None) -> ReachedSite:
-        return run_to(
-            self.site,
-            self._fit.model,
-            ((x,), arguments),
-            values=values or (lambda key, prior: self._at(group, key, prior)),
-            latents=group.setting.latents,
-            observed=self._fit.was_observed,
-        )
-
-    def _at(self, group: _Group, key: str, prior: FunctionPrior) -> Tensor:
-        """Return the values of one GP's functions, ``(K, N, D_out)``; draw them at the first call."""
-        draws = group.setting.num_draws
-        if prior.x.dim() > 3 or (prior.x.dim() == 3 and len(prior.x) != draws):
-            raise ValueError(
-                f"the Gaussian process {key!r} has inputs of shape {tuple(prior.x.shape)}: functions are drawn for inputs (N, D), with "
-                f"{draws} draws in front where they come from a layer below; write groups as outputs of one GaussianProcess(..., num_outputs=)"
-            )
-        if key not in group.functions:
-            with torch.random.fork_rng():
-                torch.manual_seed(self._seed_of(f"{group.number}/{key}"))
-                group.functions[key] = self._fit.functions(
-                    key, group.setting, prior, num_frequencies=self._num_frequencies, memory=group.memory
-                )
-        return group.functions[key](prior)
-
-
-def _has_gradients(prior: FunctionPrior) -> bool:
-    """Tell whether a GP takes values that require gradients."""
-    return prior.x.requires_grad or prior.mean.requires_grad
 
 
 def draw_functions(

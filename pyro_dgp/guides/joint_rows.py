@@ -14,6 +14,7 @@ from torch.distributions import Independent
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.guide_pass import GuidePass
+from pyro_dgp.guides.handler import PassHandler
 from pyro_dgp.guides.site_handler import Message, SiteHandler
 from pyro_dgp.guides.sites import is_random
 from pyro_dgp.internal.differentiation import join_rows
@@ -29,6 +30,27 @@ SPREAD = 0.5
 PASSES = 4
 #: Rows of a prediction that are looked at.
 LOOKED_AT = 32
+
+
+def guide_joins_rows(guide: PassHandler, call: Call) -> bool:
+    """Tell whether a part of a guide's model joins rows of function values, by passes at random ones.
+
+    :param call: arguments of the model.
+    :raises ValueError: where it does, for a propagation that cannot carry values jointly.
+    """
+    trace, (args, kwargs) = guide.trace, call
+    try:
+        with torch.random.fork_rng():
+            for number in range(PASSES):
+                torch.manual_seed(number)
+                run = GuidePass(initializing=True, spread=SPREAD)
+                guide._run_model(run, args, kwargs)
+                if joins_rows(run, guide.trace):
+                    _require_drawn(guide.propagation)
+                    return True
+    finally:
+        guide.trace = trace
+    return False
 
 
 def joins_rows(run: GuidePass, trace: Trace) -> bool:
@@ -51,7 +73,7 @@ def _is_collapsed(site: Mapping[str, Any]) -> bool:
     return isinstance(site["infer"].get("prior", site["fn"]), Observation)
 
 
-def require_drawn(propagation: Propagation) -> None:
+def _require_drawn(propagation: Propagation) -> None:
     """Raise for a propagation that does not draw function values, where the model joins rows of them."""
     if not isinstance(propagation, MonteCarlo):
         raise ValueError(

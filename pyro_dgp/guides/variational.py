@@ -18,7 +18,7 @@ from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.coupled_normal import CoupledNormal
 from pyro_dgp.guides.guide_pass import GuidePass, Site, SiteRecord, WeightedTrace
 from pyro_dgp.guides.handler import PassHandler
-from pyro_dgp.guides.joint_rows import PASSES, SPREAD, joins_rows, require_drawn
+from pyro_dgp.guides.joint_rows import guide_joins_rows
 from pyro_dgp.guides.latents import LatentGuides
 from pyro_dgp.guides.loading import missing_latents, missing_processes
 from pyro_dgp.guides.networks import pyro_networks, try_network
@@ -129,27 +129,11 @@ class Variational(PassHandler):
                 self._create_processes(run)
                 self._create_latents(args, kwargs)
                 self._couple_processes(run)
-                joins = bool(run.means) and self._joins_rows(args, kwargs)
+                joins = bool(run.means) and guide_joins_rows(self, (args, kwargs))
                 self._structure = ModelStructure.of(self.trace, run.gps, dependence, joins_rows=joins)
                 check_scales(*run.gps[0], real_observations(self.trace))
                 warn_of_unread_priors(self._modules_of_model, self.trace)
                 warn_of_repeated(run.gps)
-
-    def _joins_rows(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Tell whether a part of the model joins rows of function values; raise where the propagation cannot carry these jointly."""
-        trace = self.trace
-        try:
-            with torch.random.fork_rng():
-                for number in range(PASSES):
-                    torch.manual_seed(number)
-                    run = GuidePass(initializing=True, spread=SPREAD)
-                    self._run_model(run, args, kwargs)
-                    if joins_rows(run, self.trace):
-                        require_drawn(self.propagation)
-                        return True
-        finally:
-            self.trace = trace
-        return False
 
     def _create_processes(self, run: GuidePass) -> None:
         if not run.gps:

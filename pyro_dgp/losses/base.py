@@ -16,7 +16,8 @@ from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.guide_pass import SiteRecord, WeightedTrace
-from pyro_dgp.guides.sites import is_random, require_finite, require_one_scale, require_rows_unmasked
+from pyro_dgp.guides.scales_and_masks import require_one_scale, require_rows_unmasked
+from pyro_dgp.guides.sites import is_random, require_finite
 from pyro_dgp.guides.structure import ModelStructure
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal import linalg

@@ -13,7 +13,8 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.guides.sites import is_random, require_as_written
+from pyro_dgp.guides.scales_and_masks import require_as_written
+from pyro_dgp.guides.sites import is_random
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal import linalg
 from pyro_dgp.internal.parameters import module_local_parameters, modules_of, require_own_parameters

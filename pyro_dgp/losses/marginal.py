@@ -13,8 +13,9 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.guides.scales_and_masks import require_as_written
 from pyro_dgp.guides.site_handler import Message, SiteHandler
-from pyro_dgp.guides.sites import is_observation, require_as_written, require_exact
+from pyro_dgp.guides.sites import is_observation, require_exact
 from pyro_dgp.internal.one_thread import one_thread
 from pyro_dgp.internal.parameters import modules_of, require_own_parameters
 from pyro_dgp.internal.rows import num_rows

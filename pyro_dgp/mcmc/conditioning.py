@@ -10,8 +10,9 @@ from pyro.poutine.messenger import Messenger
 from torch import Size, Tensor
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.guides.scales_and_masks import require_as_written
 from pyro_dgp.guides.site_handler import Message, SiteHandler
-from pyro_dgp.guides.sites import require_as_written, require_separate_rows
+from pyro_dgp.guides.sites import require_separate_rows
 from pyro_dgp.internal.parameters import evaluating, module_local_parameters, modules_of
 from pyro_dgp.internal.rows import num_rows
 from pyro_dgp.internal.site_names import function_site, inducing_site, is_inducing, process_key, whitened_site

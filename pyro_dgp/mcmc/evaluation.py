@@ -15,8 +15,9 @@ from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.guides.scales_and_masks import require_scale_fits
 from pyro_dgp.guides.site_handler import Message, SiteHandler
-from pyro_dgp.guides.sites import is_random, require_scale_fits
+from pyro_dgp.guides.sites import is_random
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.internal.site_names import function_site, inducing_site, process_key, whitened_site
 from pyro_dgp.likelihoods import Observation

@@ -15,7 +15,8 @@ from pyro.poutine.reparam_messenger import ReparamMessenger
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.guides.sites import is_observation, require_rows_unmasked, require_unscaled, warn_of_repeated
+from pyro_dgp.guides.scales_and_masks import require_rows_unmasked, require_unscaled
+from pyro_dgp.guides.sites import is_observation, warn_of_repeated
 from pyro_dgp.internal.callers import is_trained
 from pyro_dgp.internal.parameters import module_local_parameters, modules_of, require_own_parameters
 from pyro_dgp.internal.site_names import function_site, inducing_site, process_key, whitened_site

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import ClassVar
 
@@ -36,8 +36,9 @@ class ByMarginalLikelihood(Inference):
 
     largest: int | None = 3000
     default_steps: int = 300
-    default_terms: int | None = None
     approximation: Approximation = exactly
+    _: KW_ONLY
+    default_terms: int | None = None
 
     def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""

@@ -20,20 +20,25 @@ from benchmarks.common.simulators import (
     SPILL,
     WING,
     borehole,
+    cheng_sandu,
     currin,
     dette_pepelyshev,
     franke,
+    goldstein_price,
     hartmann,
     ishigami,
     otl_circuit,
     park,
     piston,
     robot_arm,
+    roos_arnold,
     screening,
     simulated,
     sobol_g,
     spill,
     wing_weight,
+    yuan_wahba,
+    zhou,
 )
 from benchmarks.studies import held_aside
 from pyro_dgp import Settings, sweep
@@ -152,7 +157,26 @@ def test_functions_of_the_second_group_have_the_values_that_are_published_or_fou
     assert franke(np.full((1, 2), 2 / 9)) == pytest.approx(bump)
 
 
+def test_functions_of_the_third_group_have_the_values_that_are_published_or_found_by_hand():
+    low = goldstein_price(np.array([[0.5, 0.25]]))  # the minimum of 3, at (0, -1)
+    assert low == pytest.approx((np.log(3) - 8.693) / 2.427)
+    assert goldstein_price(np.array([[0.5, 0.5]])) == pytest.approx((np.log(20 * 30) - 8.693) / 2.427)
+    assert roos_arnold(np.array([[0.0, 0.25, 1.0, 0.75]])) == pytest.approx(2 * 1 * 2 * 1)
+    assert roos_arnold(np.random.RandomState(0).uniform(size=(200_000, 4))).mean() == pytest.approx(1, abs=0.02)
+    assert zhou(np.random.RandomState(0).uniform(size=(400_000, 3))).mean() == pytest.approx(
+        1, abs=0.03
+    )  # two densities
+    assert cheng_sandu(np.array([[0.3, 0.8]])) == pytest.approx(np.cos(1.1) * np.exp(0.24))
+    assert yuan_wahba(np.array([[0.25], [1.0]])) == pytest.approx(
+        [2 * (1 + np.sin(np.pi / 16)) - 2, 2 * np.exp(-30 * 0.75**2) - 2]
+    )
+
+
 def test_noise_has_the_scale_that_is_said():
+    x, y = FOR_ADVICE["yuan-wahba"](20_000, 0)
+    assert ((y - yuan_wahba(x)) / np.exp(np.sin(2 * np.pi * x[:, 0]))).std() == pytest.approx(1, rel=0.02)
+    x, y = FOR_ADVICE["cheng-sandu"](20_000, 0)
+    assert np.abs(y - cheng_sandu(x)).mean() == pytest.approx(0.05 * 1.1027, rel=0.03)  # of Student's t with 3 degrees
     x, y = FOR_ADVICE["franke"](20_000, 0)
     assert (y - franke(x)).std() == pytest.approx(0.1, rel=0.02)
     x, y = FOR_ADVICE["park"](20_000, 0)

@@ -20,7 +20,7 @@ from pyro_dgp import (
     Variational,
     predict,
 )
-from pyro_dgp.guides import variational
+from pyro_dgp.guides import joint_rows
 from tests.examples import TwoLayers, TwoSites, regression
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -168,7 +168,7 @@ def test_the_search_leaves_random_numbers_as_they_are(monkeypatch):
     x, y = regression(8)
     states = []
     for passes in (0, 4):
-        monkeypatch.setattr(variational, "PASSES", passes)
+        monkeypatch.setattr(joint_rows, "PASSES", passes)
         torch.manual_seed(0)
         guide = Variational(TwoSites(), InducingPoints(4), MonteCarlo(3))
         guide.initialize(x, y)

@@ -1,0 +1,76 @@
+"""Checks of ``poutine.scale`` and ``poutine.mask`` around the sites of a model."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pyro_dgp.guides.sites import Message
+
+
+def require_rows_unmasked(site: Message) -> None:
+    """Raise for a mask over the rows of a site whose rows are one event.
+
+    Such a site has one term for all rows, which the mask would multiply.
+    """
+    mask = site["mask"]
+    if isinstance(mask, Tensor) and mask.dim():
+        groups = {frame.size for frame in site["cond_indep_stack"] if frame.vectorized}
+        if mask.shape[-1] in groups and mask.shape[-1] != site["fn"].event_shape[0]:
+            raise ValueError(
+                f"the site {site['name']!r} stands in a mask over groups, of shape {tuple(mask.shape)}, and all groups have functions: write "
+                "f = pyro.sample('f', gp(x)) before the mask, and pyro.sample('y', ..., obs=y) with a distribution of f in it"
+            )
+        raise ValueError(
+            f"the site {site['name']!r}, whose rows are one event, has a mask of shape {tuple(mask.shape)}: leave the masked "
+            "rows out, or write pyro.plate over the data and one normal (or other) distribution for each row"
+        )
+
+
+def require_scale_fits(site: Message, log_prob: Tensor) -> None:
+    """Raise for a ``poutine.scale`` of more entries than a site has log densities, which would count each of these several times."""
+    scale = site["scale"]
+    if isinstance(scale, Tensor) and torch.broadcast_shapes(scale.shape, log_prob.shape) != log_prob.shape:
+        raise ValueError(
+            f"the site {site['name']!r} stands in a poutine.scale of shape {tuple(scale.shape)}, and has log densities of shape {tuple(log_prob.shape)}, each of which would count "
+            "several times: write pyro.plate over the rows and one distribution for each of them"
+        )
+
+
+def require_one_scale(site: Message) -> None:
+    """Raise for a ``poutine.scale`` with an entry for each row, where a loss multiplies a site by one number."""
+    scale = site["scale"]
+    if isinstance(scale, Tensor) and scale.numel() > 1:
+        raise ValueError(
+            f"the site {site['name']!r} stands in a poutine.scale of shape {tuple(scale.shape)}, and a loss multiplies a site by one number: give a number, repeat rows of the "
+            "data in the place of their weights, or run MCMC, where the rows of a pyro.plate have weights of their own"
+        )
+
+
+def require_unscaled(site: Message) -> None:
+    """Raise for ``poutine.scale`` around function values that a sampler whitens: their prior would be scaled too."""
+    if _is_scaled(site):
+        raise ValueError(
+            f"the function values at {site['name']!r} stand in a poutine.scale, which would scale their prior too: put the scale around the "
+            "statement of a plain observed site, pyro.sample('y', ..., obs=y), alone"
+        )
+
+
+def _is_scaled(site: Message) -> bool:
+    scale = site["scale"]
+    if (
+        isinstance(scale, Tensor) and scale.numel() > 1
+    ):  # it multiplies one density by the sum of its entries, ones among them
+        return True
+    return not (isinstance(scale, int | float) and scale == 1) and not bool((torch.as_tensor(scale) == 1).all())
+
+
+def require_as_written(site: Message) -> None:
+    """Raise for a mask or a scale on an observation that is conditioned on in closed form, which would leave it out."""
+    mask, name = site["mask"], site["name"]
+    require_rows_unmasked(site)
+    if (mask is not None and not bool(mask)) or _is_scaled(site):
+        raise ValueError(
+            f"the site {name!r} has a mask or a scale, and the closed form of exact regression has no place for either: take such rows out, "
+            "or give the model a guide and a loss"
+        )
