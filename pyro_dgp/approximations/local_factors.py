@@ -49,10 +49,8 @@ class LocalFactors:
     def whiten(self, residual: Tensor) -> Tensor:
         """``(r_i - b_i' r_c(i)) / s_i`` of residuals ``(N, ..., D_out)`` of all rows, for those that are regressed."""
         weights, scales = self._like(self.weights, residual), self._like(self.scales, residual)
-        own, near = (
-            _taken(residual, self.terms),
-            residual[_taken(self.neighbors.places, self.terms)],
-        )  # (N, m, ..., D_out)
+        own = _taken(residual, self.terms)
+        near = residual[_taken(self.neighbors.places, self.terms)]  # (N, m, ..., D_out)
         return (own - (weights * near).sum(1)) / scales
 
     def unwhiten(self, white: Tensor) -> Tensor:

@@ -58,10 +58,8 @@ def require_unscaled(site: Message) -> None:
 
 def _is_scaled(site: Message) -> bool:
     scale = site["scale"]
-    if (
-        isinstance(scale, Tensor) and scale.numel() > 1
-    ):  # it multiplies one density by the sum of its entries, ones among them
-        return True
+    if isinstance(scale, Tensor) and scale.numel() > 1:
+        return True  # ones too: one density is multiplied by the sum of the entries
     return not (isinstance(scale, int | float) and scale == 1) and not bool((torch.as_tensor(scale) == 1).all())
 
 

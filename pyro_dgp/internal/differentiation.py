@@ -63,6 +63,8 @@ def differentiated(
 
 #: Random halves of the rows that are looked at: an element of two rows lies on one side of all of them once in a million.
 _HALVES = 20
+#: Elements that are looked at one by one, where their derivatives cannot be differentiated again.
+_LOOKED_AT = 32
 
 
 @torch.enable_grad()
@@ -76,9 +78,23 @@ def join_rows(elements: Tensor, means: list[Tensor]) -> bool:
         return False
     weights = torch.ones_like(elements, requires_grad=True)
     slopes = torch.autograd.grad(elements, means, weights, create_graph=True, allow_unused=True)
+    try:
+        return any(
+            slope is not None and slope.requires_grad and _is_between(slope, weights, mean)
+            for slope, mean in zip(slopes, means, strict=True)
+        )
+    except RuntimeError:  # a function of the model that is differentiable once
+        some = elements.flatten()
+        return any(_touches_rows(some[number], means) for number in torch.randperm(len(some))[:_LOOKED_AT].tolist())
+
+
+def _touches_rows(element: Tensor, means: list[Tensor]) -> bool:
+    """Tell whether one number has a gradient with respect to two rows or more of one of ``means``."""
+    slopes = torch.autograd.grad(element, means, retain_graph=True, allow_unused=True)
     return any(
-        slope is not None and slope.requires_grad and _is_between(slope, weights, mean)
-        for slope, mean in zip(slopes, means, strict=True)
+        int((slope.nan_to_num() != 0).any(-1).reshape(-1, slope.shape[-2]).any(0).sum()) > 1
+        for slope in slopes
+        if slope is not None
     )
 
 

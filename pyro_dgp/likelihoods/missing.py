@@ -59,7 +59,7 @@ class MissingConditional(Conditional):
         return RowObservation(ObservedPart(rows.base_dist), rows.reinterpreted_batch_ndims)
 
     def location(self, f: Tensor) -> Tensor | None:
-        """That of complete targets."""
+        """Values that the noise of complete targets is put around."""
         return self.inner.location(f)
 
     def expected_log_prob(self, y: Tensor, f: Moments) -> Tensor:

@@ -78,7 +78,7 @@ class StandardizedConditional(Conditional):
         return self._in_units(self.inner.joint_log_prob(self.units(y), prior), float(prior.event_shape[0]))
 
     def location(self, f: Tensor) -> Tensor | None:
-        """That of z, in the units of the targets."""
+        """Values that the noise of z is put around, in the units of the targets."""
         values = self.inner.location(f)
         return None if values is None else self.units.restored(values)
 

@@ -63,7 +63,7 @@ def answer_from_guide(guide: Variational, request: Request, states: Sequence[Sta
             _require_differentiable(guide, first, name)
         draws = _global_draws(guide, request, len(states) or _number_of_draws(guide, first, name, request))
         layout = _layout(guide, first, name, request=request, fixed=draws[0])
-        joins = _joins_rows(guide, request, name)
+        joins = _joins_rows(guide, request, name, is_new=is_computed(sites[name]))
     count = max(len(states), len(draws))  # one draw serves all states, or each state has its own
     at = [(states[i] if states else {}, draws[i % len(draws)]) for i in range(count)]
     propagation = guide.propagation.for_prediction(max(1, request.num_samples // count))
@@ -80,8 +80,13 @@ def answer_from_guide(guide: Variational, request: Request, states: Sequence[Sta
     return Answer(evaluate, layout.event_shape, layout.groups, request.rows.tensors, joins)
 
 
-def _joins_rows(guide: Variational, request: Request, name: str) -> bool:
-    """Tell whether a site joins rows of function values; raise where the guide draws these row by row."""
+def _joins_rows(guide: Variational, request: Request, name: str, *, is_new: bool) -> bool:
+    """Tell whether a site joins rows of function values; raise where the guide draws these row by row.
+
+    :param is_new: whether the site is a computed one, which the guide did not look at when it was initialised.
+    """
+    if not (guide.structure.joins_rows or is_new):
+        return False
     with known_groups(guide.structure.group_plates):
         joins = site_joins_rows(guide.model, request.rows[slice(0, LOOKED_AT)], name)
     if joins and not guide.structure.joins_rows:

@@ -7,6 +7,7 @@ from pyro import distributions as dist
 from pyro.infer import SVI
 from pyro.nn import PyroModule
 from pyro.optim import ClippedAdam
+from torch.autograd.function import once_differentiable
 
 from pyro_dgp import (
     ELBO,
@@ -142,6 +143,28 @@ def test_rows_that_stand_apart_are_drawn_by_themselves(kind, dtype):
     guide = Variational(Observed(observe).to(dtype), InducingPoints(3), MonteCarlo(3))
     guide.initialize(torch.linspace(-1, 1, rows, dtype=dtype)[:, None], torch.zeros(shape, dtype=dtype))
     assert not guide.structure.joins_rows
+
+
+class Once(torch.autograd.Function):
+    """Twice the argument, with a derivative that cannot be differentiated again."""
+
+    @staticmethod
+    def forward(ctx, values):
+        return 2 * values
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, slope):
+        return 2 * slope
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_functions_that_are_differentiable_once_are_looked_at_element_by_element(joined):
+    values = lambda f: f.cumsum(-1) if joined else f
+    model = Observed(lambda f, x: dist.Normal(Once.apply(values(f[..., 0])), 0.3).to_event(1))
+    guide = Variational(model, InducingPoints(3), MonteCarlo(3))
+    guide.initialize(torch.linspace(-1, 1, 8)[:, None], torch.zeros(8))
+    assert guide.structure.joins_rows == joined
 
 
 class Centred(Differences):
