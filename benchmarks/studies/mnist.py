@@ -1,6 +1,6 @@
 """Digits: deep GPs as classifiers beside one layer.
 
-``python -m benchmarks.studies.mnist --data FOLDER [--out FILE] [--methods svgp,dsvi] [--splits 0,1,2] [--threads N] [--table]``
+``python -m benchmarks.studies.mnist --data FOLDER [--out FILE] [--methods svgp,dsvi] [--splits 0,1,2] [--threads N] [--device cuda] [--table]``
 
 The 10,000 test images of MNIST, ``FOLDER/images/mnist_t10k.npz``: 8,000 for training and 2,000 for testing, three splits of the file. Pixels are divided
 by 255, and those that are constant in training are left out. [2020-ashman] section 5.2 trains on 60,000 images: DSVI with two layers 97.73 %, AEP
@@ -67,10 +67,10 @@ def classifier(x: Tensor, method: str, settings: Settings) -> DeepGP:
     return model
 
 
-def run(folder: Path, method: str, split: int, settings: Settings) -> dict[str, object]:
+def run(folder: Path, method: str, split: int, settings: Settings, *, device: str = "cpu") -> dict[str, object]:
     """Fit and score one method on one split."""
     with default_dtype(torch.float32):
-        x, y, x_test, y_test = images(folder, split)
+        x, y, x_test, y_test = (part.to(device) for part in images(folder, split))
         start, settings = time.perf_counter(), replace(settings, split=split)
         torch.manual_seed(settings.seed)
         model = classifier(x, method, settings)
@@ -79,7 +79,15 @@ def run(folder: Path, method: str, split: int, settings: Settings) -> dict[str, 
         prediction = fitted.predict(x_test)
         figures = scores(prediction, y_test)
         low, high = calibration_band(prediction, y_test)
-    row = {"method": method, "split": split, "seed": settings.seed, **figures, "ece_low": low, "ece_high": high}
+    row = {
+        "method": method,
+        "split": split,
+        "seed": settings.seed,
+        "device": device,
+        **figures,
+        "ece_low": low,
+        "ece_high": high,
+    }
     return row | {"seconds": round(seconds), "steps": fitted.steps, "settings": asdict(settings)}
 
 
@@ -112,6 +120,7 @@ def main() -> None:
     parser.add_argument("--splits", default="0,1,2", help="splits with commas between")
     parser.add_argument("--epochs", type=int, default=SETTINGS.epochs, help="passes over the training images")
     parser.add_argument("--threads", type=int, default=1, help="threads of torch")
+    parser.add_argument("--device", default="cpu", help="device that fits and predicts")
     parser.add_argument(
         "--table", action="store_true", help="run nothing: print the table of the runs that the file holds"
     )
@@ -124,7 +133,13 @@ def main() -> None:
         for split in map(int, arguments.splits.split(",")):
             for method in arguments.methods.split(","):
                 if (method, split) not in done:
-                    row = run(arguments.data, method, split, replace(SETTINGS, epochs=arguments.epochs))
+                    row = run(
+                        arguments.data,
+                        method,
+                        split,
+                        replace(SETTINGS, epochs=arguments.epochs),
+                        device=arguments.device,
+                    )
                     append(arguments.out, row)
                     print(row, flush=True)
     print(table(pd.DataFrame(read(arguments.out, "method"))).to_string(index=False, float_format="%.3f"))

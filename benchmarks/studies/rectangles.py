@@ -1,6 +1,6 @@
 """Tall or wide? Deep GPs as classifiers of rectangles beside one layer, and whether their probabilities are calibrated.
 
-``python -m benchmarks.studies.rectangles [--rows TRAINING,TEST] [--steps N] [--batch-size B] [--learning-rate R] [--out FILE] [--methods A,B] [--figure FILE] [--table]``
+``python -m benchmarks.studies.rectangles [--rows TRAINING,TEST] [--steps N] [--batch-size B] [--learning-rate R] [--out FILE] [--methods A,B] [--device cuda] [--figure FILE] [--table]``
 
 Tables 2 and 3 and Fig. 4 of [2020-ashman] section 5.2, on a generator of the task: rectangles cut from one photograph and laid over another, 28 x 28 pixels,
 12,000 images for training and 50,000 for testing if ``--rows`` is not given. Probit likelihood; ``svgp`` with 100 and 500 points, ``dsvi`` with hidden layers 30 wide and
@@ -90,7 +90,7 @@ def classifier(x: Tensor, row: Row, settings: Settings) -> DeepGP:
     return model
 
 
-def run(part: Split, name: str, settings: Settings) -> dict[str, Any]:
+def run(part: Split, name: str, settings: Settings, *, device: str) -> dict[str, Any]:
     """Fit and score one method, with the bins of its calibration curve."""
     row, start = ROWS[name], time.perf_counter()
     settings = replace(settings, layers=row.layers, width=row.width, inducing=row.inducing)
@@ -106,6 +106,7 @@ def run(part: Split, name: str, settings: Settings) -> dict[str, Any]:
         "training": len(part.x_train),
         "test": len(part.x_test),
         "steps": fitted.steps,
+        "device": device,
         "batch_size": settings.rows_of_step,
         **scores(prediction, part.y_test),
         "ece_low": low,
@@ -148,7 +149,7 @@ def carry_out(arguments: argparse.Namespace) -> None:
     training, test = map(int, arguments.rows.split(","))
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     with default_dtype(torch.float32):
-        part = split(rectangles(training, test), 0, dtype=torch.float32)
+        part = split(rectangles(training, test), 0, dtype=torch.float32, device=arguments.device)
         each = steps_for(1, training, arguments.batch_size)
         settings = replace(
             SETTINGS,
@@ -161,7 +162,7 @@ def carry_out(arguments: argparse.Namespace) -> None:
             wanted = {"method": name, "batch_size": arguments.batch_size, **key}
             done = read(arguments.out, "method")
             if not any(wanted.items() <= {k: row[k] for k in wanted}.items() for row in done):
-                row = run(part, name, settings)
+                row = run(part, name, settings, device=arguments.device)
                 append(arguments.out, row)
                 print({k: v for k, v in row.items() if k not in ("curve", "settings")}, flush=True)
 
@@ -177,6 +178,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=out, help=f"file of runs; {out} if not given")
     parser.add_argument("--methods", default=",".join(ROWS), help=f"some of {', '.join(ROWS)}, commas between")
     parser.add_argument("--figure", type=Path, help="file of the calibration curves; none is drawn if not given")
+    parser.add_argument("--device", default="cpu", help="device that fits and predicts")
     parser.add_argument("--threads", type=int, default=1, help="threads of torch")
     parser.add_argument("--table", action="store_true", help="run nothing: report the runs that the file holds")
     arguments = parser.parse_args()

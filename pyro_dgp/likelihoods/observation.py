@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -143,6 +144,11 @@ class CollapsedObservation(TorchDistribution):
 
     def components(self) -> Distribution:
         """The predictive distribution of each row, see :class:`Conditional`."""
+        return self._components
+
+    @cached_property
+    def _components(self) -> Distribution:
+        # A pass draws y from it, and a prediction asks for it again.
         return self.conditional.components(self.moments)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:

@@ -10,7 +10,7 @@ from pyro import distributions as dist
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_dgp.internal.win_probability import win_probability
+from pyro_dgp.internal.win_probability import win_probabilities, win_probability
 from pyro_dgp.likelihoods.base import Likelihood
 from pyro_dgp.likelihoods.classes import ClassConditional, require_functions
 from pyro_dgp.likelihoods.conditional import RowObservation
@@ -67,10 +67,7 @@ class RobustMaxConditional(ClassConditional):
 
     def components(self, f: Moments) -> Distribution:
         """Categorical distributions with the functions integrated out."""
-        classes = torch.arange(self.classes, device=f.mean.device)
-        won = torch.stack(
-            [win_probability(f.mean, f.variance.sqrt(), each.expand(f.mean.shape[:-1])) for each in classes], -1
-        )
+        won = win_probabilities(f.mean, f.variance.sqrt())
         largest, other = self._values()
         return dist.Categorical(probs=won * largest + (1 - won) * other, validate_args=False)
 
