@@ -59,18 +59,36 @@ def unexplained_targets(subject: Subject) -> Iterator[Finding]:
 
 
 def collapsed_noise(subject: Subject) -> Iterator[Finding]:
-    """Compare noise variances with their floor and with the targets, where predictions are as narrow as the noise."""
+    """Compare noise variances with their floor and with the targets, where predictions are as narrow as the noise; each output by itself."""
     noises = [*subject.noises()]
     standardised = subject.standardised
     if not noises or subject.mean is None or standardised is None:
         return
-    whole = float(standardised[~standardised.isnan()].var(correction=0))
-    share = float(subject.prediction.variance.median() / subject.y[~subject.y.isnan()].var(correction=0))
-    for name, variance, floor in noises:
+    outputs = subject.prediction.event_shape.numel()
+    whole, given = (_variances(values, outputs) for values in (standardised, subject.y))
+    width = whole * subject.prediction.variance.reshape(-1, outputs).median(0).values / given
+    for name, variances, floor in noises:
+        is_own = len(variances) == outputs  # otherwise one variance of all outputs
+        variance = variances if is_own else variances.min().expand(outputs)
         is_least = variance < AT_FLOOR * floor
-        if (is_least or variance < COLLAPSED * whole) and share * whole < BY_NOISE * max(variance, floor):
-            at = f"at its floor, {floor:g}" if is_least else f"{variance:.2g}, for targets of variance {whole:.2g}"
-            yield found("collapsed noise", name=name, at=at)
+        is_narrow = width < BY_NOISE * variance.clamp_min(floor)
+        collapsed = (is_least | (variance < COLLAPSED * whole)) & is_narrow
+        if not bool(collapsed.any() if is_own else collapsed.all()):
+            continue
+        first = int(collapsed.nonzero()[0])
+        own, of_targets = float(variance[first]), float(whole[first])
+        at = (
+            f"at its floor, {floor:g}"
+            if own < AT_FLOOR * floor
+            else f"{own:.2g}, for targets of variance {of_targets:.2g}"
+        )
+        yield found("collapsed noise", name=name, at=at)
+
+
+def _variances(values: Tensor, outputs: int) -> Tensor:
+    """Return the variance of the observed values of each output, ``(outputs,)``."""
+    columns = values.reshape(-1, outputs).unbind(-1)
+    return torch.stack([column[~column.isnan()].var(correction=0) for column in columns])
 
 
 def exploding_loss(subject: Subject) -> Iterator[Finding]:

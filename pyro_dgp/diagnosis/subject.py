@@ -28,10 +28,10 @@ MOST_ROWS = 500
 
 
 class Noise(NamedTuple):
-    """A noise variance of the model, in units of standardised targets, and the least that it may be."""
+    """Noise variances of a likelihood, one number for each output or one for all, in units of standardised targets, and the least that each may be."""
 
     name: str
-    variance: float
+    variance: Tensor
     floor: float
 
 
@@ -98,7 +98,9 @@ class Subject(ABC):
         """Iterate over the noise variances that are point estimates."""
         for name, module in (pair for each in self.modules for pair in each.named_modules()):
             if isinstance(module, Gaussian) and "variance" in module._pyro_params:
-                yield Noise(name or "the likelihood", float(torch.as_tensor(module.variance).min()), floor_of(module))
+                yield Noise(
+                    name or "the likelihood", torch.as_tensor(module.variance).detach().reshape(-1), floor_of(module)
+                )
 
     def predict(self, x: Tensor) -> Prediction:
         """Predict at other inputs for the same rows."""

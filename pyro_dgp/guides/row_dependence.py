@@ -14,7 +14,7 @@ from torch import Size, Tensor
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.site_handler import Message, SiteHandler
 from pyro_dgp.internal.plates import known_groups
-from pyro_dgp.internal.rows import RowArguments
+from pyro_dgp.internal.rows import RowArguments, inputs_of
 from pyro_dgp.likelihoods import Observation, RowObservation
 
 #: Rows that are left out besides the last, each in a run of its own, at most.
@@ -98,15 +98,6 @@ def groups_of(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
     return whole.groups
 
 
-def _rows_of(tensors: list[Tensor]) -> Tensor | None:
-    if tensors and tensors[0].dim() >= 2:
-        return tensors[0]
-    if any(tensor.dim() != 1 for tensor in tensors):
-        return None
-    lengths = [len(tensor) for tensor in tensors]
-    return next((tensor for tensor in tensors if lengths.count(len(tensor)) > 1), None)
-
-
 @torch.no_grad()
 def row_dependence(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> RowDependence:
     """Compare the model on its arguments with the model on N - 1 of their rows.
@@ -115,12 +106,12 @@ def row_dependence(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
     length that two of them share. Every row argument, see :class:`RowArguments`, is shortened. Nothing is found for a single
     row, or a model that cannot be run on fewer rows.
 
-    One row after another is left out, the last, the first and some between. A latent site that changes with some of them alone has a value for each group, whose
+    One row after another is left out, the last, the first and some between, and then half of them. A latent site that changes with some of them alone has a value for each group, whose
     number the model counts from an argument.
 
     :raises ValueError: for such a site, since a batch or a prediction has other groups.
     """
-    first = _rows_of([value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)])
+    first = inputs_of(args, kwargs)
     if first is None:
         return RowDependence()
     whole = _Shapes()
@@ -131,16 +122,18 @@ def row_dependence(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
         rows = RowArguments(args, kwargs, x=first, groups=whole.groups)
         if len(rows) < 2:
             return whole.undecided()
-        sites, plates = whole.unlike(_without(model, rows, len(rows) - 1, whole))
+        sites, plates = whole.unlike(_on(model, rows, _all_but(len(rows) - 1, rows), whole))
         always = set(sites)
         for row in torch.linspace(0, len(rows) - 2, min(_LEFT_OUT, len(rows) - 1)).long().tolist():
-            other_sites, other_plates = whole.unlike(_without(model, rows, row, whole))
+            other_sites, other_plates = whole.unlike(_on(model, rows, _all_but(row, rows), whole))
             sites, plates, always = sites | other_sites, plates | other_plates, always & other_sites
+        halved = _of_half(model, rows, whole)
     except _ERRORS:
         return whole.undecided()
     finally:
         torch.set_rng_state(state)
     _require_fixed_groups(whole, sites - always)
+    sites |= halved
     return RowDependence(sites, plates, whole.sites.keys() - sites, whole.groups, whole.group_plates)
 
 
@@ -154,10 +147,27 @@ def _require_fixed_groups(whole: _Shapes, changing: set[str]) -> None:
         )
 
 
-def _without(model: Callable[..., Any], rows: RowArguments, row: int, whole: _Shapes) -> _Shapes:
-    """Return the shapes of a run without one row."""
-    less, index = _Shapes(), torch.arange(len(rows), device=rows.x.device)
-    args, kwargs = rows[index[index != row]]
+def _of_half(model: Callable[..., Any], rows: RowArguments, whole: _Shapes) -> set[str]:
+    """Return the names of the sites with other shapes on half of the rows, latent ones left out.
+
+    A site of a share of the rows, as of ``f[..., : len(x) // 2, :]``, is as large without one of them.
+    """
+    try:
+        sites, _ = whole.unlike(_on(model, rows, torch.arange(len(rows) // 2, device=rows.x.device), whole))
+    except _ERRORS:
+        return set()
+    return sites - whole.latent
+
+
+def _all_but(row: int, rows: RowArguments) -> Tensor:
+    index = torch.arange(len(rows), device=rows.x.device)
+    return index[index != row]
+
+
+def _on(model: Callable[..., Any], rows: RowArguments, index: Tensor, whole: _Shapes) -> _Shapes:
+    """Return the shapes of a run on some of the rows."""
+    less = _Shapes()
+    args, kwargs = rows[index]
     with less, known_groups(whole.group_plates):
         model(*args, **kwargs)
     return less

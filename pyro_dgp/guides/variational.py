@@ -39,6 +39,7 @@ from pyro_dgp.guides.structure import ModelStructure, latent_sites
 from pyro_dgp.internal.callers import refuse_pairs_of_traces
 from pyro_dgp.internal.one_thread import one_thread
 from pyro_dgp.internal.parameters import (
+    check_parameters_found,
     keep_parameters_local,
     module_local_parameters,
     modules_of,
@@ -126,6 +127,7 @@ class Variational(PassHandler):
             with module_local_parameters(self, *self._modules_of_model):
                 dependence = row_dependence(self.model, args, kwargs)
                 self._run_model(run, args, kwargs)
+                check_parameters_found(self.trace, (self, *self._modules_of_model))
                 self._create_processes(run)
                 self._create_latents(args, kwargs)
                 self._couple_processes(run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,6 +18,7 @@ from weakref import ref
 import pyro
 from pyro.distributions import constraints
 from pyro.nn import PyroModule
+from pyro.poutine.trace_struct import Trace
 from torch import Tensor, nn
 
 from pyro_dgp.internal.one_thread import one_thread
@@ -135,23 +137,28 @@ _DEEPEST = 3
 
 
 @contextmanager
-def module_local_parameters(*roots: nn.Module) -> Iterator[None]:
+def module_local_parameters(*roots: Any) -> Iterator[None]:
     """A scope in which every module keeps its own parameters and Pyro's global store is left alone.
 
-    :param roots: models and guides made outside the scope that are to run in it.
+    :param roots: models and guides made outside the scope that are to run in it; also functions, and models in a handler such as ``poutine.condition``.
     :raises ValueError: while another thread is in such a scope, since the setting is that of the whole process.
     """
     with one_thread:
         yield from _local_parameters(roots)
 
 
-def _local_parameters(roots: Iterable[nn.Module]) -> Iterator[None]:
+def _local_parameters(roots: Iterable[Any]) -> Iterator[None]:
     for root in roots:
-        keep_parameters_local(root)
+        for module in modules_of(root):
+            keep_parameters_local(module)
     before = pyro.settings.get("module_local_params")
     pyro.settings.set(module_local_params=True)
     try:
         yield
+    except NotImplementedError as error:
+        if "pyro.param statements" not in str(error):
+            raise
+        raise ValueError(_statement_message("pyro.param")) from error
     except AttributeError as error:
         if "'param_state'" not in str(error):
             raise
@@ -161,6 +168,39 @@ def _local_parameters(roots: Iterable[nn.Module]) -> Iterator[None]:
         ) from error
     finally:
         pyro.settings.set(module_local_params=before)
+
+
+def check_parameters_found(trace: Trace, modules: Iterable[nn.Module]) -> None:
+    """Look for parameters of a model that are in none of its modules; nothing is known where modules share Pyro's store.
+
+    :param trace: one of a run of the model, just made.
+    :raises ValueError: for a ``pyro.param``, whose value is in Pyro's store.
+    :warns UserWarning: for a module that the model makes in each call.
+    """
+    if not pyro.settings.get("module_local_params"):
+        return
+    own = {id(parameter) for module in modules for parameter in module.parameters()}
+    held = pyro.get_param_store()._params
+    for name, node in trace.nodes.items():
+        if node["type"] != "param":
+            continue
+        value = node["value"]
+        of_module = value.unconstrained() if hasattr(value, "unconstrained") else value  # None where its module is gone
+        if name in held and id(held[name]) not in own:
+            raise ValueError(_statement_message(f"pyro.param({name!r}, ...)"))
+        if name not in held and id(of_module) not in own and value.requires_grad:
+            warnings.warn(
+                f"the model makes a module with the parameter {name!r} in each call, where no optimiser finds it: make the module once, as an attribute of "
+                "the model, or freeze it where the value is meant to stay, as in Gaussian(variance=0.1).requires_grad_(False)",
+                stacklevel=4,
+            )
+
+
+def _statement_message(statement: str) -> str:
+    return (
+        f"the model calls {statement}, which keeps its value in Pyro's global store, where fit and predict do not look: make it an attribute of a "
+        "PyroModule that the model names, as in self.scale = PyroParam(torch.tensor(1.0), constraint=constraints.positive)"
+    )
 
 
 @contextmanager

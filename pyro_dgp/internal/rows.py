@@ -28,6 +28,20 @@ def num_rows(x: Tensor) -> int:
     return x.shape[max(x.dim() - 2, 0)]
 
 
+def inputs_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:
+    """Return the argument of a call whose rows are those of the data: the first tensor ``(..., N, D)``.
+
+    Where all tensors are ``(N,)`` it is the first whose length another one has too. ``None`` if there is none.
+    """
+    tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+    if tensors and tensors[0].dim() >= 2:
+        return tensors[0]
+    if any(tensor.dim() != 1 for tensor in tensors):
+        return None
+    lengths = [len(tensor) for tensor in tensors]
+    return next((tensor for tensor in tensors if lengths.count(len(tensor)) > 1), None)
+
+
 class RowArguments:
     """The arguments of a call, of which those that hold rows can be taken row by row.
 

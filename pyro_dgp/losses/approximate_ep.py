@@ -8,7 +8,7 @@ from torch import Tensor
 from pyro_dgp.guides.guide_pass import WeightedTrace
 from pyro_dgp.guides.structure import ModelStructure
 from pyro_dgp.likelihoods import CollapsedObservation
-from pyro_dgp.losses.base import Loss, Site, row_terms
+from pyro_dgp.losses.base import Loss, Site, count_of_rows, row_terms
 from pyro_dgp.processes.reading import Cavity
 
 
@@ -74,8 +74,8 @@ class ApproximateEP(Loss):
         )
         return torch.logsumexp(log_weights.unsqueeze(-1) + terms, 0).sum() / alpha
 
-    def _require_one_count(self, sites: list[Site], structure: ModelStructure) -> None:
-        super()._require_one_count(sites, structure)
+    def _require_one_count(self, sites: list[Site], structure: ModelStructure, batch: int | None) -> None:
+        super()._require_one_count(sites, structure, batch)
         observed = [site["name"] for site in sites if site["is_observed"]]
         if len(observed) > 1:
             raise ValueError(
@@ -83,6 +83,12 @@ class ApproximateEP(Loss):
                 f"({', '.join(observed)}): observe them as one, or use ELBO"
             )
         for site in (site for site in sites if site["is_observed"]):
+            count = count_of_rows(site, structure)
+            if None not in (count, batch) and count < batch:
+                raise ValueError(
+                    f"approximate expectation propagation has one factor for each row, and the site {site['name']!r} observes {count} of {batch}: pass "
+                    "the rows that are observed alone, or use ELBO"
+                )
             others = [
                 frame.name
                 for frame in site["cond_indep_stack"]

@@ -24,6 +24,7 @@ from pyro_dgp.internal import linalg
 from pyro_dgp.internal.finite import require_finite_gradients, require_finite_loss
 from pyro_dgp.internal.parameters import require_names_of_their_own, require_own_parameters, show_networks_to_svi
 from pyro_dgp.internal.recording import report_invalid
+from pyro_dgp.internal.rows import inputs_of, num_rows
 from pyro_dgp.likelihoods import CollapsedObservation, RowObservation, check_target
 from pyro_dgp.likelihoods.observation import Observation
 from pyro_dgp.processes.reading import POSTERIOR, Reading
@@ -42,8 +43,8 @@ class Loss(PyroELBO):  # type: ignore[misc]
 
     :param num_data: size of the whole training set when batches are passed; ``None`` if all data are passed. With groups it
         is the number of rows of each group, not that of all together, and so weights each as it would alone. It weights
-        a site that observes the rows of the batch by ``num_data / N_batch``, and a site in a data plate by
-        ``num_data / plate size`` on top of the plate's own scale. The rows of the data are those of the first argument
+        a site that observes the rows of the batch, or some of them, by ``num_data / N_batch``, and a site in a data plate of more rows, of which
+        it takes some, by ``num_data / plate size`` on top of the plate's own scale. The rows of the data are those of the first argument
         of ``guide.initialize``. A site whose shape does not follow them, such as a second data set that every step
         passes whole, has weight 1.
 
@@ -110,13 +111,15 @@ class Loss(PyroELBO):  # type: ignore[misc]
             )
         terms: dict[str, Tensor] = {}
         sites = [site for site in sites if not _is_masked_out(site)]
-        self._require_one_count(sites, guide.structure)
+        inputs = inputs_of(args, kwargs)
+        batch = None if inputs is None else num_rows(inputs)
+        self._require_one_count(sites, guide.structure, batch)
         for site in sites:
             require_one_scale(site)
             if site["is_observed"]:
-                weight = self._weight(site, guide.structure)
+                weight = self._weight(site, guide.structure, batch)
                 terms[f"the likelihood at {site['name']!r}"] = weight * self.observed(site, weighted)
-            regularizer = self.regularizer_weight() * self._regularizer(site, weighted, guide)
+            regularizer = self.regularizer_weight() * self._regularizer(site, weighted, guide, batch)
             if isinstance(regularizer, Tensor):
                 terms[f"the regulariser at {site['name']!r}"] = -regularizer
         return terms
@@ -164,39 +167,45 @@ class Loss(PyroELBO):  # type: ignore[misc]
             )
         require_own_parameters(*guide.model_modules, guide)
 
-    def _weight(self, site: Site, structure: ModelStructure) -> float | Tensor:
-        """Return num_data over the number of rows of the site, times the scale of the site's plates.
+    def _weight(self, site: Site, structure: ModelStructure, batch: int | None) -> float | Tensor:
+        """Return num_data over the rows of the batch, or of the data plate that these are taken from, times the scale of the site's plates.
 
         A site whose shape does not follow the rows of the data counts once.
         """
         if self.num_data is None:
             return site["scale"]
-        size = _rows(site, structure)
+        size = count_of_rows(site, structure)
         if size is None and site["is_observed"] and site["name"] not in structure.without_rows:
             raise ValueError(
                 f"num_data={self.num_data} cannot weight the observed site {site['name']!r}, which is in no data plate and "
                 "whose distribution has no rows: make them an event, as in Poisson(f[..., 0].exp()).to_event(1), or use a likelihood "
                 "of this library, as in likelihood(gp(x))"
             )
-        if size is not None and self.num_data < size:
+        if size is None:
+            return site["scale"]
+        if batch is not None and not _takes_rows(site, structure, batch):
+            size = batch  # the site may have some of the rows, or several values for each
+        if self.num_data < size:
             raise ValueError(
                 f"num_data={self.num_data} is less than the {size} rows of the site {site['name']!r}: it is the size of the whole "
                 "training set, of which a step passes a part; give len(x) of all data"
             )
-        return site["scale"] if size is None else site["scale"] * self.num_data / size
+        return site["scale"] * self.num_data / max(size, 1)
 
-    def _require_one_count(self, sites: list[Site], structure: ModelStructure) -> None:
-        """Raise if num_data is to weight observed sites of different numbers of rows."""
-        counts = {site["name"]: _rows(site, structure) for site in sites if site["is_observed"]}
+    def _require_one_count(self, sites: list[Site], structure: ModelStructure, batch: int | None) -> None:
+        """Raise if num_data is to weight observed sites of different numbers of rows, and the step has not all of them."""
+        counts = {site["name"]: count_of_rows(site, structure) for site in sites if site["is_observed"]}
         counts = {name: count for name, count in counts.items() if count is not None}
-        if self.num_data is not None and len(set(counts.values())) > 1:
+        if self.num_data not in (None, batch) and len(set(counts.values())) > 1:
             named = ", ".join(f"{name!r} has {count}" for name, count in counts.items())
             raise ValueError(
                 f"num_data={self.num_data} cannot weight observed sites of different numbers of rows ({named}): pass all data "
                 "in every step and leave num_data out"
             )
 
-    def _regularizer(self, site: Site, weighted: WeightedTrace, guide: Variational) -> Tensor | float:
+    def _regularizer(
+        self, site: Site, weighted: WeightedTrace, guide: Variational, batch: int | None
+    ) -> Tensor | float:
         fn, record = site["fn"], weighted.record(site)
         if record.regularizer is not None:
             terms = record.regularizer
@@ -213,10 +222,10 @@ class Loss(PyroELBO):  # type: ignore[misc]
         by_rows = site["name"] in guide.structure.local or any(
             frame.name in guide.structure.data_plates for frame in plates
         )
-        return (self._weight(site, guide.structure) if by_rows else site["scale"]) * total
+        return (self._weight(site, guide.structure, batch) if by_rows else site["scale"]) * total
 
 
-def _rows(site: Site, structure: ModelStructure) -> int | None:
+def count_of_rows(site: Site, structure: ModelStructure) -> int | None:
     """Return the number of rows of the data that a site holds; ``None`` if its shape does not follow them."""
     sizes = [f.full_size or f.size for f in site["cond_indep_stack"] if f.name in structure.data_plates]
     if sizes:
@@ -225,6 +234,12 @@ def _rows(site: Site, structure: ModelStructure) -> int | None:
         return None
     has_rows = isinstance(site["fn"], CollapsedObservation | torch.distributions.Independent)
     return int(site["fn"].event_shape[0]) if has_rows else None
+
+
+def _takes_rows(site: Site, structure: ModelStructure, batch: int) -> bool:
+    """Tell whether a site is in a data plate that takes its rows from more than a batch has."""
+    frames = [frame for frame in site["cond_indep_stack"] if frame.name in structure.data_plates]
+    return bool(frames) and (frames[0].full_size or frames[0].size) > max(batch, frames[0].size)
 
 
 def _is_masked_out(site: Site) -> bool:

@@ -17,7 +17,7 @@ from pyro_dgp.guides.scales_and_masks import require_as_written
 from pyro_dgp.guides.site_handler import Message, SiteHandler
 from pyro_dgp.guides.sites import is_observation, require_exact
 from pyro_dgp.internal.one_thread import one_thread
-from pyro_dgp.internal.parameters import modules_of, require_own_parameters
+from pyro_dgp.internal.parameters import check_parameters_found, modules_of, require_own_parameters
 from pyro_dgp.internal.rows import num_rows
 from pyro_dgp.internal.whole_numbers import whole_number
 from pyro_dgp.likelihoods import Observation
@@ -68,6 +68,7 @@ class MarginalLikelihood(torch.nn.Module):
     def __init__(self, model: Callable[..., Any], *, terms: int | None = None) -> None:
         super().__init__()
         self.model, self.terms = model, None if terms is None else whole_number("terms", terms, 1)
+        self._is_checked = False
         self.model_modules = torch.nn.ModuleList([] if isinstance(model, torch.nn.Module) else modules_of(model))
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -79,6 +80,9 @@ class MarginalLikelihood(torch.nn.Module):
             require_own_parameters(*modules_of(self.model))
             with nullcontext() if self.terms is None else _SomeTerms(self.terms):
                 trace = poutine.trace(self.model).get_trace(*args, **kwargs)
+        if not self._is_checked:
+            check_parameters_found(trace, modules_of(self.model))
+            self._is_checked = True
         for site in trace.nodes.values():
             if site["type"] == "sample" and is_observation(site):
                 require_as_written(site)

@@ -71,7 +71,7 @@ class ChainSubject(Subject):
         for name, module in (pair for each in self.modules for pair in each.named_modules()):
             values = self.chains.draws.get(f"{name}.variance")
             if isinstance(module, Gaussian) and values is not None:
-                yield Noise(name, float(values.flatten(0, 1).median(0).values.min()), 0.0)
+                yield Noise(name, values.flatten(0, 1).median(0).values.reshape(-1), 0.0)
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -254,6 +254,10 @@ def _check_objective(objective: torch.nn.Module, rows: int, batch_size: int) -> 
         raise TypeError(
             f"the objective is loss(model, guide), a torch.nn.Module, not {type(objective).__name__}: call the loss on both"
         )
+    if not torch.is_grad_enabled():
+        raise ValueError(
+            "training needs gradients, which are off here: call fit outside torch.no_grad() and torch.inference_mode()"
+        )
     if batch_size < 1:
         raise ValueError(f"batch_size is at least 1, got {batch_size}")
     loss: Any = getattr(bare(objective), "elbo", None)

@@ -108,6 +108,33 @@ def test_collapsed_noise():
     assert "collapsed noise" in symptoms(diagnose(trained(model, x, y, InducingPoints(40)), x, y))
 
 
+@pytest.mark.parametrize(("share", "is_found"), [(0.02, False), (2e-4, True)])
+@pytest.mark.parametrize("scale", [1.0, 9.0])
+def test_noise_is_compared_with_the_targets_of_its_own_output(scale, share, is_found):
+    """The noise of a sound fit of an output was compared with the variance of another one."""
+    scales = torch.tensor([1.0, scale])
+    x = torch.linspace(-1, 1, 60)[:, None]
+    f = torch.sin(3 * x[:, 0])
+    clean = torch.stack([f, f.flip(0)], 1) / f.std(correction=0) * scales
+    y = clean + share**0.5 * scales * torch.randn(60, 2)
+    model = Outputs()
+    model.likelihood.variance = share * scales.square()
+    model.gp.kernel.variance = scales.square()
+    found_symptoms = symptoms(diagnose(PosteriorDraws(model, {}, (x, y)), x, y))
+    assert ("collapsed noise" in found_symptoms) == is_found
+
+
+class Outputs(PyroModule):
+    """Exact regression of two outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.gp, self.likelihood = GaussianProcess(RBF(outputs=2), num_outputs=2), Gaussian(2)
+
+    def forward(self, x, y=None):
+        return pyro.sample("y", self.likelihood(self.gp(x)), obs=y)
+
+
 def test_noise_that_the_function_replaces_has_not_collapsed(sound):
     """A predictive loss puts the noise into the variance of f, so that its floor tells nothing."""
     guide, x, y = sound
