@@ -149,6 +149,7 @@ from pyro_dgp.training.one_layer_start import OneLayerStart, start_from_one_laye
 from pyro_dgp.training.optimising import FitResult, adam, adam_for_networks
 from pyro_dgp.training.remarks import remarks
 from pyro_dgp.training.validation import ValidatedFit, Validation, fit_validated
+from pyro_dgp.training.weight_prior import AdamWithWeightPrior
 from pyro_dgp.zoo.by_collapsed_elbo import ByCollapsedELBO
 from pyro_dgp.zoo.by_guide import ByGuide, ByValidatedGuide
 from pyro_dgp.zoo.by_layer import ByLayer
@@ -170,6 +171,7 @@ __all__ = [
     "RBF",
     "ActivationFeatures",
     "ActiveDims",
+    "AdamWithWeightPrior",
     "Advice",
     "AffineMaps",
     "AmortizationRecipe",

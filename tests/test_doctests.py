@@ -109,6 +109,7 @@ WITH_EXAMPLE = {
         "Validation",
         "adam",
         "Fallback",
+        "AdamWithWeightPrior",
         "adam_for_networks",
         "fit",
         "fit_collapsed",

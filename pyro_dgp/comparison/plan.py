@@ -17,12 +17,10 @@ from pyro_dgp.comparison.rehearsal import as_the_model_has_it, own_anatomy, refu
 from pyro_dgp.comparison.request import Request, Say, is_made_by_hand
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.internal.site_names import is_inside_observation, site_of
+from pyro_dgp.training.held_out import FEW_VALUES
 from pyro_dgp.zoo.anatomy import Anatomy, anatomy_of
 from pyro_dgp.zoo.method import Method
 from pyro_dgp.zoo.settings import Settings
-
-#: Share of distinct targets below which they are said to be few.
-FEW_VALUES = 0.02
 
 
 @dataclass(frozen=True)

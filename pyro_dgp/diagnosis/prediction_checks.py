@@ -66,14 +66,15 @@ def collapsed_noise(subject: Subject) -> Iterator[Finding]:
         return
     outputs = subject.prediction.event_shape.numel()
     whole, given = (_variances(values, outputs) for values in (standardised, subject.y))
+    is_seen = given > 0  # not NaN either, the variance of an output that was not observed
     width = whole * subject.prediction.variance.reshape(-1, outputs).median(0).values / given
     for name, variances, floor in noises:
         is_own = len(variances) == outputs  # otherwise one variance of all outputs
         variance = variances if is_own else variances.min().expand(outputs)
         is_least = variance < AT_FLOOR * floor
         is_narrow = width < BY_NOISE * variance.clamp_min(floor)
-        collapsed = (is_least | (variance < COLLAPSED * whole)) & is_narrow
-        if not bool(collapsed.any() if is_own else collapsed.all()):
+        collapsed = (is_least | (variance < COLLAPSED * whole)) & is_narrow & is_seen
+        if not bool(collapsed.any() and (is_own or collapsed[is_seen].all())):
             continue
         first = int(collapsed.nonzero()[0])
         own, of_targets = float(variance[first]), float(whole[first])
@@ -88,7 +89,8 @@ def collapsed_noise(subject: Subject) -> Iterator[Finding]:
 def _variances(values: Tensor, outputs: int) -> Tensor:
     """Return the variance of the observed values of each output, ``(outputs,)``."""
     columns = values.reshape(-1, outputs).unbind(-1)
-    return torch.stack([column[~column.isnan()].var(correction=0) for column in columns])
+    seen = [column[~column.isnan()] for column in columns]
+    return torch.stack([each.var(correction=0) if len(each) else each.new_tensor(math.nan) for each in seen])
 
 
 def exploding_loss(subject: Subject) -> Iterator[Finding]:

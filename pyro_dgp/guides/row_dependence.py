@@ -1,4 +1,4 @@
-"""Search for the sites and plates of a model that stand for the rows of a data set, by runs on one row less."""
+"""Search for the sites and plates of a model that stand for the rows of a data set, by runs on fewer rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Size, Tensor
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.site_handler import Message, SiteHandler
 from pyro_dgp.internal.plates import known_groups
-from pyro_dgp.internal.rows import RowArguments, inputs_of
+from pyro_dgp.internal.rows import RowArguments, inputs_among
 from pyro_dgp.likelihoods import Observation, RowObservation
 
 #: Rows that are left out besides the last, each in a run of its own, at most.
@@ -30,6 +30,7 @@ class RowDependence:
     :ivar others: names of the other sites. A site is in neither set where the model could not be asked.
     :ivar groups: batch axes of the Gaussian processes, see :func:`groups_of`.
     :ivar group_plates: names of the plates around Gaussian processes.
+    :ivar inputs: position or name of the argument whose rows these are; ``None`` where the model could not be asked.
     """
 
     sites: set[str] = field(default_factory=set)
@@ -37,6 +38,7 @@ class RowDependence:
     others: set[str] = field(default_factory=set)
     groups: Size = Size()
     group_plates: set[str] = field(default_factory=set)
+    inputs: int | str | None = None
 
 
 class _Shapes(SiteHandler, Messenger):
@@ -100,10 +102,10 @@ def groups_of(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
 
 @torch.no_grad()
 def row_dependence(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> RowDependence:
-    """Compare the model on its arguments with the model on N - 1 of their rows.
+    """Compare the model on its arguments with the model on some of their rows.
 
-    N is the number of rows of the first tensor argument ``(..., N, D)``; where all tensors are ``(N,)``, it is the first
-    length that two of them share. Every row argument, see :class:`RowArguments`, is shortened. Nothing is found for a single
+    N is the number of rows of the first tensor argument ``(..., N, D)`` that an observed site follows, else of the first one; where all tensors are ``(N,)``, it is the
+    first length that two of them share. Every row argument, see :class:`RowArguments`, is shortened. Nothing is found for a single
     row, or a model that cannot be run on fewer rows.
 
     One row after another is left out, the last, the first and some between, and then half of them. A latent site that changes with some of them alone has a value for each group, whose
@@ -111,17 +113,31 @@ def row_dependence(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
 
     :raises ValueError: for such a site, since a batch or a prediction has other groups.
     """
-    first = inputs_of(args, kwargs)
-    if first is None:
-        return RowDependence()
     whole = _Shapes()
     state = torch.get_rng_state()
+    found: list[RowDependence] = []
     try:
-        with whole:
-            model(*args, **kwargs)
-        rows = RowArguments(args, kwargs, x=first, groups=whole.groups)
-        if len(rows) < 2:
-            return whole.undecided()
+        candidates = inputs_among(args, kwargs)
+        if candidates:
+            with whole:
+                model(*args, **kwargs)
+        for inputs in candidates:
+            found.append(_dependence(model, RowArguments(args, kwargs, x=inputs, groups=whole.groups), whole))
+            if found[-1].inputs is None or found[-1].sites - whole.latent:
+                break
+    except _ERRORS:
+        return whole.undecided() if not found else found[0]
+    finally:
+        torch.set_rng_state(state)
+    decided = [each for each in found if each.sites - whole.latent]
+    return (decided or found or [RowDependence()])[0]
+
+
+def _dependence(model: Callable[..., Any], rows: RowArguments, whole: _Shapes) -> RowDependence:
+    """Return what follows the rows of some arguments."""
+    if len(rows) < 2:
+        return whole.undecided()
+    try:
         sites, plates = whole.unlike(_on(model, rows, _all_but(len(rows) - 1, rows), whole))
         always = set(sites)
         for row in torch.linspace(0, len(rows) - 2, min(_LEFT_OUT, len(rows) - 1)).long().tolist():
@@ -130,11 +146,10 @@ def row_dependence(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
         halved = _of_half(model, rows, whole)
     except _ERRORS:
         return whole.undecided()
-    finally:
-        torch.set_rng_state(state)
     _require_fixed_groups(whole, sites - always)
     sites |= halved
-    return RowDependence(sites, plates, whole.sites.keys() - sites, whole.groups, whole.group_plates)
+    places = [place for place, value in (*enumerate(rows.args), *rows.kwargs.items()) if value is rows.x]
+    return RowDependence(sites, plates, whole.sites.keys() - sites, whole.groups, whole.group_plates, places[0])
 
 
 def _require_fixed_groups(whole: _Shapes, changing: set[str]) -> None:
@@ -148,15 +163,22 @@ def _require_fixed_groups(whole: _Shapes, changing: set[str]) -> None:
 
 
 def _of_half(model: Callable[..., Any], rows: RowArguments, whole: _Shapes) -> set[str]:
-    """Return the names of the sites with other shapes on half of the rows, latent ones left out.
+    """Return the names of the sites that are half as large on half of the rows, latent ones left out.
 
     A site of a share of the rows, as of ``f[..., : len(x) // 2, :]``, is as large without one of them.
     """
     try:
-        sites, _ = whole.unlike(_on(model, rows, torch.arange(len(rows) // 2, device=rows.x.device), whole))
+        half = _on(model, rows, torch.arange(len(rows) // 2, device=rows.x.device), whole)
     except _ERRORS:
         return set()
-    return sites - whole.latent
+    sites, _ = whole.unlike(half)
+    return {name for name in sites - whole.latent if _is_halved(half.sites.get(name, ()), whole.sites[name])}
+
+
+def _is_halved(part: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Tell whether one axis has half of its entries, up to rounding, and the others have all."""
+    changed = [(less, all_) for less, all_ in zip(part, shape, strict=False) if less != all_]
+    return len(part) == len(shape) and len(changed) == 1 and abs(2 * changed[0][0] - changed[0][1]) <= 2
 
 
 def _all_but(row: int, rows: RowArguments) -> Tensor:

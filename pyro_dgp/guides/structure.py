@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyro.poutine.trace_struct import Trace
+from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.guide_pass import Site, SiteRecord
 from pyro_dgp.guides.row_dependence import RowDependence
 from pyro_dgp.guides.sites import is_observation, is_random
+from pyro_dgp.internal.rows import num_rows
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class ModelStructure:
     :ivar data_plates: names of the plates that hold the rows of the data.
     :ivar group_plates: names of the plates around Gaussian processes, each index of which has a function of its own.
     :ivar without_rows: names of the sites whose shape does not follow the rows of the data.
+    :ivar with_rows: names of the sites whose shape does. A site is in neither set where the model could not be asked.
+    :ivar inputs: position or name of the argument that has these rows; ``None`` where the model could not be asked.
     :ivar joins_rows: whether a part of the model joins rows of function values, which are then drawn jointly.
     """
 
@@ -34,6 +38,15 @@ class ModelStructure:
     without_rows: frozenset[str]
     group_plates: frozenset[str]
     joins_rows: bool = False
+    with_rows: frozenset[str] = frozenset()
+    inputs: int | str | None = None
+
+    def batch_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
+        """Return the number of rows of a call; ``None`` where it is not known."""
+        if self.inputs is None:
+            return None
+        value = dict(enumerate(args)).get(self.inputs) if isinstance(self.inputs, int) else kwargs.get(self.inputs)
+        return num_rows(value) if isinstance(value, Tensor) else None
 
     @classmethod
     def of(
@@ -63,6 +76,8 @@ class ModelStructure:
             frozenset(dependence.others),
             groups,
             joins_rows,
+            frozenset(dependence.sites),
+            dependence.inputs,
         )
 
     def axes_of(self, name: str) -> int:
@@ -83,6 +98,8 @@ class ModelStructure:
             "without_rows": sorted(self.without_rows),
             "groups": sorted(self.group_plates),
             "joins_rows": self.joins_rows,
+            "with_rows": sorted(self.with_rows),
+            "inputs": self.inputs,
         }
 
     @classmethod
@@ -93,7 +110,17 @@ class ModelStructure:
             frozenset(state[key]) for key in ("response", "plates", "without_rows", "groups")
         )
         joins_rows = bool(state["joins_rows"])
-        return cls(dict(state["axes"]), local, responses, plates, without_rows, groups, joins_rows)
+        return cls(
+            dict(state["axes"]),
+            local,
+            responses,
+            plates,
+            without_rows,
+            groups,
+            joins_rows,
+            frozenset(state.get("with_rows", ())),
+            state.get("inputs"),
+        )
 
 
 def latent_sites(trace: Trace) -> list[Site]:

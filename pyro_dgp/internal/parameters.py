@@ -158,7 +158,7 @@ def _local_parameters(roots: Iterable[Any]) -> Iterator[None]:
     except NotImplementedError as error:
         if "pyro.param statements" not in str(error):
             raise
-        raise ValueError(_statement_message("pyro.param")) from error
+        raise ValueError(_statement_message("the model, or a network of the guide, calls pyro.param")) from error
     except AttributeError as error:
         if "'param_state'" not in str(error):
             raise
@@ -173,32 +173,51 @@ def _local_parameters(roots: Iterable[Any]) -> Iterator[None]:
 def check_parameters_found(trace: Trace, modules: Iterable[nn.Module]) -> None:
     """Look for parameters of a model that are in none of its modules; nothing is known where modules share Pyro's store.
 
-    :param trace: one of a run of the model, just made.
+    :param trace: one of a run of the model, just made, with gradients.
     :raises ValueError: for a ``pyro.param``, whose value is in Pyro's store.
     :warns UserWarning: for a module that the model makes in each call.
     """
     if not pyro.settings.get("module_local_params"):
         return
     own = {id(parameter) for module in modules for parameter in module.parameters()}
-    held = pyro.get_param_store()._params
+    store, lost = pyro.get_param_store(), []
     for name, node in trace.nodes.items():
         if node["type"] != "param":
             continue
         value = node["value"]
-        of_module = value.unconstrained() if hasattr(value, "unconstrained") else value  # None where its module is gone
-        if name in held and id(held[name]) not in own:
-            raise ValueError(_statement_message(f"pyro.param({name!r}, ...)"))
-        if name not in held and id(of_module) not in own and value.requires_grad:
-            warnings.warn(
-                f"the model makes a module with the parameter {name!r} in each call, where no optimiser finds it: make the module once, as an attribute of "
-                "the model, or freeze it where the value is meant to stay, as in Gaussian(variance=0.1).requires_grad_(False)",
-                stacklevel=4,
-            )
+        leaf = value.unconstrained() if hasattr(value, "unconstrained") else value  # None where its module is gone
+        if leaf is not None and id(leaf) not in own and leaf is store._params.get(name):
+            del store[name]
+            raise ValueError(_statement_message(f"the model calls pyro.param({name!r}, ...)"))
+        if any(id(tensor) not in own for tensor in _leaves(value)):
+            lost.append(name)
+    if lost:
+        warnings.warn(
+            f"the model makes a module in each call, or has it where it is not found, so that no optimiser trains its parameters {', '.join(lost)}: make the module "
+            "once, as an attribute of the model, or freeze it where the values are meant to stay, as in Gaussian(variance=0.1).requires_grad_(False)",
+            stacklevel=4,
+        )
+
+
+def _leaves(value: Tensor) -> list[Tensor]:
+    """Return the tensors with gradients that a value was computed from."""
+    if value.grad_fn is None:
+        return [value] if value.requires_grad else []
+    found, seen, left = [], set(), [value.grad_fn]
+    while left:
+        node = left.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            found.append(node.variable)
+        left += [parent for parent, _ in node.next_functions if parent is not None]
+    return found
 
 
 def _statement_message(statement: str) -> str:
     return (
-        f"the model calls {statement}, which keeps its value in Pyro's global store, where fit and predict do not look: make it an attribute of a "
+        f"{statement}, which keeps its value in Pyro's global store, where fit and predict do not look: make it an attribute of a "
         "PyroModule that the model names, as in self.scale = PyroParam(torch.tensor(1.0), constraint=constraints.positive)"
     )
 

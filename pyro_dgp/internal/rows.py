@@ -28,18 +28,18 @@ def num_rows(x: Tensor) -> int:
     return x.shape[max(x.dim() - 2, 0)]
 
 
-def inputs_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:
-    """Return the argument of a call whose rows are those of the data: the first tensor ``(..., N, D)``.
+def inputs_among(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    """Return the arguments of a call whose rows may be those of the data: tensors ``(..., N, D)``.
 
-    Where all tensors are ``(N,)`` it is the first whose length another one has too. ``None`` if there is none.
+    Where the first tensor is ``(N,)`` it is the first whose length another one has too, if all are ``(N,)``.
     """
     tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
     if tensors and tensors[0].dim() >= 2:
-        return tensors[0]
+        return [tensor for tensor in tensors if tensor.dim() >= 2]
     if any(tensor.dim() != 1 for tensor in tensors):
-        return None
+        return []
     lengths = [len(tensor) for tensor in tensors]
-    return next((tensor for tensor in tensors if lengths.count(len(tensor)) > 1), None)
+    return [tensor for tensor in tensors if lengths.count(len(tensor)) > 1][:1]
 
 
 class RowArguments:

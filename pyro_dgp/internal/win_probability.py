@@ -52,7 +52,8 @@ def win_probabilities(mean: Tensor, scale: Tensor) -> Tensor:
     :param scale: standard deviations, ``(..., C)``.
     """
     classes = mean.shape[-1]
-    rows, scales = mean.reshape(-1, classes), scale.clamp_min(1e-12).expand(mean.shape).reshape(-1, classes)
+    centred = mean - mean.detach().amax(-1, keepdim=True)  # single precision has its digits around zero
+    rows, scales = centred.reshape(-1, classes), scale.clamp_min(1e-12).expand(mean.shape).reshape(-1, classes)
     with torch.no_grad():
         # Outside, all products of a density and distribution functions are zero.
         low, high = ((rows + sign * _RANGE * scales).amax(-1, keepdim=True) for sign in (-1, 1))

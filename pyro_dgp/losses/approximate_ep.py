@@ -84,10 +84,10 @@ class ApproximateEP(Loss):
             )
         for site in (site for site in sites if site["is_observed"]):
             count = count_of_rows(site, structure)
-            if None not in (count, batch) and count < batch:
+            if count is not None and batch is not None and count != batch:
                 raise ValueError(
-                    f"approximate expectation propagation has one factor for each row, and the site {site['name']!r} observes {count} of {batch}: pass "
-                    "the rows that are observed alone, or use ELBO"
+                    f"approximate expectation propagation has one factor for each row, and the site {site['name']!r} observes {count} values of {batch} "
+                    "rows: pass one row for each value, or use ELBO"
                 )
             others = [
                 frame.name

@@ -24,7 +24,6 @@ from pyro_dgp.internal import linalg
 from pyro_dgp.internal.finite import require_finite_gradients, require_finite_loss
 from pyro_dgp.internal.parameters import require_names_of_their_own, require_own_parameters, show_networks_to_svi
 from pyro_dgp.internal.recording import report_invalid
-from pyro_dgp.internal.rows import inputs_of, num_rows
 from pyro_dgp.likelihoods import CollapsedObservation, RowObservation, check_target
 from pyro_dgp.likelihoods.observation import Observation
 from pyro_dgp.processes.reading import POSTERIOR, Reading
@@ -43,8 +42,8 @@ class Loss(PyroELBO):  # type: ignore[misc]
 
     :param num_data: size of the whole training set when batches are passed; ``None`` if all data are passed. With groups it
         is the number of rows of each group, not that of all together, and so weights each as it would alone. It weights
-        a site that observes the rows of the batch, or some of them, by ``num_data / N_batch``, and a site in a data plate of more rows, of which
-        it takes some, by ``num_data / plate size`` on top of the plate's own scale. The rows of the data are those of the first argument
+        a site that observes the rows of the batch by ``num_data / N_batch``, on top of the scale of a plate that takes some of them. One that observes some of them alone,
+        or several values of each, is refused in a batch, and has weight 1 where all rows are passed. The rows of the data are those of the first argument
         of ``guide.initialize``. A site whose shape does not follow them, such as a second data set that every step
         passes whole, has weight 1.
 
@@ -111,9 +110,9 @@ class Loss(PyroELBO):  # type: ignore[misc]
             )
         terms: dict[str, Tensor] = {}
         sites = [site for site in sites if not _is_masked_out(site)]
-        inputs = inputs_of(args, kwargs)
-        batch = None if inputs is None else num_rows(inputs)
+        batch = guide.structure.batch_of(args, kwargs)
         self._require_one_count(sites, guide.structure, batch)
+        self._require_rows(sites, guide.structure, batch)
         for site in sites:
             require_one_scale(site)
             if site["is_observed"]:
@@ -183,7 +182,7 @@ class Loss(PyroELBO):  # type: ignore[misc]
             )
         if size is None:
             return site["scale"]
-        if batch is not None and not _takes_rows(site, structure, batch):
+        if batch is not None and _follows_rows(site, structure):
             size = batch  # the site may have some of the rows, or several values for each
         if self.num_data < size:
             raise ValueError(
@@ -193,14 +192,33 @@ class Loss(PyroELBO):  # type: ignore[misc]
         return site["scale"] * self.num_data / max(size, 1)
 
     def _require_one_count(self, sites: list[Site], structure: ModelStructure, batch: int | None) -> None:
-        """Raise if num_data is to weight observed sites of different numbers of rows, and the step has not all of them."""
+        """Raise if num_data is to weight an observed site that has not one value for each row of a step, which has not all rows."""
+        if self.num_data in (None, batch):
+            return
         counts = {site["name"]: count_of_rows(site, structure) for site in sites if site["is_observed"]}
         counts = {name: count for name, count in counts.items() if count is not None}
-        if self.num_data not in (None, batch) and len(set(counts.values())) > 1:
+        other = next((name for name, count in counts.items() if batch is not None and count != batch), None)
+        if other is not None:
+            raise ValueError(
+                f"num_data={self.num_data} cannot weight the observed site {other!r}, which has {counts[other]} values for the {batch} rows of a step: observe all rows, and "
+                "hide some by a mask, as in Normal(f, 0.1).mask(kept).to_event(1); several values of a row are outputs, (N, D_out); or pass all data in every step"
+            )
+        if len(set(counts.values())) > 1:
             named = ", ".join(f"{name!r} has {count}" for name, count in counts.items())
             raise ValueError(
                 f"num_data={self.num_data} cannot weight observed sites of different numbers of rows ({named}): pass all data "
                 "in every step and leave num_data out"
+            )
+
+    def _require_rows(self, sites: list[Site], structure: ModelStructure, batch: int | None) -> None:
+        """Raise if num_data is to weight the rows of a step, and no observed site follows them."""
+        observed = [site for site in sites if site["is_observed"]]
+        if self.num_data is None or batch in (None, self.num_data) or not observed:
+            return
+        if all(site["name"] in structure.without_rows and not _follows_rows(site, structure) for site in observed):
+            raise ValueError(
+                f"num_data={self.num_data} weights the {batch} rows of a step, the last axis but one of its inputs, and the observed site {observed[0]['name']!r} does not "
+                "follow them: pass inputs (N, D), and give them another shape in the model; or leave num_data out where all data are passed"
             )
 
     def _regularizer(
@@ -236,10 +254,10 @@ def count_of_rows(site: Site, structure: ModelStructure) -> int | None:
     return int(site["fn"].event_shape[0]) if has_rows else None
 
 
-def _takes_rows(site: Site, structure: ModelStructure, batch: int) -> bool:
-    """Tell whether a site is in a data plate that takes its rows from more than a batch has."""
-    frames = [frame for frame in site["cond_indep_stack"] if frame.name in structure.data_plates]
-    return bool(frames) and (frames[0].full_size or frames[0].size) > max(batch, frames[0].size)
+def _follows_rows(site: Site, structure: ModelStructure) -> bool:
+    """Tell whether a site, or a plate that it is in, is known to follow the rows of a call."""
+    plates = {frame.name for frame in site["cond_indep_stack"]} & structure.data_plates
+    return bool(plates) or site["name"] in structure.with_rows
 
 
 def _is_masked_out(site: Site) -> bool:

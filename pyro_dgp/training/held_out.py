@@ -16,6 +16,14 @@ MOST_CRPS_ROWS = 500
 #: Standard errors of the NLL by which a predictive loss must be better than the fallback. A predictive loss has heavy tails: on 455 rows of
 #: Boston housing one was better by two to three of them at 153 held-out rows, and worse by 5.9 nats a row at 51 others.
 FALLBACK_ERRORS = 3.0
+#: Share of the rows below which the number of different targets is few.
+FEW_VALUES = 0.02
+
+
+def takes_few_values(y: Tensor) -> bool:
+    """Tell whether targets take few values, on each of which a density can put a spike, so that its logarithm says little."""
+    values = y[~y.isnan()]
+    return len(values.unique()) < FEW_VALUES * len(values)
 
 
 @dataclass(frozen=True)
@@ -24,16 +32,21 @@ class RowScores:
 
     :ivar nll: negative log density of each row, nats.
     :ivar crps: continuous ranked probability score of some of them, in units of y; nothing where the observation has none.
+    :ivar by_crps: whether the CRPS alone decides, as of a density of targets that :func:`takes_few_values`.
     """
 
     nll: Tensor
     crps: Tensor | None
+    by_crps: bool = False
 
     @classmethod
-    def of(cls, prediction: Prediction, y: Tensor, few: tuple[Prediction, Tensor]) -> RowScores:
+    def of(
+        cls, prediction: Prediction, y: Tensor, few: tuple[Prediction, Tensor], *, of_few_values: bool = False
+    ) -> RowScores:
         """Score a prediction at its targets.
 
         :param few: the prediction of at most :data:`MOST_CRPS_ROWS` of these rows, and their targets.
+        :param of_few_values: whether the targets of the data set take few values.
         """
         nll = -prediction.log_prob(y).reshape(-1)
         try:
@@ -42,21 +55,23 @@ class RowScores:
             return cls(nll, None)  # classes, and distributions without a distribution function
         observed = ~few[1].isnan()  # the shape of the scores; NaN is an output that was not observed
         crps, count = crps.where(observed, 0.0).reshape(len(crps), -1), observed.reshape(len(crps), -1).sum(-1)
-        return cls(nll, crps.sum(-1) / count.clamp_min(1))
+        return cls(nll, crps.sum(-1) / count.clamp_min(1), of_few_values and not prediction.is_discrete)
 
     @classmethod
     def joined(cls, parts: Sequence[RowScores]) -> RowScores:
         """Scores of the rows of several folds together."""
         crps = [part.crps for part in parts if part.crps is not None]
-        return cls(torch.cat([part.nll for part in parts]), torch.cat(crps) if len(crps) == len(parts) else None)
+        joined = torch.cat(crps) if len(crps) == len(parts) else None
+        return cls(torch.cat([part.nll for part in parts]), joined, all(part.by_crps for part in parts))
 
     @property
     def merit(self) -> float:
         """Mean NLL plus the logarithm of the mean CRPS, lower is better; infinity where a score is no number.
 
-        Both terms grow by log c where errors and predicted standard deviations grow c times, so that they weigh alike.
+        Both terms grow by log c where errors and predicted standard deviations grow c times, so that they weigh alike. Targets that take few values
+        have the second alone.
         """
-        value = float(self.nll.mean())
+        value = 0.0 if self.by_crps and math.isfinite(float(self.nll.mean())) else float(self.nll.mean())
         if self.crps is not None:
             value += math.log(max(float(self.crps.mean()), torch.finfo(self.crps.dtype).tiny))
         return value if math.isfinite(value) else math.inf
@@ -69,14 +84,21 @@ class RowScores:
         return sum(means) <= errors * math.sqrt(sum(variances))
 
     def is_clearly_better_than(self, fallback: RowScores, errors: float = FALLBACK_ERRORS) -> bool:
-        """Whether the NLL is lower by some standard errors, and the CRPS not higher by one, by the differences of each row."""
-        (nll, nll_variance), *crps = map(_mean_and_its_variance, self._differences(fallback))
-        is_denser = nll < -errors * math.sqrt(nll_variance)
-        return math.isfinite(self.merit) and is_denser and all(mean <= math.sqrt(variance) for mean, variance in crps)
+        """Whether the NLL is lower by some standard errors, and the CRPS not higher by one, by the differences of each row.
+
+        Where the CRPS alone decides it is lower by so many standard errors.
+        """
+        (first, variance), *crps = map(_mean_and_its_variance, self._differences(fallback))
+        is_lower = first < -errors * math.sqrt(variance)
+        return math.isfinite(self.merit) and is_lower and all(mean <= math.sqrt(own) for mean, own in crps)
+
+    def is_ahead_of(self, other: RowScores) -> bool:
+        """Whether the mean of the score that decides, the NLL if it has a say, is lower."""
+        return float(self._differences(other)[0].mean()) < 0
 
     def _differences(self, other: RowScores) -> list[Tensor]:
-        """The differences of each row in NLL, and in CRPS as a share of the other's mean."""
-        differences = [self.nll - other.nll]
+        """The differences of each row in the scores that decide: NLL, and CRPS as a share of the other's mean."""
+        differences = [] if self.by_crps and self.crps is not None else [self.nll - other.nll]
         if self.crps is not None and other.crps is not None:
             differences.append((self.crps - other.crps) / other.crps.mean())
         return differences

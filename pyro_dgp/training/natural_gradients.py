@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pyro_dgp.internal import linalg
 from pyro_dgp.processes.coefficients import GaussianCoefficients
-from pyro_dgp.training.optimising import OptimizerRecipe, adam, bare
+from pyro_dgp.training.optimising import OptimizerRecipe, adam, rows_of_loss
 
 #: Halvings of a step that would leave no covariance, or one far larger than before; after these the step is left out.
 HALVINGS = 20
@@ -79,7 +79,7 @@ class NaturalGradients:
                 "natural gradients want a Gaussian q(v) that is trained, with a full or a diagonal covariance that does not depend on hyperparameters, "
                 "and the objective has none: take optimizer=adam"
             )
-        rows = getattr(getattr(bare(objective), "elbo", None), "num_data", None)
+        rows = rows_of_loss(objective)
         if rows is None:
             raise ValueError(
                 "natural gradients are those of the loss in total, and it does not say how many rows there are: give the loss num_data=len(x)"

@@ -114,7 +114,7 @@ def minimise(
 
     with module_local_parameters(objective):
         stepper = optimizer(objective, learning_rate)
-        kind = {type(stepper).__name__: [group["lr"] for group in stepper.param_groups]}
+        kind = {type(stepper).__name__: [_rate_of(group) for group in stepper.param_groups]}
         run = Run({"steps": steps, "rows": rows, "learning_rate": learning_rate, "optimizer": str(kind), **order})
         schedule = torch.optim.lr_scheduler.LambdaLR(stepper, lambda step: decay(step / max(steps, 1)))
         state = _State(objective, stepper, schedule, losses, callback, stop, start=start)
@@ -146,6 +146,11 @@ def minimise(
     return FitResult(losses.values.tolist(), state.seconds + time.perf_counter() - start)
 
 
+def _rate_of(group: Mapping[str, Any]) -> Any:
+    """Learning rate of a group of parameters, with its weight decay if it has one."""
+    return (group["lr"], group["weight_decay"]) if group.get("weight_decay") else group["lr"]
+
+
 def _terms(objective: Any, batch: Batch) -> Mapping[str, Tensor]:
     """Return the terms of ``loss(model, guide)`` at the rows of a step, by name; nothing for other objectives."""
     args, kwargs = batch[slice(None)]
@@ -159,6 +164,12 @@ def bare(objective: Any) -> Any:
     for name in ("module", "objective"):
         objective = getattr(objective, name, objective)
     return objective
+
+
+def rows_of_loss(objective: Any) -> int | None:
+    """Return the ``num_data`` of the loss of an objective; ``None`` where it has none."""
+    rows: int | None = getattr(getattr(bare(objective), "elbo", None), "num_data", None)
+    return rows
 
 
 @dataclass

@@ -139,4 +139,4 @@ def _is_decided(scores: RowScores, fallback: RowScores | None) -> bool | None:
     """Tell whether some folds are enough to take a beta, or the fallback (false); nothing where the other folds are needed."""
     if fallback is None or scores.is_clearly_better_than(fallback, SPARED_ERRORS):
         return True
-    return False if float((scores.nll - fallback.nll).mean()) >= 0 else None
+    return None if scores.is_ahead_of(fallback) else False

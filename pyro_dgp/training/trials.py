@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from pyro_dgp.internal.progress import Progress
 from pyro_dgp.internal.rows import Call, num_rows
 from pyro_dgp.prediction.predict import predict
 from pyro_dgp.training.fallback import Recipes
-from pyro_dgp.training.held_out import MOST_CRPS_ROWS, Curve, RowScores
+from pyro_dgp.training.held_out import MOST_CRPS_ROWS, Curve, RowScores, takes_few_values
 from pyro_dgp.training.remarks import EXPLODING, Trained
 
 #: Symptom of a fit that has next to no noise; with the other one, a fit has taken noise for its function.
@@ -113,7 +114,7 @@ class Trial:
     def state_dict(self) -> dict[str, Any]:
         """Return the scores and the best checkpoint."""
         return {
-            "scores": {str(step): {"nll": scores.nll, "crps": scores.crps} for step, scores in self.scores.items()},
+            "scores": {str(step): vars(scores) for step, scores in self.scores.items()},
             "best": self.best,
             "since": self.since,
             "best_state": self.best_state,
@@ -336,7 +337,12 @@ class Training:
             (few_x, few_y), few_named = fold.few
             is_all = num_rows(x) <= MOST_CRPS_ROWS
             few = prediction if is_all else predict(guide, few_x, site=self.site, **few_named)
-            return RowScores.of(prediction, y, (few, few_y))
+            return RowScores.of(prediction, y, (few, few_y), of_few_values=self._has_few_values)
+
+    @cached_property
+    def _has_few_values(self) -> bool:
+        """Whether the targets take few values."""
+        return takes_few_values(self.everything[0][1])
 
     def verdict(self, curve: Curve, last: Last) -> Verdict:
         """Return what is found of the fit that was kept.

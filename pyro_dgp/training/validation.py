@@ -44,7 +44,8 @@ class Validation:
        merit of a beta is that of its best check over the held-out rows of all folds, and that of the fallback is that of its last
        check: NLL plus the logarithm of the CRPS, so that the mean is not paid for the density. The largest beta within one
        standard error of the best (of the differences between rows) wins: more regularisation is the safer error. It must be
-       better than the fallback by three standard errors in NLL, and worse by no more than one in CRPS. The folds are held out one after
+       better than the fallback by three standard errors in NLL, and worse by no more than one in CRPS. Where the targets take few values, less than one for
+       50 rows, a density can put a spike on each, and the CRPS alone decides, by three standard errors. The folds are held out one after
        another. A beta that is behind the best one by more than three standard errors is left out of those that come next. The remaining folds are skipped where no beta
        is ahead of the fallback so far, and the fallback is left out where one is ahead by five standard errors.
     3. Runs: where the best check of the search lies in its last quarter, or where nothing was to be searched for, the chosen
@@ -357,6 +358,12 @@ def _on_fallback(fallback: Candidate, tried: Sequence[Candidate]) -> list[str]:
         return []
     folds = min(len(best.trials), len(fallback.trials))
     ours, theirs = best.curve_on(folds).best, fallback.curve_on(folds).best
+    if ours is not None and theirs is not None and ours.by_crps and ours.crps is not None and theirs.crps is not None:
+        share = float(ours.crps.mean() / theirs.crps.mean())
+        return [
+            f"the fallback is kept: the targets take few values, on which a density puts spikes, so that the CRPS of held-out rows decides, and that of "
+            f"beta {best.beta:g} is {share:.3f} times the fallback's"
+        ]
     if ours is None or theirs is None or not float((ours.nll - theirs.nll).mean()) < 0:
         return []
     lead = theirs.nll - ours.nll

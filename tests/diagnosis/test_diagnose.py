@@ -124,6 +124,17 @@ def test_noise_is_compared_with_the_targets_of_its_own_output(scale, share, is_f
     assert ("collapsed noise" in found_symptoms) == is_found
 
 
+def test_noise_that_outputs_share_is_judged_by_those_that_vary():
+    x = torch.linspace(-1, 1, 60)[:, None]
+    f = torch.sin(3 * x[:, 0])
+    model = Outputs()
+    model.likelihood = Gaussian(variance=2e-4)
+    for other in (f.flip(0), torch.zeros(60)):
+        y = torch.stack([f, other], 1) + 1e-3 * torch.randn(60, 1)
+        y[:, 1] = other
+        assert "collapsed noise" in symptoms(diagnose(PosteriorDraws(model, {}, (x, y)), x, y))
+
+
 class Outputs(PyroModule):
     """Exact regression of two outputs."""
 

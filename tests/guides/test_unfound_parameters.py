@@ -69,7 +69,7 @@ class Stated(PyroModule):
 
 @pytest.mark.usefixtures("local")
 def test_a_statement_in_a_module_is_refused_and_an_attribute_is_trained():
-    with pytest.raises(ValueError, match=rf"the model calls pyro\.param, which {REMEDY}"):
+    with pytest.raises(ValueError, match=rf"the model, or a network of the guide, calls pyro\.param, which {REMEDY}"):
         initialized(Stated(is_statement=True))
     guide = initialized(Stated(is_statement=False))
     fit(ELBO(20)(guide.model, guide), *data(), steps=5)
@@ -104,6 +104,27 @@ def test_modules_that_are_named_by_a_statement_are_trained():
     assert not torch.equal(net.weight, before)
 
 
+def test_names_that_another_model_left_in_the_store_are_no_statements():
+    """A plain call, and stock SVI, leave parameters in Pyro's store."""
+    Stated(is_statement=False)(data()[0])
+    assert "gp.kernel.variance" in pyro.get_param_store()
+    initialized(Stated(is_statement=False))
+    fit(MarginalLikelihood(Stated(is_statement=False)), *data(), steps=1)
+
+
+def test_a_refused_statement_leaves_its_name_to_the_remedy():
+    gp = GaussianProcess(RBF())
+
+    def model(x, y=None):
+        f, factor = pyro.sample("f", gp(x)), pyro.param("factor", torch.tensor(1.0))
+        return pyro.sample("y", dist.Normal(factor * f[..., 0], 0.1).to_event(1), obs=y)
+
+    with pytest.raises(ValueError, match=REMEDY):
+        initialized(model)
+    assert "factor" not in pyro.get_param_store()
+    initialized(Stated(is_statement=False))
+
+
 class Inline(PyroModule):
     """A likelihood that is made in each call."""
 
@@ -120,13 +141,39 @@ class Inline(PyroModule):
 @pytest.mark.parametrize("start", [initialized, lambda model: fit(MarginalLikelihood(model), *data(), steps=3)])
 def test_a_module_that_is_made_in_each_call_is_named(start):
     with pytest.warns(
-        UserWarning, match=r"makes a module with the parameter 'variance' in each call, .* make the module once"
+        UserWarning, match=r"makes a module in each call, .* trains its parameters variance: make the module once"
     ) as found:
         start(Inline(is_frozen=False))
     assert len(found) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         start(Inline(is_frozen=True))
+
+
+def test_a_frozen_module_that_was_called_before_is_fine():
+    model = Inline(is_frozen=True)
+    model(data()[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        initialized(model)
+
+
+@pytest.mark.usefixtures("local")
+def test_a_parameter_that_another_one_makes_is_found():
+    class Doubled(Stated):
+        def __init__(self):
+            super().__init__(is_statement=False)
+            self.raw = torch.nn.Parameter(torch.tensor(-2.0))
+            self.other = [Gaussian()]  # in a list, where torch does not look
+
+        def forward(self, x, y=None):
+            noise = {"variance_unconstrained": 2 * self.raw}
+            observation = torch.func.functional_call(self.other[0], noise, (self.gp(x),))
+            return pyro.sample("y", observation, obs=y)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        initialized(Doubled())
 
 
 def test_a_scope_takes_a_model_in_a_handler():

@@ -5,6 +5,7 @@ import pickle
 import pyro
 import pytest
 import torch
+from pyro import distributions as dist
 from pyro.infer import SVI, TraceMeanField_ELBO
 
 from pyro_dgp import (
@@ -21,6 +22,7 @@ from pyro_dgp import (
     predict,
 )
 from pyro_dgp.training.optimising import adam_for_networks
+from pyro_dgp.training.weight_prior import AdamWithWeightPrior
 from tests.examples import OneLayer, TwoLayers, regression
 
 
@@ -169,3 +171,53 @@ def test_the_networks_learn_at_a_tenth_of_the_rate():
         }
     for name, parameter in model.named_parameters():
         assert rates[id(parameter)] == pytest.approx(0.002 if "extractor" in name else 0.02), name
+
+
+@pytest.mark.usefixtures("local")
+def test_a_prior_of_weights_adds_its_gradient_to_that_of_the_loss():
+    x, y = torch.randn(30, 4), torch.randn(30)
+    model = deep_kernel(x)
+    guide = Variational(model, InducingPoints(8), MonteCarlo(2))
+    guide.initialize(x, y)
+    objective, precision, rows = ELBO(30)(model, guide), 7.0, 30
+    optimizer = AdamWithWeightPrior(precision)(objective, 0.02)
+    decays = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    assert decays.keys() == {id(p) for p in objective.parameters()}
+    log_prior = torch.zeros(())
+    for layer in (module for module in model.modules() if isinstance(module, torch.nn.Linear)):
+        weights = dist.Normal(0.0, (2 / (precision * layer.in_features)) ** 0.5)
+        log_prior = log_prior + weights.log_prob(layer.weight).sum()
+        log_prior = log_prior + dist.Normal(0.0, precision**-0.5).log_prob(layer.bias).sum()
+    log_prior.backward()
+    for name, parameter in objective.named_parameters():
+        if "network" in name:
+            torch.testing.assert_close(decays[id(parameter)] * parameter, -parameter.grad / rows)
+            assert rates[id(parameter)] == pytest.approx(0.002)
+        else:
+            assert decays[id(parameter)] == 0.0 and rates[id(parameter)] == 0.02
+
+
+@pytest.mark.usefixtures("local")
+def test_a_prior_of_weights_keeps_a_network_from_learning_noise():
+    x, y = torch.randn(40, 4), torch.randn(40)
+    norms = []
+    for optimizer in (adam_for_networks, AdamWithWeightPrior(100.0)):
+        torch.manual_seed(1)
+        model = deep_kernel(x)
+        guide = Variational(model, InducingPoints(8), MonteCarlo(2))
+        guide.initialize(x, y)
+        fit(ELBO(40)(model, guide), x, y, steps=150, optimizer=optimizer)
+        norms.append(float(sum(p.detach().square().sum() for p in model.extractor.parameters())))
+    assert norms[1] < 0.7 * norms[0]
+
+
+def test_a_prior_of_weights_wants_the_number_of_rows_and_a_precision():
+    x, y = torch.randn(10, 4), torch.randn(10)
+    model = deep_kernel(x)
+    guide = Variational(model, InducingPoints(5))
+    guide.initialize(x, y)
+    with pytest.raises(ValueError, match=r"does not say how many there are: give it num_data=len\(x\)"):
+        AdamWithWeightPrior()(ELBO()(model, guide), 0.02)
+    with pytest.raises(ValueError, match=r"a finite number above 0, got 0\.0: adam_for_networks has no prior"):
+        AdamWithWeightPrior(0.0)

@@ -27,7 +27,7 @@ from pyro_dgp import (
     remarks,
 )
 from pyro_dgp.diagnosis.symptoms import Finding
-from pyro_dgp.training.held_out import Curve, RowScores, simplest_of_the_best
+from pyro_dgp.training.held_out import Curve, RowScores, simplest_of_the_best, takes_few_values
 from pyro_dgp.training.loop import fit as plain_fit
 from pyro_dgp.training.remarks import Trained
 from pyro_dgp.training.trials import Candidate, Training, Trial, Verdict
@@ -335,6 +335,60 @@ def test_a_beta_must_be_better_than_the_fallback_by_three_standard_errors_in_nll
     # one of them breaks down
     assert simplest_of_the_best([curve(0.01, best), Curve(None, 10, {})]).beta == 0.01
     assert simplest_of_the_best([Curve(0.01, 10, {}), fallback]).beta is None
+
+
+def test_the_crps_alone_decides_where_targets_take_few_values():
+    """Spikes on the values of the targets have any density; on wine_red they cost 42 nats a row at other rows."""
+
+    def of_few(beta, nll, crps):
+        return Curve(beta, 10, {10: RowScores(torch.tensor(nll), torch.tensor(crps), by_crps=True)})
+
+    spikes, sound, level = [-9.0, -8.0, -9.0, -8.0], [1.0, 1.1, 1.0, 1.1], [1.0, 1.0, 1.0, 1.0]
+    fallback = of_few(None, sound, level)
+    narrow, wide = of_few(0.01, spikes, [0.8, 0.7, 0.8, 0.7]), of_few(1.0, spikes, [1.0, 0.7, 1.2, 1.0])
+    assert simplest_of_the_best([narrow, fallback]).beta == 0.01
+    assert simplest_of_the_best([wide, fallback]).beta is None  # lower by 0.3 standard errors
+    assert wide.best.is_ahead_of(fallback.best) and not of_few(0.1, spikes, [1.1] * 4).best.is_ahead_of(fallback.best)
+    assert narrow.merit == pytest.approx(math.log(0.75))
+    assert of_few(0.1, [math.nan] * 4, level).merit == math.inf
+    assert RowScores.joined([narrow.best, fallback.best]).by_crps
+
+
+def test_targets_that_take_few_values():
+    quality = torch.arange(600) % 6 / 5.0
+    assert takes_few_values(quality) and not takes_few_values(quality[:200])
+    assert takes_few_values(torch.cat([quality, torch.full((50,), math.nan)])) and not takes_few_values(
+        torch.randn(600)
+    )
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("values", [2, 300])
+def test_a_validation_knows_whether_its_targets_take_few_values(values, monkeypatch):
+    x, y = torch.randn(300, 2), (torch.arange(300) % values).to(torch.get_default_dtype()) / values
+    seen, of = set(), RowScores.of
+
+    def watched(*args, of_few_values):
+        scores = of(*args, of_few_values=of_few_values)
+        seen.add((of_few_values, scores.by_crps))
+        return scores
+
+    monkeypatch.setattr(RowScores, "of", watched)
+    fit_validated(guided(x, y), predictive, x, y, steps=2, validation=Validation(betas=(1.0,), checks=1))
+    assert seen == {(values == 2, values == 2)}
+
+
+def test_the_remark_on_a_fallback_says_what_decided():
+    scores = [RowScores(torch.zeros(4), torch.tensor([value] * 4), by_crps=True) for value in (1.1, 1.0)]
+    tried = []
+    for beta, own in zip((0.05, None), scores, strict=True):
+        candidate = Candidate(beta, 10)
+        trial = Trial(lambda: None, steps=10, checks=1, patience=None, state=None, say=lambda _: None)
+        trial.scores = {10: own}
+        candidate.trials.append(trial)
+        tried.append(candidate)
+    (said,) = _on_fallback(tried[1], tried)
+    assert "the targets take few values" in said and said.endswith("beta 0.05 is 1.100 times the fallback's")
 
 
 def test_the_mean_is_not_paid_for_the_density():
