@@ -113,24 +113,24 @@ def row_dependence(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
 
     :raises ValueError: for such a site, since a batch or a prediction has other groups.
     """
-    whole = _Shapes()
+    candidates = inputs_among(args, kwargs)
+    if not candidates:
+        return RowDependence()
+    whole, found = _Shapes(), list[RowDependence]()
     state = torch.get_rng_state()
-    found: list[RowDependence] = []
     try:
-        candidates = inputs_among(args, kwargs)
-        if candidates:
+        try:
             with whole:
                 model(*args, **kwargs)
+        except _ERRORS:
+            return whole.undecided()
         for inputs in candidates:
             found.append(_dependence(model, RowArguments(args, kwargs, x=inputs, groups=whole.groups), whole))
             if found[-1].inputs is None or found[-1].sites - whole.latent:
-                break
-    except _ERRORS:
-        return whole.undecided() if not found else found[0]
+                return found[-1] if found[-1].inputs is not None else found[0]
     finally:
         torch.set_rng_state(state)
-    decided = [each for each in found if each.sites - whole.latent]
-    return (decided or found or [RowDependence()])[0]
+    return found[0]
 
 
 def _dependence(model: Callable[..., Any], rows: RowArguments, whole: _Shapes) -> RowDependence:
@@ -148,7 +148,8 @@ def _dependence(model: Callable[..., Any], rows: RowArguments, whole: _Shapes) -
         return whole.undecided()
     _require_fixed_groups(whole, sites - always)
     sites |= halved
-    places = [place for place, value in (*enumerate(rows.args), *rows.kwargs.items()) if value is rows.x]
+    given: list[tuple[int | str, Any]] = [*enumerate(rows.args), *rows.kwargs.items()]
+    places = [place for place, value in given if value is rows.x]
     return RowDependence(sites, plates, whole.sites.keys() - sites, whole.groups, whole.group_plates, places[0])
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from pyro_dgp.training.optimising import adam_for_networks, rows_of_loss
@@ -61,7 +61,7 @@ class AdamWithWeightPrior:
         return torch.optim.Adam(groups, fused=True)
 
 
-def _with_prior(objective: nn.Module) -> Iterator[tuple[nn.Parameter, float]]:
+def _with_prior(objective: nn.Module) -> Iterator[tuple[Tensor, float]]:
     """Iterate over the parameters with a prior, with its precision for a :attr:`AdamWithWeightPrior.precision` of one."""
     for module in objective.modules():
         if isinstance(module, nn.Linear | _ConvNd):
