@@ -1,11 +1,26 @@
-"""Checks of ``poutine.scale`` and ``poutine.mask`` around the sites of a model."""
+"""Checks of ``poutine.scale``, ``poutine.mask`` and plates that subsample, around the sites of a model."""
 
 from __future__ import annotations
 
 import torch
+from pyro.poutine.trace_struct import Trace
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyro_dgp.guides.sites import Message
+
+
+def require_scaled_subsamples(trace: Trace) -> None:
+    """Raise for a plate that takes some of its rows at random with no site inside: nothing is scaled up to all rows."""
+    sites = trace.nodes.values()
+    inside = {frame.name for site in sites if site["type"] == "sample" for frame in site["cond_indep_stack"]}
+    for site in (each for each in sites if each["type"] == "sample" and site_is_subsample(each)):
+        some, all_ = site["fn"].subsample_size, site["fn"].size
+        if some is not None and some < all_ and site["name"] not in inside:
+            raise ValueError(
+                f"the plate {site['name']!r} takes {some} of {all_} rows and no site stands inside, so that the likelihood would count {some} rows, and the prior all: pass the "
+                f"rows of a step, as fit(..., batch_size={some}) does, or observe inside, as in with plate as rows: pyro.sample('y', Normal(f, 0.1), obs=y[rows])"
+            )
 
 
 def require_rows_unmasked(site: Message) -> None:

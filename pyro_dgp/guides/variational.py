@@ -23,6 +23,7 @@ from pyro_dgp.guides.latents import LatentGuides
 from pyro_dgp.guides.loading import missing_latents, missing_processes
 from pyro_dgp.guides.networks import pyro_networks, try_network
 from pyro_dgp.guides.row_dependence import row_dependence
+from pyro_dgp.guides.scales_and_masks import require_scaled_subsamples
 from pyro_dgp.guides.sites import (
     check_scales,
     is_random,
@@ -128,6 +129,7 @@ class Variational(PassHandler):
                 dependence = row_dependence(self.model, args, kwargs)
                 self._run_model(run, args, kwargs)
                 check_parameters_found(self.trace, (self, *self._modules_of_model))
+                require_scaled_subsamples(self.trace)
                 self._create_processes(run)
                 self._create_latents(args, kwargs)
                 self._couple_processes(run)

@@ -30,7 +30,10 @@ def refuse_data_plate(rows: int, what: str) -> None:
         if frame.name in _GROUPS.get():
             continue
         if frame.size == rows > 1 and frame.vectorized and "particles" not in frame.name:
+            remedy = "move the sample statement out of the data plate"
+            if frame.full_size not in (None, rows):
+                remedy += f", and take no rows at random in the model: fit(..., batch_size={rows}) does"
             raise ValueError(
                 f"{what} stands inside the plate {frame.name!r} of {rows}: its rows are an event "
-                "dimension and each would be counted once more; move the sample statement out of the data plate"
+                f"dimension and each would be counted once more; {remedy}"
             )

@@ -13,7 +13,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.guides.scales_and_masks import require_as_written
+from pyro_dgp.guides.scales_and_masks import require_as_written, require_scaled_subsamples
 from pyro_dgp.guides.site_handler import Message, SiteHandler
 from pyro_dgp.guides.sites import is_observation, require_exact
 from pyro_dgp.internal.one_thread import one_thread
@@ -82,6 +82,7 @@ class MarginalLikelihood(torch.nn.Module):
                 trace = poutine.trace(self.model).get_trace(*args, **kwargs)
         if not self._is_checked:
             check_parameters_found(trace, modules_of(self.model))
+            require_scaled_subsamples(trace)
             self._is_checked = True
         for site in trace.nodes.values():
             if site["type"] == "sample" and is_observation(site):

@@ -85,8 +85,30 @@ def test_a_data_plate_around_function_values_is_refused():
         ):
             guided(Idiom(subsample), x, y)
         pyro.clear_param_store()
-        with pytest.raises(ValueError, match="move the sample statement out of the data plate"):
+        remedy = (
+            "$" if subsample is None else r", and take no rows at random in the model: fit\(..., batch_size=5\) does$"
+        )
+        with pytest.raises(ValueError, match=f"move the sample statement out of the data plate{remedy}"):
             Idiom(subsample)(x, y)
+
+
+@pytest.mark.usefixtures("local")
+def test_rows_that_a_plate_takes_for_sites_outside_it_are_refused():
+    """The likelihood counted the rows of the plate, and the prior all."""
+
+    class Outside(OneLayer):
+        def forward(self, x, y=None):
+            with pyro.plate("data", len(x), subsample_size=5) as index:
+                pass
+            f = pyro.sample("f", self.gp(x[index]))[..., 0]
+            y = None if y is None else y[index]
+            return pyro.sample("y", dist.Normal(f, 0.1).to_event(1), obs=y)
+
+    x, y = regression(12)
+    with pytest.raises(
+        ValueError, match=r"the plate 'data' takes 5 of 12 rows and no site stands inside, .*batch_size=5\)"
+    ):
+        guided(Outside(), x, y)
 
 
 def test_a_factor_and_a_discrete_latent_site_are_refused_with_the_remedy():
