@@ -30,7 +30,7 @@ help:
 	$(PIP) -e '.[compare]'
 	@touch $@
 
-.venv/.dev: .venv/.compare
+.venv/.dev-$(EXTRAS): .venv/.compare
 	$(PIP) -e '.[$(EXTRAS)]'
 	@touch $@
 
@@ -39,7 +39,7 @@ help:
 	@touch $@
 
 install: .venv/.compare
-install-dev: .venv/.dev
+install-dev: .venv/.dev-$(EXTRAS)
 
 compare: install
 	$(BIN)/pyro-dgp compare --output $(OUTPUT) --resume $(ARGS)

@@ -167,7 +167,7 @@ def check_scales(name: str, prior: FunctionPrior, observed: Mapping[str, Tensor]
             f"input column {column} has a standard deviation of {float(spread[column]):.3g}, and lengthscales start near 1: standardise "
             "inputs by a Standardizer.fit(x, y) that the model carries, as in DeepGP(x, standardizer=...), or start the lengthscales at the scale "
             "of the inputs",
-            stacklevel=4,
+            stacklevel=5,
         )
     for name, value in observed.items():
         value = value.detach()
@@ -179,7 +179,7 @@ def check_scales(name: str, prior: FunctionPrior, observed: Mapping[str, Tensor]
             warnings.warn(
                 f"the target of the site {name!r} has mean {mean:.3g} and standard deviation {scale:.3g}, and the prior starts near mean 0 "
                 "and variance 1: standardise targets by a Standardizer.fit(x, y) that the model carries, as in DeepGP(x, standardizer=...)",
-                stacklevel=4,
+                stacklevel=5,
             )
 
 
@@ -191,7 +191,7 @@ def warn_of_unread_priors(models: Iterable[nn.Module], trace: Trace) -> None:
             if name not in trace.nodes:
                 warnings.warn(
                     f"the prior on {name!r} is read by no forward of the model, so it changes nothing: look at the spelling of the attribute",
-                    stacklevel=4,
+                    stacklevel=5,
                 )
 
 
@@ -209,7 +209,7 @@ def warn_of_repeated(gps: Iterable[tuple[str, FunctionPrior]]) -> None:
             warnings.warn(
                 f"the sites {before!r} and {key!r} sample one GaussianProcess at different inputs, and each is a function of its own, with the "
                 "hyperparameters in common: for one function at both, sample it once at torch.cat([x1, x2], -2) and split its values",
-                stacklevel=4,
+                stacklevel=5,
             )
 
 

@@ -128,16 +128,13 @@ class Variational(PassHandler):
             with module_local_parameters(self, *self._modules_of_model):
                 dependence = row_dependence(self.model, args, kwargs)
                 self._run_model(run, args, kwargs)
-                check_parameters_found(self.trace, (self, *self._modules_of_model))
-                require_scaled_subsamples(self.trace)
+                _check_parameters_and_plates(self)
                 self._create_processes(run)
                 self._create_latents(args, kwargs)
                 self._couple_processes(run)
                 joins = bool(run.means) and guide_joins_rows(self, (args, kwargs))
                 self._structure = ModelStructure.of(self.trace, run.gps, dependence, joins_rows=joins)
-                check_scales(*run.gps[0], real_observations(self.trace))
-                warn_of_unread_priors(self._modules_of_model, self.trace)
-                warn_of_repeated(run.gps)
+                _warn_of_scales_and_priors(self, run)
 
     def _create_processes(self, run: GuidePass) -> None:
         if not run.gps:
@@ -257,6 +254,19 @@ class Variational(PassHandler):
         others = self.structure.local.keys() | self.structure.responses
         names = [site["name"] for site in self.trace.nodes.values() if _is_latent(site)]
         return [name for name in names if name not in others]
+
+
+def _check_parameters_and_plates(guide: Variational) -> None:
+    """Raise for parameters that no optimiser finds, and for rows that a plate takes for no site."""
+    check_parameters_found(guide.trace, (guide, *guide.model_modules))
+    require_scaled_subsamples(guide.trace)
+
+
+def _warn_of_scales_and_priors(guide: Variational, run: GuidePass) -> None:
+    """Warn of inputs and targets far from the scale that kernels start at, of priors that nothing reads, and of one GP at several inputs."""
+    check_scales(*run.gps[0], real_observations(guide.trace))
+    warn_of_unread_priors(guide.model_modules, guide.trace)
+    warn_of_repeated(run.gps)
 
 
 def _is_latent(site: Site) -> bool:

@@ -195,7 +195,7 @@ def check_parameters_found(trace: Trace, modules: Iterable[nn.Module]) -> None:
         warnings.warn(
             f"the model makes a module in each call, or has it where it is not found, so that no optimiser trains its parameters {', '.join(lost)}: make the module "
             "once, as an attribute of the model, or freeze it where the values are meant to stay, as in Gaussian(variance=0.1).requires_grad_(False)",
-            stacklevel=4,
+            stacklevel=5,
         )
 
 
