@@ -112,7 +112,8 @@ class Loss(PyroELBO):  # type: ignore[misc]
         sites = [site for site in sites if not _is_masked_out(site)]
         batch = guide.structure.batch_of(args, kwargs)
         self._require_one_count(sites, guide.structure, batch)
-        self._require_rows(sites, guide.structure, batch)
+        if self.num_data not in (None, batch):
+            _require_rows(sites, guide.structure, batch, what=f"num_data={self.num_data}")
         for site in sites:
             require_one_scale(site)
             if site["is_observed"]:
@@ -210,17 +211,6 @@ class Loss(PyroELBO):  # type: ignore[misc]
                 "in every step and leave num_data out"
             )
 
-    def _require_rows(self, sites: list[Site], structure: ModelStructure, batch: int | None) -> None:
-        """Raise if num_data is to weight the rows of a step, and no observed site follows them."""
-        observed = [site for site in sites if site["is_observed"]]
-        if self.num_data is None or batch in (None, self.num_data) or not observed:
-            return
-        if all(site["name"] in structure.without_rows and not _follows_rows(site, structure) for site in observed):
-            raise ValueError(
-                f"num_data={self.num_data} weights the {batch} rows of a step, the last axis but one of its inputs, and the observed site {observed[0]['name']!r} does not "
-                "follow them: pass inputs (N, D), and give them another shape in the model; or leave num_data out where all data are passed"
-            )
-
     def _regularizer(
         self, site: Site, weighted: WeightedTrace, guide: Variational, batch: int | None
     ) -> Tensor | float:
@@ -252,6 +242,18 @@ def count_of_rows(site: Site, structure: ModelStructure) -> int | None:
         return None
     has_rows = isinstance(site["fn"], CollapsedObservation | torch.distributions.Independent)
     return int(site["fn"].event_shape[0]) if has_rows else None
+
+
+def _require_rows(sites: list[Site], structure: ModelStructure, batch: int | None, *, what: str) -> None:
+    """Raise if no observed site follows the rows of a step, which num_data is to weight."""
+    observed = [site for site in sites if site["is_observed"]]
+    if batch is None or not observed:
+        return
+    if all(site["name"] in structure.without_rows and not _follows_rows(site, structure) for site in observed):
+        raise ValueError(
+            f"{what} weights the {batch} rows of a step, the last axis but one of its inputs, and the observed site {observed[0]['name']!r} does not "
+            "follow them: pass inputs (N, D), and give them another shape in the model; or leave num_data out where all data are passed"
+        )
 
 
 def _follows_rows(site: Site, structure: ModelStructure) -> bool:

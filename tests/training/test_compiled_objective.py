@@ -536,7 +536,8 @@ def test_parameters_of_modules_that_are_not_its_own_get_their_gradients(caplog):
     named = weakref.ref(hidden)  # a module that nothing names
     keep_parameters_local(hidden)
     guide = Variational(lambda x, y=None: cast(OneLayer, named())(x, y), InducingPoints(5), MonteCarlo(1))
-    guide.initialize(x, y)
+    with pytest.warns(UserWarning, match="or has it where it is not found"):
+        guide.initialize(x, y)
     compiled = Recorded(ELBO(20)(guide.model, guide))
     for _ in range(3):
         hidden.zero_grad()

@@ -249,7 +249,8 @@ def test_fallbacks_with_a_network_train_it_slowly(name):
     guide = fallback.guide(model, x, settings)
     guide.initialize(x, y)
     optimizer = fallback.as_fallback(model, x, settings).optimizer
-    assert [group["lr"] for group in optimizer(ELBO(40)(model, guide), 0.1).param_groups] == [0.1, 0.01]
+    rates = [group["lr"] for group in optimizer(ELBO(40)(model, guide), 0.1).param_groups]
+    assert rates[0] == 0.1 and {*rates[1:]} == {0.01}
 
 
 def test_a_checkpoint_knows_its_optimiser(tmp_path):
