@@ -126,8 +126,10 @@ def row_dependence(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
             return whole.undecided()
         for inputs in candidates:
             found.append(_dependence(model, RowArguments(args, kwargs, x=inputs, groups=whole.groups), whole))
-            if found[-1].inputs is None or found[-1].sites - whole.latent:
-                return found[-1] if found[-1].inputs is not None else found[0]
+            if found[-1].inputs is None:
+                break
+            if found[-1].sites - whole.latent:
+                return found[-1]
     finally:
         torch.set_rng_state(state)
     return found[0]

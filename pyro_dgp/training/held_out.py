@@ -71,7 +71,9 @@ class RowScores:
         Both terms grow by log c where errors and predicted standard deviations grow c times, so that they weigh alike. Targets that take few values
         have the second alone.
         """
-        value = 0.0 if self.by_crps and math.isfinite(float(self.nll.mean())) else float(self.nll.mean())
+        value = float(self.nll.mean())
+        if self.by_crps and math.isfinite(value):
+            value = 0.0
         if self.crps is not None:
             value += math.log(max(float(self.crps.mean()), torch.finfo(self.crps.dtype).tiny))
         return value if math.isfinite(value) else math.inf

@@ -155,7 +155,7 @@ def test_a_frozen_module_that_was_called_before_is_fine():
     model(data()[0])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        initialized(model)
+        assert initialized(model).is_initialized
 
 
 @pytest.mark.usefixtures("local")
@@ -173,7 +173,7 @@ def test_a_parameter_that_another_one_makes_is_found():
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        initialized(Doubled())
+        assert initialized(Doubled()).is_initialized
 
 
 def test_a_scope_takes_a_model_in_a_handler():
