@@ -153,7 +153,7 @@ class Stock(Inference):
                 progress(step + 1, steps, {"loss": float(loss.detach())})
 
         def predict(new: Tensor) -> Prediction:
-            mean, sd, log_weights = _components(theirs, new)
+            mean, sd, log_weights = components(theirs, new)
             return Prediction(
                 lambda part: Mixture(dist.Normal(mean[:, part], sd[:, part], validate_args=False), log_weights),
                 len(new),
@@ -163,7 +163,7 @@ class Stock(Inference):
 
 
 @torch.no_grad()
-def _components(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def components(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return means and standard deviations ``(S, N)`` of y in each component, and their log weights ``(S,)``."""
     model.eval()
     means, variances = [], []

@@ -95,7 +95,7 @@ def advise(
        to 500. Classes, counts and several targets have ``svgp`` and ``dsvi``. ``ppgpr``, one layer by a predictive loss with a beta of
        0.05, is fitted too, unless the target is one of real numbers and two layers are ahead of ``svgp`` by 0.5 nats a row.
        Where ``ppgpr`` is not ahead of ``svgp`` by two standard errors, or is behind it in CRPS by one, its full fit is expected to fall back on the ELBO,
-       and has that NLL.
+       and has that NLL. Where the target takes few values, on each of which a density can put a spike, it is ahead by its CRPS or not at all.
     3. ``dspp`` takes the time of all of them together and is not tried. Where ``ppgpr`` is ahead of ``svgp``, ``dspp`` is expected to be ahead of two layers by the ELBO by as
        much.
     4. Of those that are behind the lowest NLL by no more than a standard error, and by no more than 0.02 nats a row, the quickest is taken.

@@ -15,7 +15,7 @@ from pyro_dgp.comparison.files import Row
 from pyro_dgp.comparison.pilots import pilots
 from pyro_dgp.comparison.request import Say, for_task
 from pyro_dgp.data.dataset import Dataset
-from pyro_dgp.training.held_out import RowScores
+from pyro_dgp.training.held_out import RowScores, takes_few_values
 from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.settings import Settings
 
@@ -29,6 +29,8 @@ class Standing:
     :ivar left: share of the variance of the targets that a full fit leaves, the mean over folds; nothing for classes, and without pilots of its own.
     :ivar seconds: expected time of a full fit.
     :ivar is_estimate: whether it comes from the pilots of other methods.
+    :ivar by_crps: whether the CRPS alone tells methods apart, as where targets take few values, see
+        :func:`~pyro_dgp.training.held_out.takes_few_values`.
     """
 
     method: str
@@ -38,11 +40,12 @@ class Standing:
     left: float | None
     seconds: float
     is_estimate: bool = False
+    by_crps: bool = False
 
     @property
     def scores(self) -> RowScores:
         """NLL and CRPS."""
-        return RowScores(self.nll, self.crps)
+        return RowScores(self.nll, self.crps, self.by_crps)
 
     @property
     def expected(self) -> float:
@@ -105,6 +108,7 @@ class Trial:
             crps=None if any(each is None for each in crps) else torch.cat(crps),
             left=None if None in left else mean(left),
             seconds=mean(row["seconds"] for row in rows) * self.work(method) / work,
+            by_crps=self.data.task.is_standardized and takes_few_values(torch.as_tensor(self.data.y)),
         )
 
 

@@ -267,6 +267,16 @@ def test_targets_of_few_values_are_said(monkeypatch):
     assert any("a density can put a spike on each of them" in each for each in found.reasons)
 
 
+def test_spikes_on_few_values_do_not_put_a_predictive_loss_ahead(monkeypatch):
+    few = replace(waves(rows=500), y=np.round(2 * waves(rows=500).y))
+    spikes = {"ppgpr": -1.0, "gamma-dgp": 0.25}
+    for data, method in ((few, "gamma-dgp"), (waves(rows=500), "dspp")):
+        found, _ = planted(monkeypatch, spikes, data)
+        assert found.method == method
+    found, _ = planted(monkeypatch, spikes, few, crps={"ppgpr": 0.4})  # ahead by its CRPS too
+    assert found.method == "dspp"
+
+
 def test_test_rows_change_nothing():
     data = waves(rows=60)
     test = np.random.RandomState(0).permutation(60)[:6]
