@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from pyro_dgp.internal.compiled_function import CompiledFunction, say_not_compiled, with_gradients
+from pyro_dgp.internal.compiled_function import CompiledFunction, FasterFunction, say_not_compiled, with_gradients
 from pyro_dgp.internal.parameters import module_local_parameters
 
 
@@ -38,7 +38,7 @@ class CompiledObjective(nn.Module):
 
     The model must do the same tensor operations at all values: one that looks at numbers (``if h.mean() > 0``,
     ``h.tolist()``) has no program, and the log says why. The first :data:`~pyro_dgp.internal.compiled_function.CHECKS`
-    results of a program are compared with those of the objective.
+    results of a program are compared with those of the objective, and so are their times on a processor: a program that takes longer is set aside.
 
     Calls without gradients (``torch.no_grad()``) or inside handlers of Pyro run uncompiled. So does each step at which a
     matrix has no Cholesky factor at the first jitter, the targets are refused or the loss is not finite. Parameters stay
@@ -101,7 +101,8 @@ class CompiledObjective(nn.Module):
             if before != signature:
                 return None
             step = _Step(self.objective, call)
-            program = CompiledFunction("the loss", step, self.backend, closed=True, prepare=step.look_at_buffers)
+            kind = FasterFunction if self.backend == "inductor" else CompiledFunction
+            program = kind("the loss", step, self.backend, closed=True, prepare=step.look_at_buffers)
             self._programs[signature] = program, step
         self._last = signature
         program, step = self._programs[signature]

@@ -3,6 +3,8 @@
 import copy
 import logging
 import pickle
+import re
+import time
 import weakref
 from typing import cast
 
@@ -491,6 +493,37 @@ def test_what_has_no_program_runs_as_it_is_and_a_word_is_said(caplog, model, bac
     (message,) = said(caplog)
     assert message.startswith("the loss is not compiled, the model runs as it is: ") and why in message
     assert "\n" not in message and not programs(compiled)
+
+
+class Waits(OneLayer):
+    """A model that takes so many seconds."""
+
+    seconds = 0.0
+
+    def forward(self, x, y=None):
+        time.sleep(self.seconds)
+        return super().forward(x, y)
+
+
+@pytest.mark.parametrize("wait_of_model, wait_of_program, kept", [(0.2, 0.0, True), (0.0, 0.2, False)])
+def test_a_program_that_takes_longer_is_set_aside(caplog, monkeypatch, wait_of_model, wait_of_program, kept):
+    def slowed(graph, **options):
+        def program(*points):
+            time.sleep(wait_of_program)
+            return graph(*points)
+
+        return program
+
+    monkeypatch.setattr(torch, "compile", slowed)
+    monkeypatch.setattr(Waits, "seconds", wait_of_model)
+    x, y = regression(20)
+    compiled = CompiledObjective(objective_of(Waits(), x, y))
+    caplog.clear()
+    for step in range(CHECKS + 3):
+        compare(compiled, x, y, step)
+        assert step in (0, CHECKS, CHECKS + 1, CHECKS + 2) or programs(compiled)
+    assert bool(programs(compiled)) == kept
+    assert kept or re.search(r"the program takes 2\d\d\.\d ms, and the model as it is \d+\.\d$", *said(caplog))
 
 
 def test_buffers_that_change_their_shape_are_left_to_the_model(caplog):
