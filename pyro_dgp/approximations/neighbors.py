@@ -14,6 +14,12 @@ from pyro_dgp.internal.whole_numbers import whole_number
 
 Indices = NDArray[np.int64]
 
+#: Number of inputs from which, and of rows up to which, the distances between all pairs take less time than trees: on 7,400 rows of 8 inputs and on
+#: 15,600 of 12, products in double precision took 0.45 of the time on one core. With more rows of 9 correlated inputs trees are faster.
+_MANY_INPUTS, _MOST_ROWS = 6, 20_000
+#: Rows whose distances are computed together.
+_PAIRS_AT_A_TIME = 256
+
 
 @dataclass(frozen=True)
 class Neighbors:
@@ -64,7 +70,9 @@ def nearest_neighbors(x: Tensor, *, num_neighbors: int, seed: int = 0, lengths: 
         raise ValueError("the inputs have no rows: give one row or more")
     points = scaled(x, x.std(0, correction=0) if lengths is None else lengths)
     order = np.random.RandomState(seed).permutation(len(points))
-    earlier = _earlier(points[order], min(num_neighbors, max(1, len(points) - 1)))
+    count = min(num_neighbors, max(1, len(points) - 1))
+    by_products = points.shape[-1] >= _MANY_INPUTS and len(points) <= _MOST_ROWS
+    earlier = (nearest_by_products if by_products else nearest_by_trees)(points[order], count)
     is_there = torch.as_tensor(earlier >= 0, device=x.device)
     places = torch.as_tensor(earlier, device=x.device)
     return Neighbors(torch.as_tensor(order, device=x.device), torch.where(is_there, places, 0), is_there)
@@ -111,8 +119,8 @@ def scaled(x: Tensor, lengths: Tensor) -> NDArray[np.float64]:
     return (x.detach().double() / torch.where(lengths > 0, lengths, 1.0)).cpu().numpy()
 
 
-def _earlier(points: NDArray[np.float64], count: int) -> Indices:
-    """Places of the nearest earlier points, ``(N, count)``; minus one where there are fewer.
+def nearest_by_trees(points: NDArray[np.float64], count: int) -> Indices:
+    """Return the places of the nearest earlier points, ``(N, count)``; minus one where there are fewer. Time is ``N log N`` for few inputs.
 
     Trees of the first 2, 4, 8, ... times so many points are searched for the points of their second half: some half of what is found is earlier.
     """
@@ -133,3 +141,17 @@ def _earlier(points: NDArray[np.float64], count: int) -> Indices:
             left, wanted = left[~is_done], min(end, 2 * wanted)
         start, end = end, min(total, 2 * end)
     return found
+
+
+def nearest_by_products(points: NDArray[np.float64], count: int) -> Indices:
+    """Return what :func:`nearest_by_trees` does, by the distances between all pairs of points, which are products of matrices."""
+    values = torch.as_tensor(points - points.mean(0))
+    squares, places, found = values.square().sum(-1), torch.arange(len(values)), torch.full((len(values), count), -1)
+    for part in places.split(_PAIRS_AT_A_TIME):
+        end = int(part[-1]) + 1
+        distances = torch.addmm(squares[:end], values[part], values[:end].mT, alpha=-2.0)  # less the point's own square
+        own = distances[:, int(part[0]) :]
+        own.masked_fill_(places[part[0] : end] >= part[:, None], torch.inf)
+        nearest, which = distances.topk(min(count, end), largest=False, sorted=False)
+        found[part, : which.shape[-1]] = torch.where(nearest.isinf(), -1, which)
+    return found.numpy()

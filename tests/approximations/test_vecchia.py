@@ -48,7 +48,9 @@ from pyro_dgp import (
     with_priors,
 )
 from pyro_dgp.approximations import local_factors as local_factors_module
+from pyro_dgp.approximations import neighbors as neighbors_module
 from pyro_dgp.approximations.correlation_length import correlation_lengths
+from pyro_dgp.approximations.neighbors import nearest_by_products, nearest_by_trees
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.kernels import White
 from pyro_dgp.mcmc.chain_identity import identity
@@ -151,9 +153,10 @@ def test_many_rows_are_regressed_part_by_part(kept, monkeypatch):
     assert len(sizes) == (6 if kept else 12)  # computed again for gradients
 
 
+@pytest.mark.parametrize("inputs", [2, 7])
 @pytest.mark.parametrize(("rows", "count"), [(1, 3), (5, 3), (5, 30), (400, 7)])
-def test_neighbours_are_the_nearest_earlier_rows(rows, count):
-    x = torch.randn(rows, 2) * torch.tensor([1.0, 100.0])
+def test_neighbours_are_the_nearest_earlier_rows(rows, count, inputs):
+    x = torch.randn(rows, inputs) * torch.logspace(0, 2, inputs)
     x[rows // 2 :: 7] = x[0].clone()  # rows that are the same
     neighbors = nearest_neighbors(x, num_neighbors=count)
     assert sorted(neighbors.order.tolist()) == list(range(rows))
@@ -171,6 +174,20 @@ def test_neighbours_are_the_nearest_earlier_rows(rows, count):
         assert not bool(done[level].any())
         done[level] = True
     assert bool(done.all())
+
+
+def test_products_find_what_trees_find(monkeypatch):
+    points = np.random.RandomState(0).randn(700, 6) + 1e4
+    found, expected = nearest_by_products(points, 9), nearest_by_trees(points, 9)
+    np.testing.assert_array_equal(np.sort(found, -1), np.sort(expected, -1))
+    few = torch.as_tensor(points)
+    with monkeypatch.context() as patch:
+        patch.setattr(neighbors_module, "nearest_by_trees", None)
+        nearest_neighbors(few, num_neighbors=9)
+    for x in (few[:, :5], torch.randn(20_001, 6)):  # few inputs, or many rows
+        with monkeypatch.context() as patch:
+            patch.setattr(neighbors_module, "nearest_by_products", None)
+            nearest_neighbors(x, num_neighbors=1)
 
 
 LENGTHS = {  # distances at which the correlation is one half
