@@ -80,6 +80,8 @@ def one_hot(table: Any, where: str) -> Any:
     """Return a table with a column of 0 and 1, ``colour=red``, for each word of each column of words.
 
     Two words need one column, whose name has both: ``sex=male, not female``.
+
+    :raises ValueError: for a word that holds ``, not ``, with which new rows could be taken for others.
     """
     pandas = optional("pandas", extra="compare", what="reading a table")
     columns: dict[str, Any] = {}
@@ -88,6 +90,11 @@ def one_hot(table: Any, where: str) -> Any:
             columns[str(name)] = table[name]
             continue
         words = words_of(table[name], str(name), where)
+        if taken := [word for word in words if _NOT in word]:
+            raise ValueError(
+                f"column {str(name)!r} of {where} holds {taken[0]!r}, and {_NOT!r} stands between two words in the names of the columns that are made of "
+                "them: write it otherwise, without the comma"
+            )
         if len(words) == 2:
             columns[f"{name}{_IS}{words[1]}{_NOT}{words[0]}"] = (table[name].astype(str) == words[1]).astype(float)
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from jaxtyping import Float
@@ -17,6 +17,8 @@ from pyro_dgp.kernels.white import WhiteCovariance
 MOST_POINTS = 2000
 #: Numbers in the factors of all draws at most: half a gigabyte in float64.
 _MOST_NUMBERS = 2**26
+#: Share of its variance by which the covariance of a point with an equal one is less under white noise, at least.
+_WHITE = 1e-3
 #: A point whose variance given the others is below this share of its own variance takes its conditional mean, without noise.
 _DETERMINED = {torch.float64: 1e-10, torch.float32: 1e-5}
 
@@ -57,6 +59,8 @@ class JointPath(Path):
                 "draws): ask for fewer points, or take a kernel such as Matern52"
             )
         x = x.detach().expand(*self.points.shape[:2], *x.shape[-2:])
+        if not known:
+            _require_same_value_again(self.covariance, x[..., :1, :], self.request.name)
         cross = self.covariance.matrix(self.points, x) * self.free.unsqueeze(-1)
         projected = linalg.solve_triangular(self.factor, cross, upper=False)
         within = self.covariance.matrix(x)
@@ -73,13 +77,24 @@ class JointPath(Path):
         return values
 
 
+def _require_same_value_again(covariance: Covariance, point: Tensor, name: str) -> None:
+    """Raise where a point is not fully correlated with an equal one, as under white noise of a kernel of another library."""
+    variance = covariance.matrix(point)
+    if bool(((variance - covariance.matrix(point, point.clone())).abs() > _WHITE * variance.abs()).any()):
+        _refuse_white(name)
+
+
+def _refuse_white(name: str) -> NoReturn:
+    raise ValueError(
+        f"the kernel of {name!r} holds White, whose draws have unrelated values at neighbouring points and are no functions: "
+        "leave White out of the kernel and let the likelihood have this variance as noise"
+    )
+
+
 def require_functions(covariance: Any, name: str) -> None:
     """Raise for a covariance function that holds White, whose draws have a value of its own each time a point is asked for."""
     if isinstance(covariance, WhiteCovariance):
-        raise ValueError(
-            f"the kernel of {name!r} holds White, whose draws have unrelated values at neighbouring points and are no functions: "
-            "leave White out of the kernel and let the likelihood have this variance as noise"
-        )
+        _refuse_white(name)
     for part in (*getattr(covariance, "parts", ()), getattr(covariance, "part", None)):
         if part is not None:
             require_functions(part, name)

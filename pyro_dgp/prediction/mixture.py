@@ -184,6 +184,7 @@ class Mixture:
     def crps(self, value: Tensor) -> Tensor:
         """Return the continuous ranked probability score, elementwise, in units of y: lower is better."""
         distribution_function = self._distribution_function("CRPS")
+        value = value if value.is_floating_point() else value.to(self.log_weights)
         if isinstance(marginals := self._marginals, torch.distributions.Normal):
             return _normal_crps(marginals, self._weights, value)
         if is_discrete(marginals):

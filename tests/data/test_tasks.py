@@ -151,6 +151,14 @@ def test_new_words_are_refused_where_training_had_two():
             encoded_as(pd.DataFrame({"sex": ["male", word]}), columns)
 
 
+def test_words_with_the_sign_between_two_words_are_refused():
+    for words in (["no", "yes", "yes, not sure"], ["yes", "yes, not sure"]):
+        with pytest.raises(
+            ValueError, match="column 'answer' of it holds 'yes, not sure', and ', not ' stands between two words"
+        ):
+            one_hot(pd.DataFrame({"answer": words * 5}), "it")
+
+
 def test_words_that_look_like_numbers_are_classes_still():
     labels = ["1", "2", "3+"]
     assert _numbered(pd.Series([1, 2, 1]), labels).tolist() == [0.0, 1.0, 0.0]

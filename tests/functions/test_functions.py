@@ -4,6 +4,7 @@ import pyro
 import pytest
 import torch
 from pyro import distributions as dist
+from pyro.contrib.gp import kernels as contrib
 from pyro.nn import PyroModule, PyroSample
 
 from pyro_dgp import (
@@ -14,6 +15,7 @@ from pyro_dgp import (
     ConditionedProcess,
     DeepGP,
     FourierFeatures,
+    FromPyroContrib,
     Gaussian,
     GaussianProcess,
     HeteroscedasticGaussian,
@@ -624,6 +626,18 @@ def test_white_noise_in_a_kernel_has_no_functions_under_any_basis(family):
     guide.initialize(x, x[:, 0])
     with pytest.raises(ValueError, match="the kernel of 'gp' holds White, .* leave White out of the kernel"):
         draw_functions(guide, 2)(x)
+
+
+def test_white_noise_in_a_kernel_of_another_library_has_no_functions():
+    x = torch.linspace(-1, 1, 12)[:, None]
+    noisy = FromPyroContrib(contrib.Sum(contrib.RBF(1), contrib.WhiteNoise(1, variance=torch.tensor(0.5))))
+    for kernel, is_refused in ((noisy, True), (FromPyroContrib(contrib.RBF(1)), False)):
+        values = draw_functions(PosteriorDraws(OneLayer(kernel), {}, (x, x[:, 0])), 3)
+        if is_refused:
+            with pytest.raises(ValueError, match="the kernel of 'gp' holds White, .* leave White out of the kernel"):
+                values(x)
+        else:
+            torch.testing.assert_close(values(x), values(x), atol=1e-3, rtol=0)
 
 
 LOCATIONS = {

@@ -60,6 +60,20 @@ def test_crps_against_numerical_integration():
         assert float(m.crps(y)[row]) == pytest.approx(below + above, abs=1e-6)
 
 
+@pytest.mark.parametrize("kind", [torch.int64, torch.int32, torch.uint8, torch.bool])
+def test_whole_numbers_have_the_scores_of_the_same_numbers(kind):
+    y = torch.tensor([0, 1, 1, 0], dtype=kind)
+    students = Mixture(dist.StudentT(5.0, torch.randn(3, 4), torch.ones(3, 4)), torch.full((3,), 1 / 3).log())
+    for m in (mixture(), students):
+        with torch.random.fork_rng():
+            found = m.crps(y)
+        torch.testing.assert_close(found, m.crps(y.double()))
+    for components in (Binary(logits=torch.randn(1, 4)), dist.Poisson(torch.rand(1, 4) + 0.1)):
+        prediction = Prediction(lambda part, own=components: Mixture(own, torch.zeros(1)), 4)
+        torch.testing.assert_close(pit(prediction, y), pit(prediction, y.double()))
+        assert bool((pit(prediction, y) >= 0).all())
+
+
 def test_components_of_plain_torch_have_the_closed_form_too():
     m, y = mixture(), torch.tensor([0.4, -1.0, 3.0, 0.0])
     plain = torch.distributions.Normal(m.components.mean, m.components.variance.sqrt())
