@@ -4,21 +4,37 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
+from pyro.distributions import Distribution as PyroDistribution
 from torch import Tensor, nn
+from torch.distributions import Distribution, Transform
+from torch.distributions.constraints import Constraint
+from torch.distributions.transforms import _InverseTransform
+from torch.distributions.utils import lazy_property
 
 #: Packages whose own classes are named in a fingerprint, not looked into.
 _LIBRARIES = ("builtins", "collections", "functools", "numpy", "pyro", "pyro_dgp", "torch", "typing")
 
+#: Attributes that every module has.
+_OF_TORCH = frozenset(vars(nn.Module()))
+
+#: Attributes of distributions and of their transforms that their use sets, and that say nothing on them.
+_CACHES = ("_validate_args", "_inv", "_cached_x_y")
+
+#: The address in the words for an object, which differs from process to process.
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
 
 def fingerprint(value: Any) -> str:
-    """A short hash of what a value is: the code of functions and classes, the fields of records, the numbers of a model.
+    """A short hash of what a value is: the code of functions and classes, the fields of records, the numbers of a model and its priors.
 
-    Functions that this code calls by a global name are not looked into.
+    It is equal for equal values in every process. Functions that this code calls by a global name are not looked into, and of an attribute of
+    an unknown kind its class alone.
     """
     return hashlib.sha256("\n".join(_Facts().of(value)).encode()).hexdigest()[:16]
 
@@ -46,6 +62,8 @@ class _Facts:
             yield f"{value.dtype} {numbers.shape} {hashlib.sha256(numbers.tobytes()).hexdigest()}"
         elif isinstance(value, type):
             yield from self._class(value)
+        elif isinstance(value, set | frozenset):
+            yield from sorted(fingerprint(each) for each in value)
         else:
             for held in _parts(value):
                 yield from self.of(held)
@@ -67,7 +85,13 @@ def _is_of_library(kind: type) -> bool:
 def _parts(value: Any) -> Sequence[Any]:
     """The values that make a value what it is; nothing for an object of an unknown kind."""
     if isinstance(value, nn.Module):
-        return [type(value), repr(value), dict(value.state_dict())]
+        words = _ADDRESS.sub("", repr(value))
+        return [type(value), words, dict(value.state_dict()), *map(_of_module, value.modules())]
+    if isinstance(value, Distribution | PyroDistribution):
+        return [type(value), _of_distribution(value)]
+    if isinstance(value, Transform | Constraint):
+        made_of = {name: held for name, held in sorted(vars(value).items()) if name not in _CACHES}
+        return [type(value), made_of, value._inv if isinstance(value, _InverseTransform) else None]
     if isinstance(value, functools.partial):
         return [value.func, value.args, value.keywords]
     if isinstance(value, MethodType):
@@ -86,6 +110,34 @@ def _parts(value: Any) -> Sequence[Any]:
     if isinstance(value, dict):
         return [item for pair in value.items() for item in pair]
     return value if isinstance(value, tuple | list) else []
+
+
+def _of_module(module: nn.Module) -> dict[str, Any]:
+    """What a module is besides its state and its own modules: its class, its attributes, priors and constraints, and what of it is trained."""
+    own = {name: held for name, held in vars(module).items() if name not in _OF_TORCH and not name.startswith("_pyro")}
+    return {
+        "class": type(module),
+        "attributes": dict(sorted(own.items())),
+        "priors": dict(getattr(module, "_pyro_samples", {})),
+        "constraints": dict(getattr(module, "_pyro_params", {})),
+        "trained": [name for name, each in module.named_parameters(recurse=False) if each.requires_grad],
+        "constants": {name: module._buffers[name] for name in sorted(module._non_persistent_buffers_set)},
+    }
+
+
+def _of_distribution(distribution: Any) -> dict[str, Any]:
+    """The parameters of a distribution, and what it is made of, such as another one and transforms of it."""
+    kind = type(distribution)
+    try:
+        parameters = {name: getattr(distribution, name) for name in sorted(distribution.arg_constraints)}
+    except NotImplementedError:  # the class does not say what its parameters are
+        parameters = {}
+    held = {
+        name: value
+        for name, value in sorted(vars(distribution).items())
+        if name not in (*parameters, *_CACHES) and not isinstance(getattr(kind, name, None), lazy_property)
+    }
+    return parameters | held
 
 
 def _content(cell: CellType) -> Any:

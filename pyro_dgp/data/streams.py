@@ -238,6 +238,8 @@ def _rows_on_disk(file: Path, opened: _ArrayOnDisk, start: int, count: int) -> N
 class ParquetStream(Stream):
     """A Parquet file, whose row groups are the blocks; their size was chosen when the file was written.
 
+    An index that pandas wrote beside the columns is no column, as for :func:`~pyro_dgp.load`.
+
     :param path: the file.
     :param target: the column of the targets.
     :param rows: columns that are row arguments of the model besides x and y, in the order that it takes them in. All other
@@ -250,12 +252,12 @@ class ParquetStream(Stream):
         try:
             require_plain(Path(path))
             self.file = parquet.ParquetFile(path)
+            schema = self.file.schema_arrow
+            names = _columns(schema)
         except Exception as error:  # whatever bytes of another format make of the parser
             reason = str(error) if isinstance(error, UnreadableError) else first_line(error)
             raise ValueError(f"{path} cannot be read as Parquet ({reason}): check the file") from error
         self.path, self.target, self.rows = Path(path), target, tuple(rows)
-        schema = self.file.schema_arrow
-        names = schema.names
         for name in (target, *rows):
             if name not in names:
                 raise ValueError(f"{path} has no column {name!r}: its columns are {', '.join(names[:20])}")
@@ -277,6 +279,14 @@ class ParquetStream(Stream):
             ) from error
         inputs = np.column_stack([table[name].to_numpy() for name in self.inputs])
         return (inputs, *(table[name].to_numpy() for name in (self.target, *self.rows)))
+
+
+def _columns(schema: Any) -> list[str]:
+    """Return the columns of a Parquet file without those that pandas wrote for the index of the rows."""
+    index = (schema.pandas_metadata or {}).get(
+        "index_columns", []
+    )  # words, or a record of a range, which has no column
+    return [name for name in schema.names if name not in index]
 
 
 class Standardized(Stream):

@@ -7,10 +7,11 @@ import random
 import time
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -21,13 +22,18 @@ from pyro_dgp.internal.checkpoint import StateError, read_state, write_state
 from pyro_dgp.internal.errors import first_line
 from pyro_dgp.internal.whole_file import remove_parts
 
-#: What a run is told apart by, in the words of a message: the number of steps, of rows, and so on.
-Facts = Mapping[str, float | int | str]
+#: What a run is told apart by, in the words of a message: the number of steps, of rows, and so on. Values are those that JSON has.
+Facts = Mapping[str, Any]
 
 #: What to do about a checkpoint that is of no use.
 _REMEDY = "give another folder, or delete this one"
 
 _SCOPE: ContextVar[Checkpoints | None] = ContextVar("checkpoints", default=None)
+_SHARED: ContextVar[Facts] = ContextVar("facts of all runs", default=MappingProxyType({}))
+
+
+class CheckpointError(ValueError):
+    """A checkpoint of another run, or one that cannot be read: an error of the program, not of the training, which a search does not pass over."""
 
 
 @runtime_checkable
@@ -49,9 +55,11 @@ class Checkpoints:
     the program makes them. A run that has ended is not made again: its parameters are set. One that was cut off goes on
     after the last step that was saved, with its optimiser, schedule, order of the rows, random numbers and held-out scores.
 
-    A run is known by its settings, by its data, to the last bit, by its first loss, which is evaluated once more, and by the random numbers at
-    its start. So the program must set the seed before it draws anything or builds the model, ``pyro.set_rng_seed(0)``, and a run that differs is
-    refused. The data of a stream are known by the first loss alone. Files are written whole or not at all, hold
+    A run is known by its settings, those of the optimiser and of a validation among them, by its data, to the last bit, by the kinds and the plain
+    attributes of the loss, the model and the guide, numbers and words, by which parameters are trained and where those of the model begin, by its first
+    loss, which is evaluated once more, and by the random numbers at its start. So the program must set the seed before it draws anything or builds
+    the model, ``pyro.set_rng_seed(0)``, and a run that differs is refused. The data of a stream, and the code of functions and classes, are known by
+    the first loss alone. Files are written whole or not at all, hold
     tensors and numbers alone, and run no code when they are read. They stay until you delete the folder.
 
     :param folder: the folder; it is made when something is saved.
@@ -98,14 +106,21 @@ class Checkpoints:
 
 
 class Run:
-    """One run of an optimiser or a sampler that is saved as it goes, if it is made in the scope of :class:`Checkpoints`."""
+    """One run of an optimiser or a sampler that is saved as it goes, if it is made in the scope of :class:`Checkpoints`.
 
-    def __init__(self, facts: Facts) -> None:
-        self.facts = dict(facts)
+    :param facts: what it is told apart by.
+    :param attributes: gives further facts, but for those that change while it runs, such as a number that a model keeps for a look at it.
+    """
+
+    def __init__(self, facts: Facts, attributes: Callable[[], Facts] = dict) -> None:
+        self._attributes, self._at_start = attributes, dict(attributes())
+        self.facts = {**_SHARED.get(), **facts, **self._at_start}
         scope = _SCOPE.get()
         self.path = None if scope is None else scope.next_file()
         self.seconds = math.inf if scope is None else scope.seconds
         self._saved, self._began = time.monotonic(), 0
+        self._start: dict[str, float] = {}
+        self._changing: set[str] = set()
 
     def resume(self, state: Stateful, first: Callable[[], float]) -> None:
         """Set the state that was saved, if any was.
@@ -113,28 +128,39 @@ class Run:
         :param first: evaluates the loss of the first step at the start.
         """
         self._began = _fingerprint()
-        if self.path is None or not self.path.exists():
+        if self.path is None:
+            return
+        self._start = _digests(state)
+        if not self.path.exists():
             return
         try:
             saved = read_state(self.path)
             facts, loss, numbers = dict(saved["facts"]), float(saved["first"]), int(saved["began"])
+            start = {name: float(value) for name, value in dict(saved.get("start", {})).items()}
+            self._changing = set(saved.get("changing", []))
         except (ValueError, KeyError, TypeError) as error:
             reason = str(error) if isinstance(error, StateError) else first_line(error)
-            raise ValueError(f"the checkpoint {str(self.path)!r} cannot be read ({reason}): {_REMEDY}") from error
+            raise CheckpointError(f"the checkpoint {str(self.path)!r} cannot be read ({reason}): {_REMEDY}") from error
         self._require_same(facts, loss, first, _tolerance(state))
         if numbers != self._began:
-            raise ValueError(
+            raise CheckpointError(
                 f"the run that {str(self.path)!r} holds began with other random numbers: set the seed that it had before the model is built, or "
                 f"{_REMEDY}"
             )
+        self._require_same_start(start, _tolerance(state))
         try:
             state.load_state_dict(saved["state"])
             set_random_state(saved["random"])
         except (ValueError, KeyError, TypeError, IndexError, AttributeError, RuntimeError) as error:
-            raise ValueError(
+            raise CheckpointError(
                 f"the checkpoint {str(self.path)!r} is of another program ({first_line(error)}): {_REMEDY}"
             ) from error
         self._saved = time.monotonic()
+
+    def look(self) -> None:
+        """Note which attributes have changed since the run began."""
+        now = self._attributes()
+        self._changing |= {name for name in {**self._at_start, **now} if self._at_start.get(name) != now.get(name)}
 
     def stepped(self, state: Stateful, first: float, *, is_last: bool) -> None:
         """Save the state after a step, if it is time to; not where a parameter is NaN or infinite: the checkpoint before stays then.
@@ -148,8 +174,10 @@ class Run:
         if _is_finite(values["parameters"].values()):
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                start = {"facts": self.facts, "first": first, "began": self._began}
-                write_state(self.path, start | {"random": random_state(), "state": values})
+                self.look()
+                begin = {"facts": self.facts, "first": first, "began": self._began, "start": self._start}
+                now = {"changing": sorted(self._changing), "random": random_state(), "state": values}
+                write_state(self.path, begin | now)
             except OSError as error:
                 warnings.warn(
                     f"the checkpoint {str(self.path)!r} cannot be written ({error.strerror or error}): training goes on, and the one before stays",
@@ -159,26 +187,47 @@ class Run:
 
     def _require_same(self, facts: Facts, value: float, first: Callable[[], float], tolerance: float) -> None:
         """Raise for a run of other settings, or of another first loss."""
-        for name in {**self.facts, **facts}:
+        for name in (name for name in {**self.facts, **facts} if name not in self._changing):
             was, now = facts.get(name), self.facts.get(name)
             if was != now:
-                raise ValueError(
+                raise CheckpointError(
                     f"the run that {str(self.path)!r} holds has {name} {was}, and this one {now}: {_REMEDY}"
                 )
         with torch.random.fork_rng():
             now = first()
         if not math.isclose(now, value, rel_tol=tolerance, abs_tol=tolerance):
-            raise ValueError(
+            raise CheckpointError(
                 f"the run that {str(self.path)!r} holds began with a loss of {value:.8g}, and this one with {now:.8g}: data, model, loss or "
                 f"random numbers differ. Set the seed before the model is built, or {_REMEDY}"
             )
 
+    def _require_same_start(self, start: Mapping[str, float], tolerance: float) -> None:
+        """Raise for a run whose parameters or buffers began with other values, which the first loss need not show."""
+        for name, now in self._start.items():
+            if name in start and not math.isclose(now, start[name], rel_tol=tolerance, abs_tol=tolerance):
+                raise CheckpointError(
+                    f"the run that {str(self.path)!r} holds began with other values of {name}: start from those that it had, or {_REMEDY}"
+                )
+
+
+def is_saving() -> bool:
+    """Tell whether runs are saved."""
+    return _SCOPE.get() is not None
+
+
+@contextmanager
+def told_apart_by(facts: Facts) -> Iterator[None]:
+    """A scope in which all runs are told apart by further facts, such as the settings of the search that makes them."""
+    token = _SHARED.set({**_SHARED.get(), **facts})
+    try:
+        yield
+    finally:
+        _SHARED.reset(token)
+
 
 def facts_of(data: Iterable[Tensor]) -> dict[str, int]:
     """Return what the rows of a run are told apart by, all of them: a first loss sees those of the first step alone. Nothing where no run is saved."""
-    if _SCOPE.get() is None:
-        return {}
-    return {"fingerprint of the data": checksum(data)}
+    return {} if not is_saving() else {"fingerprint of the data": checksum(data)}
 
 
 def checksum(tensors: Iterable[Tensor]) -> int:
@@ -202,7 +251,9 @@ def recorded(compute: Callable[[], float]) -> float:
         try:
             return float(read_state(path)["value"])
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"the checkpoint {str(path)!r} cannot be read ({first_line(error)}): {_REMEDY}") from error
+            raise CheckpointError(
+                f"the checkpoint {str(path)!r} cannot be read ({first_line(error)}): {_REMEDY}"
+            ) from error
     token = _SCOPE.set(None)
     try:
         value = float(compute())
@@ -260,6 +311,19 @@ def set_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, An
 def _fingerprint() -> int:
     """Return a number of 32 bits that differs where the random numbers of torch do."""
     return checksum([torch.get_rng_state()])
+
+
+def _digests(state: Stateful) -> dict[str, float]:
+    """Return a number for each parameter and buffer, a weighted mean of its values, that differs where they do by more than rounding.
+
+    Those of processes are left out: inducing points come from k-means, which rounding can lead to other ones.
+    """
+    digests = {}
+    for name, each in state.state_dict()["parameters"].items():
+        if isinstance(each, Tensor) and each.numel() and not each.is_complex() and "processes" not in name.split("."):
+            values = each.detach().cpu().double().flatten()
+            digests[name] = float(values @ (1 + torch.arange(len(values)).double().cos() / 2)) / len(values)
+    return {name: value for name, value in digests.items() if math.isfinite(value)}
 
 
 def _tolerance(state: Stateful) -> float:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from pyro_dgp.internal.row_noise import Part, part_of_rows
 from pyro_dgp.internal.rows import Batch, Call
-from pyro_dgp.training.checkpoints import Run, Stateful
+from pyro_dgp.training.checkpoints import CheckpointError, Run, Stateful
 from pyro_dgp.training.shareable import described, require_shareable
 
 if torch.distributed.is_available():
@@ -170,13 +170,13 @@ class Distributed(SingleProcess):
                 super().begin(run, state, first, objective=objective, loss_of=loss_of, batch=batch)
             except Exception as error:  # the others wait for it
                 failure = error
-        message, values, random = self._of_first(
-            lambda: (None, state.state_dict(), _random_state(device)) if failure is None else (str(failure), None, None)
+        told, values, random = self._of_first(
+            lambda: (None, state.state_dict(), _random_state(device)) if failure is None else (_said(failure), {}, [])
         )
         if failure is not None:
             raise failure
-        if message is not None:
-            raise ValueError(message)
+        if told is not None:
+            raise told
         if not self.is_first:
             state.load_state_dict(values)
             _set_random_state(random, device)
@@ -331,6 +331,11 @@ def _require_sum_of_parts(objective: nn.Module, loss_of: LossOf, batch: Batch, d
             "the gradient of a step is not the sum of those of its parts, since a part of the model looks at other rows, as attention over rows or the "
             "mean of a batch does: let it look at each row alone, or train it in a single process"
         )
+
+
+def _said(failure: Exception) -> ValueError:
+    """Return the error of a process as the others raise it."""
+    return (CheckpointError if isinstance(failure, CheckpointError) else ValueError)(str(failure))
 
 
 def _apart(device: torch.device) -> Any:

@@ -22,8 +22,8 @@ from pyro_dgp.training.checkpoints import facts_of
 from pyro_dgp.training.optimising import Callback, FitResult, OptimizerRecipe, adam, bare, minimise
 from pyro_dgp.training.remarks import Trained
 
-#: Rows in a step where nothing else is said.
-DEFAULT_ROWS = 256
+#: Rows in a step where nothing else is said, from memory and from a stream.
+DEFAULT_ROWS, STREAMED_ROWS = 256, 1024
 
 
 def steps_for(epochs: int, rows: int, batch_size: int) -> int:
@@ -113,7 +113,7 @@ def fit_stream(
     stream: Stream,
     *,
     steps: int,
-    batch_size: int = 1024,
+    batch_size: int | None = None,
     learning_rate: float = 0.02,
     seed: int = 0,
     callback: Callback | None = None,
@@ -128,6 +128,8 @@ def fit_stream(
     :param objective: ``loss(model, guide)`` of a loss with ``num_data=len(stream)``.
     :param stream: source of the rows, a :class:`~pyro_dgp.data.streams.Stream`, and of row arguments that its batches hold
         after x and y. The other parameters are those of :func:`fit`.
+    :param batch_size: number of rows in a step. If not given, it is 1024, and all rows for an objective that needs them, such as the marginal
+        likelihood.
     :param arguments: arguments of the model that have no rows, passed whole to each step.
 
     >>> import numpy as np, tempfile
@@ -144,6 +146,7 @@ def fit_stream(
     >>> len(result.losses)
     3
     """
+    batch_size = _rows_of_step(objective, len(stream), batch_size, default=STREAMED_ROWS)
     _check_objective(objective, len(stream), batch_size)
     guide = _guide_of(objective)
     if guide is not None and guide.groups:
@@ -237,10 +240,10 @@ def _groups_of(objective: Any, args: tuple[Tensor, ...], arguments: Mapping[str,
     return None if guide is None else guide.groups
 
 
-def _rows_of_step(objective: Any, rows: int, batch_size: int | None) -> int:
+def _rows_of_step(objective: Any, rows: int, batch_size: int | None, *, default: int = DEFAULT_ROWS) -> int:
     """Return the number of rows in a step; raise for fewer than all where the objective needs all."""
     if not getattr(bare(objective), "needs_all_rows", False):
-        return DEFAULT_ROWS if batch_size is None else batch_size
+        return default if batch_size is None else batch_size
     if batch_size is not None and 1 <= batch_size < rows:
         raise ValueError(
             f"{type(bare(objective)).__name__} needs all {rows} rows in each step, not {batch_size}: leave batch_size out"

@@ -16,9 +16,10 @@ from pyro_dgp.internal.finite import require_finite_gradients, require_finite_lo
 from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.internal.rows import Batch, Call
 from pyro_dgp.internal.series import Series
-from pyro_dgp.training.checkpoints import Run, Stateful, optimizer_state, set_optimizer_state
+from pyro_dgp.training.checkpoints import Run, Stateful, is_saving, optimizer_state, set_optimizer_state
 from pyro_dgp.training.distributed import processes
 from pyro_dgp.training.remarks import Trained
+from pyro_dgp.training.run_facts import attributes_of_modules, facts_of_run
 
 #: Function ``callback(step, loss)`` that is called after each step; the loss is in nats per observation.
 Callback = Callable[[int, float], object]
@@ -114,8 +115,11 @@ def minimise(
 
     with module_local_parameters(objective):
         stepper = optimizer(objective, learning_rate)
-        kind = {type(stepper).__name__: [_rate_of(group) for group in stepper.param_groups]}
-        run = Run({"steps": steps, "rows": rows, "learning_rate": learning_rate, "optimizer": str(kind), **order})
+        settings = {"steps": steps, "rows": rows, "learning_rate": learning_rate, **order}
+        run = Run(
+            settings | facts_of_run(objective, stepper, is_saved=is_saving()),
+            partial(attributes_of_modules, objective) if is_saving() else dict,
+        )
         schedule = torch.optim.lr_scheduler.LambdaLR(stepper, lambda step: decay(step / max(steps, 1)))
         state = _State(objective, stepper, schedule, losses, callback, stop, start=start)
         together.begin(
@@ -132,6 +136,8 @@ def minimise(
             for step, batch in zip(remaining, batches(done), strict=False):
                 stepper.zero_grad()
                 value = together.backward(objective, mean_loss, batch) / data_sets
+                if step == done:
+                    run.look()  # before a watcher evaluates the model at other rows
                 require_finite_loss(value, [objective], partial(_terms, objective, batch), at=f" at step {step}")
                 require_finite_gradients([objective], at=f" at step {step}")
                 stepper.step()
@@ -144,11 +150,6 @@ def minimise(
                 if state.is_over:
                     break
     return FitResult(losses.values.tolist(), state.seconds + time.perf_counter() - start)
-
-
-def _rate_of(group: Mapping[str, Any]) -> Any:
-    """Learning rate of a group of parameters, with its weight decay if it has one."""
-    return (group["lr"], group["weight_decay"]) if group.get("weight_decay") else group["lr"]
 
 
 def _terms(objective: Any, batch: Batch) -> Mapping[str, Tensor]:

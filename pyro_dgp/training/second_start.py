@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.losses import PredictiveLogLikelihood
+from pyro_dgp.training.checkpoints import CheckpointError
 from pyro_dgp.training.loop import fit
 from pyro_dgp.training.optimising import FitResult
 from pyro_dgp.training.remarks import explains_nothing
@@ -63,6 +64,8 @@ def fit_with_second_start(
         learned = {name: value for name, value in _values(state).items() if _is_kept(name)}
         _restore(state, start | learned)
         again = fit(objective, x, y, steps=steps, callback=callback, **options)
+    except CheckpointError:
+        raise
     except (ValueError, NotImplementedError, NotPositiveDefiniteError):
         _restore(state, found)
         return first, False

@@ -18,6 +18,7 @@ from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.internal.progress import Progress
 from pyro_dgp.internal.rows import Call, num_rows
 from pyro_dgp.prediction.predict import predict
+from pyro_dgp.training.checkpoints import CheckpointError
 from pyro_dgp.training.fallback import Recipes
 from pyro_dgp.training.held_out import MOST_CRPS_ROWS, Curve, RowScores, takes_few_values
 from pyro_dgp.training.remarks import EXPLODING, Trained
@@ -314,6 +315,8 @@ class Training:
         start = time.perf_counter()
         try:
             trial.losses = self.run(fold.rows, beta, steps, trial)
+        except CheckpointError:
+            raise
         except (ValueError, NotPositiveDefiniteError) as error:
             trial.failure = error
         trial.seconds = time.perf_counter() - start

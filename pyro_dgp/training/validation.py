@@ -20,11 +20,13 @@ from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.internal.progress import Progress
 from pyro_dgp.internal.rows import RowArguments, num_rows
 from pyro_dgp.losses import Loss
+from pyro_dgp.training.checkpoints import CheckpointError, told_apart_by
 from pyro_dgp.training.fallback import Fallback, LossRecipe, Recipes
 from pyro_dgp.training.held_out import MOST_CRPS_ROWS
 from pyro_dgp.training.loop import fit, groups_of_guide, training_rows
 from pyro_dgp.training.optimising import OptimizerRecipe, adam
 from pyro_dgp.training.plan import Plan
+from pyro_dgp.training.run_facts import plain_values
 from pyro_dgp.training.trials import Candidate, Fold, Last, Training, Verdict, restore, snapshot
 
 #: Rows that are held out in all, at least, and folds at most, where the number of folds is not given.
@@ -277,8 +279,10 @@ def fit_validated(
         total=len(masks) * plan.steps + (steps if len(masks) > 1 or None in plan.candidates else 0),
         site=site,
     )
+    own = {**vars(validation), "steps": steps, "beta": beta, "site": site, "fallback": fallback is not None}
+    facts = plain_values(own, "the validation")
     try:
-        with module_local_parameters(*training.states), torch.random.fork_rng():
+        with told_apart_by(facts), module_local_parameters(*training.states), torch.random.fork_rng():
             search, left_out = plan.search(training)
             search_steps = training.done
             best, held_against, failure = plan.best(training, search)
@@ -340,6 +344,8 @@ def _keep(training: Training, best: Candidate, fallback: Candidate | None) -> _K
     before = snapshot(state)
     try:
         other = training.keep_after_all(fallback)
+    except CheckpointError:
+        raise
     except (ValueError, NotPositiveDefiniteError) as error:
         restore(state, before)
         return _Kept(best, last, verdict, failure=error)

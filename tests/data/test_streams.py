@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from pyro_dgp import ELBO, InducingPoints, MonteCarlo, Variational
+from pyro_dgp.data.reading import load
 from pyro_dgp.data.streams import POOL, NumpyStream, ParquetStream, Standardized, Stream
 from pyro_dgp.training.loop import fit, fit_stream
 from tests.examples import OneLayer, regression
@@ -206,6 +207,38 @@ def test_further_row_arguments_travel_with_their_rows(tmp_path):
     np.save(tmp_path / "bad.npy", np.full(100, np.nan))
     with pytest.raises(ValueError, match="row argument 1 of row .* is NaN or infinity"):
         next(NumpyStream(tmp_path / "x.npy", tmp_path / "y.npy", rows=[tmp_path / "bad.npy"]).batches(5))
+
+
+@pytest.mark.parametrize("index", ["shuffled", "named", "words", "range", "two", "none"])
+def test_an_index_that_pandas_wrote_is_no_column(index, tmp_path):
+    pd, _ = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    path, table = tmp_path / "t.parquet", pd.DataFrame({"a": np.arange(16.0), "y": np.ones(16), "b": np.zeros(16)})
+    table = {
+        "shuffled": lambda: table.sample(frac=1, random_state=0),
+        "named": lambda: table.set_index(pd.Index(np.arange(16) ** 2, name="day")),
+        "words": lambda: table.set_index(pd.Index(list("abcdefghijklmnop"))),
+        "range": lambda: table,
+        "two": lambda: table.set_index(pd.MultiIndex.from_product([range(4), range(4)], names=["c", None])),
+        "none": lambda: table,
+    }[index]()
+    table.to_parquet(path, index=False if index == "none" else None)
+    stream = ParquetStream(path, "y")
+    assert tuple(stream.inputs) == load(path, "y").columns == ("a", "b")
+    x, y = next(stream.in_order())
+    assert x.tolist() == table[["a", "b"]].to_numpy().tolist() and torch.equal(y, torch.ones(16).double())
+    if index == "named":
+        with pytest.raises(ValueError, match="no column 'day': its columns are a, y, b"):
+            ParquetStream(path, "y", rows=["day"])
+
+
+def test_what_is_no_record_of_pandas_is_one_sentence(tmp_path):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = pyarrow.table({"a": [1.0], "y": [2.0]})
+    for record in (b"{", b"[1]", b'{"index_columns": 3}'):
+        parquet.write_table(table.replace_schema_metadata({b"pandas": record}), tmp_path / "t.parquet")
+        with pytest.raises(ValueError, match="cannot be read as Parquet") as caught:
+            ParquetStream(tmp_path / "t.parquet", "y")
+        assert "\n" not in str(caught.value)
 
 
 def test_columns_of_parquet_may_be_row_arguments(tmp_path):

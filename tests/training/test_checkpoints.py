@@ -207,7 +207,7 @@ def changed(x, y, **options):
         ("has learning_rate 0.02, and this one 0.01", {"learning_rate": 0.01}),
         ("has batch_size 8, and this one 9", {"batch_size": 9}),
         ("has seed 0, and this one 1", {"seed": 1}),
-        ("data, model, loss or random numbers differ", {"loss": PredictiveLogLikelihood(30)}),
+        ("has loss ELBO, and this one PredictiveLogLikelihood", {"loss": PredictiveLogLikelihood(30)}),
         ("has fingerprint of the data", {"shift": 1e-6}),
         ("has fingerprint of the data", {"shift": torch.eye(30)[29]}),  # a row that the first step may not have
         ("has fingerprint of the data", {"shift": torch.eye(30)[0]}),
@@ -219,6 +219,25 @@ def test_another_run_is_refused(sentence, change, tmp_path):
     x, y = data()
     with pytest.raises(ValueError, match=sentence), Checkpoints(tmp_path):
         changed(x, y, **change)
+
+
+def test_another_first_loss_is_refused(tmp_path):
+    """What a function holds is in no fact."""
+
+    class Louder(ELBO):
+        def observed(self, site, weighted):
+            return factor * super().observed(site, weighted)
+
+    for factor in (1.0, 2.0):
+        guide, x, y = start()
+        with Checkpoints(tmp_path):
+            if factor == 1.0:
+                fit(Louder(30)(guide.model, guide), x, y, steps=2)
+            else:
+                with pytest.raises(
+                    ValueError, match="began with a loss of .*data, model, loss or random numbers differ"
+                ):
+                    fit(Louder(30)(guide.model, guide), x, y, steps=2)
 
 
 def test_other_data_of_a_sampler_are_refused(tmp_path):

@@ -186,7 +186,7 @@ def first_process_rules(folder):
     with Distributed(), Checkpoints(own / "cut"):
         assert_same(trained(ELBO(ROWS), guide_of(), callback=lambda step, _: seen.append(step)), whole)
     assert seen == ([3, 4] if rank == 0 else [])
-    with Distributed(), Checkpoints(own), pytest.raises(ValueError, match="began with a loss"):
+    with Distributed(), Checkpoints(own), pytest.raises(ValueError, match="has loss ELBO, and this one"):
         trained(PredictiveLogLikelihood(ROWS), guide_of())
 
 

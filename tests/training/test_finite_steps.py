@@ -32,20 +32,20 @@ class Breaking(torch.nn.Module):
 
     def __init__(self, objective, step, what):
         super().__init__()
-        self.objective, self.step, self.what, self.calls = objective, step, what, 0
+        self.objective, self._step, self.what, self.calls = objective, step, what, 0
         self.before = {}
         if what == "gradient":
             points_of(objective.guide).register_hook(self._spoil)
 
     def _spoil(self, gradient):
-        return gradient * math.nan if self.calls > self.step else gradient
+        return gradient * math.nan if self.calls > self._step else gradient
 
     def forward(self, *args):
         self.calls += 1
-        if self.calls == self.step + 1:
+        if self.calls == self._step + 1:
             self.before = values(self.objective)
         loss = self.objective(*args)
-        return loss * math.nan if self.what == "loss" and self.calls > self.step else loss
+        return loss * math.nan if self.what == "loss" and self.calls > self._step else loss
 
 
 def guided(x, y, **settings):

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 
@@ -8,7 +9,9 @@ from pyro_dgp import (
     InducingPoints,
     MarginalLikelihood,
     MonteCarlo,
+    NumpyStream,
     Variational,
+    fit_stream,
     predict,
     scores,
     start_from_one_layer,
@@ -93,6 +96,23 @@ def test_the_marginal_likelihood_is_that_of_all_rows():
         fit(objective, x, y, steps=1, batch_size=256)
     with pytest.raises(ValueError, match="needs all 300 rows"):
         fit(CompiledObjective(objective), x, y, steps=1, batch_size=100)
+
+
+def test_the_marginal_likelihood_is_that_of_all_rows_of_a_stream(tmp_path):
+    x, y = regression(30)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", y)
+    stream = NumpyStream(tmp_path / "x.npy", tmp_path / "y.npy", block_rows=4, dtype=x.dtype)
+    objective = MarginalLikelihood(DeepGP(x, layers=1))
+    expected = float(objective(x, y).detach()) / 30
+    for options in ({}, {"batch_size": 30}, {"batch_size": 31}):
+        objective = MarginalLikelihood(DeepGP(x, layers=1))
+        assert fit_stream(objective, stream, steps=1, **options).losses == pytest.approx([expected], abs=1e-12)
+    for given in (objective, CompiledObjective(objective)):
+        with pytest.raises(
+            ValueError, match="MarginalLikelihood needs all 30 rows in each step, not 20: leave batch_size out"
+        ):
+            fit_stream(given, stream, steps=1, batch_size=20)
 
 
 def test_num_data_is_checked_behind_what_joins_processes():
