@@ -165,8 +165,7 @@ def draw(rows: list[Record], path: Path) -> None:
         for color, (peer, method) in zip(("C0", "C1"), COUNTERPARTS.items(), strict=True):
             own = [row for row in rows if row["dataset"] == name and row["peer"] == peer]
             for row in (each for each in own if each["library"] == peer):
-                _, seconds, _, values = zip(*row["scores"], strict=True)
-                axis.plot(seconds, values, color=color, lw=1, label=peer)
+                axis.plot(*zip(*[score[1::2] for score in row["scores"]], strict=True), color=color, lw=1, label=peer)
             fits = sorted((row["seconds"], row["nll"]) for row in own if row["library"] == method)
             if fits:
                 axis.plot(*zip(*fits, strict=True), "o--", color=color, ms=4, lw=0.8, label=f"{method}, whole fits")

@@ -1,4 +1,5 @@
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -69,7 +70,7 @@ def test_whole_numbers_have_the_scores_of_the_same_numbers(kind):
             found = m.crps(y)
         torch.testing.assert_close(found, m.crps(y.double()))
     for components in (Binary(logits=torch.randn(1, 4)), dist.Poisson(torch.rand(1, 4) + 0.1)):
-        prediction = Prediction(lambda part, own=components: Mixture(own, torch.zeros(1)), 4)
+        prediction = Prediction(partial(lambda whole, part: whole, Mixture(components, torch.zeros(1))), 4)
         torch.testing.assert_close(pit(prediction, y), pit(prediction, y.double()))
         assert bool((pit(prediction, y) >= 0).all())
 
