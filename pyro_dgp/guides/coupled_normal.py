@@ -94,12 +94,15 @@ class CoupledNormal(AutoNormalMessenger):  # type: ignore[misc]
     processes, whose means move with them (:class:`~pyro_dgp.processes.whitened.WhitenedProcess`): a mean-field posterior
     would hold the hyperparameters that fit *one* function.
 
-    Sites in plates, and sites of more than :data:`MOST` numbers, have independent normals.
+    Sites in plates, sites that are local to rows, and sites of more than :data:`MOST` numbers have independent normals.
+
+    :ivar apart: names of the sites that are local to rows, whose values at new rows say nothing about those that were trained.
     """
 
     def __init__(self, model: Any) -> None:
         super().__init__(model, init_loc_fn=init_to_prior_median)
         self.sizes: dict[str, int] = {}
+        self.apart: frozenset[str] = frozenset()
 
     def total_of(self, names: Collection[str]) -> int:
         """Return the number of deviations of some sites."""
@@ -122,7 +125,7 @@ class CoupledNormal(AutoNormalMessenger):  # type: ignore[misc]
     def _register(self, name: str, loc: Tensor, dims: int) -> bool:
         """Take a site into the joint normal; tell whether it is one that takes part."""
         size = loc.numel()
-        if loc.dim() != dims or size > MOST:
+        if loc.dim() != dims or size > MOST or name in self.apart:
             return False
         for attribute, columns in (("weights", self.total), ("lower", size if size > 1 else 0)):
             if columns and self._matrix(attribute, name) is None:  # a state dict may have brought it

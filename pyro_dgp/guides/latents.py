@@ -36,6 +36,11 @@ class LatentGuides:
         """Tell whether the guide holds a value for each training row at a site that is local to data."""
         return self.network(name) is None and isinstance(self.messenger, AutoNormalMessenger)
 
+    def keep_apart(self, names: Collection[str]) -> None:
+        """Leave sites that are local to rows out of a joint posterior of hyperparameters."""
+        if isinstance(self.messenger, CoupledNormal):
+            self.messenger.apart = frozenset(names)
+
     def posterior(self, name: str, prior: Any, *, plates: tuple[Any, ...], call: Call, trace: Trace) -> Any:
         """Return the posterior of a site; ``None`` stands for the prior.
 

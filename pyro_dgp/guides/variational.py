@@ -130,6 +130,7 @@ class Variational(PassHandler):
                 self._run_model(run, args, kwargs)
                 _check_parameters_and_plates(self)
                 self._create_processes(run)
+                self._latent_guides.keep_apart(dependence.sites)
                 self._create_latents(args, kwargs)
                 self._couple_processes(run)
                 joins = bool(run.means) and guide_joins_rows(self, (args, kwargs))
@@ -203,6 +204,7 @@ class Variational(PassHandler):
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Set the structure of the model from a state dict."""
         self._structure = ModelStructure.from_state(state) if state else None
+        self._latent_guides.keep_apart(() if self._structure is None else self._structure.local)
 
     @pyro_method
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:

@@ -225,13 +225,20 @@ def _statement_message(statement: str) -> str:
 @contextmanager
 def evaluating(*roots: nn.Module) -> Iterator[None]:
     """A scope in which modules are in evaluation mode: no dropout, no batch statistics."""
-    flags = [(module, module.training) for root in roots for module in root.modules()]
-    for module, _ in flags:
-        module.training = False
+    training = [module for root in roots for module in root.modules() if module.training]
+    _set_training(training, False)
     try:
         yield
     finally:
-        for module, training in flags:
+        _set_training(training, True)
+
+
+def _set_training(modules: Iterable[nn.Module], training: bool) -> None:
+    for module in modules:
+        own = vars(module)
+        if "training" in own:  # without the checks of an assignment, which samplers would make at every step
+            own["training"] = training
+        else:  # a module of TorchScript
             module.training = training
 
 

@@ -18,7 +18,7 @@ from torch.distributions.transforms import Transform
 
 from pyro_dgp.guides.sites import takes_missing
 from pyro_dgp.internal.compiled_function import Function
-from pyro_dgp.internal.parameters import modules_of
+from pyro_dgp.internal.parameters import evaluating, modules_of
 from pyro_dgp.internal.site_names import is_whitened, without_whitened
 from pyro_dgp.mcmc.evaluation import IMPOSSIBLE, Evaluate, Evaluation, rounded_away
 from pyro_dgp.mcmc.sparse import Inputs
@@ -60,7 +60,8 @@ class WhitenedDensity:
                 raise ValueError(f"the plate {name!r} subsamples: this sampler needs all data at every step")
         sampled = [name for name in trace.stochastic_nodes if not site_is_subsample(trace.nodes[name])]
         self.start = {name: trace.nodes[name]["value"].detach() for name in sampled}
-        takes = takes_missing(*modules_of(model.model))
+        self._modules = modules_of(model.model)
+        takes = takes_missing(*self._modules)
         observed = {name: trace.nodes[name]["value"] for name in trace.observation_nodes}
         self._incomplete = [name for name, value in observed.items() if _is_incomplete(value, has_missing=takes)]
         self.whitened: dict[str, torch.Size] = {}
@@ -147,12 +148,12 @@ class WhitenedDensity:
         return self.run_in(Evaluate(values, known, self.inducing))
 
     def run_in(self, handler: Run) -> Run:
-        """Run the model in a handler, which is returned.
+        """Run the model in a handler, which is returned. Networks are in evaluation mode, as in predictions.
 
         :raises RoundedAwayError: where the model raises ``ValueError`` and rounding may have done away with a latent value.
         """
         try:
-            with handler:
+            with handler, evaluating(*self._modules):
                 self.model.model(*self.args, **self.kwargs)
         except ValueError as error:
             rounded_away(self._supports, handler.values, self.start, error)

@@ -133,6 +133,8 @@ class Evaluate(SiteHandler, Messenger):
     def at_observation(self, msg: Message, observation: Observation) -> None:
         """Give the function values to the likelihood where they are sampled, or the inducing variables where the GP has some."""
         site = msg["name"]
+        if not msg["is_observed"]:  # targets that are sampled too
+            msg["value"] = self.values[site]
         inputs = {gp: self.inducing.get(process_key(site, gp)) for gp in observation.priors}
         if is_expanded(observation):
             values = {

@@ -14,7 +14,7 @@ from torch import Tensor
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.site_handler import Message, SiteHandler
 from pyro_dgp.guides.variational import Variational
-from pyro_dgp.internal.parameters import module_local_parameters
+from pyro_dgp.internal.parameters import evaluating, module_local_parameters, modules_of
 from pyro_dgp.internal.site_names import function_site, process_key, whitened_site
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.mcmc.density import WhitenedDensity
@@ -131,7 +131,8 @@ class GuideMean:
         if not self.guide.is_initialized:
             raise ValueError("the guide of GuideMean was not initialised: call guide.initialize(x, y), and train it")
         handler = _WhitenMeans(self.guide, density.start)
-        with torch.no_grad(), module_local_parameters(self.guide), handler:
+        own = modules_of(density.model.model)
+        with torch.no_grad(), module_local_parameters(self.guide), evaluating(*own), handler:
             density.model.model(*density.args, **density.kwargs)
         start = density.unconstrained_start()
         missing = [name for name in density.whitened if name not in handler.found]

@@ -18,7 +18,7 @@ from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.scales_and_masks import require_rows_unmasked, require_unscaled
 from pyro_dgp.guides.sites import is_observation, warn_of_repeated
 from pyro_dgp.internal.callers import is_trained
-from pyro_dgp.internal.parameters import module_local_parameters, modules_of, require_own_parameters
+from pyro_dgp.internal.parameters import evaluating, module_local_parameters, modules_of, require_own_parameters
 from pyro_dgp.internal.site_names import function_site, inducing_site, process_key, whitened_site
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.likelihoods.observation import join
@@ -184,7 +184,8 @@ class WhitenedModel:
             require_own_parameters(*self._modules)
             result = run(*args, **kwargs)
         else:
-            with module_local_parameters(*self._modules):  # a sampler trains nothing: Pyro's store has no part in it
+            # A sampler trains nothing: Pyro's store has no part in it, and networks are as they are in predictions.
+            with module_local_parameters(*self._modules), evaluating(*self._modules):
                 result = run(*args, **kwargs)
         self.strategy.end_first_run()
         return result

@@ -63,6 +63,8 @@ def answer_from_guide(guide: Variational, request: Request, states: Sequence[Sta
             _require_differentiable(guide, first, name)
         draws = _global_draws(guide, request, len(states) or _number_of_draws(guide, first, name, request))
         layout = _layout(guide, first, name, request=request, fixed=draws[0])
+        if layout.carried and is_computed(sites[name]):
+            guide.propagation.require_plain_site(name)
         joins = _joins_rows(guide, request, name, is_new=is_computed(sites[name]))
     count = max(len(states), len(draws))  # one draw serves all states, or each state has its own
     at = [(states[i] if states else {}, draws[i % len(draws)]) for i in range(count)]
@@ -120,6 +122,11 @@ def _mixture(weighted: WeightedTrace, name: str, layout: SiteLayout, *, drawn: b
             observation = observation.first_components(len(weighted.log_weights))
         site = {**site, "fn": observation}
     components = components_at(site, drawn=drawn)
+    if observation is not None and layout.carried and components.batch_shape[0] != len(weighted.log_weights):
+        raise ValueError(
+            f"the likelihood of {name!r} has a parameter that depends on a hidden layer, and the propagation carries it as {components.batch_shape[0]} "
+            f"values beside {len(weighted.log_weights)} of the function: set guide.propagation = MonteCarlo(100)"
+        )
     return layout.mixture(components, weighted.log_weights, rows=rows, observation=observation)
 
 

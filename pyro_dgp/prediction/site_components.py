@@ -125,6 +125,10 @@ class SiteLayout:
         if self.groups:  # the rows of all groups, one behind another
             start = int(self.carried)
             components = flattened(components, start, start + len(self.groups) + 1)
+        elif self.by_row and (found := components.batch_shape[int(self.carried)]) != rows:
+            raise ValueError(
+                f"the model gives {found} values for {rows} rows of the inputs: pass every argument that goes with the rows with one value for each"
+            )
         if self.carried:
             return Mixture(*counted_components(components, log_weights), observations)
         lead = (1,) if self.by_row else (1, rows)

@@ -257,3 +257,39 @@ def test_float32_works():
     value = ELBO()(model, guide)(x, y)
     value.backward()
     assert value.dtype == torch.float32 and torch.isfinite(value)
+
+
+class ErrorsInInputs(OneLayer):
+    """Inputs that were measured with an error: a latent input for each row, in a plate or as one event."""
+
+    def __init__(self, plated):
+        super().__init__(RBF(lengthscale=0.5))
+        self.plated = plated
+
+    def forward(self, x, y=None):
+        if self.plated:
+            with pyro.plate("rows", len(x), dim=-1):
+                z = pyro.sample("z", dist.Normal(x, 0.1).to_event(1))
+        else:
+            z = pyro.sample("z", dist.Normal(x, 0.1).to_event(2))
+        return pyro.sample("y", self.likelihood(self.gp(z)), obs=y)
+
+
+def test_latent_rows_in_one_event_are_those_of_a_plate():
+    def mean_of(guide, rows, size):
+        torch.manual_seed(1)
+        return predict(guide, rows, 50, batch_size=size).mean
+
+    x, y = regression(12)
+    found = []
+    for plated in (True, False):
+        torch.manual_seed(0)
+        guide = guided(ErrorsInInputs(plated), x, y)
+        fit(ELBO(len(x))(guide.model, guide), x, y, steps=20)
+        found.append([mean_of(guide, rows, size) for rows, size in ((x, 12), (x, 1), (x[:5], 5))])
+        loaded = Variational(ErrorsInInputs(plated), InducingPoints(6), MonteCarlo(1))
+        loaded.load_state_dict(guide.state_dict())
+        loaded.model.load_state_dict(guide.model.state_dict())
+        torch.testing.assert_close(mean_of(loaded, x, 12), found[-1][0])
+    for in_plate, as_event in zip(*found, strict=True):
+        torch.testing.assert_close(as_event, in_plate)

@@ -9,7 +9,17 @@ import torch
 from pyro import distributions as dist
 from pyro.nn import PyroModule, PyroSample
 
-from pyro_dgp import RBF, DeepGP, EllipticalSlice, GaussianProcess, WhitenedNUTS, run_chains, whitened
+from pyro_dgp import (
+    RBF,
+    Bernoulli,
+    DeepGP,
+    EllipticalSlice,
+    Gaussian,
+    GaussianProcess,
+    WhitenedNUTS,
+    run_chains,
+    whitened,
+)
 from pyro_dgp.internal.compiled_function import CHECKS
 from pyro_dgp.mcmc.density import WhitenedDensity
 from pyro_dgp.models.priors import with_priors
@@ -139,3 +149,45 @@ def test_chains_go_on_from_steps_that_leave_a_support(kernel):
     made = kernel(with_priors(DeepGP(x, 1)), **options)
     result = run_chains(made, (x, y), num_samples=5, warmup_steps=0, num_chains=2, processes=1)
     assert np.isfinite(result.stats["lp"]).all()
+
+
+class BehindNetwork(PyroModule):
+    """A layer behind a network with batch statistics and dropout."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = torch.nn.Sequential(torch.nn.Linear(1, 3), torch.nn.BatchNorm1d(3), torch.nn.Dropout(0.5))
+        self.gp, self.likelihood = GaussianProcess(RBF()), Gaussian(variance=0.1)
+        self.gp.kernel.lengthscale = PyroSample(dist.LogNormal(0.0, 1.0))
+
+    def forward(self, x, y=None):
+        return pyro.sample("y", self.likelihood(self.gp(self.network(x))), obs=y)
+
+
+def test_networks_are_in_evaluation_mode_as_in_predictions():
+    x, y = regression(9)
+    model = BehindNetwork()
+    values = {"gp.kernel.lengthscale": torch.tensor(0.7)}
+    running = model.network[1].running_mean.clone()
+    found = [WhitenedDensity(whitened(model), (x, y), {}).evaluate(values).log_density for _ in range(2)]
+    assert all(each.training for each in model.modules()) and torch.equal(model.network[1].running_mean, running)
+    model.eval()
+    assert found == [WhitenedDensity(whitened(model), (x, y), {}).evaluate(values).log_density] * 2
+    traced = pyro.poutine.trace(pyro.condition(whitened(model.train()), values)).get_trace(x, y)
+    assert traced.log_prob_sum().item() == pytest.approx(found[0])
+
+
+@pytest.mark.parametrize("kind", [Gaussian, Bernoulli])
+def test_targets_without_observations_are_sampled_as_other_values(kind):
+    x, _ = regression(5)
+    model = BehindNetwork().eval()
+    model.likelihood = kind()
+    if kind is Bernoulli:
+        with pytest.raises(ValueError, match="the latent site 'y' is discrete"):
+            WhitenedDensity(whitened(model), (x,), {})
+        return
+    density = WhitenedDensity(whitened(model), (x,), {})
+    values = {"gp.kernel.lengthscale": torch.tensor(0.7), "y": torch.randn(5)}
+    found = [density.evaluate(values).log_density for _ in range(2)]
+    traced = pyro.poutine.trace(pyro.condition(whitened(model), values)).get_trace(x)
+    assert found == [pytest.approx(traced.log_prob_sum().item())] * 2

@@ -297,3 +297,17 @@ def test_chains_and_inducing_draws_hold_what_a_prediction_needs(local):
     assert all(torch.equal(value, before[name]) for name, value in guide.named_parameters())
     with pytest.raises(ValueError, match="the guide has no parameter 'nope'"):
         predict(InducingDraws(guide, {"nope": values}), x, exposure=exposure)
+
+
+def test_more_values_than_rows_are_refused():
+    class Shifted(OneLayer):
+        def forward(self, x, y=None, off=None):
+            f = pyro.sample("f", self.gp(x))
+            return pyro.sample("y", dist.Normal(f[..., 0] + off, 0.1).to_event(1), obs=y)
+
+    x, y = regression(12)
+    off = torch.arange(12.0)
+    guide = guide_of(Shifted(), x, y, off=off)
+    assert predict(guide, x[:1], off=off[:1]).mean.shape == (1,)
+    with pytest.raises(ValueError, match="the model gives 12 values for 1 rows of the inputs"):
+        predict(guide, x[:1], off=off).mean  # noqa: B018

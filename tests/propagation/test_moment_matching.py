@@ -276,3 +276,45 @@ def test_other_likelihoods_are_integrated_over_the_matched_normal():
     y = (x[:, 0] > 0).to(x.dtype)
     guide = guided(Chain(likelihood=Bernoulli()), x, y)
     assert torch.isfinite(ELBO().differentiable_loss(guide.model, guide, x, y))
+
+
+class Computed(Chain):
+    """A chain that names a function of its hidden layer."""
+
+    def forward(self, x, y=None):
+        h = pyro.sample("h", self.hidden(x))
+        pyro.deterministic("twice", 2 * h[..., 0])
+        pyro.deterministic("inputs", 2 * x[..., 0])
+        return pyro.sample("y", self.likelihood(self.top(h)), obs=y)
+
+
+def test_a_computed_site_of_a_hidden_layer_is_refused_and_others_are_not():
+    x, y = regression(12)
+    guide = guided(Computed(), x, y)
+    with pytest.raises(ValueError, match="the site 'twice' is no Gaussian process and depends on a hidden layer"):
+        predict(guide, x, site="twice")
+    torch.testing.assert_close(predict(guide, x, site="inputs").mean, 2 * x[:, 0])
+    assert bool((predict(guide, x).variance > 0).all())
+    guide.propagation = MonteCarlo(10)
+    variance, hidden = predict(guide, x, 4000, site="twice").variance, predict(guide, x, site="h").variance.flatten()
+    torch.testing.assert_close(variance, 4 * hidden, rtol=0.15, atol=0)
+
+
+class ByHidden(Chain):
+    """Counts whose exposure depends on the hidden layer."""
+
+    def forward(self, x, y=None):
+        h = pyro.sample("h", self.hidden(x))
+        return pyro.sample("y", self.likelihood(self.top(h), exposure=h[..., 0].exp()), obs=y)
+
+
+def test_a_prediction_whose_likelihood_looks_at_the_hidden_layer_is_refused():
+    x, _ = regression(12)
+    y = torch.arange(12.0) % 3
+    guide = guided(ByHidden(likelihood=Poisson()), x, y, propagation=MonteCarlo(10))
+    assert bool(predict(guide, x).mean.isfinite().all())
+    guide.propagation = MomentMatching()
+    with pytest.raises(
+        ValueError, match="'y' has a parameter that depends on a hidden layer, .* set guide.propagation = MonteCarlo"
+    ):
+        predict(guide, x).mean  # noqa: B018
