@@ -76,6 +76,20 @@ def _fresh():
 
 
 @pytest.fixture
+def timed_programs():
+    """Programs that take longer than their function are set aside."""
+
+
+@pytest.fixture(autouse=True)
+def _untimed(request, monkeypatch):
+    """No program is set aside for its time, which depends on the machine, but in tests of that."""
+    from pyro_dgp.internal.compiled_function import CompiledFunction, FasterFunction
+
+    if "timed_programs" not in request.fixturenames:
+        monkeypatch.setattr(FasterFunction, "passes", CompiledFunction.passes)
+
+
+@pytest.fixture
 def local():
     """Several models of one class in one test: each keeps its own parameters."""
     from pyro_dgp import module_local_parameters

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -130,8 +130,7 @@ class Variational(PassHandler):
                 self._run_model(run, args, kwargs)
                 _check_parameters_and_plates(self)
                 self._create_processes(run)
-                self._latent_guides.keep_apart(dependence.sites)
-                self._create_latents(args, kwargs)
+                self._create_latents(dependence.sites, args, kwargs)
                 self._couple_processes(run)
                 joins = bool(run.means) and guide_joins_rows(self, (args, kwargs))
                 self._structure = ModelStructure.of(self.trace, run.gps, dependence, joins_rows=joins)
@@ -153,9 +152,10 @@ class Variational(PassHandler):
         self.propagation.initialize(sampled, run.reads)
         require_used(self._families, [key for key, _ in run.gps])
 
-    def _create_latents(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Create the posteriors of latent sites that are no GP, and try their networks."""
+    def _create_latents(self, local: Collection[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Create the posteriors of latent sites that are no GP, and try their networks; some sites are ``local`` to rows."""
         guides, latent = self._latent_guides, latent_sites(self.trace)
+        guides.keep_apart(local)
         require_whole_groups(latent, map(site_of, self.processes._modules), self.trace)
         require_served(
             [*latent, *(site for site in self.trace.nodes.values() if is_random(site) and site["is_observed"])]
@@ -170,9 +170,8 @@ class Variational(PassHandler):
                 guides.from_messenger(name, prior, plates=(), call=(args, kwargs), trace=self.trace)
         for parameter in self.latents.parameters():  # the rows of an expanded prior share one number in memory
             parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
-        names = [site["name"] for site in latent]
         for name in self.networks._modules:
-            if name not in names:
+            if name not in (names := [site["name"] for site in latent]):
                 raise ValueError(
                     f"networks= names {name!r}, which is no latent site besides the Gaussian processes: choose from {names}"
                 )
@@ -204,7 +203,7 @@ class Variational(PassHandler):
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Set the structure of the model from a state dict."""
         self._structure = ModelStructure.from_state(state) if state else None
-        self._latent_guides.keep_apart(() if self._structure is None else self._structure.local)
+        self._latent_guides.keep_apart(self._structure.local if self._structure else ())
 
     @pyro_method
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:

@@ -13,6 +13,9 @@ from pyro_dgp.internal.recording import failed, recording
 
 #: Gauss-Hermite nodes of a function, and the standard deviation, in widths of what is integrated, up to which they serve.
 NODES, _SMOOTH = 20, 1.5
+#: Gauss-Hermite nodes of rules that the others are compared with, for one function and for each of two: odd numbers, for a step near the mean, which two
+#: rules of even numbers put between the same two nodes.
+_FINER, _FINER_OF_TWO = 33, 25
 #: Standard deviation that a recorded function, which cannot look at its own, has nodes for; most nodes of any.
 _RECORDED, _MOST = 4.0, 400
 
@@ -61,3 +64,17 @@ def normal_nodes(scale: Tensor) -> tuple[Tensor, Tensor]:
     if largest > _SMOOTH and math.isfinite(largest):
         return normal_trapezoid(1 / largest, _MOST)
     return gauss_hermite(NODES)
+
+
+def finer_nodes(scale: Tensor) -> tuple[Tensor, Tensor]:
+    """Nodes ``(K, F)`` and log weights ``(K,)`` of a finer rule, to compare the usual one with: float64.
+
+    :param scale: standard deviations of one or two functions, ``(..., F)``. Wide functions have a denser rule than :func:`normal_nodes`.
+    """
+    functions = scale.shape[-1]
+    if functions > 1:
+        return gauss_hermite_product(_FINER_OF_TWO, functions)
+    largest = float(scale.detach().max()) if scale.numel() and not recording() else 0.0
+    is_wide = largest > _SMOOTH and math.isfinite(largest)
+    nodes, log_weights = normal_trapezoid(1 / (1.6 * largest), _MOST) if is_wide else gauss_hermite(_FINER)
+    return nodes.unsqueeze(-1), log_weights

@@ -36,6 +36,7 @@ class Binary(dist.Bernoulli):  # type: ignore[misc]
 
 class _BernoulliConditional(Conditional):
     takes_integers = True
+    width = 1.0  # both links rise over one unit of f, or over more
 
     @abstractmethod
     def logits(self, f: Tensor) -> Tensor:

@@ -12,11 +12,14 @@ from torch import Size, Tensor
 from torch.distributions import Distribution
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.internal.distributions import cdf_of
 from pyro_dgp.internal.plates import refuse_data_plate
-from pyro_dgp.internal.quadrature import NODES, gauss_hermite_product, normal_nodes
+from pyro_dgp.internal.quadrature import NODES, finer_nodes, gauss_hermite_product, normal_nodes
 from pyro_dgp.internal.views import Integrated
 from pyro_dgp.likelihoods.gamma_score import log_gamma_score
 from pyro_dgp.likelihoods.moments import Moments
+from pyro_dgp.likelihoods.placed_mixture import FunctionMixture
+from pyro_dgp.likelihoods.refinement import LogTerm, checked
 from pyro_dgp.likelihoods.targets import check_target
 from pyro_dgp.likelihoods.units import NO_UNITS, Units
 
@@ -72,7 +75,9 @@ class Conditional(ABC):
     """A likelihood with its parameter values: p(y | f), and its integrals over normal function values.
 
     ``y`` is ``(..., N)`` for one output and ``(..., N, D_out)`` for several; moments of f are ``(..., N, F)`` for F functions.
-    A likelihood is complete with :meth:`given`. Its integrals are then sums over :meth:`nodes`; a closed form overrides them.
+    A likelihood is complete with :meth:`given`. Its integrals are then sums over :meth:`nodes`; a closed form overrides them. Integrals of p(y | f) are
+    compared with those of a finer rule, and rows where the two differ have nodes of their own, where p(y | f) and N(f) have their mass. The integral of
+    ``log p(y | f)`` has no other nodes: it is right where ``log p(y | f)`` is smooth on the scale of N(f).
 
     >>> from pyro_dgp import Bernoulli, Conditional, Gaussian
     >>> [isinstance(each.conditional(), Conditional) for each in (Bernoulli("logit"), Gaussian())]
@@ -83,6 +88,10 @@ class Conditional(ABC):
 
     #: How the last layer is integrated: for the expected and for the predictive log density.
     integration: str = "Gauss-Hermite, 20 nodes for each function"
+
+    #: Width in f of the narrowest p(y | f) that there is, as the standard deviation of a bump, where it is known. The number of nodes for one function then
+    #: follows from it, and sums over nodes are not checked.
+    width: float | None = None
 
     #: What targets are standardised by before p(y | f) sees them; functions, and the noise variance, are in the units of the result.
     units: Units = NO_UNITS
@@ -104,7 +113,7 @@ class Conditional(ABC):
         """Function values ``(K, ..., N, F)`` and log weights ``(K,)`` whose sum is the expectation over ``N(f)``.
 
         They are the product of Gauss-Hermite rules, with 20 nodes for each function. A single function that is wider than these
-        serve has as many equidistant nodes as it needs, for p(y | f) no narrower in f than a unit bump.
+        serve has as many equidistant nodes as it needs, for p(y | f) no narrower in f than a bump of :attr:`width`, one where it is not known.
 
         :raises ValueError: for more than :data:`MOST_FUNCTIONS` functions.
         """
@@ -116,11 +125,11 @@ class Conditional(ABC):
             )
         scale = f.variance.sqrt()
         if count == 1:
-            nodes, log_weights = (values.to(f.mean) for values in normal_nodes(scale))
+            nodes, log_weights = (values.to(f.mean) for values in normal_nodes(scale / (self.width or 1.0)))
             at = nodes.unsqueeze(-1)
         else:
             at, log_weights = (values.to(f.mean) for values in gauss_hermite_product(NODES, count))
-        return f.mean + scale * at.reshape(-1, *[1] * (scale.dim() - 1), count), log_weights
+        return _around(f, at), log_weights
 
     def row_log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         """``log p(y_n | f_n)``, nats for each row, summed over the outputs of y: ``(..., N)``."""
@@ -139,14 +148,47 @@ class Conditional(ABC):
 
     def log_expected_power(self, y: Tensor, f: Moments, power: float) -> Tensor:
         """``log int p(y_n | f_n)^power N(f_n) df_n``: ``(..., N)``."""
+        return self._log_expectation(lambda at: power * self.row_log_prob(y, at), f)
+
+    def _log_expectation(self, log_term: LogTerm, f: Moments) -> Tensor:
+        """``log E_N(f) exp(log_term(f))``, ``(..., N)``: the sum over :meth:`nodes`, once it is checked."""
         at, log_weights = self.nodes(f)
-        return _log_mean(log_weights, power * self.row_log_prob(y, at))
+        found = _log_mean(log_weights, log_term(at))
+        if not self._looks(f):
+            return found
+        finer, log_finer = (values.to(f.mean) for values in finer_nodes(f.variance.sqrt()))
+        return checked(found, log_term, f, (_around(f, finer), log_finer))
+
+    def _looks(self, f: Moments) -> bool:
+        """Whether a sum over nodes is compared with that of a finer rule."""
+        return self.width is None and f.mean.shape[-1] <= MOST_FUNCTIONS
 
     def components(self, f: Moments) -> Distribution:
         """``int p(y_n | f_n) N(f_n) df_n``: elementwise, of the batch shape of ``y``, or over the correlated outputs of a row,
         of event shape ``(D_out,)``."""
         at, log_weights = self.nodes(f)
-        return Integrated(self.given(at).base_dist, log_weights)
+        over_nodes = Integrated(self.given(at).base_dist, log_weights)
+        return FunctionMixture(self, f, over_nodes) if self._looks(f) else over_nodes
+
+    def element_log_prob(self, y: Tensor, f: Moments) -> Tensor:
+        """``log int p(y | f) N(f) df`` of each element of y, or of each event, of :meth:`components`."""
+        return self._by_element(lambda rows: rows.log_prob(y), f)
+
+    def element_cdf(self, y: Tensor, f: Moments) -> Tensor:
+        """``int P(y' <= y | f) N(f) df`` of each element of y."""
+        # The relative accuracy of E (1 + F) is the absolute one of F.
+        return torch.expm1(self._by_element(lambda rows: torch.log1p(cdf_of(rows, y)), f)).clamp(0.0, 1.0)
+
+    def _by_element(self, log_figure: Callable[[Any], Tensor], f: Moments) -> Tensor:
+        """``log E exp(log_figure)`` for a figure of p(y | f), one output after another where outputs are independent given f."""
+        figures = log_figure(self.given(f.mean).base_dist)
+        if figures.dim() < f.mean.dim():
+            return self._log_expectation(lambda at: log_figure(self.given(at).base_dist), f)
+
+        def of_output(output: int) -> Tensor:
+            return self._log_expectation(lambda at: log_figure(self.given(at).base_dist)[..., output], f)
+
+        return torch.stack([of_output(output) for output in range(figures.shape[-1])], -1)
 
     def log_power_integral(self, f: Moments, power: float) -> Tensor | None:
         """``log int p(y_n | f_n)^power dy_n``, ``(..., N)`` or ``(..., 1)``, where it does not depend on f; otherwise nothing."""
@@ -157,10 +199,13 @@ class Conditional(ABC):
         log_integral = self.log_power_integral(f, gamma)
         if log_integral is not None:
             return self.log_expected_power(y, f, gamma - 1) - (gamma - 1) / gamma * log_integral
-        at, log_weights = self.nodes(f)
-        rows = self.given(at)
-        score = log_gamma_score(rows.base_dist, y, gamma)
-        return _log_mean(log_weights, score.sum(-1) if rows.reinterpreted_batch_ndims == 2 else score)
+
+        def log_score(at: Tensor) -> Tensor:
+            rows = self.given(at)
+            score = log_gamma_score(rows.base_dist, y, gamma)
+            return score.sum(-1) if rows.reinterpreted_batch_ndims == 2 else score
+
+        return self._log_expectation(log_score, f)
 
     def joint_log_prob(self, y: Tensor, prior: FunctionPrior) -> Tensor:
         """``log int p(y | f) p(f) df`` under the GP prior, nats in total. Raises where there is no closed form."""
@@ -190,6 +235,11 @@ class Conditional(ABC):
     def noise_variance(self) -> Tensor | None:
         """``(F,)`` if p(y | f) is normal around f with this variance, in the units of f, else nothing."""
         return None
+
+
+def _around(f: Moments, z: Tensor) -> Tensor:
+    """Function values ``(K, ..., N, F)`` at standard ones ``(K, F)``."""
+    return f.mean + f.variance.sqrt() * z.reshape(-1, *[1] * (f.mean.dim() - 1), z.shape[-1])
 
 
 def _weighted(weights: Tensor, terms: Tensor) -> Tensor:

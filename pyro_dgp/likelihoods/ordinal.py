@@ -14,6 +14,7 @@ from torch.distributions import Distribution
 
 from pyro_dgp.internal.normal_cdf import log_ndtr
 from pyro_dgp.internal.parameters import require_shape
+from pyro_dgp.internal.recording import require_all
 from pyro_dgp.likelihoods.base import Likelihood
 from pyro_dgp.likelihoods.classes import ClassConditional
 from pyro_dgp.likelihoods.conditional import RowObservation, one_output
@@ -25,6 +26,7 @@ class OrdinalConditional(ClassConditional):
     """``p(y <= c | f) = Phi(cutpoints_c - f)``; ``cutpoints`` ``(C - 1,)``, increasing."""
 
     cutpoints: Tensor
+    width = 1.0  # of the narrowest class, whose probability is a normal density in f
     integration = "closed form for predictions, Gauss-Hermite (20 nodes) for the expected log density"
 
     def count(self) -> int:
@@ -63,7 +65,8 @@ def _log_difference(low: Tensor, high: Tensor) -> Tensor:
 class Ordinal(Likelihood):
     """Ordered classes 0, ..., C - 1 of one function: ``p(y <= c | f) = Phi(cutpoints_c - f)`` (Chu and Ghahramani 2005, Eq. 4).
 
-    ``cutpoints`` train. The noise has unit scale; that of the function is the kernel's variance.
+    ``cutpoints`` train. They increase, and a prior of them is one of ordered vectors. The noise has unit scale; that of the function is the kernel's
+    variance.
 
     >>> import torch
     >>> from pyro_dgp import Ordinal
@@ -87,4 +90,10 @@ class Ordinal(Likelihood):
         """The likelihood with ``cutpoints`` read now."""
         cutpoints = self.cutpoints
         require_shape(cutpoints, (self.classes - 1,), "Ordinal.cutpoints")
+        falls = cutpoints[..., 1:] < cutpoints[..., :-1]  # of NaN no: the message of the loss names its cause
+        require_all(
+            ~falls,
+            "Ordinal.cutpoints do not increase: give values in ascending order, or as a prior a distribution of ordered vectors, such as "
+            "dist.TransformedDistribution(normal, dist.transforms.OrderedTransform()) for a normal of event_dim 1",
+        )
         return OrdinalConditional(cutpoints)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,7 +107,34 @@ class StudentTConditional(Conditional):
         log_t, log_weights = _log_gamma_nodes(self.df / 2, max(mean.dim(), self.df.dim()), farthest=_OUTLIER**2)
         total = (variance + self._spread / 2 * (-log_t).exp()).sqrt()
         normals = dist.Normal(mean.expand(total.shape), total, validate_args=False)
-        return Integrated(normals, log_weights, known_variance=variance + self._spread / (self.df - 2))
+        return HeavyTailed(normals, log_weights, known_variance=variance + self._noise_variance())
+
+    def _noise_variance(self) -> Tensor:
+        """``scale^2 df / (df - 2)``, infinite for df from above 1 to 2, and NaN, which is no number, for df of 1 or less."""
+        has_variance = self.df > 2
+        excess = torch.where(has_variance, self.df - 2, 1.0)  # gradients stay finite where the variance does not
+        without = torch.where(self.df <= 1, torch.nan, torch.inf).to(self.df)
+        return torch.where(has_variance, self._spread / excess, without)
+
+
+class HeavyTailed(Integrated):
+    """A mean over precisions of normals, whose tails reach beyond the nodes. Where the variance is NaN there is no mean either.
+
+    >>> import torch
+    >>> from pyro_dgp.likelihoods.student_t import HeavyTailed
+    >>> normals = torch.distributions.Normal(torch.ones(2, 3), torch.tensor([[1.0], [9.0]]))
+    >>> HeavyTailed(normals, torch.tensor([0.5, 0.5]).log(), known_variance=torch.tensor([4.0, torch.inf, torch.nan])).mean
+    tensor([1., 1., nan])
+    """
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> HeavyTailed:
+        """Return the same distribution over more batches."""
+        return HeavyTailed(self.inner, self.log_weights, batch_shape, known_variance=self.known_variance)
+
+    @property
+    def mean(self) -> Tensor:
+        """Means, ``(*batch, *event)``."""
+        return torch.where(self.variance.isnan(), torch.nan, super().mean)
 
 
 def _log_gamma_nodes(concentration: Tensor, batch: int, *, farthest: float) -> tuple[Tensor, Tensor]:
@@ -127,7 +155,9 @@ class StudentT(Likelihood):
     """Heavy-tailed noise: ``y_n = f_n + scale t_n``, ``t_n`` of Student's distribution with ``df`` degrees of freedom. One function.
 
     A few outliers then move the functions little. ``df`` and ``scale`` train; predictions have the variance
-    ``v + scale^2 df / (df - 2)``.
+    ``v + scale^2 df / (df - 2)``. ``df`` trains above 2. A prior of it may reach lower; then, as in :class:`torch.distributions.StudentT`,
+    the variance is infinite for df from above 1 to 2, and mean and variance are NaN for df of 1 or less, where the integral of the mean does not
+    converge. Log densities and quantiles, the median among them, exist for all df.
 
     >>> import torch
     >>> from pyro_dgp import StudentT

@@ -14,6 +14,7 @@ from torch.distributions import Distribution, Transform
 from pyro_dgp.internal.affine import restored, standardised
 from pyro_dgp.internal.distributions import elementwise, is_real
 from pyro_dgp.internal.views import Integrated
+from pyro_dgp.likelihoods.placed_mixture import PlacedMixture
 
 
 class Units(nn.Module):
@@ -65,10 +66,12 @@ class Units(nn.Module):
 
         :raises ValueError: for families that are not closed under affine maps, and for other numbers of outputs.
         """
+        if isinstance(distribution, PlacedMixture):
+            return distribution.in_units(self)
         if isinstance(distribution, Integrated):
             variance = distribution.known_variance
             variance = None if variance is None else self.scaled(variance, power=2)
-            return Integrated(self.image(distribution.inner), distribution.log_weights, known_variance=variance)
+            return type(distribution)(self.image(distribution.inner), distribution.log_weights, known_variance=variance)
         self._require_outputs(distribution.batch_shape + distribution.event_shape)
         kind: Any = type(distribution)
         if kind not in _CLOSED:

@@ -61,9 +61,8 @@ class WhitenedDensity:
         sampled = [name for name in trace.stochastic_nodes if not site_is_subsample(trace.nodes[name])]
         self.start = {name: trace.nodes[name]["value"].detach() for name in sampled}
         self._modules = modules_of(model.model)
-        takes = takes_missing(*self._modules)
-        observed = {name: trace.nodes[name]["value"] for name in trace.observation_nodes}
-        self._incomplete = [name for name, value in observed.items() if _is_incomplete(value, has_missing=takes)]
+        observed, takes = trace.observation_nodes, takes_missing(*self._modules)
+        self._incomplete = [name for name in observed if _is_incomplete(trace.nodes[name]["value"], has_missing=takes)]
         self.whitened: dict[str, torch.Size] = {}
         self.transforms: dict[str, Transform] = {}
         self._supports: dict[str, Constraint] = {}

@@ -28,7 +28,10 @@ from pyro_dgp import (
     fit,
     predict,
 )
+from pyro_dgp.internal.recording import reports
+from pyro_dgp.likelihoods.gamma_score import log_expected_normal_power
 from pyro_dgp.likelihoods.moments import Moments
+from pyro_dgp.likelihoods.units import Units
 
 
 class Noisy(PyroModule):
@@ -68,6 +71,58 @@ def test_integrals_against_quadrature_in_two_dimensions():
 
     gamma = math.log(mean_of(score))
     assert float(conditional.log_expected_gamma_score(target, moments, 1.2)) == pytest.approx(gamma, abs=1e-7)
+
+
+def dense(y, f, power, *, reach):
+    """``log E N(y | f, 0.1 exp(g))^power`` by the trapezoidal rule over z, ``g = m + s z``."""
+    z = torch.linspace(-10.0, reach, 200_001)
+    noise = 0.1 * (f.mean[0, 1] + f.variance[0, 1].sqrt() * z).exp()
+    log_terms = log_expected_normal_power(y - f.mean[0, 0], f.variance[0, 0], noise, power)
+    return torch.logsumexp(log_terms - 0.5 * z.square() + math.log(float(z[1] - z[0]) / math.sqrt(2 * math.pi)), 0)
+
+
+@pytest.mark.parametrize("deviation", [3.0, 20.0, 30.0, 1000.0])
+@pytest.mark.parametrize("spread", [0.01, 0.2, 0.7, 1.5])
+@pytest.mark.parametrize("variance", [1e-4, 0.5])
+@torch.no_grad()
+def test_outliers_have_their_density(deviation, spread, variance):
+    """The integrand's mode is then many standard deviations of the log noise above its mean."""
+    conditional = HeteroscedasticGaussian(variance=0.1).conditional()
+    f = Moments(torch.tensor([[0.3, -0.4]]), torch.tensor([[variance, spread**2]]))
+    y = torch.tensor([0.3 + deviation * math.sqrt(0.1)])
+    for power in (1.0, 0.4):
+        exact = float(dense(y, f, power, reach=20 + 8 / spread))
+        assert float(conditional.log_expected_power(y, f, power)) == pytest.approx(exact, rel=1e-7, abs=5e-5)
+    exact = float(dense(y, f, 1.0, reach=20 + 8 / spread))
+    components = conditional.components(f)
+    units = Units(torch.tensor(5.0), torch.tensor(10.0))
+    assert float(components.log_prob(y)) == pytest.approx(exact, rel=1e-7, abs=5e-5)
+    log_prob = float(units.image(components).log_prob(5 + 10 * y))
+    assert log_prob == pytest.approx(exact - math.log(10), rel=1e-7, abs=5e-5)
+
+
+def test_outliers_have_their_gradients():
+    conditional = HeteroscedasticGaussian(2, variance=0.1).conditional()
+    y, mean = torch.tensor([[0.2, 9.0], [-6.0, 40.0]]), torch.randn(2, 4, requires_grad=True)
+    variance = torch.tensor([[0.1, 0.2, 0.04, 0.5], [1e-3, 0.1, 0.3, 2.0]], requires_grad=True)
+    assert torch.autograd.gradcheck(
+        lambda m, v: conditional.log_expected_power(y, Moments(m, v), 0.7), (mean, variance), atol=1e-4
+    )
+    assert torch.autograd.gradcheck(
+        lambda m, v: conditional.log_expected_gamma_score(y, Moments(m, v), 1.2), (mean, variance), atol=1e-4
+    )
+
+
+@pytest.mark.parametrize(("deviation", "is_served"), [(4.0, True), (3000.0, False)])
+def test_a_recorded_function_reports_outliers_that_its_nodes_do_not_serve(deviation, is_served):
+    conditional = HeteroscedasticGaussian(variance=0.1).conditional()
+    f = Moments(torch.zeros(3, 2), torch.full((3, 2), 0.04))
+    with reports() as failures:
+        found = conditional.predictive_log_prob(torch.full((3,), deviation * math.sqrt(0.1)), f)
+    assert (sum(int(count) for count in failures) == 0) == is_served
+    if is_served:
+        again = conditional.predictive_log_prob(torch.full((3,), deviation * math.sqrt(0.1)), f)
+        torch.testing.assert_close(found, again, rtol=0, atol=1e-5)
 
 
 def test_without_a_noise_function_it_is_gaussian():

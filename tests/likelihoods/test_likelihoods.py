@@ -33,6 +33,7 @@ from pyro_dgp import (
     predict,
     whitened,
 )
+from pyro_dgp.internal.recording import reports
 from pyro_dgp.likelihoods import Likelihood
 from pyro_dgp.likelihoods.coregionalization import CoregionalizedConditional
 from pyro_dgp.likelihoods.gaussian import GaussianConditional
@@ -428,3 +429,38 @@ def test_a_prior_of_the_wrong_shape_says_which_is_wanted(make, name, shape):
         assert f".{name} has shape {wrong} where {shape} is wanted: write a prior as PyroSample(" in str(error.value)
     setattr(likelihood, name, PyroSample(dist.LogNormal(0.0, 1.0).expand(shape).to_event(len(shape))))
     assert likelihood.conditional() is not None
+
+
+@pytest.mark.parametrize("cutpoints", [[1.0, -1.0, 0.0], [[-1.0, 0.0, 1.0], [-1.0, 1.0, 0.9]]])
+def test_cutpoints_that_do_not_increase_are_refused(cutpoints):
+    """The values of a prior may have leading axes, of draws."""
+    likelihood, f = Ordinal(4), torch.zeros(2, 3, 1)
+    likelihood.cutpoints = PyroSample(dist.Delta(torch.tensor(cutpoints), event_dim=1))
+    with pytest.raises(ValueError, match=r"Ordinal.cutpoints do not increase: .* dist.transforms.OrderedTransform"):
+        likelihood.given(f[0])
+    with reports() as failures:
+        likelihood.conditional()
+    assert sum(int(count) for count in failures) > 0
+
+
+@pytest.mark.usefixtures("local")
+def test_a_prior_of_ordered_vectors_for_cutpoints():
+    normal = dist.Normal(0.0, 2.0).expand([2]).to_event(1)
+    ordered = dist.TransformedDistribution(normal, [dist.transforms.OrderedTransform()])
+    x, y = torch.linspace(-1, 1, 12)[:, None], torch.arange(12.0) // 4
+    for prior, message in ((ordered, None), (normal, "do not increase")):
+        torch.manual_seed(1)
+        likelihood = Ordinal(3)
+        likelihood.cutpoints = PyroSample(prior)
+        guide = Variational(OneLayer(likelihood=likelihood), InducingPoints(5), MonteCarlo(2))
+
+        def run(guide=guide):
+            guide.initialize(x, y)
+            fit(ELBO(12)(guide.model, guide), x, y, steps=20)
+            return predict(guide, x, num_samples=50, num_hyperparameter_draws=50).probs
+
+        if message is None:
+            torch.testing.assert_close(run().sum(-1), torch.ones(12))
+        else:
+            with pytest.raises(ValueError, match=message):
+                run()

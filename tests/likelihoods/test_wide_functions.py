@@ -5,6 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from pyro import distributions as dist
+from pyro.nn import PyroSample
 from scipy import special
 
 from pyro_dgp import (
@@ -117,6 +119,33 @@ def test_the_variance_of_heavy_tails_is_that_of_all_of_them(df):
     image = Units(torch.tensor(5.0), torch.tensor(10.0)).image(components)
     assert float(image.variance) == pytest.approx(100 * exact) and float(image.mean) == pytest.approx(15.0)
     assert float(Mixture(components.expand([1, 1]), torch.zeros(1)).variance) == pytest.approx(exact)
+
+
+@pytest.mark.parametrize(
+    ("df", "mean", "variance"), [(2.0, 1.0, math.inf), (1.2, 1.0, math.inf), (1.0, math.nan, math.nan)]
+)
+def test_moments_that_heavy_tails_do_not_have(df, mean, variance):
+    """As in torch.distributions.StudentT; at the left of two batches, with a noise that has both at its right."""
+    likelihood = StudentT()
+    value = torch.tensor([df, 4.0], requires_grad=True)
+    likelihood.df = PyroSample(dist.Delta(value))
+    f = Moments(torch.ones(2, 1, 1), torch.full((2, 1, 1), 0.25))
+    components = likelihood.conditional().components(f)
+    plain = likelihood.given(f.mean).base_dist
+    units = Units(torch.tensor(5.0), torch.tensor(10.0))
+    for each, factor, shift in ((components, 1.0, 0.0), (units.image(components), 10.0, 5.0)):
+        assert each.mean[:, 0].tolist() == pytest.approx([shift + factor * mean, shift + factor], nan_ok=True)
+        total = torch.tensor([variance, 0.25 + 0.09 * 2]) * factor**2
+        torch.testing.assert_close(each.variance[:, 0], total, equal_nan=True)
+        torch.testing.assert_close(each.expand([2, 3]).mean[:, 2], each.mean[:, 0], equal_nan=True)
+    torch.testing.assert_close(plain.mean, components.mean, equal_nan=True)
+    torch.testing.assert_close(plain.variance.isinf(), components.variance.isinf())
+    torch.testing.assert_close(plain.variance.isnan(), components.variance.isnan())
+    mixture = Mixture(components, torch.tensor([0.5, 0.5]).log())
+    torch.testing.assert_close(mixture.variance, torch.tensor([variance]), equal_nan=True)
+    torch.testing.assert_close(mixture.quantile(torch.tensor([0.5])), torch.ones(1, 1))
+    components.variance[1].sum().backward()
+    assert bool(value.grad.isfinite().all())
 
 
 @torch.no_grad()

@@ -505,6 +505,7 @@ class Waits(OneLayer):
         return super().forward(x, y)
 
 
+@pytest.mark.usefixtures("timed_programs")
 @pytest.mark.parametrize("wait_of_model, wait_of_program, kept", [(0.2, 0.0, True), (0.0, 0.2, False)])
 def test_a_program_that_takes_longer_is_set_aside(caplog, monkeypatch, wait_of_model, wait_of_program, kept):
     def slowed(graph, **options):

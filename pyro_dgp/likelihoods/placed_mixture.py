@@ -1,0 +1,120 @@
+"""Distributions of y whose log density takes nodes that are placed for each value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Size, Tensor
+
+from pyro_dgp.internal.views import Integrated
+from pyro_dgp.likelihoods.moments import Moments
+
+
+@runtime_checkable
+class _Placed(Protocol):
+    """The part of a likelihood that its mixture reads."""
+
+    def given(self, f: Tensor) -> Any:
+        """p(y | f)."""
+
+    def element_log_prob(self, y: Tensor, f: Moments) -> Tensor:
+        """``log int p(y | f) N(f) df`` of each element."""
+
+    def element_cdf(self, y: Tensor, f: Moments) -> Tensor:
+        """``int P(y' <= y | f) N(f) df`` of each element."""
+
+
+@runtime_checkable
+class _Units(Protocol):
+    """The part of the units of targets that a mixture reads; see ``pyro_dgp.likelihoods.units.Units``."""
+
+    scale: Tensor
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """Standardised values."""
+
+    def restored(self, values: Tensor) -> Tensor:
+        """Values in their own units."""
+
+    def log_scale(self, outputs: int) -> Tensor:
+        """``sum_d log scale_d``."""
+
+    def image(self, distribution: Any) -> Any:
+        """The distribution of ``mean + scale z``."""
+
+
+class PlacedMixture(Integrated):
+    """Distribution ``int p(y | f) N(f) df``, elementwise or over the outputs of a row, of a likelihood whose densities fixed nodes may miss.
+
+    Its log density is the likelihood's own, for each value; other figures are those of fixed nodes.
+
+    :param conditional: p(y | f).
+    :param f: moments of f, ``(..., N, F)``.
+    :param nodes: the mean over fixed nodes.
+    :param units: units of y, where the likelihood has standardised targets.
+    """
+
+    def __init__(
+        self,
+        conditional: _Placed,
+        f: Moments,
+        nodes: Integrated,
+        *,
+        batch_shape: Sequence[int] | None = None,
+        units: _Units | None = None,
+    ) -> None:
+        self.conditional, self.f, self.units, self.nodes = conditional, f, units, nodes
+        super().__init__(nodes.inner, nodes.log_weights, batch_shape, known_variance=nodes.known_variance)
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
+        """Return the same distribution over more batches."""
+        return type(self)(self.conditional, self.f, self.nodes, batch_shape=batch_shape, units=self.units)
+
+    def in_units(self, units: _Units) -> Any:
+        """Return the distribution of ``mean + scale y``."""
+        nodes = units.image(self.nodes)
+        return type(self)(self.conditional, self.f, nodes, batch_shape=self.batch_shape, units=units)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log density, ``(..., *batch)``."""
+        log_prob = self._of_the_likelihood(self.conditional.element_log_prob, value)
+        if self.units is None:
+            return log_prob
+        is_event = len(self.event_shape) > 0
+        log_scale = self.units.log_scale(self.event_shape[0]) if is_event else self.units.scale.log()
+        return log_prob - log_scale.to(log_prob)
+
+    def _of_the_likelihood(self, figure: Callable[[Tensor, Moments], Tensor], value: Tensor) -> Tensor:
+        """Evaluate a figure at values; without gradients where neither f nor the values have any, since a prediction trains no parameters."""
+        value = value.expand(torch.broadcast_shapes(value.shape, self.shape()))
+        f = self._expanded(value.shape[: value.dim() - self._of_a_row])
+        wanted = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (*f, value))
+        with torch.set_grad_enabled(wanted):
+            return figure(value if self.units is None else self.units(value), f)
+
+    @property
+    def _of_a_row(self) -> int:
+        """Number of axes of y behind that of rows."""
+        return len(self._own) + len(self.event_shape) - (self.f.mean.dim() - 1)
+
+    def _expanded(self, rows: Size) -> Moments:
+        """Moments of f with more batches in front of the rows."""
+        return Moments(*(values.expand(*rows, values.shape[-1]) for values in self.f))
+
+
+class FunctionMixture(PlacedMixture):
+    """Distribution ``int p(y | f) N(f) df`` whose distribution function is the likelihood's too, and whose draw is one of f and one of y."""
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Return the distribution function, ``(..., *batch)``."""
+        return self._of_the_likelihood(self.conditional.element_cdf, value)
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draw f, and y given f."""
+        with torch.no_grad():
+            shape = Size(sample_shape) + self.shape()
+            f = self._expanded(shape[: len(shape) - self._of_a_row])
+            y: Tensor = self.conditional.given(f.mean + f.variance.sqrt() * torch.randn_like(f.mean)).base_dist.sample()
+            return y if self.units is None else self.units.restored(y)
