@@ -113,7 +113,7 @@ def _parts(value: Any) -> Sequence[Any]:
 
 
 def _of_module(module: nn.Module) -> dict[str, Any]:
-    """What a module is besides its state and its own modules: its class, its attributes, priors and constraints, and what of it is trained."""
+    """Facts of a module besides its state and its own modules: its class, its attributes, priors and constraints, and what of it is trained."""
     own = {name: held for name, held in vars(module).items() if name not in _OF_TORCH and not name.startswith("_pyro")}
     return {
         "class": type(module),

@@ -170,11 +170,7 @@ class Variational(PassHandler):
                 guides.from_messenger(name, prior, plates=(), call=(args, kwargs), trace=self.trace)
         for parameter in self.latents.parameters():  # the rows of an expanded prior share one number in memory
             parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
-        for name in self.networks._modules:
-            if name not in (names := [site["name"] for site in latent]):
-                raise ValueError(
-                    f"networks= names {name!r}, which is no latent site besides the Gaussian processes: choose from {names}"
-                )
+        _require_latent(self.networks._modules, [site["name"] for site in latent])
 
     def _couple_processes(self, run: GuidePass) -> None:
         """Let each process move with the hyperparameters that the model reads before its GP, where these have a joint posterior."""
@@ -255,6 +251,15 @@ class Variational(PassHandler):
         others = self.structure.local.keys() | self.structure.responses
         names = [site["name"] for site in self.trace.nodes.values() if _is_latent(site)]
         return [name for name in names if name not in others]
+
+
+def _require_latent(networks: Collection[str], names: Collection[str]) -> None:
+    """Raise for a network of a site that is none of the latent ones."""
+    for name in networks:
+        if name not in names:
+            raise ValueError(
+                f"networks= names {name!r}, which is no latent site besides the Gaussian processes: choose from {names}"
+            )
 
 
 def _check_parameters_and_plates(guide: Variational) -> None:

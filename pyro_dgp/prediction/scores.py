@@ -100,9 +100,8 @@ def pit(prediction: Prediction, y: Tensor) -> Tensor:
     >>> pit(Prediction(standard_normal, rows=2), torch.tensor([0.0, 10.0])).tolist()
     [0.5, 1.0]
     """
-    y = (
-        y if y.is_floating_point() else y.to(torch.get_default_dtype())
-    )  # whole numbers without a sign have nothing below 0
+    if not y.is_floating_point():  # whole numbers without a sign have nothing below 0
+        y = y.to(torch.get_default_dtype())
     with torch.no_grad():
         upper = prediction.cdf(y)
         if not prediction.is_discrete:
