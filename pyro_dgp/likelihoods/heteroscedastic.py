@@ -138,8 +138,8 @@ def log_noise_range(
     ``(power r^2 / ((n_m + 2 v) exp(share (g - m))) + max(1 - power, 0)) / 2 + tilt`` with ``share = n_m / (n_m + 2 v)``: all modes lie between
     the roots of g for these. The curvature at a mode is bounded alike; the trapezoidal rule then errs by less than 1e-4, and by 1e-6 for a spread of 0.5.
 
-    :param squared: r^2.
-    :param variance: v.
+    :param squared: squared deviation of y, r^2.
+    :param variance: that of f times the power, v.
     :param noise: n at the mean of g.
     :param spread: variance of g.
     """
