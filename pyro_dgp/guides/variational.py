@@ -155,7 +155,7 @@ class Variational(PassHandler):
     def _create_latents(self, local: Collection[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Create the posteriors of latent sites that are no GP, and try their networks; some sites are ``local`` to rows."""
         guides, latent = self._latent_guides, latent_sites(self.trace)
-        guides.keep_apart(local)
+        guides.keep_apart({site["name"] for site in latent} & set(local))
         require_whole_groups(latent, map(site_of, self.processes._modules), self.trace)
         require_served(
             [*latent, *(site for site in self.trace.nodes.values() if is_random(site) and site["is_observed"])]

@@ -319,7 +319,7 @@ def _digests(state: Stateful) -> dict[str, float]:
     Those of processes are left out: inducing points come from k-means, which rounding can lead to other ones.
     """
     digests = {}
-    for name, each in state.state_dict()["parameters"].items():
+    for name, each in state.state_dict().get("parameters", {}).items():
         if isinstance(each, Tensor) and each.numel() and not each.is_complex() and "processes" not in name.split("."):
             values = each.detach().cpu().double().flatten()
             digests[name] = float(values @ (1 + torch.arange(len(values)).double().cos() / 2)) / len(values)
