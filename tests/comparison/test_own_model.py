@@ -343,7 +343,7 @@ def test_a_fit_with_numbers_outside_its_parameters_is_not_kept(tmp_path):
     class Drawn(OneLayer):
         def __init__(self, x):
             super().__init__()
-            self.shift = float(np.random.default_rng().normal())
+            self.shift = float(np.random.default_rng().uniform(0.5, 1.5))
 
         def forward(self, x, y=None):
             return super().forward(x * self.shift, y)
