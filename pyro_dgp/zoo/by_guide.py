@@ -67,7 +67,7 @@ class ByGuide(Inference):
     :param optimizer: builds the optimiser from the objective and the learning rate.
     :param batch_size: rows of a step where the settings leave them open, and ``samples`` for each of them.
     :param first: what is done to the model before it is fitted, called with the model, the training data and the settings, such as
-        :func:`~pyro_dgp.zoo.recipes.one_layer_first`.
+        :func:`~pyro_dgp.zoo.starts.one_layer_first`.
     """
 
     processes: Families | Callable[[Settings], Families]

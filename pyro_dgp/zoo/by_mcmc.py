@@ -23,8 +23,9 @@ from pyro_dgp.zoo.approximations import Approximation, exactly
 from pyro_dgp.zoo.by_guide import ByGuide
 from pyro_dgp.zoo.inference import Fitted, Inference
 from pyro_dgp.zoo.predictors import DrawsPredictor, Saved, predictive_means
-from pyro_dgp.zoo.recipes import elbo, monte_carlo, one_layer_first, points_of_outputs
+from pyro_dgp.zoo.recipes import elbo, monte_carlo, points_of_outputs
 from pyro_dgp.zoo.settings import Settings
+from pyro_dgp.zoo.starts import one_layer_first
 
 #: Draws of MCMC that a prediction is made from, at most.
 MOST_DRAWS = 1000

@@ -17,12 +17,12 @@ from pyro_dgp.zoo.recipes import (
     elbo,
     inducing_points,
     monte_carlo,
-    one_layer_first,
     points_of_outputs,
     shallow,
     shallow_with_priors,
 )
 from pyro_dgp.zoo.settings import Settings
+from pyro_dgp.zoo.starts import one_layer_first
 
 
 @dataclass(frozen=True)

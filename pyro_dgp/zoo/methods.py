@@ -45,8 +45,6 @@ from pyro_dgp.zoo.recipes import (
     monte_carlo,
     monte_carlo_with_mean,
     nuts,
-    one_layer_and_its_noise_first,
-    one_layer_first,
     one_network,
     one_sample,
     points_of_outputs,
@@ -59,6 +57,7 @@ from pyro_dgp.zoo.recipes import (
     slices,
     sparse_nuts,
 )
+from pyro_dgp.zoo.starts import one_layer_and_its_noise_first, one_layer_first, sparse_gp_first
 
 DSPP = "Jankowiak, Pleiss, Gardner 2020, Deep Sigma Point Processes"
 SVGP = "Hensman, Fusi, Lawrence 2013, Gaussian Processes for Big Data"
@@ -228,7 +227,7 @@ METHODS: dict[str, Method] = {
             "sparse GP with amortised inducing points, affine maps, one layer, validated",
             AVDGP + ", Eq. 3.2",
             SHALLOW,
-            ByValidatedGuide(full_row_points, monte_carlo, elbo, validation=AMORTIZED),
+            ByValidatedGuide(full_row_points, monte_carlo, elbo, validation=AMORTIZED, first=sparse_gp_first),
         ),
         Method(
             "avdgp-ar1",

@@ -34,7 +34,6 @@ from pyro_dgp.processes import (
     SphericalHarmonics,
 )
 from pyro_dgp.propagation import MomentMatching, MonteCarlo, SigmaPoints, WithMean
-from pyro_dgp.training.one_layer_start import OneLayerStart, start_from_one_layer
 from pyro_dgp.zoo.by_layer import ByLayer
 from pyro_dgp.zoo.inference import Fitted
 from pyro_dgp.zoo.predictors import GuidePredictor
@@ -115,36 +114,6 @@ class InForm:
     def check(self, settings: Settings) -> None:
         """Raise ``ValueError`` for a kernel without that form."""
         self.form(settings.kernel or ONE_KERNEL)
-
-
-def one_layer_first(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> OneLayerStart:
-    """Start learned hidden means at what one layer learns of the same rows, and the lengthscales of hidden kernels without such a mean.
-
-    It takes half of the steps, at a rate of 0.05 or more, of 500 rows or more each.
-
-    A validated method holds rows out afterwards: this start has seen them.
-    """
-    steps = settings.steps(len(x), settings.rows_of_step)
-    is_number = settings.task != "multiclass"
-    return start_from_one_layer(
-        model,
-        x,
-        y,
-        numbers=None if is_number else torch.nn.functional.one_hot(y.long(), settings.classes).to(x),
-        steps=max(steps // 2, min(steps, 1000)),
-        num_inducing=settings.inducing,
-        batch_size=max(settings.rows_of_step, 500),
-        learning_rate=max(settings.learning_rate, 0.05),
-        seed=settings.seed,
-    )
-
-
-def one_layer_and_its_noise_first(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> None:
-    """Start as :func:`one_layer_first` does, and Gaussian noise at that of the one layer.
-
-    Amortised guides overfit by the ELBO, and are stopped before noise that starts low has risen.
-    """
-    one_layer_first(model, x, y, settings).set_noise(model, x, y)
 
 
 def deep_with_priors(x: Tensor, settings: Settings) -> DeepGP:

@@ -23,8 +23,8 @@ from pyro_dgp.zoo.by_guide import ByGuide
 from pyro_dgp.zoo.by_mcmc import ByMCMC
 from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.predictors import DrawsPredictor, predictive_means
-from pyro_dgp.zoo.recipes import one_layer_first
 from pyro_dgp.zoo.settings import Settings
+from pyro_dgp.zoo.starts import one_layer_first
 from tests.comparison.own_models import Heavy, Skip
 from tests.examples import OneLayer, TwoLayers, TwoSites, regression
 
