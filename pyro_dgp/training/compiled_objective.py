@@ -174,6 +174,18 @@ def _values(owner: str, items: Iterable[tuple[Any, Any]]) -> tuple[Any, ...]:
     return named
 
 
+class _Buffer(NamedTuple):
+    """Value of a buffer before an evaluation, the copy that the evaluation is given, and the version of that copy."""
+
+    value: Tensor
+    copy: Tensor
+    version: int
+
+    def is_written(self, after: Tensor) -> bool:
+        """Tell whether the evaluation wrote the buffer, also where its value stays the same."""
+        return after is not self.copy or after._version != self.version or not torch.equal(self.value, after)
+
+
 class _Step:
     """Loss, gradients and changed buffers of an objective as a function of tensors alone."""
 
@@ -192,26 +204,29 @@ class _Step:
         return loss.detach(), *present, *(after[number].detach() for number in self.changed)
 
     def look_at_buffers(self, tensors: Sequence[Tensor]) -> None:
-        """Evaluate once to find the buffers that the objective changes.
+        """Evaluate once to find the buffers that the objective writes.
 
-        Values are compared, since batch statistics do not raise the version of a buffer.
+        A buffer that is written may keep its value, as a power iteration that has converged does: objects and their versions tell. Batch
+        statistics raise no version, so that values are compared too, and all buffers of a module count as written where one of them is.
         """
         with torch.random.fork_rng():
             _, _, before, after = self._evaluate(tensors)
         for name, old, new in zip(self.buffers, before, after, strict=True):
-            if new.shape != old.shape or new.dtype != old.dtype:
+            if new.shape != old.value.shape or new.dtype != old.value.dtype:
                 raise ValueError(f"the buffer {name!r} changes its shape or dtype")
-        pairs = enumerate(zip(before, after, strict=True))
-        self.changed = [number for number, (old, new) in pairs if not torch.equal(old, new)]
+        owners = [name.rpartition(".")[0] for name in self.buffers]
+        writing = {owner for owner, old, new in zip(owners, before, after, strict=True) if old.is_written(new)}
+        self.changed = [number for number, owner in enumerate(owners) if owner in writing]
 
     def _evaluate(
         self, tensors: Sequence[Tensor]
-    ) -> tuple[Tensor, tuple[Tensor | None, ...], list[Tensor], list[Tensor]]:
+    ) -> tuple[Tensor, tuple[Tensor | None, ...], list[_Buffer], list[Tensor]]:
         """Return loss, gradients, and the buffers before and after."""
         count, end = len(self.parameters), len(self.parameters) + len(self.buffers)
         parameters = [value.detach() for value in tensors[:count]]
         buffers = [value.clone() for value in tensors[count:end]]
         trained = [parameters[number].requires_grad_() for number in self.trained]
+        before = [_Buffer(value, copy, copy._version) for value, copy in zip(tensors[count:end], buffers, strict=True)]
         given = dict(zip([*self.parameters, *self.buffers], [*parameters, *buffers], strict=True))
         leaves: list[Any] = list(tensors[end:])
         for place, value in self.others:
@@ -220,7 +235,7 @@ class _Step:
         with torch.enable_grad():
             loss = functional_call(self.objective, given, args, kwargs)
             gradients = torch.autograd.grad(loss, trained, allow_unused=True)
-        return loss, gradients, list(tensors[count:end]), [given[name] for name in self.buffers]
+        return loss, gradients, before, [given[name] for name in self.buffers]
 
     def outcome(self, results: list[Tensor], call: _Call) -> Tensor:
         """Write the changed buffers, and return the loss with its gradients."""

@@ -337,6 +337,60 @@ def test_buffers_may_change_outside_and_inside():
     assert len(programs(compiled)) == 1
 
 
+class Scaled(OneLayer):
+    """Divides by the largest input so far, in place or anew."""
+
+    largest: torch.Tensor
+
+    def __init__(self, anew):
+        super().__init__()
+        self.anew = anew
+        self.register_buffer("largest", torch.tensor(2.0, dtype=torch.float64))
+
+    def forward(self, x, y=None):
+        seen = torch.maximum(self.largest, x.abs().max())
+        if self.anew:
+            self.largest = seen
+        else:
+            self.largest.copy_(seen)
+        return super().forward(x / self.largest, y)
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_buffer_that_keeps_its_value_at_first_may_change_later(anew):
+    x, y = regression(20)
+    compiled = Recorded(objective_of(Scaled(anew), x, y))
+    for step in range(3 + CHECKS):
+        compare(compiled, x, y, step)
+    assert compiled.objective.model.largest == 2
+    compiled(5 * x, y)
+    assert compiled.objective.model.largest == 5 * x.abs().max() > 2
+    assert len(programs(compiled)) == 1
+
+
+class Normed(OneLayer):
+    """A network of spectral norm one."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(1, 2))
+
+    def forward(self, x, y=None):
+        return super().forward(self.net(x), y)
+
+
+def test_a_power_iteration_that_has_converged_goes_on_in_a_program():
+    x, y = regression(20)
+    kept = []
+    for wrap in (lambda objective: objective, Recorded):
+        torch.manual_seed(0)
+        normed = Normed()
+        objective = wrap(objective_of(normed, x, y))
+        fit(objective, x, y, steps=60, learning_rate=0.05)
+        kept.append(float(torch.linalg.svdvals(normed.eval().net.weight.detach())[0]))
+    assert kept == pytest.approx([1.0, 1.0], abs=1e-3)
+
+
 class Dropping(OneLayer):
     def forward(self, x, y=None):
         return super().forward(torch.nn.functional.dropout(x, 0.5, self.training), y)
