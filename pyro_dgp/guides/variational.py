@@ -22,6 +22,7 @@ from pyro_dgp.guides.joint_rows import guide_joins_rows
 from pyro_dgp.guides.latents import LatentGuides
 from pyro_dgp.guides.loading import missing_latents, missing_processes
 from pyro_dgp.guides.networks import pyro_networks, try_network
+from pyro_dgp.guides.other_rows import warn_of_other_rows
 from pyro_dgp.guides.row_dependence import row_dependence
 from pyro_dgp.guides.scales_and_masks import require_scaled_subsamples
 from pyro_dgp.guides.sites import (
@@ -48,7 +49,9 @@ from pyro_dgp.internal.parameters import (
     require_own_parameters,
     show_networks_to_svi,
 )
+from pyro_dgp.internal.rows import Call
 from pyro_dgp.internal.site_names import is_inside_observation, site_of
+from pyro_dgp.internal.tensors import require_tensors_among
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.processes.families import Families, family_of, require_families, require_used
 from pyro_dgp.processes.reading import POSTERIOR, Reading
@@ -121,7 +124,7 @@ class Variational(PassHandler):
         Pass the arguments of a training step, ``initialize(x, y)``. Inducing points are k-means centres of the inputs, carried
         through the means of the layers. A second call replaces the processes. NaN or infinity in a tensor raises.
         """
-        require_finite(self.model, args, kwargs)
+        _require_arguments(self.model, args, kwargs)
         with one_thread:
             self.processes, self._structure, run = PyroModule(), None, GuidePass(initializing=True)
             self._modules_of_model = tuple(modules_of(self.model))
@@ -134,7 +137,7 @@ class Variational(PassHandler):
                 self._couple_processes(run)
                 joins = bool(run.means) and guide_joins_rows(self, (args, kwargs))
                 self._structure = ModelStructure.of(self.trace, run.gps, dependence, joins_rows=joins)
-                _warn_of_scales_and_priors(self, run)
+                _warn_of_model(self, run, (args, kwargs))
 
     def _create_processes(self, run: GuidePass) -> None:
         if not run.gps:
@@ -262,17 +265,24 @@ def _require_latent(networks: Collection[str], names: Collection[str]) -> None:
             )
 
 
+def _require_arguments(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise for inputs or targets that are no tensors, and for NaN or infinity in a tensor."""
+    require_tensors_among(args, kwargs)
+    require_finite(model, args, kwargs)
+
+
 def _check_parameters_and_plates(guide: Variational) -> None:
     """Raise for parameters that no optimiser finds, and for rows that a plate takes for no site."""
     check_parameters_found(guide.trace, (guide, *guide.model_modules))
     require_scaled_subsamples(guide.trace)
 
 
-def _warn_of_scales_and_priors(guide: Variational, run: GuidePass) -> None:
-    """Warn of inputs and targets far from the scale that kernels start at, of priors that nothing reads, and of one GP at several inputs."""
+def _warn_of_model(guide: Variational, run: GuidePass, call: Call) -> None:
+    """Warn of inputs and targets far from the scale that kernels start at, of priors that nothing reads, of one GP at several inputs, and of inputs that look at other rows."""
     check_scales(*run.gps[0], real_observations(guide.trace))
     warn_of_unread_priors(guide.model_modules, guide.trace)
     warn_of_repeated(run.gps)
+    warn_of_other_rows(guide.model, call, guide.model_modules)
 
 
 def _is_latent(site: Site) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.joint_rows import LOOKED_AT, joined_rows_message, site_joins_rows
+from pyro_dgp.guides.other_rows import warn_of_other_rows
 from pyro_dgp.guides.row_dependence import row_dependence
 from pyro_dgp.guides.site_handler import Message, SiteHandler
 from pyro_dgp.internal.parameters import constant_parameters, evaluating, module_local_parameters, modules_of
@@ -118,6 +119,8 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
     )
     with torch.no_grad(), module_local_parameters(*scope), evaluating(*scope):
         dependence = row_dependence(model, posterior.args, dict(posterior.kwargs))
+        with known_groups(dependence.group_plates):
+            warn_of_other_rows(model, (posterior.args, dict(posterior.kwargs)), scope)
     local, groups = dependence.sites, dependence.groups
     request = request.of_groups(groups)
 

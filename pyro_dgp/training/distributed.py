@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pyro_dgp.guides.other_rows import sees_other_rows
+from pyro_dgp.internal.parameters import modules_of
 from pyro_dgp.internal.row_noise import Part, part_of_rows
 from pyro_dgp.internal.rows import Batch, Call
 from pyro_dgp.training.checkpoints import CheckpointError, Run, Stateful
@@ -301,12 +303,22 @@ def _require_no_noise_by_row(loss_of: LossOf, batch: Batch, device: torch.device
         raise ValueError(_NOISE)
 
 
+_NO_SUM = (
+    "the gradient of a step is not the sum of those of its parts, since a part of the model looks at other rows, as attention over rows or the "
+    "mean of a batch does: let it look at each row alone, or train it in a single process"
+)
+
+
 def _require_sum_of_parts(objective: nn.Module, loss_of: LossOf, batch: Batch, device: torch.device) -> None:
     """Raise for a model that looks at other rows, such as attention over the rows of a step.
 
-    Its gradient is no sum of those of parts. The loss tells less: before training it may not depend on the inputs.
+    Its gradient is no sum of those of parts. The loss tells less: before training it may not depend on the inputs. Nor may the gradient, but for its
+    rounding in single precision, so that the inputs of Gaussian processes are compared as well.
     """
     rows = min(len(batch), _ROWS_COMPARED)
+    model = getattr(getattr(objective, "objective", objective), "model", None)
+    if callable(model) and sees_other_rows(model, batch[slice(0, rows)], modules_of(model)) is not None:
+        raise ValueError(_NO_SUM)
     parameters = [each for each in objective.parameters() if each.requires_grad]
 
     def gradient(count: int) -> Tensor:
@@ -327,10 +339,7 @@ def _require_sum_of_parts(objective: nn.Module, loss_of: LossOf, batch: Batch, d
     is_double = all(each.dtype == torch.float64 for each in parameters)
     tolerance = 1e-4 if is_double else 0.05  # rounding, and quadrature that looks at its rows
     if float((whole - joined).abs().max()) > tolerance * float(whole.abs().max()):
-        raise ValueError(
-            "the gradient of a step is not the sum of those of its parts, since a part of the model looks at other rows, as attention over rows or the "
-            "mean of a batch does: let it look at each row alone, or train it in a single process"
-        )
+        raise ValueError(_NO_SUM)
 
 
 def _said(failure: Exception) -> ValueError:

@@ -3,6 +3,7 @@
 import re
 import shutil
 import warnings
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 
@@ -38,7 +39,10 @@ from pyro_dgp import (
     fit_stream,
     fit_validated,
 )
+from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.internal.row_noise import Part, part_of_rows, row_noise
+from pyro_dgp.internal.rows import RowArguments
+from pyro_dgp.training.distributed import _require_sum_of_parts
 
 ROWS = 13
 
@@ -266,6 +270,21 @@ def names_of_threads():
 @pytest.mark.slow
 def test_two_processes_train_to_the_numbers_of_one(tmp_path):
     torch.multiprocessing.spawn(work, (tmp_path,), nprocs=2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_that_are_centred_are_no_sum_of_parts(dtype):
+    x, y = (values.to(dtype) for values in data())
+    for last, is_refused in ((Centred(), True), (nn.Tanh(), False)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = guide_of(build=with_network(last)).model.to(dtype)
+            guide = Variational(model, InducingPoints(4), MonteCarlo(2))
+            guide.initialize(x, y)
+        objective, rows = ELBO(ROWS)(guide.model, guide), RowArguments((x, y), {})
+        refusal = pytest.raises(ValueError, match="looks at other rows") if is_refused else nullcontext()
+        with module_local_parameters(objective), refusal:
+            _require_sum_of_parts(objective, lambda call: objective(*call[0], **call[1]), rows, x.device)
 
 
 def test_without_a_process_group_the_scope_says_how_to_make_one():
