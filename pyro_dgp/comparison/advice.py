@@ -59,7 +59,7 @@ class Advice:
     :ivar method: name in the table of methods.
     :ivar settings: settings for it, as :func:`~pyro_dgp.compare` takes them.
     :ivar rows: a row for each method, lowest NLL first: ``name``, ``expected`` (NLL of a full fit, nats a row), ``behind`` (nats behind the first)
-        and its standard ``error``, ``left`` (share of the variance of the targets that is left, of methods that were tried) and ``seconds`` of
+        and its standard ``error`` where both were fitted, ``left`` (share of the variance of the targets that is left, of methods that were tried) and ``seconds`` of
         a full fit.
     :ivar reasons: sentences.
     :ivar seconds: time that the advice took.
@@ -213,7 +213,9 @@ def _row(standing: Standing, best: Standing) -> Row:
     """Return the row of a method in the table."""
     behind, error = standing.behind(best)
     row: Row = {"name": standing.method, "expected": standing.expected, "seconds": standing.seconds}
-    row |= {} if standing is best else {"behind": behind, "error": error}
+    if standing is not best:
+        is_guess = standing.is_estimate or best.is_estimate  # it moves with the method that it is derived from
+        row |= {"behind": behind} | ({} if is_guess else {"error": error})
     return row | ({} if standing.left is None else {"left": standing.left})
 
 
@@ -239,7 +241,12 @@ def _reasons(standings: Sequence[Standing], taken: Standing) -> list[str]:
             said.append(f"{rows} held-out rows cannot tell {each.method} from it")
     if DEEP_PREDICTIVE in by_name:
         said.append(
-            f"the expected NLL of {DEEP_PREDICTIVE} is an estimate: that of the best deep method tried, and what {PREDICTIVE} is ahead of {ELBO}"
+            f"{DEEP_PREDICTIVE} was not fitted: its expected NLL is an estimate, that of the best deep method tried, and what {PREDICTIVE} is ahead of {ELBO}"
+        )
+    if taken.is_estimate:
+        fitted = next(each for each in standings if not each.is_estimate)
+        said.append(
+            f"{fitted.method} is the best that was fitted: where the difference matters, compare both, --methods {taken.method},{fitted.method}"
         )
     left = [each.left for each in standings if each.left is not None]
     if taken.left is not None and taken.left > MUCH_LEFT >= min(left):

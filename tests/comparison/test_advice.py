@@ -145,7 +145,9 @@ def test_two_layers_by_the_predictive_loss_are_expected_where_one_layer_is_ahead
     assert "left" not in row and "behind" not in row
     gamma = next(each["seconds"] for each in found.rows if each["name"] == "gamma-dgp")
     assert row["seconds"] == pytest.approx(gamma * whole.cost(SMALL, 450) * steps[1] / steps[0])
-    assert any(each.startswith("the expected NLL of dspp is an estimate") for each in found.reasons)
+    assert any(each.startswith("dspp was not fitted: its expected NLL is an estimate") for each in found.reasons)
+    assert found.method == "dspp" and all("error" not in row for row in found.rows)
+    assert any(each.endswith("compare both, --methods dspp,ppgpr") for each in found.reasons)
     deeper = {"ppgpr": 0.2, "aep": 0.05}  # two layers by the ELBO are ahead of one by the predictive loss
     found, _ = planted(monkeypatch, ahead | deeper)
     values = expected_of(found)
