@@ -14,7 +14,7 @@ from pyro_dgp.diagnosis.symptoms import Finding
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The findings of :func:`diagnose`, in the order of its checks; none for a sound fit.
+    """The findings of :func:`diagnose`: causes of others first, then in the order of the checks; none for a sound fit.
 
     ``print`` shows a sentence for each, with the name of the page that explains it.
 

@@ -14,7 +14,7 @@ from pyro.distributions import constraints
 from pyro.poutine.trace_struct import Trace
 from torch import Size, Tensor, nn
 
-from pyro_dgp.diagnosis.symptoms import Finding
+from pyro_dgp.diagnosis.symptoms import Finding, causes_first
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.sites import is_random, real_observations
 from pyro_dgp.internal.parameters import evaluating, module_local_parameters
@@ -161,7 +161,7 @@ class Subject(ABC):
     def findings(self) -> list[Finding]:
         """Run every check."""
         with self.scope():
-            return [finding for check in self.checks for finding in check(self)]
+            return causes_first([finding for check in self.checks for finding in check(self)])
 
 
 #: Function of one symptom or of a few that are seen in one place.

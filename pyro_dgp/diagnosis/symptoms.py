@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -43,6 +44,18 @@ class Finding:
         return f"{self.sentence} ({self.page})"
 
 
+#: A symptom that others follow from, and those that nothing can be said of before it is mended: both compare with the scale of the targets.
+CAUSE, CONSEQUENCES = "unscaled targets", ("collapsed noise", "exploding predictive loss")
+
+
+def causes_first(findings: Sequence[Finding]) -> list[Finding]:
+    """Return findings with the cause of others in front, and without those that it makes meaningless."""
+    causes = [finding for finding in findings if finding.symptom == CAUSE]
+    if not causes:
+        return list(findings)
+    return [*causes, *(each for each in findings if each.symptom not in (CAUSE, *CONSEQUENCES))]
+
+
 def found(symptom: str, **figures: object) -> Finding:
     """Make the finding of a symptom from its figures."""
     words = SYMPTOMS[symptom]
@@ -68,7 +81,7 @@ SYMPTOMS = {
     ),
     "exploding predictive loss": Symptom(
         "{what}",
-        "unless the function bends as much from row to row, the fit is too sure at those that it was trained on; take the ELBO, or fit_validated with a "
+        "unless the function bends as much from row to row, the fit is too sure at those that it was trained on; train by the ELBO if it was another loss, or by fit_validated with a "
         "fallback, a larger beta, or fewer inducing points",
         _PAGES + "exploding-predictive-losses.md",
     ),
@@ -103,7 +116,7 @@ SYMPTOMS = {
     "unscaled targets": Symptom(
         "the target of the site {name!r} has mean {mean:.3g} and standard deviation {scale:.3g} beside the mean function, and the prior is made for "
         "0 and 1",
-        "standardise by Standardizer.fit(x, y), which the model carries, as in DeepGP(x, standardizer=...)",
+        "mend this first, other symptoms may follow from it; standardise by Standardizer.fit(x, y), which the model carries, as in DeepGP(x, standardizer=...)",
         _PAGES + "unscaled-targets.md",
     ),
     "coinciding points": Symptom(
@@ -136,7 +149,7 @@ SYMPTOMS = {
         _PAGES + "exploding-predictive-losses.md",
     ),
     "not converged": Symptom(
-        "R-hat of its slowest figure is {r_hat:.2f}",
+        "its largest R-hat is {r_hat:.2f}",
         "not converged; take more draws, a longer warm-up or more chains (num_samples, warmup_steps, num_chains; --mcmc-samples, --warmup, --chains in the shell)",
         "docs/how-to/samplers.md",
     ),

@@ -410,7 +410,7 @@ def test_what_is_doubtful_of_a_chain_is_said():
     assert said(r_hat_max=1.02, divergences=0) == said() == []
     assert said(r_hat_max=None) == ["it has no R-hat: too few draws, or some quantity never moved"]
     slow, diverged = said(r_hat_max=3.021, divergences=14)
-    assert slow.startswith("R-hat of its slowest figure is 3.02: not converged") and diverged.startswith("14 of its 40")
+    assert slow.startswith("its largest R-hat is 3.02: not converged") and diverged.startswith("14 of its 40")
 
 
 @pytest.mark.parametrize("chains", [1, 4])

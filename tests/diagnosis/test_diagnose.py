@@ -206,6 +206,16 @@ def test_unscaled_targets(shift, scale):
     assert "unscaled targets" not in symptoms(diagnose(trained(carries, x, raw, steps=1), x, raw))
 
 
+@pytest.mark.filterwarnings("ignore:the target of the site")
+def test_unscaled_targets_come_first_and_leave_out_what_they_make_meaningless():
+    x, y = waves()
+    found = diagnose(trained(DeepGP(x, 1), x, 1000 + 200 * y, steps=1), x, 1000 + 200 * y)
+    assert found.findings[0].symptom == "unscaled targets" and "mend this first" in found.findings[0].remedy
+    assert "explains nothing" in symptoms(found)
+    assert not {"collapsed noise", "exploding predictive loss"} & symptoms(found)
+
+
+
 def test_coinciding_points(sound):
     _, x, y = sound
     guide = trained(DeepGP(x, 2, width=2), x, y, steps=1)
