@@ -54,6 +54,8 @@ class Mean(CheckedModule):
     torch.Size([4, 1])
     """
 
+    spelling_is_checked = True
+
     def forward(self) -> MeanFunction:
         """Read the parameters and return the function."""
         raise NotImplementedError

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from pyro_dgp.data.tasks import Task
 from pyro_dgp.internal.optional import require
 from pyro_dgp.internal.progress import Progress
 from pyro_dgp.internal.untrusted_files import why
-from pyro_dgp.kernels.named import require_kernel_name
 from pyro_dgp.zoo.architecture import Architecture
 from pyro_dgp.zoo.inference import Inference
 from pyro_dgp.zoo.method import DEEP_LEARNED, Method
@@ -113,7 +113,7 @@ class Request:
     def study_of(self, reference: str) -> GapStudy:
         """The gap to a sampler, of those methods that fit the deep model."""
         if reference not in {*METHODS, *(method.name for method in self.chosen())}:
-            raise ValueError(f"there is no method {reference!r} to take as reference: choose from {', '.join(METHODS)}")
+            raise ValueError(f"there is no method {reference!r} to take as reference: {_choice(reference, METHODS)}")
         own = None if self.model is None else self.model.architecture()
         named = {method.name: method for method in self.chosen()}
         sampler = named[reference] if reference in named else _method(reference, own, METHODS)
@@ -197,16 +197,14 @@ def _check_methods(request: Request) -> None:
             raise TypeError(f"a method is a name of the table or a pair (name, inference), not {given!r}")
         names.append(given if isinstance(given, str) else given[0])
         if not is_file_name(names[-1]):
-            raise ValueError(
-                f"{names[-1]!r} cannot name the files of a method: use letters, digits, dots, plus and minus"
-            )
+            raise ValueError(_no_name(names[-1]))
         if len(names[-1]) > MOST_CHARACTERS:
             raise ValueError(
                 f"the name {names[-1][:20]!r}... of a method has {len(names[-1])} characters and names files: give it {MOST_CHARACTERS} at most"
             )
         if isinstance(given, str) and given not in table:
             where = "" if preset is None else f" in preset {preset}"
-            raise ValueError(f"there is no method {given!r}{where}: choose from {', '.join(table)}")
+            raise ValueError(f"there is no method {given!r}{where}: {_choice(given, table)}")
         if not isinstance(given, str) and given[0] in METHODS:
             raise ValueError(f"{given[0]!r} is a method of the table: give your inference another name")
     if not names:
@@ -222,6 +220,21 @@ def _check_methods(request: Request) -> None:
             )
 
 
+def _no_name(name: str) -> str:
+    """The sentence about a name that can be that of no method, or about several names in one."""
+    several = [part for part in re.split(r"[\s;|]+", name) if part]
+    if len(several) > 1 and all(map(is_file_name, several)):
+        return f"{name!r} is no name of a method: separate names by commas, {','.join(several)}"
+    return f"{name!r} cannot name the files of a method: use letters, digits, dots, plus and minus"
+
+
+def _choice(name: str, names: Iterable[str]) -> str:
+    """The remedy for a name that is none of some: the one that is meant, if one is near, and all."""
+    names = list(names)
+    near = get_close_matches(name, names, n=1)
+    return f"{f'did you mean {near[0]}? ' if near else ''}choose from {', '.join(names)}"
+
+
 def is_file_name(name: str) -> bool:
     """Tell whether files can be called by the name of a method, in the folder of the results and nowhere else."""
     return re.fullmatch(r"[\w+-][\w.+-]*", name) is not None
@@ -235,8 +248,6 @@ def _is_pair(given: Any) -> bool:
 
 def _check_settings(request: Request) -> None:
     settings = request.settings
-    if settings.kernel is not None:
-        require_kernel_name(settings.kernel)
     for name, least in _LEAST.items():
         value = getattr(settings, name)
         if value is not None and not value >= least:
@@ -292,7 +303,6 @@ _LEAST = {
     "neighbors": 1,
     "samples": 1,
     "batch_size": 1,
-    "epochs": 1,
     "beta": 0,
     "split": 0,
     "seed": 0,

@@ -52,6 +52,7 @@ def add_sweep(commands: Any) -> None:
         required=True,
         help=f"files (CSV or Parquet with a header, target last, or .npz with X, y), or of {', '.join(NAMED)}",
     )
+    add("--target", help=argparse.SUPPRESS)  # of compare: refused with a word on what stands in its place
     add("--methods", metavar="A,B", required=True, help="methods to run, see 'pyro-dgp methods'")
     add("--splits", metavar="0-4", default="0", help="train/test splits, such as 0-4 or 0,2 (default: 0)")
     add("--seeds", metavar="0-2", default="0", help="seeds of everything random (default: 0)")
@@ -75,6 +76,8 @@ def numbers(text: str, option: str) -> tuple[int, ...]:
         first, dash, last = part.strip().partition("-")
         if not first.isdigit() or (dash and not last.isdigit()):
             raise ValueError(f"{option} takes numbers from 0, such as 0-4 or 0,2, not {text!r}")
+        if int(last or first) < int(first):
+            raise ValueError(f"{option} {part.strip()} runs backwards: write {last}-{first}")
         found += range(int(first), int(last or first) + 1)
     return tuple(dict.fromkeys(found))
 
@@ -101,7 +104,17 @@ def _mean(dataset: str, method: str, rows: Sequence[Row]) -> Row:
 
 
 def _sweep(parsed: argparse.Namespace) -> int:
+    if parsed.target is not None:
+        raise ValueError(
+            f"sweep takes the last column of each file for the target and has no --target: write {parsed.target!r} last"
+        )
     datasets = [find(Path(name.strip()), None) for name in parsed.data.split(",")]
+    made: list[str] = []
+
+    def say(line: str) -> None:
+        made.append(line)
+        print(line, file=sys.stderr, flush=True)
+
     try:
         rows = sweep(
             datasets,
@@ -113,12 +126,19 @@ def _sweep(parsed: argparse.Namespace) -> int:
             jobs=parsed.jobs,
             threads=parsed.threads,
             dtype=parsed.dtype,
-            say=lambda line: print(line, file=sys.stderr, flush=True),
+            say=say,
         )
     except KeyboardInterrupt:
         print(f"\ninterrupted: finished runs are kept in {parsed.output}; the same command goes on", file=sys.stderr)
         return EXIT_INTERRUPTED
+    if not made:
+        print(f"all {len(rows)} runs came from {parsed.output}: nothing was left to run", file=sys.stderr)
     print(table(means(rows), COLUMNS))
+    return _status(rows)
+
+
+def _status(rows: Sequence[Row]) -> int:
+    """Return the exit status, and say how many runs failed."""
     failed = [row for row in rows if "error" in row]
     if failed:
         first = failed[0]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pyro_dgp.data.lines import place
 from pyro_dgp.internal.optional import optional
 
 #: Most different words of a column: more are names or free text.
@@ -28,26 +30,29 @@ def is_words(column: Any) -> bool:
     return not pandas.api.types.is_numeric_dtype(column)
 
 
-def words_of(column: Any, name: str, where: str) -> list[str]:
+def words_of(column: Any, name: str, where: str, *, path: Path | None = None) -> list[str]:
     """Return the different words of a column, sorted.
 
     :param where: the table, for messages.
+    :param path: its file, if it comes from one.
     :raises ValueError: for empty cells, for too many words, and for a few words among numbers.
     """
     if column.isna().any():
         row = int(np.flatnonzero(column.isna().to_numpy())[0])
         raise ValueError(
-            f"column {name!r} of {where} is empty in row {row}: drop or fill {int(column.isna().sum())} such rows"
+            f"column {name!r} of {where} is empty in {place(row, path, len(column))}: drop or fill {int(column.isna().sum())} such rows"
         )
     words = sorted({str(word) for word in column})
-    if len(words) > min(MOST_WORDS, max(2, len(column) // 2)):
+    most = min(MOST_WORDS, max(2, len(column) // 2))
+    if len(words) > most:
+        rule = f"and at most {most} are made columns" + ("" if most == MOST_WORDS else ", one for two rows")
         raise ValueError(
-            f"column {name!r} of {where} does not hold numbers ({_first_word(column)}) but {len(words)} different words in {len(column)} rows, as "
-            f"names, dates and free text do, and at most {MOST_WORDS} are made columns: correct that cell, or encode or drop the column"
+            f"column {name!r} of {where} does not hold numbers ({_first_word(column, path)}) but {len(words)} different words in {len(column)} rows, as "
+            f"names, dates and free text do, {rule}: correct that cell, or encode or drop the column"
         )
     if _share_of_numbers(column) >= NUMBERS:
         raise ValueError(
-            f"column {name!r} of {where} holds numbers and the word {_first_word(column)}: correct that cell, or drop the row; if its numbers name "
+            f"column {name!r} of {where} holds numbers and the word {_first_word(column, path)}: correct that cell, or drop the row; if its numbers name "
             "kinds, write them as words, such as k1"
         )
     if (longest := max(map(len, words), default=0)) > MOST_CHARACTERS:
@@ -63,11 +68,11 @@ def _share_of_numbers(column: Any) -> float:
     return float(pandas.to_numeric(column, errors="coerce").notna().mean())
 
 
-def _first_word(column: Any) -> str:
+def _first_word(column: Any, path: Path | None) -> str:
     """Return the first cell that is no number, with its row."""
     pandas = optional("pandas", extra="compare", what="reading a table")
     row = int(np.argmax(pandas.to_numeric(column, errors="coerce").isna().to_numpy()))
-    return f"{str(column.iloc[row])[:MOST_CHARACTERS]!r} in row {row}"
+    return f"{str(column.iloc[row])[:MOST_CHARACTERS]!r} in {place(row, path, len(column))}"
 
 
 def class_numbers(column: Any, words: Sequence[str]) -> NDArray[np.float64]:
@@ -76,7 +81,7 @@ def class_numbers(column: Any, words: Sequence[str]) -> NDArray[np.float64]:
     return np.array([numbers[str(word)] for word in column])
 
 
-def one_hot(table: Any, where: str) -> Any:
+def one_hot(table: Any, where: str, path: Path | None = None) -> Any:
     """Return a table with a column of 0 and 1, ``colour=red``, for each word of each column of words.
 
     Two words need one column, whose name has both: ``sex=male, not female``.
@@ -89,7 +94,7 @@ def one_hot(table: Any, where: str) -> Any:
         if not is_words(table[name]):
             columns[str(name)] = table[name]
             continue
-        words = words_of(table[name], str(name), where)
+        words = words_of(table[name], str(name), where, path=path)
         if taken := [word for word in words if _NOT in word]:
             raise ValueError(
                 f"column {str(name)!r} of {where} holds {taken[0]!r}, and {_NOT!r} stands between two words in the names of the columns that are made of "

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pyro_dgp.data.lines import place
 from pyro_dgp.data.tasks import Task
 
 Array = NDArray[np.float64]
@@ -51,10 +53,13 @@ def numbered_outputs(count: int) -> tuple[str, ...]:
     return tuple(f"y{number}" for number in range(count))
 
 
-def check(dataset: Dataset) -> None:
-    """Raise ``ValueError`` with one sentence for data that no method could be trained on."""
+def check(dataset: Dataset, path: Path | None = None) -> None:
+    """Raise ``ValueError`` with one sentence for data that no method could be trained on.
+
+    :param path: the file that the data come from, for messages.
+    """
     _check_shapes(dataset)
-    _check_numbers(dataset)
+    _check_numbers(dataset, path)
     if len(dataset.y) < 10:
         raise ValueError(f"{dataset.name!r} has {len(dataset.y)} rows: at least 10 are needed to train and test")
 
@@ -72,7 +77,7 @@ def _check_shapes(dataset: Dataset) -> None:
         raise ValueError(f"{name!r} has no input columns besides the target: give at least one")
 
 
-def _check_numbers(dataset: Dataset) -> None:
+def _check_numbers(dataset: Dataset, path: Path | None) -> None:
     for label, values in (("input", dataset.x), ("target", dataset.y.reshape(len(dataset.y), -1))):
         bad = ~np.isfinite(values)
         if not bad.any():
@@ -81,6 +86,6 @@ def _check_numbers(dataset: Dataset) -> None:
         named = dataset.outputs[column] if dataset.outputs else dataset.target
         where = f"input column {dataset.column(column)}" if label == "input" else f"the target {named!r}"
         raise ValueError(
-            f"{dataset.name!r} has NaN or infinity in {where}, row {row} counted from 0, such as an empty cell gives: drop or fill such rows "
+            f"{dataset.name!r} has NaN or infinity in {where}, {place(row, path, len(dataset.x))}, as an empty cell or the word n/a gives: drop or fill such rows "
             f"({int(bad.any(1).sum())} in all)"
         )

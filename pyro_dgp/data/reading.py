@@ -40,7 +40,7 @@ def load(path: str | Path, target: str | None = None, task: str | None = None) -
         dataset = _from_table(path, target)
     else:
         raise ValueError(f"{path.name!r} is neither CSV, Parquet nor .npz: convert it to one of them")
-    check(dataset)
+    check(dataset, path)
     return with_task(dataset, task)
 
 
@@ -123,13 +123,13 @@ def _from_table(path: Path, target: str | None) -> Dataset:
     if len(set(several)) < len(several):
         raise ValueError(f"--target names a column twice: {', '.join(several)}")
     require_commas(table, repr(path.name))
-    inputs = one_hot(table.drop(columns=several or [target]), repr(path.name))
+    inputs = one_hot(table.drop(columns=several or [target]), repr(path.name), path)
     labels: list[str] = []
     if several:
         require_numbers(table[several], repr(path.name))
         y = table[several].to_numpy(dtype=float, na_value=np.nan)
     elif is_words(table[target]):
-        labels = words_of(table[target], target, repr(path.name))
+        labels = words_of(table[target], target, repr(path.name), path=path)
         y = class_numbers(table[target], labels)
     else:
         y = table[target].to_numpy(dtype=float, na_value=np.nan)

@@ -24,16 +24,19 @@ Block = tuple[NDArray[Any], ...]
 
 #: Blocks whose rows are shuffled together, in memory twice while they are put into one.
 POOL = 4
+#: Largest whole number of a row argument.
+LARGEST = np.iinfo(np.int64).max
 
 
 class Stream(ABC):
     """Base of streams: inputs ``(N, D)`` and targets ``(N,)`` in blocks of rows, of which :data:`POOL` are shuffled together.
 
     A model that takes more than inputs and targets, ``model(x, y, exposure)``, has its further row arguments in each block
-    and each batch after these two, in its own order. Memory is that of twice :data:`POOL` blocks. A stream of your own sets ``sizes`` and writes :meth:`read`.
+    and each batch after these two, in its own order. Those of whole numbers, such as indices, are int64 in a batch, and those of truth values
+    bool; all else has the dtype of the batches, targets that are classes or counts too. Memory is that of twice :data:`POOL` blocks. A stream of your own sets ``sizes`` and writes :meth:`read`.
 
     :ivar sizes: rows of each block.
-    :param dtype: of the batches.
+    :param dtype: of inputs, targets and real row arguments in the batches.
     :param device: of the batches.
     """
 
@@ -135,10 +138,28 @@ class Stream(ABC):
             if bad.any():
                 row = sum(self.sizes[:block]) + int(bad.argmax())
                 raise ValueError(f"{name} of row {row} of the stream is NaN or infinity: drop or fill such rows")
+        for name, values in zip(names[2:], parts[2:], strict=True):
+            whole = np.asarray(values)
+            if whole.dtype.kind == "u" and (most := int(whole.max(initial=0))) > LARGEST:
+                raise ValueError(
+                    f"{name} of the stream holds {most}, and whole numbers go up to {LARGEST}: number its values anew"
+                )
         return parts
 
     def _tensors(self, block: Block, rows: NDArray[np.int64]) -> tuple[Tensor, ...]:
-        return tuple(torch.as_tensor(part[rows], dtype=self.dtype, device=self.device) for part in block)
+        """Return rows of a block as tensors: inputs and targets real, row arguments as they are."""
+        return tuple(self._tensor(part[rows], may_be_whole=number >= 2) for number, part in enumerate(block))
+
+    def _tensor(self, values: NDArray[Any], *, may_be_whole: bool) -> Tensor:
+        """Return values of a batch.
+
+        :param may_be_whole: whether whole numbers and truth values stay what they are.
+        """
+        values = np.asarray(values)
+        if may_be_whole and values.dtype.kind in "iu":
+            return torch.as_tensor(values.astype(np.int64, copy=False), device=self.device)
+        dtype = torch.bool if may_be_whole and values.dtype.kind == "b" else self.dtype
+        return torch.as_tensor(values, dtype=dtype, device=self.device)
 
 
 class NumpyStream(Stream):
@@ -204,7 +225,7 @@ def _array_on_disk(file: Path) -> _ArrayOnDisk:
     except Exception as error:  # whatever bytes that are no array make of the parser
         reason = str(error) if isinstance(error, UnreadableError) else first_line(error)
         raise ValueError(f"{file} is no .npy file of numbers ({reason}): write it by np.save") from error
-    if not isinstance(values, np.memmap) or not np.issubdtype(values.dtype, np.number):
+    if not isinstance(values, np.memmap) or not _are_numbers(values.dtype):
         raise ValueError(f"{file} is no .npy file of numbers but holds {getattr(values, 'dtype', 'several arrays')}")
     return _ArrayOnDisk(values.shape, values.dtype, not values.flags.c_contiguous, values.offset)
 
@@ -262,7 +283,7 @@ class ParquetStream(Stream):
             if name not in names:
                 raise ValueError(f"{path} has no column {name!r}: its columns are {', '.join(names[:20])}")
         for name in names:
-            if not np.issubdtype(schema.field(name).type.to_pandas_dtype(), np.number):
+            if not _are_numbers(schema.field(name).type.to_pandas_dtype()):
                 raise ValueError(
                     f"column {name!r} of {path} holds {schema.field(name).type}, not numbers: encode or drop it"
                 )
@@ -277,8 +298,19 @@ class ParquetStream(Stream):
             raise ValueError(
                 f"block {block} of {self.path} cannot be read ({error}): leave the file as it is while it is read, and open the stream again"
             ) from error
-        inputs = np.column_stack([table[name].to_numpy() for name in self.inputs])
-        return (inputs, *(table[name].to_numpy() for name in (self.target, *self.rows)))
+        inputs = np.column_stack([_values(table[name]) for name in self.inputs])
+        return (inputs, *(_values(table[name]) for name in (self.target, *self.rows)))
+
+
+def _values(column: Any) -> NDArray[Any]:
+    """Return the values of a column of Parquet, with NaN where truth values are missing, as numpy has it where numbers are."""
+    values: NDArray[Any] = column.to_numpy()
+    return values if values.dtype != object else column.cast("float64").to_numpy()
+
+
+def _are_numbers(dtype: Any) -> bool:
+    """Whether values are numbers, or truth values, which count as 0 and 1."""
+    return np.issubdtype(dtype, np.number) or np.issubdtype(dtype, np.bool_)
 
 
 def _columns(schema: Any) -> list[str]:

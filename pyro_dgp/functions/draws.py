@@ -15,6 +15,7 @@ from pyro_dgp.functions.joint import Component, JointDistribution, JointNormal, 
 from pyro_dgp.internal.rows import RowArguments
 from pyro_dgp.internal.tensors import require_tensor
 from pyro_dgp.internal.whole_numbers import whole_number
+from pyro_dgp.mcmc.remembered import Remembered
 
 #: Numbers in a block of rows: their random features and kernel values for all draws are held at once.
 _BLOCK = 2**23
@@ -43,8 +44,7 @@ class FunctionDraws:
             seed=int(torch.randint(2**31 - 1, ())) if seed is None else seed,
             num_frequencies=num_frequencies,
         )
-        self._parameters = [p for module in fit.modules() for p in module.parameters()]
-        self._values_then = [p.detach().clone() for p in self._parameters]
+        self._then = Remembered(fit.modules())
 
     @property
     def _groups(self) -> list[Group]:
@@ -60,7 +60,7 @@ class FunctionDraws:
         a model with a :class:`~pyro_dgp.Standardizer`, whose ``to_target`` puts them into the target's own. They are differentiable in ``x`` if that requires gradients; otherwise rows are evaluated in blocks, in little memory.
 
         :param arguments: further arguments of the model, such as ``exposure=e``; a tensor with one entry for each row goes with its rows.
-        :raises ValueError: for inputs of another shape, or after the parameters of the model or guide have changed.
+        :raises ValueError: for inputs of another shape, or after the parameters or buffers of the model or guide have changed.
         """
         return self._evaluated(self._drawn.of_group, x, arguments)
 
@@ -120,10 +120,10 @@ class FunctionDraws:
         )
 
     def _checked(self, component: Component) -> Component:
-        """Return a component that is computed with the parameters of the time when the functions were drawn, or raises."""
+        """Return a component that is computed with the parameters and buffers of the time when the functions were drawn, or raises."""
 
         def evaluate() -> JointNormal:
-            self._require_parameters()
+            self._require_unchanged()
             with torch.no_grad(), self._fit.running():
                 return component()
 
@@ -136,12 +136,14 @@ class FunctionDraws:
                 f"inputs of {self.num_draws} functions have shape (N, D), or ({self.num_draws}, N, D) for rows of its own for each, got "
                 f"{tuple(x.shape)}: use x[:, None] for one input"
             )
-        self._require_parameters()
+        self._require_unchanged()
 
-    def _require_parameters(self) -> None:
-        if not all(torch.equal(now, then) for now, then in zip(self._parameters, self._values_then, strict=True)):
+    def _require_unchanged(self) -> None:
+        changed = self._then.changed()
+        if changed:
             raise ValueError(
-                "the parameters of the model or the guide have changed since the functions were drawn: draw them again"
+                f"parameters or buffers of the model or the guide have changed since the functions were drawn, the first {changed[0]!r}: draw "
+                "them again"
             )
 
 

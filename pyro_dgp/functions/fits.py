@@ -296,8 +296,7 @@ def _of_guide(fit: Variational, num_draws: int) -> Fit:
 
 @functions_of.register
 def _of_inducing_draws(fit: InducingDraws, num_draws: int) -> Fit:
-    total = len(next(iter(fit.draws.values())))
-    return GuideFit(fit.guide, [{name: values[i] for name, values in fit.draws.items()} for i in range(total)])
+    return GuideFit(fit.guide, fit.states())
 
 
 @functions_of.register

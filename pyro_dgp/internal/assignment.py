@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 from weakref import ref
 
 import numpy as np
@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from torch.distributions import transform_to
 
 from pyro_dgp.internal.global_store import is_in_use, may_read
+from pyro_dgp.internal.misspelt import require_spelling
 from pyro_dgp.internal.moved_priors import device_of, moved
 from pyro_dgp.internal.parameters import pyro_parameters
+from pyro_dgp.internal.prior_support import may_look, require_support, require_value
 
 
 class CheckedModule(PyroModule):
@@ -28,7 +30,9 @@ class CheckedModule(PyroModule):
     | a number | every entry has this value; the constraint stays |
     | a tensor, array or list of the parameter's shape | the parameter has these values, in its own dtype and device |
     | ``PyroParam``, ``PyroSample`` | a new parameter, a prior: as in any Pyro module |
-    | anything else; a wrong shape; a value outside the constraint | raises |
+    | anything else; a wrong shape; a value outside the constraint; a prior with draws outside its bounds | raises |
+
+    A prior that a function makes, and one whose support cannot be read, is looked at when it is drawn for the first time.
 
     A value is read once: a tensor that a model sampled belongs in a ``PyroSample``. A subclass says in :meth:`admit`
     what its other attributes take.
@@ -39,9 +43,10 @@ class CheckedModule(PyroModule):
     Where parameters live in Pyro's global store, one that another module of this library has put there under the same name is not taken over: a Pyro
     handler, such as a trace, refuses it, and in a plain call each module reads its own.
 
-    :raises ValueError: for a wrong shape, for values outside the constraint, for a value where a prior stands, and where a parameter that is read has the
-        name of another object's in the store.
+    :raises ValueError: for a wrong shape, for values outside the constraint, for a prior with draws outside its bounds, for a value where a prior stands, and
+        where a parameter that is read has the name of another object's in the store.
     :raises TypeError: for any other object where a parameter stands.
+    :raises AttributeError: where :attr:`spelling_is_checked`, for a new attribute whose name is nearly that of a parameter.
 
     >>> from pyro_dgp import RBF
     >>> kernel = RBF(ard=2)
@@ -49,6 +54,9 @@ class CheckedModule(PyroModule):
     >>> kernel.lengthscale.detach()
     tensor([0.5000, 0.5000])
     """
+
+    #: Whether a new attribute whose name is nearly that of a parameter is refused, in the library's own classes.
+    spelling_is_checked: ClassVar[bool] = False
 
     def admit(self, name: str, value: Any) -> Any:
         """Return what the attribute ``name``, which is no parameter, keeps for ``value``; raise if it cannot stand there."""
@@ -64,14 +72,18 @@ class CheckedModule(PyroModule):
                 f"constraint=...), and for a fixed value condition the model, pyro.condition(model, data={{site: value}})"
             )
         else:
+            if self.spelling_is_checked:
+                require_spelling(self, name)
             value = self.admit(name, value)
             if isinstance(value, PyroModule):
                 release(value)
             elif isinstance(value, PyroSample):
-                value = PyroSample(moved(value.prior, self._to_device_of(name)))
+                value = self._checked_prior(name, value)
         super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
+        if name in self.__dict__.get("_pyro_undrawn", ()) and name in self._pyro_samples and may_look():
+            return self._first_draw(name)
         context = self.__dict__.get("_pyro_context")
         if context is not None and context.active and is_in_use():
             own = self.__dict__["_parameters"].get(f"{name}_unconstrained")
@@ -82,6 +94,41 @@ class CheckedModule(PyroModule):
                 for path, weights in _weights_of(part, self._pyro_get_fullname(name)):
                     may_read(path, weights, context.cache)
         return super().__getattr__(name)
+
+    def _checked_prior(self, name: str, given: PyroSample) -> PyroSample:
+        """Return a prior on the device of the parameter that it replaces; raise if it has draws outside the parameter's bounds.
+
+        The module keeps the constraint of the parameter, for the next prior in its place.
+        """
+        present, own = self.__dict__.get("_pyro_params", {}), self.__dict__
+        declared, undrawn = own.setdefault("_pyro_declared", {}), own.setdefault("_pyro_undrawn", {})
+        if name in present:
+            declared[name] = present[name][0]
+        constraint, prior = declared.get(name), given.prior
+        is_settled = constraint is None
+        if constraint is not None and hasattr(prior, "sample") and may_look():
+            is_settled = require_support(prior, constraint, self._labelled(name))
+        undrawn.pop(name, None)
+        if not is_settled:
+            undrawn[name] = constraint
+        return PyroSample(moved(prior, self._to_device_of(name)))
+
+    def _first_draw(self, name: str) -> Any:
+        """Return a draw of a prior whose support was not known yet; raise if the prior or the draw is outside the parameter's bounds."""
+        prior, label, constraint = self._pyro_samples[name], self._labelled(name), self._pyro_undrawn.pop(name)
+        try:
+            made = prior if hasattr(prior, "sample") else prior(self)
+            is_settled = made is not prior and not isinstance(made, Tensor) and require_support(made, constraint, label)
+            self._pyro_samples[name] = lambda _: made  # the function has run, and runs once
+            value = getattr(self, name)
+            if not is_settled:
+                require_value(value, constraint, label)
+        except BaseException:
+            self._pyro_undrawn[name] = constraint
+            raise
+        finally:
+            self._pyro_samples[name] = prior
+        return value
 
     def _to_device_of(self, name: str) -> Callable[[Tensor], Tensor]:
         """From a tensor to the same on the device of the parameter, or of the prior, of that name, if there is one."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, Transform
+from torch.distributions.transforms import _InverseTransform
 
 #: What a transform keeps of its last call and of its inverse, which point back at it, and their values in a new transform.
 _KEPT_BY_TRANSFORMS = {"_inv": None, "_cached_x_y": (None, None)}
@@ -22,6 +23,8 @@ def moved(prior: Any, move: Callable[[Tensor], Tensor]) -> Any:
     """
     if not isinstance(prior, Distribution | Transform):
         return prior
+    if isinstance(prior, _InverseTransform):  # it holds the transform that it inverts
+        return moved(prior._inv, move).inv
     result = copy.copy(prior)
     for name, value in vars(prior).items():
         if name in _KEPT_BY_TRANSFORMS:
@@ -35,13 +38,19 @@ def moved(prior: Any, move: Callable[[Tensor], Tensor]) -> Any:
     return result
 
 
-def device_of(prior: Any) -> torch.device | None:
-    """Return the device of the first tensor in a distribution; nothing where there is none."""
-    seen: list[torch.device] = []
+def tensor_of(prior: Any) -> Tensor | None:
+    """Return the first tensor in a distribution; nothing where there is none."""
+    seen: list[Tensor] = []
 
     def look(value: Tensor) -> Tensor:
-        seen.append(value.device)
+        seen.append(value)
         return value
 
     moved(prior, look)
     return seen[0] if seen else None
+
+
+def device_of(prior: Any) -> torch.device | None:
+    """Return the device of the first tensor in a distribution; nothing where there is none."""
+    first = tensor_of(prior)
+    return None if first is None else first.device

@@ -50,6 +50,8 @@ class Kernel(CheckedModule):
     (2.0, 2)
     """
 
+    spelling_is_checked = True
+
     #: NumPy's numbers and arrays leave the arithmetic to the kernel.
     __array_ufunc__ = None
 
@@ -145,7 +147,7 @@ class Constant(OneVariance):
 
     def forward(self) -> Covariance:
         """Read ``variance``."""
-        return ConstantCovariance(per_output(self.variance, self.outputs))
+        return ConstantCovariance(per_output(self, "variance"))
 
 
 class Wrapper(Kernel):
@@ -178,7 +180,7 @@ class Scaled(Wrapper):
 
     def forward(self) -> Covariance:
         """Read the variance and the part."""
-        return ScaledCovariance(self.part(), per_output(self.variance, self.outputs))
+        return ScaledCovariance(self.part(), per_output(self, "variance"))
 
 
 class _Combination(Kernel):

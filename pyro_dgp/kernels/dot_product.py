@@ -55,7 +55,7 @@ class Linear(Kernel):
 
     def forward(self) -> Covariance:
         """Read ``variance``."""
-        return LinearCovariance(per_dimension(self.variance, self.outputs, self.ard).sqrt())
+        return LinearCovariance(per_dimension(self, "variance").sqrt())
 
 
 def _backward_of(order: int, cosine: Tensor) -> Tensor:
@@ -187,6 +187,6 @@ class ArcCosine(Kernel):
 
     def forward(self) -> Covariance:
         """Read ``variance``, ``weight_variance`` and ``bias_variance``."""
-        scale = per_dimension(self.weight_variance, self.outputs, self.ard).sqrt()
-        bias = per_output(self.bias_variance, self.outputs)
-        return ArcCosineCovariance(scale, bias, per_output(self.variance, self.outputs), self.order)
+        scale = per_dimension(self, "weight_variance").sqrt()
+        bias = per_output(self, "bias_variance")
+        return ArcCosineCovariance(scale, bias, per_output(self, "variance"), self.order)

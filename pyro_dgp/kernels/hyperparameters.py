@@ -27,24 +27,29 @@ def positive(value: float, *shape: int | None) -> Any:
     return PyroParam(torch.full(sizes, float(value)), constraint=POSITIVE, event_dim=len(sizes))
 
 
-def per_output(value: Tensor, outputs: int | None) -> Tensor:
-    """Return a scalar parameter, ``(*h,)`` or ``(*h, E)``, with the output axis made explicit: ``(*h, E or 1)``."""
-    _require_shape(value, (outputs,))
-    return value.unsqueeze(-1) if outputs is None else value
+def per_output(kernel: Any, name: str) -> Tensor:
+    """Read a scalar parameter of a kernel, ``(*h,)`` or ``(*h, E)``, with the output axis made explicit: ``(*h, E or 1)``."""
+    value = _of_shape(kernel, name, (kernel.outputs,))
+    return value.unsqueeze(-1) if kernel.outputs is None else value
 
 
-def per_dimension(value: Tensor, outputs: int | None, ard: int | None) -> Tensor:
-    """Return a lengthscale-like parameter with the axes of outputs and inputs explicit: ``(*h, E or 1, 1, D or 1)``."""
-    _require_shape(value, (outputs, ard))
-    if ard is None:
+def per_dimension(kernel: Any, name: str) -> Tensor:
+    """Read a lengthscale-like parameter of a kernel with the axes of outputs and inputs explicit: ``(*h, E or 1, 1, D or 1)``."""
+    value = _of_shape(kernel, name, (kernel.outputs, kernel.ard))
+    if kernel.ard is None:
         value = value.unsqueeze(-1)
-    if outputs is None:
+    if kernel.outputs is None:
         value = value.unsqueeze(-2)
     return value.unsqueeze(-2)
 
 
-def _require_shape(value: Tensor, sizes: tuple[int | None, ...]) -> None:
-    require_shape(value, tuple(size for size in sizes if size is not None), "a kernel parameter")
+def _of_shape(kernel: Any, name: str, sizes: tuple[int | None, ...]) -> Tensor:
+    """Read a parameter; raise unless it ends in these sizes, whose ``None`` entries are left out."""
+    value: Tensor = getattr(kernel, name)
+    path = f" ({kernel._pyro_name}.{name})" if kernel._pyro_name else ""
+    label = f"{type(kernel).__name__}.{name}{path}"
+    require_shape(value, tuple(size for size in sizes if size is not None), label)
+    return value
 
 
 def require_dimensions(x: Tensor, parameter: Tensor) -> None:

@@ -60,6 +60,4 @@ class Periodic(Stationary):
 
     def warp(self) -> Callable[[Tensor], Tensor]:
         """The map onto circles; reads ``lengthscale`` and ``period``."""
-        return _Circle(
-            per_dimension(self.lengthscale, self.outputs, self.ard), per_dimension(self.period, self.outputs, self.ard)
-        )
+        return _Circle(per_dimension(self, "lengthscale"), per_dimension(self, "period"))

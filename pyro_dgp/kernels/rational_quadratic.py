@@ -53,4 +53,4 @@ class RationalQuadratic(Stationary):
     @property
     def correlation(self) -> Correlation:
         """Correlation function ``(1 + r^2 / (2 alpha))^-alpha``; reads ``alpha``."""
-        return _RationalQuadraticCorrelation(per_output(self.alpha, self.outputs))
+        return _RationalQuadraticCorrelation(per_output(self, "alpha"))

@@ -141,8 +141,8 @@ class Stationary(Kernel):
         The map takes single and double precision, and returns the same. One whose result is not as large as its rounding has a method
         ``unwrapped``, from inputs to numbers that are, in lengthscales.
         """
-        return Scaling(per_dimension(self.lengthscale, self.outputs, self.ard).reciprocal())
+        return Scaling(per_dimension(self, "lengthscale").reciprocal())
 
     def forward(self) -> Covariance:
         """Read every parameter."""
-        return StationaryCovariance(per_output(self.variance, self.outputs), self.correlation, self.warp())
+        return StationaryCovariance(per_output(self, "variance"), self.correlation, self.warp())

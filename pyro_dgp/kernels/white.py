@@ -41,4 +41,4 @@ class White(OneVariance):
 
     def forward(self) -> Covariance:
         """Read ``variance``."""
-        return WhiteCovariance(per_output(self.variance, self.outputs))
+        return WhiteCovariance(per_output(self, "variance"))

@@ -125,5 +125,5 @@ class Spherical(Wrapper):
         """Read every parameter."""
         part = self.part()
         assert isinstance(part, StationaryCovariance)
-        scale = per_dimension(self.weight_variance, self.outputs, self.ard).sqrt()
-        return SphericalCovariance(scale, per_output(self.bias_variance, self.outputs), part)
+        scale = per_dimension(self, "weight_variance").sqrt()
+        return SphericalCovariance(scale, per_output(self, "bias_variance"), part)

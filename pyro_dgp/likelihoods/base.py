@@ -27,6 +27,8 @@ class Likelihood(CheckedModule):
         the standardised targets, and y in its own. Without, y is taken as it is.
     """
 
+    spelling_is_checked = True
+
     #: Names of the Gaussian processes that it is called on; guides key their processes by them, as in ``y/f``.
     functions: ClassVar[tuple[str, ...]] = ("f",)
 

@@ -22,6 +22,7 @@ from pyro_dgp.internal.executors import require_processes
 from pyro_dgp.internal.parent import end_if_orphaned
 from pyro_dgp.internal.progress import Progress
 from pyro_dgp.internal.whole_file import remove_parts
+from pyro_dgp.mcmc.chain_arguments import require_arguments, warn_of_no_observation
 from pyro_dgp.mcmc.chain_file import ChainState
 from pyro_dgp.mcmc.chain_identity import identity
 from pyro_dgp.mcmc.from_draws import PosteriorDraws, answer_from_draws
@@ -94,17 +95,20 @@ def run_chains(
     their gradients: their draws depend on who shares with whom by rounding, which a chain magnifies.
 
     :param kernel: ``WhitenedNUTS(model)``, ``EllipticalSlice(model)``, or any kernel of Pyro; each chain has a copy.
-    :param args: arguments of the model, ``(x, y)``.
+    :param args: arguments of the model, ``(x, y)``, as a tuple. Without targets, ``(x,)``, chains sample the prior, with a warning.
     :param num_samples: draws of each chain, after the warm-up.
     :param warmup_steps: iterations of each chain before its draws are kept.
     :param processes: number of processes at a time, the number of cores by default. One means this process.
     :param executor: engine that carries the chains out in the place of processes of this machine, such as Dask's ``client.get_executor()``.
         Its workers need the library, and see the folder if one is given.
-    :param report: called with iterations of all chains, warm-up included: after each in this process, after each chain, or chains that share gradients, in others.
+    :param report: function that is called as ``report(done, total, figures)`` while chains run: how many iterations of all chains are done, of how
+        many, warm-up included; ``figures`` is an empty dictionary. With ``processes=1`` it is called after each iteration, otherwise after each chain,
+        or after chains that share gradients.
     :param folder: where each chain is saved every five seconds and at its end, as ``chain-0.safetensors`` and so on: files of tensors and
         numbers, which run no code when they are read. A call that is repeated goes on where the files end, on the CPU to the same bits as
         if it had not been interrupted (up to rounding where chains share gradients), and one that asks for more draws adds them to a finished chain. Draws since the last saving are
         made again. A kernel of your own is saved if it has ``state_dict`` and ``load_state_dict``, as a module has.
+    :raises TypeError: for a kernel of a guide, and for arguments that are no tuple or hold NumPy arrays.
     :raises ValueError: if the folder holds chains of other data, another model, kernel, seed or warm-up, or a file that cannot be read.
     """
     if min(num_samples, num_chains) < 1 or warmup_steps < 0:
@@ -112,6 +116,8 @@ def run_chains(
             f"a run has at least one chain and one draw, got num_chains={num_chains}, num_samples={num_samples}, "
             f"warmup_steps={warmup_steps}"
         )
+    require_arguments(kernel, args)
+    warn_of_no_observation(kernel, args)
     if executor is not None:
         require_processes(executor)
         if processes is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from typing import Any
 
@@ -13,13 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from pyro_dgp.guides.variational import Variational
-from pyro_dgp.internal.parameters import module_local_parameters
+from pyro_dgp.internal.parameters import evaluating, module_local_parameters
 from pyro_dgp.internal.progress import Progress
 from pyro_dgp.internal.site_names import process_parameter
 from pyro_dgp.likelihoods import CollapsedObservation
 from pyro_dgp.losses import ELBO
+from pyro_dgp.mcmc.remembered import Remembered
 from pyro_dgp.mcmc.sghmc_state import HamiltonianState, MovingWindow, Progressed
 from pyro_dgp.prediction.from_guide import answer_from_guide
+from pyro_dgp.prediction.mixture import Mixture
 from pyro_dgp.prediction.request import Answer, Request, answer
 from pyro_dgp.prediction.thinning import equally_spaced
 from pyro_dgp.processes import WhitenedProcess
@@ -35,9 +37,13 @@ FIRST_STEP = 0.1
 class InducingDraws:
     """The result of stochastic-gradient HMC: ``predict(draws, x)`` predicts from it.
 
+    It reads the other parameters of the guide and the model, and raises an error once these have changed, by a second run or by training.
+    Give each run a guide of its own.
+
     :ivar guide: the guide that was sampled.
     :ivar draws: whitened inducing variables of each GP ``(draws, D_out, M)``, by the name of the guide's parameter: one chain, for ArviZ
-        ``{name: values[None] for name, values in draws.items()}``.
+        ``{name: values[None] for name, values in draws.items()}``. In a model with priors on hyperparameters they spread less than the inducing
+        variables in use, which are these plus ``q.latent_weights`` times the standardised deviations of the hyperparameters.
     :ivar potential: minus the log joint density of mini-batches just before the move to each draw, nats, scaled to all rows, a stochastic
         estimate.
     :ivar seconds: wall-clock time.
@@ -48,6 +54,33 @@ class InducingDraws:
     _: KW_ONLY
     potential: Tensor = field(default_factory=lambda: torch.zeros(0))
     seconds: float = 0.0
+    _then: Remembered = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._then = Remembered([self.guide, *self.guide.model_modules])
+
+    def states(self, numbers: Iterable[int] | None = None) -> list[dict[str, Tensor]]:
+        """Return the values of draws by the name of the guide's parameter: those of some numbers, or all.
+
+        :raises ValueError: after other parameters or buffers of the guide or the model have changed.
+        """
+        self.require_unchanged()
+        numbers = range(self.num_draws) if numbers is None else numbers
+        return [{name: values[i] for name, values in self.draws.items()} for i in numbers]
+
+    @property
+    def num_draws(self) -> int:
+        """Number of draws."""
+        return len(next(iter(self.draws.values())))
+
+    def require_unchanged(self) -> None:
+        """Raise after parameters or buffers that the draws go with have changed."""
+        changed = self._then.changed(besides=self.draws.keys())
+        if changed:
+            raise ValueError(
+                f"{changed[0]!r} of the guide or its model has changed since the inducing variables were drawn, by another run or by training: "
+                "sample again, and give each run a guide and a model of its own"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +98,8 @@ class StochasticGradientHMC:
 
     Latent sites beside the GPs, hyperparameters with priors among them, are not sampled: they have the posterior of the guide, independent
     of v, which the burn-in trains with the rest. Where they matter, sample with :class:`~pyro_dgp.WhitenedNUTS` on a sparse model.
+
+    Networks are in evaluation mode throughout, as in predictions: they drop nothing out, and normalise by the statistics that they have.
 
     :param step_size: e times the root of the number of rows ([SGHMC] takes 0.01 and many more steps). In the first half of the burn-in e
         falls from :data:`FIRST_STEP`, if that is larger.
@@ -124,8 +159,8 @@ class StochasticGradientHMC:
         data = training_rows(x, y, arguments, modules=guide.model_modules, groups=guide.groups)
         count = len(data)
         start, total = time.perf_counter(), self.burn_in + num_samples * self.thin
-        loss, result = ELBO(count)(guide.model, guide), InducingDraws(guide)
-        with module_local_parameters(loss), torch.random.fork_rng(devices=[]):
+        loss = ELBO(count)(guide.model, guide)
+        with module_local_parameters(loss), evaluating(loss), torch.random.fork_rng(devices=[]):
             _require_slopes(guide, data)
             torch.manual_seed(seed)
             sampled = _sampled(guide)
@@ -160,9 +195,9 @@ class StochasticGradientHMC:
                     report(step + 1, total, {"potential": value})
                 saved.stepped(state, state.first, is_last=step + 1 == total)
         kept, potentials = state.kept[:num_samples], state.potentials[:num_samples]
-        result.draws = {name: torch.stack([draw[i] for draw in kept]) for i, name in enumerate(sampled)}
-        result.potential, result.seconds = torch.tensor(potentials), time.perf_counter() - start
-        return result
+        draws = {name: torch.stack([draw[i] for draw in kept]) for i, name in enumerate(sampled)}
+        seconds = time.perf_counter() - start
+        return InducingDraws(guide, draws, potential=torch.tensor(potentials), seconds=seconds)
 
 
 def _require_slopes(guide: Variational, data: Any) -> None:
@@ -201,7 +236,11 @@ def _is_sampled(name: str) -> bool:
 @answer.register
 def answer_from_inducing_draws(sampled: InducingDraws, request: Request) -> Answer:
     """Return the answer of draws of inducing variables: one mixture component for each."""
-    total = len(next(iter(sampled.draws.values())))
-    chosen = equally_spaced(total, request.num_samples)
-    states = [{name: values[i] for name, values in sampled.draws.items()} for i in chosen]
-    return answer_from_guide(sampled.guide, replace(request, num_samples=len(states)), states)
+    states = sampled.states(equally_spaced(sampled.num_draws, request.num_samples))
+    given = answer_from_guide(sampled.guide, replace(request, num_samples=len(states)), states)
+
+    def evaluate(rows: slice) -> Mixture:
+        sampled.require_unchanged()
+        return given.evaluate(rows)
+
+    return given._replace(evaluate=evaluate)

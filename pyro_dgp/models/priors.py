@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from pyro import distributions as dist
@@ -13,7 +13,9 @@ from torch import Tensor
 
 from pyro_dgp.kernels.hyperparameters import POSITIVE
 from pyro_dgp.likelihoods import NOISE_FLOOR
-from pyro_dgp.models.deep_gp import DeepGP
+
+#: A model of Gaussian processes with a ``likelihood``.
+Model = TypeVar("Model", bound=PyroModule)
 
 
 class FlooredLogNormal(dist.TransformedDistribution):  # type: ignore[misc]
@@ -39,11 +41,12 @@ class FlooredLogNormal(dist.TransformedDistribution):  # type: ignore[misc]
 LOG_NORMAL = {"lengthscale": (0.0, 0.75), "variance": (0.0, 0.75), "noise": (math.log(0.05), 1.0)}
 
 
-def with_priors(model: DeepGP) -> DeepGP:
+def with_priors(model: Model) -> Model:
     """Give the positive kernel parameters and the noise variance the log-normal priors :data:`LOG_NORMAL`, in place.
 
-    The priors suit targets and inputs of unit variance.
+    The priors suit targets and inputs of unit variance. Priors that are there stay.
 
+    :param model: a :class:`~pyro_dgp.DeepGP`, or any module of Gaussian processes with a ``likelihood``.
     :returns: the model.
 
     >>> import pyro, torch

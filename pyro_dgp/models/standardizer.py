@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pyro_dgp.data.splitting import Scaler, is_constant, require_apart
+from pyro_dgp.internal.tensors import require_floats, require_tensor
 from pyro_dgp.likelihoods import Likelihood
 from pyro_dgp.likelihoods.units import Units, in_units
 
@@ -64,7 +65,9 @@ class Standardizer(nn.Module):
         :param y: targets ``(N,)`` or ``(N, D_out)``; if not given, targets are left as they are. NaN, an output that was not observed, is left
             out of the mean and scale of its column.
         :raises ValueError: for a column that is constant or holds infinity, for NaN in x, and for other shapes.
+        :raises TypeError: for what is no tensor, and for tensors of whole numbers.
         """
+        _require_real(x, "inputs of Standardizer.fit are", "x")
         if x.dim() != 2:
             raise ValueError(
                 f"Standardizer.fit takes inputs (N, D), got {tuple(x.shape)}: use x[:, None] for one input"
@@ -73,6 +76,7 @@ class Standardizer(nn.Module):
         made.input_units = _fitted(x, "input column {}", observed=np.ones(x.shape, dtype=bool))
         if y is None:
             return made
+        _require_real(y, "targets of Standardizer.fit are", "y")
         if y.dim() not in (1, 2) or (y.dim() == 2 and y.shape[-1] == 1) or len(y) != len(x):
             raise ValueError(
                 f"Standardizer.fit takes targets (N,) or (N, D_out) for inputs {tuple(x.shape)}, got {tuple(y.shape)}: one target for each row, "
@@ -85,6 +89,7 @@ class Standardizer(nn.Module):
 
     def inputs(self, x: Tensor) -> Tensor:
         """Return standardised inputs ``(..., N, D)``, in the dtype of x."""
+        require_tensor(x, "inputs of the standardiser are")
         columns = len(self.input_units.mean)
         if not x.is_floating_point() or x.shape[-1] != columns:
             raise ValueError(
@@ -133,6 +138,12 @@ class Standardizer(nn.Module):
             ``.to_event(1)``. Predictions of the site keep the family, and with it quantiles and distribution function.
         """
         return distribution if self.target_units is None else in_units(distribution, self.target_units)
+
+
+def _require_real(values: Any, what: str, name: str) -> None:
+    """Raise for data of :meth:`Standardizer.fit` that are no tensor of real numbers."""
+    require_tensor(values, what, name)
+    require_floats(values, name)
 
 
 def _fitted(values: Tensor, label: str, *, observed: NDArray[np.bool_]) -> Units:

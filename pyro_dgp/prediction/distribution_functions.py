@@ -11,6 +11,7 @@ from torch.distributions import Distribution
 from pyro_dgp.internal.distributions import cdf_of
 from pyro_dgp.prediction.counts import SummedCounts
 from pyro_dgp.prediction.known_counts import KnownCounts
+from pyro_dgp.prediction.once_differentiable import OnceDifferentiable
 from pyro_dgp.prediction.point_values import PointValues
 from pyro_dgp.prediction.target_kinds import bounds, innermost, is_discrete, moment
 
@@ -26,7 +27,8 @@ class DistributionFunction:
     """The distribution function F of a mixture whose components are distributions of single numbers.
 
     F is differentiable in what the components are made of, and so are the quantiles of real targets: by the implicit
-    function theorem a quantile q has the derivative ``dq = -dF(q) / p(q)``, with p the density.
+    function theorem a quantile q has the derivative ``dq = -dF(q) / p(q)``, with p the density. Second derivatives of quantiles are right too;
+    third ones are not.
 
     :param components: elementwise components, ``(S, N, ...)``.
     :param log_weights: log weights ``(S,)``.
@@ -69,14 +71,36 @@ class DistributionFunction:
             if self._counts is not None:
                 return self._counts.quantile(level)
             found = self._bisected(level)
-        if not torch.is_grad_enabled():
-            return found
-        reached = torch.stack([self(each) for each in found])
+        return self._differentiable(found) if torch.is_grad_enabled() else found
+
+    def _differentiable(self, found: Tensor) -> Tensor:
+        """Return quantiles, ``(Q, N, ...)``, with their derivatives in what the components are made of.
+
+        ``q - (F(q) - level) / p`` with p constant is a step of Newton's method. At the root it keeps the value, and makes the derivatives right
+        to one order more than those of q are.
+        """
+        reached = self._at(found)
         if not reached.requires_grad:
             return found
+        density, is_smooth = self._density(found)
+        first = found - (reached - reached.detach()) / density
+        if not is_smooth:
+            return OnceDifferentiable.apply(first, type(innermost(self.components)).__name__)  # type: ignore[no-any-return]
+        again = self._at(first)
+        return first - (again - again.detach()) / density
+
+    def _density(self, found: Tensor) -> tuple[Tensor, bool]:
+        """Return the slope of F at quantiles, and that it has one; otherwise the density, from which autograd's slope of F differs."""
+        value = found.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(self._at(value).sum(), value, allow_unused=True, retain_graph=True)
+        if slope is not None and not bool((slope <= 0).any()):
+            return slope, True
         with torch.no_grad():
-            density = torch.stack([(self._weights * self.components.log_prob(each).exp()).sum(0) for each in found])
-        return found - (reached - reached.detach()) / density
+            return torch.stack([(self._weights * self.components.log_prob(each).exp()).sum(0) for each in found]), False
+
+    def _at(self, values: Tensor) -> Tensor:
+        """Return F at several values of each row, ``(Q, N, ...)``."""
+        return torch.stack([self(each) for each in values])
 
     def squared_distance(self, value: Tensor) -> Tensor:
         """Return ``sum_k (F(k) - 1[value <= k])^2`` over the values k of a count, the CRPS, elementwise; NaN at NaN."""
@@ -148,7 +172,7 @@ class DistributionFunction:
         target = level.reshape(-1, *[1] * (mean.dim() - 1))
 
         def is_below(values: Tensor) -> Tensor:
-            return torch.stack([self(each) for each in values]) < target
+            return self._at(values) < target
 
         for _ in range(60):  # heavy tails reach beyond the bracket
             short = is_below(high)

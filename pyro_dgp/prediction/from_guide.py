@@ -48,9 +48,8 @@ def answer_from_guide(guide: Variational, request: Request, states: Sequence[Sta
         raise ValueError(f"the guide has no parameter {unknown[0]!r}: it has {list(known)}")
     guide.require_initialized()
     request = request.of_groups(guide.groups)
-    first_row = request.rows[slice(0, 1)]
     with torch.no_grad(), _own_parameters(guide):
-        first = _pass(guide, first_row, MonteCarlo(1), {})
+        first = _first_pass(guide, request)
         _require_whole_plates(guide, first)
         sites = sites_of(first.trace)
         responses = [name for name, site in sites.items() if _is_response(guide, site)]
@@ -105,6 +104,19 @@ def _require_whole_plates(guide: Variational, weighted: WeightedTrace) -> None:
                     f"the plate {frame.name!r} takes {frame.size} of its {frame.full_size} groups, and a prediction is one of all: let it take "
                     f"all outside training, as in subsample_size={frame.size} if self.training else {frame.full_size}"
                 )
+
+
+def _first_pass(guide: Variational, request: Request) -> WeightedTrace:
+    """Make a pass at the first row; an error about its shape names that of all test inputs."""
+    try:
+        return _pass(guide, request.rows[slice(0, 1)], MonteCarlo(1), {})
+    except ValueError as error:
+        of_all, of_first = (
+            str(tuple(shape)) for shape in (request.x.shape, (*request.x.shape[:-2], 1, request.x.shape[-1]))
+        )
+        if of_first not in str(error):
+            raise
+        raise ValueError(str(error).replace(of_first, of_all)) from error
 
 
 def _pass(guide: Variational, call: Call, propagation: Any, fixed: Mapping[str, Tensor]) -> WeightedTrace:

@@ -11,6 +11,7 @@ from pyro import distributions as dist
 from torch import Size, Tensor
 from torch.distributions import Distribution, LowRankMultivariateNormal
 
+from pyro_dgp.internal.views import View
 from pyro_dgp.likelihoods import CollapsedObservation
 from pyro_dgp.likelihoods.moments import Moments
 from pyro_dgp.prediction.distribution_functions import DistributionFunction
@@ -170,7 +171,7 @@ class Mixture:
         """Draw as :meth:`sample` does, differentiable in what the components are made of."""
         if not self.components.has_rsample:
             raise NotImplementedError(
-                f"{type(innermost(self.components)).__name__} has no reparameterised draws: use sample, which has no gradients"
+                f"{_without_rsample(self.components)} has no reparameterised draws: use sample, which has no gradients"
             )
         return self._drawn(count, self.components.rsample)
 
@@ -199,6 +200,16 @@ def _observed_log_prob(observation: CollapsedObservation, value: Tensor) -> Tens
     shape = observation.moments.mean.shape[:-1]
     axes = next(count for count in range(1, len(shape) + 1) if shape[-count:].numel() == len(value))
     return observation.predictive_log_prob(value.unflatten(0, shape[-axes:])).reshape(-1, len(value))
+
+
+def _without_rsample(components: Any) -> str:
+    """Name the distribution that has no reparameterised draws among those inside: a mean over nodes, where they have them."""
+    while isinstance(components, View) and not components.inner.has_rsample:
+        components = components.inner
+    name = type(components).__name__
+    if not isinstance(components, View):
+        return name
+    return f"{name}, a mean of {type(innermost(components)).__name__} over nodes,"
 
 
 def _normal_crps(components: torch.distributions.Normal, weights: Tensor, value: Tensor) -> Tensor:

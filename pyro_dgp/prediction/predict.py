@@ -44,7 +44,8 @@ def predict(
         draws of a sampler, which have each new row by itself, are refused.
     :param site: the site to predict; it can be left out if the model has one observation, or none and one GP. Besides
         observations it may be a GP (the marginals of its posterior at each row; one inside an observation is ``"y/f"``), or a ``pyro.deterministic`` or latent site
-        (a mixture of its values, which has no ``log_prob``). A value that all rows share is repeated for each row.
+        (a mixture of its values, which has no ``log_prob``). A value that all rows share is repeated for each row. In a model with a
+        :class:`~pyro_dgp.Standardizer` the target is in its own units, and ``"y/f"`` and hyperparameters are in the standardised ones of the model.
     :param arguments: further arguments of the model, such as ``exposure=e``. A tensor whose first dimension is N, or ``(*groups, N)``, is a
         row argument, which is split into batches as x is; all others go to each batch whole. A tensor of N entries that is no row
         argument belongs into the model, as a buffer, or gets another first dimension.

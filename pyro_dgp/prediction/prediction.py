@@ -9,6 +9,7 @@ import torch
 from pyro.distributions import TorchDistribution, constraints
 from torch import Size, Tensor
 
+from pyro_dgp.internal.tensors import require_tensor
 from pyro_dgp.prediction.mixture import Mixture, join_rows
 
 
@@ -20,7 +21,7 @@ class Prediction(TorchDistribution):
 
     A row is evaluated at its first use, with the parameters of that time: compute what you need before you train further.
 
-    Where an input wants gradients (``x.requires_grad``), moments, ``log_prob``, ``cdf``, ``quantile`` (once) and ``rsample``
+    Where an input wants gradients (``x.requires_grad``), moments, ``log_prob``, ``cdf``, ``quantile`` (twice) and ``rsample``
     are differentiable in it. Each figure then has a graph of its own, and a mixture is evaluated again for each.
 
     :param evaluate: gives the mixture of a slice of rows.
@@ -121,6 +122,7 @@ class Prediction(TorchDistribution):
         return torch.cat(parts, axis + len(self._groups))
 
     def _check(self, value: Tensor) -> None:
+        require_tensor(value, "targets are", "y")
         shape = self.batch_shape + self.event_shape
         if value.shape != shape:
             raise ValueError(

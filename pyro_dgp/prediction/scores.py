@@ -100,6 +100,7 @@ def pit(prediction: Prediction, y: Tensor) -> Tensor:
     >>> pit(Prediction(standard_normal, rows=2), torch.tensor([0.0, 10.0])).tolist()
     [0.5, 1.0]
     """
+    require_tensor(y, "targets are", "y")
     if not y.is_floating_point():  # whole numbers without a sign have nothing below 0
         y = y.to(torch.get_default_dtype())
     with torch.no_grad():
@@ -112,8 +113,8 @@ def pit(prediction: Prediction, y: Tensor) -> Tensor:
         return lower + drawn * (upper - lower)
 
 
-def coverage(prediction: Prediction, y: Tensor, levels: Tensor | Sequence[float]) -> Tensor:
-    """Return the share of targets inside the central interval of each level, ``(levels,)``.
+def coverage(prediction: Prediction, y: Tensor, levels: float | Sequence[float] | Tensor) -> Tensor:
+    """Return the share of targets inside the central interval: ``()`` for one level, ``(levels,)`` for several.
 
     The shares equal the levels if predictions are calibrated. NaN among the targets is left out.
 
@@ -124,6 +125,7 @@ def coverage(prediction: Prediction, y: Tensor, levels: Tensor | Sequence[float]
     >>> coverage(Prediction(standard_normal, rows=2), torch.tensor([0.1, 3.0]), [0.5, 0.9]).tolist()
     [0.5, 0.5]
     """
+    require_tensor(y, "targets are", "y")
     levels = torch.as_tensor(levels, device=y.device)
     distance = (2 * (pit(prediction, y) - 0.5).abs())[~y.isnan()]
-    return (distance[None] <= levels[:, None]).double().mean(-1)
+    return (distance <= levels[..., None]).double().mean(-1)

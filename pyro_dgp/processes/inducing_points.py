@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
+from numbers import Integral
 
 import torch
 from pyro.nn import PyroParam
@@ -124,8 +125,8 @@ class InducingPoints(BasisFamily):
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.num_inducing < 1:
-            raise ValueError(f"num_inducing must be at least 1, got {self.num_inducing}")
+        if not isinstance(self.num_inducing, Integral) or self.num_inducing < 1:
+            raise ValueError(f"num_inducing must be a whole number, at least 1, got {self.num_inducing!r}")
         self.require_sound()
 
     def basis(self, prior: FunctionPrior, beside: Basis | None = None) -> InducingPointBasis:

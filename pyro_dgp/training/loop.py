@@ -88,6 +88,7 @@ def fit(
     rows = training_rows(x, y, arguments, modules=[objective], groups=_groups_of(objective, (x, y), arguments))
     batch_size = _rows_of_step(objective, len(rows), batch_size)
     _check_objective(objective, len(rows), batch_size)
+    _require_batches_for_norms(objective, len(rows), batch_size=batch_size, steps=steps)
     guide = _guide_of(objective)
     trained = None if guide is None else Trained(guide, (x, y), arguments, may_explode=_trains_density(objective))
     result = minimise(
@@ -148,6 +149,7 @@ def fit_stream(
     """
     batch_size = _rows_of_step(objective, len(stream), batch_size, default=STREAMED_ROWS)
     _check_objective(objective, len(stream), batch_size)
+    _require_batches_for_norms(objective, len(stream), batch_size=batch_size, steps=steps)
     guide = _guide_of(objective)
     if guide is not None and guide.groups:
         raise ValueError(
@@ -273,3 +275,16 @@ def _check_objective(objective: torch.nn.Module, rows: int, batch_size: int) -> 
             f"the loss has num_data={loss.num_data} and there are {rows} rows, in batches of {min(batch_size, rows)}: give "
             f"{type(loss).__name__}(num_data={rows}), which weights the KL by that number"
         )
+
+
+def _require_batches_for_norms(objective: torch.nn.Module, rows: int, *, batch_size: int, steps: int) -> None:
+    """Raise where a step will have one row and a network standardises by the rows of a step, of which it needs two."""
+    least, first = (rows % batch_size or batch_size), (0 if batch_size == 1 else rows // batch_size)
+    if least != 1 or first >= steps:
+        return
+    for name, module in objective.named_modules():
+        if isinstance(module, torch.nn.BatchNorm1d) and (module.training or module.running_mean is None):
+            raise ValueError(
+                f"batch_size={batch_size} leaves one row of {rows} for a step, and the module {name!r} is BatchNorm1d, which needs two or "
+                "more: choose another batch_size, or take LayerNorm"
+            )

@@ -200,7 +200,14 @@ METHODS: dict[str, Method] = {
             "neural features, then dsvi, validated",
             DSPP + ", section 5.5",
             DEEP_ON_FEATURES,
-            ByValidatedGuide(points_of_outputs, monte_carlo, elbo, validation=CHECKED, optimizer=WITH_WEIGHT_PRIOR),
+            ByValidatedGuide(
+                points_of_outputs,
+                monte_carlo,
+                elbo,
+                validation=CHECKED,
+                optimizer=WITH_WEIGHT_PRIOR,
+                first=one_layer_and_its_noise_first,
+            ),
         ),
         Method(
             "dkl-dspp",

@@ -132,7 +132,7 @@ def _shallow(name: str, inference: ByValidatedGuide) -> Method:
 def _amortized_shallow(name: str) -> Method:
     inference = METHODS[name].inference
     assert isinstance(inference, ByValidatedGuide)
-    return _shallow(name, replace(inference, validation=replace(inference.validation, folds=1)))
+    return _shallow(name, replace(inference, first=None, validation=replace(inference.validation, folds=1)))
 
 
 MENG = (

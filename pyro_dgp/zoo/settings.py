@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from pyro_dgp.internal.progress import Progress as Progress
+from pyro_dgp.kernels.named import require_kernel_name
 from pyro_dgp.training.loop import steps_for
 
 #: Steps where the number of epochs is not given.
@@ -46,6 +47,7 @@ class Settings:
         next two are counted.
     :param classes: number of classes.
     :param outputs: number of target columns.
+    :raises ValueError: for a kernel that there is not, and for less than one epoch. The other settings are checked when they are used.
     """
 
     layers: int = 2
@@ -73,6 +75,12 @@ class Settings:
     task: str = "regression"
     classes: int = 0
     outputs: int = 1
+
+    def __post_init__(self) -> None:
+        if self.kernel is not None:
+            require_kernel_name(self.kernel)
+        if self.epochs is not None and not self.epochs >= 1:
+            raise ValueError(f"epochs must be at least 1, got {self.epochs}")
 
     @property
     def rows_of_step(self) -> int:

@@ -158,9 +158,17 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert [line.split()[:3] for line in lines[1:]] == [["waves", "svgp", "4"], ["diabetes", "svgp", "4"]]
     assert "8 of 8 runs" in out.err
     assert main(command.split()) == 0
-    assert not capsys.readouterr().err  # nothing is left to be run
+    again = capsys.readouterr()
+    assert again.out == out.out and again.err == "all 8 runs came from runs.jsonl: nothing was left to run\n"
     assert main(["sweep", "--data", "waves.npz", "--methods", "svgp", "--splits", "0-x"]) == 2
     assert "--splits takes numbers from 0, such as 0-4 or 0,2, not '0-x'" in capsys.readouterr().err
+    assert main(["sweep", "--data", "waves.npz", "--methods", "svgp", "--splits", "0,3-1"]) == 2
+    assert "--splits 3-1 runs backwards: write 1-3" in capsys.readouterr().err
+    assert main(["sweep", "--data", "waves.npz", "--methods", "svgp", "--target", "price"]) == 2
+    assert (
+        "takes the last column of each file for the target and has no --target: write 'price' last"
+        in capsys.readouterr().err
+    )
     assert main(["sweep", "--data", "none.npz", "--methods", "svgp"]) == 2
     assert "there is no file 'none.npz'" in capsys.readouterr().err
 

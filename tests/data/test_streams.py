@@ -333,3 +333,84 @@ def test_a_file_that_is_cut_between_its_head_and_its_rows_does_not_end_the_proce
         file.truncate(400)
     with pytest.raises(ValueError, match="x.npy became shorter while it was read"):
         one_pass(stream, 12)
+
+
+class Kinds(Stream):
+    """Inputs and targets of whole numbers, and row arguments of several kinds whose values are those of the inputs."""
+
+    sizes = (5, 3, 4)
+
+    def read(self, block):
+        numbers = np.arange(sum(self.sizes[:block]), sum(self.sizes[: block + 1]))
+        kinds = (numbers + 2**25, numbers.astype("u2"), numbers.astype("u8"), numbers % 2 == 0, numbers / 2)
+        return numbers[:, None], numbers, *kinds
+
+
+def test_row_arguments_of_whole_numbers_and_truth_values_stay_what_they_are():
+    stream = Kinds(dtype=torch.float32)
+    for source in (stream, Standardized(stream)):
+        for batch in (*one_pass(source, 5)[0], *source.in_order()):
+            x, y, large, short, long, even, half = batch
+            assert x.dtype == y.dtype == half.dtype == torch.float32 and even.dtype == torch.bool
+            assert large.dtype == short.dtype == long.dtype == torch.int64
+            assert torch.equal(large - 2**25, long) and torch.equal(short, long) and torch.equal(even, long % 2 == 0)
+            assert torch.equal(half, long / 2)
+            if source is stream:
+                assert torch.equal(x[:, 0], y) and torch.equal(y, long.float())
+
+
+def test_a_whole_number_beyond_int64_is_refused():
+    class Hashes(Kinds):
+        def read(self, block):
+            x, y, *_ = super().read(block)
+            return x, y, np.full(len(y), 2**63 + block, dtype=np.uint64)
+
+    with pytest.raises(ValueError, match=r"row argument 1 of the stream holds 92233720368547758\d\d, .* anew"):
+        next(Hashes().batches(4))
+
+
+def test_truth_values_are_read_from_files(tmp_path):
+    pandas, _ = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    _, x, _ = on_disk(tmp_path, rows=20)
+    mask = x[:, 0] > 0
+    np.save(tmp_path / "mask.npy", mask)
+    files = NumpyStream(tmp_path / "x.npy", tmp_path / "mask.npy", rows=[tmp_path / "mask.npy"])
+    columns = {"a": mask, "b": x[:, 0], "y": mask, "mask": mask, "group": np.arange(20)}
+    pandas.DataFrame(columns).to_parquet(tmp_path / "t.parquet")
+    for stream in (files, ParquetStream(tmp_path / "t.parquet", "y", rows=["mask", "group"])):
+        x, y, found, *group = stream.sample(8)
+        assert x.dtype == y.dtype == torch.float64 and found.dtype == torch.bool and torch.equal(y, found.double())
+        assert all(each.dtype == torch.int64 for each in group)
+    pandas.DataFrame({**columns, "mask": [None, *mask[1:]]}).to_parquet(tmp_path / "gap.parquet")
+    with pytest.raises(ValueError, match="row argument 1 of row 0 of the stream is NaN"):
+        ParquetStream(tmp_path / "gap.parquet", "y", rows=["mask"]).sample(8)
+
+
+def test_a_model_takes_indices_from_a_stream_as_from_memory():
+    class Grouped(OneLayer):
+        def __init__(self):
+            super().__init__()
+            self.shift = torch.nn.Parameter(torch.zeros(3))
+
+        def forward(self, x, y=None, group=None):
+            return super().forward(x + self.shift[group][:, None], y)
+
+    x, y = regression(20)
+    group = torch.arange(20) % 3
+
+    class Rows(Stream):
+        sizes = (20,)
+
+        def read(self, block):
+            return x.numpy(), y.numpy(), group.numpy()
+
+    losses = []
+    for run in (
+        lambda loss: fit(loss, x, y, steps=3, batch_size=20, group=group),
+        lambda loss: fit_stream(loss, Rows(), steps=3, batch_size=20),
+    ):
+        torch.manual_seed(0)
+        guide = Variational(Grouped(), InducingPoints(5), MonteCarlo(1))
+        guide.initialize(x, y, group)
+        losses.append(run(ELBO(20)(guide.model, guide)).losses)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-10)

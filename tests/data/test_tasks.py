@@ -81,23 +81,29 @@ def test_new_rows_are_encoded_as_training_rows_were(tmp_path):
     ("columns", "message"),
     [
         ({"a": [0.1, None] * 6, "y": rows()}, "NaN or infinity in input column 'a', row 1"),
-        ({"a": ["u", None] * 6, "y": rows()}, "column 'a' of 'table.csv' is empty in row 1: drop or fill 6 such rows"),
-        ({"a": [f"name {i}" for i in range(200)] * 2, "y": rows(400)}, "200 different words in 400 rows"),
+        (
+            {"a": ["u", None] * 6, "y": rows()},
+            r"column 'a' of 'table.csv' is empty in row 1 counted from 0 \(line 3 of the file\): drop or fill 6 such rows",
+        ),
+        (
+            {"a": [f"name {i}" for i in range(200)] * 2, "y": rows(400)},
+            "200 different words in 400 rows, .* and at most 50 are made columns: correct",
+        ),
         (
             {"a": [*map(str, rows(40)), "n/a?", *map(str, rows(40))], "y": rows(81)},
-            r"does not hold numbers \('n/a\?' in row 40\) but .*: correct that cell, or encode or drop the column",
+            r"does not hold numbers \('n/a\?' in row 40 counted from 0 \(line 42 of the file\)\) but .*: correct that cell, or encode or drop the column",
         ),
         (
             {"a": ["1", "2", "3", "4"] * 5 + ["oops"], "y": rows(21)},
-            r"column 'a' of 'table.csv' holds numbers and the word 'oops' in row 20: correct that cell",
+            r"column 'a' of 'table.csv' holds numbers and the word 'oops' in row 20 counted from 0 \(line 22 of the file\): correct that cell",
         ),
         (
             {"a": rows(21), "y": ["1", "2", "3", "4"] * 5 + ["?"]},
-            r"column 'y' of 'table.csv' holds numbers and the word '\?' in row 20: correct that cell",
+            r"column 'y' of 'table.csv' holds numbers and the word '\?' in row 20 counted from 0 \(line 22 of the file\): correct that cell",
         ),
         (
             {"a": [f"2026-01-{i:02}" for i in range(1, 13)], "y": rows()},
-            "12 different words in 12 rows, as names, dates",
+            "12 different words in 12 rows, as names, dates and free text do, and at most 6 are made columns, one for two rows: correct",
         ),
     ],
 )

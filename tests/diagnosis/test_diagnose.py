@@ -215,7 +215,6 @@ def test_unscaled_targets_come_first_and_leave_out_what_they_make_meaningless():
     assert not {"collapsed noise", "exploding predictive loss"} & symptoms(found)
 
 
-
 def test_coinciding_points(sound):
     _, x, y = sound
     guide = trained(DeepGP(x, 2, width=2), x, y, steps=1)

@@ -205,6 +205,7 @@ def samplers(names: Names) -> None:
     assert names["chains"].stats["diverging"].shape == (2, 5)
     assert names["means"].shape == (2, 4, 30)
     assert set(names["from_high"].draws) == set(names["slices"].draws)
+    assert names["told"].draws["top.kernel.lengthscale"].shape == (2, 3, 1)
 
 
 def sampling_large_data(names: Names) -> None:
@@ -245,6 +246,8 @@ def saving(names: Names) -> None:
     assert all(
         torch.equal(value, trained[key]) for key, value in names["guide"].state_dict().items() if "_extra" not in key
     )
+    torch.manual_seed(1)
+    assert torch.equal(pyro_dgp.predict(names["guide"], names["x"]).mean, names["prediction"].mean)
     is_prediction(names["prediction"], 60)
 
 

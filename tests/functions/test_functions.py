@@ -45,6 +45,7 @@ from pyro_dgp import (
 )
 from pyro_dgp.likelihoods.standardized import StandardizedConditional
 from pyro_dgp.likelihoods.units import Units
+from pyro_dgp.mcmc.remembered import Remembered
 from pyro_dgp.processes.pseudo_targets import PseudoTargets
 from tests.examples import LatentInputs, OneLayer, TwoLayers, TwoSites, regression
 from tests.functions.test_prior_paths import Own
@@ -460,7 +461,7 @@ def test_kernels_without_frequencies_serve_every_layer():
     hidden = draw_functions(guide_for(TwoLayers(x, width=1), x, y), 2000, seed=0, site="h")
     hidden._fit.model.hidden.kernel = Own()
     q = hidden._fit.guide.processes._modules["h"](hidden._fit.model.hidden(GRID))
-    hidden._parameters, hidden._values_then = [], []
+    hidden._then = Remembered([])
     assert errors(hidden(GRID)[..., 0], q.mean[:, 0], q.covariance_matrix[0]) < 4
 
 
@@ -665,3 +666,24 @@ def test_the_location_of_a_target_is_its_mean_given_the_functions(kind):
 def test_classes_and_counts_have_no_location():
     for likelihood in (Bernoulli(), Poisson()):
         assert likelihood.conditional().location(torch.zeros(5, 1)) is None
+
+
+def test_functions_notice_buffers_that_have_changed():
+    class Normalised(OneLayer):
+        def __init__(self):
+            super().__init__()
+            self.network = torch.nn.BatchNorm1d(1)
+
+        def forward(self, x, y=None):
+            return pyro.sample("y", self.likelihood(self.gp(self.network(x))), obs=y)
+
+    x, y = regression(8)
+    guide = guide_for(Normalised(), x, y)
+    functions = draw_functions(guide, 2, seed=0)
+    joint = functions.joint(GRID)
+    before = functions(GRID)
+    assert torch.equal(functions(GRID), before)
+    guide.model.network.running_mean = torch.ones(1)  # another tensor in its place
+    for use in (lambda: functions(GRID), lambda: joint.covariance):
+        with pytest.raises(ValueError, match=r"have changed since the functions were drawn, .*'network.running_mean'"):
+            use()

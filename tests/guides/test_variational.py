@@ -336,6 +336,23 @@ def test_mixed_dtypes_raise_before_training():
         predict(guide, x[:0])
 
 
+@pytest.mark.usefixtures("unannotated")
+def test_arrays_and_lists_of_numbers_are_refused_before_the_model_runs():
+    x, y = regression(6)
+    model = TwoLayers(x)
+    for args, kwargs, message in (
+        ((x.numpy(), y), {}, r"inputs are a tensor, not ndarray: use torch.as_tensor\(x\)"),
+        ((x, y.numpy()), {}, r"targets are a tensor, not ndarray: use torch.as_tensor\(y\)"),
+        ((x,), {"y": y.tolist()}, r"targets are a tensor, not list: use torch.as_tensor\(y\)"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            Variational(model, InducingPoints(3)).initialize(*args, **kwargs)
+    pair = Variational(
+        lambda both, y=None: model(both[0], y), InducingPoints(3)
+    )  # a list of tensors is the model's own affair
+    pair.initialize([x, x], y)
+
+
 @pytest.mark.parametrize("propagation", [MonteCarlo(3), SigmaPoints("qr3", 3), WithMean(SigmaPoints("qr3", 3))])
 def test_deterministic_sites_are_left_alone(propagation, local):
     class Scaled(TwoLayers):

@@ -16,6 +16,10 @@ PRIORS = {
     "transformed": lambda: dist.TransformedDistribution(
         dist.Normal(torch.zeros(2), 1.0), [torch.distributions.AffineTransform(torch.tensor([1.0, 2.0]), 3.0)]
     ),
+    "inverted": lambda: dist.TransformedDistribution(
+        dist.Uniform(torch.tensor(0.5), torch.tensor(1.0)),
+        [torch.distributions.CumulativeDistributionTransform(dist.Normal(torch.zeros(2), torch.ones(2))).inv],
+    ),
     "full": lambda: dist.MultivariateNormal(torch.zeros(2), torch.tensor([[2.0, 0.5], [0.5, 1.0]])),
     "mixture": lambda: dist.MixtureSameFamily(
         dist.Categorical(torch.ones(2)), dist.Normal(torch.zeros(2), torch.ones(2))

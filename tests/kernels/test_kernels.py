@@ -337,6 +337,31 @@ def test_a_prior_of_the_wrong_shape_says_which_is_wanted():
             kernel()
 
 
+@pytest.mark.parametrize(
+    ("make", "name", "shape"),
+    [
+        (lambda: kernels.RBF(2), "lengthscale", "(2,)"),
+        (lambda: kernels.RBF(2, outputs=3), "variance", "(3,)"),
+        (lambda: kernels.Linear(2), "variance", "(2,)"),
+        (lambda: kernels.Constant(outputs=3), "variance", "(3,)"),
+        (lambda: kernels.Periodic(2), "period", "(2,)"),
+        (lambda: kernels.ArcCosine(ard=2), "weight_variance", "(2,)"),
+        (lambda: kernels.RationalQuadratic(outputs=3), "alpha", "(3,)"),
+    ],
+)
+def test_a_prior_of_the_wrong_shape_is_named(make, name, shape):
+    """By its class, and by its path where the kernel is a part of a module."""
+    kernel = make()
+    setattr(kernel, name, PyroSample(LogNormal(0.0, 1.0)))
+    label, wanted = f"{type(kernel).__name__}.{name}", f"has shape () where {shape} is wanted: write a prior as "
+    with pytest.raises(ValueError) as alone:
+        kernel()
+    with pytest.raises(ValueError) as part:
+        kernels.Sum(kernel, kernels.White())()
+    assert str(alone.value).startswith(f"{label} {wanted}")
+    assert str(part.value).startswith(f"{label} (parts.0.{name}) {wanted}")
+
+
 def test_squared_distance_has_the_derivatives_of_its_formula():
     x, z = torch.randn(2, 1, 4, 3, requires_grad=True), torch.randn(3, 5, 3, requires_grad=True)
     torch.testing.assert_close(squared_distance(x, z), plain_squared_distance(x, z))

@@ -18,9 +18,11 @@ from pyro_dgp import (
     EllipticalSlice,
     Gaussian,
     GaussianProcess,
+    InducingPoints,
     Matern52,
     MissingOutputs,
     PosteriorDraws,
+    Variational,
     WhitenedNUTS,
     predict,
     run_chains,
@@ -352,3 +354,30 @@ def test_modules_are_found_where_functions_and_objects_hold_them():
     ):
         assert modules_of(model) == [gp]
     assert modules_of(lambda x: x) == modules_of(print) == []
+
+
+@pytest.mark.usefixtures("unannotated")
+def test_what_chains_cannot_take_is_refused_before_they_run():
+    x, y = regression(6)
+    model = TwoSites().requires_grad_(False)
+    guide = Variational(model, InducingPoints(3))
+    for make in (EllipticalSlice, WhitenedNUTS):
+        cases = {
+            f"{make.__name__} takes the model, not its guide: write": (guide, (x, y)),
+            r"args is a tuple: \(x, y\), the arguments of the model, not Tensor": (model, x),
+            r"training inputs are a tensor, not ndarray: use torch.as_tensor\(x\)": (model, (x.numpy(), y)),
+            r"targets are a tensor, not list: use torch.as_tensor\(y\)": (model, (x, y.tolist())),
+        }
+        for message, (sampled, args) in cases.items():
+            with pytest.raises(TypeError, match=message):
+                run_chains(make(sampled), args, num_samples=1, warmup_steps=0, num_chains=1)
+
+
+def test_chains_of_the_prior_say_so_once():
+    x, y = regression(6)
+    model = TwoSites().requires_grad_(False)
+    run = partial(run_chains, num_samples=2, warmup_steps=1, num_chains=2, processes=1)
+    with pytest.warns(UserWarning, match=r"no site is observed: pass \(x, y\)") as record:
+        prior = run(EllipticalSlice(model), (x,))
+    assert len(record) == 1 and prior.draws["f_whitened"].shape == (2, 2, 6, 1)
+    run(EllipticalSlice(pyro.condition(model, data={"y": y})), (x,))  # which observes by itself

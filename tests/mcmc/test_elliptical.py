@@ -83,7 +83,7 @@ def test_the_density_is_that_of_the_trace_and_reuse_changes_nothing():
 def test_reuse_sees_a_prior_that_depends_on_another_site():
     x, y = regression(7)
     model = TwoLayers(x, width=1)
-    model.top.kernel.lengthscale = PyroSample(dist.Normal(1.0, 0.1).expand([1]).to_event(1))
+    model.top.kernel.lengthscale = PyroSample(dist.LogNormal(0.0, 0.1).expand([1]).to_event(1))
     model.top.kernel.variance = PyroSample(lambda kernel: dist.LogNormal(kernel.lengthscale.sum(), 0.5))
     density = WhitenedDensity(whitened(model.requires_grad_(False)), (x, y), {})
     at = density.evaluate(density.start)

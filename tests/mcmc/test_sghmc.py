@@ -1,8 +1,10 @@
 import math
 
+import pyro
 import pytest
 import torch
 from pyro import distributions as dist
+from pyro.nn import PyroModule
 
 from benchmarks.studies.sghmc_bias import bias
 from pyro_dgp import (
@@ -17,6 +19,7 @@ from pyro_dgp import (
     StochasticGradientHMC,
     Variational,
     draw_functions,
+    fit,
     predict,
 )
 from pyro_dgp.mcmc.sghmc_state import HamiltonianState
@@ -29,6 +32,17 @@ def point_guide(model, x, y, points=5):
     guide = Variational(model, InducingPoints(points, covariance="delta"), MonteCarlo(1))
     guide.initialize(x, y)
     return guide
+
+
+class Behind(PyroModule):
+    """A Gaussian process behind a network."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network, self.rest = network, OneLayer()
+
+    def forward(self, x, y=None):
+        return pyro.sample("y", self.rest.likelihood(self.rest.gp(self.network(x))), obs=y)
 
 
 def normal_posterior(step_size, steps, noise=0.0):
@@ -198,3 +212,46 @@ def test_coefficients_of_any_basis_are_sampled(family):
     assert sum(v[0].numel() for v in result.draws.values()) == getattr(guide.processes, "y/f").basis.size
     assert torch.isfinite(predict(result, x).mean).all()
     assert torch.isfinite(draw_functions(result, 3, seed=0)(x)).all()
+
+
+def test_networks_are_in_evaluation_mode():
+    x, y = regression(12)
+    sampler, draws = StochasticGradientHMC(burn_in=3, thin=1), []
+    for dropped in (0.0, 0.5):
+        torch.manual_seed(0)
+        dropout = torch.nn.Dropout(0.0)
+        model = Behind(torch.nn.Sequential(torch.nn.Linear(1, 1), dropout))
+        guide = point_guide(model, x, y)
+        dropout.p = dropped
+        modes = [module.training for module in (*model.modules(), *guide.modules())]
+        draws.append(sampler.run(guide, x, y, num_samples=3, batch_size=6).draws)
+        assert modes == [module.training for module in (*model.modules(), *guide.modules())] and all(modes)
+    assert all(torch.equal(values, draws[1][name]) for name, values in draws[0].items())
+    model = Behind(torch.nn.BatchNorm1d(1))
+    guide = point_guide(model, x, y)
+    before = {name: value.clone() for name, value in model.named_buffers()}
+    assert torch.isfinite(predict(sampler.run(guide, x, y, num_samples=2), x).mean).all()
+    assert all(torch.equal(value, before[name]) for name, value in model.named_buffers())
+
+
+def test_draws_of_parameters_that_have_changed_are_refused():
+    x, y = regression(12)
+    model = Behind(torch.nn.BatchNorm1d(1))
+    guide = point_guide(model, x, y)
+    first = StochasticGradientHMC(burn_in=3, thin=1).run(guide, x, y, num_samples=3)
+    mean, later = predict(first, x).mean, predict(first, x)
+    StochasticGradientHMC(burn_in=3, thin=1, learning_rate=0.0).run(guide, x, y, num_samples=3, seed=1)
+    assert torch.equal(predict(first, x).mean, mean)  # the second run moved what the draws hold, and nothing else
+    StochasticGradientHMC(burn_in=3, thin=1).run(guide, x, y, num_samples=3)
+    for use in (lambda: predict(first, x), lambda: draw_functions(first, 2), lambda: later.mean):
+        with pytest.raises(ValueError, match="of the guide or its model has changed .* sample again"):
+            use()
+    second = StochasticGradientHMC(burn_in=0, thin=1).run(guide, x, y, num_samples=3)
+    predict(second, x)
+    model.network.running_mean += 1.0
+    with pytest.raises(ValueError, match=r"'network.running_mean' of the guide or its model has changed"):
+        predict(second, x)
+    third = StochasticGradientHMC(burn_in=0, thin=1).run(guide, x, y, num_samples=3)
+    fit(ELBO(12)(model, guide), x, y, steps=1)
+    with pytest.raises(ValueError, match="has changed since the inducing variables were drawn"):
+        predict(third, x)

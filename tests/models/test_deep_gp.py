@@ -6,9 +6,10 @@ import torch
 from pyro.infer import SVI
 from pyro.optim import Adam
 
-from pyro_dgp import ELBO, DeepGP, InducingPoints, LinearMean, MonteCarlo, Projection, Variational, fit
+from pyro_dgp import ELBO, DeepGP, InducingPoints, LinearMean, MonteCarlo, Projection, Variational, fit, with_priors
 from pyro_dgp.kernels.named import KERNELS
 from pyro_dgp.means import Zero
+from tests.examples import TwoLayers
 
 
 def inputs(rows=30, columns=6):
@@ -63,3 +64,10 @@ def test_kernels_by_name(name):
 def test_a_kernel_that_there_is_not_is_refused_with_those_that_there_are():
     with pytest.raises(ValueError, match="there is no kernel 'matern': choose from rbf, matern12"):
         DeepGP(torch.randn(5, 2), kernel="matern")
+
+
+def test_priors_are_given_to_any_module_with_a_likelihood():
+    x = inputs()
+    model = with_priors(TwoLayers(x))
+    sites = pyro.poutine.trace(model).get_trace(x).stochastic_nodes
+    assert {"hidden.kernel.lengthscale", "top.kernel.variance", "likelihood.variance"} <= set(sites)

@@ -573,3 +573,18 @@ def test_data_without_statistics_are_refused():
     for message, do in cases.items():
         with pytest.raises(ValueError, match=message):
             do()
+
+
+@pytest.mark.usefixtures("unannotated")
+def test_whole_numbers_and_arrays_are_refused_with_what_to_do():
+    x, y = raw_data()
+    cases = {
+        r"x is int64: pass floats, x.float\(\)": lambda: Standardizer.fit(torch.arange(3)[:, None], y[:3]),
+        r"y is int64: pass floats, y.float\(\)": lambda: Standardizer.fit(x[:3], torch.arange(3)),
+        r"inputs of .*, not ndarray: use torch.as_tensor\(x\)": lambda: Standardizer.fit(x.numpy(), y),
+        r"targets of .*, not list: use torch.as_tensor\(y\)": lambda: Standardizer.fit(x, y.tolist()),
+        r"the standardiser are .*, not ndarray: use torch.as_tensor\(x\)": lambda: Standardizer(2).inputs(x.numpy()),
+    }
+    for message, do in cases.items():
+        with pytest.raises(TypeError, match=message):
+            do()

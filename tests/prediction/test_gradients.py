@@ -17,10 +17,13 @@ from pyro_dgp import (
     MonteCarlo,
     PosteriorDraws,
     SigmaPoints,
+    StudentT,
     Variational,
     WithMean,
     predict,
 )
+from pyro_dgp.internal.views import Integrated
+from pyro_dgp.prediction.distribution_functions import DistributionFunction
 from tests.examples import Encoder, LatentInputs, OneLayer, TwoLayers, TwoSites, regression
 
 STEP = 1e-5
@@ -93,6 +96,58 @@ def test_figures_have_the_gradients_of_finite_differences(local, name):
         (gradient,) = torch.autograd.grad(figure(seeded(fitted, at, batch_size=3)).square().sum(), at)
         torch.testing.assert_close(gradient, by_differences(figure, fitted, new, batch_size=3), rtol=1e-4, atol=1e-6)
         assert gradient.abs().max() > 1e-3
+
+
+def second_derivative(figure, at):
+    (slope,) = torch.autograd.grad(figure(at).sum(), at, create_graph=True)
+    return torch.autograd.grad(slope.sum(), at)[0]
+
+
+def test_second_derivatives_of_quantiles_are_those_of_the_closed_form(local):
+    x, y = regression(10)
+    fitted = FITS["exact"](x, y)
+    at = torch.tensor([[-1.0], [0.1], [1.3]], requires_grad=True)
+    for level in (0.1, 0.9):
+        z = dist.Normal(0.0, 1.0).icdf(torch.tensor(level))
+        by_quantile = second_derivative(lambda at, level=level: predict(fitted, at).quantile(level), at)
+        by_moments = second_derivative(
+            lambda at, z=z: predict(fitted, at).mean + z * predict(fitted, at).variance.sqrt(), at
+        )
+        torch.testing.assert_close(by_quantile, by_moments)
+
+
+@pytest.mark.parametrize("kind", ["normal", "exponential", "nodes"])
+def test_quantiles_of_mixtures_have_two_derivatives(kind):
+    def components(t):
+        values = torch.stack([t.sin(), 1 + t.square()])
+        if kind == "exponential":
+            return dist.Exponential(1 + values.exp())
+        if kind == "normal":
+            return dist.Normal(values, t.exp())
+        return Integrated(dist.Normal(torch.stack([values, values + t]), 0.5 * t.exp()), torch.tensor([0.4, 0.6]).log())
+
+    def quantiles(t):
+        log_weights = torch.log_softmax(torch.stack([t[0], -t[1]]), 0)
+        return DistributionFunction(components(t), log_weights).quantile(torch.tensor([0.2, 0.7]))
+
+    t = torch.tensor([0.3, 0.8], requires_grad=True)
+    assert torch.autograd.gradcheck(quantiles, t) and torch.autograd.gradgradcheck(quantiles, t)
+
+
+def test_quantiles_refuse_second_derivatives_where_the_cdf_has_no_slope():
+    class Detached(dist.Normal):
+        def cdf(self, value):
+            return super().cdf(value.detach())
+
+    t = torch.tensor([0.3, 0.8], requires_grad=True)
+
+    def quantiles(t):
+        components = Detached(torch.stack([t.sin(), t.square()]), 1.0)
+        return DistributionFunction(components, torch.zeros(2)).quantile(torch.tensor([0.2, 0.7]))
+
+    assert torch.autograd.gradcheck(quantiles, t)
+    with pytest.raises(NotImplementedError, match="no second derivatives where the cdf of Detached has no slope in y"):
+        second_derivative(quantiles, t)
 
 
 @pytest.mark.parametrize("name", ["dsvi", "points", "draws"])
@@ -208,6 +263,14 @@ def test_a_path_that_gradients_cannot_take_is_refused(local):
         predict(looking, x.clone().requires_grad_())
     with pytest.raises(NotImplementedError, match="Poisson has no reparameterised draws"):
         counts(x).rsample()
+
+
+@pytest.mark.parametrize("batch_size", [3, 8])
+def test_a_mean_over_nodes_is_named_where_it_has_no_draws_with_gradients(local, batch_size):
+    x, y = regression(8)
+    heavy = predict(guide_of(OneLayer(likelihood=StudentT()), x, y), x, batch_size=batch_size)
+    with pytest.raises(NotImplementedError, match="^HeavyTailed, a mean of Normal over nodes, has no reparameterised"):
+        heavy.rsample()
 
 
 def counts(x):

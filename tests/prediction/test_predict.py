@@ -18,6 +18,7 @@ from pyro_dgp import (
     MonteCarlo,
     PosteriorDraws,
     SigmaPoints,
+    Standardizer,
     StochasticGradientHMC,
     Variational,
     WithMean,
@@ -311,3 +312,11 @@ def test_more_values_than_rows_are_refused():
     assert predict(guide, x[:1], off=off[:1]).mean.shape == (1,)
     with pytest.raises(ValueError, match="the model gives 12 values for 1 rows of the inputs"):
         predict(guide, x[:1], off=off).mean  # noqa: B018
+
+
+def test_an_error_at_the_first_row_names_the_shape_of_all_rows(local):
+    x, y = regression(8)
+    guide = Variational(DeepGP(x, layers=1, standardizer=Standardizer.fit(x, y)), InducingPoints(4), MonteCarlo(2))
+    guide.initialize(x, y)
+    with pytest.raises(ValueError, match=r"made for inputs \(N, 1\) of real numbers, got \(30, 2\)"):
+        predict(guide, torch.zeros(30, 2))

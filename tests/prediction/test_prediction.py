@@ -326,3 +326,18 @@ def test_the_pit_of_classes_and_counts_is_uniform_where_predictions_are_right(pr
     assert ((shares - torch.tensor([0.3, 0.5, 0.9])).abs() < error).all()
     assert torch.equal(pit(prediction, y), pit(prediction, y))
     assert scipy.stats.kstest(pit(prediction, y).numpy(), "uniform").pvalue > 1e-3
+
+
+@pytest.mark.usefixtures("unannotated")
+def test_targets_that_are_no_tensors_are_refused_with_what_to_do():
+    p = Prediction(lambda rows: _two(dist.Normal(torch.zeros(2, 3), 1.0)), 3)
+    for judge in (p.log_prob, p.cdf, lambda y: pit(p, y), lambda y: coverage(p, y, [0.5])):
+        for y in ([0.0, 1.0, 2.0], np.zeros(3)):
+            with pytest.raises(TypeError, match=r"targets are a tensor, not (list|ndarray): use torch.as_tensor\(y\)"):
+                judge(y)
+
+
+def test_coverage_of_one_level_is_one_number():
+    p = Prediction(lambda rows: _two(dist.Normal(torch.zeros(2, 3), 1.0)), 3)
+    y = torch.tensor([0.1, 1.0, 3.0])
+    assert coverage(p, y, 0.9).shape == () and coverage(p, y, 0.9) == coverage(p, y, [0.5, 0.9])[1] == 2 / 3

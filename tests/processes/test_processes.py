@@ -205,11 +205,13 @@ def test_hidden_layers_start_with_little_variance_of_u():
     assert hidden.q.scale.max() < top.q.scale.max() <= 1
 
 
+@pytest.mark.usefixtures("unannotated")
 def test_bad_arguments_are_one_sentence():
     with pytest.raises(ValueError, match="'full', 'diagonal', 'delta' or 'prior', not 'low-rank'"):
         InducingPoints(5, covariance="low-rank")
-    with pytest.raises(ValueError, match="at least 1, got 0"):
-        InducingPoints(0)
+    for wrong, shown in ((0, "0"), ([3], r"\[3\]"), (2.5, "2.5"), ("8", "'8'")):
+        with pytest.raises(ValueError, match=f"num_inducing must be a whole number, at least 1, got {shown}"):
+            InducingPoints(wrong)
 
 
 def test_variances_are_never_negative_in_float32():

@@ -6,10 +6,12 @@ from pyro_dgp import (
     ELBO,
     CompiledObjective,
     DeepGP,
+    DeepKernel,
     InducingPoints,
     MarginalLikelihood,
     MonteCarlo,
     NumpyStream,
+    Stream,
     Variational,
     fit_stream,
     predict,
@@ -156,3 +158,42 @@ def test_arrays_of_numpy_are_refused_with_what_to_do(call, sentence):
     x, y = regression(30)
     with pytest.raises(TypeError, match=sentence.replace("are .*", "are a tensor, not ndarray: use torch.")):
         call(x, y, ELBO(num_data=30)(model, guide))
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch_size", "steps", "is_refused"),
+    [
+        (20, 19, 2, True),
+        (20, 19, 1, False),
+        (20, 20, 3, False),
+        (20, 1, 1, True),
+        (21, 10, 3, True),
+        (22, 10, 3, False),
+    ],
+)
+def test_a_step_of_one_row_is_refused_before_the_first_where_a_network_standardises_rows(
+    rows, batch_size, steps, is_refused
+):
+    x, y = regression(rows)
+    network = torch.nn.Sequential(torch.nn.Linear(1, 2), torch.nn.BatchNorm1d(2))
+    guide = Variational(DeepKernel(network, DeepGP(network(x).detach(), layers=1)), InducingPoints(4), MonteCarlo(1))
+    guide.initialize(x, y)
+    objective, seen = ELBO(num_data=rows)(guide.model, guide), []
+
+    class Rows(Stream):
+        sizes = (rows,)
+
+        def read(self, block):
+            return x.numpy(), y.numpy()
+
+    options = {"steps": steps, "batch_size": batch_size, "callback": lambda step, loss: seen.append(step)}
+    sentence = rf"batch_size={batch_size} leaves one row of {rows} for a step, and the module '.*\.1' is BatchNorm1d"
+    for run in (lambda: fit(objective, x, y, **options), lambda: fit_stream(objective, Rows(), **options)):
+        if is_refused:
+            with pytest.raises(ValueError, match=sentence):
+                run()
+        else:
+            run()
+    assert len(seen) == (0 if is_refused else 2 * steps)
+    network.eval()  # its statistics are then those of earlier rows
+    assert len(fit(objective, x, y, **options).losses) == steps

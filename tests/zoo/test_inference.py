@@ -220,3 +220,18 @@ def test_timing_a_fit_leaves_it_as_it_was():
     assert (
         validated.cost(Settings(), 1000) == 2 * (0.75 + 1 + 1) + 1
     )  # two folds, a run of the fallback, and once more on all rows
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"epochs": -3}, "epochs must be at least 1, got -3"),
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"kernel": "rbff"}, "there is no kernel 'rbff': choose from "),
+    ],
+)
+def test_settings_that_no_method_can_use_are_refused_when_they_are_made(given, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        Settings(**given)
+    with pytest.raises(ValueError, match=sentence):
+        replace(TOY, **given)

@@ -1,0 +1,50 @@
+"""What modules held at one time, by which results that depend on it notice a change."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import torch
+from torch import Tensor, nn
+
+
+class Remembered:
+    """The parameters and buffers of modules as they were when this was made.
+
+    >>> import torch
+    >>> from pyro_dgp.mcmc.remembered import Remembered
+    >>> layer = torch.nn.BatchNorm1d(1)
+    >>> then = Remembered([layer])
+    >>> layer.running_mean += 1.0
+    >>> then.changed()
+    ['running_mean']
+
+    :param modules: the modules, which go on to be used and trained.
+    """
+
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        self._modules = list(modules)
+        self._then = [{name: value.detach().clone() for name, value in _held(m).items()} for m in self._modules]
+
+    def changed(self, besides: Collection[str] = ()) -> list[str]:
+        """Return the names of parameters and buffers that have other values now; a move to another device or dtype is no change.
+
+        :param besides: names that may change.
+        """
+        return [
+            name
+            for module, before in zip(self._modules, self._then, strict=True)
+            for now in [_held(module)]
+            for name, value in before.items()
+            if name not in besides and not (name in now and _are_equal(now[name].detach(), value))
+        ]
+
+
+def _held(module: nn.Module) -> dict[str, Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def _are_equal(now: Tensor, then: Tensor) -> bool:
+    """Tell whether values are the same ones, NaN at the same places."""
+    then = then.to(now)
+    return now.shape == then.shape and (torch.equal(now, then) or bool(now.isclose(then, 0, 0, equal_nan=True).all()))
