@@ -24,15 +24,18 @@ _ROUNDING, _ROUNDING_OF_FLOAT32 = 1e-8, 1e-3
 
 
 class _Inputs(SiteHandler, Messenger):
-    """Handler that runs a model with function values at their prior means, and keeps the inputs of its Gaussian processes."""
+    """Handler that runs a model with function values of zero, and keeps the inputs of its Gaussian processes.
+
+    Rows that are joined by function values, as in ``h - h.mean(0)``, are drawn jointly elsewhere. They are not seen here.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.found: dict[str, Tensor] = {}
 
     def at_function(self, msg: Message, prior: FunctionPrior) -> None:
-        """Set function values to their mean where they are not observed."""
-        msg["value"] = prior.mean if msg["value"] is None else msg["value"]
+        """Set function values to zero where they are not observed."""
+        msg["value"] = torch.zeros_like(prior.mean) if msg["value"] is None else msg["value"]
         self.found[msg["name"]] = prior.x
 
     def at_observation(self, msg: Message, observation: Observation) -> None:
@@ -53,20 +56,30 @@ def sees_other_rows(model: Callable[..., Any], call: Call, modules: Iterable[nn.
     :param call: arguments of the model, the first a tensor ``(..., N, D)``.
     :param modules: those of the model.
     """
-    args, kwargs = call
+    (args, kwargs), modules = call, list(modules)
     if not args or not isinstance(args[0], Tensor) or args[0].dim() < 2 or num_rows(args[0]) < 2:
         return None
     rows = RowArguments(args, kwargs)
     count = min(len(rows), _ROWS)
     with torch.random.fork_rng(), evaluating(*modules):
+        single = any(
+            each.is_floating_point() and each.dtype != torch.float64 for root in modules for each in root.parameters()
+        )
         try:
             half, some, again = (_on(model, rows, end) for end in (count // 2, count, count))
-        except (RuntimeError, ValueError, IndexError, AssertionError, KeyError, TypeError):
-            return None  # what is wrong with the model, other passes say
+        except (
+            Exception
+        ):  # whatever a model raises that cannot be run on fewer rows; what is wrong with it, other passes say
+            return None
     for name, x in some.items():
         part = half.get(name)
         is_of_rows = part is not None and x.shape[-2:-1] == (count,) and part.shape[-2:-1] == (count // 2,)
-        if is_of_rows and _are_same(x, again[name]) and not _are_same(x[..., : count // 2, :], part):
+        rounding = _ROUNDING_OF_FLOAT32 if single or x.dtype != torch.float64 else _ROUNDING
+        if (
+            is_of_rows
+            and _are_same(x, again[name], rounding)
+            and not _are_same(x[..., : count // 2, :], part, rounding)
+        ):
             return name
     return None
 
@@ -94,9 +107,8 @@ def _on(model: Callable[..., Any], rows: RowArguments, count: int) -> dict[str, 
     return inputs.found
 
 
-def _are_same(one: Tensor, other: Tensor | None) -> bool:
+def _are_same(one: Tensor, other: Tensor | None, rounding: float) -> bool:
     """Tell whether inputs are the same up to rounding; numbers that are NaN differ from others."""
     if other is None or one.shape != other.shape:
         return False
-    rounding = _ROUNDING if one.dtype == torch.float64 else _ROUNDING_OF_FLOAT32
     return bool((one - other).abs().max() <= rounding * one.abs().max())

@@ -73,7 +73,7 @@ class CheckedModule(PyroModule):
             )
         else:
             if self.spelling_is_checked:
-                require_spelling(self, name)
+                require_spelling(self, name, value)
             value = self.admit(name, value)
             if isinstance(value, PyroModule):
                 release(value)
@@ -115,7 +115,7 @@ class CheckedModule(PyroModule):
 
     def _first_draw(self, name: str) -> Any:
         """Return a draw of a prior whose support was not known yet; raise if the prior or the draw is outside the parameter's bounds."""
-        prior, label, constraint = self._pyro_samples[name], self._labelled(name), self._pyro_undrawn.pop(name)
+        prior, label, constraint = self._pyro_samples[name], self._labelled(name), self._pyro_undrawn.pop(name, None)
         try:
             made = prior if hasattr(prior, "sample") else prior(self)
             is_settled = made is not prior and not isinstance(made, Tensor) and require_support(made, constraint, label)

@@ -12,10 +12,10 @@ _KEPT_IN = ("_parameters", "_buffers", "_modules", "_pyro_params", "_pyro_sample
 _NEAR = 0.8
 
 
-def require_spelling(module: nn.Module, name: str) -> None:
+def require_spelling(module: nn.Module, name: str, value: object) -> None:
     """Raise for a new attribute of a module of this library whose name is nearly that of a parameter.
 
-    Private names are free, and so are all attributes of a user's own class.
+    Private names are free, names that go on after a parameter's by ``_`` or a digit, submodules, and all attributes of a user's own class.
 
     :raises AttributeError: with the name that is meant.
     """
@@ -25,5 +25,6 @@ def require_spelling(module: nn.Module, name: str) -> None:
     if hasattr(kind, name) or kind.__module__.partition(".")[0] != "pyro_dgp":
         return
     meant = get_close_matches(name, [*own.get("_pyro_params", ()), *own.get("_pyro_samples", ())], 1, _NEAR)
-    if meant:
+    goes_on = bool(meant) and name.startswith(meant[0]) and (name[len(meant[0])] in "_0123456789")
+    if meant and not goes_on and not isinstance(value, nn.Module):
         raise AttributeError(f"{kind.__name__} has no parameter {name!r}: did you mean {meant[0]}?")

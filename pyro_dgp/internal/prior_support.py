@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from pyro.distributions import ExpandedDistribution, MaskedDistribution
 from torch import Tensor
-from torch.distributions import Distribution, Independent, constraints
+from torch.distributions import Distribution, Independent, TransformedDistribution, constraints
 
 from pyro_dgp.internal.moved_priors import tensor_of
 from pyro_dgp.internal.recording import recording
@@ -143,9 +143,26 @@ def _has_density(prior: Any, value: Tensor) -> bool:
         unchecked._validate_args = False
     try:
         with torch.no_grad():
+            if isinstance(prior, TransformedDistribution) and not _is_reached(prior, value):
+                return False
             return bool(unchecked.log_prob(value).isfinite().any())
     except Exception:  # whatever the distribution of a user makes of a value that it never draws
         return False
+
+
+def _is_reached(prior: TransformedDistribution, value: Tensor) -> bool:
+    """Tell whether the transforms of a distribution lead from a value of its base to this one: inverses of bounded transforms stop at the bounds."""
+    before = value
+    for transform in reversed(prior.transforms):
+        before = transform.inv(before)
+    after = before
+    for transform in prior.transforms:
+        after = transform(after)
+    base = prior.base_dist
+    while isinstance(base, _AROUND_ONE):
+        base = base.base_dist
+    is_own = torch.isclose(after, value, rtol=1e-4, atol=1e-4)
+    return bool((is_own & base.support.check(before)).any()) if base.event_shape == () else bool(is_own.any())
 
 
 def _outside(value: Tensor, wanted: Bounds) -> Tensor:

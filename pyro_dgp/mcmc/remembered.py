@@ -6,10 +6,11 @@ from collections.abc import Collection, Iterable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 
 class Remembered:
-    """The parameters and buffers of modules as they were when this was made.
+    """The parameters and batch statistics of modules as they were when this was made.
 
     >>> import torch
     >>> from pyro_dgp.mcmc.remembered import Remembered
@@ -41,7 +42,12 @@ class Remembered:
 
 
 def _held(module: nn.Module) -> dict[str, Tensor]:
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    """Return the parameters, and the buffers of modules with batch statistics: others may be large, or written by each evaluation."""
+    norms = [(path, part) for path, part in module.named_modules() if isinstance(part, _NormBase)]
+    buffers = {
+        ".".join(filter(None, (path, name))): value for path, part in norms for name, value in part.named_buffers()
+    }
+    return {**dict(module.named_parameters()), **buffers}
 
 
 def _are_equal(now: Tensor, then: Tensor) -> bool:

@@ -54,10 +54,12 @@ class InducingDraws:
     _: KW_ONLY
     potential: Tensor = field(default_factory=lambda: torch.zeros(0))
     seconds: float = 0.0
-    _then: Remembered = field(init=False, repr=False, compare=False)
+    _then: Remembered | None = field(default=None, init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
+    def remember(self) -> InducingDraws:
+        """Note the parameters that the draws go with, and return this; without it, those of the first prediction count."""
         self._then = Remembered([self.guide, *self.guide.model_modules])
+        return self
 
     def states(self, numbers: Iterable[int] | None = None) -> list[dict[str, Tensor]]:
         """Return the values of draws by the name of the guide's parameter: those of some numbers, or all.
@@ -75,6 +77,9 @@ class InducingDraws:
 
     def require_unchanged(self) -> None:
         """Raise after parameters or buffers that the draws go with have changed."""
+        if self._then is None:
+            self.remember()
+        assert self._then is not None
         changed = self._then.changed(besides=self.draws.keys())
         if changed:
             raise ValueError(
@@ -197,7 +202,7 @@ class StochasticGradientHMC:
         kept, potentials = state.kept[:num_samples], state.potentials[:num_samples]
         draws = {name: torch.stack([draw[i] for draw in kept]) for i, name in enumerate(sampled)}
         seconds = time.perf_counter() - start
-        return InducingDraws(guide, draws, potential=torch.tensor(potentials), seconds=seconds)
+        return InducingDraws(guide, draws, potential=torch.tensor(potentials), seconds=seconds).remember()
 
 
 def _require_slopes(guide: Variational, data: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -88,23 +89,23 @@ def fit(
     rows = training_rows(x, y, arguments, modules=[objective], groups=_groups_of(objective, (x, y), arguments))
     batch_size = _rows_of_step(objective, len(rows), batch_size)
     _check_objective(objective, len(rows), batch_size)
-    _require_batches_for_norms(objective, len(rows), batch_size=batch_size, steps=steps)
     guide = _guide_of(objective)
     trained = None if guide is None else Trained(guide, (x, y), arguments, may_explode=_trains_density(objective))
-    result = minimise(
-        objective,
-        lambda start: (
-            TakenRows(rows, index) for index in itertools.islice(batches(len(rows), batch_size, seed), start, None)
-        ),
-        len(rows),
-        order={"batch_size": min(batch_size, len(rows)), "seed": seed, **facts_of(rows.tensors)},
-        data_sets=y.shape[: rows.axis_of(y)].numel(),
-        steps=steps,
-        learning_rate=learning_rate,
-        callback=callback,
-        optimizer=optimizer,
-        stop=stop,
-    )
+    with _says_one_row(len(rows), batch_size):
+        result = minimise(
+            objective,
+            lambda start: (
+                TakenRows(rows, index) for index in itertools.islice(batches(len(rows), batch_size, seed), start, None)
+            ),
+            len(rows),
+            order={"batch_size": min(batch_size, len(rows)), "seed": seed, **facts_of(rows.tensors)},
+            data_sets=y.shape[: rows.axis_of(y)].numel(),
+            steps=steps,
+            learning_rate=learning_rate,
+            callback=callback,
+            optimizer=optimizer,
+            stop=stop,
+        )
     result.trained = trained
     return result
 
@@ -149,24 +150,24 @@ def fit_stream(
     """
     batch_size = _rows_of_step(objective, len(stream), batch_size, default=STREAMED_ROWS)
     _check_objective(objective, len(stream), batch_size)
-    _require_batches_for_norms(objective, len(stream), batch_size=batch_size, steps=steps)
     guide = _guide_of(objective)
     if guide is not None and guide.groups:
         raise ValueError(
             f"a stream has rows (N, D) and (N,), and the guide holds functions for groups of shape {tuple(guide.groups)}: "
             "read the rows into memory, y (*groups, N), and use fit"
         )
-    return minimise(
-        objective,
-        lambda start: (ReadRows(batch, arguments) for batch in stream.batches(batch_size, seed, start)),
-        len(stream),
-        order={"batch_size": batch_size, "seed": seed},
-        steps=steps,
-        learning_rate=learning_rate,
-        callback=callback,
-        optimizer=optimizer,
-        stop=stop,
-    )
+    with _says_one_row(len(stream), batch_size):
+        return minimise(
+            objective,
+            lambda start: (ReadRows(batch, arguments) for batch in stream.batches(batch_size, seed, start)),
+            len(stream),
+            order={"batch_size": batch_size, "seed": seed},
+            steps=steps,
+            learning_rate=learning_rate,
+            callback=callback,
+            optimizer=optimizer,
+            stop=stop,
+        )
 
 
 def check_data(x: Tensor, y: Tensor, modules: Sequence[Any]) -> None:
@@ -277,14 +278,15 @@ def _check_objective(objective: torch.nn.Module, rows: int, batch_size: int) -> 
         )
 
 
-def _require_batches_for_norms(objective: torch.nn.Module, rows: int, *, batch_size: int, steps: int) -> None:
-    """Raise where a step will have one row and a network standardises by the rows of a step, of which it needs two."""
-    least, first = (rows % batch_size or batch_size), (0 if batch_size == 1 else rows // batch_size)
-    if least != 1 or first >= steps:
-        return
-    for name, module in objective.named_modules():
-        if isinstance(module, torch.nn.BatchNorm1d) and (module.training or module.running_mean is None):
-            raise ValueError(
-                f"batch_size={batch_size} leaves one row of {rows} for a step, and the module {name!r} is BatchNorm1d, which needs two or "
-                "more: choose another batch_size, or take LayerNorm"
-            )
+@contextmanager
+def _says_one_row(rows: int, batch_size: int) -> Iterator[None]:
+    """Say which step has one row, where a network standardises by the rows of a step, of which it needs two."""
+    try:
+        yield
+    except ValueError as error:
+        if "Expected more than 1 value per channel" not in str(error):
+            raise
+        raise ValueError(
+            f"batch_size={batch_size} leaves one row of {rows} for a step, and a module with batch statistics, such as BatchNorm1d, needs two or "
+            "more: choose another batch_size, or take LayerNorm"
+        ) from error

@@ -89,7 +89,7 @@ def _inputs(layer: nn.Linear | _ConvNd) -> float:
 
 
 def _parameter_of(layer: nn.Module, name: str, path: str) -> Tensor | None:
-    """Return the parameter whose sum of squares is that of a weight or a bias; ``None`` where there is no bias, and for one with a prior of its own.
+    """Return the parameter whose sum of squares is that of a weight or a bias; ``None`` where there is no bias, for one that is not trained, and for one with a prior of its own.
 
     :param path: of the layer, for the message.
     :raises ValueError: for a computed weight without such a parameter.
@@ -105,7 +105,11 @@ def _parameter_of(layer: nn.Module, name: str, path: str) -> Tensor | None:
         steps: Any = layer.parametrizations[name]  # type: ignore[index]
         if len(steps) == 1 and isinstance(steps[0], _WeightNorm) and "original0" in steps._parameters:
             return steps.original0  # type: ignore[no-any-return]
+    if f"{name}_orig" in own and f"{name}_mask" in layer._buffers:  # torch.nn.utils.prune
+        return own[f"{name}_orig"]
     value: Tensor = getattr(layer, name)
+    if not value.requires_grad:
+        return None
     if value is own.get(f"{name}_unconstrained"):  # a PyroParam without a constraint
         return value
     raise ValueError(

@@ -49,8 +49,12 @@ def normal(loc=0.0, scale=1.0):
 
 
 def mixture(loc=0.0, logits=(0.0, 1.0)):
-    parts = dist.Normal(torch.tensor([loc, 1.0]), torch.ones(2))
+    parts = dist.LogNormal(torch.tensor([loc, 1.0]), torch.ones(2))
     return dist.MixtureSameFamily(dist.Categorical(logits=torch.tensor(logits)), parts)
+
+
+def positive(prior):
+    return dist.TransformedDistribution(prior, transforms.ExpTransform())
 
 
 def transformed(*parts):
@@ -103,8 +107,10 @@ MAKERS = {
     ),
     "inverse": lambda: transformed(transforms.AffineTransform(0.0, 2.0).inv),
     "inverse of another": lambda: transformed(transforms.AffineTransform(0.0, 3.0).inv),
-    "correlated": lambda: model(dist.MultivariateNormal(torch.zeros(2), torch.eye(2))),
-    "correlated by a factor": lambda: model(dist.MultivariateNormal(torch.zeros(2), scale_tril=2 * torch.eye(2))),
+    "correlated": lambda: model(positive(dist.MultivariateNormal(torch.zeros(2), torch.eye(2)))),
+    "correlated by a factor": lambda: model(
+        positive(dist.MultivariateNormal(torch.zeros(2), scale_tril=2 * torch.eye(2)))
+    ),
     "geometric": lambda: model(dist.Geometric(torch.tensor(0.3))),
     "geometric of another": lambda: model(dist.Geometric(torch.tensor(0.4))),
     "function": lambda: model(lambda module: dist.Gamma(2.0, 1.0)),
@@ -178,7 +184,7 @@ def test_models_that_are_built_alike_have_the_same_in_every_process():
     "make",
     [
         lambda: dist.LogNormal(0.0, 1.0),
-        lambda: dist.MultivariateNormal(torch.zeros(2), torch.eye(2)),
+        lambda: positive(dist.MultivariateNormal(torch.zeros(2), torch.eye(2))),
         lambda: dist.Bernoulli(torch.tensor(0.3)),
         mixture,
         lambda: transformed(transforms.AffineTransform(0.0, 2.0).inv, transforms.ExpTransform(cache_size=1)),

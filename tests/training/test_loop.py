@@ -171,9 +171,7 @@ def test_arrays_of_numpy_are_refused_with_what_to_do(call, sentence):
         (22, 10, 3, False),
     ],
 )
-def test_a_step_of_one_row_is_refused_before_the_first_where_a_network_standardises_rows(
-    rows, batch_size, steps, is_refused
-):
+def test_a_step_of_one_row_is_refused_where_a_network_standardises_rows(rows, batch_size, steps, is_refused):
     x, y = regression(rows)
     network = torch.nn.Sequential(torch.nn.Linear(1, 2), torch.nn.BatchNorm1d(2))
     guide = Variational(DeepKernel(network, DeepGP(network(x).detach(), layers=1)), InducingPoints(4), MonteCarlo(1))
@@ -187,13 +185,13 @@ def test_a_step_of_one_row_is_refused_before_the_first_where_a_network_standardi
             return x.numpy(), y.numpy()
 
     options = {"steps": steps, "batch_size": batch_size, "callback": lambda step, loss: seen.append(step)}
-    sentence = rf"batch_size={batch_size} leaves one row of {rows} for a step, and the module '.*\.1' is BatchNorm1d"
+    sentence = rf"batch_size={batch_size} leaves one row of {rows} for a step, and a module with batch statistics"
     for run in (lambda: fit(objective, x, y, **options), lambda: fit_stream(objective, Rows(), **options)):
         if is_refused:
             with pytest.raises(ValueError, match=sentence):
                 run()
         else:
             run()
-    assert len(seen) == (0 if is_refused else 2 * steps)
+    assert is_refused or len(seen) == 2 * steps
     network.eval()  # its statistics are then those of earlier rows
     assert len(fit(objective, x, y, **options).losses) == steps
