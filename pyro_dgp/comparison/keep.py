@@ -126,6 +126,14 @@ def save_fit(output: Path, fitting: Fitting, fitted: Fitted) -> None:
         raise ValueError(f"it cannot be restored ({error})") from error
 
 
+def _settings(method: str, facts: Mapping[str, Any]) -> Settings:
+    """Return the settings that a kept fit was made with; raise for those that are none."""
+    try:
+        return Settings(**facts["settings"])
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"the fit of {method!r} was kept with settings that are none: {first_line(error)}") from error
+
+
 def load_fit(folder: Path | str, method: str, *, model: Any = None, inference: Inference | None = None) -> MethodFit:
     """The fit of one method that a comparison left in a folder; it lies on the processor.
 
@@ -148,7 +156,7 @@ def load_fit(folder: Path | str, method: str, *, model: Any = None, inference: I
     facts, arrays = read_fit(fits, method)
     if inference is None and not facts["is_named"]:
         raise ValueError(f"{method!r} was an inference made by hand: give it as inference=")
-    settings, dtype = Settings(**facts["settings"]), getattr(torch, facts["dtype"])
+    settings, dtype = _settings(method, facts), getattr(torch, facts["dtype"])
     if inference is None and method not in methods_of(settings.preset):
         raise ValueError(
             f"the fit of {method!r} in {str(folder)!r} is of a method that this program has not: give it as inference="

@@ -108,7 +108,7 @@ def _parameter_of(layer: nn.Module, name: str, path: str) -> Tensor | None:
     if f"{name}_orig" in own and f"{name}_mask" in layer._buffers:  # torch.nn.utils.prune
         return own[f"{name}_orig"]
     value: Tensor = getattr(layer, name)
-    if not value.requires_grad:
+    if not any(each.requires_grad for own_path, each in layer.named_parameters() if name in own_path):
         return None
     if value is own.get(f"{name}_unconstrained"):  # a PyroParam without a constraint
         return value

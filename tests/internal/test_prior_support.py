@@ -268,3 +268,31 @@ def test_a_parameter_in_the_place_of_a_prior_is_no_prior():
     assert kernel.lengthscale == 2
     kernel.lengthscale = PyroSample(lambda _: torch.tensor(1.0))
     assert kernel.lengthscale == 1
+
+
+@pytest.mark.parametrize("validates", [True, False])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: dist.TransformedDistribution(
+            dist.Normal(0.0, 1.0), [transforms.SigmoidTransform(), transforms.AffineTransform(0.1, 2.0)]
+        ),
+        lambda: dist.TransformedDistribution(
+            dist.Normal(0.0, 1.0),
+            [torch.distributions.transform_to(torch.distributions.constraints.interval(5.0, 25.0))],
+        ),
+        lambda: dist.TransformedDistribution(dist.Gamma(1.0, 1.0), [transforms.AffineTransform(0.1, 1.0)]),
+        lambda: dist.TransformedDistribution(dist.InverseGamma(2.0, 1.0), [transforms.AffineTransform(0.1, 1.0)]),
+    ],
+)
+def test_transforms_that_stay_above_zero_are_accepted(make, validates):
+    with pyro.validation_enabled(validates):
+        kernel = RBF()
+        kernel.lengthscale = PyroSample(make())
+        assert bool((kernel.lengthscale > 0).all())
+
+
+def test_an_affine_transform_of_a_normal_is_refused():
+    prior = dist.TransformedDistribution(dist.Normal(0.0, 1.0), [transforms.AffineTransform(0.1, 2.0)])
+    with pytest.raises(ValueError, match="RBF.lengthscale is positive"):
+        RBF().lengthscale = PyroSample(prior)

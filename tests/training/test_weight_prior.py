@@ -58,7 +58,6 @@ def test_the_prior_of_a_weight_of_scale_and_direction_is_that_of_the_scale(norm,
         parametrizations.orthogonal,
         nn.utils.spectral_norm,
         lambda layer: parametrizations.spectral_norm(parametrizations.weight_norm(layer)),
-        lambda layer: prune.random_unstructured(layer, "weight", amount=1),
     ],
 )
 @pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -70,6 +69,14 @@ def test_a_weight_that_no_decay_gives_its_prior_is_refused(form):
     for parameter in network[1].parameters():
         parameter.requires_grad_(False)  # what stays as it is needs no prior
     assert decays(network)["0.weight"] == pytest.approx(PRECISION * 3 / 2 / ROWS)
+
+
+def test_a_pruned_weight_has_its_prior_and_one_that_is_not_trained_needs_none():
+    pruned = prune.random_unstructured(nn.Linear(3, 2), "weight", amount=1)
+    assert decays(pruned)["weight_orig"] == pytest.approx(PRECISION * 3 / 2 / ROWS)
+    fixed = parametrizations.orthogonal(nn.Linear(3, 3))
+    fixed.parametrizations.weight.original.requires_grad_(False)
+    assert decays(fixed)["bias"] == pytest.approx(PRECISION / ROWS)
 
 
 def test_weights_that_pyro_reads_have_the_prior_or_one_of_their_own():
