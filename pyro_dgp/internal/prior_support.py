@@ -158,7 +158,7 @@ def _is_reached(prior: TransformedDistribution, value: Tensor) -> bool:
     after = before
     for transform in prior.transforms:
         after = transform(after)
-    base = prior.base_dist
+    base: Any = prior.base_dist
     while isinstance(base, _AROUND_ONE):
         base = base.base_dist
     is_own = torch.isclose(after, value, rtol=1e-4, atol=1e-4)

@@ -74,7 +74,7 @@ def test_a_weight_that_no_decay_gives_its_prior_is_refused(form):
 def test_a_pruned_weight_has_its_prior_and_one_that_is_not_trained_needs_none():
     pruned = prune.random_unstructured(nn.Linear(3, 2), "weight", amount=1)
     assert decays(pruned)["weight_orig"] == pytest.approx(PRECISION * 3 / 2 / ROWS)
-    fixed = parametrizations.orthogonal(nn.Linear(3, 3))
+    fixed = parametrizations.orthogonal(nn.Linear(3, 2))
     fixed.parametrizations.weight.original.requires_grad_(False)
     assert decays(fixed)["bias"] == pytest.approx(PRECISION / ROWS)
 
