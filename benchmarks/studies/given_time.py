@@ -25,7 +25,6 @@ class Line:
     """Runs of one method on one data set, and what was published.
 
     :ivar published: NLL on standardised targets, and its standard deviation over splits.
-    :ivar dtype: ``float64`` or ``float32``.
     """
 
     dataset: str
@@ -33,7 +32,6 @@ class Line:
     splits: tuple[int, ...]
     settings: Settings
     published: tuple[float, float]
-    dtype: str = "float64"
 
 
 LINES = (
@@ -93,7 +91,6 @@ def main() -> None:
                     settings=line.settings,
                     output=arguments.out,
                     threads=arguments.threads,
-                    dtype=line.dtype,
                     say=lambda words: print(words, flush=True),
                 )
     found = read(arguments.out, "method")

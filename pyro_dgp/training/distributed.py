@@ -316,7 +316,7 @@ def _require_sum_of_parts(objective: nn.Module, loss_of: LossOf, batch: Batch, d
     rounding in single precision, so that the inputs of Gaussian processes are compared as well.
     """
     rows = min(len(batch), _ROWS_COMPARED)
-    model = getattr(getattr(objective, "objective", objective), "model", None)
+    model = getattr(objective, "model", None)
     if callable(model) and sees_other_rows(model, batch[slice(0, rows)], modules_of(model)) is not None:
         raise ValueError(_NO_SUM)
     parameters = [each for each in objective.parameters() if each.requires_grad]
