@@ -46,7 +46,7 @@ class Likelihood(CheckedModule):
         """
         raise NotImplementedError
 
-    def forward(self, *priors: Any, **values: Tensor) -> Observation:
+    def forward(self, *priors: Any, **values: Any) -> Observation:
         """The distribution of y over the priors ``gp(x)`` of the top layer, with every parameter read now.
 
         :param priors: one prior, or one for each of :attr:`functions`, of as many outputs each.
@@ -128,7 +128,7 @@ class Likelihood(CheckedModule):
         return outputs
 
     @pyro_method
-    def given(self, f: Tensor, **values: Tensor) -> RowObservation:
+    def given(self, f: Tensor, **values: Any) -> RowObservation:
         """p(y | f) for a model that writes ``f`` and ``y`` as two sites; no data plate around it."""
         refuse_data_plate(f.shape[-2], f"an observation of {f.shape[-2]} rows")
         self.require_outputs(f.shape[-1])

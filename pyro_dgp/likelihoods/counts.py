@@ -25,6 +25,9 @@ from pyro_dgp.likelihoods.count_cdf import count_cdf
 from pyro_dgp.likelihoods.count_mixture import CountMixture
 from pyro_dgp.likelihoods.moments import Moments
 
+#: Exposures of rows as a user may pass them.
+Exposure = Tensor | np.ndarray | list[float] | float | int
+
 #: Steps of Newton's method to the mode of ``p(y | f)^power N(f)``, and how far one may go down and up.
 _NEWTON_STEPS, _DOWN, _UP = 12, 4.0, 1.0
 #: Gauss-Legendre nodes on either side of the mode, and nats below it that the integral reaches down to.
@@ -40,7 +43,7 @@ class CountConditional(Conditional):
     Integrals of p(y | f) take Gauss-Legendre nodes on either side of the mode of each row, as far as there is mass, since counts of a hundred or
     more have a density in f that is narrower than N(f), and that of small counts is skew.
 
-    :ivar exposure: ``(..., N)``, or nothing for exposures of one.
+    :ivar exposure: ``(..., N)``, one number for all rows, or nothing for exposures of one.
     """
 
     exposure: Tensor | None
@@ -56,11 +59,11 @@ class CountConditional(Conditional):
         values = one_output(f, type(self).__name__.removesuffix("Conditional"))
         if self.exposure is None:
             return values
-        if self.exposure.shape[-1] != values.shape[-1]:
+        if self.exposure.dim() and self.exposure.shape[-1] != values.shape[-1]:
             raise ValueError(
-                f"exposure has shape {tuple(self.exposure.shape)} and there are {values.shape[-1]} rows: pass one number for each row"
+                f"exposure has shape {tuple(self.exposure.shape)} and there are {values.shape[-1]} rows: pass one number for each row, or one for all"
             )
-        return values + self.exposure.log()
+        return values + self.exposure.to(values).log()
 
     def check(self, y: Tensor) -> None:
         """Raise for targets that are no counts."""
@@ -204,7 +207,8 @@ class NegativeBinomialConditional(CountConditional):
 class Poisson(Likelihood):
     """Counts ``y_n ~ Poisson(exposure_n exp(f_n))`` of one function.
 
-    In a model write ``likelihood(gp(x), exposure=exposure)``, with exposures ``(N,)`` such as areas or lengths of time, or leave it out.
+    In a model write ``likelihood(gp(x), exposure=exposure)``, with exposures ``(N,)`` such as areas or lengths of time, one number for all rows, or
+    leave it out.
 
     >>> import torch
     >>> from pyro_dgp import Poisson
@@ -212,7 +216,7 @@ class Poisson(Likelihood):
     tensor([ 1.0000, 73.8900])
     """
 
-    def conditional(self, exposure: Tensor | None = None) -> PoissonConditional:
+    def conditional(self, exposure: Exposure | None = None) -> PoissonConditional:
         """The likelihood of rows with these exposures."""
         return PoissonConditional(positive_exposure(exposure))
 
@@ -239,16 +243,17 @@ class NegativeBinomial(Likelihood):
             raise ValueError(f"dispersion must be positive, got {dispersion}: for zero use Poisson")
         self.dispersion: Any = PyroParam(torch.tensor(float(dispersion)), constraint=constraints.greater_than(1e-6))
 
-    def conditional(self, exposure: Tensor | None = None) -> NegativeBinomialConditional:
+    def conditional(self, exposure: Exposure | None = None) -> NegativeBinomialConditional:
         """The likelihood of rows with these exposures, and ``dispersion`` read now."""
         dispersion = self.dispersion
         require_shape(dispersion, (), "NegativeBinomial.dispersion")
         return NegativeBinomialConditional(positive_exposure(exposure), dispersion.unsqueeze(-1))
 
 
-def positive_exposure(exposure: Tensor | None) -> Tensor | None:
-    """Return exposures; raise unless they are positive and finite."""
+def positive_exposure(exposure: Exposure | None) -> Tensor | None:
+    """Return exposures as a tensor; raise unless they are positive and finite numbers."""
     if exposure is not None:
+        exposure = torch.as_tensor(exposure)
         require_all(
             (exposure > 0) & (exposure < math.inf), "exposure holds values that are not positive: leave those rows out"
         )

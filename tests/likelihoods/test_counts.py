@@ -137,6 +137,13 @@ def test_quantiles_and_crps_against_enumeration():
     assert float((draws.mean(0) - prediction.mean).abs().max()) < 0.2
 
 
+@pytest.mark.parametrize("name", ["Poisson", "NegativeBinomial"])
+@pytest.mark.parametrize("exposure", [3, 3.0, torch.tensor(3.0), np.full(2, 3.0), [3.0, 3.0], torch.tensor([3, 3])])
+def test_exposure_may_be_a_number_a_list_or_an_array(name, exposure):
+    f, right = torch.tensor([[0.2], [1.0]]), torch.full((2,), 3.0)
+    torch.testing.assert_close(made(name, exposure).given(f).mean, made(name, right).given(f).mean)
+
+
 @pytest.mark.usefixtures("local")
 def test_what_counts_refuse():
     x = torch.randn(6, 1)
