@@ -34,7 +34,8 @@ class NaturalGradients:
     It is made for Gaussian noise, and for losses that are nearly quadratic in q(v). Steps can lead away from the optimum elsewhere: with a Poisson
     likelihood and counts of fifty the loss grows without end, with smaller steps too. Take Adam there.
 
-    A step costs O(M^3) for each output of each layer. Processes with a diagonal covariance move their variances alone in the same way. Point
+    A step costs O(M^3) for each output of each layer. Processes with a diagonal covariance move their variances alone in the same way;
+    their means then move one by one as if the others stood still, and with a step near 1 the loss can grow instead: keep the step at 0.1 there. Point
     estimates, amortised processes, q(v) that move with sampled hyperparameters, and hyperparameters themselves are left to the other optimiser.
 
     The precision never falls below a quarter of ``(1 - r) S^-1``, which a loss that is no bound, or a hidden layer, can ask for: the step of that
