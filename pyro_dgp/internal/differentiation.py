@@ -61,6 +61,14 @@ def differentiated(
     return tuple(next(results) if tensor is not None and tensor.requires_grad else None for tensor in inputs)
 
 
+def clamped(value: Tensor, low: float, high: float | None = None) -> Tensor:
+    """Return ``value.clamp(low, high)`` with the derivatives of ``value`` itself.
+
+    It is for values that only rounding puts outside: a squared distance of -1e-16 has the derivatives of one of zero.
+    """
+    return value + (value.clamp(low, high) - value).detach()
+
+
 #: Random halves of the rows that are looked at: an element of two rows lies on one side of all of them once in a million.
 _HALVES = 20
 #: Elements that are looked at one by one, where their derivatives cannot be differentiated again.

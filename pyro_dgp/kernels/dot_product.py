@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from pyro_dgp.internal.differentiation import clamped
 from pyro_dgp.kernels.base import Kernel
 from pyro_dgp.kernels.covariance import Covariance
 from pyro_dgp.kernels.hyperparameters import per_dimension, per_output, positive, require_dimensions
@@ -138,7 +139,7 @@ class ArcCosineCovariance(ZonalCovariance):
         other = x if z is None else self.lift(z)
         x_norm, z_norm = x.norm(dim=-1, keepdim=True), other.norm(dim=-1, keepdim=True)
         x, other = x / x_norm, other / z_norm
-        cosine = (x @ other.mT).clamp(-1.0, 1.0)
+        cosine = clamped(x @ other.mT, -1.0, 1.0)
         if self.order == 0:
             distance = torch.cdist(x.detach(), other.detach(), compute_mode="donot_use_mm_for_euclid_dist")
             return self.variance[..., None, None] / math.pi * _Step.apply(cosine, distance)  # type: ignore[no-untyped-call]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pyro_dgp.internal.differentiation import clamped
 from pyro_dgp.kernels.distance import squared_distance
 from pyro_dgp.kernels.hyperparameters import per_output, positive
 from pyro_dgp.kernels.stationary import Correlation, Stationary
@@ -18,7 +19,7 @@ class _RationalQuadraticCorrelation:
 
     def __call__(self, x: Tensor, z: Tensor | None, variance: Tensor) -> Tensor:
         alpha = self.alpha[..., None, None]
-        return variance * torch.exp(-alpha * torch.log1p(squared_distance(x, z).clamp_min(0.0) / (2 * alpha)))
+        return variance * torch.exp(-alpha * torch.log1p(clamped(squared_distance(x, z), 0.0) / (2 * alpha)))
 
     def precisions(self, like: Tensor) -> Tensor:
         """Draws of s ~ Gamma(alpha, rate alpha) for which ``c = E exp(-s r^2 / 2)``, in the shape of ``like`` ``(..., E, 1, F)``."""

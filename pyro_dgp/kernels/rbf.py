@@ -5,13 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pyro_dgp.internal.differentiation import clamped
 from pyro_dgp.kernels.radial import Radial
 from pyro_dgp.kernels.stationary import Stationary
 
 
 def rbf(squared: Tensor) -> Tensor:
     """Return ``exp(-r^2 / 2)``."""
-    return torch.exp(-0.5 * squared.clamp_min(0.0))
+    return torch.exp(-0.5 * clamped(squared, 0.0))
 
 
 def rbf_slope(squared: Tensor, need: bool) -> tuple[Tensor, Tensor | None]:

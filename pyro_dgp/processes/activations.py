@@ -13,6 +13,7 @@ from torch import Size, Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.internal import linalg
+from pyro_dgp.internal.differentiation import clamped
 from pyro_dgp.internal.gegenbauer import coefficients, gegenbauer, multiplicity, nodes
 from pyro_dgp.kernels.zonal import ZonalCovariance
 from pyro_dgp.processes.basis import Basis
@@ -104,7 +105,7 @@ class ActivationBasis(Basis):
     def _root(
         self, prior: FunctionPrior, covariance: ZonalCovariance, w: Tensor, s: Tensor, eigenvalues: Tensor
     ) -> Tensor:
-        k_uu = self._sum((w @ w.mT).clamp(-1.0, 1.0), s.square() / eigenvalues, w.shape[-1])
+        k_uu = self._sum(clamped(w @ w.mT, -1.0, 1.0), s.square() / eigenvalues, w.shape[-1])
         return linalg.cholesky(k_uu, prior.jitter, prior.name)
 
     def _cross(
@@ -112,7 +113,7 @@ class ActivationBasis(Basis):
     ) -> Tensor:
         lifted = covariance.lift(prior.x.unsqueeze(-3))
         norms = lifted.norm(dim=-1, keepdim=True)
-        cosine = (w @ (lifted / norms).mT).clamp(-1.0, 1.0)
+        cosine = clamped(w @ (lifted / norms).mT, -1.0, 1.0)
         return norms.mT**covariance.degree * self.unit_values(cosine, s, w.shape[-1])
 
 

@@ -222,6 +222,38 @@ def test_coinciding_points_do_not_pull_at_each_other(make):
     torch.testing.assert_close(found, torch.cat([expected[:1], expected[:1], 2 * expected[1:]]))
 
 
+TWICE_DIFFERENTIABLE = {
+    "RBF": kernels.RBF,
+    "Matern32": kernels.Matern32,
+    "Matern52": kernels.Matern52,
+    "RationalQuadratic": kernels.RationalQuadratic,
+    "Periodic": kernels.Periodic,
+    "ArcCosine of order 2": lambda ard: kernels.ArcCosine(2, ard),
+}
+
+
+@pytest.mark.parametrize("name", TWICE_DIFFERENTIABLE)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_second_derivatives_hold_where_two_points_coincide(name, dtype):
+    """Rounding leaves squared distances of points that coincide a little above or below zero, or at zero."""
+    covariance = TWICE_DIFFERENTIABLE[name](6)()
+    points = torch.randn(40, 6).to(dtype)
+
+    def by_first(first, second):
+        """Derivatives of k(x_n, z_n) by the first input of x_n."""
+        first = first.clone().requires_grad_()
+        total = covariance.matrix(first[None], second[None]).diagonal(dim1=-2, dim2=-1).sum()
+        return torch.autograd.grad(total, first, create_graph=True)[0][:, 0]
+
+    move = torch.zeros(6, dtype=torch.float64)
+    move[0] = 1e-5
+    at = points.double()
+    expected = (by_first(at, at + move) - by_first(at, at - move)) / 2e-5
+    covariance, second = TWICE_DIFFERENTIABLE[name](6).to(dtype)(), points.clone().requires_grad_()
+    (mixed,) = torch.autograd.grad(by_first(points, second).sum(), second)
+    torch.testing.assert_close(mixed[:, 0].double(), expected.detach(), rtol=2e-3, atol=2e-3)
+
+
 def test_gradients_of_the_second_points_alone_are_found():
     x, z = torch.randn(1, 4, D), torch.randn(1, 5, D, requires_grad=True)
     covariance = kernels.Matern52(D)()
