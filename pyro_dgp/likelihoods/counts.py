@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from pyro import distributions as dist
 from pyro.distributions import constraints
 from pyro.nn import PyroParam
@@ -85,8 +86,9 @@ class CountConditional(Conditional):
         return count_cdf(y, self.log_mean(f.mean), one_output(f.variance), self.size)
 
     def log_expected_power(self, y: Tensor, f: Moments, power: float) -> Tensor:
-        """See :class:`Conditional`; nodes lie on either side of the mode of ``p(y_n | f_n)^power N(f_n)``."""
-        mean, variance = one_output(f.mean), one_output(f.variance).clamp_min(torch.finfo(f.mean.dtype).tiny)
+        """See :class:`Conditional`; nodes lie on either side of the mode of ``p(y_n | f_n)^power N(f_n)``. The sum is taken in double precision."""
+        mean, variance = one_output(f.mean).double(), one_output(f.variance).double()
+        variance = variance.clamp_min(torch.finfo(torch.float32).tiny)
 
         def log_density(at: Tensor) -> Tensor:
             log_prior = -0.5 * ((at - mean).square() / variance + (2 * math.pi * variance).log())
@@ -99,7 +101,7 @@ class CountConditional(Conditional):
             at, weights = ((each.reshape(-1, *[1] * mode.dim())) for each in ((1 + at) / 2, weights / 2))
             nodes = torch.cat([mode - left * at, mode + right * at])
             log_weights = torch.cat([left * weights, right * weights]).log()
-        return torch.logsumexp(log_weights + log_density(nodes), 0)
+        return torch.logsumexp(log_weights + log_density(nodes), 0).to(f.mean)
 
     def _mode(self, y: Tensor, mean: Tensor, variance: Tensor, power: float) -> tuple[Tensor, Tensor]:
         """Mode in f, and the standard deviation of the normal that has the curvature there."""
@@ -144,6 +146,30 @@ def _reach(log_density: Callable[[Tensor], Tensor], mode: Tensor, scale: Tensor)
     return far[0], far[1]
 
 
+class _Poisson(dist.Poisson):
+    """Poisson distribution whose log density is summed in double precision: at counts of a million single precision leaves an error of half a nat."""
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """See ``torch.distributions``."""
+        rate, count = self.rate.double(), value.double()
+        return (torch.xlogy(count, rate) - rate - torch.lgamma(count + 1)).to(self.rate)
+
+
+class _NegativeBinomial(dist.NegativeBinomial):
+    """Negative binomial distribution whose log density is summed in double precision."""
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """See ``torch.distributions``."""
+        total, logits = self.total_count.double(), self.logits.double()
+        return _negative_binomial(value.double(), total, logits).to(self.logits)
+
+
+def _negative_binomial(y: Tensor, total: Tensor, logits: Tensor) -> Tensor:
+    """Return ``log Gamma(y + r) / (Gamma(r) y!) + y log p + r log(1 - p)`` with r, the total, and the logits of p."""
+    log_choices = torch.lgamma(y + total) - torch.lgamma(total) - torch.lgamma(y + 1)
+    return log_choices + y * F.logsigmoid(logits) + total * F.logsigmoid(-logits)
+
+
 @dataclass(frozen=True)
 class PoissonConditional(CountConditional):
     """``y_n ~ Poisson(exposure_n exp(f_n))``."""
@@ -152,7 +178,7 @@ class PoissonConditional(CountConditional):
 
     def given(self, f: Tensor) -> RowObservation:
         """Poisson distributions."""
-        return RowObservation(dist.Poisson(self.log_mean(f).exp(), validate_args=False), 1)
+        return RowObservation(_Poisson(self.log_mean(f).exp(), validate_args=False), 1)
 
     def slopes(self, y: Tensor, log_mean: Tensor) -> tuple[Tensor, Tensor]:
         """``y - mean`` and ``mean``."""
@@ -161,13 +187,13 @@ class PoissonConditional(CountConditional):
 
     def row_log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         """``y log mean - mean - log y!``, finite where the mean underflows."""
-        log_mean = self.log_mean(f)
-        return y * log_mean - log_mean.exp() - torch.lgamma(y + 1)
+        log_mean, y = self.log_mean(f.double()), y.double()
+        return (y * log_mean - log_mean.exp() - torch.lgamma(y + 1)).to(f)
 
     def expected_log_prob(self, y: Tensor, f: Moments) -> Tensor:
         """``y E log mean - E mean - log y!``, with ``E mean = exposure exp(m + v / 2)``."""
-        log_mean = self.log_mean(f.mean)
-        return y * log_mean - (log_mean + one_output(f.variance) / 2).exp() - torch.lgamma(y + 1)
+        log_mean, y = self.log_mean(f.mean.double()), y.double()
+        return (y * log_mean - (log_mean + one_output(f.variance) / 2).exp() - torch.lgamma(y + 1)).to(f.mean)
 
     def moments(self, f: Moments) -> Moments:
         """With ``a = E mean = exposure exp(m + v / 2)``: ``a`` and ``a + a^2 (exp(v) - 1)``."""
@@ -190,7 +216,12 @@ class NegativeBinomialConditional(CountConditional):
         """Negative binomial distributions."""
         logits = self.log_mean(f) + self.dispersion.log()
         total = (1 / self.dispersion).expand(logits.shape)
-        return RowObservation(dist.NegativeBinomial(total, logits=logits, validate_args=False), 1)
+        return RowObservation(_NegativeBinomial(total, logits=logits, validate_args=False), 1)
+
+    def row_log_prob(self, y: Tensor, f: Tensor) -> Tensor:
+        """See :func:`_negative_binomial`."""
+        dispersion = self.dispersion.double()
+        return _negative_binomial(y.double(), 1 / dispersion, self.log_mean(f.double()) + dispersion.log()).to(f)
 
     def slopes(self, y: Tensor, log_mean: Tensor) -> tuple[Tensor, Tensor]:
         """With ``p = dispersion mu / (1 + dispersion mu)``: ``y - (y + 1 / dispersion) p``, and ``(y + 1 / dispersion) p (1 - p)``."""

@@ -35,9 +35,9 @@ LOG_PMF = {
 }
 
 
-def made(name, exposure=None):
+def made(name, exposure=None, dtype=torch.float64):
     likelihood = Poisson() if name == "Poisson" else NegativeBinomial(0.05)
-    return likelihood.requires_grad_(False).conditional(exposure)
+    return likelihood.to(dtype).requires_grad_(False).conditional(exposure)
 
 
 def one(mean, variance):
@@ -142,6 +142,29 @@ def test_quantiles_and_crps_against_enumeration():
 def test_exposure_may_be_a_number_a_list_or_an_array(name, exposure):
     f, right = torch.tensor([[0.2], [1.0]]), torch.full((2,), 3.0)
     torch.testing.assert_close(made(name, exposure).given(f).mean, made(name, right).given(f).mean)
+
+
+@pytest.mark.parametrize("name", ["Poisson", "NegativeBinomial"])
+@pytest.mark.parametrize("call", ["expected_log_prob", "predictive_log_prob", "given", "components"])
+@pytest.mark.parametrize("variance", [1e-6, 0.1])
+def test_large_counts_keep_their_digits_in_single_precision(name, call, variance):
+    """A log density of -10 is the difference of numbers of 1e8 at counts of 1e7."""
+    rate = torch.tensor([1e3, 1e5, 1e6, 1e7])
+    f = Moments(rate.log().float()[:, None], torch.full((4, 1), variance).float())
+    y = torch.tensor([1.02, 0.999, 1.001, 1.0003]) * rate // 1
+
+    def log_density(dtype):
+        moments, count = Moments(*(each.to(dtype) for each in f)), y.to(dtype)
+        conditional = made(name, dtype=dtype)
+        if call == "given":
+            return conditional.given(moments.mean).base_dist.log_prob(count)
+        if call == "components":
+            return conditional.components(moments).log_prob(count)
+        return getattr(conditional, call)(count, moments)
+
+    single = log_density(torch.float32)
+    assert single.dtype == torch.float32
+    torch.testing.assert_close(single.double(), log_density(torch.float64), rtol=1e-5, atol=2e-3)
 
 
 @pytest.mark.usefixtures("local")
