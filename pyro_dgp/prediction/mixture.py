@@ -16,6 +16,7 @@ from pyro_dgp.likelihoods import CollapsedObservation
 from pyro_dgp.likelihoods.moments import Moments
 from pyro_dgp.prediction.distribution_functions import DistributionFunction
 from pyro_dgp.prediction.joining import concatenate
+from pyro_dgp.prediction.ranked_score import DRAWS, ranked_score
 from pyro_dgp.prediction.target_kinds import innermost, is_discrete, moment, require_normal_outputs, require_numbers
 
 
@@ -27,7 +28,8 @@ class Mixture:
         ``(D_out,)``.
     :param log_weights: log weights ``(S,)``; the weights sum to one.
     :param observations: collapsed observations that the components come from, in order, where functions were integrated
-        out; empty elsewhere.
+        out; empty elsewhere, and where rows of several batches were joined.
+    :param check: raises for targets that the likelihood cannot have produced; that of the first observation if not given.
 
     >>> import pyro.distributions as dist, torch
     >>> from pyro_dgp import Mixture
@@ -38,9 +40,15 @@ class Mixture:
     """
 
     def __init__(
-        self, components: Distribution, log_weights: Tensor, observations: Sequence[CollapsedObservation] = ()
+        self,
+        components: Distribution,
+        log_weights: Tensor,
+        observations: Sequence[CollapsedObservation] = (),
+        *,
+        check: Callable[[Tensor], None] | None = None,
     ) -> None:
         self.components, self.log_weights, self.observations = components, log_weights, tuple(observations)
+        self._check = check
 
     @property
     def _weights(self) -> Tensor:
@@ -102,7 +110,7 @@ class Mixture:
         if has_missing and not (self.observations and self.observations[0].takes_missing):
             raise ValueError(
                 "the targets hold NaN: leave such rows out, or, where NaN is an output that was not observed, write MissingOutputs(likelihood)(gp(x)) "
-                "in the model"
+                "in the model; a mixture of several batches of rows takes none, and the prediction itself does"
             )
         if has_missing:
             wants_gradients = value.requires_grad or self.observations[0].moments.mean.requires_grad
@@ -115,6 +123,8 @@ class Mixture:
 
     def require(self, value: Tensor) -> None:
         """Raise for targets that the likelihood cannot have produced, where the components come from one."""
+        if self._check is not None:
+            self._check(value)
         for observation in self.observations[:1]:
             observation.conditional.check(value)
 
@@ -125,8 +135,9 @@ class Mixture:
         """
         if not self.observations:
             raise ValueError(
-                "this prediction has no moments of functions, since its likelihood is given sampled values, likelihood.given(f): "
-                "write likelihood(gp(x)) in the model, or predict the site of the function values, predict(..., site=)"
+                "this prediction has no moments of functions: its likelihood is given sampled values, likelihood.given(f), or it joins several batches of rows. "
+                "Write likelihood(gp(x)) in the model, or predict the site of the function values, predict(..., site=); for joined batches take "
+                "prediction.functions()"
             )
         mean, variance = zip(*(with_components(each.moments) for each in self.observations), strict=True)
         return Mixture(dist.Normal(torch.cat(mean), torch.cat(variance).sqrt(), validate_args=False), self.log_weights)
@@ -190,9 +201,16 @@ class Mixture:
             return _normal_crps(marginals, self._weights, value)
         if is_discrete(marginals):
             return distribution_function.squared_distance(value)
-        draws = self.sample(1000)
-        score = import_module("scoringrules").crps_ensemble(value.cpu().numpy(), draws.movedim(0, -1).cpu().numpy())
-        return torch.as_tensor(score, dtype=value.dtype, device=value.device)
+        with torch.random.fork_rng(), torch.no_grad():
+            torch.manual_seed(0)
+            draws = self.sample(DRAWS)
+            try:
+                return ranked_score(distribution_function, draws, value)
+            except NotImplementedError:  # a distribution without a cdf: the score of the draws themselves
+                score = import_module("scoringrules").crps_ensemble(
+                    value.cpu().numpy(), draws.movedim(0, -1).cpu().numpy()
+                )
+                return torch.as_tensor(score, dtype=value.dtype, device=value.device)
 
 
 def _observed_log_prob(observation: CollapsedObservation, value: Tensor) -> Tensor:
@@ -220,8 +238,12 @@ def _normal_crps(components: torch.distributions.Normal, weights: Tensor, value:
 
 
 def join_rows(parts: Sequence[Mixture]) -> Mixture:
-    """Join the rows of several mixtures that have the same weights."""
-    return Mixture(concatenate([part.components for part in parts], 1), parts[0].log_weights)
+    """Join the rows of several mixtures that have the same weights and the same likelihood, without the moments of functions."""
+    first, *others = parts
+    if not others:
+        return first
+    components = concatenate([part.components for part in parts], 1)
+    return Mixture(components, first.log_weights, check=first.require)
 
 
 def stack_mixtures(parts: Sequence[Mixture]) -> Mixture:

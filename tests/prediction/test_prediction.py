@@ -8,7 +8,7 @@ import torch
 from pyro import distributions as dist
 from scipy.integrate import quad
 
-from pyro_dgp import Mixture, Prediction
+from pyro_dgp import Bernoulli, DeepGP, InducingPoints, Mixture, MonteCarlo, Prediction, Variational, predict
 from pyro_dgp.likelihoods.bernoulli import Binary
 from pyro_dgp.prediction.mixture import join_rows, stack_mixtures
 from pyro_dgp.prediction.scores import coverage, pit, scores
@@ -341,3 +341,21 @@ def test_coverage_of_one_level_is_one_number():
     p = Prediction(lambda rows: _two(dist.Normal(torch.zeros(2, 3), 1.0)), 3)
     y = torch.tensor([0.1, 1.0, 3.0])
     assert coverage(p, y, 0.9).shape == () and coverage(p, y, 0.9) == coverage(p, y, [0.5, 0.9])[1] == 2 / 3
+
+
+@pytest.mark.parametrize("batch_size", [10, 4])
+def test_a_mixture_of_all_rows_refuses_targets_as_the_prediction_does(batch_size):
+    x = torch.linspace(0, 1, 10)[:, None]
+    guide = Variational(DeepGP(x, layers=1, likelihood=Bernoulli()), InducingPoints(4), MonteCarlo(2))
+    guide.initialize(x, (x[:, 0] > 0.5).double())
+    p = predict(guide, x, batch_size=batch_size)
+    y = torch.full((10,), 0.5)
+    for each in (p, p.mixture()):
+        with pytest.raises(ValueError, match="holds values other than"):
+            each.log_prob(y)
+    torch.testing.assert_close(p.mixture().log_prob(y.round()), p.log_prob(y.round()))
+    if batch_size == 10:
+        torch.testing.assert_close(p.mixture().functions().mean, p.functions().mean)
+    else:
+        with pytest.raises(ValueError, match="for joined batches take prediction.functions"):
+            p.mixture().functions()

@@ -1,0 +1,63 @@
+"""The CRPS of targets that are neither normal nor discrete."""
+
+import pyro.distributions as dist
+import pytest
+import torch
+from scipy import stats
+from scipy.integrate import quad
+
+from pyro_dgp import Mixture
+
+
+def mixture(scale=1.0):
+    """Two Cauchy components for each of four rows: no tails are heavier."""
+    loc = torch.tensor([[-1.0, 0.0, 2.0, 5.0], [1.0, 0.1, -2.0, 5.0]])
+    return Mixture(dist.Cauchy(loc, torch.tensor([[scale], [0.2 * scale]])), torch.tensor([0.3, 0.7]).log())
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3])
+@pytest.mark.parametrize("far", [0.0, 0.5, 30.0, -1000.0])
+def test_it_is_the_integral_of_the_squared_distance(scale, far):
+    m, y = mixture(scale), torch.tensor([0.5, 0.0, 2.0, 4.0]) + far
+
+    def of_row(row):
+        """Integrals over pieces that end at the means and the target, and where the tails end."""
+
+        def reached(t):
+            parts = zip((0.3, 0.7), m.components.loc[:, row].tolist(), (scale, 0.2 * scale), strict=True)
+            return sum(weight * stats.cauchy.cdf(t, loc, width) for weight, loc, width in parts)
+
+        marks = {float(y[row])}
+        for loc in m.components.loc[:, row].tolist():
+            marks |= {loc + sign * scale * step for sign in (-1, 1) for step in (0, 0.1, 1, 10, 100, 1e3, 1e4, 1e5)}
+        ends = sorted(marks)
+        pieces = zip(ends[:-1], ends[1:], strict=True)
+        return sum(quad(lambda t: (reached(t) - (t >= float(y[row]))) ** 2, a, b, limit=200)[0] for a, b in pieces)
+
+    expected = torch.tensor([of_row(row) for row in range(4)])
+    torch.testing.assert_close(m.crps(y), expected, rtol=1e-3, atol=0.0)
+    single = Mixture(dist.Cauchy(m.components.loc.float(), m.components.scale.float()), m.log_weights.float())
+    torch.testing.assert_close(single.crps(y.float()).double(), expected, rtol=2e-3, atol=0.0)
+
+
+def test_it_is_the_same_in_each_call_and_leaves_random_numbers_alone():
+    m, y, before = mixture(), torch.zeros(4), torch.get_rng_state()
+    first = m.crps(y)
+    torch.rand(3)
+    torch.testing.assert_close(m.crps(y), first, rtol=0.0, atol=0.0)
+    torch.set_rng_state(before)
+    m.crps(y)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_targets_that_are_not_finite():
+    score = mixture().crps(torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0]))
+    assert score[0].isnan() and bool(score[1:3].isposinf().all()) and bool(score[3].isfinite())
+
+
+def test_a_distribution_without_a_cdf_has_the_score_of_its_draws():
+    m = Mixture(dist.VonMises(torch.zeros(1, 2), torch.full((1, 2), 4.0)), torch.zeros(1))
+    with pytest.raises(NotImplementedError):
+        m.cdf(torch.zeros(2))
+    y = torch.tensor([0.0, 1.0])
+    assert torch.equal(m.crps(y), m.crps(y))
