@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pyro_dgp.comparison.method_functions import MethodFunctions
 from pyro_dgp.data.categories import encoded_as
-from pyro_dgp.data.dataset import Array
+from pyro_dgp.data.dataset import Array, by_output
 from pyro_dgp.data.splitting import Scaler
 from pyro_dgp.diagnosis.subject import Rows, Subject, subject_of
 from pyro_dgp.functions.draws import draw_functions
@@ -95,6 +95,7 @@ class MethodFit:
             shift=torch.as_tensor(self.target.mean),
             scale=torch.as_tensor(self.target.scale),
             like=self.like,
+            outputs=self.outputs,
         )
 
     def draw_functions(self, num_draws: int, *, seed: int | None = None) -> MethodFunctions:
@@ -134,7 +135,7 @@ def subject_of_method(fit: MethodFit, rows: Rows) -> Subject:
     """Return what is looked at of a method's fit, at rows in their own units."""
     predictor = fit._predictor()
     x = torch.as_tensor(fit.inputs(in_order(rows.x, fit.columns))).to(fit.like)
-    y = torch.as_tensor(fit.target(as_array(rows.y))).to(fit.like)
+    y = torch.as_tensor(fit.target(as_array(by_output(rows.y, fit.outputs)))).to(fit.like)
     return subject_of(predictor.fit(fit.sample_stats), Rows(x, y, rows.site or getattr(predictor, "site", None)))
 
 

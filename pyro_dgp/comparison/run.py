@@ -42,7 +42,7 @@ from pyro_dgp.comparison.request import (
     no_progress,
 )
 from pyro_dgp.comparison.results import ComparisonResult
-from pyro_dgp.data.dataset import Dataset, numbered_outputs
+from pyro_dgp.data.dataset import Dataset, by_output, numbered_outputs
 from pyro_dgp.data.dataset import check as check_data
 from pyro_dgp.data.named import load_default
 from pyro_dgp.data.reading import with_task
@@ -165,7 +165,7 @@ def _check_kinds(methods: Any, settings: Any, progress: Any) -> None:
 def _test_rows(test: Any, dataset: Dataset) -> tuple[Any, Any]:
     if not isinstance(test, tuple) or len(test) != 2:
         raise TypeError("test is a pair of arrays: test=(x_test, y_test)")
-    x, y = in_order(test[0], dataset.columns), as_array(test[1])
+    x, y = in_order(test[0], dataset.columns), as_array(by_output(test[1], dataset.outputs))
     if x.ndim != 2 or x.shape[1] != dataset.x.shape[1] or y.shape != (len(x), *dataset.y.shape[1:]) or not len(x):
         wanted = "(N,)" if dataset.y.ndim == 1 else f"(N, {dataset.y.shape[1]})"
         raise ValueError(

@@ -10,14 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyro_dgp.data.lines import place
+from pyro_dgp.data.written_numbers import NUMBERS, are_numbers, require_plain_numbers
 from pyro_dgp.internal.optional import optional
 
 #: Most different words of a column: more are names or free text.
 MOST_WORDS = 50
 #: Characters of a word at most: longer ones are free text.
 MOST_CHARACTERS = 200
-#: Share of cells that are numbers from which the others are taken for errors, and the column not for words.
-NUMBERS = 0.9
 #: What stands between the name of a column and a word of it.
 _IS = "="
 #: Sign between the word that is 1 and the one that is 0, of a column of two words.
@@ -35,13 +34,14 @@ def words_of(column: Any, name: str, where: str, *, path: Path | None = None) ->
 
     :param where: the table, for messages.
     :param path: its file, if it comes from one.
-    :raises ValueError: for empty cells, for too many words, and for a few words among numbers.
+    :raises ValueError: for empty cells, for numbers written with signs or separators, for too many words, and for a few words among numbers.
     """
     if column.isna().any():
         row = int(np.flatnonzero(column.isna().to_numpy())[0])
         raise ValueError(
             f"column {name!r} of {where} is empty in {place(row, path, len(column))}: drop or fill {int(column.isna().sum())} such rows"
         )
+    require_plain_numbers(column, name, where, path=path)
     words = sorted({str(word) for word in column})
     most = min(MOST_WORDS, max(2, len(column) // 2))
     if len(words) > most:
@@ -50,7 +50,7 @@ def words_of(column: Any, name: str, where: str, *, path: Path | None = None) ->
             f"column {name!r} of {where} does not hold numbers ({_first_word(column, path)}) but {len(words)} different words in {len(column)} rows, as "
             f"names, dates and free text do, {rule}: correct that cell, or encode or drop the column"
         )
-    if _share_of_numbers(column) >= NUMBERS:
+    if are_numbers(column).mean() >= NUMBERS:
         raise ValueError(
             f"column {name!r} of {where} holds numbers and the word {_first_word(column, path)}: correct that cell, or drop the row; if its numbers name "
             "kinds, write them as words, such as k1"
@@ -62,16 +62,9 @@ def words_of(column: Any, name: str, where: str, *, path: Path | None = None) ->
     return words
 
 
-def _share_of_numbers(column: Any) -> float:
-    """Return the share of the cells that are numbers."""
-    pandas = optional("pandas", extra="compare", what="reading a table")
-    return float(pandas.to_numeric(column, errors="coerce").notna().mean())
-
-
 def _first_word(column: Any, path: Path | None) -> str:
     """Return the first cell that is no number, with its row."""
-    pandas = optional("pandas", extra="compare", what="reading a table")
-    row = int(np.argmax(pandas.to_numeric(column, errors="coerce").isna().to_numpy()))
+    row = int(np.argmax(~are_numbers(column)))
     return f"{str(column.iloc[row])[:MOST_CHARACTERS]!r} in {place(row, path, len(column))}"
 
 
@@ -86,7 +79,7 @@ def one_hot(table: Any, where: str, path: Path | None = None) -> Any:
 
     Two words need one column, whose name has both: ``sex=male, not female``.
 
-    :raises ValueError: for a word that holds ``, not ``, with which new rows could be taken for others.
+    :raises ValueError: for a word that holds ``, not ``, with which new rows could be taken for others, and for a column that has the name of one that is made.
     """
     pandas = optional("pandas", extra="compare", what="reading a table")
     columns: dict[str, Any] = {}
@@ -100,28 +93,49 @@ def one_hot(table: Any, where: str, path: Path | None = None) -> Any:
                 f"column {str(name)!r} of {where} holds {taken[0]!r}, and {_NOT!r} stands between two words in the names of the columns that are made of "
                 "them: write it otherwise, without the comma"
             )
-        if len(words) == 2:
-            columns[f"{name}{_IS}{words[1]}{_NOT}{words[0]}"] = (table[name].astype(str) == words[1]).astype(float)
-            continue
-        for word in words:
-            columns[f"{name}{_IS}{word}"] = (table[name].astype(str) == word).astype(float)
+        shown = {f"{words[1]}{_NOT}{words[0]}": words[1]} if len(words) == 2 else {word: word for word in words}
+        for text, word in shown.items():
+            made = f"{name}{_IS}{text}"
+            _require_own_name(made, str(name), table, where)
+            columns[made] = (table[name].astype(str) == word).astype(float)
     return pandas.DataFrame(columns, index=table.index)
+
+
+def _require_own_name(made: str, name: str, table: Any, where: str) -> None:
+    """Raise ``ValueError`` if the column that is made of a word of another could be taken for a column of the table, or for one made of it."""
+    if made in table.columns:
+        raise ValueError(f"column {made!r} of {where} has the name that a word of column {name!r} gets: rename it")
+    if (other := _source(made, table)) not in (name, None):
+        raise ValueError(
+            f"column {other!r} of {where} has the name that the beginning of a word of column {name!r} gets: rename it"
+        )
+
+
+def _source(made: str, table: Any) -> str | None:
+    """Return the column of a table that a column was made of, by its name: the longest one that it begins with, of words where there is one."""
+    ends = [at for at, sign in enumerate(made) if sign == _IS and made[:at] in table.columns]
+    words = [at for at in ends if is_words(table[made[:at]])]
+    return made[: max(words or ends)] if ends else None
 
 
 def encoded_as(table: Any, columns: Sequence[str]) -> Any:
     """Return a table with the columns that training had, those of words made of the table's own columns of words.
 
+    Blanks around names and words that training had without them are no part of them.
+
     :raises ValueError: for a word that training did not have.
     """
-    table = table.copy()
+    bare = {name: name.strip() for name in table.columns if isinstance(name, str) and name not in columns}
+    table = table.rename(columns={name: new for name, new in bare.items() if new not in table.columns})
     made: dict[str, list[str]] = {}
     for column in columns:
-        name, is_made, word = column.partition(_IS)
-        if column not in table.columns and is_made and name in table.columns:
-            made.setdefault(name, []).append(word)
+        name = None if column in table.columns else _source(column, table)
+        if name is not None:
+            made.setdefault(name, []).append(column[len(name) + len(_IS) :])
     for name, words in made.items():
-        column = table[name].astype(str)
         known = [part for word in words for part in word.split(_NOT)]
+        column = table[name].astype(str)
+        column = column.where(column.isin(known), column.str.strip())
         if unknown := [word for word in column if word not in known]:
             raise ValueError(
                 f"column {name!r} of the new rows holds {unknown[0]!r}, which training had not: it had {', '.join(sorted(known))}"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +53,29 @@ class Dataset:
 def numbered_outputs(count: int) -> tuple[str, ...]:
     """Return the names of outputs that have none: ``y0``, ``y1``, ..."""
     return tuple(f"y{number}" for number in range(count))
+
+
+def by_output(y: Any, outputs: Sequence[str]) -> Any:
+    """Return targets with their columns in the order of the outputs: those of a table by name, all else as it is.
+
+    Outputs of an array have numbers for names (:func:`numbered_outputs`), which say nothing of a table with none of them.
+
+    :raises ValueError: for a table that lacks an output, or has another column or one of them twice.
+    """
+    if not outputs or not hasattr(y, "columns"):
+        return y
+    by_name = {str(column): column for column in y.columns}
+    names = [str(column) for column in y.columns]
+    if tuple(outputs) == numbered_outputs(len(outputs)) and not set(names) & set(outputs):
+        return y
+    remedy = f"give the columns {', '.join(outputs)}, which may be in any order"
+    if missing := [name for name in outputs if name not in by_name]:
+        raise ValueError(f"the targets have no column {missing[0]!r}: {remedy}")
+    if other := [name for name in names if name not in outputs]:
+        raise ValueError(f"the targets have the column {other[0]!r}, which is no output: {remedy}")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"the targets have the column {twice[0]!r} twice: {remedy}")
+    return y[[by_name[name] for name in outputs]]
 
 
 def check(dataset: Dataset, path: Path | None = None) -> None:

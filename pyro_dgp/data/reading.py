@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from pyro_dgp.data.categories import class_numbers, is_words, one_hot, words_of
 from pyro_dgp.data.dataset import Dataset, check, numbered_outputs
+from pyro_dgp.data.separators import require_commas
 from pyro_dgp.data.tasks import TASKS, guessed_task, task_of
+from pyro_dgp.data.written_numbers import require_plain_numbers
 from pyro_dgp.internal.errors import first_line, shown
 from pyro_dgp.internal.optional import optional
 from pyro_dgp.internal.untrusted_files import UnreadableError, memory, read_npz, require_plain
@@ -122,8 +124,11 @@ def _from_table(path: Path, target: str | None) -> Dataset:
         target, several = several[0], []
     if len(set(several)) < len(several):
         raise ValueError(f"--target names a column twice: {', '.join(several)}")
-    require_commas(table, repr(path.name))
     inputs = one_hot(table.drop(columns=several or [target]), repr(path.name), path)
+    if taken := [name for name in several or [target] if name in inputs.columns]:
+        raise ValueError(
+            f"column {taken[0]!r} of {path.name!r} has the name that a word of another column gets: rename it"
+        )
     labels: list[str] = []
     if several:
         require_numbers(table[several], repr(path.name))
@@ -145,7 +150,7 @@ def _from_table(path: Path, target: str | None) -> Dataset:
 
 
 def read_table(path: Path) -> Any:
-    """A table, as pandas has it, from CSV or Parquet with a header.
+    """A table, as pandas has it, from CSV or Parquet with a header. Blanks around names and words are left out; a cell of blanks is an empty one.
 
     :raises ValueError: one sentence for a file that cannot be read or has no rows.
     :raises ImportError: if the package is missing that reads such files.
@@ -156,18 +161,39 @@ def read_table(path: Path) -> Any:
         optional("pyarrow", extra="parquet", what=f"reading {path.name!r}")
     if suffix not in (".csv", ".parquet"):
         raise ValueError(f"{path.name!r} is neither CSV, Parquet nor .npz: convert it to one of them")
+    if suffix == ".csv":
+        require_commas(path)
     try:
-        table = _read_csv(path, pandas) if suffix == ".csv" else _read_parquet(path)
+        table = _without_blanks(_read_csv(path, pandas) if suffix == ".csv" else _read_parquet(path))
     except Exception as error:  # whatever bytes of another format make of the parsers
         reason = (
             str(error).strip().splitlines()[0]
             if isinstance(error, ValueError) and str(error).strip()
             else first_line(error)
         )
-        raise ValueError(f"{path.name!r} cannot be read as {suffix[1:]} ({reason}): check the file") from error
+        is_encoded = suffix == ".csv" and isinstance(error, UnicodeDecodeError)
+        remedy = "save it as UTF-8" if is_encoded else "check the file"
+        raise ValueError(f"{path.name!r} cannot be read as {suffix[1:]} ({reason}): {remedy}") from error
     if table.empty and len(table.columns):
         raise ValueError(f"{path.name!r} has zero rows: give a file with data")
     return table
+
+
+def _without_blanks(table: Any) -> Any:
+    """Return a table without the blanks around names and words."""
+    names = [name.strip() if isinstance(name, str) else name for name in table.columns]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"it names the column {str(twice[0])!r} twice: give each column a name of its own")
+    table.columns = names
+    for name in names:
+        if is_words(table[name]):
+            table[name] = table[name].map(_without_blanks_around)
+    return table
+
+
+def _without_blanks_around(cell: Any) -> Any:
+    """Return a word without the blanks around it, nothing for blanks alone, and what is no word as it is."""
+    return (cell.strip() or None) if isinstance(cell, str) else cell
 
 
 def _read_parquet(path: Path) -> Any:
@@ -218,14 +244,7 @@ def _is_number(name: str) -> bool:
 
 def require_numbers(table: Any, name: str) -> None:
     """Raise ``ValueError`` if a column of a table, as pandas has it, holds something else than numbers."""
-    is_numeric = optional("pandas", extra="compare", what="reading a table").api.types.is_numeric_dtype
-    words = [str(column) for column in table.columns if not is_numeric(table[column])]
-    require_commas(table, name)
-    if words:
-        raise ValueError(f"column {words[0]!r} of {name} does not hold numbers: encode or drop it")
-
-
-def require_commas(table: Any, name: str) -> None:
-    """Raise ``ValueError`` for a table whose columns are separated by something else than commas."""
-    if len(table.columns) == 1 and ";" in str(table.columns[0]):
-        raise ValueError(f"{name} has the one column {str(table.columns[0])!r}: separate columns by commas")
+    for column in table.columns:
+        if is_words(table[column]):
+            require_plain_numbers(table[column], str(column), name)
+            raise ValueError(f"column {str(column)!r} of {name} does not hold numbers: encode or drop it")

@@ -11,6 +11,7 @@ import torch
 from pyro.distributions import TorchDistribution, constraints
 from torch import Tensor
 
+from pyro_dgp.data.dataset import by_output
 from pyro_dgp.internal.affine import restored, standardised
 from pyro_dgp.prediction.prediction import Prediction
 
@@ -37,14 +38,23 @@ class RescaledPrediction(TorchDistribution):
     :param shift: mean that was subtracted from the targets, ``()`` or ``(P,)``.
     :param scale: standard deviation that they were divided by, of the same shape.
     :param like: a tensor of the dtype and on the device that the model was fitted in.
+    :param outputs: names of the outputs, where there are several: values in a table are taken by them.
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}
     support = constraints.real
     has_rsample = False
 
-    def __init__(self, standardised: Prediction, *, shift: float | Tensor, scale: float | Tensor, like: Tensor) -> None:
-        self.standardised = standardised
+    def __init__(
+        self,
+        standardised: Prediction,
+        *,
+        shift: float | Tensor,
+        scale: float | Tensor,
+        like: Tensor,
+        outputs: Sequence[str] = (),
+    ) -> None:
+        self.standardised, self.outputs = standardised, tuple(outputs)
         self.shift, self.scale = (
             torch.as_tensor(each, dtype=torch.float64, device=like.device) for each in (shift, scale)
         )
@@ -60,7 +70,12 @@ class RescaledPrediction(TorchDistribution):
             return method(self.standardised).double()
 
     def _standardised(self, value: Any) -> Tensor:
-        tensor = value.double() if isinstance(value, Tensor) else torch.tensor(np.asarray(value, dtype=np.float64))
+        named = by_output(value, self.outputs)
+        tensor = (
+            named.double()
+            if isinstance(named, Tensor)
+            else torch.from_numpy(np.array(named, dtype=np.float64, order="C"))
+        )
         z: Tensor = standardised(tensor.to(self.device), self.shift, self.scale)
         return z.to(dtype=self.dtype, device=self.device)
 

@@ -10,6 +10,7 @@ import torch
 from pyro_dgp import Settings, Task, compare, load_fit
 from pyro_dgp.comparison.cli import main
 from pyro_dgp.data.reading import load
+from pyro_dgp.diagnosis.subject import Rows, subject_of
 from pyro_dgp.zoo.recipes import shallow
 
 QUICK = Settings(epochs=40, inducing=10, width=2)
@@ -126,3 +127,26 @@ def test_new_rows_are_predicted_by_the_command(file, tmp_path, capsys):
     capsys.readouterr()
     assert main(["predict", "--fit", str(out), "--method", "svgp", "--data", str(new), "--target", "a"]) != 0
     assert "leave --target out" in capsys.readouterr().err
+
+
+def test_tables_of_targets_are_taken_by_name_wherever_they_come():
+    data = table()
+    x, y = data[["a", "b"]], data[["heating", "cooling"]]
+    turned = y[["cooling", "heating"]]
+    scores = []
+    for test in (y, turned):
+        result = compare(None, x[:50], y[:50], test=(x[50:], test[50:]), methods=["svgp"], settings=QUICK, say=len)
+        scores.append(result.rows[0]["nll"])
+    assert scores[0] == scores[1]
+    fit = result["svgp"]
+    expected = fit.predict(x).log_prob(y.to_numpy())
+    torch.testing.assert_close(fit.predict(x).log_prob(turned), expected)
+    torch.testing.assert_close(fit.predict(x).log_prob(turned.to_numpy()[:, ::-1]), expected)
+    torch.testing.assert_close(subject_of(fit, Rows(x, turned)).y, subject_of(fit, Rows(x, y)).y)
+    other = turned.rename(columns={"cooling": "warming"})
+    with pytest.raises(ValueError, match="the targets have no column 'cooling': give the columns heating, cooling"):
+        fit.predict(x).crps(other)
+    with pytest.raises(ValueError, match="the targets have no column 'cooling'"):
+        compare(None, x, y, test=(x, other), methods=["svgp"], settings=QUICK)
+    with pytest.raises(ValueError, match="the targets have the column 'warming', which is no output"):
+        compare(None, x, y, test=(x, y.assign(warming=1.0)), methods=["svgp"], settings=QUICK)

@@ -183,4 +183,7 @@ def test_one_reason_is_said_once_for_all_methods():
 def test_a_file_with_semicolons_is_named(tmp_path, capsys):
     (tmp_path / "t.csv").write_text("a;b\n1;2\n3;4\n")
     assert main(["compare", "--data", str(tmp_path / "t.csv"), "--output", str(tmp_path / "out")]) == 2
-    assert "'t.csv' has the one column 'a;b': separate columns by commas" in capsys.readouterr().err
+    sentence = (
+        "'t.csv' separates columns by semicolons ('a;b'): separate columns by commas, and write decimals with a point"
+    )
+    assert sentence in capsys.readouterr().err

@@ -1,12 +1,16 @@
 """Files and values that were read as something else than they say."""
 
+import re
+
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from pyro_dgp import Settings, Standardizer, compare
+from pyro_dgp.comparison.predict_command import read_rows
 from pyro_dgp.data.dataset import Dataset
-from pyro_dgp.data.reading import load
+from pyro_dgp.data.reading import load, require_numbers
 from pyro_dgp.data.splitting import Scaler, held_out_rows, split
 
 
@@ -81,3 +85,112 @@ def test_a_column_of_large_values_is_standardised(size):
     small, large = Scaler.fit(values), Scaler.fit(values * np.array([1.0, size]))
     np.testing.assert_allclose(large.scale, small.scale * [1.0, size], rtol=1e-12)
     np.testing.assert_allclose(large(values * [1.0, size]), small(values), rtol=1e-9, atol=1e-12)
+
+
+WRITTEN = {
+    "thousands": ["1,000", "2,500.5", "1,250,000", "900"],
+    "dollars": ["$5", "$1,000.50", "-$3", "$ 4"],
+    "euros": ["5 €", "7,50 €", "1.000,50 €", "1.000.000,5 €"],
+    "pounds": ["£5", "£6", "£5", "£6"],
+    "shares": ["5%", "10 %", "5%", "10 %"],
+    "decimal commas": ["0,5", "1,5", "-0,5", "1,5e3"],
+    "blanks": ["1 000", "2\u00a0000", "1\u202f000,5", "1 000"],
+    "some of many": ["1", "2", "3", "4"] * 4 + ["1,000"] * 4,
+    "one and a word": ["1,000", "2,000"] * 9 + ["many", "1,000"],
+}
+
+
+@pytest.mark.parametrize("cells", WRITTEN.values(), ids=WRITTEN)
+def test_numbers_with_signs_or_separators_are_refused_as_numbers(cells, tmp_path):
+    path, numbers = tmp_path / "t.csv", [k / 20 for k in range(20)]
+    cells = (cells * 5)[:20]
+    example = next(cell for cell in cells if not cell.isdigit() and cell != "many")
+    sentence = (
+        rf"column 'c' of '?(t.csv|the new rows)'? holds numbers written as {re.escape(repr(example))} in row \d+ .*: "
+        "write numbers as 1000.5, without signs or separators"
+    )
+    for columns in ({"c": cells, "y": numbers}, {"a": numbers, "c": cells}):
+        pd.DataFrame(columns).to_csv(path, index=False)
+        with pytest.raises(ValueError, match=sentence):
+            load(path)
+    with pytest.raises(ValueError, match=sentence):
+        load(path, "a,c")
+    with pytest.raises(ValueError, match=sentence):
+        require_numbers(read_rows(path), "the new rows")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["k1", "k2"],
+        ["v2.0", "v2.1", "v3"],
+        ["2026-01-01", "2026-01-02"],
+        ["1/2/2026", "1/3/2026"],
+        ["1.2.2026", "1.3.2026"],
+        ["3+", "2"],
+        ["$", "$$"],
+        ["high, 5", "low"],
+        ["%", ","],
+        ["1", "2", "k3"],
+        ["5 €", "free"],
+    ],
+)
+def test_words_with_figures_are_words(words, tmp_path):
+    path = tmp_path / "t.csv"
+    pd.DataFrame({"a": range(12), "c": (words * 6)[:12]}).to_csv(path, index=False)
+    assert load(path).labels == tuple(sorted(words))
+
+
+SEPARATED = {
+    "semicolons": ("a;b", "1;2"),
+    "semicolons, decimal commas": ("a;b", "1,5;2,5"),
+    "tabs": ("a\tb", "1\t2"),
+    "tabs, decimal commas": ("a\tb", "1,5\t2,5"),
+    "vertical bars": ("a|b", "1|2"),
+    "vertical bars, a comma in quotes": ('"a, with a comma"|b', "1|2"),
+    "semicolons and tabs": ("a b;b\tc;d", "1;2\t3;4"),
+}
+
+
+@pytest.mark.parametrize("name", SEPARATED)
+def test_columns_that_are_separated_by_another_sign_are_refused_by_it(name, tmp_path):
+    first, row = SEPARATED[name]
+    path = tmp_path / "t.csv"
+    sentence = f"'t.csv' separates columns by {name.split(',')[0].split(' and')[0]} ({first!r}): separate columns by commas, and write decimals with a point"
+    for start in (b"", b"\xef\xbb\xbf", b"\n\n", b"\r\n"):
+        path.write_bytes(start + f"{first}\r\n".encode() + f"{row}\r\n".encode() * 12)
+        for read in (load, read_rows):
+            with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+                read(path)
+    path.write_text(first)
+    with pytest.raises(ValueError, match="separate columns by commas"):
+        load(path)
+
+
+@pytest.mark.parametrize("first", ["a", "p(a|b)", '"a;b"', '"a\tb"', "a b"])
+def test_a_file_of_one_column_is_one(first, tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(f"{first}\n" + "1.5\n2\n" * 6)
+    assert read_rows(path).columns.tolist() == [first.strip('"')]
+    with pytest.raises(ValueError, match="no input columns besides the target"):
+        load(path)
+
+
+def test_commas_stand_beside_other_signs(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("p(a|b),a;b\n" + "1|2,3\n1|3,4\n" * 6)
+    assert load(path).columns == ("p(a|b)=1|3, not 1|2",)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "latin-1"])
+@pytest.mark.parametrize("sign", [",", "\t"])
+@pytest.mark.parametrize("name", ["größe", "a"])
+def test_text_in_another_encoding_is_refused_with_the_remedy(encoding, sign, name, tmp_path):
+    path = tmp_path / "t.csv"
+    if (encoding, name) == ("latin-1", "a"):
+        return  # which is UTF-8 too
+    path.write_bytes((f"{name}{sign}b\n" + f"1{sign}2\n3{sign}5\n" * 6).encode(encoding))
+    remedy = "separate columns by commas" if (encoding, sign) == ("latin-1", "\t") else "save it as UTF-8$"
+    for read in (load, read_rows):
+        with pytest.raises(ValueError, match=f"'t.csv' .*{remedy}"):
+            read(path)

@@ -7,7 +7,7 @@ import torch
 
 from pyro_dgp import Dataset, load, split
 from pyro_dgp.comparison.method_fit import in_order
-from pyro_dgp.comparison.predict_command import _numbered
+from pyro_dgp.comparison.predict_command import _numbered, read_rows
 from pyro_dgp.data.categories import encoded_as, one_hot
 from pyro_dgp.data.tasks import Task, guessed_task, task_of
 
@@ -152,7 +152,8 @@ def test_new_words_are_refused_where_training_had_two():
     columns = list(one_hot(old, "it").columns)
     assert columns == ["sex=male, not female"]
     assert encoded_as(pd.DataFrame({"sex": ["male", "female"]}), columns)[columns[0]].tolist() == [1.0, 0.0]
-    for word in ("Male", " male", "unknown", ""):
+    assert encoded_as(pd.DataFrame({"sex": [" male", "female "]}), columns)[columns[0]].tolist() == [1.0, 0.0]
+    for word in ("Male", "unknown", ""):
         with pytest.raises(ValueError, match="which training had not: it had female, male"):
             encoded_as(pd.DataFrame({"sex": ["male", word]}), columns)
 
@@ -171,3 +172,82 @@ def test_words_that_look_like_numbers_are_classes_still():
     assert _numbered(pd.Series(["3+", "1"]), labels).tolist() == [2.0, 0.0]
     with pytest.raises(ValueError, match="'4', which training had not"):
         _numbered(pd.Series([1, 4]), labels)
+
+
+def test_an_input_of_the_name_that_a_word_gets_is_refused(tmp_path):
+    colours, sexes = ["red", "green", "blue"] * 4, ["f", "m"] * 6
+    sentence = "column '{}' of 'table.csv' has the name that a word of column '{}' gets: rename it"
+    for name, words, other in (("c", colours, "c=red"), ("s", sexes, "s=m, not f")):
+        for columns in ({name: words, other: rows()}, {other: rows(), name: words}):
+            with pytest.raises(ValueError, match=sentence.format(other, name)):
+                load(table(tmp_path, **columns, y=rows() ** 2))
+    with pytest.raises(
+        ValueError, match="column 'c=red' of 'table.csv' has the name that a word of another column gets"
+    ):
+        load(table(tmp_path, c=colours, a=rows(), **{"c=red": rows() ** 2}))
+    both = {"c": [*["d=e", "f", "g"] * 4], "c=d": [*["e", "f", "g"] * 4], "y": rows()}
+    with pytest.raises(
+        ValueError, match="column 'c=d' of 'table.csv' has the name that the beginning of a word of column 'c' gets"
+    ):
+        load(table(tmp_path, **both))
+    assert load(table(tmp_path, **{"c": colours, "c=": rows(), "y": rows() ** 2})).columns[-1] == "c="
+
+
+def test_columns_of_words_whose_names_hold_the_sign_are_encoded_again(tmp_path):
+    """Names with "=" in columns of two words and of more, beside columns whose names they begin with."""
+    cases = {
+        "a=b": ["u", "v", "w"] * 4,
+        "a": rows(),
+        "p=q=r": ["f", "m"] * 6,
+        "p": ["=1", "=2", "3=4"] * 4,
+        "p=": rows(),
+    }
+    path = table(tmp_path, **cases, y=rows() ** 2)
+    data = load(path)
+    np.testing.assert_array_equal(in_order(pd.read_csv(path), data.columns), data.x)
+    with pytest.raises(ValueError, match="column 'a=b' of the new rows holds 'z', which training had not: it had u, v"):
+        in_order(pd.read_csv(path).assign(**{"a=b": "z"}), data.columns)
+
+
+def test_words_of_training_may_look_like_numbers_in_new_rows(tmp_path):
+    data = load(table(tmp_path, **{"a=b": ["1", "2", "3+"] * 4, "y": rows()}))
+    assert in_order(pd.DataFrame({"a=b": [1, 2]}), data.columns).tolist() == [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
+
+
+def test_blanks_around_words_and_names_are_no_part_of_them(tmp_path):
+    path = tmp_path / "table.csv"
+    lines = "0,red ,f \n1,red, m\n2, green,f\n3,blue\t,m\n" * 3
+    path.write_text(" a, b ,y\n" + lines)
+    data = load(path)
+    assert data.columns == ("a", "b=blue", "b=green", "b=red") and data.labels == ("f", "m")
+    np.testing.assert_array_equal(data.x[:, 3], [1.0, 1.0, 0.0, 0.0] * 3)
+    assert read_rows(path)["b"].tolist()[:2] == ["red", "red"] and load(path, " b ").target == "b"
+    np.testing.assert_array_equal(in_order(pd.read_csv(path), data.columns), data.x)
+    frame = pd.DataFrame({" a": rows(), "b ": pd.Categorical(["u", "v "] * 6), "y": [1, None] * 6})
+    frame.fillna({"y": 2}).to_parquet(tmp_path / "table.parquet")
+    assert load(tmp_path / "table.parquet").columns == ("a", "b=v, not u")
+
+
+def test_blanks_that_training_had_in_names_and_words_are_kept():
+    new = pd.DataFrame({"a": [1.0, 2.0], " a": [3.0, 4.0], 0: [5.0, 6.0]})
+    assert in_order(new, (" a", "a", "0")).tolist() == [[3.0, 1.0, 5.0], [4.0, 2.0, 6.0]]
+    assert in_order(new, ("a",)).tolist() == [[1.0], [2.0]]
+    assert in_order(new[["a"]], ("a",)).tolist() == in_order(new[["a"]].set_axis([" a"], axis=1), ("a",)).tolist()
+    assert in_order(pd.DataFrame({"c": [" u", "v"]}), ("c= u, not v",)).tolist() == [[1.0], [0.0]]
+    with pytest.raises(ValueError, match="the inputs have no column 'a', which the fit takes"):
+        in_order(new[[" a"]], (" a", "a"))
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_names_that_are_the_same_but_for_blanks_are_refused(ending, tmp_path):
+    frame, path = pd.DataFrame({"a": rows(), "a ": rows(), "y": rows()}), tmp_path / f"table.{ending}"
+    frame.to_csv(path, index=False) if ending == "csv" else frame.to_parquet(path)
+    with pytest.raises(ValueError, match="names the column 'a' twice: give each column a name of its own"):
+        load(path)
+
+
+def test_cells_of_blanks_are_empty(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("a,y\n" + "red,0\n  ,1\n" * 6)
+    with pytest.raises(ValueError, match=r"column 'a' of 'table.csv' is empty in row 1 counted from 0 \(line 3"):
+        load(path)
