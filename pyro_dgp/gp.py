@@ -21,6 +21,7 @@ from pyro_dgp.internal.tensors import require_tensor
 from pyro_dgp.kernels import Covariance, Kernel
 from pyro_dgp.kernels.base import require_kernel
 from pyro_dgp.kernels.factor_faults import explained
+from pyro_dgp.kernels.trial import try_once
 from pyro_dgp.means import Mean, MeanFunction, as_mean
 
 
@@ -89,9 +90,11 @@ class GaussianProcess(CheckedModule):
                 f"inputs are on {x.device} and the parameters of the Gaussian process on {own.device}: "
                 "move one, as in model.to(x.device)"
             )
+        covariance = self.kernel()
+        try_once(self.kernel, covariance, x)
         return FunctionPrior(
             x,
-            self.kernel(),
+            covariance,
             self.mean(),
             num_outputs=self.num_outputs,
             jitter=self.jitter,

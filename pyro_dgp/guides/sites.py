@@ -20,6 +20,7 @@ from pyro_dgp.gp import FunctionPrior, too_many_values_message
 from pyro_dgp.internal.distributions import elementwise, is_real, is_real_where_observed
 from pyro_dgp.internal.errors import first_line
 from pyro_dgp.internal.parameters import modules_of
+from pyro_dgp.internal.site_names import is_inside_observation, process_key, site_of
 from pyro_dgp.likelihoods import CollapsedObservation, Observation, RowObservation
 from pyro_dgp.likelihoods.observation import join
 from pyro_dgp.likelihoods.units import standardised_value
@@ -195,8 +196,15 @@ def warn_of_unread_priors(models: Iterable[nn.Module], trace: Trace) -> None:
                 )
 
 
+def gps_of_site(name: str, fn: Any) -> list[tuple[str, FunctionPrior]]:
+    """Return the Gaussian processes of a site by process key: itself, or those in its observation; none for another distribution."""
+    if isinstance(fn, FunctionPrior):
+        return [(name, fn)]
+    return [(process_key(name, gp), prior) for gp, prior in fn.priors.items()] if isinstance(fn, Observation) else []
+
+
 def warn_of_repeated(gps: Iterable[tuple[str, FunctionPrior]]) -> None:
-    """Warn of one Gaussian process at several inputs, which may be meant as one function and is one function for each site.
+    """Warn of one Gaussian process at several inputs, or twice in one observation: it may be meant as one function, and is one for each call.
 
     :param gps: priors by process key.
     """
@@ -205,7 +213,14 @@ def warn_of_repeated(gps: Iterable[tuple[str, FunctionPrior]]) -> None:
         if prior.source is None:
             continue
         before, other = first.setdefault(prior.source, (key, prior))
-        if other.x.shape != prior.x.shape or not torch.equal(other.x, prior.x):
+        if key != before and is_inside_observation(key) and site_of(key) == site_of(before):
+            site, one, two = site_of(key), *(each.partition("/")[2] for each in (before, key))
+            warnings.warn(
+                f"the site {site!r} is given one GaussianProcess twice, as {one} and as {two}, which makes two independent functions with the "
+                "hyperparameters in common: make a second GaussianProcess, as in likelihood(gp(x), other_gp(x))",
+                stacklevel=5,
+            )
+        elif other.x.shape != prior.x.shape or not torch.equal(other.x, prior.x):
             warnings.warn(
                 f"the sites {before!r} and {key!r} sample one GaussianProcess at different inputs, and each is a function of its own, with the "
                 "hyperparameters in common: for one function at both, sample it once at torch.cat([x1, x2], -2) and split its values",

@@ -14,6 +14,7 @@ from pyro_dgp.internal.recording import recording
 from pyro_dgp.internal.user_functions import PresentFunction, adopted
 from pyro_dgp.kernels.base import Kernel
 from pyro_dgp.kernels.covariance import Covariance
+from pyro_dgp.kernels.trial import block_differs, parts_of
 
 #: Rows of the first inputs on which a function is tried.
 TRIED_ROWS = 5
@@ -66,6 +67,11 @@ class FunctionCovariance(Covariance):
             value = self._call(few, few)
             alone = self._call(few.unsqueeze(-2), few.unsqueeze(-2))
             self._require_covariance(value, alone)
+            if len(few) > 2 and block_differs(value, self._call(*parts_of(few))):
+                raise ValueError(
+                    "the function of FromFunction gives two rows another covariance by themselves than among other rows: let k of two rows depend on "
+                    "these alone, not on the mean or the number of all rows"
+                )
         self.first_use.done = len(few) == TRIED_ROWS
 
     def _require_covariance(self, value: Tensor, alone: Tensor) -> None:
@@ -101,8 +107,8 @@ class FromFunction(Kernel):
     gives it a learned scale. For a lengthscale and other parameters with constraints write a :class:`Kernel`.
 
     :param function: the function or network.
-    :raises ValueError: at the first use, for a function that is not symmetric, has a negative eigenvalue or does not
-        broadcast; at once for a function that names a network or a tensor to be trained, which would stay as it is.
+    :raises ValueError: at the first use, for a function that is not symmetric, has a negative eigenvalue, depends on
+        other rows than its two or does not broadcast; at once for a function that names a network or a tensor to be trained, which would stay as it is.
     :raises TypeError: for what cannot be called.
 
     >>> import torch

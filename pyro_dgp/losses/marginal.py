@@ -15,7 +15,7 @@ from torch import Tensor
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.scales_and_masks import require_as_written, require_scaled_subsamples
 from pyro_dgp.guides.site_handler import Message, SiteHandler
-from pyro_dgp.guides.sites import is_observation, require_exact
+from pyro_dgp.guides.sites import gps_of_site, is_observation, require_exact, warn_of_repeated
 from pyro_dgp.internal.one_thread import one_thread
 from pyro_dgp.internal.parameters import check_parameters_found, modules_of, require_own_parameters
 from pyro_dgp.internal.rows import num_rows
@@ -83,6 +83,7 @@ class MarginalLikelihood(torch.nn.Module):
         if not self._is_checked:
             check_parameters_found(trace, modules_of(self.model))
             require_scaled_subsamples(trace)
+            warn_of_repeated(gp for name, site in trace.nodes.items() for gp in gps_of_site(name, site.get("fn")))
             self._is_checked = True
         for site in trace.nodes.values():
             if site["type"] == "sample" and is_observation(site):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import torch
+from pyro.poutine.messenger import Messenger
 from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor
 
@@ -15,6 +17,7 @@ from pyro_dgp.guides.joint_rows import LOOKED_AT, joined_rows_message, site_join
 from pyro_dgp.guides.other_rows import warn_of_other_rows
 from pyro_dgp.guides.row_dependence import row_dependence
 from pyro_dgp.guides.site_handler import Message, SiteHandler
+from pyro_dgp.guides.sites import gps_of_site, warn_of_repeated
 from pyro_dgp.internal.parameters import constant_parameters, evaluating, module_local_parameters, modules_of
 from pyro_dgp.internal.plates import known_groups
 from pyro_dgp.internal.rows import num_rows
@@ -63,6 +66,25 @@ class _Predict(SiteHandler, TraceMessenger):
         return name in self.draw and name not in self.local
 
 
+class _Repeated(Messenger):
+    """Collects the Gaussian processes of a model while it runs, and warns once, at the end, of one that is sampled several times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.met: dict[str, FunctionPrior] = {}
+        self.is_over = False
+
+    def _pyro_sample(self, msg: Message) -> None:
+        self.met |= gps_of_site(msg["name"], msg["fn"])
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        if not self.is_over and error[0] is None:
+            self.is_over = True
+            warn_of_repeated(self.met.items())
+        self.met = {}
+
+
 @dataclass(frozen=True)
 class PosteriorDraws:
     """Draws of the posterior of a model, with what they belong to: what :func:`~pyro_dgp.predict` needs.
@@ -93,6 +115,7 @@ class PosteriorDraws:
     _: KW_ONLY
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     conditions: KeptConditions | None = field(default=None, repr=False, compare=False)
+    _repeated: _Repeated = field(default_factory=_Repeated, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.args, tuple) or not self.args or not isinstance(self.args[0], Tensor):
@@ -114,9 +137,10 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
     model, scope = without_whitening(posterior.model), modules_of(without_whitening(posterior.model))
     _check(posterior, request)
     conditioned_on = condition_on if posterior.conditions is None else posterior.conditions.of
-    chosen, conditioned = conditioned_on(
-        posterior.model, posterior.draws, posterior.args, posterior.kwargs, num_draws=request.num_samples
-    )
+    with posterior._repeated if model is posterior.model else nullcontext():  # a whitened model has said it
+        chosen, conditioned = conditioned_on(
+            posterior.model, posterior.draws, posterior.args, posterior.kwargs, num_draws=request.num_samples
+        )
     with torch.no_grad(), module_local_parameters(*scope), evaluating(*scope):
         dependence = row_dependence(model, posterior.args, dict(posterior.kwargs))
         with known_groups(dependence.group_plates):

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pyro_dgp.internal import linalg
+from pyro_dgp.kernels.distance import squared_distance
 from pyro_dgp.processes.rbf_terms import RBFTerm
 
 
@@ -54,7 +55,7 @@ class PsiStatistics:
         z, centre = points * scale, inputs.centre * scale
         middle = z.mean(-2, keepdim=True)  # small numbers have small rounding
         z, centre = z - middle, centre - middle
-        squares = torch.cdist(centre, z, compute_mode="donot_use_mm_for_euclid_dist").square()  # (E, N, M)
+        squares = squared_distance(centre, z)  # (E, N, M)
         along = v @ z.mT.unsqueeze(-3) - v @ centre.unsqueeze(-1)  # (E, N, W, M)
         gram = v @ v.mT
         variance = term.variance[:, None, None]

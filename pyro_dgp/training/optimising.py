@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -10,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from pyro.optim import PyroOptim
 from torch import Tensor
 
 from pyro_dgp.internal.finite import require_finite_gradients, require_finite_loss
@@ -114,7 +116,7 @@ def minimise(
         return loss
 
     with module_local_parameters(objective):
-        stepper = optimizer(objective, learning_rate)
+        stepper = built_optimizer(optimizer, objective, learning_rate)
         settings = {"steps": steps, "rows": rows, "learning_rate": learning_rate, **order}
         run = Run(
             settings | facts_of_run(objective, stepper, is_saved=is_saving()),
@@ -150,6 +152,58 @@ def minimise(
                 if state.is_over:
                     break
     return FitResult(losses.values.tolist(), state.seconds + time.perf_counter() - start)
+
+
+#: Kinds of parameters of a function that stand for one value.
+_SINGLE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def built_optimizer(recipe: Any, objective: torch.nn.Module, learning_rate: float) -> torch.optim.Optimizer:
+    """Return the optimiser that a function of objective and learning rate builds.
+
+    :raises TypeError: for anything but such a function, and for one that returns no optimiser of PyTorch.
+    :raises ValueError: for an optimiser whose step needs a closure, and where no parameter is left to train.
+    """
+    if not any(parameter.requires_grad for parameter in objective.parameters()):
+        raise ValueError(
+            "nothing is left to train: no parameter of the objective requires a gradient, so let some do, as in objective.requires_grad_(True)"
+        )
+    built = recipe(objective, learning_rate) if _takes_objective(recipe) else recipe
+    if not isinstance(built, torch.optim.Optimizer) or built is recipe:
+        got = f"the class {recipe.__name__}" if isinstance(recipe, type) else repr(recipe).split("\n")[0]
+        got += "" if built is recipe else f", which returned {built!r}"
+        raise TypeError(
+            f"optimizer is a function of the objective and the learning rate that returns an optimiser of PyTorch, and got {got}: write it as in "
+            "optimizer=lambda objective, lr: torch.optim.Adam(objective.parameters(), lr)"
+        )
+    if any(
+        each.default is each.empty and each.kind in _SINGLE
+        for each in inspect.signature(built.step).parameters.values()
+    ):
+        raise ValueError(
+            f"the step of {type(built).__name__} needs a function (closure) that computes the loss several times, and fit computes it once a step: "
+            "take one whose step goes without, such as Adam or SGD"
+        )
+    return built
+
+
+def _takes_objective(recipe: Any) -> bool:
+    """Tell whether a recipe can be called with an objective and a learning rate: no optimiser of Pyro, and no class that takes parameters."""
+    if (
+        not callable(recipe)
+        or isinstance(recipe, PyroOptim)
+        or str(getattr(recipe, "__module__", "")).startswith("pyro.optim")
+    ):
+        return False
+    try:
+        names = list(inspect.signature(recipe).parameters)
+        inspect.signature(recipe).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:  # a function in C has no signature
+        return True
+    kind = getattr(recipe, "func", recipe)  # of functools.partial
+    return not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and names[0] == "params")
 
 
 def _terms(objective: Any, batch: Batch) -> Mapping[str, Tensor]:

@@ -76,8 +76,16 @@ def test_float32_inputs_work():
             r"turned x \(5, 2\) and z \(5, 2\) into \(5,\), not into \(..., 5, 5\): write k",
         ),
         (lambda x, z: squared_exponential(x, z).numpy(), "returned ndarray, not a tensor"),
+        (
+            lambda x, z: squared_exponential(x - x.mean(-2, keepdim=True), z - z.mean(-2, keepdim=True)),
+            "gives two rows another covariance by themselves than among other rows: let k of two rows depend on these alone",
+        ),
+        (
+            lambda x, z: squared_exponential(x, z) / (1 + 0.1 * (z.shape[-2] - x.shape[-2]) ** 2),
+            "gives two rows another covariance by themselves than among other rows",
+        ),
     ],
-    ids=["asymmetric", "negative", "distance", "no batches", "white", "one row each", "array"],
+    ids=["asymmetric", "negative", "distance", "no batches", "white", "one row each", "array", "centred", "counted"],
 )
 def test_what_is_no_covariance_function_is_refused_at_the_first_use(function, sentence):
     kernel = FromFunction(function)
@@ -98,7 +106,7 @@ def test_it_is_tried_once_on_a_few_rows_and_again_after_it_changed():
     seen.clear()
     for _ in range(2):
         kernel().matrix(torch.randn(1, 100, 2))
-    assert seen == [(5, 2), (5, 1, 2), (1, 100, 2), (1, 100, 2)]
+    assert seen == [(5, 2), (5, 1, 2), (1, 2), (1, 100, 2), (1, 100, 2)]
     kernel.function = lambda x, z: -counted(x, z)
     with pytest.raises(ValueError, match="has a negative eigenvalue"):
         kernel().matrix(torch.randn(1, 100, 2))

@@ -74,7 +74,19 @@ def test_psi_statistics_have_right_gradients():
         0.5 * torch.randn(2, 3, 2),
         torch.randn(1, 3, 2),
     )
-    assert torch.autograd.gradcheck(of_term, tuple(number.requires_grad_() for number in numbers))
+    numbers = tuple(number.requires_grad_() for number in numbers)
+    assert torch.autograd.gradcheck(of_term, numbers)
+    assert torch.autograd.gradgradcheck(of_term, numbers)
+
+
+def test_psi_statistics_far_from_the_centre_are_as_right_as_near_it():
+    covariance, points, inputs = RBF(lengthscale=0.3)(), torch.randn(1, 5, 3), normal_inputs()
+    near = PsiStatistics.of(rbf_term(covariance, "f"), inputs, points)
+    far = PsiStatistics.of(
+        rbf_term(covariance, "f"), NormalInputs(inputs.centre + 1e3, inputs.directions), points + 1e3
+    )
+    torch.testing.assert_close(far.first, near.first, atol=1e-12, rtol=1e-9)
+    torch.testing.assert_close(far.second, near.second, atol=1e-12, rtol=1e-9)
 
 
 @pytest.mark.parametrize("reading", [POSTERIOR, Cavity(0.3)])
