@@ -74,9 +74,9 @@ def test_psi_statistics_have_right_gradients():
         0.5 * torch.randn(2, 3, 2),
         torch.randn(1, 3, 2),
     )
-    numbers = tuple(number.requires_grad_() for number in numbers)
-    assert torch.autograd.gradcheck(of_term, numbers)
-    assert torch.autograd.gradgradcheck(of_term, numbers)
+    inputs = [number.requires_grad_() for number in numbers]
+    assert torch.autograd.gradcheck(of_term, inputs)
+    assert torch.autograd.gradgradcheck(of_term, inputs)
 
 
 def test_psi_statistics_far_from_the_centre_are_as_right_as_near_it():
