@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pyro_dgp.internal import linalg
 from pyro_dgp.processes.coefficients import GaussianCoefficients
-from pyro_dgp.training.optimising import OptimizerRecipe, adam, rows_of_loss
+from pyro_dgp.training.optimising import OptimizerRecipe, adam, built_optimizer, rows_of_loss
 
 #: Halvings of a step that would leave no covariance, or one far larger than before; after these the step is left out.
 HALVINGS = 20
@@ -85,7 +85,7 @@ class NaturalGradients:
             raise ValueError(
                 "natural gradients are those of the loss in total, and it does not say how many rows there are: give the loss num_data=len(x)"
             )
-        return _NaturalSteps(parts, self.others(objective, learning_rate), self.step, rows)
+        return _NaturalSteps(parts, built_optimizer(self.others, objective, learning_rate), self.step, rows)
 
 
 class _Part(NamedTuple):

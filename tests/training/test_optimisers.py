@@ -6,7 +6,16 @@ import pyro
 import pytest
 import torch
 
-from pyro_dgp import ELBO, InducingPoints, MarginalLikelihood, Validation, Variational, fit, fit_validated
+from pyro_dgp import (
+    ELBO,
+    InducingPoints,
+    MarginalLikelihood,
+    NaturalGradients,
+    Validation,
+    Variational,
+    fit,
+    fit_validated,
+)
 from pyro_dgp.training.optimising import adam, adam_for_networks
 from tests.examples import OneLayer, regression
 
@@ -56,6 +65,14 @@ def test_fit_validated_refuses_it_alike(local):
                 validation=Validation(betas=(1.0,)),
                 optimizer=WRONG[kind],
             )
+
+
+def test_natural_gradients_refuse_it_alike_for_the_other_parameters(local):
+    x, y = regression(12)
+    guide = guide_of(x, y)
+    for kind in ("class", "returns nothing"):
+        with pytest.raises(TypeError, match=SENTENCE):
+            fit(ELBO(12)(guide.model, guide), x, y, steps=2, optimizer=NaturalGradients(others=WRONG[kind]))
 
 
 def test_an_error_of_the_function_itself_stays(local):
