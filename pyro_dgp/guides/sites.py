@@ -213,6 +213,8 @@ def warn_of_repeated(gps: Iterable[tuple[str, FunctionPrior]]) -> None:
         if prior.source is None:
             continue
         before, other = first.setdefault(prior.source, (key, prior))
+        if other is prior:
+            continue
         if key != before and is_inside_observation(key) and site_of(key) == site_of(before):
             site, one, two = site_of(key), *(each.partition("/")[2] for each in (before, key))
             warnings.warn(
