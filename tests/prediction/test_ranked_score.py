@@ -40,6 +40,25 @@ def test_it_is_the_integral_of_the_squared_distance(scale, far):
     torch.testing.assert_close(single.crps(y.float()).double(), expected, rtol=2e-3, atol=0.0)
 
 
+@pytest.mark.parametrize("place", [50.0, 1e5])
+@pytest.mark.parametrize("weight", [0.02, 1e-3, 1e-5])
+@pytest.mark.parametrize("count", [2, 60])
+def test_a_rare_component_far_away_counts(place, weight, count):
+    """Its share of the integral is about the square of its weight times its distance."""
+    loc = torch.cat([torch.zeros(count - 1, 1), torch.tensor([[place]])])
+    weights = torch.cat([torch.full((count - 1,), (1 - weight) / (count - 1)), torch.tensor([weight])])
+    scale = torch.cat([torch.ones(count - 1, 1), torch.tensor([[0.01]])])
+    m = Mixture(dist.Laplace(loc, scale), weights.log())
+
+    def reached(t):
+        return (1 - weight) * stats.laplace.cdf(t) + weight * stats.laplace.cdf(t, place, 0.01)
+
+    ends = (-40.0, -1.0, 0.0, 0.3, 5.0, 40.0, place - 1, place - 0.1, place, place + 0.1, place + 1)
+    pieces = zip(ends[:-1], ends[1:], strict=True)
+    expected = sum(quad(lambda t: (reached(t) - (t >= 0.3)) ** 2, a, b, limit=200)[0] for a, b in pieces)
+    assert float(m.crps(torch.tensor([0.3]))) == pytest.approx(expected, rel=2e-3)
+
+
 def test_it_is_the_same_in_each_call_and_leaves_random_numbers_alone():
     m, y, before = mixture(), torch.zeros(4), torch.get_rng_state()
     first = m.crps(y)
