@@ -66,7 +66,8 @@ def clamped(value: Tensor, low: float, high: float | None = None) -> Tensor:
 
     It is for values that only rounding puts outside: a squared distance of -1e-16 has the derivatives of one of zero.
     """
-    return value + (value.clamp(low, high) - value).detach()
+    inside = value.clamp(low, high)
+    return torch.where(value == inside, value, inside.detach() + (value - value.detach()))
 
 
 #: Random halves of the rows that are looked at: an element of two rows lies on one side of all of them once in a million.

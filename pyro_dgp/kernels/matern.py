@@ -18,10 +18,13 @@ def _root(squared: Tensor, factor: float) -> Tensor:
     return (squared.clamp_min(_FLOOR) * factor).sqrt()
 
 
-def _with_slope_at_zero(value: Tensor, squared: Tensor, slope: float) -> Tensor:
-    """Return ``value``; below the floor, where its root has no derivative left, one with the slope of the correlation in the squared distance at zero."""
-    at_zero = 1 + slope * (squared - squared.detach())
-    return torch.where(squared > _FLOOR, value, at_zero)
+def _with_slopes_at_zero(value: Tensor, squared: Tensor, slope: float, curvature: float = 0.0) -> Tensor:
+    """Return ``value``; below the floor, where its root has no derivatives left, one with those of the correlation in the squared distance at zero.
+
+    :param curvature: half of the second derivative, where there is one.
+    """
+    change = squared - squared.detach()
+    return torch.where(squared > _FLOOR, value, 1 + slope * change + curvature * change.square())
 
 
 def matern12(squared: Tensor) -> Tensor:
@@ -64,7 +67,7 @@ class Matern12(Stationary):
 def matern32(squared: Tensor) -> Tensor:
     """Return ``(1 + s) exp(-s)``, ``s = sqrt(3) r``."""
     s = _root(squared, 3.0)
-    return _with_slope_at_zero((1 + s) * torch.exp(-s), squared, -3 / 2)
+    return _with_slopes_at_zero((1 + s) * torch.exp(-s), squared, -3 / 2)
 
 
 def matern32_slope(squared: Tensor, need: bool) -> tuple[Tensor, Tensor | None]:
@@ -89,7 +92,7 @@ class Matern32(Stationary):
 def matern52(squared: Tensor) -> Tensor:
     """Return ``(1 + s + s^2 / 3) exp(-s)``, ``s = sqrt(5) r``."""
     s = _root(squared, 5.0)
-    return _with_slope_at_zero((1 + s + s.square() / 3) * torch.exp(-s), squared, -5 / 6)
+    return _with_slopes_at_zero((1 + s + s.square() / 3) * torch.exp(-s), squared, -5 / 6, 25 / 24)
 
 
 def matern52_slope(squared: Tensor, need: bool) -> tuple[Tensor, Tensor | None]:

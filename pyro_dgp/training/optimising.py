@@ -176,10 +176,8 @@ def built_optimizer(recipe: Any, objective: torch.nn.Module, learning_rate: floa
             f"optimizer is a function of the objective and the learning rate that returns an optimiser of PyTorch, and got {got}: write it as in "
             "optimizer=lambda objective, lr: torch.optim.Adam(objective.parameters(), lr)"
         )
-    if any(
-        each.default is each.empty and each.kind in _SINGLE
-        for each in inspect.signature(built.step).parameters.values()
-    ):
+    own_step = list(inspect.signature(type(built).step).parameters.values())  # a schedule wraps that of the object
+    if any(each.default is each.empty and each.kind in _SINGLE for each in own_step[1:]):
         raise ValueError(
             f"the step of {type(built).__name__} needs a function (closure) that computes the loss several times, and fit computes it once a step: "
             "take one whose step goes without, such as Adam or SGD"

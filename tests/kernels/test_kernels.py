@@ -254,6 +254,25 @@ def test_second_derivatives_hold_where_two_points_coincide(name, dtype):
     torch.testing.assert_close(mixed[:, 0].double(), expected.detach(), rtol=2e-3, atol=2e-3)
 
 
+@pytest.mark.parametrize(
+    ("make", "fourth"), [(kernels.Matern52, 25.0), (kernels.RBF, 3.0), (kernels.RationalQuadratic, 6.0)]
+)
+def test_fourth_derivatives_at_zero_are_the_variances_of_curvatures(make, fourth):
+    x = torch.zeros(1, 1, 1, requires_grad=True)
+    value = make()().matrix(x, torch.zeros(1, 1, 1)).sum()
+    found = []
+    for _ in range(4):
+        (slope,) = torch.autograd.grad(value, x, create_graph=True)
+        value = slope.sum()
+        found.append(value.detach())
+    assert torch.stack(found).tolist() == pytest.approx([0.0, found[1].item(), 0.0, fourth])
+
+
+@pytest.mark.parametrize("make", [kernels.RBF, kernels.RationalQuadratic])
+def test_distances_that_overflow_have_no_covariance(make):
+    assert float(make()().matrix(torch.full((1, 1, 1), 1e200), torch.zeros(1, 1, 1)).detach()) == 0.0
+
+
 def test_gradients_of_the_second_points_alone_are_found():
     x, z = torch.randn(1, 4, D), torch.randn(1, 5, D, requires_grad=True)
     covariance = kernels.Matern52(D)()

@@ -100,6 +100,24 @@ def test_functions_and_classes_of_objective_and_learning_rate_are_taken(optimize
     assert len(fit(MarginalLikelihood(OneLayer()), x, y, steps=2, learning_rate=1e-3, optimizer=optimizer).losses) == 2
 
 
+def test_an_optimiser_that_a_schedule_has_touched_is_taken(local):
+    """A schedule puts a function without a bound ``self`` in the place of the step, that of a first fit too."""
+    x, y = regression(12)
+    objective, kept = MarginalLikelihood(OneLayer()), []
+
+    def same(objective, learning_rate):
+        kept.append(kept[0] if kept else torch.optim.Adam(objective.parameters(), learning_rate))
+        return kept[-1]
+
+    def with_schedule(objective, learning_rate):
+        optimizer = torch.optim.Adam(objective.parameters(), learning_rate)
+        torch.optim.lr_scheduler.StepLR(optimizer, 5)
+        return optimizer
+
+    for optimizer in (same, same, with_schedule):
+        assert len(fit(objective, x, y, steps=2, optimizer=optimizer).losses) == 2
+
+
 def test_an_optimiser_whose_step_needs_a_closure_is_refused(local):
     x, y = regression(12)
     with pytest.raises(
