@@ -130,7 +130,8 @@ class DeepEnsemble(Inference):
         apart, kept = order.tensor_split([max(1, round(self.held_out * len(x)))])
         optimizer = torch.optim.AdamW(network.parameters(), lr=5e-3, weight_decay=self.weight_decay)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: decay(step / steps))
-        chosen, best = batches(len(kept), min(rows, len(kept)), seed), (math.inf, copy.deepcopy(network.state_dict()))
+        chosen, lowest = batches(len(kept), min(rows, len(kept)), seed), math.inf
+        best: dict[str, Tensor] | None = None
         for step in range(1, steps + 1):
             index = kept[next(chosen)]
             optimizer.zero_grad()
@@ -142,9 +143,13 @@ class DeepEnsemble(Inference):
             if step % self.every == 0 or step == steps:
                 with torch.no_grad():
                     found = float(-network(x[apart]).log_prob(y[apart]).mean())
-                if found < best[0]:
-                    best = found, copy.deepcopy(network.state_dict())
-        network.load_state_dict(best[1])
+                if found < lowest:
+                    lowest, best = found, copy.deepcopy(network.state_dict())
+        if best is None:
+            raise FloatingPointError(
+                "a network of the ensemble has no finite score at its held-out rows: scale the data, or leave the ensemble out"
+            )
+        network.load_state_dict(best)
 
 
 class _BayesianNetwork(PyroModule):

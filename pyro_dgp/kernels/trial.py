@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -9,6 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from pyro_dgp.internal.parameters import evaluating
 from pyro_dgp.internal.recording import recording
 from pyro_dgp.kernels.covariance import CombinedCovariance, Covariance, ScaledCovariance
 from pyro_dgp.kernels.wrapping import ActiveDimsCovariance
@@ -32,7 +34,7 @@ def try_once(kernel: Any, covariance: Any, x: Tensor) -> None:
     rows = min(x.shape[-2], TRIED_ROWS)
     if _tried.get(kernel, 0) >= rows or recording():
         return
-    with torch.no_grad(), torch.random.fork_rng([x.device] if x.is_cuda else []):
+    with torch.no_grad(), evaluating(kernel), torch.random.fork_rng([x.device] if x.is_cuda else []):
         for part, few in _own_parts(covariance, x.detach()[..., :rows, :].unsqueeze(-3)):
             _require_covariance(part, few)
     _tried[kernel] = rows
@@ -55,6 +57,8 @@ def _require_covariance(covariance: Covariance, x: Tensor) -> None:
     """Raise unless diagonal and blocks of the covariances among rows ``(..., 1, N, D)`` are those that are asked for by themselves."""
     name, rows = type(covariance).__name__, x.shape[-2]
     whole, diagonal = covariance.matrix(x), covariance.diagonal(x)
+    if different(whole, covariance.matrix(x)):  # random numbers, as of dropout that never ends, are no contradiction
+        return
     _require_shape(f"{name}.matrix(x)", whole, (*x.shape[:-1], rows), axes=2)
     _require_shape(f"{name}.diagonal(x)", diagonal, x.shape[:-1], axes=1)
     difference = different(whole.diagonal(dim1=-2, dim2=-1), diagonal)
@@ -66,6 +70,8 @@ def _require_covariance(covariance: Covariance, x: Tensor) -> None:
     if rows < 3:
         return
     a, b = parts_of(x)
+    if not _takes_two(covariance):
+        return
     try:
         block, other = covariance.matrix(a, b), covariance.matrix(b, a)
     except NotImplementedError:  # a class without covariances between two sets is good for what wants none
@@ -81,6 +87,15 @@ def _require_covariance(covariance: Covariance, x: Tensor) -> None:
             f"{name} gives two rows another covariance in matrix(x, z) than among more rows in matrix(x): let it depend on these two rows alone, not "
             "on the mean or the number of all rows"
         )
+
+
+def _takes_two(covariance: Covariance) -> bool:
+    """Tell whether ``matrix`` takes two sets of points; a class that takes one is good for what wants no more."""
+    try:
+        inspect.signature(covariance.matrix).bind(None, None)
+    except TypeError:
+        return False
+    return True
 
 
 def parts_of(x: Tensor) -> tuple[Tensor, Tensor]:

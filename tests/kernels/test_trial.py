@@ -223,15 +223,15 @@ def test_it_is_tried_once_without_gradients_and_random_numbers(local):
 
     gp = GaussianProcess(Own(watched))
     gp(torch.randn(1, 2))
-    assert calls == [((1, 1, 2), False)]
+    assert calls == [((1, 1, 2), False)] * 2  # twice, to know a kernel with random numbers of its own
     calls.clear()
     state = torch.get_rng_state()
     for _ in range(3):
         gp(torch.zeros(50, 2, requires_grad=True))
     assert torch.equal(state, torch.get_rng_state())
-    assert calls == [((1, 6, 2), False), ((1, 2, 2), False), ((1, 4, 2), False)]
+    assert calls == [((1, rows, 2), False) for rows in (6, 6, 2, 4)]
     gp(torch.zeros(3, 2))
-    assert len(calls) == 3
+    assert len(calls) == 4
     gp.kernel = Own(lambda *args: matrix(*args).unsqueeze(0)[0].unsqueeze(-1))
     with pytest.raises(ValueError, match="has shape"):
         gp(torch.zeros(50, 2))
@@ -249,3 +249,52 @@ def test_a_class_trains_predicts_and_takes_a_prior(local):
     with pyro.plate("draws", 5, dim=-3):
         model.gp.kernel.parts[0].variance = PyroSample(dist.LogNormal(torch.zeros(1, 1), 0.1))
         model.gp(x)
+
+
+class Deep(Own):
+    """The squared exponential of a network's features."""
+
+    def __init__(self, *layers):
+        super().__init__()
+        self.network = torch.nn.Sequential(*layers)
+
+    def forward(self):
+        def of_features(variance, x, z=None):
+            return matrix(variance, *(None if each is None else self._features(each) for each in (x, z)))
+
+        return OwnCovariance(of_features, diagonal, self.variance)
+
+    def _features(self, x):
+        return self.network(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
+
+
+class Dropping(torch.nn.Module):
+    """Dropout in evaluation mode too."""
+
+    def forward(self, x):
+        return torch.nn.functional.dropout(x, 0.5, training=True)
+
+
+@pytest.mark.parametrize("layer", [torch.nn.Dropout(0.5), Dropping()])
+def test_a_kernel_with_dropout_is_sound(layer, local):
+    kernel = Deep(torch.nn.Linear(1, 8), layer)
+    GaussianProcess(kernel)(torch.randn(9, 1))
+    assert all(module.training for module in kernel.modules())
+
+
+def test_batch_statistics_of_a_kernel_stay_as_they_are(local):
+    kernel = Deep(torch.nn.Linear(1, 4), torch.nn.BatchNorm1d(4))
+    GaussianProcess(kernel)(torch.randn(9, 1))
+    assert int(kernel.network[1].num_batches_tracked) == 0
+
+
+def test_a_class_whose_matrix_takes_one_set_is_left_alone(local):
+    class OfOneSet(OwnCovariance):
+        def matrix(self, x):
+            return matrix(self.variance, x)
+
+    class Kind(Own):
+        def forward(self):
+            return OfOneSet(matrix, diagonal, self.variance)
+
+    GaussianProcess(Kind())(torch.randn(9, 1))
