@@ -225,7 +225,8 @@ def warn_of_repeated(gps: Iterable[tuple[str, FunctionPrior]]) -> None:
         elif other.x.shape != prior.x.shape or not torch.equal(other.x, prior.x):
             warnings.warn(
                 f"the sites {before!r} and {key!r} sample one GaussianProcess at different inputs, and each is a function of its own, with the "
-                "hyperparameters in common: for one function at both, sample it once at torch.cat([x1, x2], -2) and split its values",
+                "hyperparameters in common: for one function at both, sample it once at torch.cat([x1, x2], -2) and split its values; "
+                "for two functions on purpose, make two GaussianProcess objects that share a kernel",
                 stacklevel=5,
             )
 

@@ -137,7 +137,8 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
     model, scope = without_whitening(posterior.model), modules_of(without_whitening(posterior.model))
     _check(posterior, request)
     conditioned_on = condition_on if posterior.conditions is None else posterior.conditions.of
-    with posterior._repeated if model is posterior.model else nullcontext():  # a whitened model has said it
+    repeated = getattr(posterior, "_repeated", None) or _Repeated()  # draws that an older version pickled have none
+    with repeated if model is posterior.model else nullcontext():  # a whitened model has said it
         chosen, conditioned = conditioned_on(
             posterior.model, posterior.draws, posterior.args, posterior.kwargs, num_draws=request.num_samples
         )

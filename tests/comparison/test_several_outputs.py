@@ -9,6 +9,7 @@ import torch
 
 from pyro_dgp import Settings, Task, compare, load_fit
 from pyro_dgp.comparison.cli import main
+from pyro_dgp.data.dataset import by_output
 from pyro_dgp.data.reading import load
 from pyro_dgp.diagnosis.subject import Rows, subject_of
 from pyro_dgp.zoo.recipes import shallow
@@ -150,3 +151,20 @@ def test_tables_of_targets_are_taken_by_name_wherever_they_come():
         compare(None, x, y, test=(x, other), methods=["svgp"], settings=QUICK)
     with pytest.raises(ValueError, match="the targets have the column 'warming', which is no output"):
         compare(None, x, y, test=(x, y.assign(warming=1.0)), methods=["svgp"], settings=QUICK)
+
+
+def test_blanks_around_the_names_of_targets_are_no_part_of_them():
+    y = table()[["heating", "cooling"]]
+    for given, outputs in (
+        ((" heating", "cooling "), ("heating", "cooling")),
+        (("heating", "cooling"), (" heating", "cooling\t")),
+        (("heating\t", "cooling"), (" heating", "cooling")),
+    ):
+        turned = y.set_axis(list(given), axis=1).iloc[:, ::-1]
+        np.testing.assert_array_equal(by_output(turned, outputs), y)
+    both = y.set_axis(["a", " a"], axis=1)
+    np.testing.assert_array_equal(by_output(both[[" a", "a"]], ("a", " a")), y)  # which are two
+    with pytest.raises(ValueError, match="the targets have no column 'a ': give the columns a , b"):
+        by_output(both, ("a ", "b"))
+    with pytest.raises(ValueError, match="the targets have the column ' a', which is no output"):
+        by_output(both.assign(b=1.0), ("a", "b"))

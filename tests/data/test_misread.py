@@ -9,6 +9,7 @@ import torch
 
 from pyro_dgp import Settings, Standardizer, compare
 from pyro_dgp.comparison.predict_command import read_rows
+from pyro_dgp.data.categories import words_of
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.reading import load, require_numbers
 from pyro_dgp.data.splitting import Scaler, held_out_rows, split
@@ -133,12 +134,55 @@ def test_numbers_with_signs_or_separators_are_refused_as_numbers(cells, tmp_path
         ["%", ","],
         ["1", "2", "k3"],
         ["5 €", "free"],
+        ["10 20", "30 40"],
+        ["2020 01 01", "2020 01 02"],
+        ["555 1234", "555 1235"],
+        ["1,2,3", "4,5,6"],
+        ["1 2 3", "4 5 6"],
+        ["1,23,456", "1,23,457"],
+        ["1,000 2,000", "3,000 4,000"],
+        ["- 1", "- 2"],
+        ["٣,٤", "١,٢"],
     ],
 )
 def test_words_with_figures_are_words(words, tmp_path):
     path = tmp_path / "t.csv"
     pd.DataFrame({"a": range(12), "c": (words * 6)[:12]}).to_csv(path, index=False)
     assert load(path).labels == tuple(sorted(words))
+
+
+@pytest.mark.parametrize("kinds", [["5%", "10%"], ["0,1", "0,2"], ["1,2", "3,4", "5,6"], ["$ -1,000", "$5"]])
+def test_kinds_that_look_like_numbers_are_refused_with_the_remedy(kinds, tmp_path):
+    path = tmp_path / "t.csv"
+    cells, numbers = (kinds * 6)[:12], [k / 12 for k in range(12)]
+    sentence = "write numbers as 1000.5, without signs or separators"
+    remedy = "; if its numbers name kinds, write them as words, such as k1"
+    for columns in ({"c": cells, "y": numbers}, {"a": numbers, "c": cells}):
+        pd.DataFrame(columns).to_csv(path, index=False)
+        with pytest.raises(ValueError, match=f"{sentence}{remedy}$"):
+            load(path)
+    with pytest.raises(ValueError, match=f"{sentence}$"):
+        load(path, "a,c")  # several targets are numbers
+
+
+@pytest.mark.parametrize("cells", [["red", "green", "blue"] * 1000, ["1", "2", "3"] * 1000 + ["k"]])
+def test_words_are_looked_at_once_however_many_rows_they_are_in(cells, monkeypatch):
+    looked_at = []
+    to_numeric = pd.to_numeric
+    monkeypatch.setattr(pd, "to_numeric", lambda *a, **o: looked_at.append(len(a[0])) or to_numeric(*a, **o))
+    if "k" in cells:
+        with pytest.raises(ValueError, match="holds numbers and the word 'k' in row 3000 counted from 0"):
+            words_of(pd.Series(cells), "c", "it")
+    else:
+        assert words_of(pd.Series(cells), "c", "it") == ["blue", "green", "red"]
+    assert max(looked_at) <= 4
+
+
+def test_cells_that_are_no_text_are_told_apart_by_their_text():
+    cells = pd.Series([[1, 2], [3], 1.5, None, True, "$5", "1,000"] * 3, dtype=object)
+    with pytest.raises(ValueError, match="is empty in row 3"):
+        words_of(cells, "c", "it")
+    assert words_of(cells.dropna(), "c", "it") == ["$5", "1,000", "1.5", "True", "[1, 2]", "[3]"]
 
 
 SEPARATED = {

@@ -238,6 +238,38 @@ def test_blanks_that_training_had_in_names_and_words_are_kept():
         in_order(new[[" a"]], (" a", "a"))
 
 
+def test_new_rows_without_the_blanks_of_training_are_encoded_as_training_rows_were(tmp_path):
+    frame = pd.DataFrame({" a": rows(), "c ": [" red", "red and blue ", "green"] * 4, " d=e": [" f", "m"] * 6, "y": rows()})
+    kept = tuple(one_hot(frame[[" a", "c ", " d=e"]], "it").columns)
+    assert kept == (" a", "c = red", "c =green", "c =red and blue ", " d=e=m, not  f")
+    expected = in_order(frame, kept).tolist()
+    path = tmp_path / "new.csv"
+    frame.to_csv(path, index=False)
+    new = read_rows(path)
+    assert new.columns.tolist() == ["a", "c", "d=e", "y"] and new["c"][0] == "red"
+    assert in_order(new, kept).tolist() == expected
+    assert in_order(new.rename(columns={"a": "a\t", "c": " c"}), kept).tolist() == expected
+    assert encoded_as(new, kept)[kept[1]].tolist() == [1.0, 0.0, 0.0] * 4
+    assert in_order(new.assign(c=[" red", "red", "red "] * 4), kept)[:, 1].tolist() == [1.0] * 12
+    with pytest.raises(ValueError, match="column 'c ' of the new rows holds 'pink', which training had not"):
+        in_order(new.assign(c="pink"), kept)
+
+
+def test_names_and_words_that_leave_a_choice_are_taken_as_they_are_alone():
+    new = pd.DataFrame({"a": [1.0], "a ": [2.0]})
+    with pytest.raises(ValueError, match="the inputs have no column ' a', which the fit takes"):
+        in_order(new, (" a",))
+    assert in_order(new, ("a ",)).tolist() == [[2.0]]
+    with pytest.raises(ValueError, match="the inputs have no column ' a', which the fit takes"):
+        in_order(new[["a"]], (" a", "a"))
+    kept = ("c= u", "c=u", "c=v", " c=w")
+    assert in_order(pd.DataFrame({"c": ["u", " u", "v "], " c": "w"}), kept[:3]).tolist() == np.eye(3)[[1, 0, 2]].tolist()
+    with pytest.raises(ValueError, match="column 'c' of the new rows holds 'u ', which training had not"):
+        in_order(pd.DataFrame({"c": ["u "]}), kept[:3])
+    with pytest.raises(ValueError, match="the inputs have no column ' c=w', which the fit takes"):
+        in_order(pd.DataFrame({"c": ["u"]}), kept)
+
+
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_names_that_are_the_same_but_for_blanks_are_refused(ending, tmp_path):
     frame, path = pd.DataFrame({"a": rows(), "a ": rows(), "y": rows()}), tmp_path / f"table.{ending}"

@@ -181,7 +181,7 @@ def test_what_counts_refuse():
     with pytest.raises(ValueError, match="exposure holds values that are not positive"):
         loss(x, y, exposure=torch.zeros(6))
     with pytest.raises(
-        ValueError, match=r"exposure has shape \(4,\) and there are 6 rows: pass one number for each row"
+        ValueError, match=r"exposure has shape \(4,\) and there are 6 rows: pass one number for each row, as a tensor"
     ):
         Poisson().given(torch.zeros(6, 1), exposure=torch.ones(4))
     with pytest.raises(TypeError, match="Poisson takes exposure, and got offset: leave it out"):
