@@ -10,13 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyro_dgp.data.lines import place
-from pyro_dgp.data.written_numbers import NUMBERS, are_numbers, require_plain_numbers
+from pyro_dgp.data.names import by_bare, same_names
+from pyro_dgp.data.written_numbers import NUMBERS, are_numbers, different, require_plain_numbers
 from pyro_dgp.internal.optional import optional
 
 #: Most different words of a column: more are names or free text.
 MOST_WORDS = 50
 #: Characters of a word at most: longer ones are free text.
 MOST_CHARACTERS = 200
+#: What to do with numbers that are no numbers.
+_KINDS = "; if its numbers name kinds, write them as words, such as k1"
 #: What stands between the name of a column and a word of it.
 _IS = "="
 #: Sign between the word that is 1 and the one that is 0, of a column of two words.
@@ -41,8 +44,8 @@ def words_of(column: Any, name: str, where: str, *, path: Path | None = None) ->
         raise ValueError(
             f"column {name!r} of {where} is empty in {place(row, path, len(column))}: drop or fill {int(column.isna().sum())} such rows"
         )
-    require_plain_numbers(column, name, where, path=path)
-    words = sorted({str(word) for word in column})
+    require_plain_numbers(column, name, where, path=path, remedy=_KINDS)
+    words: list[str] = sorted(different(column)[1])
     most = min(MOST_WORDS, max(2, len(column) // 2))
     if len(words) > most:
         rule = f"and at most {most} are made columns" + ("" if most == MOST_WORDS else ", one for two rows")
@@ -52,8 +55,7 @@ def words_of(column: Any, name: str, where: str, *, path: Path | None = None) ->
         )
     if are_numbers(column).mean() >= NUMBERS:
         raise ValueError(
-            f"column {name!r} of {where} holds numbers and the word {_first_word(column, path)}: correct that cell, or drop the row; if its numbers name "
-            "kinds, write them as words, such as k1"
+            f"column {name!r} of {where} holds numbers and the word {_first_word(column, path)}: correct that cell, or drop the row{_KINDS}"
         )
     if (longest := max(map(len, words), default=0)) > MOST_CHARACTERS:
         raise ValueError(
@@ -121,12 +123,11 @@ def _source(made: str, table: Any) -> str | None:
 def encoded_as(table: Any, columns: Sequence[str]) -> Any:
     """Return a table with the columns that training had, those of words made of the table's own columns of words.
 
-    Blanks around names and words that training had without them are no part of them.
+    Names and words are the same as those of training if they differ in the blanks around them alone, unless that leaves a choice.
 
     :raises ValueError: for a word that training did not have.
     """
-    bare = {name: name.strip() for name in table.columns if isinstance(name, str) and name not in columns}
-    table = table.rename(columns={name: new for name, new in bare.items() if new not in table.columns})
+    table = _named_as(table, columns)
     made: dict[str, list[str]] = {}
     for column in columns:
         name = None if column in table.columns else _source(column, table)
@@ -134,12 +135,22 @@ def encoded_as(table: Any, columns: Sequence[str]) -> Any:
             made.setdefault(name, []).append(column[len(name) + len(_IS) :])
     for name, words in made.items():
         known = [part for word in words for part in word.split(_NOT)]
-        column = table[name].astype(str)
-        column = column.where(column.isin(known), column.str.strip())
-        if unknown := [word for word in column if word not in known]:
+        rows, given = different(table[name])
+        same = by_bare(known)
+        meant = np.array([word if word in known else same.get(word.strip(), word) for word in given], dtype=object)
+        if unknown := [word for word in meant if word not in known]:
             raise ValueError(
                 f"column {name!r} of the new rows holds {unknown[0]!r}, which training had not: it had {', '.join(sorted(known))}"
             )
         for word in words:
-            table[f"{name}{_IS}{word}"] = (column == word.split(_NOT)[0]).astype(float)
+            table[f"{name}{_IS}{word}"] = (meant == word.split(_NOT)[0])[rows].astype(float)
     return table
+
+
+def _named_as(table: Any, columns: Sequence[str]) -> Any:
+    """Return a table whose columns have the names of training, also those that columns were made of."""
+    table = table.rename(columns=same_names(table.columns, columns))
+    missing = [column for column in columns if column not in table.columns]
+    sources = {column[:at] for column in missing for at, sign in enumerate(column) if sign == _IS}
+    others = [name for name in table.columns if name not in columns]
+    return table.rename(columns=same_names(others, sources))

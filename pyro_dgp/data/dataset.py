@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyro_dgp.data.lines import place
+from pyro_dgp.data.names import same_names
 from pyro_dgp.data.tasks import Task
 
 Array = NDArray[np.float64]
@@ -56,7 +57,7 @@ def numbered_outputs(count: int) -> tuple[str, ...]:
 
 
 def by_output(y: Any, outputs: Sequence[str]) -> Any:
-    """Return targets with their columns in the order of the outputs: those of a table by name, all else as it is.
+    """Return targets with their columns in the order of the outputs: those of a table by name, blanks around it aside, all else as it is.
 
     Outputs of an array have numbers for names (:func:`numbered_outputs`), which say nothing of a table with none of them.
 
@@ -64,8 +65,9 @@ def by_output(y: Any, outputs: Sequence[str]) -> Any:
     """
     if not outputs or not hasattr(y, "columns"):
         return y
-    by_name = {str(column): column for column in y.columns}
-    names = [str(column) for column in y.columns]
+    same = same_names(y.columns, outputs)
+    names = [same.get(column, str(column)) for column in y.columns]
+    by_name = dict(zip(names, y.columns, strict=True))
     if tuple(outputs) == numbered_outputs(len(outputs)) and not set(names) & set(outputs):
         return y
     remedy = f"give the columns {', '.join(outputs)}, which may be in any order"

@@ -14,38 +14,65 @@ from pyro_dgp.internal.optional import optional
 
 #: Share of cells that are numbers from which the others are taken for errors, and the column not for words.
 NUMBERS = 0.9
-#: Signs of currencies, of shares, and blanks of all kinds.
-_SIGNS = re.compile(r"[$€£%\s]")
-#: A number with points between thousands and a decimal comma.
-_POINTS = re.compile(r"[+-]?\d{1,3}(\.\d{3})*,\d+")
+#: Characters of a written number at most.
+_LONGEST = 40
+#: A number with the sign of a currency or of a share, with signs between thousands or with a decimal comma. Blanks stand between thousands and beside units.
+_WRITTEN = re.compile(
+    r"""
+    [+-]?  ([$€£]\s*[+-]?)?
+    (
+        [0-9]{1,3}(,[0-9]{3})+(\.[0-9]+)?         # 1,000.5
+      | [0-9]{1,3}(\.[0-9]{3})+,[0-9]+            # 1.000,5
+      | [0-9]{1,3}(\s[0-9]{3})+([.,][0-9]+)?      # 1 000,5
+      | [0-9]+,[0-9]+                             # 0,5
+      | [0-9]+(\.[0-9]*)?                         # 5 and 5.5, as in $5
+      | \.[0-9]+
+    )
+    ([eE][+-]?[0-9]+)?
+    (\s*[$€£%])?
+    """,
+    re.VERBOSE,
+)
+
+
+def different(column: Any) -> tuple[NDArray[np.intp], NDArray[np.object_]]:
+    """Return the number of each row's word, and the words: the different cells of a column of a table as text."""
+    pandas = optional("pandas", extra="compare", what="reading a table")
+    cells = [str(cell) for cell in column.to_numpy(dtype=object)]
+    rows, words = pandas.factorize(np.array(cells, dtype=object))
+    return rows, words
 
 
 def are_numbers(column: Any) -> NDArray[np.bool_]:
     """Tell of each cell of a column of a table whether it can be read as a number."""
+    rows, words = different(column)
+    return _plain(words)[rows]
+
+
+def _plain(words: NDArray[np.object_]) -> NDArray[np.bool_]:
+    """Tell of each word whether it is a number without signs or separators."""
     pandas = optional("pandas", extra="compare", what="reading a table")
-    return np.asarray(pandas.to_numeric(column, errors="coerce").notna())
+    return np.asarray(pandas.notna(pandas.to_numeric(words, errors="coerce")))
 
 
-def require_plain_numbers(column: Any, name: str, where: str, *, path: Path | None = None) -> None:
+def require_plain_numbers(column: Any, name: str, where: str, *, path: Path | None = None, remedy: str = "") -> None:
     """Raise ``ValueError`` for a column of numbers of which some are written as ``1,000``, ``$5``, ``5 %`` or ``0,5``.
 
     :param where: the table, for messages.
     :param path: its file, if it comes from one.
+    :param remedy: what else to do, for the end of the message.
     """
-    pandas = optional("pandas", extra="compare", what="reading a table")
-    bare = are_numbers(pandas.Series([_bare(str(cell)) for cell in column], dtype=object))
-    if bare.mean() < NUMBERS:
-        return
-    written = bare & ~are_numbers(column)
-    if written.any():
-        row = int(np.argmax(written))
+    rows, words = different(column)
+    plain = _plain(words)
+    written = ~plain & np.array([_is_written(word.strip()) for word in words], dtype=bool)
+    if written.any() and (plain | written)[rows].mean() >= NUMBERS:
+        row = int(np.argmax(written[rows]))
         raise ValueError(
-            f"column {name!r} of {where} holds numbers written as {str(column.iloc[row])!r} in {place(row, path, len(column))}: write numbers as 1000.5, "
-            "without signs or separators"
+            f"column {name!r} of {where} holds numbers written as {words[rows[row]]!r} in {place(row, path, len(column))}: write numbers as 1000.5, "
+            f"without signs or separators{remedy}"
         )
 
 
-def _bare(cell: str) -> str:
-    """Return a cell without signs and separators."""
-    bare = _SIGNS.sub("", cell)
-    return bare.replace(".", "").replace(",", ".") if _POINTS.fullmatch(bare) else bare.replace(",", "")
+def _is_written(word: str) -> bool:
+    """Tell of a word whether it is a number, with signs and separators or without."""
+    return len(word) <= _LONGEST and _WRITTEN.fullmatch(word) is not None

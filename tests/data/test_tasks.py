@@ -239,7 +239,9 @@ def test_blanks_that_training_had_in_names_and_words_are_kept():
 
 
 def test_new_rows_without_the_blanks_of_training_are_encoded_as_training_rows_were(tmp_path):
-    frame = pd.DataFrame({" a": rows(), "c ": [" red", "red and blue ", "green"] * 4, " d=e": [" f", "m"] * 6, "y": rows()})
+    frame = pd.DataFrame(
+        {" a": rows(), "c ": [" red", "red and blue ", "green"] * 4, " d=e": [" f", "m"] * 6, "y": rows()}
+    )
     kept = tuple(one_hot(frame[[" a", "c ", " d=e"]], "it").columns)
     assert kept == (" a", "c = red", "c =green", "c =red and blue ", " d=e=m, not  f")
     expected = in_order(frame, kept).tolist()
@@ -263,7 +265,9 @@ def test_names_and_words_that_leave_a_choice_are_taken_as_they_are_alone():
     with pytest.raises(ValueError, match="the inputs have no column ' a', which the fit takes"):
         in_order(new[["a"]], (" a", "a"))
     kept = ("c= u", "c=u", "c=v", " c=w")
-    assert in_order(pd.DataFrame({"c": ["u", " u", "v "], " c": "w"}), kept[:3]).tolist() == np.eye(3)[[1, 0, 2]].tolist()
+    assert (
+        in_order(pd.DataFrame({"c": ["u", " u", "v "], " c": "w"}), kept[:3]).tolist() == np.eye(3)[[1, 0, 2]].tolist()
+    )
     with pytest.raises(ValueError, match="column 'c' of the new rows holds 'u ', which training had not"):
         in_order(pd.DataFrame({"c": ["u "]}), kept[:3])
     with pytest.raises(ValueError, match="the inputs have no column ' c=w', which the fit takes"):
