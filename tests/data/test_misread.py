@@ -168,9 +168,13 @@ def test_kinds_that_look_like_numbers_are_refused_with_the_remedy(kinds, tmp_pat
 
 @pytest.mark.parametrize("cells", [["red", "green", "blue"] * 1000, ["1", "2", "3"] * 1000 + ["k"]])
 def test_words_are_looked_at_once_however_many_rows_they_are_in(cells, monkeypatch):
-    looked_at = []
-    to_numeric = pd.to_numeric
-    monkeypatch.setattr(pd, "to_numeric", lambda *a, **o: looked_at.append(len(a[0])) or to_numeric(*a, **o))
+    looked_at, to_numeric = [], pd.to_numeric
+
+    def counted(cells, **options):
+        looked_at.append(len(cells))
+        return to_numeric(cells, **options)
+
+    monkeypatch.setattr(pd, "to_numeric", counted)
     if "k" in cells:
         with pytest.raises(ValueError, match="holds numbers and the word 'k' in row 3000 counted from 0"):
             words_of(pd.Series(cells), "c", "it")
