@@ -18,7 +18,7 @@ from pyro_dgp.internal.optional import optional
 MOST_WORDS = 50
 #: Characters of a word at most: longer ones are free text.
 MOST_CHARACTERS = 200
-#: What to do with numbers that are no numbers.
+#: The other remedy in a message: for a column whose numbers are names of kinds.
 _KINDS = "; if its numbers name kinds, write them as words, such as k1"
 #: What stands between the name of a column and a word of it.
 _IS = "="

@@ -74,7 +74,7 @@ def _require_covariance(covariance: Covariance, x: Tensor) -> None:
         return
     try:
         block, other = covariance.matrix(a, b), covariance.matrix(b, a)
-    except NotImplementedError:  # a class without covariances between two sets is good for what wants none
+    except NotImplementedError:  # exact regression on one set does not need covariances between two
         return
     _require_shape(f"{name}.matrix(x, z)", block, (*a.shape[:-1], b.shape[-2]), axes=2)
     _require_shape(f"{name}.matrix(z, x)", other, (*b.shape[:-1], a.shape[-2]), axes=2)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 #: Draws of a mixture from which the ends of panels are taken.
-DRAWS = 1000
+_DRAWS = 1000
 #: Ranks of these draws, of 1,000: closer together at either end, where tails may be long.
 _RANKS = (0, 1, 3, 7, 15, 31, *range(62, 938, 31), 968, 984, 992, 996, 998, 999)
 #: Gauss-Legendre nodes of a panel.
@@ -39,8 +39,9 @@ def ranked_score(
     inner, finite = _marks(components, weights), value.isfinite()
     target = torch.where(finite, value, inner[0])
     ends = _ends(inner, target)
-    has_length = (ends.diff(dim=0) > 0).flatten(1).any(1)
-    start, length, is_left = (each[has_length] for each in (ends[:-1], ends.diff(dim=0), ends[1:] <= target))
+    lengths = ends.diff(dim=0)
+    has_length = (lengths > 0).flatten(1).any(1)
+    start, length, is_left = (each[has_length] for each in (ends[:-1], lengths, ends[1:] <= target))
     score = torch.zeros_like(target)
     for node, weight in zip(*np.polynomial.legendre.leggauss(_NODES), strict=True):
         at = start + 0.5 * (1 + float(node)) * length
@@ -54,7 +55,7 @@ def _marks(components: Distribution, weights: Tensor) -> Tensor:
 
     Each component is drawn as often as its weight says, and once at least.
     """
-    places = (torch.arange(DRAWS, device=weights.device) + 0.5) / DRAWS
+    places = (torch.arange(_DRAWS, device=weights.device) + 0.5) / _DRAWS
     numbers = torch.searchsorted(weights.cumsum(0), places.to(weights)).clamp_max(len(weights) - 1)
     counts = torch.bincount(numbers, minlength=len(weights)).clamp_min(1)
     with torch.random.fork_rng():
@@ -62,7 +63,7 @@ def _marks(components: Distribution, weights: Tensor) -> Tensor:
         draws = components.sample(torch.Size((int(counts.max()),)))
     is_drawn = torch.arange(len(draws), device=weights.device).unsqueeze(-1) < counts
     ordered = draws[is_drawn].sort(0).values
-    ranks = torch.tensor(_RANKS, dtype=torch.float64) / (DRAWS - 1) * (len(ordered) - 1)
+    ranks = torch.tensor(_RANKS, dtype=torch.float64) / (_DRAWS - 1) * (len(ordered) - 1)
     marks = ordered[ranks.round().long().to(ordered.device)]
     if len(weights) <= _FEW:
         of_each = draws.sort(0).values[[0, len(draws) // 2, -1]].flatten(0, 1)

@@ -210,7 +210,8 @@ POINTS = {
 @pytest.mark.parametrize("kind", SOUND)
 def test_sound_classes_pass(kind, dtype, local):
     for x in POINTS.values():
-        GaussianProcess(SOUND[kind](), num_outputs=2).to(dtype)(x.to(dtype))
+        prior = GaussianProcess(SOUND[kind](), num_outputs=2).to(dtype)(x.to(dtype))
+        assert prior.x.shape == x.shape and prior.x.dtype == dtype
 
 
 def test_it_is_tried_once_without_gradients_and_random_numbers(local):
@@ -297,4 +298,5 @@ def test_a_class_whose_matrix_takes_one_set_is_left_alone(local):
         def forward(self):
             return OfOneSet(matrix, diagonal, self.variance)
 
-    GaussianProcess(Kind())(torch.randn(9, 1))
+    prior = GaussianProcess(Kind())(torch.randn(9, 1))
+    assert prior.covariance_matrix.shape[-2:] == (9, 9)
