@@ -7,6 +7,7 @@ from typing import Any
 from pyro.poutine.util import site_is_subsample
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.internal.site_names import require_no_slash
 from pyro_dgp.likelihoods import Observation
 
 Message = dict[str, Any]
@@ -28,6 +29,7 @@ class SiteHandler:
         elif isinstance(fn, Observation):
             self.at_observation(msg, fn)
         elif isinstance(fn, FunctionPrior):
+            require_no_slash(msg["name"])
             self.at_function(msg, fn)
         else:
             self.at_other(msg)

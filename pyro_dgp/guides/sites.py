@@ -20,7 +20,7 @@ from pyro_dgp.gp import FunctionPrior, too_many_values_message
 from pyro_dgp.internal.distributions import elementwise, is_real, is_real_where_observed
 from pyro_dgp.internal.errors import first_line
 from pyro_dgp.internal.parameters import modules_of
-from pyro_dgp.internal.site_names import is_inside_observation, process_key, site_of
+from pyro_dgp.internal.site_names import is_inside_observation, process_key, require_no_slash, site_of
 from pyro_dgp.likelihoods import CollapsedObservation, Observation, RowObservation
 from pyro_dgp.likelihoods.observation import join
 from pyro_dgp.likelihoods.units import standardised_value
@@ -199,6 +199,7 @@ def warn_of_unread_priors(models: Iterable[nn.Module], trace: Trace) -> None:
 def gps_of_site(name: str, fn: Any) -> list[tuple[str, FunctionPrior]]:
     """Return the Gaussian processes of a site by process key: itself, or those in its observation; none for another distribution."""
     if isinstance(fn, FunctionPrior):
+        require_no_slash(name)
         return [(name, fn)]
     return [(process_key(name, gp), prior) for gp, prior in fn.priors.items()] if isinstance(fn, Observation) else []
 
@@ -216,7 +217,7 @@ def warn_of_repeated(gps: Iterable[tuple[str, FunctionPrior]]) -> None:
         if other is prior:
             continue
         if key != before and is_inside_observation(key) and site_of(key) == site_of(before):
-            site, one, two = site_of(key), *(each.partition("/")[2] for each in (before, key))
+            site, one, two = site_of(key), *(each.rpartition("/")[2] for each in (before, key))
             warnings.warn(
                 f"the site {site!r} is given one GaussianProcess twice, as {one} and as {two}, which makes two independent functions with the "
                 "hyperparameters in common: make a second GaussianProcess, as in likelihood(gp(x), other_gp(x))",

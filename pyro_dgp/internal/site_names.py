@@ -12,6 +12,8 @@
 >>> key = process_key("y", "f")
 >>> key, site_of(key), is_inside_observation(key), is_inside_observation("h")
 ('y/f', 'y', True, False)
+>>> site_of(process_key("scope/y", "f")), function_site_of("scope/y/f")
+('scope/y', 'scope/y_f')
 >>> function_site("y", "f"), function_site_of(key), function_site_of("h")
 ('y_f', 'y_f', 'h')
 >>> whitened_site("h"), inducing_site("h"), without_whitened("h_whitened")
@@ -38,11 +40,11 @@ def process_key(site: str, gp: str) -> str:
 
 def site_of(key: str) -> str:
     """The site at which the model has the GP of a process key."""
-    return key.split(_BETWEEN)[0]
+    return key.rpartition(_BETWEEN)[0] or key
 
 
 def is_inside_observation(key: str) -> bool:
-    """Whether a process key is that of a GP inside an observation; otherwise the GP is a site of its own."""
+    """Whether a process key is that of a GP inside an observation; otherwise the GP is a site of its own, whose name has no slash."""
     return _BETWEEN in key
 
 
@@ -53,7 +55,16 @@ def function_site(site: str, gp: str) -> str:
 
 def function_site_of(key: str) -> str:
     """The site of the sampled values of the GP of a process key."""
-    return function_site(*key.split(_BETWEEN, 1)) if is_inside_observation(key) else key
+    return function_site(site_of(key), key.rpartition(_BETWEEN)[2]) if is_inside_observation(key) else key
+
+
+def require_no_slash(site: str) -> None:
+    """Raise for a site of a GP whose name could be the key of a GP inside an observation."""
+    if _BETWEEN in site:
+        raise ValueError(
+            f"the Gaussian process site {site!r} has a slash in its name, as the function of an observation has (y/f): give it a name without one; "
+            "pyro.poutine.scope and pyro.contrib.autoname put slashes in"
+        )
 
 
 def whitened_site(function_site: str) -> str:

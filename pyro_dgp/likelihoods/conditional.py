@@ -12,7 +12,6 @@ from torch import Size, Tensor
 from torch.distributions import Distribution
 
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.internal.distributions import cdf_of
 from pyro_dgp.internal.plates import refuse_data_plate
 from pyro_dgp.internal.quadrature import NODES, finer_nodes, gauss_hermite_product, normal_nodes
 from pyro_dgp.internal.views import Integrated
@@ -20,6 +19,7 @@ from pyro_dgp.likelihoods.gamma_score import log_gamma_score
 from pyro_dgp.likelihoods.moments import Moments
 from pyro_dgp.likelihoods.placed_mixture import FunctionMixture
 from pyro_dgp.likelihoods.refinement import LogTerm, checked
+from pyro_dgp.likelihoods.supports import cdf_within
 from pyro_dgp.likelihoods.targets import check_target
 from pyro_dgp.likelihoods.units import NO_UNITS, Units
 
@@ -75,9 +75,9 @@ class Conditional(ABC):
     """A likelihood with its parameter values: p(y | f), and its integrals over normal function values.
 
     ``y`` is ``(..., N)`` for one output and ``(..., N, D_out)`` for several; moments of f are ``(..., N, F)`` for F functions.
-    A likelihood is complete with :meth:`given`. Its integrals are then sums over :meth:`nodes`; a closed form overrides them. Integrals of p(y | f) are
-    compared with those of a finer rule, and rows where the two differ have nodes of their own, where p(y | f) and N(f) have their mass. The integral of
-    ``log p(y | f)`` has no other nodes: it is right where ``log p(y | f)`` is smooth on the scale of N(f).
+    A likelihood is complete with :meth:`given`. Its integrals are then sums over :meth:`nodes`; a closed form overrides them. Integrals of p(y | f), and of
+    its mean and variance, are compared with those of a finer rule, and rows where the two differ have nodes of their own, where p(y | f) and N(f) have
+    their mass. The integral of ``log p(y | f)`` has no other nodes: it is right where ``log p(y | f)`` is smooth on the scale of N(f).
 
     >>> from pyro_dgp import Bernoulli, Conditional, Gaussian
     >>> [isinstance(each.conditional(), Conditional) for each in (Bernoulli("logit"), Gaussian())]
@@ -177,7 +177,7 @@ class Conditional(ABC):
     def element_cdf(self, y: Tensor, f: Moments) -> Tensor:
         """``int P(y' <= y | f) N(f) df`` of each element of y."""
         # The relative accuracy of E (1 + F) is the absolute one of F.
-        return torch.expm1(self._by_element(lambda rows: torch.log1p(cdf_of(rows, y)), f)).clamp(0.0, 1.0)
+        return torch.expm1(self._by_element(lambda rows: torch.log1p(cdf_within(rows, y)), f)).clamp(0.0, 1.0)
 
     def _by_element(self, log_figure: Callable[[Any], Tensor], f: Moments) -> Tensor:
         """``log E exp(log_figure)`` for a figure of p(y | f), one output after another where outputs are independent given f."""

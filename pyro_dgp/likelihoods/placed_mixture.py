@@ -9,7 +9,15 @@ import torch
 from torch import Size, Tensor
 
 from pyro_dgp.internal.views import Integrated
+from pyro_dgp.likelihoods.checked_moments import Moment
 from pyro_dgp.likelihoods.moments import Moments
+
+#: Most values of y whose probabilities are added up for a moment.
+_FEW = 8
+
+
+#: A figure of p(y | f), such as its mean.
+_Figure = Callable[[Any], Tensor]
 
 
 @runtime_checkable
@@ -105,7 +113,40 @@ class PlacedMixture(Integrated):
 
 
 class FunctionMixture(PlacedMixture):
-    """Distribution ``int p(y | f) N(f) df`` whose distribution function is the likelihood's too, and whose draw is one of f and one of y."""
+    """Distribution ``int p(y | f) N(f) df`` whose other figures are right too: its draw is one of f and one of y.
+
+    Moments by fixed nodes are compared with those of a finer rule, and refined where the two do not agree, see :class:`Moment`.
+    """
+
+    @property
+    def mean(self) -> Tensor:
+        """Means, ``(*batch, *event)``."""
+        return self._on_batch(self._own_mean())
+
+    @property
+    def variance(self) -> Tensor:
+        """Variances, ``(*batch, *event)``."""
+        mean = self._own_mean()
+
+        def around(each: Any) -> Tensor:
+            return each.variance + (each.mean - mean).square()
+
+        found = self._over_nodes(around)
+        moment = self._moment("variance", around, size=found.detach())
+        return self._on_batch(moment.expectation(self.f, self._summed(lambda value: (value - mean).square())))
+
+    @property
+    def covariance_matrix(self) -> Tensor:
+        """Covariances within an event, ``(*batch, D, D)``."""
+        mean = self._own_mean()
+
+        def around(each: Any) -> Tensor:
+            deviation = each.mean - mean
+            return each.covariance_matrix + deviation.unsqueeze(-1) * deviation.unsqueeze(-2)
+
+        scale = self._over_nodes(around).detach().diagonal(dim1=-2, dim2=-1).sqrt()
+        size = scale.unsqueeze(-1) * scale.unsqueeze(-2)
+        return self._on_batch(self._moment("covariance", around, size=size).expectation(self.f))
 
     def cdf(self, value: Tensor) -> Tensor:
         """Return the distribution function, ``(..., *batch)``."""
@@ -118,3 +159,59 @@ class FunctionMixture(PlacedMixture):
             f = self._expanded(shape[: len(shape) - self._of_a_row])
             y: Tensor = self.conditional.given(f.mean + f.variance.sqrt() * torch.randn_like(f.mean)).base_dist.sample()
             return y if self.units is None else self.units.restored(y)
+
+    def _own_mean(self) -> Tensor:
+        """Means over the batch of the distribution inside, with errors held to the standard deviation that the nodes have."""
+        found = super()._own_mean()
+        with torch.no_grad():
+            size = self._over_nodes(lambda each: (each.mean - found).square() + _finite_variance(each)).sqrt()
+        moment = self._moment("mean", lambda each: each.mean, size=size)
+        return moment.expectation(self.f, self._summed(lambda value: value))
+
+    def _moment(self, name: str, figure: _Figure, *, size: Tensor) -> Moment:
+        """Return the moment that a figure of p(y | f) is, of the shape of a size."""
+
+        def at(f: Tensor) -> Tensor:
+            given = self.conditional.given(f).base_dist
+            given = given if self.units is None else self.units.image(given)
+            return figure(given).expand(len(f), *size.shape)
+
+        return Moment(name, at, self._over_nodes(figure).expand(size.shape), size)
+
+    def _over_nodes(self, figure: _Figure) -> Tensor:
+        """Return the mean of a figure over the fixed nodes, ``(*own, ...)``."""
+        terms = figure(self.inner)
+        terms = terms.expand(len(self.log_weights), *terms.shape[1:])
+        return (self._log_weights(terms.dim() - 1 - len(self._own)).exp() * terms).sum(0)
+
+    def _on_batch(self, figure: Tensor) -> Tensor:
+        return figure.expand(self.batch_shape + figure.shape[len(self._own) :])
+
+    def _summed(self, figure: Callable[[Tensor], Tensor]) -> Callable[[], Tensor] | None:
+        """Return what gives the mean of a figure of y as the sum over all values of y; nothing where there are many."""
+        if self.units is not None or not self.inner.has_enumerate_support:
+            return None
+        try:
+            values = self.inner.enumerate_support(expand=False)
+        except NotImplementedError:  # as for a binomial whose rows have other numbers of trials
+            return None
+        if len(values) > _FEW:
+            return None
+        values = values.reshape(len(values), *[1] * len(self._own), *self.event_shape)
+
+        def total() -> Tensor:
+            each = [value.expand(self._own + self.event_shape) for value in values]
+            probs = [self.conditional.element_log_prob(value, self.f).exp() for value in each]
+            shape = self._own + (1,) * len(self.event_shape)
+            return torch.stack([figure(v) * p.reshape(shape) for v, p in zip(each, probs, strict=True)]).sum(0)
+
+        return total
+
+
+def _finite_variance(distribution: Any) -> Tensor:
+    """Return variances, with 0 for those that are infinite or not known: a part of the size of y."""
+    try:
+        variance: Tensor = distribution.variance
+    except NotImplementedError:
+        return torch.zeros(())
+    return variance.nan_to_num(0.0, 0.0, 0.0)

@@ -26,6 +26,10 @@ _UNSEEN = 0.02
 _MOST = 4_000_000
 
 
+class NotResolvedError(ValueError):
+    """Refusal of an integral over f whose estimated error stays large."""
+
+
 class _Rule(NamedTuple):
     """Numbers of a subdivision.
 
@@ -51,6 +55,11 @@ class _Rule(NamedTuple):
 _RULES = {1: _Rule(8, 12, 4, 40, (2.8, 6.0), 1e-6, 1e-5), 2: _Rule(6, 4, 12, 80, (2.8, 4.4), 1e-5, 1e-4)}
 
 
+def agreement(functions: int) -> float:
+    """Return the relative difference of two rules up to which nothing is refined, for a number of functions."""
+    return _RULES[functions].agreement
+
+
 def checked(found: Tensor, log_term: LogTerm, f: Moments, finer: tuple[Tensor, Tensor]) -> Tensor:
     """Return ``log E_N(f) exp(log_term(f))`` as it was found, and other numbers in rows where a finer rule does not agree.
 
@@ -60,13 +69,13 @@ def checked(found: Tensor, log_term: LogTerm, f: Moments, finer: tuple[Tensor, T
     :param found: the sum over the nodes of a rule, ``(..., N)``.
     :param finer: function values and log weights of a finer rule.
     """
-    agreement = _RULES[f.mean.shape[-1]].agreement
+    room = agreement(f.mean.shape[-1])
     with torch.no_grad():
         at, log_weights = finer
         terms = log_term(at)
         terms = log_weights.reshape(-1, *[1] * (terms.dim() - 1)) + terms
         other = torch.logsumexp(terms, 0)
-        differs = ~_agree(found, other, agreement) | ((found == -math.inf) & (other == -math.inf))
+        differs = ~_agree(found, other, room) | ((found == -math.inf) & (other == -math.inf))
     if not failed(differs):
         return found
     around = AroundMode.of(log_term, f)
@@ -74,7 +83,7 @@ def checked(found: Tensor, log_term: LogTerm, f: Moments, finer: tuple[Tensor, T
     if around is not None:
         value = around.log_expectation(log_term, f, NODES)
         with torch.no_grad():
-            agrees = _agree(around.log_expectation(log_term, f, FEWER), value, agreement)
+            agrees = _agree(around.log_expectation(log_term, f, FEWER), value, room)
             left = differs & ~(agrees & around.is_alone & (around.outside(at, terms) < value + _ELSEWHERE))
         value = torch.where(differs, value, found)
     return torch.where(left, log_expectation(log_term, f, left), value) if bool(left.any()) else value
@@ -93,7 +102,7 @@ def log_expectation(log_term: LogTerm, f: Moments, wanted: Tensor) -> Tensor:
     until the errors of all rows are small.
 
     :param wanted: rows whose result is read, ``(..., N)``.
-    :raises ValueError: where an error stays large, and for mass beyond 200 standard deviations, of two functions beyond 40.
+    :raises NotResolvedError: where an error stays large, and for mass beyond 200 standard deviations, of two functions beyond 40.
     """
     with torch.no_grad():
         scale = f.variance.clamp_min(torch.finfo(f.mean.dtype).tiny).sqrt()
@@ -107,7 +116,7 @@ def log_expectation(log_term: LogTerm, f: Moments, wanted: Tensor) -> Tensor:
             boxes = _subdivided(integrand, end, wanted)
         refused = (boxes.relative_error() > _TOO_MUCH) & (boxes.total > -math.inf) | boxes.reach(end, integrand.rule)
         if bool((refused & wanted).any()):
-            raise ValueError(
+            raise NotResolvedError(
                 f"the integral of p(y | f) over f is not resolved in {int((refused & wanted).sum())} rows, where p(y | f) is too narrow or too irregular: "
                 "give the Conditional a log_expected_power of its own, or write two sites, f = pyro.sample('f', gp(x)) and y given f"
             )

@@ -24,6 +24,7 @@ from pyro_dgp.internal import linalg
 from pyro_dgp.internal.finite import require_finite_gradients, require_finite_loss
 from pyro_dgp.internal.parameters import require_names_of_their_own, require_own_parameters, show_networks_to_svi
 from pyro_dgp.internal.recording import report_invalid
+from pyro_dgp.internal.rows import Call, inputs_among, num_rows
 from pyro_dgp.likelihoods import CollapsedObservation, RowObservation, check_target
 from pyro_dgp.likelihoods.observation import Observation
 from pyro_dgp.processes.reading import POSTERIOR, Reading
@@ -43,7 +44,8 @@ class Loss(PyroELBO):  # type: ignore[misc]
     :param num_data: size of the whole training set when batches are passed; ``None`` if all data are passed. With groups it
         is the number of rows of each group, not that of all together, and so weights each as it would alone. It weights
         a site that observes the rows of the batch by ``num_data / N_batch``, on top of the scale of a plate that takes some of them. One that observes some of them alone,
-        or several values of each, is refused in a batch, and has weight 1 where all rows are passed. The rows of the data are those of the first argument
+        or several values of each, is refused in a batch, and has weight 1 where all rows are passed, as has each site of a model that cannot be run on fewer rows. A model
+        that joins rows of function values is refused in a batch. The rows of the data are those of the first argument
         of ``guide.initialize``. A site whose shape does not follow them, such as a second data set that every step
         passes whole, has weight 1.
 
@@ -109,13 +111,14 @@ class Loss(PyroELBO):  # type: ignore[misc]
                 "pyro.sample('y', likelihood(gp(x)), obs=y)"
             )
         terms: dict[str, Tensor] = {}
+        batch = _rows_passed(guide.structure, (args, kwargs), sites)
         sites = [site for site in sites if not _is_masked_out(site)]
-        batch = guide.structure.batch_of(args, kwargs)
         self._require_one_count(sites, guide.structure, batch)
         if self.num_data not in (None, batch):
             _require_rows(sites, guide.structure, batch, what=f"num_data={self.num_data}")
         for site in sites:
             require_one_scale(site)
+            _require_prior_unscaled(site)
             if site["is_observed"]:
                 weight = self._weight(site, guide.structure, batch)
                 terms[f"the likelihood at {site['name']!r}"] = weight * self.observed(site, weighted)
@@ -170,9 +173,9 @@ class Loss(PyroELBO):  # type: ignore[misc]
     def _weight(self, site: Site, structure: ModelStructure, batch: int | None) -> float | Tensor:
         """Return num_data over the rows of the batch, or of the data plate that these are taken from, times the scale of the site's plates.
 
-        A site whose shape does not follow the rows of the data counts once.
+        A site whose shape does not follow the rows of the data counts once, and each of a model that cannot be run on fewer rows where all are passed.
         """
-        if self.num_data is None:
+        if self.num_data is None or (structure.inputs is None and self.num_data == batch):
             return site["scale"]
         size = count_of_rows(site, structure)
         if size is None and site["is_observed"] and site["name"] not in structure.without_rows:
@@ -193,23 +196,10 @@ class Loss(PyroELBO):  # type: ignore[misc]
         return site["scale"] * self.num_data / max(size, 1)
 
     def _require_one_count(self, sites: list[Site], structure: ModelStructure, batch: int | None) -> None:
-        """Raise if num_data is to weight an observed site that has not one value for each row of a step, which has not all rows."""
-        if self.num_data in (None, batch):
-            return
-        counts = {site["name"]: count_of_rows(site, structure) for site in sites if site["is_observed"]}
-        counts = {name: count for name, count in counts.items() if count is not None}
-        other = next((name for name, count in counts.items() if batch is not None and count != batch), None)
-        if other is not None:
-            raise ValueError(
-                f"num_data={self.num_data} cannot weight the observed site {other!r}, which has {counts[other]} values for the {batch} rows of a step: observe all rows, and "
-                "hide some by a mask, as in Normal(f, 0.1).mask(kept).to_event(1); several values of a row are outputs, (N, D_out); or pass all data in every step"
-            )
-        if len(set(counts.values())) > 1:
-            named = ", ".join(f"{name!r} has {count}" for name, count in counts.items())
-            raise ValueError(
-                f"num_data={self.num_data} cannot weight observed sites of different numbers of rows ({named}): pass all data "
-                "in every step and leave num_data out"
-            )
+        """Raise if num_data is to weight a model that joins rows, or an observed site that has not one value for each row of a step, which has not all rows."""
+        if self.num_data not in (None, batch):
+            _require_all_rows(structure, batch, what=f"num_data={self.num_data}")
+            _require_counts(sites, structure, batch, what=f"num_data={self.num_data}")
 
     def _regularizer(
         self, site: Site, weighted: WeightedTrace, guide: Variational, batch: int | None
@@ -242,6 +232,63 @@ def count_of_rows(site: Site, structure: ModelStructure) -> int | None:
         return None
     has_rows = isinstance(site["fn"], CollapsedObservation | torch.distributions.Independent)
     return int(site["fn"].event_shape[0]) if has_rows else None
+
+
+def _rows_passed(structure: ModelStructure, call: Call, sites: list[Site]) -> int | None:
+    """Return the number of rows of a step, ``None`` where it is not known: those of the inputs, or, where the model could not be asked which
+    these are, of the first argument that may be; of its axes before the last, the one that is as long as the first Gaussian process."""
+    inputs = inputs_among(*call)
+    if structure.inputs is not None or not inputs:
+        return structure.batch_of(*call)
+    priors = (record.prior for site in sites if (record := SiteRecord.of(site)) is not None)
+    gps = (gp for each in priors for gp in (each.priors.values() if isinstance(each, Observation) else [each]))
+    of_gp = next((num_rows(gp.x) for gp in gps if isinstance(gp, FunctionPrior)), None)
+    return of_gp if of_gp in inputs[0].shape[:-1] else num_rows(inputs[0])
+
+
+def _require_all_rows(structure: ModelStructure, batch: int | None, *, what: str) -> None:
+    """Raise for a model that joins rows of function values, of which a step has some alone."""
+    if structure.joins_rows:
+        rows = "a step" if batch is None else f"the {batch} rows of a step"
+        raise ValueError(
+            f"{what} cannot weight {rows}, since a part of the model joins rows of function values, which a batch of some rows changes: pass all rows in every step, "
+            "and num_data=len(x) or none"
+        )
+
+
+def _require_counts(sites: list[Site], structure: ModelStructure, batch: int | None, *, what: str) -> None:
+    """Raise for an observed site that has not one value for each row of a step, which num_data is to weight."""
+    counts = {site["name"]: count_of_rows(site, structure) for site in sites if site["is_observed"]}
+    counts = {name: count for name, count in counts.items() if count is not None}
+    other = next((name for name, count in counts.items() if batch is not None and count != batch), None)
+    if other is not None and structure.inputs is None:
+        raise ValueError(
+            f"{what} cannot weight {other!r}, which has {counts[other]} values for {batch} rows, in a model that cannot be run on fewer rows: pass all data "
+            "in every step, and num_data=len(x) or none"
+        )
+    if other is not None:
+        raise ValueError(
+            f"{what} cannot weight the observed site {other!r}, which has {counts[other]} values for the {batch} rows of a step: observe all rows, and "
+            "hide some by a mask, as in Normal(f, 0.1).mask(kept).to_event(1); several values of a row are outputs, (N, D_out); or pass all data in every step"
+        )
+    if len(set(counts.values())) > 1:
+        named = ", ".join(f"{name!r} has {count}" for name, count in counts.items())
+        raise ValueError(
+            f"{what} cannot weight observed sites of different numbers of rows ({named}): pass all data "
+            "in every step and leave num_data out"
+        )
+
+
+def _require_prior_unscaled(site: Site) -> None:
+    """Raise for ``poutine.scale`` around an observation whose function values are integrated out; plates that subsample have their own scale."""
+    if not isinstance(site["fn"], CollapsedObservation):
+        return
+    of_plates = math.prod((frame.full_size or frame.size) / max(frame.size, 1) for frame in site["cond_indep_stack"])
+    if not math.isclose(torch_item(site["scale"]), of_plates, rel_tol=1e-5):
+        raise ValueError(
+            f"the function values at {site['name']!r} stand in a poutine.scale, which would scale their prior too and leave the posterior as it is: write "
+            "f = pyro.sample('f', gp(x)) before the scale, and pyro.sample('y', likelihood.given(f), obs=y) alone in it"
+        )
 
 
 def _require_rows(sites: list[Site], structure: ModelStructure, batch: int | None, *, what: str) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.scales_and_masks import require_rows_unmasked, require_unscaled
-from pyro_dgp.guides.sites import is_observation, warn_of_repeated
+from pyro_dgp.guides.sites import gps_of_site, is_observation, warn_of_repeated
 from pyro_dgp.internal.callers import is_trained
 from pyro_dgp.internal.parameters import evaluating, module_local_parameters, modules_of, require_own_parameters
 from pyro_dgp.internal.site_names import function_site, inducing_site, process_key, whitened_site
@@ -143,10 +143,7 @@ class Whitening:
         """Note the GPs of a site in the first run of the model; see :meth:`end_first_run`."""
         if self._met is None:
             return
-        if isinstance(fn, FunctionPrior):
-            self._met[name] = fn
-        elif isinstance(fn, Observation):
-            self._met |= {process_key(name, gp): prior for gp, prior in fn.priors.items()}
+        self._met |= gps_of_site(name, fn)
 
     def end_first_run(self) -> None:
         """Warn of what the sites of the model have in common."""

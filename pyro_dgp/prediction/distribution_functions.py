@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_dgp.internal.distributions import cdf_of
+from pyro_dgp.likelihoods.refinement import NotResolvedError
+from pyro_dgp.likelihoods.supports import between, bounds, cdf_within, innermost
 from pyro_dgp.prediction.counts import SummedCounts
 from pyro_dgp.prediction.known_counts import KnownCounts
 from pyro_dgp.prediction.once_differentiable import OnceDifferentiable
 from pyro_dgp.prediction.point_values import PointValues
-from pyro_dgp.prediction.target_kinds import bounds, innermost, is_discrete, moment
+from pyro_dgp.prediction.target_kinds import is_discrete, moment
 
 #: Halvings of the bracket of a quantile, and how many at most where one component is far wider than the others.
 _HALVINGS, _MOST_HALVINGS = 60, 1200
@@ -52,9 +53,9 @@ class DistributionFunction:
         if self._counts is not None:
             return self._counts.cdf(value)
         is_below, is_above = value <= self.low, value > self.high
-        inside = torch.where(self.high.isinf(), self.low + 1, 0.5 * (self.low + self.high))
+        inside = between(self.low, self.high, is_discrete=is_discrete(self.components))
         try:
-            probability = cdf_of(self.components, torch.where(is_below | is_above, inside, value))
+            probability = cdf_within(self.components, torch.where(is_below | is_above, inside, value))
         except NotImplementedError as error:
             raise NotImplementedError(
                 f"{type(innermost(self.components)).__name__} has no cdf, which quantiles, intervals and the PIT need: give the likelihood a "
@@ -129,7 +130,7 @@ class DistributionFunction:
         least = self.low.expand(self.components.batch_shape).amin(0)
         try:
             with torch.no_grad():
-                cdf_of(self.components, least)
+                cdf_within(self.components, least)
         except NotImplementedError:
             return SummedCounts(self._probability, least, *self._moments())
         return KnownCounts(self._reached, least)
@@ -139,7 +140,7 @@ class DistributionFunction:
         with torch.no_grad():
             try:
                 mean, variance = moment(self.components, "mean"), moment(self.components, "variance")
-            except NotImplementedError:
+            except (NotImplementedError, NotResolvedError):
                 unknown = self.low.new_full(self.components.batch_shape[1:], torch.nan)
                 return unknown, unknown
             total = (self._weights * mean).sum(0)
@@ -155,7 +156,7 @@ class DistributionFunction:
         parts = []
         for value in values.unsqueeze(1).split(self._many):
             inside = torch.minimum(torch.maximum(value, self.low), self.high)
-            probability = torch.where(value >= self.high, 1.0, cdf_of(self.components, inside))
+            probability = torch.where(value >= self.high, 1.0, cdf_within(self.components, inside))
             parts.append((self._weights * torch.where(value < self.low, 0.0, probability)).sum(1))
         return torch.cat(parts)
 
@@ -190,10 +191,10 @@ class DistributionFunction:
         return high
 
     def _around(self) -> tuple[Tensor, Tensor]:
-        """Return where each component lies and how wide it is, roughly: by its moments, or by some draws where it has none in closed form."""
+        """Return where each component lies and how wide it is, roughly: by its moments, or by some draws where they are not known."""
         try:
             mean, scale = moment(self.components, "mean"), moment(self.components, "variance").sqrt()
-        except NotImplementedError:
+        except (NotImplementedError, NotResolvedError):
             with torch.random.fork_rng(), torch.no_grad():
                 draws = self.components.sample((32,))
             mean, scale = draws.mean(0), draws.std(0)

@@ -14,10 +14,11 @@ from torch.distributions import Distribution, LowRankMultivariateNormal
 from pyro_dgp.internal.views import View
 from pyro_dgp.likelihoods import CollapsedObservation
 from pyro_dgp.likelihoods.moments import Moments
+from pyro_dgp.likelihoods.supports import innermost
 from pyro_dgp.prediction.distribution_functions import DistributionFunction
 from pyro_dgp.prediction.joining import concatenate
 from pyro_dgp.prediction.ranked_score import ranked_score
-from pyro_dgp.prediction.target_kinds import innermost, is_discrete, moment, require_normal_outputs, require_numbers
+from pyro_dgp.prediction.target_kinds import is_discrete, moment, require_normal_outputs, require_numbers
 
 #: Draws of a distribution without a cdf, whose score is the CRPS.
 _DRAWS = 4000

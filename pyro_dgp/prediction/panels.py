@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_dgp.prediction.target_kinds import bounds, moment
+from pyro_dgp.likelihoods.supports import bounds
+from pyro_dgp.prediction.target_kinds import moment
 
 #: Gauss-Legendre nodes of a panel.
 NODES = 6

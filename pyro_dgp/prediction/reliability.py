@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pyro_dgp.prediction.prediction import Prediction
+from pyro_dgp.prediction.rescaled import of_standardised
 from pyro_dgp.prediction.target_kinds import has_few_values
 
 
@@ -33,6 +34,7 @@ class Reliability:
         return float((share * (self.accuracy - self.confidence).abs()).sum())
 
 
+@of_standardised
 def reliability(prediction: Prediction, y: Tensor, bins: int = 15) -> Reliability:
     """Return the reliability diagram of predicted classes, of two or more.
 
@@ -71,8 +73,16 @@ def confidences(prediction: Prediction, y: Tensor) -> tuple[Tensor, Tensor]:
     return confidence[observed].reshape(-1), (chosen == y)[observed].to(confidence).reshape(-1)
 
 
+def require_levels(levels: Tensor) -> None:
+    """Raise for probabilities of intervals that are none."""
+    if not bool(((levels >= 0) & (levels <= 1)).all()):
+        raise ValueError(f"the level of an interval lies between 0 and 1, got {levels.tolist()}: use 0.9, not 90")
+
+
 def binned(confidence: Tensor, right: Tensor, bins: int = 15) -> Reliability:
     """Return the diagram of rows by their confidence and whether they are right."""
+    if bins < 1:
+        raise ValueError(f"a reliability diagram has one bin or more, got bins={bins}")
     number = (confidence * bins).long().clamp(max=bins - 1)
     count = torch.bincount(number, minlength=bins)
     full = count > 0
@@ -81,6 +91,7 @@ def binned(confidence: Tensor, right: Tensor, bins: int = 15) -> Reliability:
     return Reliability(sums[0] / total, sums[1] / total, count[full])
 
 
+@of_standardised
 def calibration_band(
     prediction: Prediction, y: Tensor, level: float = 0.95, *, bins: int = 15, draws: int = 1000
 ) -> tuple[float, float]:
@@ -96,6 +107,7 @@ def calibration_band(
     >>> 0.0 <= low < high < 0.06
     True
     """
+    require_levels(torch.as_tensor(level))
     confidence, _ = confidences(prediction, y)
     generator = torch.Generator().manual_seed(prediction.seed)
     errors = []

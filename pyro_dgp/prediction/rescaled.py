@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -14,6 +15,9 @@ from torch import Tensor
 from pyro_dgp.data.dataset import by_output
 from pyro_dgp.internal.affine import restored, standardised
 from pyro_dgp.prediction.prediction import Prediction
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
 
 
 @contextmanager
@@ -83,6 +87,12 @@ class RescaledPrediction(TorchDistribution):
         """A figure in units of the standardised target, in the target's own."""
         return restored(self._evaluate(method), self.shift, self.scale)  # type: ignore[no-any-return]
 
+    @contextmanager
+    def in_training_units(self, value: Any) -> Iterator[tuple[Prediction, Tensor]]:
+        """A scope of the dtype of the fit, with the prediction of the standardised target, and values of the target standardised."""
+        with default_dtype(self.dtype):
+            yield self.standardised, self._standardised(value)
+
     @property
     def mean(self) -> Tensor:
         """Predictive mean ``(N,)``."""
@@ -120,6 +130,21 @@ class RescaledPrediction(TorchDistribution):
         """Continuous ranked probability score of each row, units of the target."""
         z = self._standardised(value)
         return self.scale * self._evaluate(lambda p: p.crps(z))
+
+
+def of_standardised(
+    function: Callable[Concatenate[Prediction, Tensor, P], Result],
+) -> Callable[Concatenate[Prediction | RescaledPrediction, Any, P], Result]:
+    """Let a function of a prediction and targets, whose result has no units, take a prediction in the target's own units, and targets in these."""
+
+    @wraps(function)
+    def wrapped(prediction: Prediction | RescaledPrediction, y: Any, *args: P.args, **kwargs: P.kwargs) -> Result:
+        if not isinstance(prediction, RescaledPrediction):
+            return function(prediction, y, *args, **kwargs)
+        with prediction.in_training_units(y) as (standardised, z):
+            return function(standardised, z, *args, **kwargs)
+
+    return wrapped
 
 
 def _said(values: Tensor) -> str:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pyro_dgp.internal.tensors import require_tensor
 from pyro_dgp.prediction.prediction import Prediction
-from pyro_dgp.prediction.reliability import binned, confidences
+from pyro_dgp.prediction.reliability import binned, confidences, require_levels
+from pyro_dgp.prediction.rescaled import RescaledPrediction, of_standardised
 from pyro_dgp.prediction.target_kinds import has_few_values
 
 
-def scores(prediction: Prediction, y: Tensor, target_scale: float | Tensor = 1.0) -> dict[str, float]:
+def scores(prediction: Prediction | RescaledPrediction, y: Any, target_scale: float | Tensor = 1.0) -> dict[str, float]:
     """Score a prediction by ``nll`` (mean negative log density of the mixture, nats), ``rmse`` and ``crps``.
 
     Each score is given in the units of training, and as ``nll_original`` and so on in the target's own units. For several
@@ -29,7 +31,8 @@ def scores(prediction: Prediction, y: Tensor, target_scale: float | Tensor = 1.0
     :param y: targets in the units that the model was trained on, ``(N,)`` or ``(N, D_out)``; with groups ``(*groups, N)``. NaN, where the
         likelihood takes missing outputs, is left out; rows without any output do not count,
         and neither do outputs without any row.
-    :param target_scale: the standard deviation by which the targets were divided, one number or one for each output.
+    :param target_scale: the standard deviation by which the targets were divided, one number or one for each output. A prediction in the
+        target's own units, as of a fit of :func:`~pyro_dgp.compare`, knows it, and takes targets in these units.
 
     >>> import pyro.distributions as dist, torch
     >>> from pyro_dgp import Mixture, Prediction, scores
@@ -39,11 +42,15 @@ def scores(prediction: Prediction, y: Tensor, target_scale: float | Tensor = 1.0
     >>> {name: round(figures[name], 2) for name in ("nll", "rmse", "crps", "rmse_original")}
     {'nll': 1.42, 'rmse': 1.0, 'crps': 0.6, 'rmse_original': 10.0}
     """
+    if isinstance(prediction, RescaledPrediction):
+        with prediction.in_training_units(y) as (standardised, z):
+            return scores(standardised, z, prediction.scale)
     require_tensor(y, "targets are", "y")
     if not prediction.event_shape and has_few_values(next(prediction.mixtures(y))[0].components):
         return _scores_of_classes(prediction, y)
     outputs = prediction.event_shape.numel()
-    scale = torch.as_tensor(target_scale, dtype=y.dtype, device=y.device).expand(outputs)
+    dtype = y.dtype if y.is_floating_point() else torch.get_default_dtype()
+    scale = torch.as_tensor(target_scale, dtype=dtype, device=y.device).expand(outputs)
     observed, rows = (~y.isnan()).reshape(-1, outputs), _rows_observed(y, outputs)
     counted = scale[observed.any(0)]
     with torch.no_grad():
@@ -87,6 +94,7 @@ def _scores_of_classes(prediction: Prediction, y: Tensor) -> dict[str, float]:
     }
 
 
+@of_standardised
 def pit(prediction: Prediction, y: Tensor) -> Tensor:
     """Return the probability integral transform ``F(y_n)``, elementwise; uniform on (0, 1) if predictions are calibrated.
 
@@ -113,10 +121,13 @@ def pit(prediction: Prediction, y: Tensor) -> Tensor:
         return lower + drawn * (upper - lower)
 
 
+@of_standardised
 def coverage(prediction: Prediction, y: Tensor, levels: float | Sequence[float] | Tensor) -> Tensor:
     """Return the share of targets inside the central interval: ``()`` for one level, ``(levels,)`` for several.
 
     The shares equal the levels if predictions are calibrated. NaN among the targets is left out.
+
+    :param levels: probabilities of the intervals, from 0 to 1.
 
     >>> import pyro.distributions as dist, torch
     >>> from pyro_dgp import Mixture, Prediction, coverage
@@ -127,5 +138,6 @@ def coverage(prediction: Prediction, y: Tensor, levels: float | Sequence[float] 
     """
     require_tensor(y, "targets are", "y")
     levels = torch.as_tensor(levels, device=y.device)
+    require_levels(levels)
     distance = (2 * (pit(prediction, y) - 0.5).abs())[~y.isnan()]
     return (distance <= levels[..., None]).double().mean(-1)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.distributions import (
     Bernoulli,
@@ -15,17 +13,9 @@ from torch.distributions import (
     LowRankMultivariateNormal,
     MultivariateNormal,
     VonMises,
-    constraints,
 )
 
-from pyro_dgp.internal.views import View
-
-
-def innermost(components: Any) -> Any:
-    """Return the distribution inside all views, whose kind is that of the components."""
-    while isinstance(components, View):
-        components = components.inner
-    return components
+from pyro_dgp.likelihoods.supports import innermost
 
 
 def are_classes(components: Distribution) -> bool:
@@ -62,31 +52,6 @@ def is_discrete(components: Distribution) -> bool:
     """Tell whether y takes separate values."""
     support: Any = components.support
     return bool(support.is_discrete)
-
-
-def bounds(components: Distribution) -> tuple[Tensor, Tensor]:
-    """Return the least and the greatest value of y under each component; infinite where there is none."""
-    if isinstance(components, View):
-        return _bounds_of_view(components, 0), _bounds_of_view(components, 1)
-    support: Any = components.support
-    while isinstance(support, constraints.independent):
-        support = support.base_constraint
-    like = _parameter_of(components)
-    if support is constraints.boolean:
-        return like.new_zeros(()), like.new_ones(())
-    low, high = getattr(support, "lower_bound", -math.inf), getattr(support, "upper_bound", math.inf)
-    return torch.as_tensor(low, device=like.device), torch.as_tensor(high, device=like.device)
-
-
-def _parameter_of(components: Distribution) -> Tensor:
-    """A parameter of the components, on whose device their values lie; a number on the processor where they have none."""
-    inner = innermost(components)
-    parameters = (getattr(inner, name, None) for name in inner.arg_constraints)
-    return next((each for each in parameters if isinstance(each, Tensor)), torch.zeros(()))
-
-
-def _bounds_of_view(view: View, end: int) -> Tensor:
-    return view.evaluate(lambda each, _: bounds(each)[end].expand(each.batch_shape))
 
 
 def moment(components: Distribution, figure: str) -> Tensor:

@@ -21,12 +21,14 @@ LossRecipe = Callable[[float, int], Objective]
 class Fallback:
     """Loss that is fitted where no beta of a predictive loss is clearly better at held-out rows, with a guide of its own if need be.
 
-    It must need no early stopping: where it is chosen, it is trained on all rows for all steps.
+    Where it is chosen, it is trained on all rows for all steps. A loss that overfits, as the ELBO with a neural network in front of
+    the GP, needs early stopping: with ``stops`` its best check is kept, as that of a beta is.
 
     :ivar loss: function from the number of training rows to a loss: a class of losses, such as ``ELBO``.
     :ivar guide: guide of the same model that this loss trains; the guide of the betas if not given.
     :ivar batch_size: number of rows in a step; that of the betas if not given.
     :ivar optimizer: builds its optimiser from the objective and the learning rate; that of the betas if not given.
+    :ivar stops: whether its best check is kept in the place of its end.
 
     >>> from pyro_dgp import ELBO, Fallback
     >>> Fallback(ELBO).loss(100).num_data
@@ -38,6 +40,7 @@ class Fallback:
     batch_size: int | None = None
     _: KW_ONLY
     optimizer: OptimizerRecipe | None = None
+    stops: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,10 @@ class Recipes:
         """Return the guide of a beta, or that of the fallback where it is ``None``."""
         other = None if beta is not None or self.fallback is None else self.fallback.guide
         return self.guide if other is None else other
+
+    def stops(self, beta: float | None) -> bool:
+        """Whether the best check of a run is kept in the place of its end."""
+        return beta is not None or (self.fallback is not None and self.fallback.stops)
 
     def options(self, beta: float | None) -> dict[str, Any]:
         """Return the rows of a step and the optimiser of the fallback, if that is asked for and has its own."""

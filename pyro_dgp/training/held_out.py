@@ -26,9 +26,16 @@ def takes_few_values(y: Tensor) -> bool:
     return len(values.unique()) < FEW_VALUES * len(values)
 
 
+def row_nll(prediction: Prediction, y: Tensor) -> Tensor:
+    """Return the negative log density of each row, nats. A row without any observed output, NaN in all, is left out."""
+    nll = -prediction.log_prob(y)
+    seen = (~y.isnan()).reshape(*nll.shape, -1).any(-1)
+    return nll[seen]
+
+
 @dataclass(frozen=True)
 class RowScores:
-    """Scores of held-out rows.
+    """Scores of held-out rows, of those with an observed output.
 
     :ivar nll: negative log density of each row, nats.
     :ivar crps: continuous ranked probability score of some of them, in units of y; nothing where the observation has none.
@@ -48,14 +55,15 @@ class RowScores:
         :param few: the prediction of at most :data:`MOST_CRPS_ROWS` of these rows, and their targets.
         :param of_few_values: whether the targets of the data set take few values.
         """
-        nll = -prediction.log_prob(y).reshape(-1)
+        nll = row_nll(prediction, y)
         try:
             crps = few[0].crps(few[1])
         except (ValueError, NotImplementedError):
             return cls(nll, None)  # classes, and distributions without a distribution function
         observed = ~few[1].isnan()  # the shape of the scores; NaN is an output that was not observed
         crps, count = crps.where(observed, 0.0).reshape(len(crps), -1), observed.reshape(len(crps), -1).sum(-1)
-        return cls(nll, crps.sum(-1) / count.clamp_min(1), of_few_values and not prediction.is_discrete)
+        seen = count > 0
+        return cls(nll, crps.sum(-1)[seen] / count[seen], of_few_values and not prediction.is_discrete)
 
     @classmethod
     def joined(cls, parts: Sequence[RowScores]) -> RowScores:

@@ -70,7 +70,7 @@ def fit(
     :param y: targets ``(N,)`` or ``(N, D_out)``; with groups ``(*groups, N)`` or ``(*groups, N, D_out)``.
     :param steps: number of steps of the optimiser.
     :param batch_size: number of rows in a step, of each group if there are any. If not given, it is 256, and all rows for an objective that
-        needs them, such as the marginal likelihood.
+        needs them, such as the marginal likelihood, or a model that joins rows of function values, as ``f.cumsum(-1)`` does.
     :param learning_rate: learning rate of the first steps.
     :param seed: seed of the order of the batches.
     :param callback: function of step and loss, called after each step.
@@ -148,9 +148,13 @@ def fit_stream(
     >>> len(result.losses)
     3
     """
+    guide = _guide_of(objective)
+    if guide is not None and guide.structure.joins_rows:
+        raise ValueError(
+            "a part of the model joins rows of function values, and a stream gives rows in random order: read the rows into memory and use fit"
+        )
     batch_size = _rows_of_step(objective, len(stream), batch_size, default=STREAMED_ROWS)
     _check_objective(objective, len(stream), batch_size)
-    guide = _guide_of(objective)
     if guide is not None and guide.groups:
         raise ValueError(
             f"a stream has rows (N, D) and (N,), and the guide holds functions for groups of shape {tuple(guide.groups)}: "
@@ -244,10 +248,16 @@ def _groups_of(objective: Any, args: tuple[Tensor, ...], arguments: Mapping[str,
 
 
 def _rows_of_step(objective: Any, rows: int, batch_size: int | None, *, default: int = DEFAULT_ROWS) -> int:
-    """Return the number of rows in a step; raise for fewer than all where the objective needs all."""
-    if not getattr(bare(objective), "needs_all_rows", False):
+    """Return the number of rows in a step; raise for fewer than all where the objective, or its model, needs all."""
+    guide = _guide_of(objective)
+    joins = guide is not None and guide.structure.joins_rows
+    if not (joins or getattr(bare(objective), "needs_all_rows", False)):
         return default if batch_size is None else batch_size
     if batch_size is not None and 1 <= batch_size < rows:
+        if joins:
+            raise ValueError(
+                f"a part of the model joins rows of function values, which a batch of {batch_size} of {rows} rows changes: leave batch_size out, or give {rows}, so that each step has all rows"
+            )
         raise ValueError(
             f"{type(bare(objective)).__name__} needs all {rows} rows in each step, not {batch_size}: leave batch_size out"
         )

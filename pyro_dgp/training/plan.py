@@ -58,7 +58,7 @@ class Plan:
         """Run the candidates for the steps of the search, and return those that it chooses from, and those that were left out before the last fold."""
         if not self.search_steps:
             return [], []
-        running = [Candidate(beta, self.search_steps) for beta in self.candidates]
+        running = [_untried(training, beta, self.search_steps) for beta in self.candidates]
         left_out: list[Candidate] = []
         for _ in training.folds:
             for each in running:
@@ -84,9 +84,10 @@ class Plan:
             chosen = simplest_of_the_best(curves)
             beta, made = chosen.beta, [run for run, curve in zip(search, curves, strict=True) if curve is chosen]
             is_over = chosen.best_step is not None and chosen.best_step <= STILL_BETTER * chosen.steps
-        longer = [] if search and (beta is None or is_over) else [Candidate(beta, length) for length in self.lengths]
-        fallback = Candidate(None, self.fallback_steps) if beta is not None and self.fallback_steps else None
-        if beta is None:
+        is_over = is_over or (beta is None and not made[0].stops)
+        longer = [] if search and is_over else [_untried(training, beta, length) for length in self.lengths]
+        fallback = _untried(training, None, self.fallback_steps) if beta is not None and self.fallback_steps else None
+        if beta is None and not longer:
             best, folds = made[0], len(made[0].trials)
         else:
             best, folds = self._raced(training, [*made, *longer], fallback)
@@ -119,6 +120,10 @@ class Plan:
             if _is_decided(scores, fallback.curve_on(number).best) is not None:
                 return best, number
         return best, folds
+
+
+def _untried(training: Training, beta: float | None, steps: int) -> Candidate:
+    return Candidate(beta, steps, stops=training.recipes.stops(beta))
 
 
 def _still_running(running: Sequence[Candidate]) -> list[Candidate]:

@@ -20,7 +20,7 @@ from pyro_dgp.internal.rows import Call, num_rows
 from pyro_dgp.prediction.predict import predict
 from pyro_dgp.training.checkpoints import CheckpointError
 from pyro_dgp.training.fallback import Recipes
-from pyro_dgp.training.held_out import MOST_CRPS_ROWS, Curve, RowScores, takes_few_values
+from pyro_dgp.training.held_out import MOST_CRPS_ROWS, Curve, RowScores, row_nll, takes_few_values
 from pyro_dgp.training.remarks import EXPLODING, Trained
 
 #: Symptom of a fit that has next to no noise; with the other one, a fit has taken noise for its function.
@@ -132,16 +132,20 @@ class Trial:
 
 @dataclass
 class Candidate:
-    """The runs of one beta and one length, one for each fold so far. The fallback, whose beta is ``None``, is judged by the last check alone."""
+    """The runs of one beta and one length, one for each fold so far. The fallback has the beta ``None``.
+
+    :ivar stops: whether it is judged by its best check, or by the last one alone.
+    """
 
     beta: float | None
     steps: int
     trials: list[Trial] = field(default_factory=list)
+    stops: bool = True
 
     def curve_on(self, folds: int) -> Curve:
         """Return the joint curve of the first folds."""
         curve = Curve.of(self.beta, self.steps, [trial.scores for trial in self.trials[:folds]])
-        return curve if self.beta is not None else curve.at_end()
+        return curve if self.stops else curve.at_end()
 
     @property
     def curve(self) -> Curve:
@@ -265,8 +269,8 @@ class Training:
         if best.best_state:
             restore(self.start_of(beta).state, best.best_state)
             return Last(step or 0, best.curve.steps, self.kept, best.trials[0].losses, best.seconds)
-        rows, steps = (self.kept, best.curve.steps) if beta is not None else (self.everything, self.steps)
-        end = steps if beta is None else step or 0
+        rows, steps = (self.kept, best.curve.steps) if best.stops else (self.everything, self.steps)
+        end = (step or 0) if best.stops else steps
         started, self.is_last_run = time.perf_counter(), True
         losses = self.run(rows, beta, steps, lambda done: done >= end)
         return Last(end, steps, rows, losses, time.perf_counter() - started)
@@ -306,8 +310,8 @@ class Training:
             lambda: self._score(self.recipes.guide_of(beta), fold),
             steps=steps,
             checks=self.checks,
-            patience=None if beta is None else self.patience,
-            state=self.start_of(beta).state if len(self.folds) == 1 and beta is not None else None,
+            patience=self.patience if self.recipes.stops(beta) else None,
+            state=self.start_of(beta).state if len(self.folds) == 1 and self.recipes.stops(beta) else None,
             say=say,
         )
         self.known = {}
@@ -357,7 +361,7 @@ class Training:
         (x, y), named = trained.seen()
         with torch.no_grad(), torch.random.fork_rng():
             torch.manual_seed(self.seed)
-            training = -float(predict(trained.guide, x, site=self.site, **named).log_prob(y).mean())
+            training = float(row_nll(predict(trained.guide, x, site=self.site, **named), y).mean())
         gap = curve.nll - training
         is_overfitted = curve.steps == last.steps and gap > max(APART, 3 * curve.error)
         if curve.beta is None or not is_overfitted:

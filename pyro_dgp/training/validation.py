@@ -43,7 +43,7 @@ class Validation:
        apart, so that several such folds are held out in turn where the training rows are few, each row in one fold at most.
     2. Search: each beta, and the fallback if there is one, is trained from the same start on the rows of each fold that are
        not held out, for a share ``search`` of the steps. Held-out rows are scored at ``checks`` equally spaced steps. The
-       merit of a beta is that of its best check over the held-out rows of all folds, and that of the fallback is that of its last
+       merit of a beta is that of its best check over the held-out rows of all folds, and that of a fallback that does not stop is that of its last
        check: NLL plus the logarithm of the CRPS, so that the mean is not paid for the density. The largest beta within one
        standard error of the best (of the differences between rows) wins: more regularisation is the safer error. It must be
        better than the fallback by three standard errors in NLL, and worse by no more than one in CRPS. Where the targets take few values, less than one for
@@ -57,7 +57,7 @@ class Validation:
     4. Where a beta was chosen, the fallback is trained for all steps too, fold by fold beside it, and must be beaten once more. The next folds
        are spared where the beta is not ahead so far, or ahead by five standard errors.
     5. With one fold the model gets the best checkpoint and has not been trained on the held-out rows. With several it is
-       trained once more, on all rows, to the step of the best check. The fallback is trained on all rows for all steps.
+       trained once more, on all rows, to the step of the best check. A fallback that does not stop is trained on all rows for all steps.
 
     6. A fit by a beta is dropped for the fallback where it has next to no noise and scores its training rows better than the held-out ones, by 0.3
        nats a row and three standard errors, and the fallback has noise and is behind it at held-out rows by less than twice the gap between
@@ -118,9 +118,11 @@ class Validation:
 
     def num_folds(self, rows: int) -> int:
         """Return the number of folds for a number of training rows."""
-        most = int(1 / self.share + 1e-9)
-        wanted = min(MOST_FOLDS, -(-HELD_OUT_ROWS // self._count(rows))) if self.folds is None else self.folds
-        return max(1, min(wanted, most, rows // self._count(rows)))
+        count = self._count(rows)
+        if self.folds is not None:
+            return min(self.folds, max(1, rows // count))
+        wanted = min(MOST_FOLDS, -(-HELD_OUT_ROWS // count))
+        return max(1, min(wanted, int(1 / self.share + 1e-9), rows // count))
 
     def held_out(self, rows: int, split: int, fold: int = 0) -> Tensor:
         """Return the mask of the validation rows of a fold, ``(rows,)``."""
@@ -137,7 +139,9 @@ class Validation:
         return sorted({max(1, round(share * steps)) for share in self.runs})
 
     def _count(self, rows: int) -> int:
-        return max(1, round(rows * self.share))
+        """Rows of a fold: the share of all, or the most that as many folds as are asked for can have where rounding would leave too few."""
+        count = round(rows * self.share)
+        return max(1, count if self.folds is None else min(count, rows // self.folds))
 
 
 @dataclass(kw_only=True)
@@ -257,6 +261,10 @@ def fit_validated(
     for each in (guide, None if fallback is None else fallback.guide):
         if each is not None and not each.is_initialized:
             each.initialize(*kept[0], **kept[1])
+        if each is not None and each.structure.joins_rows:
+            raise ValueError(
+                "a part of the model joins rows of function values, and without the held-out rows it joins others: train on all rows, by fit"
+            )
     plan = Plan.of(
         validation.betas if beta is None else (beta,),
         steps=steps,

@@ -233,7 +233,8 @@ class ByValidatedGuide(ByGuide):
 
     :param loss: reads the beta of a run as ``settings.beta``.
     :param validation: the held-out rows and the betas that are tried.
-    :param fallback: an inference of the same model that is tried beside the betas, such as ``ByGuide(InducingPoints(20))`` with the ELBO.
+    :param fallback: an inference of the same model that is tried beside the betas, such as ``ByGuide(InducingPoints(20))`` with the ELBO. One that
+        overfits is itself a ``ByValidatedGuide``: its best check is kept, as that of a beta is.
     """
 
     _: KW_ONLY
@@ -271,6 +272,10 @@ class ByValidatedGuide(ByGuide):
         return Fitted(
             predictor, result.rows, result.steps, seconds=seconds, diagnostics=figures, remarks=result.remarks
         )
+
+    def as_fallback(self, model: nn.Module, x: Tensor, settings: Settings) -> Fallback:
+        """See :class:`ByGuide`. Held-out rows say where it stops."""
+        return replace(super().as_fallback(model, x, settings), stops=True)
 
     def for_pilot(self) -> ByValidatedGuide:
         """Return the inference with a single fold of held-out rows, runs of all steps, and no fallback; ``settings.beta`` spares its search."""

@@ -73,6 +73,9 @@ DKL = "Wilson, Hu, Salakhutdinov, Xing 2016, Stochastic Variational Deep Kernel 
 CHECKED = Validation(betas=(1.0,))
 #: Networks in front of a GP overfit few rows without a prior of their weights. Its precision was chosen by held-out training rows of six sets.
 WITH_WEIGHT_PRIOR = AdamWithWeightPrior()
+#: The ELBO with a network in front.
+BY_CHECKED_ELBO = ByValidatedGuide(inducing_points, monte_carlo, elbo, validation=CHECKED, optimizer=WITH_WEIGHT_PRIOR)
+DEEP_BY_CHECKED_ELBO = replace(BY_CHECKED_ELBO, processes=points_of_outputs, first=one_layer_and_its_noise_first)
 #: An amortised objective is no bound and overfits early: a run of a quarter of the steps, whose learning rate falls by then, stands
 #: beside the full one.
 AMORTIZED, AMORTIZED_PREDICTIVE = Validation(betas=(1.0,), runs=(0.25, 1.0)), Validation(runs=(0.25, 1.0))
@@ -180,7 +183,7 @@ METHODS: dict[str, Method] = {
             "neural features, then svgp, validated",
             DKL,
             SHALLOW_ON_FEATURES,
-            ByValidatedGuide(inducing_points, monte_carlo, elbo, validation=CHECKED, optimizer=WITH_WEIGHT_PRIOR),
+            BY_CHECKED_ELBO,
         ),
         Method(
             "dkl-ppgpr",
@@ -188,11 +191,7 @@ METHODS: dict[str, Method] = {
             DSPP + ", section 5.5",
             SHALLOW_ON_FEATURES,
             ByValidatedGuide(
-                mean_field,
-                monte_carlo,
-                predictive,
-                optimizer=WITH_WEIGHT_PRIOR,
-                fallback=replace(BY_ELBO, optimizer=WITH_WEIGHT_PRIOR),
+                mean_field, monte_carlo, predictive, optimizer=WITH_WEIGHT_PRIOR, fallback=BY_CHECKED_ELBO
             ),
         ),
         Method(
@@ -200,14 +199,7 @@ METHODS: dict[str, Method] = {
             "neural features, then dsvi, validated",
             DSPP + ", section 5.5",
             DEEP_ON_FEATURES,
-            ByValidatedGuide(
-                points_of_outputs,
-                monte_carlo,
-                elbo,
-                validation=CHECKED,
-                optimizer=WITH_WEIGHT_PRIOR,
-                first=one_layer_and_its_noise_first,
-            ),
+            DEEP_BY_CHECKED_ELBO,
         ),
         Method(
             "dkl-dspp",
@@ -219,7 +211,7 @@ METHODS: dict[str, Method] = {
                 sigma_points,
                 predictive,
                 optimizer=WITH_WEIGHT_PRIOR,
-                fallback=replace(DEEP_BY_ELBO, optimizer=WITH_WEIGHT_PRIOR),
+                fallback=DEEP_BY_CHECKED_ELBO,
             ),
         ),
         Method(

@@ -9,8 +9,9 @@ from pyro.nn import PyroModule
 
 from pyro_dgp import RBF, GaussianProcess, PosteriorDraws, predict
 from pyro_dgp.internal.views import Integrated
+from pyro_dgp.likelihoods.supports import bounds
 from pyro_dgp.prediction.joining import concatenate, counted_components, flattened
-from pyro_dgp.prediction.target_kinds import are_classes, bounds
+from pyro_dgp.prediction.target_kinds import are_classes
 from tests.examples import regression
 
 pytestmark = pytest.mark.usefixtures("local")

@@ -46,7 +46,7 @@ from pyro_dgp.internal.parameters import keep_parameters_local
 from pyro_dgp.models.deep_gp import DeepGP
 from pyro_dgp.models.priors import with_priors
 from pyro_dgp.training.optimising import adam_for_networks
-from tests.examples import OneLayer, TwoLayers, as_recorded, regression
+from tests.examples import OneLayer, TwoLayers, TwoSites, as_recorded, regression
 
 pytestmark = pytest.mark.usefixtures("local")
 
@@ -445,6 +445,8 @@ def test_without_gradients_and_inside_handlers_it_is_evaluated(ready):
     torch.manual_seed(0)
     assert not loss.requires_grad and len(calls) == 1
     torch.testing.assert_close(loss, compiled(x, y).detach())
+    compiled = Recorded(objective_of(TwoSites(), x, y))
+    loss = compiled(x, y).detach()
     torch.manual_seed(0)
     with poutine.scale(scale=2.0):
         scaled = compiled(x, y)

@@ -14,7 +14,9 @@ from pyro_dgp import (
     DeepGP,
     DeepKernel,
     Fallback,
+    Gaussian,
     InducingPoints,
+    MissingOutputs,
     MonteCarlo,
     NaturalGradients,
     PredictiveLogLikelihood,
@@ -25,6 +27,7 @@ from pyro_dgp import (
     fit,
     predict,
     remarks,
+    scores,
 )
 from pyro_dgp.diagnosis.symptoms import Finding
 from pyro_dgp.training.held_out import Curve, RowScores, simplest_of_the_best, takes_few_values
@@ -412,6 +415,15 @@ def test_folds_hold_out_each_row_once_at_most_and_as_many_as_are_needed():
         Validation(share=0.25, folds=5)
 
 
+@pytest.mark.parametrize(("share", "folds"), [(0.5, 2), (1 / 3, 3), (0.25, 4), (1 / 9, 9)])
+def test_as_many_folds_as_are_asked_for_are_held_out_where_the_share_rounds_up(share, folds):
+    validation = Validation(share=share, folds=folds)
+    for rows in range(folds, 200):
+        masks = torch.stack([validation.held_out(rows, 0, fold) for fold in range(validation.num_folds(rows))])
+        assert len(masks) == folds and masks.sum(0).max() == 1 and masks.sum(1).min() >= 1
+        assert abs(int(masks[0].sum()) - share * rows) <= 1
+
+
 def test_several_folds_choose_the_step_and_all_rows_are_trained_to_it():
     x, y = regression(45)
     validation = Validation(folds=3, checks=8, betas=(1e-3, 0.5), search=0.5)
@@ -516,6 +528,50 @@ def test_a_fallback_may_have_a_guide_and_an_optimiser_of_its_own_and_is_trained_
         torch.equal(value, before["guide." + name])
         for name, value in guide.processes.state_dict(prefix="processes.").items()
     )
+
+
+@pytest.mark.parametrize("folds", [1, 2])
+def test_a_fallback_that_overfits_is_kept_at_its_best_check(folds):
+    torch.manual_seed(3)
+    x, y = torch.rand(72, 3) * 4 - 2, 0.3 * torch.randn(72)
+
+    def overfitting(rows):
+        return PredictiveLogLikelihood(rows, 1e-4)
+
+    def alone():
+        torch.manual_seed(0)
+        guide = Variational(OneLayer(), InducingPoints(60, covariance="diagonal"), MonteCarlo(1))
+        guide.initialize(x, y)
+        return guide
+
+    validation = Validation(betas=(2e-4,), search=0.5, folds=folds)
+    options = {"steps": 200, "learning_rate": 0.05, "validation": validation, "batch_size": 72}
+    to_the_end = fit_validated(alone(), predictive, x, y, fallback=Fallback(overfitting), **options)
+    result = fit_validated(alone(), predictive, x, y, fallback=Fallback(overfitting, stops=True), **options)
+    assert result.beta is None and result.best_step < 60 < 100 <= result.run_steps
+    assert to_the_end.best_step == 200 and to_the_end.validation_nll > result.validation_nll + 1
+    mask, other = validation.held_out(72, 0), alone()
+    kept = ~mask if folds == 1 else torch.ones_like(mask)
+    assert result.rows == int(kept.sum())
+    options = {"steps": result.run_steps, "batch_size": 72, "learning_rate": 0.05}
+    stop = lambda step: step >= result.best_step
+    plain_fit(overfitting(result.rows)(other.model, other), x[kept], y[kept], stop=stop, **options)
+    assert same(state(result.guide), state(other))
+
+
+def test_rows_without_any_output_do_not_count_in_the_scores_of_a_validation():
+    x, y = regression(36)
+    y[torch.arange(36) % 3 > 0] = math.nan
+    torch.manual_seed(0)
+    model = OneLayer(likelihood=MissingOutputs(Gaussian()))
+    guide = Variational(model, InducingPoints(10, covariance="diagonal"), MonteCarlo(1))
+    guide.initialize(x, y)
+    validation = OneFold(betas=(1.0,), share=1 / 3)
+    result = fit_validated(guide, predictive, x, y, steps=20, batch_size=36, validation=validation)
+    mask = validation.held_out(36, 0)
+    assert y[mask].isnan().any() and not y[mask].isnan().all()
+    expected = scores(predict(guide, x[mask]), y[mask])
+    assert (result.validation_nll, result.validation_crps) == pytest.approx((expected["nll"], expected["crps"]))
 
 
 SURE = ("collapsed noise", "overfitted")
