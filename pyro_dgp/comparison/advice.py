@@ -33,6 +33,8 @@ FEW_ROWS, FEWER_ROWS = 1000, 500
 FAR_AHEAD = 0.5
 #: Lag in NLL, nats a row, that is worth a shorter time, and standard errors within which two methods are not told apart.
 WORTH, ERRORS = 0.02, 2.0
+#: Ratio of two times within which they are level, and seconds below which all are.
+LEVEL, SHORT = 1.5, 2.0
 #: Share of the variance above which it is said that every method leaves that much.
 MUCH_LEFT = 0.9
 #: What is said of a predictive loss that is not tried, and of depth and sizes, by the table of advice in benchmarks/results.
@@ -98,7 +100,8 @@ def advise(
        and has that NLL. Where the target takes few values, on each of which a density can put a spike, it is ahead by its CRPS or not at all.
     3. ``dspp`` takes the time of all of them together and is not tried. Where ``ppgpr`` is ahead of ``svgp``, ``dspp`` is expected to be ahead of two layers by the ELBO by as
        much.
-    4. Of those that are behind the lowest NLL by no more than a standard error, and by no more than 0.02 nats a row, the quickest is taken.
+    4. Of those that are behind the lowest NLL by no more than a standard error, and by no more than 0.02 nats a row, the quickest is taken. Times within a factor
+       of 1.5, or below 2 s, are level, and the lower NLL decides.
 
     :param dataset: data set, such as :func:`~pyro_dgp.load` reads, or ``Dataset(name, x, y)`` of arrays or tensors. ``task=Task("binary", 2)`` makes
         its target one of classes.
@@ -199,10 +202,11 @@ def _is_ahead(predictive: Standing, other: Standing) -> bool:
 
 
 def _quickest(standings: Sequence[Standing]) -> Standing:
-    """Return the quickest of those that are as good as the first."""
+    """Return the quickest of those that are as good as the first; of several whose times are level, the first of them."""
     best = standings[0]
     close = [each for each in standings if each is best or _is_as_good(*each.behind(best))]
-    return min(close, key=lambda each: each.seconds)
+    most = max(LEVEL * min(each.seconds for each in close), SHORT)
+    return next(each for each in close if each.seconds <= most)
 
 
 def _is_as_good(behind: float, error: float) -> bool:

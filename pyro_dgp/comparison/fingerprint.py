@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
-from types import CellType, CodeType, FunctionType, MethodType
+from enum import Enum
+from pathlib import PurePath
+from types import CellType, CodeType, FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
+import numpy as np
+import torch
 from pyro.distributions import Distribution as PyroDistribution
 from torch import Tensor, nn
 from torch.distributions import Distribution, Transform
@@ -17,14 +22,16 @@ from torch.distributions.constraints import Constraint
 from torch.distributions.transforms import _InverseTransform
 from torch.distributions.utils import lazy_property
 
-#: Packages whose own classes are named in a fingerprint, not looked into.
-_LIBRARIES = ("builtins", "collections", "functools", "numpy", "pyro", "pyro_dgp", "torch", "typing")
+from pyro_dgp.comparison.global_values import LIBRARIES, global_values, is_installed
 
 #: Attributes that every module has.
 _OF_TORCH = frozenset(vars(nn.Module()))
 
 #: Attributes of distributions and of their transforms that their use sets, and that say nothing on them.
 _CACHES = ("_validate_args", "_inv", "_cached_x_y")
+
+#: Kinds of values whose words say what they are.
+_WORDS = (torch.dtype, torch.device, np.dtype, np.generic, range, PurePath, Enum)
 
 #: The address in the words for an object, which differs from process to process.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -33,17 +40,22 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 def fingerprint(value: Any) -> str:
     """A short hash of what a value is: the code of functions and classes, the fields of records, the numbers of a model and its priors.
 
-    It is equal for equal values in every process. Functions that this code calls by a global name are not looked into, and of an attribute of
-    an unknown kind its class alone.
+    It is equal for equal values in every process. Code is looked into with what it reads by global names: numbers, words, arrays, and functions and
+    classes of the user's own, see :func:`~pyro_dgp.comparison.global_values.global_values`. Of an object of another kind, such as one of an installed package, its class counts
+    alone. What code imports or reads from a file while it runs is not seen.
     """
-    return hashlib.sha256("\n".join(_Facts().of(value)).encode()).hexdigest()[:16]
+    return _hashed(_Facts().of(value))
+
+
+def _hashed(lines: Iterator[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
 class _Facts:
     """Lines of text about a value and the values that it holds, each looked into once."""
 
-    def __init__(self) -> None:
-        self._seen: dict[int, Any] = {}
+    def __init__(self, seen: dict[int, Any] | None = None) -> None:
+        self._seen: dict[int, Any] = {} if seen is None else dict(seen)
 
     def of(self, value: Any) -> Iterator[str]:
         """The lines about one value."""
@@ -60,10 +72,15 @@ class _Facts:
         if isinstance(value, Tensor):
             numbers = value.detach().cpu().double().numpy()
             yield f"{value.dtype} {numbers.shape} {hashlib.sha256(numbers.tobytes()).hexdigest()}"
+        elif isinstance(value, np.ndarray) and value.dtype.kind != "O":
+            values = np.ascontiguousarray(np.ma.filled(value))
+            yield f"{value.dtype} {value.shape} {hashlib.sha256(values.tobytes()).hexdigest()}"
+        elif isinstance(value, _WORDS):
+            yield repr(value)
         elif isinstance(value, type):
             yield from self._class(value)
         elif isinstance(value, set | frozenset):
-            yield from sorted(fingerprint(each) for each in value)
+            yield from sorted(_hashed(_Facts(self._seen).of(each)) for each in value)
         else:
             for held in _parts(value):
                 yield from self.of(held)
@@ -79,7 +96,7 @@ class _Facts:
 
 
 def _is_of_library(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] in _LIBRARIES
+    return kind.__module__.partition(".")[0] in LIBRARIES
 
 
 def _parts(value: Any) -> Sequence[Any]:
@@ -102,6 +119,7 @@ def _parts(value: Any) -> Sequence[Any]:
             value.__defaults__,
             value.__kwdefaults__,
             [_content(c) for c in value.__closure__ or ()],
+            *([read] if (read := global_values(value)) else []),
         ]
     if isinstance(value, CodeType):
         return [value.co_code, value.co_names, value.co_consts]
@@ -109,7 +127,18 @@ def _parts(value: Any) -> Sequence[Any]:
         return [item for field in fields(value) for item in (field.name, getattr(value, field.name))]
     if isinstance(value, dict):
         return [item for pair in value.items() for item in pair]
-    return value if isinstance(value, tuple | list) else []
+    if isinstance(value, functools._lru_cache_wrapper):
+        return [value.__wrapped__]
+    if isinstance(value, np.ndarray):  # of objects
+        return list(value.tolist())
+    return value if isinstance(value, tuple | list) else _of_object(value)
+
+
+def _of_object(value: Any) -> Sequence[Any]:
+    """The class and the attributes of an object of the user's own, and of plain records; nothing of other objects."""
+    if is_installed(type(value)) and not isinstance(value, SimpleNamespace | argparse.Namespace):
+        return []
+    return [type(value), dict(sorted(getattr(value, "__dict__", {}).items()))]
 
 
 def _of_module(module: nn.Module) -> dict[str, Any]:

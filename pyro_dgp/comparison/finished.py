@@ -9,6 +9,7 @@ from typing import Any
 
 from pyro_dgp.comparison.files import TABLE, Row, read_curves, require_arviz
 from pyro_dgp.comparison.keep import FOLDER
+from pyro_dgp.comparison.kept_names import NAMES, require_same_names
 from pyro_dgp.comparison.request import MOST_CHARACTERS, Say, is_file_name
 from pyro_dgp.internal.untrusted_files import UnreadableError, read_json, require_plain
 
@@ -72,11 +73,13 @@ def _require_same(
     *,
     allows: Callable[[Row, str], bool],
 ) -> None:
-    """Raise for rows of other settings, or of other inferences under the same names."""
+    """Raise for rows of other settings, of columns of other names, or of other inferences under the same names."""
     different = [
-        f"{key} {row['config'].get(key)!r} in {row['method']}, now {config.get(key)!r}"
+        f"{key} {row['config'][key]!r} in {row['method']}, now {config.get(key)!r}"
+        if key in row["config"]
+        else f"{key} is not known of {row['method']}, now {config.get(key)!r}"
         for row in rows
-        for key in sorted({*config, *row["config"]}, key=list({**config, **row["config"]}).index)
+        for key in sorted({*config, *row["config"]} - {NAMES}, key=list({**config, **row["config"]}).index)
         if row["config"].get(key) != config.get(key) and not allows(row, key)
     ]
     if different:
@@ -84,6 +87,8 @@ def _require_same(
             f"the results in {str(output)!r} were made with other settings ({different[0]}): "
             "repeat those, or name another --output"
         )
+    for row in rows:
+        require_same_names(output, row, config.get(NAMES))
     changed = [name for row in rows if inferences.get(name := row["method"]) not in (None, row.get("inference"))]
     if changed:
         raise ValueError(

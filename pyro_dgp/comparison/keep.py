@@ -219,7 +219,12 @@ def _architecture(fits: Path, facts: Mapping[str, Any], model: Any) -> Architect
             else DEEP_LEARNED
         )
     if described["is_file"]:
-        return model_from_source(fits / SOURCE, described["name"]).architecture()
+        try:
+            return model_from_source(fits / SOURCE, described["name"]).architecture()
+        except ValueError as error:
+            raise ValueError(
+                f"{error}: where the model's file needs others beside it, give it where they are, --model FILE.py:NAME or model="
+            ) from error
     raise ValueError(
         f"the model of this fit was given from Python as {described['name']}, which is not saved: give it as model="
     )

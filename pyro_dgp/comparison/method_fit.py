@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pyro_dgp.comparison.method_functions import MethodFunctions
 from pyro_dgp.data.categories import encoded_as
-from pyro_dgp.data.dataset import Array, by_output
+from pyro_dgp.data.dataset import Array, by_output, require_real
 from pyro_dgp.data.splitting import Scaler
 from pyro_dgp.diagnosis.subject import Rows, Subject, subject_of
 from pyro_dgp.functions.draws import draw_functions
@@ -157,11 +157,29 @@ def in_order(x: Any, columns: Sequence[str]) -> Array:
 
 
 def as_array(values: Any) -> Array:
-    """Numbers as a float64 array, from an array, a tensor or a table."""
+    """Numbers as a float64 array, from an array, a tensor or a table.
+
+    :raises ValueError: for what holds no numbers, complex ones, or masked entries.
+    """
     if isinstance(values, Tensor):
         values = values.detach().cpu().numpy()
+    kinds = list(values.dtypes) if hasattr(values, "columns") else [getattr(values, "dtype", None)]
+    if "category" in map(str, kinds):
+        raise ValueError(
+            "inputs and targets are numbers, and a column holds kinds (category): encode it as columns of 0 and 1, give each class a number, or say "
+            "astype(float) if its kinds are numbers"
+        )
+    require_real(values if isinstance(values, np.ndarray) else _as_it_is(values), "inputs and targets")
     try:
         array: Array = np.asarray(values, dtype=np.float64)
     except (ValueError, TypeError) as error:
         raise ValueError(f"inputs and targets are numbers: {error}; give each class a number") from error
     return array
+
+
+def _as_it_is(values: Any) -> Any:
+    """An array of whatever kind; nothing for what is none, which is refused later."""
+    try:
+        return np.asarray(values)
+    except (ValueError, TypeError):
+        return None

@@ -8,7 +8,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,7 +30,7 @@ class OwnModel:
     :ivar name: what it is called in messages.
     :ivar source: text of the file that it was read from, if it was.
     :ivar is_object: whether it was given as a finished model, made for certain training rows.
-    :ivar given: the factory or the model as it was given from Python.
+    :ivar given: the factory or the model as it was given, or found in its file.
     """
 
     make: Callable[[Tensor], Any]
@@ -62,9 +62,14 @@ class OwnModel:
 
     def identity(self) -> dict[str, str]:
         """Facts that tell this model from others in a table of results."""
+        is_record = is_dataclass(self.given) and not isinstance(
+            self.given, type
+        )  # whose class is no part of its fingerprint
+        given = [type(self.given), self.given] if is_record else self.given
+        found = {"model": self.name, "model_code": fingerprint(given)}
         if self.source is None:
-            return {"model": self.name, "model_code": fingerprint(self.given)}
-        return {"model": self.name, "model_source": hashlib.sha256(self.source.encode()).hexdigest()[:16]}
+            return found
+        return found | {"model_source": hashlib.sha256(self.source.encode()).hexdigest()[:16]}
 
 
 def own_model(given: Any) -> OwnModel:
@@ -120,7 +125,7 @@ def model_from_source(file: Path, name: str) -> OwnModel:
         raise ValueError(
             f"{name!r} in {str(file)!r} is {type(factory).__name__}, which cannot be called with the training inputs: name a class or a function"
         )
-    return OwnModel(factory, name, source)
+    return OwnModel(factory, name, source, given=factory)
 
 
 def _run_file(file: Path, source: str) -> ModuleType:

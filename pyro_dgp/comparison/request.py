@@ -132,7 +132,14 @@ class Request:
             config = {name: value for name, value in config.items() if name not in OF_THE_ZOO}
         config |= {} if self.folds is None else {"folds": self.folds}
         config |= {} if self.standardize else {"standardize": False}
+        config |= {"names": _names(dataset)}
         return config | ({} if self.model is None else self.model.identity())
+
+
+def _names(dataset: Dataset) -> dict[str, Any]:
+    """The names by which kept fits take new rows."""
+    lists = {kind: list(getattr(dataset, kind)) for kind in ("columns", "outputs", "labels")}
+    return {"target": dataset.target, **lists}
 
 
 def for_task(settings: Settings, task: Task) -> Settings:

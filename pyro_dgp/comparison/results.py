@@ -54,7 +54,9 @@ class ComparisonResult:
         )
         few = [count for row in rows if (count := row.get("n_test", FEW_ROWS)) < FEW_ROWS]
         if few:
-            lines.append(f"{few[0]} test rows rank little: folds=5 (--folds 5) tests every row")
+            is_all = any((row.get("folds") or 1) > 1 for row in rows)
+            remedy = "folds test every row already" if is_all else "folds=5 (--folds 5) tests every row"
+            lines.append(f"{few[0]} test rows rank little: {remedy}")
         return "\n".join([table(rows), *lines, f"scores on {self.scores_on}, {better}"])
 
     def __getitem__(self, method: str) -> MethodFit:

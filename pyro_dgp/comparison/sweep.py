@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,9 +23,10 @@ from pyro_dgp.comparison.carrying_out import Workers
 from pyro_dgp.comparison.files import Row
 from pyro_dgp.comparison.fingerprint import fingerprint
 from pyro_dgp.comparison.lock import locked_file
+from pyro_dgp.comparison.method_fit import as_array
 from pyro_dgp.comparison.request import Named, Request, Say, check_choice, for_task, is_made_by_hand
 from pyro_dgp.comparison.run_lines import VERSION, append_line, name_of, read_lines, require_folder, require_same
-from pyro_dgp.data.dataset import Dataset
+from pyro_dgp.data.dataset import Dataset, check
 from pyro_dgp.data.splitting import Split, split
 from pyro_dgp.internal.one_thread import one_thread
 from pyro_dgp.prediction.prediction import Prediction
@@ -170,7 +172,7 @@ def sweep(
     :param executor: engine that carries the runs out in the place of ``jobs``, on other machines if it has any: a
         ``concurrent.futures.Executor`` of processes, such as ``client.get_executor()`` of Dask.
     :param say: gets a line after each run: how many there are, and when the last will end.
-    :raises ValueError: for an executor of threads; for a file that holds a run with other settings or data, or that another sweep writes, before
+    :raises ValueError: for data that no method can be trained on; for an executor of threads; for a file that holds a run with other settings or data, or that another sweep writes, before
         anything is run.
     :raises OSError: for a row that cannot be written; the rows before it stay in the file.
 
@@ -180,8 +182,25 @@ def sweep(
     >>> [(row["dataset"], row["method"], row["split"], row["n_test"]) for row in rows]
     [('diabetes', 'svgp', 0, 44), ('diabetes', 'svgp', 1, 44)]
     """
+    datasets = [_checked(dataset) for dataset in datasets]
     runs = planned(datasets, methods, splits=splits, seeds=seeds, settings=settings or Settings(), dtype=dtype)
     return complete(runs, output=output, workers=Workers(jobs, threads=threads, executor=executor), say=say)
+
+
+def _checked(dataset: Dataset) -> Dataset:
+    """Return a data set whose values are arrays of real numbers; raise where it is none, or cannot be trained on."""
+    if not isinstance(dataset, Dataset):
+        raise TypeError(
+            f"a sweep takes data sets, such as load('prices.csv') or Dataset('prices', x, y), not {type(dataset).__name__}"
+        )
+    dataset = replace(dataset, x=_array(dataset.x), y=_array(dataset.y))
+    check(dataset)
+    return dataset
+
+
+def _array(values: Any) -> Any:
+    """Return values as an array; one of numbers as it is, since the fingerprint of the data is that of its bytes."""
+    return values if type(values) is np.ndarray and values.dtype.kind in "fiub" else as_array(values)
 
 
 def complete(

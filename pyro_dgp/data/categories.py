@@ -32,6 +32,29 @@ def is_words(column: Any) -> bool:
     return not pandas.api.types.is_numeric_dtype(column)
 
 
+def are_kinds(column: Any) -> bool:
+    """Tell whether a column of a table was declared as one of kinds, ``category`` in pandas, whatever they are."""
+    pandas = optional("pandas", extra="compare", what="reading a table")
+    return isinstance(column.dtype, pandas.CategoricalDtype)
+
+
+def kinds_in(schema: Any) -> list[str]:
+    """Return the columns of a Parquet file that pandas wrote from kinds: those of numbers stand in the file as numbers."""
+    try:
+        columns = (schema.pandas_metadata or {}).get("columns", [])
+        return [str(column["name"]) for column in columns if column["pandas_type"] == "categorical"]
+    except (ValueError, TypeError, KeyError, AttributeError):  # a record of another program
+        return []
+
+
+def kinds_as_words(column: Any) -> Any:
+    """Return a column of kinds whose kinds are words without blanks around them."""
+    pandas = optional("pandas", extra="compare", what="reading a table")
+    missing = column.isna().to_numpy()
+    words = [None if gone else str(cell).strip() or None for cell, gone in zip(column, missing, strict=True)]
+    return pandas.Series(pandas.Categorical(words), index=column.index)
+
+
 def words_of(column: Any, name: str, where: str, *, path: Path | None = None) -> list[str]:
     """Return the different words of a column, sorted.
 
@@ -44,7 +67,8 @@ def words_of(column: Any, name: str, where: str, *, path: Path | None = None) ->
         raise ValueError(
             f"column {name!r} of {where} is empty in {place(row, path, len(column))}: drop or fill {int(column.isna().sum())} such rows"
         )
-    require_plain_numbers(column, name, where, path=path, remedy=_KINDS)
+    if not are_kinds(column):
+        require_plain_numbers(column, name, where, path=path, remedy=_KINDS)
     words: list[str] = sorted(different(column)[1])
     most = min(MOST_WORDS, max(2, len(column) // 2))
     if len(words) > most:
@@ -53,7 +77,7 @@ def words_of(column: Any, name: str, where: str, *, path: Path | None = None) ->
             f"column {name!r} of {where} does not hold numbers ({_first_word(column, path)}) but {len(words)} different words in {len(column)} rows, as "
             f"names, dates and free text do, {rule}: correct that cell, or encode or drop the column"
         )
-    if are_numbers(column).mean() >= NUMBERS:
+    if not are_kinds(column) and are_numbers(column).mean() >= NUMBERS:
         raise ValueError(
             f"column {name!r} of {where} holds numbers and the word {_first_word(column, path)}: correct that cell, or drop the row{_KINDS}"
         )
@@ -134,6 +158,10 @@ def encoded_as(table: Any, columns: Sequence[str]) -> Any:
         if name is not None:
             made.setdefault(name, []).append(column[len(name) + len(_IS) :])
     for name, words in made.items():
+        if (empty := table[name].isna().to_numpy()).any():
+            raise ValueError(
+                f"column {name!r} of the new rows is empty in {place(int(empty.argmax()))}: drop or fill {int(empty.sum())} such rows"
+            )
         known = [part for word in words for part in word.split(_NOT)]
         rows, given = different(table[name])
         same = by_bare(known)

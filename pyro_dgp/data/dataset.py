@@ -91,8 +91,23 @@ def check(dataset: Dataset, path: Path | None = None) -> None:
         raise ValueError(f"{dataset.name!r} has {len(dataset.y)} rows: at least 10 are needed to train and test")
 
 
+def require_real(values: Any, what: str) -> None:
+    """Raise ``ValueError`` for masked entries of an array, and for complex numbers, of which a part would be lost.
+
+    :param what: the values in words, for messages, as the subject of a sentence in the plural.
+    """
+    if np.ma.is_masked(values):
+        raise ValueError(
+            f"{what} hold masked entries ({int(np.ma.getmaskarray(values).sum())}): drop or fill such rows"
+        )
+    if np.iscomplexobj(values):
+        raise ValueError(f"{what} hold complex numbers: give real and imaginary parts as columns of their own")
+
+
 def _check_shapes(dataset: Dataset) -> None:
     name, x, y = dataset.name, dataset.x, dataset.y
+    require_real(x, f"the inputs of {name!r}")
+    require_real(y, f"the targets of {name!r}")
     if x.ndim != 2 or y.ndim not in (1, 2) or len(y) != len(x) or y.shape[1:] == (1,):
         one = "; one input is x[:, None]" if x.ndim == 1 else "; one target is y[:, 0]" if y.ndim == 2 else ""
         raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyro_dgp.data.categories import class_numbers, is_words, one_hot, words_of
-from pyro_dgp.data.dataset import Dataset, check, numbered_outputs
+from pyro_dgp.data.categories import are_kinds, class_numbers, is_words, kinds_as_words, kinds_in, one_hot, words_of
+from pyro_dgp.data.dataset import Dataset, check, numbered_outputs, require_real
 from pyro_dgp.data.separators import require_commas
 from pyro_dgp.data.tasks import TASKS, guessed_task, task_of
-from pyro_dgp.data.written_numbers import require_plain_numbers
+from pyro_dgp.data.written_numbers import as_numbers, require_plain_numbers
 from pyro_dgp.internal.errors import first_line, shown
 from pyro_dgp.internal.optional import optional
 from pyro_dgp.internal.untrusted_files import UnreadableError, memory, read_npz, require_plain
@@ -37,6 +38,11 @@ def load(path: str | Path, target: str | None = None, task: str | None = None) -
     suffix = path.suffix.lower()
     if suffix == ".npz":
         dataset, said = _from_npz(path, target)
+        if task is None and said not in (None, *TASKS):
+            known = ", ".join(TASKS)
+            raise ValueError(
+                f"'task' in {path.name!r} is {said!r:.40}: choose from {known}, leave it out, or give --task"
+            )
         task = said if task is None else task
     elif suffix in (".csv", ".parquet"):
         dataset = _from_table(path, target)
@@ -72,13 +78,11 @@ def with_task(dataset: Dataset, task: str | None) -> Dataset:
 
 
 def _from_npz(path: Path, target: str | None) -> tuple[Dataset, str | None]:
-    """The data set of an archive, and the task that it names, if it names one of this library."""
+    """The data set of an archive, and the task that it names, if it names one."""
     if target is not None:
         raise ValueError(f"--target names a column of a table, and {path.name!r} is .npz with its target in 'y'")
     arrays = read_arrays(path)
     x, y, splits = arrays["X"], arrays["y"], arrays.get("splits")
-    if np.iscomplexobj(x) or np.iscomplexobj(y):
-        raise ValueError(f"{path.name!r} holds complex numbers: give real inputs and targets")
     if x.ndim != 2:
         raise ValueError(f"'X' in {path.name!r} has shape {x.shape}: it must be (N, D)")
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
@@ -92,7 +96,7 @@ def _from_npz(path: Path, target: str | None) -> tuple[Dataset, str | None]:
     made = Dataset(
         path.stem, x.astype(float), y.astype(float), splits=masks, target=", ".join(outputs) or "y", outputs=outputs
     )
-    return made, said if said in TASKS else None
+    return made, said
 
 
 def read_arrays(path: Path, needed: Sequence[str] = ("X", "y")) -> dict[str, NDArray[Any]]:
@@ -109,6 +113,7 @@ def read_arrays(path: Path, needed: Sequence[str] = ("X", "y")) -> dict[str, NDA
     for name in set(arrays) - {"task"}:
         if arrays[name].dtype.kind not in "biufc":
             raise ValueError(f"{name!r} in {path.name!r} holds {arrays[name].dtype}, not numbers: encode it first")
+        require_real(arrays[name], f"the values of {name!r} in {path.name!r}")
     return arrays
 
 
@@ -180,14 +185,16 @@ def read_table(path: Path) -> Any:
 
 
 def _without_blanks(table: Any) -> Any:
-    """Return a table without the blanks around names and words."""
-    names = [name.strip() if isinstance(name, str) else name for name in table.columns]
+    """Return a table without the blanks around names and words. Names are words; text that is all numbers is one of numbers, as in CSV; kinds are words."""
+    names = [str(name).strip() for name in table.columns]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"it names the column {str(twice[0])!r} twice: give each column a name of its own")
     table.columns = names
     for name in names:
-        if is_words(table[name]):
-            table[name] = table[name].map(_without_blanks_around)
+        if are_kinds(table[name]):
+            table[name] = kinds_as_words(table[name])
+        elif is_words(table[name]):
+            table[name] = as_numbers(table[name].map(_without_blanks_around))
     return table
 
 
@@ -203,7 +210,10 @@ def _read_parquet(path: Path) -> Any:
         size = 8.0 * file.metadata.num_rows * file.metadata.num_columns
         if size > memory():
             raise ValueError(f"its columns have {size:.3g} bytes, more than the memory of this machine")
-        return file.read().to_pandas()
+        table = file.read().to_pandas()
+        for name in set(kinds_in(file.schema_arrow)) & set(table.columns):
+            table[name] = table[name].astype("category")
+        return table
 
 
 def _read_csv(path: Path, pandas: Any) -> Any:
@@ -223,9 +233,31 @@ def _read_csv(path: Path, pandas: Any) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pandas.errors.ParserWarning)
-            return pandas.read_csv(path, index_col=False)
+            table = pandas.read_csv(path, index_col=False)
+            _require_names(names, table)
+            return table
     except pandas.errors.ParserWarning as error:
         raise ValueError("rows have more fields than the first line has names: give every column a name") from error
+
+
+def _require_names(names: Sequence[str], table: Any) -> None:
+    """Raise where every column of numbers has a number for its name, as the first row of a table without names gives; 0, 1, ... and years in a row are names."""
+    named = [name for at, name in enumerate(names) if not is_words(table.iloc[:, at])]
+    counted = [str(number) for number in range(len(named))]
+    places = [str(at) for at in range(len(names)) if not is_words(table.iloc[:, at])]
+    if named and all(map(_is_number, named)) and named not in (counted, places) and not _count_up(named):
+        raise ValueError(
+            f"its first line names columns of numbers by numbers, {', '.join(named[:3])}, as a row of data does: add a line with a name for each column, or "
+            "begin such names with a letter"
+        )
+
+
+def _count_up(names: Sequence[str]) -> bool:
+    """Whether names are two whole numbers or more in equal steps upwards, as years are."""
+    if len(names) < 2 or not all(name.isdecimal() for name in names):
+        return False
+    steps = {int(after) - int(before) for before, after in itertools.pairwise(names)}
+    return len(steps) == 1 and min(steps) > 0
 
 
 def _names(path: Path, pandas: Any) -> list[str]:

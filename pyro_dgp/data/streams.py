@@ -14,6 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pyro_dgp.data.categories import kinds_in
+from pyro_dgp.data.dataset import require_real
 from pyro_dgp.internal.affine import standardised
 from pyro_dgp.internal.errors import first_line
 from pyro_dgp.internal.optional import optional
@@ -58,8 +60,12 @@ class Stream(ABC):
         together; its last batch may be smaller. Rows that a file has in an order are mixed no further than that.
 
         :param start: number of the first batch, counted from 0. Blocks of those before it are not read.
-        :raises ValueError: at a block with NaN or infinity, or of other lengths than :attr:`sizes` says.
+        :raises ValueError: for fewer rows than one in a batch; at a block with NaN or infinity, or of other lengths than :attr:`sizes` says.
         """
+        if batch_size < 1 or start < 0:
+            raise ValueError(
+                f"batch_size is at least 1 and start at least 0, got {batch_size} and {start}: give rows to each batch"
+            )
         if len(self) == 0:
             raise ValueError("the stream has no rows: look at its files")
         generator, filled = np.random.default_rng(seed), [block for block, size in enumerate(self.sizes) if size]
@@ -108,6 +114,8 @@ class Stream(ABC):
 
     def sample(self, rows: int, seed: int = 0) -> tuple[Tensor, ...]:
         """Rows of a few random blocks, for ``guide.initialize``; every row if the stream has no more than that."""
+        if rows < 1:
+            raise ValueError(f"a sample has at least 1 row, got rows={rows}: ask for more")
         return next(self.batches(min(rows, len(self)), seed))
 
     def in_order(self) -> Iterator[tuple[Tensor, ...]]:
@@ -134,6 +142,7 @@ class Stream(ABC):
                 "them as many, and leave files as they are while they are read"
             )
         for name, values in zip(names, parts, strict=True):
+            require_real(values, f"the values of {name} of block {block} of the stream")
             bad = ~np.isfinite(values).reshape(len(values), -1).all(1)
             if bad.any():
                 row = sum(self.sizes[:block]) + int(bad.argmax())
@@ -283,11 +292,15 @@ class ParquetStream(Stream):
             if name not in names:
                 raise ValueError(f"{path} has no column {name!r}: its columns are {', '.join(names[:20])}")
         for name in names:
-            if not _are_numbers(schema.field(name).type.to_pandas_dtype()):
+            if name in kinds_in(schema):
+                raise ValueError(f"column {name!r} of {path} holds kinds (category), not numbers: encode or drop it")
+            if not _holds_numbers(schema.field(name).type):
                 raise ValueError(
                     f"column {name!r} of {path} holds {schema.field(name).type}, not numbers: encode or drop it"
                 )
         self.inputs = [name for name in names if name not in (target, *rows)]
+        if not self.inputs:
+            raise ValueError(f"{path} has no input columns besides {', '.join((target, *rows))}: give at least one")
         self.sizes = [self.file.metadata.row_group(number).num_rows for number in range(self.file.num_row_groups)]
 
     def read(self, block: int) -> Block:
@@ -306,6 +319,15 @@ def _values(column: Any) -> NDArray[Any]:
     """Return the values of a column of Parquet, with NaN where truth values are missing, as numpy has it where numbers are."""
     values: NDArray[Any] = column.to_numpy()
     return values if values.dtype != object else column.cast("float64").to_numpy()
+
+
+def _holds_numbers(kind: Any) -> bool:
+    """Whether a column of Parquet of that type holds numbers or truth values, and neither kinds, times nor values of another type."""
+    try:
+        dtype = np.dtype(kind.to_pandas_dtype())
+    except (NotImplementedError, TypeError):
+        return False
+    return dtype.kind in "biuf"
 
 
 def _are_numbers(dtype: Any) -> bool:

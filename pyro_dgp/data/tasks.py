@@ -68,7 +68,12 @@ def task_of(kind: str, y: NDArray[np.float64], name: str) -> Task:
     if kind == "binary":
         if not np.isin(found, (0.0, 1.0)).all():
             raise ValueError(
-                f"the targets of {name!r} are not 0 and 1, as those of two classes are: they have {len(found)} values from {found[0]:g} to {found[-1]:g}"
+                f"the targets of {name!r} are not 0 and 1, as those of two classes are: they have {len(found)} values from {found[0]:g} to {found[-1]:g}: "
+                + (
+                    f"write 0 for {found[0]:g} and 1 for {found[-1]:g}"
+                    if len(found) == 2
+                    else "name another task, or the target"
+                )
             )
         return Task("binary", 2)
     if not whole:

@@ -35,6 +35,10 @@ _WRITTEN = re.compile(
 )
 
 
+#: The beginning of figures that are a code, and of no number as it is written.
+_CODE = re.compile(r"[+-]?0[0-9]|\+")
+
+
 def different(column: Any) -> tuple[NDArray[np.intp], NDArray[np.object_]]:
     """Return the number of each row's word, and the words: the different cells of a column of a table as text."""
     pandas = optional("pandas", extra="compare", what="reading a table")
@@ -47,6 +51,18 @@ def are_numbers(column: Any) -> NDArray[np.bool_]:
     """Tell of each cell of a column of a table whether it can be read as a number."""
     rows, words = different(column)
     return _plain(words)[rows]
+
+
+def as_numbers(column: Any) -> Any:
+    """Return a column of text that is all numbers as one of numbers, and another one as it is, also codes such as 007."""
+    pandas = optional("pandas", extra="compare", what="reading a table")
+    cells = [cell for cell in column if not (cell is None or cell is pandas.NA or cell != cell)]
+    if not cells or not all(isinstance(cell, str) for cell in cells):
+        return column
+    words = np.array(list(dict.fromkeys(cells)), dtype=object)
+    if any(_CODE.match(word) for word in words) or not _plain(words).all():
+        return column
+    return pandas.to_numeric(column)
 
 
 def _plain(words: NDArray[np.object_]) -> NDArray[np.bool_]:

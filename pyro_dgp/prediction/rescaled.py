@@ -12,7 +12,7 @@ import torch
 from pyro.distributions import TorchDistribution, constraints
 from torch import Tensor
 
-from pyro_dgp.data.dataset import by_output
+from pyro_dgp.data.dataset import by_output, require_real
 from pyro_dgp.internal.affine import restored, standardised
 from pyro_dgp.prediction.prediction import Prediction
 
@@ -75,11 +75,11 @@ class RescaledPrediction(TorchDistribution):
 
     def _standardised(self, value: Any) -> Tensor:
         named = by_output(value, self.outputs)
-        tensor = (
-            named.double()
-            if isinstance(named, Tensor)
-            else torch.from_numpy(np.array(named, dtype=np.float64, order="C"))
-        )
+        if isinstance(named, Tensor):
+            tensor = named.double()
+        else:
+            require_real(named, "the targets")
+            tensor = torch.from_numpy(np.array(named, dtype=np.float64, order="C"))
         z: Tensor = standardised(tensor.to(self.device), self.shift, self.scale)
         return z.to(dtype=self.dtype, device=self.device)
 

@@ -3,6 +3,7 @@
 import math
 import re
 import shlex
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -10,10 +11,13 @@ import pytest
 import torch
 
 from pyro_dgp import Dataset, Settings, advise, compare, load_named
+from pyro_dgp.comparison import pilots as pilots_module
 from pyro_dgp.comparison.advice import OF_SIZES
 from pyro_dgp.comparison.carrying_out import Workers
 from pyro_dgp.comparison.cli import main, parser
 from pyro_dgp.comparison.pilots import pilot_data, pilots, trained_rows
+from pyro_dgp.comparison.standings import Trial
+from pyro_dgp.comparison.sweep import Run
 from pyro_dgp.data.reading import with_task
 from pyro_dgp.zoo.methods import METHODS
 
@@ -202,6 +206,38 @@ def test_the_quickest_of_the_best_is_taken_and_what_is_close_is_said(monkeypatch
         monkeypatch, deep | {"exact-gp": 0.11}, seconds=slow
     )  # behind by more than its error, which is 0
     assert exact.method == "gamma-dgp" and not any("cannot tell" in each for each in exact.reasons)
+
+
+@pytest.mark.parametrize(
+    ("quick", "slow", "taken"), [(20.0, 29.0, "gamma-dgp"), (0.05, 0.9, "gamma-dgp"), (20.0, 31.0, "exact-gp")]
+)
+def test_times_that_are_level_leave_the_choice_to_the_nll(monkeypatch, quick, slow, taken):
+    work = {
+        pilot.name: pilot.work for pilot in pilots(pilot_data(waves(rows=500), 0), ["exact-gp", "gamma-dgp"], SMALL)
+    }
+    deep = {"svgp": 1.5, "ppgpr": 1.6, "gamma-dgp": 0.1, "aep": 2.0, "exact-gp": 0.11}
+    assert set(work) == {"exact-gp", "gamma-dgp"}
+    seconds = lambda name: slow if name == "gamma-dgp" else quick
+    monkeypatch.setattr(Trial, "work", lambda self, method: work.get(method, 1.0))
+    found, _ = planted(monkeypatch, deep, spread={"exact-gp": 0.1}, seconds=seconds)
+    assert [row["name"] for row in found.rows[:2]] == ["gamma-dgp", "exact-gp"] and found.method == taken
+
+
+def test_what_a_process_does_once_is_not_the_time_of_a_fit(monkeypatch):
+    """The first fit of a process takes a second longer, whichever method it is of."""
+    pilot = pilots(pilot_data(waves(rows=60), 0), ["svgp"], SMALL)[0]
+    made, held_out = [], Run.held_out
+
+    def slow_at_first(run):
+        made.append(run)
+        time.sleep(1.0 if len(made) == 1 else 0.0)
+        return held_out(run)
+
+    monkeypatch.setattr(Run, "held_out", slow_at_first)
+    monkeypatch.setattr(pilots_module, "_FITTED", set(), raising=False)
+    rows = [pilot.row(), pilot.row()]
+    assert len(made) == 3 and all(row["seconds"] < 1.0 for row in rows)
+    assert torch.equal(rows[0]["nll"], rows[1]["nll"])
 
 
 def test_a_method_that_fails_is_named_and_the_others_go_on(monkeypatch):

@@ -125,7 +125,11 @@ def test_archives_may_say_their_task_and_hold_booleans(tmp_path):
     np.savez(tmp_path / "plain.npz", X=x, y=y)
     np.savez(tmp_path / "said.npz", X=x, y=y, task="counts")
     np.savez(tmp_path / "other.npz", X=x, y=y, task="ranking")
-    assert load(tmp_path / "plain.npz").task == load(tmp_path / "other.npz").task == Task("binary", 2)
+    assert load(tmp_path / "plain.npz").task == load(tmp_path / "other.npz", task="binary").task == Task("binary", 2)
+    with pytest.raises(
+        ValueError, match=r"'task' in 'other.npz' is 'ranking': choose from regression, binary, .*, or give --task"
+    ):
+        load(tmp_path / "other.npz")
     assert load(tmp_path / "said.npz").task == Task("counts")
     assert load(tmp_path / "said.npz", task="regression").task == Task()
 

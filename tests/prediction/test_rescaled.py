@@ -78,3 +78,12 @@ def test_values_are_taken_in_any_layout():
     torch.testing.assert_close(one.cdf(values[::-1]), one.cdf(values).flip(0))
     torch.testing.assert_close(one.log_prob(pd.Series(values)), one.log_prob(values))
     assert not np.shares_memory(values, one._standardised(values).numpy())
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [(np.ma.masked_values([1.0, -9.0, 2.0, 3.0], -9.0), "masked"), (np.ones(4, dtype=complex), "complex")],
+)
+def test_values_that_would_lose_a_part_are_refused(values, sentence):
+    with pytest.raises(ValueError, match=f"the targets.*{sentence}"):
+        of_one().log_prob(values)
