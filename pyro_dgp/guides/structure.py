@@ -29,6 +29,7 @@ class ModelStructure:
     :ivar with_rows: names of the sites whose shape does. A site is in neither set where the model could not be asked.
     :ivar inputs: position or name of the argument that has these rows; ``None`` where the model could not be asked.
     :ivar joins_rows: whether a part of the model joins rows of function values, which are then drawn jointly.
+    :ivar joins_data_rows: whether a row of the data depends on function values at other rows of the data, so that a batch is another model.
     """
 
     axes: Mapping[str, int]
@@ -38,6 +39,7 @@ class ModelStructure:
     without_rows: frozenset[str]
     group_plates: frozenset[str]
     joins_rows: bool = False
+    joins_data_rows: bool = False
     with_rows: frozenset[str] = frozenset()
     inputs: int | str | None = None
 
@@ -50,7 +52,13 @@ class ModelStructure:
 
     @classmethod
     def of(
-        cls, trace: Trace, gps: Sequence[tuple[str, FunctionPrior]], dependence: RowDependence, *, joins_rows: bool
+        cls,
+        trace: Trace,
+        gps: Sequence[tuple[str, FunctionPrior]],
+        dependence: RowDependence,
+        *,
+        joins_rows: bool,
+        joins_data_rows: bool,
     ) -> ModelStructure:
         """Read the structure from the trace of an initialising pass."""
         foreign, responses = _foreign(trace)
@@ -76,6 +84,7 @@ class ModelStructure:
             frozenset(dependence.others),
             groups,
             joins_rows,
+            joins_data_rows,
             frozenset(dependence.sites),
             dependence.inputs,
         )
@@ -98,6 +107,7 @@ class ModelStructure:
             "without_rows": sorted(self.without_rows),
             "groups": sorted(self.group_plates),
             "joins_rows": self.joins_rows,
+            "joins_data_rows": self.joins_data_rows,
             "with_rows": sorted(self.with_rows),
             "inputs": self.inputs,
         }
@@ -118,6 +128,7 @@ class ModelStructure:
             without_rows,
             groups,
             joins_rows,
+            bool(state.get("joins_data_rows", joins_rows)),
             frozenset(state.get("with_rows", ())),
             state.get("inputs"),
         )

@@ -18,6 +18,7 @@ from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.coupled_normal import CoupledNormal
 from pyro_dgp.guides.guide_pass import GuidePass, Site, SiteRecord, WeightedTrace
 from pyro_dgp.guides.handler import PassHandler
+from pyro_dgp.guides.joined_data import joins_data_rows
 from pyro_dgp.guides.joint_rows import guide_joins_rows
 from pyro_dgp.guides.latents import LatentGuides
 from pyro_dgp.guides.loading import missing_latents, missing_processes
@@ -136,7 +137,10 @@ class Variational(PassHandler):
                 self._create_latents(dependence.sites, args, kwargs)
                 self._couple_processes(run)
                 joins = bool(run.means) and guide_joins_rows(self, (args, kwargs))
-                self._structure = ModelStructure.of(self.trace, run.gps, dependence, joins_rows=joins)
+                joined = joins and joins_data_rows(self.model, args, kwargs, dependence)
+                self._structure = ModelStructure.of(
+                    self.trace, run.gps, dependence, joins_rows=joins, joins_data_rows=joined
+                )
                 _warn_of_model(self, run, (args, kwargs))
 
     def _create_processes(self, run: GuidePass) -> None:

@@ -118,7 +118,8 @@ class Loss(PyroELBO):  # type: ignore[misc]
             _require_rows(sites, guide.structure, batch, what=f"num_data={self.num_data}")
         for site in sites:
             require_one_scale(site)
-            _require_prior_unscaled(site)
+        _require_priors_unscaled(sites)
+        for site in sites:
             if site["is_observed"]:
                 weight = self._weight(site, guide.structure, batch)
                 terms[f"the likelihood at {site['name']!r}"] = weight * self.observed(site, weighted)
@@ -248,7 +249,7 @@ def _rows_passed(structure: ModelStructure, call: Call, sites: list[Site]) -> in
 
 def _require_all_rows(structure: ModelStructure, batch: int | None, *, what: str) -> None:
     """Raise for a model that joins rows of function values, of which a step has some alone."""
-    if structure.joins_rows:
+    if structure.joins_data_rows:
         rows = "a step" if batch is None else f"the {batch} rows of a step"
         raise ValueError(
             f"{what} cannot weight {rows}, since a part of the model joins rows of function values, which a batch of some rows changes: pass all rows in every step, "
@@ -279,16 +280,26 @@ def _require_counts(sites: list[Site], structure: ModelStructure, batch: int | N
         )
 
 
-def _require_prior_unscaled(site: Site) -> None:
-    """Raise for ``poutine.scale`` around an observation whose function values are integrated out; plates that subsample have their own scale."""
-    if not isinstance(site["fn"], CollapsedObservation):
-        return
+def _require_priors_unscaled(sites: list[Site]) -> None:
+    """Raise for ``poutine.scale`` around an observation whose function values are integrated out, unless it is around all of several sites."""
+    scales = {site["name"]: _scale_beyond_plates(site) for site in sites}
+    is_around_all = len(scales) > 1 and all(
+        math.isclose(each, min(scales.values()), rel_tol=1e-5) for each in scales.values()
+    )
+    for site in sites:
+        is_scaled = not math.isclose(scales[site["name"]], 1.0, rel_tol=1e-5)
+        if is_scaled and isinstance(site["fn"], CollapsedObservation) and not is_around_all:
+            raise ValueError(
+                f"the function values at {site['name']!r} stand in a poutine.scale, which would scale their prior too and leave the posterior as it is: write "
+                "f = pyro.sample('f', gp(x)) before the scale, and pyro.sample('y', likelihood.given(f), obs=y) alone in it; a scale around the whole model "
+                "changes the units of the loss alone, and can be left out"
+            )
+
+
+def _scale_beyond_plates(site: Site) -> float:
+    """The scale of a site besides that of plates which take some of their elements."""
     of_plates = math.prod((frame.full_size or frame.size) / max(frame.size, 1) for frame in site["cond_indep_stack"])
-    if not math.isclose(torch_item(site["scale"]), of_plates, rel_tol=1e-5):
-        raise ValueError(
-            f"the function values at {site['name']!r} stand in a poutine.scale, which would scale their prior too and leave the posterior as it is: write "
-            "f = pyro.sample('f', gp(x)) before the scale, and pyro.sample('y', likelihood.given(f), obs=y) alone in it"
-        )
+    return float(torch_item(site["scale"])) / of_plates
 
 
 def _require_rows(sites: list[Site], structure: ModelStructure, batch: int | None, *, what: str) -> None:

@@ -149,7 +149,7 @@ def fit_stream(
     3
     """
     guide = _guide_of(objective)
-    if guide is not None and guide.structure.joins_rows:
+    if guide is not None and guide.structure.joins_data_rows:
         raise ValueError(
             "a part of the model joins rows of function values, and a stream gives rows in random order: read the rows into memory and use fit"
         )
@@ -250,7 +250,7 @@ def _groups_of(objective: Any, args: tuple[Tensor, ...], arguments: Mapping[str,
 def _rows_of_step(objective: Any, rows: int, batch_size: int | None, *, default: int = DEFAULT_ROWS) -> int:
     """Return the number of rows in a step; raise for fewer than all where the objective, or its model, needs all."""
     guide = _guide_of(objective)
-    joins = guide is not None and guide.structure.joins_rows
+    joins = guide is not None and guide.structure.joins_data_rows
     if not (joins or getattr(bare(objective), "needs_all_rows", False)):
         return default if batch_size is None else batch_size
     if batch_size is not None and 1 <= batch_size < rows:

@@ -261,7 +261,7 @@ def fit_validated(
     for each in (guide, None if fallback is None else fallback.guide):
         if each is not None and not each.is_initialized:
             each.initialize(*kept[0], **kept[1])
-        if each is not None and each.structure.joins_rows:
+        if each is not None and each.structure.joins_data_rows:
             raise ValueError(
                 "a part of the model joins rows of function values, and without the held-out rows it joins others: train on all rows, by fit"
             )

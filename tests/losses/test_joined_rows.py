@@ -26,7 +26,7 @@ from pyro_dgp import (
     fit_validated,
     predict,
 )
-from tests.examples import OneLayer
+from tests.examples import OneLayer, TwoLayers
 
 pytestmark = pytest.mark.usefixtures("local")
 NOISE = 0.3
@@ -117,6 +117,58 @@ def test_held_out_rows_of_joined_ones_are_refused(join):
     sound = Variational(Joined(lambda f: 2 * f), InducingPoints(12), MonteCarlo(10))
     result = fit_validated(sound, lambda beta, rows: PredictiveLogLikelihood(rows, beta), x, y, steps=1)
     assert result.rows == 40
+
+
+class Ends(PyroModule):
+    """Differences of one function between the two ends of a pair, which are a row of the data; and, where it is given, of its values at a grid."""
+
+    def __init__(self, grid=None):
+        super().__init__()
+        self.gp, self.grid = GaussianProcess(RBF()).requires_grad_(False), grid
+
+    def forward(self, x, y=None, z=None):
+        rows, points = x.shape[-2], [x[..., :1], x[..., 1:]]
+        if self.grid is not None:
+            points = [*points, self.grid.expand(*x.shape[:-2], *self.grid.shape)]
+        f = pyro.sample("f", self.gp(torch.cat(points, -2)))[..., 0]
+        if self.grid is not None:
+            pyro.sample("z", dist.Normal(f[..., 2 * rows :].diff(dim=-1), NOISE).to_event(1), obs=z)
+        return pyro.sample("y", dist.Normal(f[..., :rows] - f[..., rows : 2 * rows], NOISE).to_event(1), obs=y)
+
+
+@pytest.mark.parametrize("with_grid", [False, True])
+def test_pairs_that_are_rows_of_the_data_are_taken_in_batches(with_grid):
+    """Both ends are joined, and a batch of pairs changes neither: its likelihood is, on average, that of all."""
+    x = torch.rand(60, 2) * 2 - 1
+    y, z = x[:, 0] - x[:, 1], torch.zeros(4)
+    model = Ends(inputs(5) if with_grid else None)
+    given = {"z": z} if with_grid else {}
+    guide = guide_of(model, x, y, samples=20_000, **given)
+    assert guide.structure.joins_rows and not guide.structure.joins_data_rows
+    with torch.no_grad():
+        whole = ELBO(60).terms(model, guide, x, y, **given)["the likelihood at 'y'"]
+        parts = [
+            ELBO(60).terms(model, guide, x[part], y[part], **given)["the likelihood at 'y'"]
+            for part in torch.arange(60).split(20)
+        ]
+    assert float(sum(parts) / 3) == pytest.approx(float(whole), rel=0.02)
+    fit(ELBO(num_data=60)(model, guide), x, y, **given, steps=1, batch_size=8)
+
+
+def test_a_value_of_all_rows_is_refused_in_a_batch():
+    x = inputs(40)
+    model = Joined(lambda f: f.mean(-1, keepdim=True))
+    guide = guide_of(model, x, torch.zeros(1))
+    assert guide.structure.joins_data_rows
+    with pytest.raises(ValueError, match="joins rows of function values"):
+        ELBO(40).loss(model, guide, x[:8], torch.zeros(1))
+
+
+def test_a_restored_guide_knows_what_it_joins():
+    x = torch.rand(20, 2)
+    guide, other = guide_of(Ends(), x, x[:, 0]), Variational(Ends(), InducingPoints(12), MonteCarlo(10))
+    other.load_state_dict(guide.state_dict())
+    assert other.structure == guide.structure and not other.structure.joins_data_rows
 
 
 def test_a_stream_of_joined_rows_is_refused(tmp_path):
@@ -253,6 +305,19 @@ def test_a_scale_around_function_values_that_are_integrated_out_is_refused(scale
         ValueError, match=r"at 'y' stand in a poutine.scale, which would scale their prior too.*likelihood.given\(f\)"
     ):
         ELBO(num_data).loss(model, guide, x, x[:, 0])
+
+
+def test_a_scale_around_a_whole_model_of_several_sites_scales_the_loss():
+    x = inputs()
+    values = []
+    for scale in (1.0, 1 / 12):
+        torch.manual_seed(0)
+        model = TwoLayers(x)
+        guide = Variational(poutine.scale(model, scale=scale), InducingPoints(6), MonteCarlo(2))
+        guide.initialize(x, x[:, 0])
+        torch.manual_seed(1)
+        values.append(ELBO(12).loss(guide.model, guide, x, x[:, 0]))
+    assert values[1] == pytest.approx(values[0] / 12, rel=1e-5)
 
 
 def test_plates_that_take_some_groups_keep_their_scale():

@@ -26,6 +26,7 @@ class Planted(Training):
     def __init__(self, nll, folds=3, spread=0.1):
         self.nll, self.spread, self.made = nll, spread, []
         self.folds = [None] * folds  # type: ignore[list-item]
+        self.recipes = SimpleNamespace(stops=lambda beta: beta is not None)  # type: ignore[assignment]
 
     def extend(self, candidate):
         fold, key = len(candidate.trials), (candidate.beta, candidate.steps)
