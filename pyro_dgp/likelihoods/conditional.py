@@ -15,6 +15,7 @@ from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.internal.plates import refuse_data_plate
 from pyro_dgp.internal.quadrature import NODES, finer_nodes, gauss_hermite_product, normal_nodes
 from pyro_dgp.internal.views import Integrated
+from pyro_dgp.likelihoods.far_values import far, formed
 from pyro_dgp.likelihoods.gamma_score import log_gamma_score
 from pyro_dgp.likelihoods.moments import Moments
 from pyro_dgp.likelihoods.placed_mixture import FunctionMixture
@@ -133,7 +134,7 @@ class Conditional(ABC):
 
     def row_log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         """``log p(y_n | f_n)``, nats for each row, summed over the outputs of y: ``(..., N)``."""
-        rows = self.given(f)
+        rows = formed(self.given, f)
         log_prob: Tensor = rows.base_dist.log_prob(y)
         return log_prob.sum(-1) if rows.reinterpreted_batch_ndims == 2 else log_prob
 
@@ -157,7 +158,7 @@ class Conditional(ABC):
         if not self._looks(f):
             return found
         finer, log_finer = (values.to(f.mean) for values in finer_nodes(f.variance.sqrt()))
-        return checked(found, log_term, f, (_around(f, finer), log_finer))
+        return checked(found, far(log_term), f, (_around(f, finer), log_finer))
 
     def _looks(self, f: Moments) -> bool:
         """Whether a sum over nodes is compared with that of a finer rule."""
@@ -183,10 +184,10 @@ class Conditional(ABC):
         """``log E exp(log_figure)`` for a figure of p(y | f), one output after another where outputs are independent given f."""
         figures = log_figure(self.given(f.mean).base_dist)
         if figures.dim() < f.mean.dim():
-            return self._log_expectation(lambda at: log_figure(self.given(at).base_dist), f)
+            return self._log_expectation(lambda at: log_figure(formed(self.given, at).base_dist), f)
 
         def of_output(output: int) -> Tensor:
-            return self._log_expectation(lambda at: log_figure(self.given(at).base_dist)[..., output], f)
+            return self._log_expectation(lambda at: log_figure(formed(self.given, at).base_dist)[..., output], f)
 
         return torch.stack([of_output(output) for output in range(figures.shape[-1])], -1)
 
@@ -201,7 +202,7 @@ class Conditional(ABC):
             return self.log_expected_power(y, f, gamma - 1) - (gamma - 1) / gamma * log_integral
 
         def log_score(at: Tensor) -> Tensor:
-            rows = self.given(at)
+            rows = formed(self.given, at)
             score = log_gamma_score(rows.base_dist, y, gamma)
             return score.sum(-1) if rows.reinterpreted_batch_ndims == 2 else score
 

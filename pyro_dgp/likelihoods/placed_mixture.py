@@ -10,6 +10,7 @@ from torch import Size, Tensor
 
 from pyro_dgp.internal.views import Integrated
 from pyro_dgp.likelihoods.checked_moments import Moment
+from pyro_dgp.likelihoods.far_values import far, formed
 from pyro_dgp.likelihoods.moments import Moments
 
 #: Most values of y whose probabilities are added up for a moment.
@@ -172,11 +173,11 @@ class FunctionMixture(PlacedMixture):
         """Return the moment that a figure of p(y | f) is, of the shape of a size."""
 
         def at(f: Tensor) -> Tensor:
-            given = self.conditional.given(f).base_dist
+            given = formed(self.conditional.given, f).base_dist
             given = given if self.units is None else self.units.image(given)
             return figure(given).expand(len(f), *size.shape)
 
-        return Moment(name, at, self._over_nodes(figure).expand(size.shape), size)
+        return Moment(name, far(at), self._over_nodes(figure).expand(size.shape), size)
 
     def _over_nodes(self, figure: _Figure) -> Tensor:
         """Return the mean of a figure over the fixed nodes, ``(*own, ...)``."""

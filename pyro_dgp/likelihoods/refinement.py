@@ -182,7 +182,7 @@ class _Integrand:
     def _log_mass(self, centre: Tensor, half: Tensor) -> tuple[Tensor, Tensor]:
         at, log_weights = self.nodes(centre, half)
         terms = self.log_term(at)
-        terms = torch.where(terms.isnan(), -math.inf, terms)  # of overflow, far from all mass
+        terms = torch.where(terms.isnan(), -math.inf, terms).to(log_weights)  # no number by overflow, far from all mass
         logs = (log_weights + terms).unflatten(0, (len(centre), -1))
         logs = logs.unflatten(1, [self.rule.nodes] * self.functions)
         log_mass = torch.logsumexp(logs, tuple(range(1, 1 + self.functions)))
