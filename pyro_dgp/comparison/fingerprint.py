@@ -7,7 +7,7 @@ import functools
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from pathlib import PurePath
 from types import CellType, CodeType, FunctionType, MethodType, SimpleNamespace
@@ -22,7 +22,7 @@ from torch.distributions.constraints import Constraint
 from torch.distributions.transforms import _InverseTransform
 from torch.distributions.utils import lazy_property
 
-from pyro_dgp.comparison.global_values import LIBRARIES, global_values, is_installed
+from pyro_dgp.comparison.global_values import LIBRARIES, attributes, global_values, is_installed
 
 #: Attributes that every module has.
 _OF_TORCH = frozenset(vars(nn.Module()))
@@ -42,13 +42,34 @@ def fingerprint(value: Any) -> str:
 
     It is equal for equal values in every process. Code is looked into with what it reads by global names: numbers, words, arrays, and functions and
     classes of the user's own, see :func:`~pyro_dgp.comparison.global_values.global_values`. Of an object of another kind, such as one of an installed package, its class counts
-    alone. What code imports or reads from a file while it runs is not seen.
+    alone, as of one that cannot be looked into. What code imports or reads from a file while it runs is not seen.
     """
     return _hashed(_Facts().of(value))
 
 
+def fingerprints_of_globals(value: Any) -> dict[str, str]:
+    """Fingerprints of what a function, the methods of a class, or those of an object's class read by global names, by these."""
+    if isinstance(value, functools.partial):
+        return fingerprints_of_globals(value.func)
+    value = getattr(value, "__func__", value) if isinstance(value, MethodType) else value
+    if isinstance(value, FunctionType):
+        functions = [value]
+    else:
+        kind = value if isinstance(value, type) else type(value)
+        own = [held for part in kind.__mro__ if not is_installed(part) for held in vars(part).values()]
+        functions = [held for held in own if isinstance(held, FunctionType)]
+    return {name: fingerprint(held) for function in functions for name, held in global_values(function).items()}
+
+
 def _hashed(lines: Iterator[str]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line of text among values that are still to be looked into."""
+
+    text: str
 
 
 class _Facts:
@@ -58,41 +79,74 @@ class _Facts:
         self._seen: dict[int, Any] = {} if seen is None else dict(seen)
 
     def of(self, value: Any) -> Iterator[str]:
-        """The lines about one value."""
-        if value is None or isinstance(value, bool | int | float | complex | str | bytes):
-            yield repr(value)
-        elif id(value) in self._seen:
-            yield "seen"
-        else:
-            self._seen[id(value)] = value  # held, so that no other value takes its id
-            yield type(value).__qualname__
-            yield from self._inside(value)
+        """The lines about one value, however deep it is; of an object that cannot be looked into its class alone."""
+        waiting = [value]
+        while waiting:
+            held = waiting.pop()
+            if type(held) is _Line:
+                yield held.text
+            elif id(held) in self._seen:
+                yield "seen"
+            else:
+                lines, inside = self._looked_into(held)
+                yield from lines
+                waiting += reversed(inside)
 
-    def _inside(self, value: Any) -> Iterator[str]:
+    def _looked_into(self, value: Any) -> tuple[list[str], list[Any]]:
+        """Return lines about a value, and lines and values that follow."""
+        try:
+            if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+                return [repr(value)], []
+            self._seen[id(value)] = value  # held, so that no other value takes its id
+            return [type(value).__qualname__], list(self._inside(value))
+        except Exception:  # whatever it is, a comparison goes on
+            return [type(value).__qualname__], []
+
+    def _inside(self, value: Any) -> Iterator[Any]:
         if isinstance(value, Tensor):
-            numbers = value.detach().cpu().double().numpy()
-            yield f"{value.dtype} {numbers.shape} {hashlib.sha256(numbers.tobytes()).hexdigest()}"
-        elif isinstance(value, np.ndarray) and value.dtype.kind != "O":
+            yield from _of_tensor(value)
+        elif isinstance(value, np.ndarray) and not (value.dtype.hasobject or value.dtype.kind == "T"):
             values = np.ascontiguousarray(np.ma.filled(value))
-            yield f"{value.dtype} {value.shape} {hashlib.sha256(values.tobytes()).hexdigest()}"
+            yield _Line(f"{value.dtype} {value.shape} {hashlib.sha256(values.tobytes()).hexdigest()}")
         elif isinstance(value, _WORDS):
-            yield repr(value)
+            yield _Line(repr(value))
         elif isinstance(value, type):
             yield from self._class(value)
         elif isinstance(value, set | frozenset):
-            yield from sorted(_hashed(_Facts(self._seen).of(each)) for each in value)
+            yield from map(_Line, sorted(_hashed(_Facts(self._seen).of(each)) for each in value))
         else:
-            for held in _parts(value):
-                yield from self.of(held)
+            yield from _parts(value)
 
-    def _class(self, kind: type) -> Iterator[str]:
+    def _class(self, kind: type) -> Iterator[Any]:
         for part in kind.__mro__:
-            yield f"{part.__module__}.{part.__qualname__}" if _is_of_library(part) else part.__qualname__
+            yield _Line(f"{part.__module__}.{part.__qualname__}" if _is_of_library(part) else part.__qualname__)
             if not _is_of_library(part):
                 for name, held in sorted(vars(part).items()):
                     if not name.startswith("__") or isinstance(held, FunctionType):
-                        yield name
-                        yield from self.of(getattr(held, "__func__", None) or getattr(held, "fget", None) or held)
+                        yield _Line(name)
+                        yield _behind(held)
+
+
+def _behind(held: Any) -> Any:
+    """The function of a method or a property of a class, and another value as it is."""
+    try:
+        return getattr(held, "__func__", None) or getattr(held, "fget", None) or held
+    except Exception:  # whatever a stand-in for another object raises
+        return held
+
+
+def _of_tensor(value: Tensor) -> Iterator[Any]:
+    """The kind, the shape and the numbers of a tensor, of a sparse one with their places; a tensor on no device has no numbers."""
+    kind, value = f"{value.dtype} {tuple(value.shape)}", value.detach()
+    if value.is_meta:
+        yield _Line(kind)
+    elif value.layout != torch.strided:
+        sparse = value.to_sparse_coo().coalesce()
+        yield from (_Line(kind), sparse.indices(), sparse.values())
+    else:
+        real = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
+        numbers = real.cpu().double().numpy()
+        yield _Line(f"{kind} {hashlib.sha256(numbers.tobytes()).hexdigest()}")
 
 
 def _is_of_library(kind: type) -> bool:
@@ -130,7 +184,9 @@ def _parts(value: Any) -> Sequence[Any]:
     if isinstance(value, functools._lru_cache_wrapper):
         return [value.__wrapped__]
     if isinstance(value, np.ndarray):  # of objects
-        return list(value.tolist())
+        return [value.shape, *value.ravel().tolist()]
+    if isinstance(value, slice):
+        return [value.start, value.stop, value.step]
     return value if isinstance(value, tuple | list) else _of_object(value)
 
 
@@ -138,7 +194,7 @@ def _of_object(value: Any) -> Sequence[Any]:
     """The class and the attributes of an object of the user's own, and of plain records; nothing of other objects."""
     if is_installed(type(value)) and not isinstance(value, SimpleNamespace | argparse.Namespace):
         return []
-    return [type(value), dict(sorted(getattr(value, "__dict__", {}).items()))]
+    return [type(value), dict(sorted(attributes(value).items()))]
 
 
 def _of_module(module: nn.Module) -> dict[str, Any]:

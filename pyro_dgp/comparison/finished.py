@@ -10,6 +10,7 @@ from typing import Any
 from pyro_dgp.comparison.files import TABLE, Row, read_curves, require_arviz
 from pyro_dgp.comparison.keep import FOLDER
 from pyro_dgp.comparison.kept_names import NAMES, require_same_names
+from pyro_dgp.comparison.own_model import GLOBALS
 from pyro_dgp.comparison.request import MOST_CHARACTERS, Say, is_file_name
 from pyro_dgp.internal.untrusted_files import UnreadableError, read_json, require_plain
 
@@ -75,11 +76,11 @@ def _require_same(
 ) -> None:
     """Raise for rows of other settings, of columns of other names, or of other inferences under the same names."""
     different = [
-        f"{key} {row['config'][key]!r} in {row['method']}, now {config.get(key)!r}"
+        f"{key} {row['config'][key]!r} in {row['method']}, now {config.get(key)!r}{_changed_global(key, row, config)}"
         if key in row["config"]
         else f"{key} is not known of {row['method']}, now {config.get(key)!r}"
         for row in rows
-        for key in sorted({*config, *row["config"]} - {NAMES}, key=list({**config, **row["config"]}).index)
+        for key in sorted({*config, *row["config"]} - {NAMES, GLOBALS}, key=list({**config, **row["config"]}).index)
         if row["config"].get(key) != config.get(key) and not allows(row, key)
     ]
     if different:
@@ -95,6 +96,15 @@ def _require_same(
             f"the results of {changed[0]!r} in {str(output)!r} were made by another inference: give this one another name, or name "
             "another --output"
         )
+
+
+def _changed_global(key: str, row: Row, config: Mapping[str, Any]) -> str:
+    """Name the first global value by which the code of a model differs, for the end of a message; nothing where none is known."""
+    was, now = row["config"].get(GLOBALS), config.get(GLOBALS)
+    if key != "model_code" or not isinstance(was, dict) or not isinstance(now, dict):
+        return ""
+    changed = [name for name in sorted({*was, *now}) if was.get(name) != now.get(name)]
+    return f": the global {changed[0]!r}, or what it reads, has changed" if changed else ""
 
 
 def _checked(rows: Any) -> list[Row]:

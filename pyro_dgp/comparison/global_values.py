@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-import dis
+import argparse
 import functools
+import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Mapping, MutableMapping, MutableSequence, MutableSet
+from dataclasses import is_dataclass
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+    SimpleNamespace,
+)
 from typing import Any
+
+from pyro_dgp.comparison.code_names import assigned_names, changed_names, read_names
 
 #: Packages whose own classes and functions are named in a fingerprint, not looked into.
 LIBRARIES = ("builtins", "collections", "functools", "numpy", "pyro", "pyro_dgp", "torch", "typing")
 
-#: Instructions that read a global name, and those that read an attribute of what was read before.
-_READS, _ATTRIBUTES = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"), ("LOAD_ATTR", "LOAD_METHOD")
+#: Kinds of values that a function may fill as it runs.
+_CONTAINERS = (MutableMapping, MutableSequence, MutableSet)
 #: Folders that installed packages lie in.
 _INSTALLED = ("site-packages", "dist-packages")
 
@@ -34,27 +45,67 @@ def is_installed(value: Any) -> bool:
 def global_values(function: FunctionType) -> dict[str, Any]:
     """Return the values that a function, and what is defined in it, reads by global names, sorted by these.
 
-    The names of a value of a module of the user's own have a point, ``settings.width``. Classes and functions that are installed stand as words where
-    they have another name here, or are no part of :data:`LIBRARIES`; where not they are left out, as are modules and names without a value. Nothing is read of
-    a function that is installed.
+    Names with a point, ``settings.width``, are those of a value of a module of the user's own or of a record, see :func:`is_record`. Classes and functions
+    that are installed stand as words where they have another name here, or are no part of :data:`LIBRARIES`; where not they are left out, as are modules,
+    names without a value, and what the function itself assigns or fills, such as a memo. Nothing is read of a function that is installed.
     """
     if is_installed(function):
         return {}
     found: dict[str, Any] = {}
-    for path in set(_paths(function.__code__)):
-        held: Any = function.__globals__
-        for at, name in enumerate(path):
-            inside = held if at == 0 else vars(held)
-            if name not in inside:
-                break
-            held = inside[name]
-            if not isinstance(held, ModuleType):
-                if (value := _plain(held, name)) is not None:
-                    found[".".join(path[: at + 1])] = value
-                break
-            if _is_installed_module(held):
-                break
+    code, scope = function.__code__, function.__globals__
+    changed, assigned = set(changed_names(code)), set(assigned_names(code))
+    for path in {path for path in read_names(code) if path[0] not in assigned}:
+        try:
+            known, value = _reached(scope, path)
+            is_counted = value is not None and not (known in changed and isinstance(value, _CONTAINERS))
+        except Exception:  # whatever a stand-in for another object raises
+            known, value, is_counted = path[:1], scope[path[0]], True
+        if is_counted:
+            found[".".join(known)] = value
     return dict(sorted(found.items()))
+
+
+def _reached(scope: Mapping[str, Any], path: tuple[str, ...]) -> tuple[tuple[str, ...], Any]:
+    """Return the value that a path leads to, as far as modules and records lead, and the part of the path that led there; nothing if it is none to count."""
+    held: Any = None
+    for at, name in enumerate(path):
+        inside = attributes(held) if at else scope
+        if at and not isinstance(held, ModuleType) and (name not in inside or _is_computed(held, name)):
+            return path[:at], _plain(held, path[at - 1])
+        if name not in inside:
+            return path, None
+        held = inside[name]
+        if isinstance(held, ModuleType):
+            if _is_installed_module(held):
+                return path, None
+        elif not is_record(held):
+            return path[: at + 1], _plain(held, name)
+    return path, None if isinstance(held, ModuleType) else _plain(held, path[-1])
+
+
+def is_record(value: Any) -> bool:
+    """Tell whether a value is one of which attributes are read one by one: a namespace, a dataclass, or an object of a class of the user's own."""
+    if isinstance(value, type):
+        return False
+    is_plain = isinstance(value, SimpleNamespace | argparse.Namespace) or is_dataclass(value)
+    return is_plain or not is_installed(type(value))
+
+
+def attributes(value: Any) -> dict[str, Any]:
+    """Return what an object holds under names of its own, also under those of ``__slots__``."""
+    found = dict(getattr(value, "__dict__", {}))
+    for kind in type(value).__mro__:
+        for name, member in vars(kind).items() if "__slots__" in vars(kind) else ():
+            if isinstance(member, MemberDescriptorType):
+                try:
+                    found[name] = member.__get__(value)
+                except AttributeError:  # it has no value yet
+                    continue
+    return found
+
+
+def _is_computed(value: Any, name: str) -> bool:
+    return isinstance(inspect.getattr_static(type(value), name, None), property)
 
 
 def _plain(value: Any, name: str) -> Any:
@@ -74,23 +125,3 @@ def _is_installed_module(module: ModuleType) -> bool:
     top, file = module.__name__.partition(".")[0], getattr(module, "__file__", None)
     is_known = module.__name__ != "__main__" and (top in LIBRARIES or top in sys.stdlib_module_names)
     return is_known or file is None or any(part in _INSTALLED for part in Path(file).parts)
-
-
-def _paths(code: CodeType) -> Iterator[tuple[str, ...]]:
-    """Iterate over the global names that code reads, each with the attributes that are read of it at once."""
-    path: tuple[str, ...] = ()
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in _READS:
-            if path:
-                yield path
-            path = (str(instruction.argval),)
-        elif instruction.opname in _ATTRIBUTES and path:
-            path = (*path, str(instruction.argval))
-        elif instruction.opname != "CACHE" and path:
-            yield path
-            path = ()
-    if path:
-        yield path
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _paths(constant)

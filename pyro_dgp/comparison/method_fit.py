@@ -163,7 +163,7 @@ def as_array(values: Any) -> Array:
     """
     if isinstance(values, Tensor):
         values = values.detach().cpu().numpy()
-    kinds = list(values.dtypes) if hasattr(values, "columns") else [getattr(values, "dtype", None)]
+    kinds = list(getattr(values, "dtypes", ())) if hasattr(values, "columns") else [getattr(values, "dtype", None)]
     if "category" in map(str, kinds):
         raise ValueError(
             "inputs and targets are numbers, and a column holds kinds (category): encode it as columns of 0 and 1, give each class a number, or say "

@@ -15,11 +15,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from pyro_dgp.comparison.fingerprint import fingerprint
+from pyro_dgp.comparison.fingerprint import fingerprint, fingerprints_of_globals
 from pyro_dgp.internal.errors import first_line
 from pyro_dgp.internal.untrusted_files import UnreadableError, require_plain
 from pyro_dgp.zoo.architecture import Architecture
 from pyro_dgp.zoo.settings import Settings
+
+#: Entry of the facts on a model that has the fingerprints of what it reads by global names.
+GLOBALS = "model_globals"
 
 
 @dataclass(frozen=True)
@@ -60,13 +63,13 @@ class OwnModel:
         """The recipe in the form that methods take; the number of layers is that of the settings."""
         return Architecture(self.build, is_deep=True)
 
-    def identity(self) -> dict[str, str]:
-        """Facts that tell this model from others in a table of results."""
+    def identity(self) -> dict[str, Any]:
+        """Facts that tell this model from others in a table of results, and fingerprints of the globals that it reads, which say what has changed."""
         is_record = is_dataclass(self.given) and not isinstance(
             self.given, type
         )  # whose class is no part of its fingerprint
         given = [type(self.given), self.given] if is_record else self.given
-        found = {"model": self.name, "model_code": fingerprint(given)}
+        found = {"model": self.name, "model_code": fingerprint(given), GLOBALS: fingerprints_of_globals(self.given)}
         if self.source is None:
             return found
         return found | {"model_source": hashlib.sha256(self.source.encode()).hexdigest()[:16]}

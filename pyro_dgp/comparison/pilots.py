@@ -31,6 +31,8 @@ LEAST_SCORED, MOST_FOLDS = 50, 3
 LEAST_ROWS = 9
 #: Weight of the KL in a pilot of a predictive loss, where the settings have none.
 PILOT_BETA = 0.05
+#: Rows that a first short fit is trained on and scored at, at most.
+PREPARED_ROWS, PREPARED_SCORED = 200, 50
 #: Names of the methods that this process has fitted.
 _FITTED: set[str] = set()
 
@@ -80,12 +82,26 @@ class Pilot:
 
 
 def _prepare(run: Run) -> None:
-    """Make a fit of one epoch, unless this process has fitted the method before."""
+    """Make a fit of a few steps to a few rows, unless this process has fitted the method before."""
     if run.method.name in _FITTED:
         return
     _FITTED.add(run.method.name)
+    size = run.settings.batch_size
+    settings = replace(run.settings, epochs=1, batch_size=None if size is None else max(size, PREPARED_ROWS))
     with suppress(Exception):  # the fit that counts tells of it
-        replace(run, settings=replace(run.settings, epochs=1)).held_out()
+        replace(run, dataset=_few_rows(run.dataset, settings.split), settings=settings).held_out()
+
+
+def _few_rows(data: Dataset, fold: int) -> Dataset:
+    """Return some of the rows in a fold and of the others, spread over all of them, with the inputs that differ among these."""
+    assert data.splits is not None
+    held = data.splits[:, fold]
+    parts = [np.flatnonzero(mask) for mask in (~held, held)]
+    counts = [min(len(rows), most) for rows, most in zip(parts, (PREPARED_ROWS, PREPARED_SCORED), strict=True)]
+    chosen = [rows[np.linspace(0, len(rows) - 1, count).astype(int)] for rows, count in zip(parts, counts, strict=True)]
+    varied, every = ~is_constant(data.x[chosen[0]]), np.sort(np.concatenate(chosen))
+    columns = tuple(name for name, is_varied in zip(data.columns, varied, strict=False) if is_varied)
+    return replace(data, x=data.x[every][:, varied], y=data.y[every], splits=data.splits[every], columns=columns)
 
 
 def distinct_inputs(data: Dataset) -> int:

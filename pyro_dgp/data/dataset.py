@@ -101,7 +101,13 @@ def require_real(values: Any, what: str) -> None:
             f"{what} hold masked entries ({int(np.ma.getmaskarray(values).sum())}): drop or fill such rows"
         )
     if np.iscomplexobj(values):
-        raise ValueError(f"{what} hold complex numbers: give real and imaginary parts as columns of their own")
+        is_real = not np.imag(values).any()
+        remedy = (
+            "give their .real, which is all of them"
+            if is_real
+            else "give real and imaginary parts as columns of their own"
+        )
+        raise ValueError(f"{what} hold complex numbers: {remedy}")
 
 
 def _check_shapes(dataset: Dataset) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -241,23 +240,15 @@ def _read_csv(path: Path, pandas: Any) -> Any:
 
 
 def _require_names(names: Sequence[str], table: Any) -> None:
-    """Raise where every column of numbers has a number for its name, as the first row of a table without names gives; 0, 1, ... and years in a row are names."""
-    named = [name for at, name in enumerate(names) if not is_words(table.iloc[:, at])]
-    counted = [str(number) for number in range(len(named))]
-    places = [str(at) for at in range(len(names)) if not is_words(table.iloc[:, at])]
-    if named and all(map(_is_number, named)) and named not in (counted, places) and not _count_up(named):
+    """Raise where the first line is a row of data: it has a number for each column of numbers, and for a column of words a word that occurs in it."""
+    words = [at for at in range(len(names)) if is_words(table.iloc[:, at])]
+    numbers = [name for at, name in enumerate(names) if at not in words]
+    again = [names[at] for at in words if names[at] in {str(cell).strip() for cell in table.iloc[:, at]}]
+    if numbers and again and all(map(_is_number, numbers)):
         raise ValueError(
-            f"its first line names columns of numbers by numbers, {', '.join(named[:3])}, as a row of data does: add a line with a name for each column, or "
-            "begin such names with a letter"
+            f"its first line holds numbers, {', '.join(numbers[:3])}, and {again[0]!r}, which occurs below, as a row of data does: add a line with a name for "
+            "each column"
         )
-
-
-def _count_up(names: Sequence[str]) -> bool:
-    """Whether names are two whole numbers or more in equal steps upwards, as years are."""
-    if len(names) < 2 or not all(name.isdecimal() for name in names):
-        return False
-    steps = {int(after) - int(before) for before, after in itertools.pairwise(names)}
-    return len(steps) == 1 and min(steps) > 0
 
 
 def _names(path: Path, pandas: Any) -> list[str]:

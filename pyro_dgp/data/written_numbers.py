@@ -56,7 +56,7 @@ def are_numbers(column: Any) -> NDArray[np.bool_]:
 def as_numbers(column: Any) -> Any:
     """Return a column of text that is all numbers as one of numbers, and another one as it is, also codes such as 007."""
     pandas = optional("pandas", extra="compare", what="reading a table")
-    cells = [cell for cell in column if not (cell is None or cell is pandas.NA or cell != cell)]
+    cells = list(column[column.notna()])
     if not cells or not all(isinstance(cell, str) for cell in cells):
         return column
     words = np.array(list(dict.fromkeys(cells)), dtype=object)

@@ -240,6 +240,24 @@ def test_what_a_process_does_once_is_not_the_time_of_a_fit(monkeypatch):
     assert torch.equal(rows[0]["nll"], rows[1]["nll"])
 
 
+@pytest.mark.parametrize("batch_size", [None, 20])
+def test_the_first_short_fit_is_one_of_few_rows_and_steps(monkeypatch, batch_size):
+    """It is as short for many rows, also of sorted ones and of inputs that seldom differ."""
+    made, held_out = [], Run.held_out
+
+    def seen(run):
+        made.append((len(run.dataset.x), run.settings.steps(200, run.settings.batch_size or 500)))
+        return held_out(run)
+
+    rows = 2_000
+    x = np.stack([np.arange(rows), np.arange(rows) == 1], axis=1).astype(float)
+    data = pilot_data(Dataset("sorted", x, np.sin(x[:, 0])), 0)
+    monkeypatch.setattr(Run, "held_out", seen)
+    monkeypatch.setattr(pilots_module, "_FITTED", set())
+    pilots_module._prepare(pilots(data, ["svgp"], replace(SMALL, batch_size=batch_size))[0].run)
+    assert made == [(250, 1)]
+
+
 def test_a_method_that_fails_is_named_and_the_others_go_on(monkeypatch):
     found, _ = planted(monkeypatch, {"exact-gp": -1.0}, failing=("gamma-dgp", "svgp"))
     assert set(expected_of(found)) == {"exact-gp", "ppgpr", "aep"}

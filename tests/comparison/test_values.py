@@ -45,6 +45,17 @@ def test_complex_numbers_are_refused(kind):
         as_array(kind(np.array([1.0 + 2.0j, 3.0])))
 
 
+@pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor, list])
+def test_complex_numbers_that_are_real_have_their_remedy(kind):
+    with pytest.raises(ValueError, match=r"hold complex numbers: give their \.real, which is all of them"):
+        as_array(kind(np.array([1.0 + 0.0j, 3.0])))
+
+
+def test_a_table_of_arrow_is_taken():
+    arrow = pytest.importorskip("pyarrow")
+    assert as_array(arrow.table({"a": [1.0, 2.0], "b": [3, 4]})).tolist() == [[1.0, 3.0], [2.0, 4.0]]
+
+
 def test_new_rows_of_complex_numbers_are_refused(tmp_path, capsys):
     x, y = data()
     np.savez(tmp_path / "d.npz", X=x, y=y)

@@ -53,17 +53,30 @@ def test_a_first_row_of_data_with_a_word_is_no_line_of_names(tmp_path):
     rows = "".join(f"{a:.3f},{'mf'[int(a > 0)]},{2 * a:.3f}\n" for a in A)
     (tmp_path / "d.csv").write_text(rows)
     with pytest.raises(
-        ValueError, match=r"names columns of numbers by numbers, .* add a line with a name for each column"
+        ValueError, match=r"holds numbers, .* and 'f', which occurs below, .* add a line with a name for each column"
     ):
         load(tmp_path / "d.csv")
     for names, columns in (
         ("0,sex,1", ("0", "sex=m, not f")),
         ("0,1,2", ("0", "1=m, not f")),
         ("a,m,2", ("a", "m=m, not f")),
-        ("2010,m,2020", ("2010", "m=m, not f")),
+        ("2010,sex,2020", ("2010", "sex=m, not f")),
+        ("2020,sex,2010.5", ("2020", "sex=m, not f")),
     ):
         (tmp_path / "d.csv").write_text(f"{names}\n{rows}")
         assert load(tmp_path / "d.csv").columns == columns
+
+
+def test_one_year_beside_words_is_a_name(tmp_path):
+    (tmp_path / "d.csv").write_text("region,2020\n" + "".join(f"{'nsew'[at % 4]},{a:.3f}\n" for at, a in enumerate(A)))
+    assert load(tmp_path / "d.csv").target == "2020"
+
+
+def test_a_column_of_lists_is_one_sentence(tmp_path):
+    with pytest.raises(
+        ValueError, match=r"column 'a' of 'd.parquet' does not hold numbers .* encode or drop the column"
+    ):
+        load(parquet(tmp_path, a=[[a, 2.0] for a in A], b=A, y=A))
 
 
 class Rows(Stream):
