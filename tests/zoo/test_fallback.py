@@ -7,6 +7,7 @@ import torch
 
 from pyro_dgp import ELBO, InducingPoints, MonteCarlo, PredictiveLogLikelihood, Settings, Validation, compare, load_fit
 from pyro_dgp.zoo.by_guide import ByGuide, ByValidatedGuide
+from pyro_dgp.zoo.methods import METHODS
 
 pytestmark = pytest.mark.usefixtures("local")
 
@@ -38,3 +39,13 @@ def test_the_fallback_is_fitted_predicts_and_is_restored(beta, tmp_path):
     for found in (result["own"], again):
         assert getattr(found.guide.processes, "y/f").basis.inducing_points.shape[-2] == points
     assert torch.equal(result["own"].predict(new).mean, again.predict(new).mean)
+
+
+def test_a_fallback_that_is_validated_stops_at_its_best_check():
+    """The ELBO with a network in front of the GP overfits few rows."""
+    x = torch.randn(20, 2)
+    for name, stops in (("dspp", False), ("ppgpr", False), ("dkl-dspp", True), ("dkl-ppgpr", True)):
+        method = METHODS[name]
+        assert isinstance(method.inference, ByValidatedGuide) and method.inference.fallback is not None
+        model = method.architecture.build(x, SETTINGS)
+        assert method.inference.fallback.as_fallback(model, x, SETTINGS).stops is stops
