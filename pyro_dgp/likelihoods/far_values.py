@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
@@ -37,16 +38,10 @@ def far(figure: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     def at(f: Tensor) -> Tensor:
         token = _is_far.set(True)
         try:
-            return figure(f)
-        except _PASSED:
-            raise
-        except _RAISED as error:
-            if recording():
-                raise
-            raise NotFormedError(
-                f"p(y | f) raises {type(error).__name__} at function values far from their mean, which the integral over f needs: let it give a number "
-                "there, such as a log density of -inf for y outside its support"
-            ) from error
+            with _refused(
+                "p(y | f)", "let it give a number there, such as a log density of -inf for y outside its support"
+            ):
+                return figure(f)
         finally:
             _is_far.reset(token)
 
@@ -63,15 +58,22 @@ def formed(given: Callable[[Tensor], _Given], f: Tensor) -> _Given:
     before = Distribution._validate_args
     Distribution.set_default_validate_args(False)
     try:
-        return given(f)
+        with _refused("given", "leave out validate_args=True, or keep the parameters in their range, as by clamp"):
+            return given(f)
+    finally:
+        Distribution.set_default_validate_args(before)
+
+
+@contextmanager
+def _refused(what: str, remedy: str) -> Iterator[None]:
+    """A scope whose errors are refusals in one sentence, but those while a program is recorded."""
+    try:
+        yield
     except _PASSED:
         raise
     except _RAISED as error:
         if recording():
             raise
         raise NotFormedError(
-            f"given raises {type(error).__name__} at function values far from their mean, which the integral over f needs: leave out "
-            "validate_args=True, or keep the parameters in their range, as by clamp"
+            f"{what} raises {type(error).__name__} at function values far from their mean, which the integral over f needs: {remedy}"
         ) from error
-    finally:
-        Distribution.set_default_validate_args(before)

@@ -282,18 +282,22 @@ def _require_counts(sites: list[Site], structure: ModelStructure, batch: int | N
 
 def _require_priors_unscaled(sites: list[Site]) -> None:
     """Raise for ``poutine.scale`` around an observation whose function values are integrated out, unless it is around all of several sites."""
-    scales = {site["name"]: _scale_beyond_plates(site) for site in sites}
-    is_around_all = len(scales) > 1 and all(
-        math.isclose(each, min(scales.values()), rel_tol=1e-5) for each in scales.values()
-    )
-    for site in sites:
-        is_scaled = not math.isclose(scales[site["name"]], 1.0, rel_tol=1e-5)
-        if is_scaled and isinstance(site["fn"], CollapsedObservation) and not is_around_all:
-            raise ValueError(
-                f"the function values at {site['name']!r} stand in a poutine.scale, which would scale their prior too and leave the posterior as it is: write "
-                "f = pyro.sample('f', gp(x)) before the scale, and pyro.sample('y', likelihood.given(f), obs=y) alone in it; a scale around the whole model "
-                "changes the units of the loss alone, and can be left out"
-            )
+    scaled = [site for site in sites if isinstance(site["fn"], CollapsedObservation) and not _is_one(site)]
+    if not scaled:
+        return
+    scales = [_scale_beyond_plates(site) for site in sites]
+    is_around_all = len(scales) > 1 and math.isclose(min(scales), max(scales), rel_tol=1e-5)
+    if not is_around_all:
+        raise ValueError(
+            f"the function values at {scaled[0]['name']!r} stand in a poutine.scale, which would scale their prior too and leave the posterior as it is: write "
+            "f = pyro.sample('f', gp(x)) before the scale, and pyro.sample('y', likelihood.given(f), obs=y) alone in it; a scale around the whole model "
+            "changes the units of the loss alone, and can be left out"
+        )
+
+
+def _is_one(site: Site) -> bool:
+    """Whether no scale besides that of plates multiplies a site."""
+    return math.isclose(_scale_beyond_plates(site), 1.0, rel_tol=1e-5)
 
 
 def _scale_beyond_plates(site: Site) -> float:
