@@ -63,6 +63,13 @@ SPILL: Ranges = {
     "location of the second spill (m)": (0.01, 3),
     "time of the second spill (s)": (30.01, 30.295),
 }
+BEAM: Ranges = {
+    "width (in)": (2, 3),
+    "thickness (in)": (3, 4),
+    "modulus (psi)": (25e6, 33e6),
+    "load across (lb)": (300, 700),
+    "load down (lb)": (800, 1200),
+}
 ARM: Ranges = {f"angle {k} (radians)": (0, 2 * np.pi) for k in range(1, 5)} | {
     f"length {k}": (0, 1) for k in range(1, 5)
 }
@@ -231,6 +238,38 @@ def yuan_wahba(x: Array) -> Array:
     return value
 
 
+def lim(x: Array) -> Array:
+    """Function of two inputs that is no polynomial (Lim, Sacks, Studden and Welch 2002)."""
+    a, b = x.T
+    value: Array = ((30 + 5 * a * np.sin(5 * a)) * (4 + np.exp(-5 * b)) - 100) / 6
+    return value
+
+
+def cantilever(x: Array) -> Array:
+    """Displacement of the end of a beam that is fixed at the other end, in (Wu, Shin, Sues and Cesare 2001)."""
+    width, thickness, modulus, across, down = x.T
+    bent: Array = 4 * 100**3 / (modulus * width * thickness) * np.hypot(down / thickness**2, across / width**2)
+    return bent
+
+
+def bump_in_a_corner(x: Array) -> Array:
+    """Function of two inputs that is flat but in one corner (Gramacy and Lee 2008)."""
+    value: Array = x[:, 0] * np.exp(-(x**2).sum(1))
+    return value
+
+
+def decreasing(x: Array) -> Array:
+    """Sum of eight of ten inputs, each with half the weight of the one before (Linkletter et al. 2006)."""
+    value: Array = 0.2 * (x[:, :8] * 0.5 ** np.arange(8)).sum(1)
+    return value
+
+
+def _bump_in_a_corner(rows: int, seed: int) -> tuple[Array, Array]:
+    random = np.random.RandomState(seed)
+    x = random.uniform(-2, 6, size=(rows, 2))
+    return x, bump_in_a_corner(x) + 0.001 * random.normal(size=rows)
+
+
 def _yuan_wahba(rows: int, seed: int) -> tuple[Array, Array]:
     random = np.random.RandomState(seed)
     x = random.uniform(size=(rows, 1))
@@ -300,8 +339,8 @@ FOR_CHOICES: dict[str, Callable[[int, int], tuple[Array, Array]]] = {
 }
 
 
-#: The same, of simulators that advice is tested on; screening had a part in making its rules. Franke's has noise of scale 0.1, Park's of a tenth of its value, and that of
-#: Cheng and Sandu Student's noise of three degrees of freedom and scale 0.05.
+#: The same, of simulators that advice is tested on; screening had a part in making its rules. Franke's has noise of scale 0.1, Park's of a tenth of its value, that of
+#: Cheng and Sandu Student's noise of three degrees of freedom and scale 0.05, that of Gramacy and Lee 2008 (``corner``) of 0.001, and Linkletter's of 0.05.
 FOR_ADVICE: dict[str, Callable[[int, int], tuple[Array, Array]]] = {
     "ishigami": partial(_uniform, ishigami, ANGLES),
     "screening": partial(_uniform, screening, SCREENED),
@@ -317,6 +356,10 @@ FOR_ADVICE: dict[str, Callable[[int, int], tuple[Array, Array]]] = {
     "zhou": partial(_uniform, zhou, unit_cube(3)),
     "cheng-sandu": _cheng_sandu,
     "yuan-wahba": _yuan_wahba,
+    "lim": partial(_uniform, lim, unit_cube(2)),
+    "cantilever": partial(_uniform, cantilever, BEAM),
+    "corner": _bump_in_a_corner,
+    "linkletter": partial(_noisy, decreasing, 10, lambda y: np.full_like(y, 0.05)),
     "park": partial(_noisy, park, 4, lambda y: 0.1 * np.abs(y)),
 }
 

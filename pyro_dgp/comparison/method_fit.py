@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NoReturn
 
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from pyro_dgp.comparison.method_functions import MethodFunctions
-from pyro_dgp.data.categories import encoded_as
-from pyro_dgp.data.dataset import Array, by_output, require_real
+from pyro_dgp.data.arrays import as_array, in_order
+from pyro_dgp.data.dataset import by_output
 from pyro_dgp.data.splitting import Scaler
 from pyro_dgp.diagnosis.subject import Rows, Subject, subject_of
 from pyro_dgp.functions.draws import draw_functions
@@ -137,49 +137,3 @@ def subject_of_method(fit: MethodFit, rows: Rows) -> Subject:
     x = torch.as_tensor(fit.inputs(in_order(rows.x, fit.columns))).to(fit.like)
     y = torch.as_tensor(fit.target(as_array(by_output(rows.y, fit.outputs)))).to(fit.like)
     return subject_of(predictor.fit(fit.sample_stats), Rows(x, y, rows.site or getattr(predictor, "site", None)))
-
-
-def in_order(x: Any, columns: Sequence[str]) -> Array:
-    """Inputs with their columns in the order of training: by name where both have names, else as they are.
-
-    :raises ValueError: for a table that lacks a column.
-    """
-    if not columns or not hasattr(x, "columns"):
-        return as_array(x)
-    x = encoded_as(x, columns)
-    by_name = {str(column): column for column in x.columns}
-    missing = [name for name in columns if name not in by_name]
-    if missing:
-        raise ValueError(
-            f"the inputs have no column {missing[0]!r}, which the fit takes: its inputs are {', '.join(columns)}"
-        )
-    return as_array(x[[by_name[name] for name in columns]])
-
-
-def as_array(values: Any) -> Array:
-    """Numbers as a float64 array, from an array, a tensor or a table.
-
-    :raises ValueError: for what holds no numbers, complex ones, or masked entries.
-    """
-    if isinstance(values, Tensor):
-        values = values.detach().cpu().numpy()
-    kinds = list(getattr(values, "dtypes", ())) if hasattr(values, "columns") else [getattr(values, "dtype", None)]
-    if "category" in map(str, kinds):
-        raise ValueError(
-            "inputs and targets are numbers, and a column holds kinds (category): encode it as columns of 0 and 1, give each class a number, or say "
-            "astype(float) if its kinds are numbers"
-        )
-    require_real(values if isinstance(values, np.ndarray) else _as_it_is(values), "inputs and targets")
-    try:
-        array: Array = np.asarray(values, dtype=np.float64)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"inputs and targets are numbers: {error}; give each class a number") from error
-    return array
-
-
-def _as_it_is(values: Any) -> Any:
-    """An array of whatever kind; nothing for what is none, which is refused later."""
-    try:
-        return np.asarray(values)
-    except (ValueError, TypeError):
-        return None

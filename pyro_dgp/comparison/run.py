@@ -26,7 +26,7 @@ from pyro_dgp.comparison.gap_study import GapResult, GapStudy
 from pyro_dgp.comparison.keep import FOLDER, load_fit, save_fit
 from pyro_dgp.comparison.lengthening import Lengthening
 from pyro_dgp.comparison.lock import locked_folder
-from pyro_dgp.comparison.method_fit import MethodFit, as_array, in_order
+from pyro_dgp.comparison.method_fit import MethodFit
 from pyro_dgp.comparison.one_method import Outcome, Untrained, arviz_of, run_method
 from pyro_dgp.comparison.own_model import own_model
 from pyro_dgp.comparison.parts import with_test_rows
@@ -42,7 +42,8 @@ from pyro_dgp.comparison.request import (
     no_progress,
 )
 from pyro_dgp.comparison.results import ComparisonResult
-from pyro_dgp.data.dataset import Dataset, by_output, numbered_outputs
+from pyro_dgp.data.arrays import as_array, in_order, of_arrays
+from pyro_dgp.data.dataset import Dataset, by_output
 from pyro_dgp.data.dataset import check as check_data
 from pyro_dgp.data.named import load_default
 from pyro_dgp.data.reading import with_task
@@ -121,8 +122,7 @@ def compare(
     """
     _check_kinds(methods, settings, progress)
     own = None if model is None else own_model(model)
-    columns = tuple(str(column) for column in getattr(x, "columns", ()))
-    dataset = _of_outputs(Dataset(name, as_array(x), as_array(y), columns=columns), y)
+    dataset = of_arrays(name, x, y)
     if model is None and settings.task != Task().kind:
         dataset = with_task(dataset, settings.task)
     if test is not None:
@@ -232,14 +232,6 @@ def _held(output: Path | None) -> Iterator[None]:
     finally:
         with suppress(OSError):  # it is not empty, or is gone
             output.rmdir()
-
-
-def _of_outputs(dataset: Dataset, y: Any) -> Dataset:
-    """A data set with the names of its outputs, if there are several: those of the table that they come in, or numbers."""
-    if dataset.y.ndim != 2 or dataset.y.shape[1] < 2:
-        return dataset
-    names = tuple(map(str, getattr(y, "columns", ()))) or numbered_outputs(dataset.y.shape[1])
-    return replace(dataset, outputs=names, target=", ".join(names), task=Task(outputs=len(names)))
 
 
 def _introduce(plan: Plan, finished: Sequence[Row], say: Say) -> None:

@@ -23,9 +23,9 @@ from pyro_dgp.comparison.carrying_out import Workers
 from pyro_dgp.comparison.files import Row
 from pyro_dgp.comparison.fingerprint import fingerprint
 from pyro_dgp.comparison.lock import locked_file
-from pyro_dgp.comparison.method_fit import as_array
 from pyro_dgp.comparison.request import Named, Request, Say, check_choice, for_task, is_made_by_hand
 from pyro_dgp.comparison.run_lines import VERSION, append_line, name_of, read_lines, require_folder, require_same
+from pyro_dgp.data.arrays import as_array
 from pyro_dgp.data.dataset import Dataset, check
 from pyro_dgp.data.splitting import Split, split
 from pyro_dgp.internal.one_thread import one_thread

@@ -6,8 +6,8 @@ import torch
 
 from pyro_dgp import Settings, advise, sweep
 from pyro_dgp.comparison.cli import main
-from pyro_dgp.comparison.method_fit import as_array
 from pyro_dgp.comparison.run import compare
+from pyro_dgp.data.arrays import as_array
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.streams import Stream
 from tests.comparison.test_own_model import TOY, data, quiet

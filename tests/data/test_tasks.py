@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from pyro_dgp import Dataset, load, split
-from pyro_dgp.comparison.method_fit import in_order
 from pyro_dgp.comparison.predict_command import _numbered, read_rows
+from pyro_dgp.data.arrays import in_order
 from pyro_dgp.data.categories import encoded_as, one_hot
 from pyro_dgp.data.tasks import Task, guessed_task, task_of
 
