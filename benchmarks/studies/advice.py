@@ -1,11 +1,12 @@
 """Advice on data sets that nothing was chosen on: its regret beside the best of the named methods, and what it costs.
 
-``python -m benchmarks.studies.advice --data FOLDER [--out FILE] [--fits FILES] [--group first|second] [--named] [--only D,E] [--table]``
+``python -m benchmarks.studies.advice --data FOLDER [--out FILE] [--fits FILES] [--group first|second|third|fourth] [--named] [--only D,E] [--table]``
 
 Asks :func:`pyro_dgp.advise` for advice on the sets of ``held_aside``, the first split of each. Makes what FILE (one JSON line a set) lacks. The named methods are those in the files of ``--fits``: regret
 is the NLL of test rows by the advised fit minus the lowest of these methods, and cost the time of advice as a share of the time that all of them take.
 
-``--group first`` takes six other sets, some of which had been seen when the rules of advice were made, and ``--group second`` seven that had not. ``--named`` fits the named methods to them, into
+``--group first`` takes six other sets, some of which had been seen when the rules of advice were made, ``--group second`` seven and ``--group third`` four, which today's rules were made on, and ``--group
+fourth`` eight that had not been seen. ``--named`` fits the named methods to them, into
 the last file of ``--fits``. Where both advice and fits have their seconds of processor time, these make the cost, which does not depend on what else the machine did.
 """
 

@@ -52,7 +52,7 @@ def _advise(parsed: argparse.Namespace) -> int:
     words = " (one for each word of a column of words)" if any("=" in column for column in dataset.columns) else ""
     print(f"{dataset.name!r}: {len(dataset.x)} rows, {inputs} inputs{words}, target {dataset.target!r}, {dataset.task}")
     print(
-        "fits of three to five methods follow, some minutes on one core unless rows or epochs are few", file=sys.stderr
+        "fits of three or four methods follow, some minutes on one core unless rows or epochs are few", file=sys.stderr
     )
     try:
         advice = advise(

@@ -20,13 +20,17 @@ from benchmarks.common.simulators import (
     SPILL,
     WING,
     borehole,
+    bump_in_a_corner,
+    cantilever,
     cheng_sandu,
     currin,
+    decreasing,
     dette_pepelyshev,
     franke,
     goldstein_price,
     hartmann,
     ishigami,
+    lim,
     otl_circuit,
     park,
     piston,
@@ -172,6 +176,39 @@ def test_functions_of_the_third_group_have_the_values_that_are_published_or_foun
     )
 
 
+def test_functions_of_the_fourth_group_have_the_values_of_their_formulas():
+    assert lim(np.array([[0.0, 0.0], [1.0, 1.0]])) == pytest.approx(
+        [(30 * 5 - 100) / 6, ((30 + 5 * np.sin(5)) * (4 + np.exp(-5)) - 100) / 6]
+    )
+    beam = np.array(
+        [[2.0, 4.0, 29e6, 500.0, 1000.0]]
+    )  # of [Wu et al. 2001]: 4 L^3 / (E w t) sqrt((Y / t^2)^2 + (X / w^2)^2)
+    assert cantilever(beam) == pytest.approx(4e6 / (29e6 * 8) * np.sqrt((1000 / 16) ** 2 + (500 / 4) ** 2))
+    assert bump_in_a_corner(np.array([[np.sqrt(0.5), 0.0], [3.0, 4.0]])) == pytest.approx(
+        [np.sqrt(0.5) * np.exp(-0.5), 3 * np.exp(-25)]
+    )
+    assert decreasing(np.eye(10)) == pytest.approx([*(0.2 * 0.5**k for k in range(8)), 0, 0])
+
+
+def test_the_sets_of_the_textbook_are_read_from_its_package(monkeypatch, tmp_path):
+    folder = tmp_path / "ISLP"
+    (folder / "data").mkdir(parents=True)
+    (folder / "__init__.py").touch()
+    lines = [f"{20 + k},{k % 3},{k},car {k}" for k in range(40)]
+    (folder / "data" / "Auto.csv").write_text("\n".join(["mpg,origin,weight,name", *lines]))
+    monkeypatch.syspath_prepend(tmp_path)
+    data = held_aside.dataset("isl-auto", None)
+    assert data.name == "isl-auto" and data.target == "mpg" and data.columns == ("origin", "weight")
+    assert data.y.tolist() == [20.0 + k for k in range(40)] and data.splits.sum(0).tolist() == [12] * 5
+    assert not (data.splits[:, 0] & data.splits[:, 1]).all()
+
+
+def test_a_set_of_the_textbook_without_its_package_is_refused(monkeypatch):
+    monkeypatch.setattr("benchmarks.common.textbook_sets.find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match="isl-wage is a data set of the package ISLP: install it with pip"):
+        held_aside.dataset("isl-wage", None)
+
+
 def test_noise_has_the_scale_that_is_said():
     x, y = FOR_ADVICE["yuan-wahba"](20_000, 0)
     assert ((y - yuan_wahba(x)) / np.exp(np.sin(2 * np.pi * x[:, 0]))).std() == pytest.approx(1, rel=0.02)
@@ -179,6 +216,10 @@ def test_noise_has_the_scale_that_is_said():
     assert np.abs(y - cheng_sandu(x)).mean() == pytest.approx(0.05 * 1.1027, rel=0.03)  # of Student's t with 3 degrees
     x, y = FOR_ADVICE["franke"](20_000, 0)
     assert (y - franke(x)).std() == pytest.approx(0.1, rel=0.02)
+    x, y = FOR_ADVICE["corner"](20_000, 0)
+    assert (y - bump_in_a_corner(x)).std() == pytest.approx(0.001, rel=0.02) and x.min() < -1.9 and x.max() > 5.9
+    x, y = FOR_ADVICE["linkletter"](20_000, 0)
+    assert (y - decreasing(x)).std() == pytest.approx(0.05, rel=0.02)
     x, y = FOR_ADVICE["park"](20_000, 0)
     assert ((y - park(x)) / park(x)).std() == pytest.approx(0.1, rel=0.02)
 

@@ -419,19 +419,26 @@ def test_a_path_is_no_data_set():
 
 
 @pytest.mark.parametrize("kind", ["array", "tensor", "table"])
-def test_inputs_and_targets_have_the_advice_of_their_data_set(kind):
-    data = waves(rows=60)
+def test_inputs_and_targets_are_fitted_as_their_data_set_is(monkeypatch, kind):
+    data, made = waves(rows=60), []
     x, y = {
         "array": (data.x, data.y),
         "tensor": (torch.as_tensor(data.x), torch.as_tensor(data.y)),
         "table": (pd.DataFrame(data.x, columns=["a", "b", "c"]), pd.Series(data.y)),
     }[kind]
-    found = advise(x, y, settings=SMALL)
-    assert expected_of(found) == expected_of(advise(data, settings=SMALL))
+    workers = Planted(FLAT)
+    monkeypatch.setattr(Workers, "carry_out", lambda self, pilots: made.append(pilots) or workers.carry_out(pilots))
+    found = [advise(*given, settings=SMALL) for given in ((x, y), (data,))]
+    assert expected_of(found[0]) == expected_of(found[1])
+    (own, others) = ([pilot.run.dataset for pilot in pilots] for pilots in made)
+    for one, other in zip(own, others, strict=True):
+        assert np.array_equal(one.x, other.x) and np.array_equal(one.y, other.y)
+        assert np.array_equal(one.splits, other.splits) and one.columns == (("a", "b", "c") if kind == "table" else ())
 
 
-def test_the_task_of_inputs_and_targets_is_that_of_the_settings():
-    data = waves(rows=60)
+def test_the_task_of_inputs_and_targets_is_that_of_the_settings(monkeypatch):
+    data, workers = waves(rows=60), Planted(FLAT | {"dsvi": 0.1})
+    monkeypatch.setattr(Workers, "carry_out", lambda self, pilots: workers.carry_out(pilots))
     found = advise(data.x, data.y > 0, settings=replace(SMALL, task="binary"))
     assert {*expected_of(found)} == {"svgp", "dsvi", "dspp"} and found.settings.task == "binary"
 
