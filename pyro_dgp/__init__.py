@@ -148,7 +148,8 @@ from pyro_dgp.training.natural_gradients import NaturalGradients
 from pyro_dgp.training.one_layer_start import OneLayerStart, start_from_one_layer
 from pyro_dgp.training.optimising import FitResult, adam, adam_for_networks
 from pyro_dgp.training.remarks import remarks
-from pyro_dgp.training.validation import ValidatedFit, Validation, fit_validated
+from pyro_dgp.training.validated_fit import ValidatedFit, fit_validated
+from pyro_dgp.training.validation import Validation
 from pyro_dgp.training.weight_prior import AdamWithWeightPrior
 from pyro_dgp.zoo.by_collapsed_elbo import ByCollapsedELBO
 from pyro_dgp.zoo.by_guide import ByGuide, ByValidatedGuide

@@ -26,7 +26,8 @@ from pyro_dgp.training.fallback import Fallback
 from pyro_dgp.training.loop import fit
 from pyro_dgp.training.optimising import OptimizerRecipe, adam
 from pyro_dgp.training.second_start import fit_with_second_start
-from pyro_dgp.training.validation import ValidatedFit, Validation, fit_validated
+from pyro_dgp.training.validated_fit import ValidatedFit, fit_validated
+from pyro_dgp.training.validation import Validation
 from pyro_dgp.zoo.anatomy import anatomy_of
 from pyro_dgp.zoo.by_layer import ByLayer
 from pyro_dgp.zoo.inference import Figure, Fitted, Inference

@@ -427,7 +427,12 @@ def test_inputs_and_targets_are_fitted_as_their_data_set_is(monkeypatch, kind):
         "table": (pd.DataFrame(data.x, columns=["a", "b", "c"]), pd.Series(data.y)),
     }[kind]
     workers = Planted(FLAT)
-    monkeypatch.setattr(Workers, "carry_out", lambda self, pilots: made.append(pilots) or workers.carry_out(pilots))
+
+    def carry_out(self, pilots):
+        made.append(pilots)
+        return workers.carry_out(pilots)
+
+    monkeypatch.setattr(Workers, "carry_out", carry_out)
     found = [advise(*given, settings=SMALL) for given in ((x, y), (data,))]
     assert expected_of(found[0]) == expected_of(found[1])
     (own, others) = ([pilot.run.dataset for pilot in pilots] for pilots in made)

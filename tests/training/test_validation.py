@@ -32,9 +32,10 @@ from pyro_dgp import (
 from pyro_dgp.diagnosis.symptoms import Finding
 from pyro_dgp.training.held_out import Curve, RowScores, simplest_of_the_best, takes_few_values
 from pyro_dgp.training.loop import fit as plain_fit
+from pyro_dgp.training.outcome import _on_fallback
 from pyro_dgp.training.remarks import Trained
 from pyro_dgp.training.trials import Candidate, Training, Trial, Verdict
-from pyro_dgp.training.validation import _on_fallback, fit_validated
+from pyro_dgp.training.validated_fit import fit_validated
 from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.settings import Settings
 from tests.examples import OneLayer, TwoLayers, regression
