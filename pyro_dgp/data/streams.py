@@ -372,4 +372,5 @@ class Standardized(Stream):
         """See :class:`Stream`."""
         x, y, *rest = self.stream.read(block)
         x = standardised(x, self.inputs.mean_, self.inputs.scale_)
+        y = np.asarray(y, dtype=np.float64)  # NumPy would subtract in the precision of the file
         return x, standardised(y, self.target_mean, self.target_scale), *rest

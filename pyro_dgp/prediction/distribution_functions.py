@@ -18,6 +18,8 @@ from pyro_dgp.prediction.target_kinds import is_discrete, moment
 
 #: Halvings of the bracket of a quantile, and how many at most where one component is far wider than the others.
 _HALVINGS, _MOST_HALVINGS = 60, 1200
+#: Doublings of that bracket at most: from a thousandth to the largest number there is.
+_MOST_DOUBLINGS = 1100
 #: Rise of the distribution function in a bracket that counts as none, in units of rounding.
 _ROOM = 100.0
 #: Most numbers of components and counts that a distribution function of counts is evaluated at together.
@@ -167,21 +169,13 @@ class DistributionFunction:
         return (self._weights * probability).sum(0)
 
     def _bisected(self, level: Tensor) -> Tensor:
-        mean, scale = self._around()
-        low = (mean - 10 * scale).amin(0).expand(*level.shape, *mean.shape[1:]).clone() - 1e-3
-        high = (mean + 10 * scale).amax(0).expand(low.shape).clone() + 1e-3
+        mean, _ = around = self._around()
         target = level.reshape(-1, *[1] * (mean.dim() - 1))
 
         def is_below(values: Tensor) -> Tensor:
             return self._at(values) < target
 
-        for _ in range(60):  # heavy tails reach beyond the bracket
-            short = is_below(high)
-            long = ~is_below(low)
-            if not bool((short | long).any()):
-                break
-            width = high - low
-            low, high = torch.where(long, low - width, low), torch.where(short, high + width, high)
+        low, high = self._bracketed(*around, is_below=is_below, levels=len(level))
         for step in range(_MOST_HALVINGS):
             if step >= _HALVINGS and not bool((self._rise(low, high) > _ROOM * torch.finfo(low.dtype).eps).any()):
                 break
@@ -189,6 +183,23 @@ class DistributionFunction:
             below = is_below(middle)
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
         return high
+
+    def _bracketed(
+        self, mean: Tensor, scale: Tensor, *, is_below: Callable[[Tensor], Tensor], levels: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return ends ``(Q, N, ...)`` between which quantiles lie; heavy tails reach far beyond ten standard deviations."""
+        info = torch.finfo(mean.dtype)
+        room = (4 * info.eps * mean.abs()).clamp(min=1e-3)  # more than rounding, also far from zero
+        low = (mean - 10 * scale - room).amin(0).expand(levels, *mean.shape[1:]).clamp(min=info.min).clone()
+        high = (mean + 10 * scale + room).amax(0).expand(low.shape).clamp(max=info.max).clone()
+        for _ in range(_MOST_DOUBLINGS):
+            short, long = is_below(high), ~is_below(low)
+            if not bool((short | long).any()):
+                break
+            width = (high - low).clamp(max=info.max)
+            low = torch.where(long, (low - width).clamp(min=info.min), low)
+            high = torch.where(short, (high + width).clamp(max=info.max), high)
+        return low, high
 
     def _around(self) -> tuple[Tensor, Tensor]:
         """Return where each component lies and how wide it is, roughly: by its moments, or by some draws where they are not known."""
@@ -198,6 +209,9 @@ class DistributionFunction:
             with torch.random.fork_rng(), torch.no_grad():
                 draws = self.components.sample((32,))
             mean, scale = draws.mean(0), draws.std(0)
+        mean, scale = (
+            values if values.is_floating_point() else values.to(self.log_weights) for values in (mean, scale)
+        )
         return mean.nan_to_num(0.0, 0.0, 0.0), scale.nan_to_num(1.0, 1.0)  # heavy tails have none
 
     def _rise(self, low: Tensor, high: Tensor) -> Tensor:

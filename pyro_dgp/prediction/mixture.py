@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
@@ -57,7 +58,13 @@ class Mixture:
     @property
     def _weights(self) -> Tensor:
         extra = len(self.components.batch_shape) + len(self.components.event_shape) - 1
-        return self.log_weights.exp().reshape(-1, *[1] * extra)
+        return self._shares.reshape(-1, *[1] * extra)
+
+    @property
+    def _shares(self) -> Tensor:
+        """Weights ``(S,)`` that sum to one: their logarithms are rounded."""
+        weights = self.log_weights.exp()
+        return weights / weights.sum()
 
     @property
     def _marginals(self) -> Distribution:
@@ -70,7 +77,9 @@ class Mixture:
     def mean(self) -> Tensor:
         """The mean, ``sum_s w_s mean_s``."""
         require_numbers(self.components, "mean")
-        return (self._weights * moment(self.components, "mean")).sum(0)
+        means = moment(self.components, "mean")
+        near = means[0].detach().nan_to_num(0.0, 0.0, 0.0)  # sums of deviations from it lose nothing far from zero
+        return near + (self._weights * (means - near)).sum(0)
 
     @property
     def variance(self) -> Tensor:
@@ -86,7 +95,7 @@ class Mixture:
         It is the mean of the covariances plus the covariance of the means.
         """
         require_numbers(self.components, "covariance")
-        weights, components = self.log_weights.exp(), self.components
+        weights, components = self._shares, self.components
         deviation = (components.mean - self.mean).reshape(len(weights), components.batch_shape[1], -1)
         between = torch.einsum("s,sni,snj->nij", weights, deviation, deviation)
         if isinstance(components, LowRankMultivariateNormal):  # its covariance matrix would take (S, N, D, D)
@@ -157,7 +166,7 @@ class Mixture:
             )
         values = components.enumerate_support(expand=False)
         log_probs = torch.stack([components.log_prob(value) for value in values], -1)
-        return (self.log_weights.exp().reshape(-1, *[1] * (log_probs.dim() - 1)) * log_probs.exp()).sum(0)
+        return (self._shares.reshape(-1, *[1] * (log_probs.dim() - 1)) * log_probs.exp()).sum(0)
 
     def cdf(self, value: Tensor) -> Tensor:
         """Return ``p(y <= value)``, elementwise: 0 below the support of y, and 1 above it."""
@@ -210,7 +219,7 @@ class Mixture:
             return distribution_function.squared_distance(value)
         with torch.no_grad():
             try:
-                return ranked_score(distribution_function, marginals, self.log_weights.exp(), value=value)
+                return ranked_score(distribution_function, marginals, self._shares, value=value)
             except NotImplementedError:  # a distribution without a cdf: the score of draws
                 with torch.random.fork_rng():
                     torch.manual_seed(0)
@@ -256,7 +265,7 @@ def stack_mixtures(parts: Sequence[Mixture]) -> Mixture:
     """Join the components of several mixtures, one for each draw of hyperparameters or of a chain, at equal weights."""
     if len(parts) == 1:
         return parts[0]
-    log_weights = torch.cat([part.log_weights for part in parts]) - torch.log(torch.tensor(float(len(parts))))
+    log_weights = torch.cat([part.log_weights for part in parts]) - math.log(len(parts))
     observations = [observation for part in parts for observation in part.observations]
     return Mixture(concatenate([part.components for part in parts]), log_weights, observations)
 

@@ -181,10 +181,12 @@ class Prediction(TorchDistribution):
 
     def quantile(self, level: float | Sequence[float] | Tensor) -> Tensor:
         """Return quantiles, elementwise: ``(N, ...)`` for one level, ``(Q, N, ...)`` for several."""
-        levels = torch.as_tensor(level, dtype=torch.get_default_dtype())
+        levels = torch.as_tensor(level, dtype=torch.float64)
+        if levels.dim() > 1:
+            raise ValueError(f"quantile levels are one number or a list of numbers, got shape {tuple(levels.shape)}")
         if bool(((levels <= 0) | (levels >= 1)).any()):
             raise ValueError(f"quantile levels lie strictly between 0 and 1, got {levels.tolist()}: use 0.05, not 5")
-        result = self._rows(lambda mixture, _: mixture.quantile(levels.reshape(-1).to(mixture.log_weights)), axis=1)
+        result = self._rows(lambda mixture, _: mixture.quantile(_rounded(levels.reshape(-1), mixture)), axis=1)
         return result[0] if levels.dim() == 0 else result
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
@@ -210,6 +212,16 @@ class Prediction(TorchDistribution):
     def crps(self, value: Tensor) -> Tensor:
         """Return the continuous ranked probability score of the mixture, elementwise, in units of y."""
         return self._rows(lambda mixture, part: mixture.crps(part), value)
+
+
+def _rounded(levels: Tensor, mixture: Mixture) -> Tensor:
+    """Return levels in the dtype of a mixture; raise for those that are 0 or 1 there."""
+    found = levels.to(mixture.log_weights)
+    if bool((found >= 1).any()):
+        raise ValueError(
+            f"the quantile level {levels.max().item()!r} is 1 in {found.dtype}: take a lower one, or a model in float64"
+        )
+    return found
 
 
 def _part(value: Tensor, rows: slice, axis: int) -> Tensor:
