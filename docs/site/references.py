@@ -10,12 +10,16 @@ import functools
 import importlib
 import pkgutil
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from docutils import nodes
 from sphinx.addnodes import pending_xref
 
 import pyro_dgp
+
+#: Nodes that become links.
+LINKS = nodes.reference | pending_xref
 
 
 @functools.cache
@@ -64,18 +68,22 @@ def exists(target: str) -> bool:
     return any(attribute(each, parts) is not None for each in classes if each.__module__.startswith("pyro_dgp"))
 
 
+def around(node: Any) -> Iterator[Any]:
+    """The nodes that a node is in, the nearest first: the text of a link to another page is a node of its own within the link."""
+    while node.parent is not None:
+        node = node.parent
+        yield node
+
+
 def link_names(app: Any, doctree: Any) -> None:
-    """Link code of prose that is a public name, or a call of one, to its entry in the reference."""
+    """Link code of prose that is a public name, or a call of one, to its entry in the reference. Links and headings stay as they are."""
     if app.env.docname.startswith("api/"):
         return
     for literal in list(doctree.findall(nodes.literal)):
         name = re.match(r"(?:pyro_dgp\.)?(\w+)(?:\(.*\))?$", literal.astext())
-        inside = literal.parent
-        if (
-            name is None
-            or name[1] not in pyro_dgp.__all__
-            or isinstance(inside, nodes.reference | pending_xref | nodes.title)
-        ):
+        if name is None or name[1] not in pyro_dgp.__all__:
+            continue
+        if any(isinstance(each, LINKS | nodes.title) for each in around(literal)):
             continue
         target = f"pyro_dgp.{name[1]}"
         link = pending_xref("", refdomain="py", reftype="obj", reftarget=target, refexplicit=True, refwarn=True)

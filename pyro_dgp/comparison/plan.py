@@ -17,6 +17,7 @@ from pyro_dgp.comparison.rehearsal import as_the_model_has_it, own_anatomy, refu
 from pyro_dgp.comparison.request import Request, Say, is_made_by_hand
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.internal.site_names import is_inside_observation, site_of
+from pyro_dgp.models.standardizer import Standardizer
 from pyro_dgp.training.held_out import FEW_VALUES
 from pyro_dgp.zoo.anatomy import Anatomy, anatomy_of
 from pyro_dgp.zoo.method import Method
@@ -94,6 +95,8 @@ def plan_of(request: Request, dataset: Dataset, *, finished: Sequence[Row], say:
     first = part_of(dataset, masks[0], request.like, standardize=request.standardize, standardize_target=False)
     settings = _reduced(request.settings_for(dataset), first)
     model, anatomy = _examined(request, methods, first, settings)
+    if request.standardize and request.model is not None:
+        _require_no_units_of_targets(model)
     is_real = _is_standardised(anatomy) if request.model is not None else dataset.task.is_standardized
     parts = [
         part_of(
@@ -152,6 +155,16 @@ def _examined(
         return None, None
     model = by_hand[0].architecture.build(part.x_train, settings)
     return model, anatomy_of(model, part.x_train, part.y_train)
+
+
+def _require_no_units_of_targets(model: nn.Module | None) -> None:
+    """Raise for a model that standardises targets which are standardised before it gets them."""
+    for part in () if model is None else model.modules():
+        if isinstance(part, Standardizer) and part.target_units is not None:
+            raise ValueError(
+                "the model carries a Standardizer of the targets, and a comparison standardises inputs and targets by itself: leave it out of the "
+                "model, or say standardize=False"
+            )
 
 
 def _is_standardised(anatomy: Anatomy | None) -> bool:

@@ -153,5 +153,7 @@ SYMPTOMS = {
         "not converged; take more draws, a longer warm-up or more chains (num_samples, warmup_steps, num_chains; --mcmc-samples, --warmup, --chains in the shell)",
         "docs/how-to/samplers.md",
     ),
-    "no R-hat": Symptom("it has no R-hat", "too few draws, or some quantity never moved", "docs/how-to/samplers.md"),
+    "no R-hat": Symptom(
+        "it has no R-hat", "too few draws, or some quantity never moved or is NaN", "docs/how-to/samplers.md"
+    ),
 }

@@ -71,6 +71,21 @@ def require_unscaled(site: Message) -> None:
         )
 
 
+def require_prior_unmasked(site: Message) -> None:
+    """Raise for a ``poutine.mask`` that hides function values which a sampler whitens: their prior would be hidden too."""
+    if _is_hidden(site):
+        raise ValueError(
+            f"the function values at {site['name']!r} stand in a poutine.mask that is false, and a sampler cannot leave their prior out: write "
+            "f = pyro.sample('f', gp(x)) before the mask, and pyro.sample('y', likelihood.given(f), obs=y), or another distribution of f, in it"
+        )
+
+
+def _is_hidden(site: Message) -> bool:
+    """Tell whether a mask of one entry hides a whole site."""
+    mask = site["mask"]
+    return mask is not None and not bool(mask)
+
+
 def _is_scaled(site: Message) -> bool:
     scale = site["scale"]
     if isinstance(scale, Tensor) and scale.numel() > 1:
@@ -80,10 +95,9 @@ def _is_scaled(site: Message) -> bool:
 
 def require_as_written(site: Message) -> None:
     """Raise for a mask or a scale on an observation that is conditioned on in closed form, which would leave it out."""
-    mask, name = site["mask"], site["name"]
     require_rows_unmasked(site)
-    if (mask is not None and not bool(mask)) or _is_scaled(site):
+    if _is_hidden(site) or _is_scaled(site):
         raise ValueError(
-            f"the site {name!r} has a mask or a scale, and the closed form of exact regression has no place for either: take such rows out, "
+            f"the site {site['name']!r} has a mask or a scale, and the closed form of exact regression has no place for either: take such rows out, "
             "or give the model a guide and a loss"
         )

@@ -20,7 +20,11 @@ from pyro_dgp.mcmc.whitening import without_whitening
 
 
 def require_arguments(kernel: MCMCKernel, args: Any) -> None:
-    """Raise ``TypeError`` for a kernel of a guide, and for arguments that are no tuple or hold arrays in the place of tensors."""
+    """Raise ``TypeError`` for what is no kernel, for one of a guide, and for arguments that are no tuple or hold arrays in the place of tensors."""
+    if not isinstance(kernel, MCMCKernel):
+        raise TypeError(
+            f"run_chains takes a kernel, such as EllipticalSlice(model) or WhitenedNUTS(model), not {type(kernel).__name__}"
+        )
     if isinstance(without_whitening(getattr(kernel, "model", None)), PassHandler):
         name = type(kernel).__name__
         raise TypeError(f"{name} takes the model, not its guide: write {name}(guide.model)")

@@ -18,7 +18,7 @@ def convergence(draws: dict[str, Tensor], divergences: np.ndarray | None = None)
     """Number of divergent transitions, largest rank-normalised split R-hat and smallest bulk ESS over all quantities.
 
     The halves of a single chain are compared with each other. A figure that cannot be had is ``None``: with fewer than 8 draws, or where all draws of a
-    quantity are equal.
+    quantity are equal or one is NaN.
 
     :param draws: quantities by name, ``(chains, draws, ...)``.
     :param divergences: whether each draw ended in a divergence, ``(chains, draws)``; not given for a sampler that has none.
@@ -33,7 +33,8 @@ def convergence(draws: dict[str, Tensor], divergences: np.ndarray | None = None)
     figures: dict[str, float | int | None] = {"divergences": diverged, "r_hat_max": None, "ess_min": None}
     arrays = {name: halves(values).cpu().numpy() for name, values in draws.items()}
     moved = all(np.ptp(array, axis=(0, 1)).all() for array in arrays.values())
-    if not moved or min(array.shape[1] for array in arrays.values()) < 4:
+    has_gaps = any(bool(values.isnan().any()) for values in draws.values())
+    if has_gaps or not moved or min(array.shape[1] for array in arrays.values()) < 4:
         return figures
     with np.errstate(invalid="ignore", divide="ignore"):  # of chains that hardly moved
         summary = import_arviz().summary(from_groups({"posterior": arrays}), kind="diagnostics", round_to="none")

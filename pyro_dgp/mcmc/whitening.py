@@ -15,7 +15,7 @@ from pyro.poutine.reparam_messenger import ReparamMessenger
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.guides.scales_and_masks import require_rows_unmasked, require_unscaled
+from pyro_dgp.guides.scales_and_masks import require_prior_unmasked, require_rows_unmasked, require_unscaled
 from pyro_dgp.guides.sites import gps_of_site, is_observation, warn_of_repeated
 from pyro_dgp.internal.callers import is_trained
 from pyro_dgp.internal.parameters import evaluating, module_local_parameters, modules_of, require_own_parameters
@@ -131,11 +131,14 @@ class Whitening:
             require_rows_unmasked(msg)  # the mask would multiply the one term of all rows
         if isinstance(fn, FunctionPrior):
             require_unscaled(msg)
+            if not msg["is_observed"]:
+                require_prior_unmasked(msg)
             return self._whiten
         if isinstance(fn, Observation) and (
             is_expanded(fn) or any(process_key(msg["name"], gp) in self.inducing for gp in fn.priors)
         ):
             require_unscaled(msg)
+            require_prior_unmasked(msg)
             return self._expand
         return None
 

@@ -94,15 +94,16 @@ def _distance(first: Mixture, second: Mixture) -> Tensor:
     low, high = (mean - REACH * scale).amin(0), (mean + REACH * scale).amax(0)
     weights = [mixture.log_weights.exp().double() for mixture in (first, second)]
 
-    def apart(t: Tensor) -> Tensor:
+    def difference(t: Tensor) -> Tensor:
         at = t.reshape(len(t), 1, *first.components.batch_shape[1:])
         ours, theirs = (
             torch.einsum("s,ps...->p...", weight, each.cdf(at).double())
             for weight, each in zip(weights, normals, strict=True)
         )
-        return (ours - theirs).abs().flatten(1)
+        return (ours - theirs).flatten(1)
 
-    total = Panels.between(low, high, mean, scale).integral(apart, len(mean))
+    panels = Panels.between(low, high, mean, scale).cut_at_zeros(difference, len(mean))
+    total = panels.integral(lambda t: difference(t).abs(), len(mean))
     return total.reshape(first.components.batch_shape[1:]).to(first.log_weights)
 
 

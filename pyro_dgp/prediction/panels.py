@@ -22,6 +22,10 @@ _NEAR, _PANEL = 3.5, 3.0
 REACH = 9.0
 #: Share of the mass that the integration may leave out beyond either end.
 _LEFT_OUT = 1e-9
+#: Parts of a panel at whose ends a change of sign is looked for, and halvings of a part that has one.
+_PARTS, _HALVINGS = 4, 20
+#: Largest number that counts as zero where signs are looked at: above rounding.
+_ZERO = 1e-13
 #: Most numbers that are held at once.
 _MOST = 300_000
 
@@ -70,6 +74,29 @@ class Panels:
         lengths = torch.zeros_like(starts)
         starts[place, row], lengths[place, row] = start, length
         return cls(starts, lengths)
+
+    def cut_at_zeros(self, function: Callable[[Tensor], Tensor], components: int) -> Panels:
+        """Return panels that also end where a function changes its sign, so that its absolute value is smooth inside each.
+
+        :param function: from points ``(P, R)`` to values of that shape.
+        :param components: see :meth:`integral`.
+        """
+        parts = torch.arange(_PARTS).to(self.start) / _PARTS
+        last = (self.start + self.length).amax(0, keepdim=True)
+        inner = (self.start + self.length * parts.reshape(-1, 1, 1)).flatten(0, 1)
+        points = torch.cat([inner, last]).sort(0).values
+        many = max(1, _MOST // (components * points.shape[1]))
+        positive = torch.cat([function(part) > _ZERO for part in points.split(many)])
+        changes = positive[1:] != positive[:-1]
+        place = torch.argsort(changes.int(), dim=0, descending=True, stable=True)[: int(changes.sum(0).max())]
+        low, high = points[:-1].gather(0, place), points[1:].gather(0, place)
+        below = positive[:-1].gather(0, place)
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            same = (function(middle) > _ZERO) == below
+            low, high = torch.where(same, middle, low), torch.where(same, high, middle)
+        edges = torch.cat([self.start, low, last]).sort(0).values
+        return Panels(edges[:-1], edges.diff(dim=0))
 
     def integral(self, integrand: Callable[[Tensor], Tensor], components: int) -> Tensor:
         """Return the integral of a function in each row, ``(R,)``.

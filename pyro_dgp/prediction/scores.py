@@ -110,7 +110,7 @@ def pit(prediction: Prediction, y: Tensor) -> Tensor:
     """
     require_tensor(y, "targets are", "y")
     if not y.is_floating_point():  # whole numbers without a sign have nothing below 0
-        y = y.to(torch.get_default_dtype())
+        y = y.double()
     with torch.no_grad():
         upper = prediction.cdf(y)
         if not prediction.is_discrete:

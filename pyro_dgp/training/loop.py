@@ -86,6 +86,7 @@ def fit(
     >>> len(result.losses), result.losses[-1] < result.losses[0]
     (20, True)
     """
+    _require_loss(objective)
     rows = training_rows(x, y, arguments, modules=[objective], groups=_groups_of(objective, (x, y), arguments))
     batch_size = _rows_of_step(objective, len(rows), batch_size)
     _check_objective(objective, len(rows), batch_size)
@@ -148,6 +149,7 @@ def fit_stream(
     >>> len(result.losses)
     3
     """
+    _require_loss(objective)
     guide = _guide_of(objective)
     if guide is not None and guide.structure.joins_data_rows:
         raise ValueError(
@@ -262,6 +264,14 @@ def _rows_of_step(objective: Any, rows: int, batch_size: int | None, *, default:
             f"{type(bare(objective)).__name__} needs all {rows} rows in each step, not {batch_size}: leave batch_size out"
         )
     return rows if batch_size is None else batch_size
+
+
+def _require_loss(objective: torch.nn.Module) -> None:
+    """Raise for a guide in the place of an objective."""
+    if isinstance(objective, Variational):
+        raise TypeError(
+            "training minimises a loss of model and guide, not the guide alone: give ELBO(num_data=N)(guide.model, guide), or another loss, with N the number of rows"
+        )
 
 
 def _check_objective(objective: torch.nn.Module, rows: int, batch_size: int) -> None:

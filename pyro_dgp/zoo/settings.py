@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Any
 
 from pyro_dgp.internal.progress import Progress as Progress
 from pyro_dgp.kernels.named import require_kernel_name
@@ -75,6 +77,15 @@ class Settings:
     task: str = "regression"
     classes: int = 0
     outputs: int = 1
+
+    def __new__(cls, **given: Any) -> Settings:
+        """Raise ``TypeError`` for a setting that there is not, with the name of one that is near."""
+        for name in given:
+            if name not in cls.__dataclass_fields__:
+                near = get_close_matches(name, cls.__dataclass_fields__, 1, cutoff=0.5)
+                meant = f"did you mean {near[0]!r}? " if near else ""
+                raise TypeError(f"there is no setting {name!r}: {meant}there are {', '.join(cls.__dataclass_fields__)}")
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         if self.kernel is not None:

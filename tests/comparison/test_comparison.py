@@ -414,7 +414,7 @@ def test_what_is_doubtful_of_a_chain_is_said():
         return [finding.sentence for finding in doubts(figures, 40)]
 
     assert said(r_hat_max=1.02, divergences=0) == said() == []
-    assert said(r_hat_max=None) == ["it has no R-hat: too few draws, or some quantity never moved"]
+    assert said(r_hat_max=None) == ["it has no R-hat: too few draws, or some quantity never moved or is NaN"]
     slow, diverged = said(r_hat_max=3.021, divergences=14)
     assert slow.startswith("its largest R-hat is 3.02: not converged") and diverged.startswith("14 of its 40")
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from pyro import distributions as dist
 
-from pyro_dgp import METHODS, EllipticalSlice
+from pyro_dgp import METHODS, DeepGP, EllipticalSlice, Standardizer
 from pyro_dgp.comparison.cli import main
 from pyro_dgp.comparison.run import compare
 from pyro_dgp.zoo.by_mcmc import ByMCMC
@@ -81,6 +81,18 @@ def test_a_model_object_is_told_that_it_gets_standardised_rows():
     test = (x[24:], y[24:])
     assert sentence in said_of(OneLayer(), x[:24], y[:24], test=test)[1]
     assert sentence not in said_of(OneLayer(), x[:24], y[:24], test=test, standardize=False)[1]
+
+
+def test_a_model_that_standardises_targets_itself_is_refused_unless_nothing_else_does():
+    x, y = data()
+    units = Standardizer.fit(torch.as_tensor(x), torch.as_tensor(y))
+    carrying = lambda x: DeepGP(x, layers=1, standardizer=units)
+    with pytest.raises(ValueError, match="a comparison standardises inputs and targets by itself: leave it out of the"):
+        compare(carrying, x, y, methods=["svgp"], settings=TOY, say=quiet)
+    own = compare(carrying, x, y, methods=["svgp"], settings=TOY, say=quiet, standardize=False)["svgp"].predict(x)
+    assert abs(float(own.mean.mean()) - y.mean()) < y.std()
+    inputs = lambda x: DeepGP(x, layers=1, standardizer=Standardizer.fit(x))  # of standardised inputs: next to nothing
+    assert compare(inputs, x, y, methods=["svgp"], settings=TOY, say=quiet).rows[0]["nll"] is not None
 
 
 def test_observed_function_values_are_refused_with_the_remedy():

@@ -413,5 +413,5 @@ def test_findings_print_as_sentences_with_their_page():
     assert first.startswith("2 of its 40 transitions diverged: its draws") and first.endswith(
         "(docs/pitfalls/divergences.md)"
     )
-    assert second == "it has no R-hat: too few draws, or some quantity never moved (docs/how-to/samplers.md)"
+    assert second == "it has no R-hat: too few draws, or some quantity never moved or is NaN (docs/how-to/samplers.md)"
     assert len(diagnosis) == 2

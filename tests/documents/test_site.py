@@ -1,6 +1,6 @@
 """The documentation site: every page of docs/ is in its sidebar, every public name in its reference, and no link of a page is dead.
 
-These tests need no Sphinx. ``make docs`` builds the site, with warnings as errors.
+Most of these tests need no Sphinx. ``make docs`` builds the site, with warnings as errors.
 """
 
 import importlib
@@ -183,3 +183,34 @@ def test_references_must_exist():
     references = importlib.import_module("references")
     assert references.exists("torch.nn.Module") and references.exists("Covariance") and references.exists("sizes")
     assert not references.exists("pyro_dgp.kernels.Gone") and not references.exists("Gone.method")
+
+
+def test_no_link_is_within_a_link(site, tmp_path):
+    """Code that is the text of a link leads where the link says, and is not linked to the reference as well."""
+    pytest.importorskip("sphinx", reason="the tools for documents are not installed: make docs installs them")
+    from sphinx.application import Sphinx
+    from sphinx.util.docutils import docutils_namespace
+
+    references = importlib.import_module("references")
+    texts = {path.relative_to(site.folder): path.read_text() for path in site.folder.rglob("*.md")}
+    pages = [str(path) for path, text in texts.items() if re.search(r"\[[^\]\n]*`[^\]\n]*\]\(", text)]
+    (tmp_path / "conf.py").write_text('extensions = ["myst_parser"]\nmyst_enable_extensions = ["dollarmath"]\n')
+    linked, doubled = [], []
+
+    def look(app, doctree):
+        for node in doctree.findall(lambda node: isinstance(node, references.LINKS)):
+            outer = [each for each in references.around(node) if isinstance(each, references.LINKS)]
+            (doubled if outer else linked).append((app.env.docname, node.astext()))
+
+    with docutils_namespace():
+        app = Sphinx(
+            *(site.folder, tmp_path, tmp_path / "out", tmp_path / "trees", "dummy"),
+            confoverrides={"include_patterns": ["index.md", *pages]},
+            status=None,
+            warning=None,
+        )
+        app.connect("doctree-read", references.link_names)
+        app.connect("doctree-read", look)
+        app.builder.read()
+    assert not doubled
+    assert {("docs/how-to/own-model", name) for name in ("MissingOutputs(Gaussian(2))", "Standardizer")} <= set(linked)

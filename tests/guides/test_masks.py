@@ -10,6 +10,7 @@ from pyro_dgp import (
     ELBO,
     RBF,
     AmortizedInducingPoints,
+    Bernoulli,
     GammaDivergence,
     Gaussian,
     GaussianProcess,
@@ -18,6 +19,7 @@ from pyro_dgp import (
     MonteCarlo,
     PredictiveLogLikelihood,
     Variational,
+    fit,
     whitened,
 )
 from pyro_dgp.mcmc.density import WhitenedDensity
@@ -232,3 +234,70 @@ def test_function_values_in_a_scale_of_ones_are_refused():
     x, y = torch.linspace(-1, 1, 5)[:, None], torch.randn(5)
     with pytest.raises(ValueError, match="function values at 'f' stand in a poutine.scale"):
         WhitenedDensity(whitened(Scaled(False)), (x, y, torch.ones(5)), {})
+
+
+class MaskedFunction(Rows):
+    """The mask is around the function values, or around the observation of a likelihood."""
+
+    def __init__(self, likelihood=None):
+        super().__init__()
+        self.likelihood = likelihood
+        self.requires_grad_(False)
+
+    def forward(self, x, y=None):
+        with poutine.mask(mask=self.mask):
+            if self.likelihood is not None:
+                return pyro.sample("y", self.likelihood(self.gp(x)), obs=y)
+            f = pyro.sample("f", self.gp(x))
+        return pyro.sample("y", dist.Normal(f[..., 0], 0.3).to_event(1), obs=y)
+
+
+@pytest.mark.parametrize("kind", [None, Bernoulli])
+def test_function_values_that_a_sampler_whitens_cannot_be_hidden(kind):
+    x, y = torch.linspace(-1, 1, 5)[:, None], torch.tensor([0.0, 1.0, 0.0, 1.0, 1.0])
+    model = MaskedFunction(None if kind is None else kind())
+    at = {"f_whitened" if kind is None else "y_f_whitened": torch.randn(5, 1)}
+    expected = WhitenedDensity(whitened(model), (x, y), {}).evaluate(at).log_density
+    for mask in (True, torch.tensor(True)):
+        model.mask = mask
+        assert WhitenedDensity(whitened(model), (x, y), {}).evaluate(at).log_density == expected
+    for mask in (False, torch.tensor(False)):
+        model.mask = mask
+        with pytest.raises(ValueError, match=r"function values at '[fy]' stand in a poutine.mask that is false"):
+            WhitenedDensity(whitened(model), (x, y), {})
+
+
+def test_what_is_observed_of_function_values_can_be_hidden_from_a_sampler():
+    """Function values that are given, and a likelihood of function values that stand before the mask."""
+    x, y = torch.linspace(-1, 1, 5)[:, None], torch.tensor([0.0, 1.0, 0.0, 1.0, 1.0])
+    given, f = MaskedFunction(), torch.randn(5, 1)
+
+    def known(x, y=None):
+        noise = pyro.sample("noise", dist.LogNormal(0.0, 1.0))
+        with poutine.mask(mask=False):
+            pyro.sample("f", given.gp(x), obs=f)
+        return pyro.sample("y", dist.Normal(f[..., 0], noise).to_event(1), obs=y)
+
+    found = WhitenedDensity(whitened(known), (x, y), {}).evaluate({"noise": torch.tensor(0.4)}).log_likelihood
+    assert found == pytest.approx(float(dist.Normal(f[..., 0], 0.4).log_prob(y).sum()))
+
+    def remedied(x, y=None):
+        f = pyro.sample("f", given.gp(x))
+        with poutine.mask(mask=False):
+            return pyro.sample("y", Bernoulli().given(f), obs=y)
+
+    assert WhitenedDensity(whitened(remedied), (x, y), {}).evaluate({"f_whitened": f}).log_likelihood == 0.0
+
+
+def test_losses_leave_out_the_divergence_of_function_values_in_a_mask():
+    x, y = regression(9)
+    model, rows = MaskedFunction(), Rows()
+    guides = [Variational(each, InducingPoints(4), MonteCarlo(3)) for each in (model, rows)]
+    for guide in guides:
+        guide.initialize(x, y)
+    rows.gp.load_state_dict(model.gp.state_dict())
+    fit(ELBO()(model, guides[0]), x, y, steps=5, learning_rate=0.1)
+    guides[1].load_state_dict(guides[0].state_dict())
+    whole, likelihood = (value(ELBO(), model, guides[0], x, y, mask) for mask in (True, False))
+    divergence = value(ELBO(), rows, guides[1], x, y, False)
+    assert likelihood + divergence == pytest.approx(whole) and divergence > 0.1

@@ -7,6 +7,7 @@ import pyro
 import pytest
 import torch
 from pyro import distributions as dist
+from pyro import poutine
 from pyro.nn import PyroModule, PyroSample
 
 from pyro_dgp import (
@@ -191,3 +192,91 @@ def test_targets_without_observations_are_sampled_as_other_values(kind):
     found = [density.evaluate(values).log_density for _ in range(2)]
     traced = pyro.poutine.trace(pyro.condition(whitened(model), values)).get_trace(x)
     assert found == [pytest.approx(traced.log_prob_sum().item())] * 2
+
+
+def offset_by(draw):
+    """A model whose function values have an offset, which is drawn in a way of its own."""
+    gp = GaussianProcess(RBF()).requires_grad_(False)
+
+    def model(x, y=None):
+        f = pyro.sample("f", gp(x))[..., 0]
+        return pyro.sample("y", dist.Normal(f + draw(), 0.3).to_event(1), obs=y)
+
+    return model
+
+
+def normal():
+    return pyro.sample("a", dist.Normal(0.0, 1.0))
+
+
+def hidden_draws():
+    """Models that draw beyond their sites."""
+    return {
+        "normal": poutine.block(offset_by(normal), hide=["a"]),
+        "coin": poutine.block(offset_by(lambda: pyro.sample("a", dist.Bernoulli(0.2))), hide=["a"]),
+        "function values": poutine.block(offset_by(lambda: 0.0), hide=["f"]),
+        "torch": offset_by(lambda: torch.randn(())),
+        "numpy": offset_by(lambda: np.random.normal()),
+        "dropout": offset_by(lambda: torch.nn.functional.dropout(torch.ones(4)).sum()),
+    }
+
+
+@pytest.mark.parametrize("name", ["normal", "coin", "function values", "torch", "numpy", "dropout"])
+def test_a_model_that_draws_beyond_its_sites_is_refused(name):
+    """Its density would be another at each evaluation, and chains would keep to the prior of what is hidden."""
+    x, y = regression(6)
+    model = hidden_draws()[name]
+    if name == "function values":
+        model = with_level(model)
+    torch.manual_seed(0)
+    with pytest.raises(ValueError, match="draws at random beyond its sites.*take the block away or give"):
+        WhitenedDensity(whitened(model), (x, y), {})
+
+
+def with_level(model):
+    """A latent site beside those of a model."""
+
+    def other(x, y=None):
+        pyro.sample("level", dist.Normal(0.0, 1.0))
+        return model(x, y)
+
+    return other
+
+
+def unused():
+    """A draw that nothing depends on, such as a prediction that is made on the side."""
+    pyro.sample("new", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+    return 0.7
+
+
+def sound_models():
+    """Models whose offset is 0.7."""
+    given = poutine.condition(offset_by(normal), {"a": torch.tensor(0.7)})
+    return {
+        "given": given,
+        "given and hidden": poutine.block(given, hide=["a"]),
+        "hidden and unused": poutine.block(offset_by(unused), hide=["new"]),
+        "nothing hidden": poutine.block(offset_by(lambda: 0.7), hide=["nothing"]),
+        "deterministic": offset_by(lambda: pyro.deterministic("a", torch.tensor(0.7))),
+        "no dropout": offset_by(lambda: torch.nn.functional.dropout(torch.tensor(0.7), training=False)),
+    }
+
+
+@pytest.mark.parametrize(
+    "name", ["given", "given and hidden", "hidden and unused", "nothing hidden", "deterministic", "no dropout"]
+)
+def test_a_model_whose_density_is_the_same_in_each_run_is_taken(name):
+    """It is built from one draw of the prior, whatever is compared then."""
+    x, y = regression(6)
+    model = sound_models()[name]
+    torch.manual_seed(0)
+    density, after = WhitenedDensity(whitened(model), (x, y), {}), torch.get_rng_state()
+    torch.manual_seed(0)
+    pyro.poutine.trace(whitened(model)).get_trace(x, y)
+    assert torch.equal(after, torch.get_rng_state())
+    white = torch.randn(6, 1)
+    f = GaussianProcess(RBF())(x).unwhiten(white)[..., 0].detach() + 0.7
+    expected = dist.Normal(f, 0.3).log_prob(y).sum()
+    if name == "given":
+        expected = expected + dist.Normal(0.0, 1.0).log_prob(torch.tensor(0.7))
+    assert density.evaluate({"f_whitened": white}).log_likelihood == pytest.approx(float(expected))

@@ -87,6 +87,28 @@ def test_the_distance_of_narrow_functions_is_their_shift():
     assert float(inference_gap(ours, theirs).wasserstein) == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_the_distance_is_exact_where_distribution_functions_cross(dtype):
+    """Forty pairs of mixtures of eight normals, which cross up to seven times; the oracle is a sum over 200,000 points."""
+    random = np.random.default_rng(0)
+    parts = [(spread * random.normal(size=(8, 40)), random.uniform(0.1, 0.6, size=40)) for spread in (1.0, 1.2)]
+    theirs, ours = (
+        dist.Normal(torch.as_tensor(mean, dtype=dtype), torch.as_tensor(sd, dtype=dtype).expand(8, -1))
+        for mean, sd in parts
+    )
+    found = inference_gap(predicted(ours), predicted(theirs)).wasserstein
+    assert found.dtype == dtype
+    t, crossings = torch.linspace(-12, 12, 200_001).double(), []
+    for row in range(40):
+        functions = [sum(dist.Normal(m, sd[row]).cdf(t) for m in mean[:, row]) / 8 for mean, sd in parts]
+        difference = functions[0] - functions[1]
+        inside = difference[difference.abs() > 1e-9]
+        crossings.append(int((inside[1:].sign() != inside[:-1].sign()).sum()))
+        sd = math.sqrt(parts[0][1][row] ** 2 + parts[0][0][:, row].var())
+        assert float(found[row]) == pytest.approx(float(torch.trapezoid(difference.abs(), t)) / sd, rel=3e-4)
+    assert max(crossings) >= 5 and min(crossings) <= 1
+
+
 def test_the_divergence_of_counts_is_a_sum():
     """Small rates, of which an integral over real numbers would be far off."""
     theirs, ours = (torch.tensor([[0.05, 0.6], [0.4, 12.0]]) * factor for factor in (1.0, 1.5))

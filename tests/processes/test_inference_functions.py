@@ -246,6 +246,10 @@ MISTAKES = {
     "Variational(gp, InducingPoints(3), MonteCarlo(1), networks={'w': len})": "networks['w'] is a torch.nn.Module, whose weights",
     "predict(guide, x, x[:, 0])": "predict takes test inputs and no targets",
     "fit(ELBO(5), x, x[:, 0], steps=1)": "the objective is loss(model, guide), a torch.nn.Module, not ELBO: call the loss on both",
+    "fit(guide, x, x[:, 0], steps=1)": "training minimises a loss of model and guide, not the guide alone: give ELBO(num_data=N)(guide.",
+    "run_chains(gp, (x,), num_samples=1, warmup_steps=1)": "run_chains takes a kernel, such as EllipticalSlice(model) or WhitenedNUTS(model), not GaussianProcess",
+    "Settings(num_inducing=3)": "there is no setting 'num_inducing': did you mean 'inducing'? there are layers, width, inducing,",
+    "Settings(zzz=3)": "there is no setting 'zzz': there are layers, width, inducing,",
     "fit(ELBO(5)(guide.model, guide), x, x[:, 0], steps=1, batch_size=0)": "batch_size is at least 1, got 0",
 }
 
