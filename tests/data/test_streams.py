@@ -420,7 +420,8 @@ def test_a_model_takes_indices_from_a_stream_as_from_memory():
 def test_targets_of_single_precision_far_from_zero_are_standardised_in_double(mean, scale, tmp_path):
     random = np.random.RandomState(0)
     y = (mean + scale * random.randn(400)).astype(np.float32)
-    np.save(tmp_path / "x.npy", random.randn(400, 1)), np.save(tmp_path / "y.npy", y)
+    np.save(tmp_path / "x.npy", random.randn(400, 1))
+    np.save(tmp_path / "y.npy", y)
     standard = Standardized(NumpyStream(tmp_path / "x.npy", tmp_path / "y.npy", dtype=torch.float64))
     targets = torch.cat([each for _, each in standard.in_order()])
     assert float(targets.mean()) == pytest.approx(0, abs=1e-8) and float(targets.std(correction=0)) == pytest.approx(1)
