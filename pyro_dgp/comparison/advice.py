@@ -86,8 +86,9 @@ def advise(
 ) -> Advice:
     """Choose a method by fits to a part of the training rows. Layers, width and inducing points stay as given, as stored measurements suggest.
 
-    1. A part of the training rows of ``settings.split`` is held out: 200 rows, or a ninth where that is more, 1,000 at most; of fewer than 1,000 training
-       rows a fifth. Where that is fewer than 50 rows, two or three parts are held out in turn. The test rows of that split are not looked at.
+    1. A part of the training rows of ``settings.split`` is held out. Of fewer than 1,000 training rows it is a fifth. Of more it is 200 rows or a ninth,
+       whichever is more, but never above 1,000. A part of fewer than 50 rows is too small: then two or three are held out in turn. The test rows of that
+       split are not looked at.
     2. Each of these is fitted to the others with all steps. One layer: ``exact-gp``, or ``svgp`` and ``vecchia-gp`` with more than 1,000 training rows. Two layers:
        ``aep`` with up to 500 training rows, and ``gamma-dgp`` with more; and ``dspp``, by a predictive loss, with a beta of 0.05. Classes, counts and several
        targets have ``svgp``, ``dsvi`` and ``dspp``.

@@ -14,7 +14,7 @@ from pyro_dgp.diagnosis.symptoms import Finding
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The findings of :func:`diagnose`: causes of others first, then in the order of the checks; none for a sound fit.
+    """The findings of :func:`diagnose`, in the order of the checks. A finding that explains others stands first. A sound fit has none.
 
     ``print`` shows a sentence for each, with the name of the page that explains it.
 
@@ -51,7 +51,7 @@ def diagnose(
 
     Looked for, at 500 rows at most: flat hidden layers, collapsed noise, exploding predictive losses, divergences, mirror images among
     chains, inputs that their precision rounds, amortised extrapolation, targets that are not scaled, inducing points that coincide; also
-    fits that explain nothing, training that stopped too early, and chains that have not converged. What a fit has not, such as chains, is not looked for.
+    fits that explain nothing, training that stopped too early, and chains that have not converged. Checks that do not suit the fit are left out: a guide has no chains to look at.
 
     :param fit: a trained guide; the chains of :func:`~pyro_dgp.run_chains`, or :class:`~pyro_dgp.PosteriorDraws`, which know no chains and
         no divergences; or a method's fit of :func:`~pyro_dgp.compare`, ``result["dsvi"]``, with rows in their own units.

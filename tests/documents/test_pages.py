@@ -78,6 +78,11 @@ def own_model(names: Names) -> None:
         with pyro_dgp.module_local_parameters(in_units):
             assert 5e4 < in_units(names["years"]).mean() < 15e4
     assert set(guide.global_latents) == {"top.kernel.lengthscale", "likelihood.variance"}
+    is_prediction(names["price_of_year"], 40)
+    assert 5e4 < names["price_of_year"].mean.mean() < 15e4 and names["noisy"].global_latents == [
+        "gp.kernel.lengthscale"
+    ]
+    assert 5e4 < names["result"]["dsvi"].predict(names["years"]).mean.mean() < 15e4
     assert names["prediction"].mean.shape == (3, 40) and names["of_each"].mean.shape == (3, 5)
     assert names["complete"].mean.shape == (40, 2)
     edges = {line.strip() for line in names["drawing"].source.splitlines() if "->" in line}
@@ -493,7 +498,9 @@ PAGES = {
     "docs/how-to/optimisers.md": Page(optimisers, {"steps=1000": "steps=300"}),
     "docs/how-to/other-likelihoods.md": Page(other_likelihoods, SHORT_FIT),
     "docs/how-to/own-kernel-or-mean.md": Page(own_kernel_or_mean, SHORT_FIT),
-    "docs/how-to/own-model.md": Page(own_model, {"steps=300": "steps=5"}),
+    "docs/how-to/own-model.md": Page(
+        own_model, {"steps=300": "steps=5", 'methods=["dsvi"])': 'methods=["dsvi"], settings=TOY)'}
+    ),
     "docs/how-to/own-networks.md": Page(own_networks, SHORT_FIT),
     "docs/how-to/parameter-stores.md": Page(parameter_stores, SHORT_FIT | {"range(1000)": "range(5)"}),
     "docs/how-to/expectation-propagation.md": Page(expectation_propagation, SHORT_FIT),

@@ -187,10 +187,8 @@ def test_references_must_exist():
 
 def test_no_link_is_within_a_link(site, tmp_path):
     """Code that is the text of a link leads where the link says, and is not linked to the reference as well."""
-    pytest.importorskip("sphinx", reason="the tools for documents are not installed: make docs installs them")
-    from sphinx.application import Sphinx
-    from sphinx.util.docutils import docutils_namespace
-
+    why = "the tools for documents are not installed: make docs installs them"
+    sphinx, docutils = (pytest.importorskip(f"sphinx.{name}", reason=why) for name in ("application", "util.docutils"))
     references = importlib.import_module("references")
     texts = {path.relative_to(site.folder): path.read_text() for path in site.folder.rglob("*.md")}
     pages = [str(path) for path, text in texts.items() if re.search(r"\[[^\]\n]*`[^\]\n]*\]\(", text)]
@@ -202,8 +200,8 @@ def test_no_link_is_within_a_link(site, tmp_path):
             outer = [each for each in references.around(node) if isinstance(each, references.LINKS)]
             (doubled if outer else linked).append((app.env.docname, node.astext()))
 
-    with docutils_namespace():
-        app = Sphinx(
+    with docutils.docutils_namespace():
+        app = sphinx.Sphinx(
             *(site.folder, tmp_path, tmp_path / "out", tmp_path / "trees", "dummy"),
             confoverrides={"include_patterns": ["index.md", *pages]},
             status=None,
