@@ -93,7 +93,7 @@ def advise(
        ``aep`` with up to 500 training rows, and ``gamma-dgp`` with more; and ``dspp``, by a predictive loss, with a beta of 0.05. Classes, counts and several
        targets have ``svgp``, ``dsvi`` and ``dspp``.
     3. Where ``dspp`` is not ahead of the other two-layer method by two standard errors in NLL, or is behind it in CRPS by one, it is expected to have that one's NLL,
-       since a full fit of it falls back on the ELBO. Where the target takes few values, on each of which a density can put a spike, it is ahead by its CRPS or not at all.
+       since a full fit of it may fall back on the ELBO, unless ``settings.beta`` is given. Where the target takes few values, on each of which a density can put a spike, it is ahead by its CRPS or not at all.
     4. Of those that are behind the lowest NLL by no more than a standard error, and by no more than 0.02 nats a row, the quickest is taken. Times within a factor
        of 1.5, or below 2 s, are level, and the lower NLL decides.
 
@@ -171,7 +171,8 @@ def _methods(trial: Trial) -> list[Standing]:
     deep = DEEP_OF_OTHERS if not is_real else DEEP_OF_FEW if rows <= FEWER_ROWS else DEEP
     one_layer = [ELBO] if not is_real else [ALL_ROWS] if rows <= FEW_ROWS else [NEIGHBOURS, ELBO]
     found = trial.standings([*one_layer, deep, PREDICTIVE])
-    if deep in found and PREDICTIVE in found and not _is_ahead(found[PREDICTIVE], found[deep]):
+    may_fall_back = trial.settings.beta is None and deep in found and PREDICTIVE in found
+    if may_fall_back and not _is_ahead(found[PREDICTIVE], found[deep]):
         found[PREDICTIVE] = replace(found[deep], method=PREDICTIVE, seconds=found[PREDICTIVE].seconds, falls_back=True)
     return sorted(found.values(), key=lambda standing: standing.expected)
 

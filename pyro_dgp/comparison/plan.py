@@ -95,9 +95,9 @@ def plan_of(request: Request, dataset: Dataset, *, finished: Sequence[Row], say:
     first = part_of(dataset, masks[0], request.like, standardize=request.standardize, standardize_target=False)
     settings = _reduced(request.settings_for(dataset), first)
     model, anatomy = _examined(request, methods, first, settings)
-    if request.standardize and request.model is not None:
-        _require_no_units_of_targets(model)
     is_real = _is_standardised(anatomy) if request.model is not None else dataset.task.is_standardized
+    if request.standardize and request.model is not None and is_real:
+        _require_no_units_of_targets(model)
     parts = [
         part_of(
             dataset,
@@ -160,7 +160,8 @@ def _examined(
 def _require_no_units_of_targets(model: nn.Module | None) -> None:
     """Raise for a model that standardises targets which are standardised before it gets them."""
     for part in () if model is None else model.modules():
-        if isinstance(part, Standardizer) and part.target_units is not None:
+        units = part.target_units if isinstance(part, Standardizer) else None
+        if units is not None and bool((units.mean != 0).any() | (units.scale != 1).any()):
             raise ValueError(
                 "the model carries a Standardizer of the targets, and a comparison standardises inputs and targets by itself: leave it out of the "
                 "model, or say standardize=False"

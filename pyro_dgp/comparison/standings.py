@@ -26,7 +26,7 @@ class Standing:
 
     :ivar nll: negative log density of each held-out row that is expected of a full fit, nats.
     :ivar crps: continuous ranked probability score of each held-out row, in standard deviations of the target; nothing for classes.
-    :ivar left: share of the variance of the targets that a full fit leaves, the mean over folds; nothing for classes, and without pilots of its own.
+    :ivar left: share of the variance of the targets that a full fit leaves, the mean over folds; nothing for classes.
     :ivar seconds: expected time of a full fit.
     :ivar falls_back: whether a full fit is expected to fall back on the ELBO, so that the scores are those of another method.
     :ivar by_crps: whether the CRPS alone tells methods apart, as where targets take few values, see

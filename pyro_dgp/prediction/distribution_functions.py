@@ -171,29 +171,26 @@ class DistributionFunction:
     def _bisected(self, level: Tensor) -> Tensor:
         mean, _ = around = self._around()
         target = level.reshape(-1, *[1] * (mean.dim() - 1))
-
-        def is_below(values: Tensor) -> Tensor:
-            return self._at(values) < target
-
-        low, high = self._bracketed(*around, is_below=is_below, levels=len(level))
+        low, high = self._bracketed(*around, target=target)
         for step in range(_MOST_HALVINGS):
             if step >= _HALVINGS and not bool((self._rise(low, high) > _ROOM * torch.finfo(low.dtype).eps).any()):
                 break
-            middle = 0.5 * (low + high)
-            below = is_below(middle)
+            middle = 0.5 * low + 0.5 * high
+            below = self._at(middle) < target
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        return high
+        return torch.where(self._at(high).isnan(), torch.nan, high)
 
-    def _bracketed(
-        self, mean: Tensor, scale: Tensor, *, is_below: Callable[[Tensor], Tensor], levels: int
-    ) -> tuple[Tensor, Tensor]:
-        """Return ends ``(Q, N, ...)`` between which quantiles lie; heavy tails reach far beyond ten standard deviations."""
+    def _bracketed(self, mean: Tensor, scale: Tensor, *, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ends ``(Q, N, ...)`` between which quantiles lie; heavy tails reach far beyond ten standard deviations.
+
+        Rows where F is NaN have none, and keep the ends that they begin with.
+        """
         info = torch.finfo(mean.dtype)
         room = (4 * info.eps * mean.abs()).clamp(min=1e-3)  # more than rounding, also far from zero
-        low = (mean - 10 * scale - room).amin(0).expand(levels, *mean.shape[1:]).clamp(min=info.min).clone()
+        low = (mean - 10 * scale - room).amin(0).expand(len(target), *mean.shape[1:]).clamp(min=info.min).clone()
         high = (mean + 10 * scale + room).amax(0).expand(low.shape).clamp(max=info.max).clone()
         for _ in range(_MOST_DOUBLINGS):
-            short, long = is_below(high), ~is_below(low)
+            short, long = self._at(high) < target, self._at(low) >= target
             if not bool((short | long).any()):
                 break
             width = (high - low).clamp(max=info.max)
@@ -207,7 +204,7 @@ class DistributionFunction:
             mean, scale = moment(self.components, "mean"), moment(self.components, "variance").sqrt()
         except (NotImplementedError, NotResolvedError):
             with torch.random.fork_rng(), torch.no_grad():
-                draws = self.components.sample((32,))
+                draws = self.components.sample((32,)).to(self.log_weights)
             mean, scale = draws.mean(0), draws.std(0)
         mean, scale = (
             values if values.is_floating_point() else values.to(self.log_weights) for values in (mean, scale)

@@ -92,7 +92,7 @@ def _distance(first: Mixture, second: Mixture) -> Tensor:
         torch.cat([getattr(each, name).double().flatten(1) for each in normals]) for name in ("loc", "scale")
     )
     low, high = (mean - REACH * scale).amin(0), (mean + REACH * scale).amax(0)
-    weights = [mixture.log_weights.exp().double() for mixture in (first, second)]
+    weights = [mixture.log_weights.double().softmax(0) for mixture in (first, second)]
 
     def difference(t: Tensor) -> Tensor:
         at = t.reshape(len(t), 1, *first.components.batch_shape[1:])

@@ -78,7 +78,7 @@ class Mixture:
         """The mean, ``sum_s w_s mean_s``."""
         require_numbers(self.components, "mean")
         means = moment(self.components, "mean")
-        near = means[0].detach().nan_to_num(0.0, 0.0, 0.0)  # sums of deviations from it lose nothing far from zero
+        near = (self._weights * means).sum(0).detach().nan_to_num(0.0, 0.0, 0.0)  # right but for rounding
         return near + (self._weights * (means - near)).sum(0)
 
     @property

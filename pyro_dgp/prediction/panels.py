@@ -93,7 +93,7 @@ class Panels:
         below = positive[:-1].gather(0, place)
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
-            same = (function(middle) > _ZERO) == below
+            same = torch.cat([function(part) > _ZERO for part in middle.split(many)]) == below
             low, high = torch.where(same, middle, low), torch.where(same, high, middle)
         edges = torch.cat([self.start, low, last]).sort(0).values
         return Panels(edges[:-1], edges.diff(dim=0))

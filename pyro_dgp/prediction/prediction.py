@@ -217,10 +217,11 @@ class Prediction(TorchDistribution):
 def _rounded(levels: Tensor, mixture: Mixture) -> Tensor:
     """Return levels in the dtype of a mixture; raise for those that are 0 or 1 there."""
     found = levels.to(mixture.log_weights)
-    if bool((found >= 1).any()):
-        raise ValueError(
-            f"the quantile level {levels.max().item()!r} is 1 in {found.dtype}: take a lower one, or a model in float64"
-        )
+    for level, rounded in zip(levels.tolist(), found.tolist(), strict=True):
+        if not 0 < rounded < 1:
+            raise ValueError(
+                f"the quantile level {level!r} is {rounded:g} in {found.dtype}: take one that is less extreme, or a model in float64"
+            )
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
@@ -120,3 +121,10 @@ class Settings:
         """Training steps for ``rows`` observations."""
         per_epoch = steps_for(1, rows, batch_size)
         return per_epoch * (self.epochs if self.epochs is not None else -(-DEFAULT_STEPS // per_epoch))
+
+
+_OF_INIT = inspect.signature(Settings.__init__)
+#: The signature that help and the reference show: that of ``__new__`` takes any name.
+setattr(  # noqa: B010 - a type has no such attribute to a type checker
+    Settings, "__signature__", _OF_INIT.replace(parameters=list(_OF_INIT.parameters.values())[1:])
+)

@@ -184,6 +184,9 @@ def test_functions_of_the_fourth_group_have_the_values_of_their_formulas():
         [[2.0, 4.0, 29e6, 500.0, 1000.0]]
     )  # of [Wu et al. 2001]: 4 L^3 / (E w t) sqrt((Y / t^2)^2 + (X / w^2)^2)
     assert cantilever(beam) == pytest.approx(4e6 / (29e6 * 8) * np.sqrt((1000 / 16) ** 2 + (500 / 4) ** 2))
+    assert cantilever(np.array([[2.35, 3.33, 29e6, 500.0, 1000.0]])) == pytest.approx(
+        2.2535, rel=0.001
+    )  # the limit there
     assert bump_in_a_corner(np.array([[np.sqrt(0.5), 0.0], [3.0, 4.0]])) == pytest.approx(
         [np.sqrt(0.5) * np.exp(-0.5), 3 * np.exp(-25)]
     )

@@ -132,6 +132,12 @@ def test_a_predictive_loss_that_is_not_clearly_ahead_falls_back(monkeypatch, row
     assert found.method == deep  # though a full fit of dspp were quicker
 
 
+def test_a_predictive_loss_of_a_given_beta_has_no_fallback(monkeypatch):
+    found, _ = planted(monkeypatch, {"dspp": 0.4}, spread={"dspp": 0.2}, settings=replace(SMALL, beta=0.5))
+    values = expected_of(found)
+    assert values["dspp"] - values["aep"] == pytest.approx(-0.05) and found.method == "dspp"
+
+
 def test_a_predictive_loss_stands_alone_where_the_other_two_layers_fail(monkeypatch):
     found, _ = planted(monkeypatch, {"dspp": 0.49}, failing=("aep",))
     assert found.method == "dspp" and expected_of(found).keys() == {"exact-gp", "dspp"}

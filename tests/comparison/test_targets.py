@@ -91,6 +91,8 @@ def test_a_model_that_standardises_targets_itself_is_refused_unless_nothing_else
         compare(carrying, x, y, methods=["svgp"], settings=TOY, say=quiet)
     own = compare(carrying, x, y, methods=["svgp"], settings=TOY, say=quiet, standardize=False)["svgp"].predict(x)
     assert abs(float(own.mean.mean()) - y.mean()) < y.std()
+    unfitted = lambda x: DeepGP(x, layers=1, standardizer=Standardizer(x.shape[1], 1))  # which changes nothing
+    assert compare(unfitted, x, y, methods=["svgp"], settings=TOY, say=quiet).rows[0]["nll"] is not None
     inputs = lambda x: DeepGP(x, layers=1, standardizer=Standardizer.fit(x))  # of standardised inputs: next to nothing
     assert compare(inputs, x, y, methods=["svgp"], settings=TOY, say=quiet).rows[0]["nll"] is not None
 

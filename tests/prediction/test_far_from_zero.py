@@ -56,6 +56,29 @@ def test_weights_that_miss_a_sum_of_one_do_not_scale_the_mean():
     assert torch.allclose(Mixture(outputs, mixture.log_weights).covariance, torch.tensor(1 + 2 / 3))
 
 
+@pytest.mark.parametrize(("dtype", "far", "log_weight"), [(torch.float64, 1e20, -80.0), (torch.float32, 1e9, -40.0)])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_far_component_without_weight_does_not_take_the_mean_with_it(dtype, far, log_weight, first):
+    order = slice(None, None, 1 if first else -1)
+    means = torch.tensor([far, 1.0], dtype=dtype)[[0, 1][order]].unsqueeze(1)
+    weights = torch.tensor([log_weight, 0.0], dtype=dtype)[[0, 1][order]]
+    assert Mixture(dist.Normal(means, torch.ones_like(means)), weights).mean.item() == pytest.approx(1, abs=1e-5)
+
+
+def test_weights_have_the_gradient_of_the_mean_of_weights_that_sum_to_one():
+    logits, means = torch.tensor([0.3, -0.2, 0.5], requires_grad=True), torch.tensor([[1.0], [5.0], [2.0]])
+    mean = Mixture(dist.Normal(means, torch.ones(3, 1)), logits.log_softmax(0)).mean
+    (found,) = torch.autograd.grad(mean.sum(), logits)
+    (wanted,) = torch.autograd.grad((logits.softmax(0) * means.squeeze(1)).sum(), logits)
+    assert torch.allclose(found, wanted)
+
+
+def test_quantiles_where_the_distribution_function_is_no_number_are_none():
+    component = dist.Normal(torch.tensor([[0.0, torch.nan]]), torch.ones(1, 2), validate_args=False)
+    found = Prediction(lambda rows: Mixture(component, torch.zeros(1)), rows=2).quantile([0.1, 0.9])
+    assert found[:, 1].isnan().all() and found[:, 0].tolist() == pytest.approx([-1.28155, 1.28155], abs=1e-4)
+
+
 def test_the_mean_keeps_its_gradient_and_infinite_means_stay():
     means = torch.tensor([[1.0], [3.0]], requires_grad=True)
     weights = torch.tensor([0.25, 0.75])

@@ -2,9 +2,10 @@
 
 import doctest
 import importlib
+import inspect
 import pickle
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -235,3 +236,8 @@ def test_settings_that_no_method_can_use_are_refused_when_they_are_made(given, s
         Settings(**given)
     with pytest.raises(ValueError, match=sentence):
         replace(TOY, **given)
+
+
+def test_the_signature_of_settings_lists_all_of_them():
+    shown = inspect.signature(Settings).parameters
+    assert list(shown) == [field.name for field in fields(Settings)] and shown["layers"].default == 2
