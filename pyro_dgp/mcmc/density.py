@@ -21,6 +21,7 @@ from pyro_dgp.internal.compiled_function import Function
 from pyro_dgp.internal.parameters import evaluating, modules_of
 from pyro_dgp.internal.site_names import is_whitened, without_whitened
 from pyro_dgp.mcmc.evaluation import IMPOSSIBLE, Evaluate, Evaluation, rounded_away
+from pyro_dgp.mcmc.repeatable import require_repeatable
 from pyro_dgp.mcmc.sparse import Inputs
 from pyro_dgp.mcmc.whitening import WhitenedModel
 
@@ -37,8 +38,6 @@ def _is_incomplete(value: Any, *, has_missing: bool) -> bool:
     return bool((value.isinf() if has_missing else ~value.isfinite()).any())
 
 
-#: Evaluations at one point that are compared, and those of a model that has moved the random state of torch: a hidden draw of few values may be the same twice.
-_REPEATS, _REPEATS_OF_DRAWS = 2, 10
 #: A handler that evaluates the model.
 Run = TypeVar("Run", bound=Evaluate)
 
@@ -74,8 +73,8 @@ class WhitenedDensity:
                 self.whitened[name] = value.shape
             else:
                 _require_continuous(name, site["fn"])
-                self._supports[name] = site["fn"].support
-                self.transforms[name] = biject_to(self._supports[name])
+                support = self._supports[name] = site["fn"].support
+                self.transforms[name] = biject_to(support)
         if self.transforms:
             self._require_fixed_supports()
         if not self.start:
@@ -83,13 +82,14 @@ class WhitenedDensity:
                 "the model has nothing to sample: its only GP is integrated out and no hyperparameter has a prior (PyroSample)"
             )
         self._order = {without_whitened(name): number for number, name in enumerate(self.start)}
-        self._require_nothing_else_drawn()
+        require_repeatable(lambda: self.run(self.start, Evaluation(0.0)).evaluation().log_density, self.start)
 
     def remedy(self) -> str:
         """Return what may be done where no point has a finite density."""
-        if not self._incomplete:
-            return "check the data for NaN, or narrow the priors"
-        return f"the observations of {self._incomplete[0]!r} hold NaN or infinity: drop or fill such rows"
+        said = [
+            f"the observations of {name!r} hold NaN or infinity: drop or fill such rows" for name in self._incomplete
+        ]
+        return said[0] if said else "check the data for NaN, or narrow the priors"
 
     def _require_fixed_supports(self) -> None:
         """Raise unless a second draw of the prior has the same supports."""
@@ -102,26 +102,6 @@ class WhitenedDensity:
                     f"the support of the latent site {name!r} depends on other sites: sample it on a fixed one, such as "
                     "Uniform(0, 1), and scale it in the model"
                 )
-
-    def _require_nothing_else_drawn(self) -> None:
-        """Raise if the density at one point differs between runs of the model, since a part of it is drawn anew in each of them."""
-        tolerance = max(math.sqrt(torch.finfo(value.dtype).eps) for value in self.start.values())
-        found: list[float] = []
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            state, repeats = torch.get_rng_state(), _REPEATS
-            while len(found) < repeats:
-                try:
-                    found.append(self.run(self.start, Evaluation(0.0)).evaluation().log_density)
-                except (ValueError, *IMPOSSIBLE):
-                    return  # the sampler looks for another point, or says what is wrong
-                if not torch.equal(state, torch.get_rng_state()):
-                    repeats = _REPEATS_OF_DRAWS
-        if not all(math.isclose(each, found[0], rel_tol=tolerance, abs_tol=tolerance) for each in found):
-            raise ValueError(
-                "the model draws at random beyond its sites, as a site that pyro.poutine.block hides or torch.randn does, so that its density at one point "
-                "differs from run to run: take the block away or give the hidden site a value, as in pyro.condition(model, {'a': value}), and make other "
-                "draws pyro.sample sites, or draw them once, before the model"
-            )
 
     def evaluate(
         self, values: Mapping[str, Tensor], known: Evaluation | None = None, changed: str | None = None

@@ -63,8 +63,7 @@ class Mixture:
     @property
     def _shares(self) -> Tensor:
         """Weights ``(S,)`` that sum to one: their logarithms are rounded."""
-        weights = self.log_weights.exp()
-        return weights / weights.sum()
+        return self.log_weights.softmax(0)
 
     @property
     def _marginals(self) -> Distribution:
