@@ -86,10 +86,9 @@ class WhitenedDensity:
 
     def remedy(self) -> str:
         """Return what may be done where no point has a finite density."""
-        said = [
-            f"the observations of {name!r} hold NaN or infinity: drop or fill such rows" for name in self._incomplete
-        ]
-        return said[0] if said else "check the data for NaN, or narrow the priors"
+        if not self._incomplete:
+            return "check the data for NaN, or narrow the priors"
+        return f"the observations of {self._incomplete[0]!r} hold NaN or infinity: drop or fill such rows"
 
     def _require_fixed_supports(self) -> None:
         """Raise unless a second draw of the prior has the same supports."""
@@ -236,11 +235,8 @@ class WhitenedDensity:
         """
         values = {k: self.transforms[k](v) if k in self.transforms else v for k, v in params.items()}
         run = self.run(values, Evaluation(0.0))
-        terms = [
-            *run.observed,
-            *run.log_priors.values(),
-            *(-0.5 * params[name].square().sum() for name in self.whitened),
-        ]
+        of_whitened = (-0.5 * params[name].square().sum() for name in self.whitened)
+        terms = [*run.observed, *run.log_priors.values(), *of_whitened]
         for name, transform in self.transforms.items():
             terms.append(transform.log_abs_det_jacobian(params[name], values[name]).sum())
         return -torch.stack([torch.as_tensor(term) for term in terms]).sum()
