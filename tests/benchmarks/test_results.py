@@ -11,7 +11,7 @@ import pytest
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 TABLES = {
-    "advice": (["--group", "second"], "advice.jsonl", r"regret +0\.094 +0\.279 +7"),
+    "advice": (["--group", "fourth"], "advice.jsonl", r"regret +0\.028 +0\.108 +8"),
     "beside_the_mean": ([], "beside_the_mean.jsonl", r"116 pairs of a method and a set, 0 of them behind"),
     "diagnose": ([], "diagnose.jsonl", r"planted \| all \| 100 \| 95"),
     "accuracy_beside_gpytorch": ([], "accuracy_beside_gpytorch.jsonl", r"yacht +dsvi .* 15\.0 +-0\.0049"),
@@ -74,5 +74,5 @@ def test_the_other_files_of_runs_are_read():
             ),
             "method",
         )
-        key |= {"speed_of_features": "kind", "advice": "advised"}
+        key |= {"speed_of_features": "kind", "advice": "advised", "advice_of_older_rules": "advised"}
         assert records.read(path, key.get(path.stem, "experiment"))
