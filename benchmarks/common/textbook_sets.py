@@ -1,4 +1,4 @@
-"""Real data of a textbook, An Introduction to Statistical Learning (James, Witten, Hastie, Tibshirani and Taylor 2023), from its package ``ISLP``."""
+"""Data sets of a textbook, An Introduction to Statistical Learning (James, Witten, Hastie, Tibshirani and Taylor 2023), from its package ``ISLP``."""
 
 from __future__ import annotations
 
