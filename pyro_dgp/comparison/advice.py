@@ -16,8 +16,6 @@ from pyro_dgp.comparison.standings import Standing, Trial
 from pyro_dgp.comparison.tables import Column, table
 from pyro_dgp.data.arrays import as_array, of_arrays
 from pyro_dgp.data.dataset import Dataset, check
-from pyro_dgp.data.reading import with_task
-from pyro_dgp.data.tasks import Task
 from pyro_dgp.zoo.settings import Settings
 
 #: Methods of one layer, by inducing points; without these for few rows, and for many; and of two layers by a predictive loss.
@@ -143,8 +141,7 @@ def advise(
 def _checked(dataset: object, y: object, settings: Settings) -> Dataset:
     """Return the data set in arrays; raise where there is none, or where settings ask for what advice does not give."""
     if y is not None and not isinstance(dataset, Dataset):
-        dataset = of_arrays("data", dataset, y)
-        dataset = dataset if settings.task == Task().kind else with_task(dataset, settings.task)
+        dataset = of_arrays("data", dataset, y, task=settings.task)
     elif y is not None:
         raise TypeError("a data set has its own targets: leave y out")
     if not isinstance(dataset, Dataset):

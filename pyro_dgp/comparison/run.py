@@ -46,7 +46,6 @@ from pyro_dgp.data.arrays import as_array, in_order, of_arrays
 from pyro_dgp.data.dataset import Dataset, by_output
 from pyro_dgp.data.dataset import check as check_data
 from pyro_dgp.data.named import load_default
-from pyro_dgp.data.reading import with_task
 from pyro_dgp.data.tasks import Task
 from pyro_dgp.internal.progress import Progress
 from pyro_dgp.internal.untrusted_files import why
@@ -122,9 +121,7 @@ def compare(
     """
     _check_kinds(methods, settings, progress)
     own = None if model is None else own_model(model)
-    dataset = of_arrays(name, x, y)
-    if model is None and settings.task != Task().kind:
-        dataset = with_task(dataset, settings.task)
+    dataset = of_arrays(name, x, y, task=settings.task if model is None else Task().kind)
     if test is not None:
         if folds is not None:
             raise ValueError("test= and folds= are two ways to choose the test rows: give one of them")

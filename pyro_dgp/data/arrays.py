@@ -11,22 +11,24 @@ from torch import Tensor
 
 from pyro_dgp.data.categories import encoded_as
 from pyro_dgp.data.dataset import Array, Dataset, numbered_outputs, require_real
+from pyro_dgp.data.reading import with_task
 from pyro_dgp.data.tasks import Task
 
 
-def of_arrays(name: str, x: Any, y: Any) -> Dataset:
-    """Return a data set of inputs ``(N, D)`` and real targets ``(N,)`` or ``(N, P)``, with the names of their columns where these are tables.
+def of_arrays(name: str, x: Any, y: Any, *, task: str = Task().kind) -> Dataset:
+    """Return a data set of inputs ``(N, D)`` and targets ``(N,)`` or ``(N, P)``, with the names of their columns where these are tables.
 
     Several outputs without names are numbered.
 
-    :raises ValueError: for what holds no numbers.
+    :param task: kind of the target, one of :data:`~pyro_dgp.data.tasks.TASKS`.
+    :raises ValueError: for what holds no numbers, and for targets of another kind.
     """
     columns = tuple(str(column) for column in getattr(x, "columns", ()))
     dataset = Dataset(name, as_array(x), as_array(y), columns=columns)
-    if dataset.y.ndim != 2 or dataset.y.shape[1] < 2:
-        return dataset
-    names = tuple(map(str, getattr(y, "columns", ()))) or numbered_outputs(dataset.y.shape[1])
-    return replace(dataset, outputs=names, target=", ".join(names), task=Task(outputs=len(names)))
+    if dataset.y.ndim == 2 and dataset.y.shape[1] > 1:
+        names = tuple(map(str, getattr(y, "columns", ()))) or numbered_outputs(dataset.y.shape[1])
+        dataset = replace(dataset, outputs=names, target=", ".join(names), task=Task(outputs=len(names)))
+    return dataset if task == Task().kind else with_task(dataset, task)
 
 
 def in_order(x: Any, columns: Sequence[str]) -> Array:

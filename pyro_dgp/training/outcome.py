@@ -19,7 +19,7 @@ _NOISE_FOR_FUNCTION = "the fit with beta {beta:g} had next to no noise and overf
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a validation ends with.
+    """End of a validation: the candidate that was kept, and what was tried.
 
     :ivar best: candidate that was kept, and ``last`` its last run.
     :ivar tried: candidates of the search.

@@ -125,6 +125,4 @@ class Settings:
 
 _OF_INIT = inspect.signature(Settings.__init__)
 #: The signature that help and the reference show: that of ``__new__`` takes any name.
-setattr(  # noqa: B010 - a type has no such attribute to a type checker
-    Settings, "__signature__", _OF_INIT.replace(parameters=list(_OF_INIT.parameters.values())[1:])
-)
+type.__setattr__(Settings, "__signature__", _OF_INIT.replace(parameters=list(_OF_INIT.parameters.values())[1:]))

@@ -11,14 +11,6 @@ from pyro_dgp import Mixture, Prediction
 from pyro_dgp.prediction.mixture import stack_mixtures
 
 
-@pytest.fixture
-def single_by_default():
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
-    yield
-    torch.set_default_dtype(before)
-
-
 def stacked(offset, dtype, *, parts=30):
     """A mixture of draws of hyperparameters, as chains have it, around an offset."""
     generator = torch.Generator().manual_seed(0)
@@ -36,7 +28,7 @@ def one(component):
     return Prediction(lambda rows: Mixture(component, torch.zeros(1, dtype=component.loc.dtype)), rows=1)
 
 
-@pytest.mark.usefixtures("single_by_default")
+@pytest.mark.usefixtures("single")
 @pytest.mark.parametrize("offset", [1e3, 1e8])
 def test_moments_of_stacked_mixtures_move_with_their_offset(offset):
     """Weights that miss a sum of one by 5e-8, as float32 ones do, move the mean by 5e-8 of the offset."""
@@ -46,7 +38,7 @@ def test_moments_of_stacked_mixtures_move_with_their_offset(offset):
     assert torch.allclose(far.variance, near.variance, rtol=1e-6)
 
 
-@pytest.mark.usefixtures("single_by_default")
+@pytest.mark.usefixtures("single")
 def test_weights_that_miss_a_sum_of_one_do_not_scale_the_mean():
     component = dist.Normal(torch.full((3, 2), 1e6) + torch.tensor([[0.0], [1.0], [2.0]]), torch.ones(3, 2))
     mixture = Mixture(component, torch.full((3,), 1 / 3).log() + 1e-4)
@@ -90,7 +82,7 @@ def test_the_mean_keeps_its_gradient_and_infinite_means_stay():
     assert Mixture(heavy, weights.log()).mean.tolist() == [torch.inf]
 
 
-@pytest.mark.usefixtures("single_by_default")
+@pytest.mark.usefixtures("single")
 @pytest.mark.parametrize("level", [1e-8, 1e-6, 1 - 1e-6, 1 - 1e-8])
 def test_levels_have_the_precision_of_the_model_and_not_of_the_default(level):
     prediction = one(dist.Normal(torch.zeros(1, 1, dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64)))
@@ -99,7 +91,7 @@ def test_levels_have_the_precision_of_the_model_and_not_of_the_default(level):
     assert prediction.quantile(torch.tensor([level], dtype=torch.float64))[0].item() == wanted
 
 
-@pytest.mark.usefixtures("single_by_default")
+@pytest.mark.usefixtures("single")
 def test_levels_that_single_precision_cannot_tell_from_one_are_refused():
     prediction = one(dist.Normal(torch.zeros(1, 1), torch.ones(1, 1)))
     for level, rounded in ((1 - 1e-8, 1), (1e-46, 0)):

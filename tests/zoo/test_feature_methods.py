@@ -32,15 +32,6 @@ BASES = {
 FIRST = {"solve": InducingPointBasis, "od": InducingPointBasis, "activated": ActivationBasis}
 
 
-@pytest.fixture
-def single():
-    """Single precision for what a model makes."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
-    yield
-    torch.set_default_dtype(before)
-
-
 def regression(rows, columns, dtype):
     x = 2 * torch.rand(rows, columns, dtype=dtype) - 1
     y = torch.sin(3 * x[:, 0]) + 0.1 * torch.randn(rows, dtype=dtype)
