@@ -1,11 +1,12 @@
 """Recipes of one and two layers: means of hidden layers, kernels and points per output, learning rates.
 
-``python -m benchmarks.studies.recipes one|two|steps|kernels|natural --data FOLDER [--out FILE] [--dtype float32] [--table]``
+``python -m benchmarks.studies.recipes one|two|steps|kernels|natural|points --data FOLDER [--out FILE] [--dtype float32] [--table]``
 
 ``dsvi-fixed`` is what ``dsvi`` was until 0.2: means fixed at the principal directions, a kernel and inducing points for each layer. ``dsvi`` is
 ``dsvi-learned-per-output`` started from one layer. All of these take ten samples of 100 rows in a step and have the zoo's other settings.
 ``steps`` compares them with one sample of 500 rows, which is what ``svgp`` and ``dsvi`` take. ``kernels`` compares one kernel with the sum of a smooth and a
-rougher one (of ``dspp`` with the search and the fallback of the zoo), and Adam with natural gradients for one layer; ``natural`` has natural gradients in all layers. Two data sets are planted: 32 inputs, of which three or four matter. Two are simulators without noise. Makes the runs that FILE (one JSON line a run)
+rougher one (of ``dspp`` with the search and the fallback of the zoo), and Adam with natural gradients for one layer; ``natural`` has natural gradients in all layers; ``points``
+varies the number of inducing points. Two data sets are planted: 32 inputs, of which three or four matter. Two are simulators without noise. Makes the runs that FILE (one JSON line a run)
 lacks and prints the table, the ranks, and the paired differences of NLL from ``svgp`` or ``dsvi``.
 """
 
@@ -119,6 +120,12 @@ KERNELS = {
     "dspp-adam-one": (ONE, adam),
     "dspp-adam-two": (TWO, adam),
 }
+#: Methods by the number of inducing points, at the end of their names.
+POINTS = {
+    f"{name}-{inducing}": Settings(inducing=inducing)
+    for name in ("svgp", "dsvi", "dspp")
+    for inducing in (128, 256, 512)
+}
 NATURAL = {
     "dsvi-adam-one": (ONE, adam),
     "dsvi-natural-one": (ONE, NaturalGradients()),
@@ -172,6 +179,15 @@ EXPERIMENTS = {
             ("dsvi-adam-two", "dsvi-adam-one"),
             ("dspp-adam-two", "dspp-adam-one"),
         ),
+    ),
+    "points": Experiment(
+        POINTS,
+        {name: 2 for name in ("concrete", "boston", "energy", "wine_red", "kin8nm", "power")},
+        keep_beta=False,
+        differences=tuple(
+            (f"{name}-{more}", f"{name}-128") for name in ("svgp", "dsvi", "dspp") for more in (256, 512)
+        ),
+        recipes={name: METHODS[name.split("-")[0]] for name in POINTS},
     ),
     "natural": _by_optimizer(
         NATURAL,

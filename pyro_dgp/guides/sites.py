@@ -233,7 +233,11 @@ def warn_of_repeated(gps: Iterable[tuple[str, FunctionPrior]]) -> None:
 
 
 def require_kernel_fits(key: str, prior: FunctionPrior) -> None:
-    """Raise, with the name of the GP, if the kernel does not fit the number of dimensions of the inputs."""
+    """Raise, with the name of the GP, if the prior is an approximation that a guide has no use for, or the kernel does not fit the inputs."""
+    if not prior.is_dense:
+        raise ValueError(
+            f"the Gaussian process {key!r} has a Vecchia approximation, which a guide would not use: give Variational the model itself, not vecchia(model)"
+        )
     try:
         shape = prior.covariance.matrix(prior.x[..., :1, :].unsqueeze(-3)).shape[:-3]
     except ValueError as error:

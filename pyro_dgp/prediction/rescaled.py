@@ -104,6 +104,12 @@ class RescaledPrediction(TorchDistribution):
         return self.scale**2 * self._evaluate(lambda p: p.variance)
 
     @property
+    def covariance(self) -> Tensor:
+        """Total predictive covariance over the outputs of each row, ``(N, P, P)``, noise included; ``(N, 1, 1)`` of a single target."""
+        scale = self.scale.reshape(-1, 1)
+        return scale * scale.mT * self._evaluate(lambda p: p.covariance)
+
+    @property
     def probs(self) -> Tensor:
         """Probabilities of the classes ``(N, C)``, of a target of two classes or more."""
         return self._evaluate(lambda p: p.probs)

@@ -618,11 +618,10 @@ def test_what_is_refused():
     points = inducing_inputs(model, x, y, num_inducing=4)
     with pytest.raises(ValueError, match="has inducing inputs and a Vecchia approximation"):
         whitened(vecchia(model), points)(x, y)
-    with pytest.raises(ValueError, match="guides take the model without it"):
-        approximate = vecchia(model)
-        guide = Variational(approximate, InducingPoints(4), MonteCarlo(2))
-        guide.initialize(x, y)
-        ELBO(30).loss(approximate, guide, x, y)
+    for layers in (1, 2):
+        guide = Variational(vecchia(DeepGP(x, layers=layers, width=1)), InducingPoints(4), MonteCarlo(2))
+        with pytest.raises(ValueError, match=r"give Variational the model itself, not vecchia\(model\)"):
+            guide.initialize(x, y)
     pyro.clear_param_store()
     with pytest.raises(ValueError, match="the site 'f' is wrapped in another distribution"):
         vecchia(lambda x: pyro.sample("f", GaussianProcess(Matern52())(x).mask(False)))(x)

@@ -87,3 +87,22 @@ def test_values_are_taken_in_any_layout():
 def test_values_that_would_lose_a_part_are_refused(values, sentence):
     with pytest.raises(ValueError, match=f"the targets.*{sentence}"):
         of_one().log_prob(values)
+
+
+def test_the_covariance_is_that_of_draws_in_the_units_of_the_targets():
+    """Correlated outputs, of units that differ by a factor of fifty; a single target has its variance."""
+    within = torch.tensor([[1.0, 0.6], [0.6, 2.0]]).double()
+
+    def evaluate(rows):
+        mean = torch.tensor([[0.0, 0.0], [1.0, -1.0]]).double().unsqueeze(1).expand(2, rows.stop - rows.start, 2)
+        return Mixture(dist.MultivariateNormal(mean, within), torch.tensor([0.5, 0.5]).double().log())
+
+    shift, scale = torch.tensor([1.0, 1000.0]).double(), torch.tensor([2.0, 100.0]).double()
+    prediction = RescaledPrediction(
+        Prediction(evaluate, 3, torch.Size([2])), shift=shift, scale=scale, like=torch.zeros(1).double(), outputs=NAMES
+    )
+    between = torch.tensor([[0.25, -0.25], [-0.25, 0.25]]).double()
+    expected = scale[:, None] * scale * (within + between)
+    torch.testing.assert_close(prediction.covariance, expected.expand(3, 2, 2))
+    torch.testing.assert_close(prediction.covariance.diagonal(dim1=1, dim2=2), prediction.variance)
+    torch.testing.assert_close(of_one().covariance.flatten(), of_one().variance)
