@@ -12,7 +12,6 @@ from pyro.infer import MCMC, NUTS
 from pyro.nn import PyroModule, PyroSample
 
 from pyro_dgp import (
-    ELBO,
     METHODS,
     RBF,
     Bernoulli,
@@ -50,7 +49,7 @@ from pyro_dgp import (
 from pyro_dgp.approximations import local_factors as local_factors_module
 from pyro_dgp.approximations import neighbors as neighbors_module
 from pyro_dgp.approximations.correlation_length import correlation_lengths
-from pyro_dgp.approximations.neighbors import nearest_by_products, nearest_by_trees
+from pyro_dgp.approximations.neighbors import nearest_by_pairs, nearest_by_trees
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.kernels import White
 from pyro_dgp.mcmc.chain_identity import identity
@@ -176,18 +175,28 @@ def test_neighbours_are_the_nearest_earlier_rows(rows, count, inputs):
     assert bool(done.all())
 
 
-def test_products_find_what_trees_find(monkeypatch):
-    points = np.random.RandomState(0).randn(700, 6) + 1e4
-    found, expected = nearest_by_products(points, 9), nearest_by_trees(points, 9)
+@pytest.mark.parametrize("inputs", [1, 3, 6])
+def test_pairs_find_what_trees_find(inputs):
+    """Also where some rows are a million times closer than others: products of matrices would round their differences away."""
+    points = np.random.RandomState(0).randn(700, inputs) + 1e4
+    if inputs < 6:
+        points[300:600] = np.random.RandomState(1).randn(300, inputs) * 1e-7 + 1e4 + 3.0
+    found, expected = nearest_by_pairs(points, 9), nearest_by_trees(points, 9)
     np.testing.assert_array_equal(np.sort(found, -1), np.sort(expected, -1))
-    few = torch.as_tensor(points)
-    with monkeypatch.context() as patch:
-        patch.setattr(neighbors_module, "nearest_by_trees", None)
-        nearest_neighbors(few, num_neighbors=9)
-    for x in (few[:, :5], torch.randn(20_001, 6)):  # few inputs, or many rows
-        with monkeypatch.context() as patch:
-            patch.setattr(neighbors_module, "nearest_by_products", None)
-            nearest_neighbors(x, num_neighbors=1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "other"),
+    [
+        ((700, 6), "nearest_by_trees"),
+        ((500, 5), "nearest_by_trees"),
+        ((501, 5), "nearest_by_pairs"),
+        ((20_001, 6), "nearest_by_pairs"),
+    ],
+)
+def test_pairs_serve_few_rows_or_many_inputs(shape, other, monkeypatch):
+    monkeypatch.setattr(neighbors_module, other, None)
+    assert len(nearest_neighbors(torch.randn(shape), num_neighbors=1)) == len(torch.randn(shape))
 
 
 LENGTHS = {  # distances at which the correlation is one half

@@ -518,6 +518,7 @@ PAGES = {
     "docs/how-to/sampling-large-data.md": Page(
         sampling_large_data,
         {
+            "num_samples=20, warmup_steps=20": "num_samples=3, warmup_steps=3",
             "num_samples=200, warmup_steps=200": "num_samples=5, warmup_steps=5",
             "StochasticGradientHMC(burn_in=1000)": "StochasticGradientHMC(burn_in=3, thin=1)",
         },
