@@ -351,7 +351,7 @@ def test_real_fits_find_what_one_layer_misses():
     random = np.random.RandomState(0)
     x = random.uniform(-1, 1, (160, 1))
     data = Dataset("step", x, np.sign(x[:, 0]) + 0.05 * random.randn(160))
-    found = advise(data, settings=Settings(inducing=15, width=1, epochs=800))
+    found = advise(data, settings=Settings(inducing=15, width=1, epochs=300))
     values = expected_of(found)
     deep = ("aep", "dspp")
     assert min(values[name] for name in deep) < min(value for name, value in values.items() if name not in deep)

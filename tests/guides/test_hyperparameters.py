@@ -150,7 +150,7 @@ def test_it_is_as_wide_as_the_posterior():
     names = ("gp.kernel.lengthscale", "likelihood.variance")
     with torch.no_grad():
         draws = torch.tensor(
-            [[guide.components(x, y).trace.nodes[n]["value"].log() for n in names] for _ in range(800)]
+            [[guide.components(x, y).trace.nodes[n]["value"].log() for n in names] for _ in range(400)]
         )
         variance = model.gp.kernel.variance
         axes = [torch.linspace(-1.5, 0.8, 60), torch.linspace(-4.8, -1.5, 50)]
