@@ -143,6 +143,7 @@ from pyro_dgp.training.collapsed_fit import fit_collapsed
 from pyro_dgp.training.compiled_objective import CompiledObjective
 from pyro_dgp.training.distributed import Distributed
 from pyro_dgp.training.fallback import Fallback
+from pyro_dgp.training.lbfgs import fit_lbfgs
 from pyro_dgp.training.loop import fit, fit_stream
 from pyro_dgp.training.natural_gradients import NaturalGradients
 from pyro_dgp.training.one_layer_start import OneLayerStart, start_from_one_layer
@@ -321,6 +322,7 @@ __all__ = [
     "draw_gap",
     "fit",
     "fit_collapsed",
+    "fit_lbfgs",
     "fit_stream",
     "fit_validated",
     "from_groups",

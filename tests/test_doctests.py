@@ -113,6 +113,7 @@ WITH_EXAMPLE = {
         "adam_for_networks",
         "fit",
         "fit_collapsed",
+        "fit_lbfgs",
         "fit_stream",
         "fit_validated",
         "remarks",

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-import torch
 from torch import Tensor
 
 from pyro_dgp.data.streams import Stream
 from pyro_dgp.guides.variational import Variational
-from pyro_dgp.internal import linalg
 from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.losses import CollapsedELBO, SufficientStatistics
 from pyro_dgp.losses.collapsed import require_rows
+from pyro_dgp.training.lbfgs import Descent
 from pyro_dgp.training.optimising import Callback, FitResult
 from pyro_dgp.training.remarks import Trained
 
 #: Rows whose features are in memory at a time.
 ROWS = 10_000
-#: Changes of the loss, nats a row, that count as none, and how many of them in turn end a run.
-SMALL, TURNS = 1e-7, 3
 
 
 def fit_collapsed(
@@ -59,70 +55,18 @@ def fit_collapsed(
     rows = objective.statistics.rows
     with module_local_parameters(objective):
         parameters = [each for model in guide.model_modules for each in model.parameters() if each.requires_grad]
-        losses = [_value(objective) / rows]
+        losses: list[float] = []
         if parameters:
-            _minimise(objective, parameters, losses, steps=steps, callback=callback)
+            descent = Descent(lambda: objective() / rows, parameters)
+            while not descent.is_over and len(descent.losses) <= steps:
+                if descent.step() and callback is not None:
+                    callback(len(descent.losses) - 2, descent.losses[-1])
+            losses = descent.losses[1:]
     objective.settle()
-    result = FitResult(losses=losses[1:], seconds=time.perf_counter() - start)
+    result = FitResult(losses=losses, seconds=time.perf_counter() - start)
     if not isinstance(data, Stream):
         result.trained = Trained(guide, data, {})
     return result
-
-
-@torch.no_grad()
-def _value(objective: CollapsedELBO) -> float:
-    return float(objective())
-
-
-def _minimise(
-    objective: CollapsedELBO,
-    parameters: Sequence[Tensor],
-    losses: list[float],
-    *,
-    steps: int,
-    callback: Callback | None,
-) -> None:
-    """Add the loss of each step to the first one. A step that fails or leads up is undone, and tried once more without the memory of L-BFGS."""
-    rows, stepper, fresh = objective.statistics.rows, _stepper(parameters), True
-
-    def evaluate() -> Tensor:
-        stepper.zero_grad()
-        loss = objective() / rows
-        loss.backward()
-        return loss.detach()
-
-    while len(losses) <= steps:
-        before, failure = [each.detach().clone() for each in parameters], None
-        try:
-            stepper.step(evaluate)
-            value = _value(objective) / rows
-        except (torch.linalg.LinAlgError, linalg.NotPositiveDefiniteError) as error:
-            value, failure = math.inf, error
-        if value < losses[-1]:
-            losses.append(value)
-            if callback is not None:
-                callback(len(losses) - 2, value)
-            if not _stands_still(losses):
-                fresh = False
-                continue
-        else:
-            with torch.no_grad():
-                for each, old in zip(parameters, before, strict=True):
-                    each.copy_(old)
-        if fresh:
-            if failure is not None and len(losses) == 1:
-                raise failure
-            return
-        stepper, fresh = _stepper(parameters), True
-
-
-def _stepper(parameters: Sequence[Tensor]) -> torch.optim.LBFGS:
-    """Return L-BFGS without memory, of one step a call; a line search evaluates 25 points at most."""
-    return torch.optim.LBFGS(parameters, max_iter=1, max_eval=25, history_size=20, line_search_fn="strong_wolfe")
-
-
-def _stands_still(losses: list[float]) -> bool:
-    return len(losses) > TURNS and losses[-1 - TURNS] - losses[-1] < SMALL
 
 
 def _batches(data: Stream | tuple[Tensor, Tensor]) -> Iterable[tuple[Tensor, Tensor]]:

@@ -86,11 +86,11 @@ def fit(
     >>> len(result.losses), result.losses[-1] < result.losses[0]
     (20, True)
     """
-    _require_loss(objective)
-    rows = training_rows(x, y, arguments, modules=[objective], groups=_groups_of(objective, (x, y), arguments))
+    require_loss(objective)
+    rows = training_rows(x, y, arguments, modules=[objective], groups=groups_of_objective(objective, (x, y), arguments))
     batch_size = _rows_of_step(objective, len(rows), batch_size)
-    _check_objective(objective, len(rows), batch_size)
-    guide = _guide_of(objective)
+    check_objective(objective, len(rows), batch_size)
+    guide = guide_of(objective)
     trained = None if guide is None else Trained(guide, (x, y), arguments, may_explode=_trains_density(objective))
     with _says_one_row(len(rows), batch_size):
         result = minimise(
@@ -149,14 +149,14 @@ def fit_stream(
     >>> len(result.losses)
     3
     """
-    _require_loss(objective)
-    guide = _guide_of(objective)
+    require_loss(objective)
+    guide = guide_of(objective)
     if guide is not None and guide.structure.joins_data_rows:
         raise ValueError(
             "a part of the model joins rows of function values, and a stream gives rows in random order: read the rows into memory and use fit"
         )
     batch_size = _rows_of_step(objective, len(stream), batch_size, default=STREAMED_ROWS)
-    _check_objective(objective, len(stream), batch_size)
+    check_objective(objective, len(stream), batch_size)
     if guide is not None and guide.groups:
         raise ValueError(
             f"a stream has rows (N, D) and (N,), and the guide holds functions for groups of shape {tuple(guide.groups)}: "
@@ -220,7 +220,7 @@ def training_rows(
     return rows
 
 
-def _guide_of(objective: Any) -> Variational | None:
+def guide_of(objective: Any) -> Variational | None:
     """Return the guide of an objective, which may be compiled; ``None`` where it has none that is initialised."""
     guide = getattr(bare(objective), "guide", None)
     return guide if isinstance(guide, Variational) and guide.is_initialized else None
@@ -239,19 +239,19 @@ def groups_of_guide(guide: Variational, args: tuple[Tensor, ...], arguments: Map
         return groups_of(guide.model, args, arguments)
 
 
-def _groups_of(objective: Any, args: tuple[Tensor, ...], arguments: Mapping[str, Any]) -> Size | None:
+def groups_of_objective(objective: Any, args: tuple[Tensor, ...], arguments: Mapping[str, Any]) -> Size | None:
     """Return the groups of the model of an objective; ``None`` for an objective that is not of this library."""
     inner = bare(objective)
     if isinstance(inner, MarginalLikelihood):
         with module_local_parameters(inner):
             return groups_of(inner.model, args, arguments)
-    guide = _guide_of(objective)
+    guide = guide_of(objective)
     return None if guide is None else guide.groups
 
 
 def _rows_of_step(objective: Any, rows: int, batch_size: int | None, *, default: int = DEFAULT_ROWS) -> int:
     """Return the number of rows in a step; raise for fewer than all where the objective, or its model, needs all."""
-    guide = _guide_of(objective)
+    guide = guide_of(objective)
     joins = guide is not None and guide.structure.joins_data_rows
     if not (joins or getattr(bare(objective), "needs_all_rows", False)):
         return default if batch_size is None else batch_size
@@ -266,7 +266,7 @@ def _rows_of_step(objective: Any, rows: int, batch_size: int | None, *, default:
     return rows if batch_size is None else batch_size
 
 
-def _require_loss(objective: torch.nn.Module) -> None:
+def require_loss(objective: torch.nn.Module) -> None:
     """Raise for a guide in the place of an objective."""
     if isinstance(objective, Variational):
         raise TypeError(
@@ -274,7 +274,7 @@ def _require_loss(objective: torch.nn.Module) -> None:
         )
 
 
-def _check_objective(objective: torch.nn.Module, rows: int, batch_size: int) -> None:
+def check_objective(objective: torch.nn.Module, rows: int, batch_size: int) -> None:
     """Raise for an objective that is no module, and for a loss whose ``num_data`` is not the number of rows."""
     if not isinstance(objective, torch.nn.Module):
         raise TypeError(

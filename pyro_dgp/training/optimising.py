@@ -164,10 +164,7 @@ def built_optimizer(recipe: Any, objective: torch.nn.Module, learning_rate: floa
     :raises TypeError: for anything but such a function, and for one that returns no optimiser of PyTorch.
     :raises ValueError: for an optimiser whose step needs a closure, and where no parameter is left to train.
     """
-    if not any(parameter.requires_grad for parameter in objective.parameters()):
-        raise ValueError(
-            "nothing is left to train: no parameter of the objective requires a gradient, so let some do, as in objective.requires_grad_(True)"
-        )
+    require_trainable(objective)
     built = recipe(objective, learning_rate) if _takes_objective(recipe) else recipe
     if not isinstance(built, torch.optim.Optimizer) or built is recipe:
         got = f"the class {recipe.__name__}" if isinstance(recipe, type) else repr(recipe).split("\n")[0]
@@ -183,6 +180,14 @@ def built_optimizer(recipe: Any, objective: torch.nn.Module, learning_rate: floa
             "take one whose step goes without, such as Adam or SGD"
         )
     return built
+
+
+def require_trainable(objective: torch.nn.Module) -> None:
+    """Raise where no parameter is left to train."""
+    if not any(parameter.requires_grad for parameter in objective.parameters()):
+        raise ValueError(
+            "nothing is left to train: no parameter of the objective requires a gradient, so let some do, as in objective.requires_grad_(True)"
+        )
 
 
 def _takes_objective(recipe: Any) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from pyro_dgp.internal.progress import Progress
 from pyro_dgp.losses import MarginalLikelihood
+from pyro_dgp.training.lbfgs import fit_lbfgs
 from pyro_dgp.training.loop import fit
 from pyro_dgp.zoo.anatomy import Anatomy, anatomy_of
 from pyro_dgp.zoo.approximations import Approximation, exactly
@@ -17,16 +18,22 @@ from pyro_dgp.zoo.inference import Fitted, Inference
 from pyro_dgp.zoo.predictors import DrawsPredictor, Saved
 from pyro_dgp.zoo.settings import Settings
 
+#: Learning rates of Adam, by the terms of the likelihood that a step has.
+ALL_TERMS, SOME_TERMS = 0.1, 0.03
+
 
 @dataclass(frozen=True)
 class ByMarginalLikelihood(Inference):
     """Type-II maximum likelihood of an exact GP, all data in each step, or of an approximation of it, whose steps may have some terms of the likelihood.
 
+    With all terms the first half of the steps are Adam's, at a high learning rate, which leaves poor optima behind; the others are those of
+    :func:`~pyro_dgp.fit_lbfgs`, and end where the likelihood stands still. With some terms all steps are Adam's.
+
     >>> ByMarginalLikelihood(largest=500).most_rows(Settings())
     500
 
     :param largest: training rows at most: each step factorises one matrix of all of them. ``None`` for no limit.
-    :param default_steps: steps where the settings have no ``epochs``.
+    :param default_steps: steps at most where the settings have no ``epochs``.
     :param default_terms: terms of a step, of an approximation whose likelihood is a product of one for each row, where the settings have no
         ``batch_size``. ``None`` for all of them, whatever the settings have.
     :param approximation: from the model and the settings to the model that is trained in its place.
@@ -35,7 +42,7 @@ class ByMarginalLikelihood(Inference):
     has_draws: ClassVar[bool] = False
 
     largest: int | None = 3000
-    default_steps: int = 300
+    default_steps: int = 100
     approximation: Approximation = exactly
     _: KW_ONLY
     default_terms: int | None = None
@@ -46,17 +53,30 @@ class ByMarginalLikelihood(Inference):
         terms = None if self.default_terms is None else settings.rows_of_step
         steps = self.default_steps if settings.epochs is None else settings.steps(len(x), terms or len(x))
         site = anatomy_of(model, x, y).response
-        result = fit(
-            MarginalLikelihood(self.approximation(model, settings), terms=terms),
+        objective = MarginalLikelihood(self.approximation(model, settings), terms=terms)
+        by_adam = steps if terms else -(-steps // 2)
+        first = fit(
+            objective,
             x,
             y,
-            steps=steps,
+            steps=by_adam,
             batch_size=len(x),
-            learning_rate=max(settings.learning_rate, 0.03),
+            learning_rate=max(settings.learning_rate, SOME_TERMS if terms else ALL_TERMS),
             seed=settings.seed,
             callback=lambda step, loss: progress(step + 1, steps, {"loss": loss}),
         )
-        return Fitted(self._predictor(model, x, y, site, settings), len(x), steps, seconds=result.seconds)
+        seconds = first.seconds
+        if by_adam < steps:
+            then = fit_lbfgs(
+                objective,
+                x,
+                y,
+                steps=steps - by_adam,
+                callback=lambda step, loss: progress(by_adam + step + 1, steps, {"loss": loss}),
+            )
+            seconds += then.seconds
+            steps = by_adam + len(then.losses)
+        return Fitted(self._predictor(model, x, y, site, settings), len(x), steps, seconds=seconds)
 
     def settled(self, settings: Settings) -> Settings:
         """See :class:`Inference`."""

@@ -96,7 +96,7 @@ METHODS: dict[str, Method] = {
             "GP regression, one layer, marginal likelihood of a Vecchia approximation: any number of rows",
             "Vecchia 1988, Estimation and Model Identification for Continuous Spatial Processes",
             SHALLOW_TWO_KERNELS,
-            ByMarginalLikelihood(largest=None, default_terms=1000, approximation=by_neighbors),
+            ByMarginalLikelihood(largest=None, default_steps=300, approximation=by_neighbors, default_terms=1000),
         ),
         Method(
             "svgp",
