@@ -1,114 +1,314 @@
-"""Search for Gaussian processes whose inputs at a row are computed from other rows of the data, such as ``x - x.mean(0)``."""
+"""Search for numbers of a model that are computed at a row from other rows of the data, such as ``x - x.mean(0)``."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
+from torch.distributions import MixtureSameFamily, transform_to
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.guides.joint_rows import LOOKED_AT, site_joins_rows
 from pyro_dgp.guides.site_handler import Message, SiteHandler
+from pyro_dgp.guides.sites import is_random
+from pyro_dgp.internal.distributions import elementwise, parameters_of
 from pyro_dgp.internal.parameters import evaluating
-from pyro_dgp.internal.rows import Call, RowArguments, num_rows
+from pyro_dgp.internal.rows import Call, RowArguments, inputs_among
 from pyro_dgp.internal.site_names import process_key
 from pyro_dgp.likelihoods import Observation
+from pyro_dgp.likelihoods.observation import join
 
 #: Rows at most that are looked at.
 _ROWS = 64
-#: Rounding of sums in another order, as a share of the largest input; of float32, whose products are rounded as their number of rows decides, more.
+#: Standard deviations around their mean that function values are put at.
+_SPREAD = 0.5
+#: More runs on the same rows in which a number is the same before it is said to be no random one.
+_REPEATED = 4
+#: Rounding of sums in another order, as a share of the largest number; of float32, whose products are rounded as their number of rows decides, more.
 _ROUNDING, _ROUNDING_OF_FLOAT32 = 1e-8, 1e-3
+#: Numbers of a distribution that is known by its log density alone, and how much more its rounding is, since it is steep where a scale is small.
+_LOG_DENSITY, _STEEPER = "log density", 10
+#: What a distribution raises that has no density, or none at a value.
+_NO_DENSITY = (NotImplementedError, AttributeError, ValueError, RuntimeError, TypeError)
 
 
-class _Inputs(SiteHandler, Messenger):
-    """Handler that runs a model with function values of zero, and keeps the inputs of its Gaussian processes.
+class OtherRows(NamedTuple):
+    """What changes at a row with the other rows of a call: ``inputs`` or ``mean`` of a Gaussian process, or ``parameters`` of a site, and its name."""
 
-    Rows that are joined by function values, as in ``h - h.mean(0)``, are drawn jointly elsewhere. They are not seen here.
+    part: str
+    name: str
+
+
+class _Number(NamedTuple):
+    """Name of numbers that a model met; ``which`` of the parameters of a site, and the ``place`` of a part of a mixture."""
+
+    seen: OtherRows
+    which: str = ""
+    place: int = 0
+
+
+class _Memory:
+    """What runs of a model on several sets of rows have in common.
+
+    :ivar spread: standard deviations around their mean that function values are put at; zero for values of zero.
+    :ivar scales: largest input of each Gaussian process, by key.
+    :ivar values: a possible value of sites, by name.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, spread: float) -> None:
+        self.spread = spread
+        self.scales: dict[str, Tensor] = {}
+        self.values: dict[str, Tensor] = {}
+
+    def function_values(self, key: str, prior: FunctionPrior) -> Tensor:
+        """Return function values that the row of inputs alone decides, ``(..., N, D_out)``."""
+        mean = prior.mean
+        if not self.spread:
+            return torch.zeros_like(mean)
+        x, outputs = prior.x, mean.shape[-1]
+        scale = self.scales.setdefault(key, x.abs().reshape(-1, x.shape[-1]).amax(0).clamp_min(1e-30))
+        places = torch.arange(1, x.shape[-1] * outputs + 1).to(x).reshape(x.shape[-1], outputs)
+        phase = 0.4 + sum(map(ord, key)) % 7  # two Gaussian processes of the same inputs have other values
+        waves = ((x / scale) @ (3.0 * (1.7 * places).cos()) + phase).sin()
+        return mean + self.spread * prior.variance.sqrt() * waves
+
+    def numbers_of(self, name: str, fn: Any) -> dict[_Number, Tensor]:
+        """Return the parameters of a distribution; where it has others than it names, the log density of each element at one value."""
+        found, seen = dict[_Number, Tensor](), OtherRows("parameters", name)
+        for place, part in enumerate(_parts_of(fn)):
+            try:
+                known = parameters_of(part)
+                known = {_LOG_DENSITY: self._log_density(f"{name} {place}", part)} if known is None else known
+            except _NO_DENSITY:
+                continue
+            found |= {_Number(seen, which, place): values for which, values in known.items()}
+        return found
+
+    def _log_density(self, key: str, fn: Any) -> Tensor:
+        """Return the log density of each element at a value of the first element, which is drawn once."""
+        if key not in self.values:
+            draw = fn.sample()
+            self.values[key] = draw.reshape(-1, *draw.shape[draw.dim() - len(fn.event_shape) :])[0]
+        log_prob: Tensor = fn.log_prob(self.values[key].expand(fn.shape()))
+        return log_prob
+
+
+def _parts_of(fn: Any) -> list[Any]:
+    """Return the distribution of single elements, and both parts of a mixture."""
+    inner = elementwise(fn)
+    if isinstance(inner, MixtureSameFamily):
+        return [*_parts_of(inner.mixture_distribution), *_parts_of(inner.component_distribution)]
+    return [inner]
+
+
+class _Met(SiteHandler, Messenger):
+    """Handler that runs a model at given function values and at the middle of latent values, and keeps what it is computed from at each row.
+
+    :ivar numbers: inputs and means of Gaussian processes ``(..., N, D)``, and parameters of sites, of any shape.
+    :ivar latent: those of Gaussian processes whose values are latent, which may come in any order.
+    """
+
+    def __init__(self, memory: _Memory) -> None:
         super().__init__()
-        self.found: dict[str, Tensor] = {}
+        self.memory = memory
+        self.numbers: dict[_Number, Tensor] = {}
+        self.latent: set[_Number] = set()
 
     def at_function(self, msg: Message, prior: FunctionPrior) -> None:
-        """Set function values to zero where they are not observed."""
-        msg["value"] = torch.zeros_like(prior.mean) if msg["value"] is None else msg["value"]
-        self.found[msg["name"]] = prior.x
+        """Set function values where they are not observed."""
+        met = self._meet(msg["name"], prior)
+        if msg["value"] is None:
+            self.latent |= met
+            msg["value"] = self.memory.function_values(msg["name"], prior)
 
     def at_observation(self, msg: Message, observation: Observation) -> None:
         """Set an observation to zeros."""
+        f = {}
         for gp, prior in observation.priors.items():
-            self.found[process_key(msg["name"], gp)] = prior.x
+            key = process_key(msg["name"], gp)
+            self._meet(key, prior)
+            f[gp] = self.memory.function_values(key, prior)
+        try:
+            given = observation.conditional.given(join(f))
+        except _NO_DENSITY:  # values of a function that the likelihood cannot take
+            given = None
+        if given is not None:
+            self.numbers |= self.memory.numbers_of(msg["name"], given)
         first = next(iter(observation.priors.values()))
         msg["value"] = first.mean.new_zeros(observation.batch_shape + observation.event_shape)
 
+    def at_other(self, msg: Message) -> None:
+        """Set a latent value to the middle of its distribution."""
+        if is_random(msg):
+            self.numbers |= self.memory.numbers_of(msg["name"], msg["fn"])
+            if msg["value"] is None:
+                msg["value"] = _middle(msg["fn"])
+
+    def _meet(self, key: str, prior: FunctionPrior) -> set[_Number]:
+        met = {_Number(OtherRows("inputs", key)): prior.x, _Number(OtherRows("mean", key)): prior.mean}
+        self.numbers |= met
+        return set(met)
+
+
+def _middle(fn: Any) -> Tensor | None:
+    """Return the mean of a distribution, or another value without chance; ``None`` where there is none to find."""
+    try:
+        if fn.support.is_discrete:
+            return None
+        value: Tensor = fn.mean
+        if not bool(value.isfinite().all()):
+            value = transform_to(fn.support)(torch.zeros_like(fn.sample()))
+        return value if value.shape == fn.shape() else None
+    except _NO_DENSITY:
+        return None
+
+
+class _Runs:
+    """Runs of a model on some rows, on the first half of them, and on all of them in another order.
+
+    :param rows: arguments of the model.
+    :param is_single: whether a part of the model computes in single precision.
+    :param spread: see :class:`_Memory`.
+    """
+
+    def __init__(self, model: Callable[..., Any], rows: RowArguments, *, is_single: bool, spread: float) -> None:
+        self.model, self.rows, self.is_single, self.memory = model, rows, is_single, _Memory(spread)
+        self.count = min(len(rows), _ROWS)
+        self.index = torch.linspace(0, len(rows) - 1, self.count, dtype=torch.float64).round().long().to(rows.x.device)
+        row = torch.arange(self.count, device=rows.x.device)
+        self.order = torch.cat([row[1::2], row[::2].flip(0)])
+        self.whole = self._on(self.index)
+        self.half = self._on(self.index[: self.count // 2])
+        try:
+            self.ordered = self._on(self.index[self.order])
+        except Exception:  # whatever a model raises that cannot be run in another order
+            self.ordered = _Met(self.memory)
+
+    def _on(self, index: Tensor) -> _Met:
+        args, kwargs = self.rows[index]
+        with _Met(self.memory) as met:
+            self.model(*args, **kwargs)
+        return met
+
+    def differing(self) -> Iterator[OtherRows]:
+        """Iterate over what changes at a row with the other rows, or with their order, and is not random."""
+        for number, whole in self.whole.numbers.items():
+            rounding = self._rounding(number, whole)
+            changed = [part for part, same in self._parts(number, whole) if not _are_same(same, part, rounding)]
+            if number in self.whole.latent:
+                changed = [part for part in changed if not _is_in_other_order(part, whole, rounding)]
+            if changed and all(_are_same(whole, run.numbers.get(number), rounding) for run in self.again):
+                yield number.seen
+
+    def leaves_to_others(self, seen: OtherRows) -> bool:
+        """Tell whether numbers join rows of function values; at values of zero it is the parameters of sites that may."""
+        if not self.memory.spread:
+            return seen.part == "parameters"
+        return site_joins_rows(self.model, self.rows[self.index[:LOOKED_AT]], seen.name)
+
+    @cached_property
+    def again(self) -> list[_Met]:
+        """More runs on the same rows."""
+        return [self._on(self.index) for _ in range(_REPEATED)]
+
+    def _rounding(self, number: _Number, values: Tensor) -> float:
+        """Return how far numbers are rounded, as a share of the largest."""
+        is_double = values.dtype == torch.float64 and not self.is_single
+        rounding = _ROUNDING if is_double else _ROUNDING_OF_FLOAT32
+        return rounding * (_STEEPER if number.which == _LOG_DENSITY else 1)
+
+    def _parts(self, number: _Number, whole: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Iterate over numbers of other runs, and what they are if no row looks at others; there is nothing where no axis holds the rows."""
+        half, ordered = self.half.numbers.get(number), self.ordered.numbers.get(number)
+        if half is None or half.dim() != whole.dim():
+            return
+        changed = [axis for axis, size in enumerate(whole.shape) if size != half.shape[axis]]
+        if number.seen.part == "parameters":
+            if len(changed) != 1:
+                return
+            axis = changed[0]
+        else:
+            axis = whole.dim() - 2
+        if (whole.shape[axis], half.shape[axis]) != (self.count, self.count // 2):
+            return
+        yield half, whole.narrow(axis, 0, self.count // 2)
+        if ordered is not None:
+            yield ordered, whole.index_select(axis, self.order)
+
+
+def _are_same(one: Tensor, other: Tensor | None, rounding: float) -> bool:
+    """Tell whether numbers are the same up to rounding; those that are NaN differ from others."""
+    if other is None or one.shape != other.shape:
+        return False
+    one, other = one.double(), other.double()
+    return not one.numel() or bool((one - other).abs().max() <= rounding * one.abs().max())
+
+
+def _is_in_other_order(part: Tensor, whole: Tensor, rounding: float) -> bool:
+    """Tell whether each row of a matrix is one of those of all rows, as where ``torch.unique`` sorts them."""
+    if part.shape[:-2] != whole.shape[:-2] or part.shape[-1] != whole.shape[-1]:
+        return False
+    nearest = torch.cdist(part, whole, compute_mode="donot_use_mm_for_euclid_dist").argmin(-1)
+    return _are_same(part, whole.gather(-2, nearest.unsqueeze(-1).expand_as(part)), rounding)
+
 
 @torch.no_grad()
-def sees_other_rows(model: Callable[..., Any], call: Call, modules: Iterable[nn.Module]) -> str | None:
-    """Return the name of a Gaussian process whose inputs at a row change with the other rows of a call; ``None`` if there is none.
+def sees_other_rows(model: Callable[..., Any], call: Call, modules: Iterable[nn.Module]) -> OtherRows | None:
+    """Return what of a model changes at a row with the other rows of a call; ``None`` if there is nothing.
 
-    The model is run on some rows and on the first half of them, in evaluation mode. Inputs that are random, by latent sites or by noise of the
-    model's own, differ between two runs on the same rows, and are not looked at. Nothing is found in a model that cannot be run on fewer rows.
+    The model is run on some rows, on the first half of them, and on all of them in another order, in evaluation mode, with function values that the
+    inputs at each row decide. Inputs and means of Gaussian processes, and parameters of sites, are compared. Numbers that are random, by noise of the
+    model's own, differ between two runs on the same rows, and are not looked at. Nor are those that join rows of function values, as in ``f.cumsum(-1)``:
+    such values are drawn jointly elsewhere. Nothing is found in a model that cannot be run on fewer rows.
 
-    :param call: arguments of the model, the first a tensor ``(..., N, D)``.
+    :param call: arguments of the model, among them a tensor ``(..., N, D)``.
     :param modules: those of the model.
     """
     (args, kwargs), modules = call, list(modules)
-    if not args or not isinstance(args[0], Tensor) or args[0].dim() < 2 or num_rows(args[0]) < 2:
+    inputs = next(iter(inputs_among(args, kwargs)), None)
+    if inputs is None:
         return None
-    rows = RowArguments(args, kwargs)
-    count = min(len(rows), _ROWS)
+    rows = RowArguments(args, kwargs, x=inputs)
+    if len(rows) < 2:
+        return None
     with torch.random.fork_rng(), evaluating(*modules):
-        single = any(
+        is_single = any(
             each.is_floating_point() and each.dtype != torch.float64 for root in modules for each in root.parameters()
         )
-        try:
-            half, some, again = (_on(model, rows, end) for end in (count // 2, count, count))
-        except (
-            Exception
-        ):  # whatever a model raises that cannot be run on fewer rows; what is wrong with it, other passes say
-            return None
-    for name, x in some.items():
-        part = half.get(name)
-        is_of_rows = part is not None and x.shape[-2:-1] == (count,) and part.shape[-2:-1] == (count // 2,)
-        rounding = _ROUNDING_OF_FLOAT32 if single or x.dtype != torch.float64 else _ROUNDING
-        if (
-            is_of_rows
-            and _are_same(x, again[name], rounding)
-            and not _are_same(x[..., : count // 2, :], part, rounding)
-        ):
-            return name
+        for spread in (_SPREAD, 0.0):
+            try:
+                runs = _Runs(model, rows, is_single=is_single, spread=spread)
+                seen = list(runs.differing())
+                apart = next((each for each in seen if not runs.leaves_to_others(each)), None)
+            except Exception:  # of a model that cannot be run on fewer rows: other passes say what is wrong
+                continue
+            if apart is not None or not seen:
+                return apart
     return None
 
 
 def warn_of_other_rows(model: Callable[..., Any], call: Call, modules: Iterable[nn.Module]) -> None:
-    """Warn of a Gaussian process whose inputs at a row change with the other rows of a call."""
-    name = sees_other_rows(model, call, modules)
-    if name is not None:
-        warnings.warn(f"{other_rows_message(name)}, pass all of them in every call", stacklevel=4)
+    """Warn of numbers of a model that change at a row with the other rows of a call."""
+    seen = sees_other_rows(model, call, modules)
+    if seen is not None:
+        warnings.warn(f"{other_rows_message(seen)}, pass all of them in every call", stacklevel=4)
 
 
-def other_rows_message(name: str) -> str:
-    """Say that inputs of a Gaussian process are computed from several rows."""
+def other_rows_message(seen: OtherRows) -> str:
+    """Say that numbers of a model are computed from several rows."""
+    if seen.part == "inputs":
+        return (
+            f"the inputs of the Gaussian process {seen.name!r} at a row depend on the other rows of the call, as in x - x.mean(0), so that they are others in a batch or at new rows: "
+            "compute such numbers once from the training rows, as buffers of the model or by Standardizer.fit(x, y). If rows belong together, as nodes of a graph do"
+        )
+    what = "mean of the Gaussian process" if seen.part == "mean" else "parameters of the site"
+    verb, they = ("depends", "it is another") if seen.part == "mean" else ("depend", "they are others")
     return (
-        f"the inputs of the Gaussian process {name!r} at a row depend on the other rows of the call, as in x - x.mean(0), so that they are others in a batch or at new rows: "
-        "compute such numbers once from the training rows, as buffers of the model or by Standardizer.fit(x, y). If rows belong together, as nodes of a graph do"
+        f"the {what} {seen.name!r} at a row {verb} on the other rows of the call, as in x - x.mean(0), exposure / exposure.mean(), len(x) or a sort, so that {they} in a batch or at new "
+        "rows: compute such numbers once from the training rows, before the model, and give them to it as an attribute or an argument. If rows belong together, as nodes of a graph do"
     )
-
-
-def _on(model: Callable[..., Any], rows: RowArguments, count: int) -> dict[str, Tensor]:
-    """Return the inputs of the Gaussian processes at the first rows, by name."""
-    args, kwargs = rows[slice(0, count)]
-    with _Inputs() as inputs:
-        model(*args, **kwargs)
-    return inputs.found
-
-
-def _are_same(one: Tensor, other: Tensor | None, rounding: float) -> bool:
-    """Tell whether inputs are the same up to rounding; numbers that are NaN differ from others."""
-    if other is None or one.shape != other.shape:
-        return False
-    return bool((one - other).abs().max() <= rounding * one.abs().max())

@@ -293,6 +293,19 @@ def pyro_parameters(module: nn.Module) -> Iterator[tuple[str, Tensor | None]]:
         yield prefix + name, module._parameters.get(name, module._parameters.get(f"{name}_unconstrained"))
 
 
+def constrained_parameters(*roots: nn.Module) -> list[Tensor]:
+    """Return the parameters behind numbers that are not free, such as the logarithm of a positive one."""
+    found = []
+    for module in (module for root in roots for module in root.modules() if isinstance(module, PyroModule)):
+        for name, (constraint, _) in module._pyro_params.items():
+            while hasattr(constraint, "base_constraint"):
+                constraint = constraint.base_constraint
+            own = module._parameters.get(f"{name}_unconstrained")
+            if own is not None and constraint is not constraints.real:
+                found.append(own)
+    return found
+
+
 def show_networks_to_svi(*roots: nn.Module) -> None:
     """Let stock ``SVI`` train the weights of networks where modules keep their own parameters.
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pyro_dgp.data.streams import Stream
 from pyro_dgp.guides.variational import Variational
-from pyro_dgp.internal.parameters import module_local_parameters
+from pyro_dgp.internal.parameters import constrained_parameters, module_local_parameters
 from pyro_dgp.losses import CollapsedELBO, SufficientStatistics
 from pyro_dgp.losses.collapsed import require_rows
 from pyro_dgp.training.lbfgs import Descent
@@ -57,11 +57,8 @@ def fit_collapsed(
         parameters = [each for model in guide.model_modules for each in model.parameters() if each.requires_grad]
         losses: list[float] = []
         if parameters:
-            descent = Descent(lambda: objective() / rows, parameters)
-            while not descent.is_over and len(descent.losses) <= steps:
-                if descent.step() and callback is not None:
-                    callback(len(descent.losses) - 2, descent.losses[-1])
-            losses = descent.losses[1:]
+            limited = constrained_parameters(*guide.model_modules)
+            losses = Descent(lambda: objective() / rows, parameters, limited=limited).go(steps, callback)[1:]
     objective.settle()
     result = FitResult(losses=losses, seconds=time.perf_counter() - start)
     if not isinstance(data, Stream):

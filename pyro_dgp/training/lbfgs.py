@@ -1,28 +1,31 @@
-"""Minimisation by L-BFGS of a loss without random numbers, all rows in each evaluation, until it stands still."""
+"""Minimisation by L-BFGS-B of a loss without random numbers, all rows in each evaluation, until it stands still."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pyro_dgp.internal.finite import require_finite_loss
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
-from pyro_dgp.internal.parameters import module_local_parameters
-from pyro_dgp.training.checkpoints import Run, facts_of, is_saving, optimizer_state, set_optimizer_state
+from pyro_dgp.internal.parameters import constrained_parameters, module_local_parameters
+from pyro_dgp.training.checkpoints import Run, facts_of, is_saving
 from pyro_dgp.training.loop import check_objective, groups_of_objective, guide_of, require_loss, training_rows
 from pyro_dgp.training.optimising import Callback, FitResult, require_trainable
 from pyro_dgp.training.remarks import Trained
-from pyro_dgp.training.run_facts import attributes_of_modules, facts_of_run
+from pyro_dgp.training.run_facts import attributes_of_modules, facts_of_modules
 
 #: Changes of the loss, nats a row, that count as none, and how many of them in turn end a run.
 SMALL, TURNS = 1e-7, 3
-#: What a step into parameters that have no loss raises.
+#: How far a number whose values are limited, such as a lengthscale, goes from its start: a factor of exp(12) = 160,000 where it is positive.
+FURTHEST = 12.0
+#: What an evaluation at parameters that have no loss raises.
 _NO_LOSS = (torch.linalg.LinAlgError, NotPositiveDefiniteError, ArithmeticError, ValueError)
 
 
@@ -35,11 +38,12 @@ def fit_lbfgs(
     callback: Callback | None = None,
     **arguments: Any,
 ) -> FitResult:
-    """Minimise ``objective(x, y)`` over its parameters by L-BFGS (Liu and Nocedal 1989), in place, until the loss stands still.
+    """Minimise ``objective(x, y)`` over its parameters by L-BFGS-B (Byrd, Lu, Nocedal and Zhu 1995; SciPy's), in place, until the loss stands still.
 
     It is made for exact GP regression, :class:`~pyro_dgp.MarginalLikelihood`: a step evaluates the loss of all rows once or twice, and far fewer steps
     are needed than by :func:`~pyro_dgp.fit`. The objective must give the same number each time, so that losses by samples, and likelihoods from some
-    terms, are refused. A step that fails or leads up is undone, and tried once more without the memory of the steps before.
+    terms, are refused. Lengthscales, variances and other numbers with limits stay within a factor of 160,000 of where they begin. Where a trial of a
+    step has no loss, since a matrix has no factor there, a shorter step is tried; in the first step that is an error.
 
     :param objective: :class:`~pyro_dgp.MarginalLikelihood`, or ``loss(model, guide)`` without random numbers; nats in total.
     :param x: training inputs ``(N, D)``, or ``(B, N, D)``.
@@ -68,24 +72,36 @@ def fit_lbfgs(
         loss: Tensor = objective(x, y, **arguments) / observations
         return loss
 
+    trained = {name: each for name, each in objective.named_parameters() if each.requires_grad}
     with module_local_parameters(objective):
-        descent = Descent(mean_loss, [each for each in objective.parameters() if each.requires_grad])
-        require_finite_loss(descent.losses[0], [objective], dict, at=" at the start")
-        _require_no_draws(mean_loss, descent.losses[0])
-        facts = {"steps": steps, "rows": len(rows), **facts_of(rows.tensors)}
+        descent = Descent(mean_loss, list(trained.values()), limited=constrained_parameters(objective))
+        facts = {"steps": steps, "rows": len(rows), "kind of the optimizer": "L-BFGS-B", "trained": ", ".join(trained)}
         run = Run(
-            facts | facts_of_run(objective, descent.stepper, is_saved=is_saving()),
-            partial(attributes_of_modules, objective) if is_saving() else dict,
+            facts | facts_of(rows.tensors) | (facts_of_modules(objective) if is_saving() else {}),
+            (lambda: attributes_of_modules(objective)) if is_saving() else dict,
         )
         state = _State(objective, descent, start)
-        run.resume(state, lambda: float(mean_loss().detach()))
-        while not descent.is_over and len(descent.losses) <= steps:
-            if descent.step() and callback is not None:
-                callback(len(descent.losses) - 2, descent.losses[-1])
-            run.stepped(state, descent.losses[0], is_last=descent.is_over or len(descent.losses) > steps)
+        first = _value(mean_loss)
+        require_finite_loss(first, [objective], dict, at=" at the start")
+        _require_no_draws(mean_loss, first)
+        run.resume(state, lambda: _value(mean_loss))
+
+        def after(step: int, loss: float) -> None:
+            if callback is not None:
+                callback(step, loss)
+            run.stepped(state, first, is_last=False)
+
+        losses = descent.go(steps, after)
+        state.is_over = True
+        run.stepped(state, first, is_last=True)
     guide = guide_of(objective)
-    trained = None if guide is None else Trained(guide, (x, y), arguments)
-    return FitResult(descent.losses[1:], state.seconds_so_far, trained)
+    known = None if guide is None else Trained(guide, (x, y), arguments)
+    return FitResult(losses[1:], state.seconds + time.perf_counter() - start, known)
+
+
+@torch.no_grad()
+def _value(loss: Callable[[], Tensor]) -> float:
+    return float(loss())
 
 
 def _require_no_draws(loss: Callable[[], Tensor], first: float) -> None:
@@ -103,128 +119,152 @@ def _require_no_draws(loss: Callable[[], Tensor], first: float) -> None:
 
 
 class Descent:
-    """Steps of L-BFGS down a loss. One that fails or leads up is undone, and tried once more without the memory of the steps before.
+    """Steps of L-BFGS-B down a loss.
+
+    Its evaluations are kept. One that has some already goes through them first, without evaluating anything, and comes to where they were made.
 
     :ivar losses: that of the start, and after each step.
-    :ivar is_over: whether the loss stands still.
+    :ivar evaluated: loss and gradient of each evaluation in turn; NaN and noughts for one that failed.
+    :ivar start: values of all parameters at the start, in one row.
+    :ivar done: steps that were made before, after which nobody is called again.
 
     >>> import torch
     >>> at = torch.tensor([3.0, -2.0], requires_grad=True)
-    >>> descent = Descent(lambda: ((at - 1).square() * torch.tensor([1.0, 9.0])).sum(), [at])
-    >>> while not descent.is_over:
-    ...     fell = descent.step()
-    >>> torch.allclose(at, torch.ones(2), atol=1e-3)
-    True
+    >>> losses = Descent(lambda: ((at - 1).square() * torch.tensor([1.0, 9.0])).sum(), [at]).go(100)
+    >>> torch.allclose(at, torch.ones(2), atol=1e-3), losses[0]
+    (True, 85.0)
 
     :param loss: evaluates the loss at the present values of the parameters, nats a row.
     :param parameters: what it is minimised over.
+    :param limited: those of them that stay within 12 of their start.
     """
 
-    def __init__(self, loss: Callable[[], Tensor], parameters: Sequence[Tensor]) -> None:
-        self._evaluate = _Evaluations(loss, parameters)
-        self.parameters, self.losses = parameters, [float(self._evaluate())]
-        self.stepper, self.is_fresh, self.is_over = _stepper(parameters), True, False
-
-    def step(self) -> bool:
-        """Make one step, and return whether the loss fell. Raises what the first one raises, if no step can be made."""
-        before, failure = [each.detach().clone() for each in self.parameters], None
-        self._evaluate.forget_others()
-        try:
-            self.stepper.step(self._evaluate)
-            value = float(self._evaluate())
-        except _NO_LOSS as error:
-            value, failure = math.inf, error
-        has_fallen = value < self.losses[-1]
-        if has_fallen:
-            self.losses.append(value)
-        else:
-            with torch.no_grad():
-                for each, old in zip(self.parameters, before, strict=True):
-                    each.copy_(old)
-        if has_fallen and not _stands_still(self.losses):
-            self.is_fresh = False
-        elif self.is_fresh:
-            self.is_over = True
-            if failure is not None and len(self.losses) == 1:
-                raise failure
-        else:
-            self.stepper, self.is_fresh = _stepper(self.parameters), True
-        return has_fallen
-
-
-class _Evaluations:
-    """Evaluates a loss and its gradient. L-BFGS comes back to points of the step before, whose numbers are kept.
-
-    :param loss: evaluates the loss at the present values of the parameters.
-    """
-
-    def __init__(self, loss: Callable[[], Tensor], parameters: Sequence[Tensor]) -> None:
+    def __init__(
+        self, loss: Callable[[], Tensor], parameters: Sequence[Tensor], *, limited: Collection[Tensor] = ()
+    ) -> None:
         self.loss, self.parameters = loss, parameters
-        self._known: list[tuple[list[Tensor], Tensor, list[Tensor | None]]] = []
+        self.losses: list[float] = []
+        self.evaluated: list[tuple[float, NDArray[np.float64]]] = []
+        self.done = 0
+        start = self._values()
+        is_limited = {id(each) for each in limited}
+        width = np.concatenate(
+            [np.full(each.numel(), FURTHEST if id(each) in is_limited else math.inf) for each in parameters]
+        )
+        self.start, self._limits = start, np.stack([start - width, start + width], -1)
+        self._count = 0
+        self._last: tuple[NDArray[np.float64], float, NDArray[np.float64]] | None = None
 
-    def __call__(self) -> Tensor:
-        """Return the loss, and set the gradients of the parameters."""
-        found = self._here()
-        if found is None:
-            for each in self.parameters:
-                each.grad = None
+    def go(self, steps: int, after: Callable[[int, float], object] | None = None) -> list[float]:
+        """Make so many steps at most, set the parameters to where they end, and return the losses.
+
+        :param after: function of step and loss, called after each step.
+        :raises Exception: what an evaluation raises before the first step is made.
+        """
+        from scipy.optimize import minimize
+
+        def stepped(_: NDArray[np.float64]) -> None:
+            assert self._last is not None
+            if not self._last[1] < self.losses[-1]:
+                raise StopIteration
+            base[:] = [self._last]
+            self.losses.append(self._last[1])
+            if after is not None and len(self.losses) - 1 > self.done:
+                self._set(self._last[0])
+                after(len(self.losses) - 2, self._last[1])
+            if _stands_still(self.losses):
+                raise StopIteration
+
+        def evaluate(values: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+            loss, gradient = self._evaluation(values)
+            if math.isfinite(loss):
+                self._last = (values.copy(), loss, gradient)
+                if not base:
+                    base.append(self._last)
+                    self.losses.append(loss)
+                return loss, gradient
+            if not base:
+                raise ValueError(
+                    "the gradient of the loss holds NaN or infinity at the start: look at the parameters, and scale inputs and targets"
+                )
+            at, loss, slope = base[0]
+            return loss + (abs(float(slope @ (values - at))) or 1.0), np.zeros_like(values)  # a rise: go less far
+
+        base: list[tuple[NDArray[np.float64], float, NDArray[np.float64]]] = []
+        options = {"maxiter": steps, "maxcor": 20, "ftol": 0.0, "gtol": 1e-6, "maxfun": 30 * steps + 30}
+        if not steps:
+            return [self._evaluation(self.start)[0]]
+        limits = {"bounds": self._limits, "options": options}
+        try:
+            minimize(evaluate, self.start, jac=True, method="L-BFGS-B", callback=stepped, **limits)
+        finally:
+            self._set(base[0][0] if base else self.start)
+        return self.losses
+
+    def _evaluation(self, values: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        """Return loss and gradient at some values, those that are known first; NaN where there is no loss."""
+        self._count += 1
+        if self._count > len(self.evaluated):
+            self._set(values)
+            self.evaluated.append(self._new_evaluation())
+        return self.evaluated[self._count - 1]
+
+    def _new_evaluation(self) -> tuple[float, NDArray[np.float64]]:
+        for each in self.parameters:
+            each.grad = None
+        try:
             with torch.enable_grad():
                 loss = self.loss()
                 if loss.requires_grad:
                     loss.backward()  # type: ignore[no-untyped-call]
-            point = [each.detach().clone() for each in self.parameters]
-            found = point, loss.detach(), [each.grad for each in self.parameters]
-            self._known.append(found)
-        _, loss, gradients = found
-        for each, gradient in zip(self.parameters, gradients, strict=True):
-            each.grad = None if gradient is None else gradient.clone()
-        return loss
+        except _NO_LOSS:
+            if len(self.losses) < 2:
+                raise
+            return math.nan, np.zeros_like(self.start)
+        gradient = _flat([torch.zeros_like(each) if each.grad is None else each.grad for each in self.parameters])
+        is_sound = bool(torch.isfinite(loss)) and bool(np.isfinite(gradient).all())
+        return (float(loss.detach()), gradient) if is_sound else (math.nan, np.zeros_like(gradient))
 
-    def forget_others(self) -> None:
-        """Keep the numbers of the present point alone."""
-        here = self._here()
-        self._known = [] if here is None else [here]
+    def _values(self) -> NDArray[np.float64]:
+        return _flat([each.detach() for each in self.parameters])
 
-    def _here(self) -> tuple[list[Tensor], Tensor, list[Tensor | None]] | None:
-        return next((known for known in self._known if all(map(torch.equal, known[0], self.parameters))), None)
+    @torch.no_grad()
+    def _set(self, values: NDArray[np.float64]) -> None:
+        parts = torch.as_tensor(values).split([each.numel() for each in self.parameters])
+        for each, part in zip(self.parameters, parts, strict=True):
+            each.copy_(part.view_as(each))
 
 
 class _State:
-    """State of a descent, from which it can go on: see :class:`~pyro_dgp.training.checkpoints.Stateful`."""
+    """What a descent goes on from, its evaluations: see :class:`~pyro_dgp.training.checkpoints.Stateful`."""
 
     def __init__(self, objective: torch.nn.Module, descent: Descent, start: float) -> None:
-        self.objective, self.descent, self.start, self.seconds = objective, descent, start, 0.0
-
-    @property
-    def seconds_so_far(self) -> float:
-        """Time of this part of the run and of those before."""
-        return self.seconds + time.perf_counter() - self.start
+        self.objective, self.descent, self.start = objective, descent, start
+        self.seconds, self.is_over = 0.0, False
 
     def state_dict(self) -> dict[str, Any]:
         """See :class:`~pyro_dgp.training.checkpoints.Stateful`."""
         descent = self.descent
+        losses, gradients = zip(*descent.evaluated, strict=True) if descent.evaluated else ((), ())
         return {
             "parameters": self.objective.state_dict(),
-            "optimizer": {} if descent.is_over or descent.is_fresh else optimizer_state(descent.stepper),
-            "losses": torch.tensor(descent.losses, dtype=torch.float64),
-            "seconds": self.seconds_so_far,
-            "is_fresh": descent.is_fresh,
-            "is_over": descent.is_over,
+            "evaluated": torch.tensor(losses, dtype=torch.float64),
+            "gradients": torch.from_numpy(
+                np.array(gradients, dtype=np.float64).reshape(len(losses), len(descent.start))
+            ),
+            "done": max(descent.done, len(descent.losses) - 1) + self.is_over,
+            "seconds": self.seconds + time.perf_counter() - self.start,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Set the state."""
-        descent = self.descent
-        self.objective.load_state_dict(state["parameters"])
-        if state["optimizer"]:
-            set_optimizer_state(descent.stepper, state["optimizer"])
-        descent.losses = state["losses"].tolist()
-        descent.is_fresh, descent.is_over, self.seconds = state["is_fresh"], state["is_over"], state["seconds"]
+        """Set the evaluations; the parameters follow from them."""
+        rows = zip(state["evaluated"].tolist(), state["gradients"].numpy(), strict=True)
+        self.descent.evaluated = [(loss, gradient) for loss, gradient in rows]
+        self.descent.done, self.seconds = state["done"], state["seconds"]
 
 
-def _stepper(parameters: Sequence[Tensor]) -> torch.optim.LBFGS:
-    """Return L-BFGS without memory, of one step a call; a line search evaluates 25 points at most."""
-    return torch.optim.LBFGS(parameters, max_iter=1, max_eval=25, history_size=20, line_search_fn="strong_wolfe")
+def _flat(tensors: Sequence[Tensor]) -> NDArray[np.float64]:
+    return torch.cat([each.reshape(-1).double().cpu() for each in tensors]).numpy()
 
 
 def _stands_still(losses: list[float]) -> bool:

@@ -1,5 +1,7 @@
 """Models that join rows of function values: differences and means of neighbours, noise that is correlated over rows."""
 
+from contextlib import nullcontext
+
 import pyro
 import pytest
 import torch
@@ -141,7 +143,9 @@ def test_joined_rows_are_found_wherever_they_are(kind):
 def test_rows_that_stand_apart_are_drawn_by_themselves(kind, dtype):
     rows, observe, shape = SEPARATE[kind]
     guide = Variational(Observed(observe).to(dtype), InducingPoints(3), MonteCarlo(3))
-    guide.initialize(torch.linspace(-1, 1, rows, dtype=dtype)[:, None], torch.zeros(shape, dtype=dtype))
+    is_shuffled = kind == "rows in another order"
+    with pytest.warns(UserWarning, match="depend on the other rows") if is_shuffled else nullcontext():
+        guide.initialize(torch.linspace(-1, 1, rows, dtype=dtype)[:, None], torch.zeros(shape, dtype=dtype))
     assert not guide.structure.joins_rows
 
 

@@ -1,4 +1,6 @@
-"""Gaussian processes whose inputs at a row are computed from other rows."""
+"""Models whose numbers at a row are computed from other rows."""
+
+import warnings
 
 import pyro
 import pyro.distributions as dist
@@ -7,8 +9,22 @@ import torch
 from pyro.nn import PyroModule, PyroSample
 from torch import nn
 
-from pyro_dgp import RBF, DeepGP, Gaussian, GaussianProcess, InducingPoints, PosteriorDraws, Variational, predict
+from pyro_dgp import (
+    RBF,
+    DeepGP,
+    Gaussian,
+    GaussianProcess,
+    InducingPoints,
+    LinearCoregionalization,
+    Poisson,
+    PosteriorDraws,
+    Variational,
+    predict,
+    vecchia,
+)
 from pyro_dgp.guides.other_rows import sees_other_rows
+from pyro_dgp.internal.parameters import modules_of
+from tests.contract.table import CASES
 
 
 class OnFeatures(PyroModule):
@@ -48,8 +64,9 @@ LOOKING = {
 def test_features_of_several_rows_are_warned_of(name):
     x, y = data()
     guide = Variational(OnFeatures(LOOKING[name]), InducingPoints(4))
+    seen = "y/f" if name == "all before" else "h"  # function values at the same inputs, of other rows
     with pytest.warns(
-        UserWarning, match="the inputs of the Gaussian process 'h' at a row depend on the other rows of the call"
+        UserWarning, match=f"the inputs of the Gaussian process '{seen}' at a row depend on the other rows of the call"
     ):
         guide.initialize(x, y)
 
@@ -125,4 +142,223 @@ def test_a_model_that_looks_at_other_rows_by_a_layer_above():
             return pyro.sample("y", self.likelihood(self.top(h + x - x.mean(0))), obs=y)
 
     x, y = data()
-    assert sees_other_rows(Above(lambda x: x), ((x, y), {}), []) == "y/f"
+    assert sees_other_rows(Above(lambda x: x), ((x, y), {}), []) == ("inputs", "y/f")
+
+
+class Sites(PyroModule):
+    """A Gaussian process and a site that a function of its values and of the arguments makes."""
+
+    def __init__(self, forward, mean=None, likelihood=None, **gp):
+        super().__init__()
+        self.gp, self.likelihood, self.body = GaussianProcess(RBF(), mean, **gp), likelihood or Gaussian(), forward
+
+    def forward(self, x, y=None, **values):
+        return self.body(self, x, y, **values)
+
+
+def around(self, x, y, **values):
+    return pyro.sample("y", self.likelihood(self.gp(x), **values), obs=y)
+
+
+def given(parameters):
+    """Return a model of the sites f and y, of which y is normal with some parameters."""
+
+    def body(self, x, y):
+        f = pyro.sample("f", self.gp(x))
+        return pyro.sample("y", dist.Normal(*parameters(f[..., 0], x)).to_event(1), obs=y)
+
+    return body
+
+
+def sorts(self, x, y):
+    order = x[..., 0].argsort(-1)
+    return pyro.sample("y", self.likelihood(self.gp(x[order])), obs=None if y is None else y[order])
+
+
+def sorts_sites(self, x, y):
+    order = x[..., 0].argsort(-1)
+    f = pyro.sample("f", self.gp(x[order]))
+    return pyro.sample("y", dist.Normal(f[..., 0], 0.3).to_event(1), obs=None if y is None else y[order])
+
+
+def reads_sorted(self, x, y):
+    f = pyro.sample("f", self.gp(x))
+    return pyro.sample("y", dist.Normal(f[..., x[..., 0].argsort(-1), 0], 0.3).to_event(1), obs=y)
+
+
+def normalises(self, x, y, exposure):
+    return around(self, x, y, exposure=exposure / exposure.mean())
+
+
+def scaled_by_rows(self, x, y):
+    return pyro.sample("y", dist.Gamma(*gamma_of(pyro.sample("f", self.gp(x)), x)).to_event(1), obs=y)
+
+
+def gamma_of(f, x):
+    return 2.0, f[..., 0].exp() / x[:, 0].abs().sum()
+
+
+def inflated(self, x, y):
+    f = pyro.sample("f", self.gp(x))[..., 0]
+    return pyro.sample(
+        "y", dist.ZeroInflatedPoisson((f + x[:, 0] - x[:, 0].mean()).exp(), gate=x.new_tensor(0.2)).to_event(1), obs=y
+    )
+
+
+def local(self, x, y):
+    with pyro.plate("rows", len(x)):
+        own = pyro.sample("own", dist.Normal(x[:, 0] - x[:, 0].mean(), 0.1))
+    return pyro.sample("y", self.likelihood(self.gp(torch.cat([x, own[..., None]], -1))), obs=y)
+
+
+def hidden_in_order(self, x, y):
+    return pyro.sample("f", self.gp(x.flip(-2)), obs=None if y is None else y.flip(-1)[:, None])
+
+
+#: Makers of models, what is seen, and other arguments.
+SEEN = {
+    "mean function": (lambda: Sites(around, lambda x: 2 * (x - x.mean(-2, keepdim=True))[..., :1]), ("mean", "y/f")),
+    "mean of a site": (
+        lambda: Sites(given(lambda f, x: (f, 0.3)), lambda x: x[..., :1] / x.std(-2, keepdim=True)[..., :1]),
+        ("mean", "f"),
+    ),
+    "parameter": (lambda: Sites(given(lambda f, x: (f + 2 * (x - x.mean(0))[..., 0], 0.3))), ("parameters", "y")),
+    "noise": (lambda: Sites(given(lambda f, x: (f, 0.2 * x[:, 0].std()))), ("parameters", "y")),
+    "number of rows": (lambda: Sites(given(lambda f, x: (f, (0.05 * len(x) / 30) ** 0.5))), ("parameters", "y")),
+    "sorted inside a likelihood": (lambda: Sites(sorts), ("inputs", "y/f")),
+    "sorted sites": (lambda: Sites(sorts_sites), ("parameters", "y")),
+    "values in another order": (lambda: Sites(reads_sorted), ("parameters", "y")),
+    "values of the row before": (
+        lambda: Sites(given(lambda f, x: (torch.cat([f[..., :1], f[..., :-1]], -1), 0.3))),
+        ("parameters", "y"),
+    ),
+    "rate of a Gamma": (lambda: Sites(scaled_by_rows), ("parameters", "y")),
+    "rate of a mixture": (lambda: Sites(inflated), ("parameters", "y")),
+    "prior of a latent value": (lambda: Sites(local), ("parameters", "own")),
+    "observed function in another order": (lambda: Sites(hidden_in_order), ("inputs", "f")),
+}
+
+
+@pytest.mark.parametrize("is_sorted", [True, False])
+@pytest.mark.parametrize("rows", [5, 200])
+@pytest.mark.parametrize("name", SEEN)
+def test_numbers_of_several_rows_are_seen(name, rows, is_sorted):
+    x, y = data(rows)
+    if is_sorted:
+        order = x[:, 0].argsort()
+        x, y = x[order], y[order]
+    make, seen = SEEN[name]
+    model = make().double()
+    assert sees_other_rows(model, ((x, y), {}), [model]) == seen
+    assert sees_other_rows(model, ((), {"x": x, "y": y}), [model]) == seen
+    model, x, y = model.float(), x.float(), y.float()
+    assert sees_other_rows(model, ((x, y), {}), [model]) == seen
+
+
+def test_an_argument_of_a_likelihood_that_is_normalised_is_warned_of():
+    x, y = data()
+    model = Sites(normalises, likelihood=Poisson())
+    guide = Variational(model, InducingPoints(4))
+    sentence = (
+        "the parameters of the site 'y' at a row depend on the other rows of the call.*once from the training rows"
+    )
+    with pytest.warns(UserWarning, match=sentence):
+        guide.initialize(x, y.exp().round(), exposure=y.exp())
+
+
+@pytest.mark.parametrize("name", ["mean function", "sorted inside a likelihood"])
+def test_draws_of_a_model_of_several_rows_are_warned_of(name):
+    make, (part, _) = SEEN[name]
+    x, y = data()
+    with pytest.warns(
+        UserWarning, match=f"the {part} of the Gaussian process 'y/f' at a row depend.* on the other rows"
+    ):
+        predict(PosteriorDraws(make(), {}, (x, y)), x)
+
+
+def finds_repeated(self, x, y):
+    places, row = torch.unique(x, dim=0, return_inverse=True)
+    f = pyro.sample("f", self.gp(places))
+    return pyro.sample("y", dist.Normal(f[..., row, 0], 0.3).to_event(1), obs=y)
+
+
+def sorts_and_sorts_back(self, x, y):
+    order = x[..., 0].argsort(-1)
+    f = pyro.sample("f", self.gp(x[order]))
+    return pyro.sample("y", dist.Normal(f[..., order.argsort(), 0], 0.3).to_event(1), obs=y)
+
+
+def drops(self, x, y):
+    f = torch.nn.functional.dropout(pyro.sample("f", self.gp(x)), 0.1, training=True)
+    return pyro.sample("y", dist.Normal(f[..., 0], 0.3).to_event(1), obs=y)
+
+
+def hides_some(self, x, y):
+    f = pyro.sample("f", self.gp(x))[..., 0]
+    return pyro.sample("y", dist.Normal(f, 0.3).mask(x[:, 0] > 0).to_event(1), obs=y)
+
+
+def refuses_other_rows(self, x, y):
+    if len(x) != 200 or x[0, 0] != x[:, 0].min():
+        raise RuntimeError("other rows")
+    return around(self, x, y)
+
+
+def has_latents(self, x, y):
+    scale = pyro.sample("scale", dist.HalfCauchy(torch.ones((), dtype=x.dtype)))
+    kind = pyro.sample("kind", dist.Categorical(x.new_ones(3)))
+    with pyro.plate("rows", len(x)):
+        own = pyro.sample("own", dist.Normal(x[:, 0], scale))
+    f = pyro.sample("f", self.gp(x))[..., 0]
+    return pyro.sample("y", dist.StudentT(4.0, f + own + kind.unsqueeze(-1), scale.unsqueeze(-1)).to_event(1), obs=y)
+
+
+def steep_mixture(self, x, y):
+    f = pyro.sample("f", self.gp(x))[..., 0]
+    parts = dist.Normal(torch.stack([f, -f], -1), 1e-4)
+    return pyro.sample("y", dist.MixtureSameFamily(dist.Categorical(logits=parts.loc), parts).to_event(1), obs=y)
+
+
+def joins(self, x, y):
+    f = pyro.sample("f", self.gp(x))[..., 0]
+    return pyro.sample("y", dist.Normal(f.cumsum(-1), 0.3).to_event(1), obs=y)
+
+
+SOUND = {
+    "repeated rows": lambda: Sites(finds_repeated),
+    "sorted and sorted back": lambda: Sites(sorts_and_sorts_back),
+    "sorted and sorted back, with a mean": lambda: Sites(sorts_and_sorts_back, lambda x: x[..., :1].square()),
+    "dropout of function values": lambda: Sites(drops),
+    "masked": lambda: Sites(hides_some),
+    "refuses other rows": lambda: Sites(refuses_other_rows),
+    "latent values": lambda: Sites(has_latents),
+    "steep mixture": lambda: Sites(steep_mixture),
+    "sums of function values": lambda: Sites(joins),  # drawn jointly, of which other parts of the library know
+    "coregionalised": lambda: Sites(around, likelihood=LinearCoregionalization(2, 2), num_outputs=2),
+}
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.float32])
+@pytest.mark.parametrize("rows", [2, 5, 200])
+@pytest.mark.parametrize("name", SOUND)
+def test_sound_models_look_at_no_other_rows(name, rows, kind):
+    x, y = (values.to(kind) for values in data(rows))
+    model = SOUND[name]().to(kind)
+    assert sees_other_rows(model, ((x, y), {}), modules_of(model)) is None
+    assert sees_other_rows(model, ((x,), {}), modules_of(model)) is None
+
+
+def test_a_vecchia_approximation_looks_at_no_other_rows():
+    """Neighbours are other rows, and part of the prior, not of its inputs."""
+    x, y = data(50)
+    model = Sites(given(lambda f, x: (f, 0.3))).double()
+    assert sees_other_rows(vecchia(model, num_neighbors=3), ((x, y), {}), [model]) is None
+
+
+@pytest.mark.parametrize("name", CASES, ids=lambda name: name.replace(" ", "_"))
+def test_models_of_the_contract_look_at_no_other_rows(name):
+    case = CASES[name]
+    model = case.model()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert sees_other_rows(model, (case.args, dict(case.kwargs)), modules_of(model)) is None
