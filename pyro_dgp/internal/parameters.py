@@ -16,10 +16,12 @@ from typing import Any, TypeVar
 from weakref import ref
 
 import pyro
+import torch
 from pyro.distributions import constraints
 from pyro.nn import PyroModule
 from pyro.poutine.trace_struct import Trace
 from torch import Tensor, nn
+from torch.distributions import transform_to
 
 from pyro_dgp.internal.one_thread import one_thread
 
@@ -293,16 +295,29 @@ def pyro_parameters(module: nn.Module) -> Iterator[tuple[str, Tensor | None]]:
         yield prefix + name, module._parameters.get(name, module._parameters.get(f"{name}_unconstrained"))
 
 
-def constrained_parameters(*roots: nn.Module) -> list[Tensor]:
-    """Return the parameters behind numbers that are not free, such as the logarithm of a positive one."""
+#: How far what is behind a number goes where shares of the number itself are not allowed, as below the least noise: to 1e-13 above that, about.
+_FAR = 30.0
+
+
+@torch.no_grad()
+def limits_of_parameters(*roots: nn.Module, lowest: float, highest: float) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Return the parameters behind numbers that are not free, such as positive ones, each with its values at the lowest and the highest number.
+
+    :param lowest: the lowest number, and the highest, as shares of the present one.
+    """
     found = []
     for module in (module for root in roots for module in root.modules() if isinstance(module, PyroModule)):
         for name, (constraint, _) in module._pyro_params.items():
-            while hasattr(constraint, "base_constraint"):
-                constraint = constraint.base_constraint
             own = module._parameters.get(f"{name}_unconstrained")
-            if own is not None and constraint is not constraints.real:
-                found.append(own)
+            if own is None or getattr(constraint, "base_constraint", constraint) is constraints.real:
+                continue
+            transform: Any = transform_to(constraint)
+            ends = [share * transform(own) for share in (lowest, highest)]
+            if all(bool(constraint.check(end).all()) for end in ends):
+                low, high = (transform.inv(end) for end in ends)
+            else:
+                low, high = own - _FAR, own + _FAR
+            found.append((own, torch.minimum(low, own), torch.maximum(high, own)))
     return found
 
 

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from pyro_dgp.data.streams import Stream
 from pyro_dgp.guides.variational import Variational
-from pyro_dgp.internal.parameters import constrained_parameters, module_local_parameters
+from pyro_dgp.internal.parameters import limits_of_parameters, module_local_parameters
 from pyro_dgp.losses import CollapsedELBO, SufficientStatistics
 from pyro_dgp.losses.collapsed import require_rows
-from pyro_dgp.training.lbfgs import Descent
+from pyro_dgp.training.lbfgs import HIGHEST, LOWEST, Descent
 from pyro_dgp.training.optimising import Callback, FitResult
 from pyro_dgp.training.remarks import Trained
 
@@ -57,8 +57,8 @@ def fit_collapsed(
         parameters = [each for model in guide.model_modules for each in model.parameters() if each.requires_grad]
         losses: list[float] = []
         if parameters:
-            limited = constrained_parameters(*guide.model_modules)
-            losses = Descent(lambda: objective() / rows, parameters, limited=limited).go(steps, callback)[1:]
+            limits = limits_of_parameters(*guide.model_modules, lowest=LOWEST, highest=HIGHEST)
+            losses = Descent(lambda: objective() / rows, parameters, limits=limits).go(steps, callback)[1:]
     objective.settle()
     result = FitResult(losses=losses, seconds=time.perf_counter() - start)
     if not isinstance(data, Stream):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pyro_dgp.internal.finite import require_finite_loss
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
-from pyro_dgp.internal.parameters import constrained_parameters, module_local_parameters
+from pyro_dgp.internal.parameters import limits_of_parameters, module_local_parameters
 from pyro_dgp.training.checkpoints import Run, facts_of, is_saving
 from pyro_dgp.training.loop import check_objective, groups_of_objective, guide_of, require_loss, training_rows
 from pyro_dgp.training.optimising import Callback, FitResult, require_trainable
@@ -23,8 +23,10 @@ from pyro_dgp.training.run_facts import attributes_of_modules, facts_of_modules
 
 #: Changes of the loss, nats a row, that count as none, and how many of them in turn end a run.
 SMALL, TURNS = 1e-7, 3
-#: How far a number whose values are limited, such as a lengthscale, goes from its start: a factor of exp(12) = 160,000 where it is positive.
-FURTHEST = 12.0
+#: How far a positive number, such as a lengthscale, goes from its start, as shares of it.
+LOWEST, HIGHEST = 1e-8, 1e6
+#: Parameters with their lowest and their highest values.
+Limits = Iterable[tuple[Tensor, Tensor, Tensor]]
 #: What an evaluation at parameters that have no loss raises.
 _NO_LOSS = (torch.linalg.LinAlgError, NotPositiveDefiniteError, ArithmeticError, ValueError)
 
@@ -42,7 +44,7 @@ def fit_lbfgs(
 
     It is made for exact GP regression, :class:`~pyro_dgp.MarginalLikelihood`: a step evaluates the loss of all rows once or twice, and far fewer steps
     are needed than by :func:`~pyro_dgp.fit`. The objective must give the same number each time, so that losses by samples, and likelihoods from some
-    terms, are refused. Lengthscales, variances and other numbers with limits stay within a factor of 160,000 of where they begin. Where a trial of a
+    terms, are refused. Lengthscales, variances and other positive numbers stay between 1e-8 and 1e6 times where they begin. Where a trial of a
     step has no loss, since a matrix has no factor there, a shorter step is tried; in the first step that is an error.
 
     :param objective: :class:`~pyro_dgp.MarginalLikelihood`, or ``loss(model, guide)`` without random numbers; nats in total.
@@ -74,7 +76,9 @@ def fit_lbfgs(
 
     trained = {name: each for name, each in objective.named_parameters() if each.requires_grad}
     with module_local_parameters(objective):
-        descent = Descent(mean_loss, list(trained.values()), limited=constrained_parameters(objective))
+        descent = Descent(
+            mean_loss, list(trained.values()), limits=limits_of_parameters(objective, lowest=LOWEST, highest=HIGHEST)
+        )
         facts = {"steps": steps, "rows": len(rows), "kind of the optimizer": "L-BFGS-B", "trained": ", ".join(trained)}
         run = Run(
             facts | facts_of(rows.tensors) | (facts_of_modules(objective) if is_saving() else {}),
@@ -136,22 +140,19 @@ class Descent:
 
     :param loss: evaluates the loss at the present values of the parameters, nats a row.
     :param parameters: what it is minimised over.
-    :param limited: those of them that stay within 12 of their start.
+    :param limits: those of them that have limits, with the lowest and the highest values.
     """
 
-    def __init__(
-        self, loss: Callable[[], Tensor], parameters: Sequence[Tensor], *, limited: Collection[Tensor] = ()
-    ) -> None:
+    def __init__(self, loss: Callable[[], Tensor], parameters: Sequence[Tensor], *, limits: Limits = ()) -> None:
         self.loss, self.parameters = loss, parameters
         self.losses: list[float] = []
         self.evaluated: list[tuple[float, NDArray[np.float64]]] = []
         self.done = 0
-        start = self._values()
-        is_limited = {id(each) for each in limited}
-        width = np.concatenate(
-            [np.full(each.numel(), FURTHEST if id(each) in is_limited else math.inf) for each in parameters]
-        )
-        self.start, self._limits = start, np.stack([start - width, start + width], -1)
+        self.start = _flat([each.detach() for each in parameters])
+        known = {id(parameter): (low, high) for parameter, low, high in limits}
+        without = [(torch.full_like(each, -math.inf), torch.full_like(each, math.inf)) for each in parameters]
+        ends = [known.get(id(each), free) for each, free in zip(parameters, without, strict=True)]
+        self._limits = np.stack([_flat([low for low, _ in ends]), _flat([high for _, high in ends])], -1)
         self._count = 0
         self._last: tuple[NDArray[np.float64], float, NDArray[np.float64]] | None = None
 
@@ -224,9 +225,6 @@ class Descent:
         gradient = _flat([torch.zeros_like(each) if each.grad is None else each.grad for each in self.parameters])
         is_sound = bool(torch.isfinite(loss)) and bool(np.isfinite(gradient).all())
         return (float(loss.detach()), gradient) if is_sound else (math.nan, np.zeros_like(gradient))
-
-    def _values(self) -> NDArray[np.float64]:
-        return _flat([each.detach() for each in self.parameters])
 
     @torch.no_grad()
     def _set(self, values: NDArray[np.float64]) -> None:
