@@ -202,7 +202,7 @@ class _Runs:
             changed = [part for part, same in self._parts(number, whole) if not _are_same(same, part, rounding)]
             if number in self.whole.latent:
                 changed = [part for part in changed if not _is_in_other_order(part, whole, rounding)]
-            if changed and all(_are_same(whole, run.numbers.get(number), rounding) for run in self.again):
+            if changed and all(_are_same(one, other, rounding) for one, other in self._repeated(number)):
                 yield number.seen
 
     def leaves_to_others(self, seen: OtherRows) -> bool:
@@ -211,10 +211,19 @@ class _Runs:
             return seen.part == "parameters"
         return site_joins_rows(self.model, self.rows[self.index[:LOOKED_AT]], seen.name)
 
+    def _repeated(self, number: _Number) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Iterate over numbers of each run, with those of one more run on the same rows in the same order."""
+        for first, again in self._again:
+            if number in first.numbers:
+                yield first.numbers[number], again.numbers.get(number)
+
     @cached_property
-    def again(self) -> list[_Met]:
-        """More runs on the same rows."""
-        return [self._on(self.index) for _ in range(_REPEATED)]
+    def _again(self) -> list[tuple[_Met, _Met]]:
+        """Each run with one more, several times."""
+        pairs = [(self.whole, self.index), (self.half, self.index[: self.count // 2])]
+        if self.ordered.numbers:
+            pairs.append((self.ordered, self.index[self.order]))
+        return [(first, self._on(index)) for _ in range(_REPEATED) for first, index in pairs]
 
     def _rounding(self, number: _Number, values: Tensor) -> float:
         """Return how far numbers are rounded, as a share of the largest."""

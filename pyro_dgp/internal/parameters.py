@@ -295,26 +295,30 @@ def pyro_parameters(module: nn.Module) -> Iterator[tuple[str, Tensor | None]]:
         yield prefix + name, module._parameters.get(name, module._parameters.get(f"{name}_unconstrained"))
 
 
-#: How far what is behind a number goes where shares of the number itself are not allowed, as below the least noise: to 1e-13 above that, about.
+#: How far what is behind a number between two bounds, or above one, goes: to about 1e-13 above it.
 _FAR = 30.0
 
 
 @torch.no_grad()
 def limits_of_parameters(*roots: nn.Module, lowest: float, highest: float) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Return the parameters behind numbers that are not free, such as positive ones, each with its values at the lowest and the highest number.
+    """Return the parameters behind numbers that have bounds, such as positive ones, each with its lowest and its highest values.
 
-    :param lowest: the lowest number, and the highest, as shares of the present one.
+    Numbers of other kinds, such as real ones, factors and ordered ones, have no limits.
+
+    :param lowest: the lowest positive number, and the highest, as shares of the present one. Numbers with other bounds come as near to these as 1e-13.
     """
     found = []
     for module in (module for root in roots for module in root.modules() if isinstance(module, PyroModule)):
         for name, (constraint, _) in module._pyro_params.items():
             own = module._parameters.get(f"{name}_unconstrained")
-            if own is None or getattr(constraint, "base_constraint", constraint) is constraints.real:
+            while isinstance(constraint, type(constraints.independent(constraints.real, 0))):
+                constraint = constraint.base_constraint
+            lower, upper = (getattr(constraint, bound, None) for bound in ("lower_bound", "upper_bound"))
+            if own is None or (lower is None and upper is None):
                 continue
-            transform: Any = transform_to(constraint)
-            ends = [share * transform(own) for share in (lowest, highest)]
-            if all(bool(constraint.check(end).all()) for end in ends):
-                low, high = (transform.inv(end) for end in ends)
+            if upper is None and not bool(torch.as_tensor(lower).any()):
+                transform: Any = transform_to(constraint)
+                low, high = (transform.inv(share * transform(own)) for share in (lowest, highest))
             else:
                 low, high = own - _FAR, own + _FAR
             found.append((own, torch.minimum(low, own), torch.maximum(high, own)))

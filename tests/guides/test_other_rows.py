@@ -348,6 +348,22 @@ def test_sound_models_look_at_no_other_rows(name, rows, kind):
     assert sees_other_rows(model, ((x,), {}), modules_of(model)) is None
 
 
+@pytest.mark.parametrize("chance", [0.005, 0.001])
+def test_rare_random_events_are_no_other_rows(chance):
+    """An event in one run alone: four more runs without it say nothing of another set of rows."""
+
+    def rarely_far(self, x, y):
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        far = torch.bernoulli(torch.full_like(x[:, 0], chance))
+        return pyro.sample("y", dist.Normal(f + 5 * far, 0.3).to_event(1), obs=y)
+
+    x, y = data(60)
+    model = Sites(rarely_far).double()
+    for seed in range(40):
+        torch.manual_seed(seed)
+        assert sees_other_rows(model, ((x, y), {}), [model]) is None
+
+
 def test_a_vecchia_approximation_looks_at_no_other_rows():
     """Neighbours are other rows, and part of the prior, not of its inputs."""
     x, y = data(50)

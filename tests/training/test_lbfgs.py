@@ -6,6 +6,7 @@ import math
 import pyro
 import pytest
 import torch
+from pyro import distributions as dist
 from pyro.nn import PyroModule, PyroParam
 
 from pyro_dgp import (
@@ -14,20 +15,24 @@ from pyro_dgp import (
     RBF,
     Checkpoints,
     DeepGP,
+    FourierFeatures,
     Gaussian,
     GaussianProcess,
     InducingPoints,
     MarginalLikelihood,
     Matern52,
     MonteCarlo,
+    Ordinal,
     Settings,
     Variational,
     fit,
+    fit_collapsed,
     fit_lbfgs,
     module_local_parameters,
     vecchia,
 )
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
+from pyro_dgp.internal.parameters import limits_of_parameters
 from pyro_dgp.training import lbfgs
 from pyro_dgp.training.lbfgs import Descent
 
@@ -142,6 +147,89 @@ def numbers_of(model):
     return {name: torch.as_tensor(functools.reduce(getattr, name.split("."), model)).detach().clone() for name in names}
 
 
+@pytest.mark.parametrize("scale", [1.0, 10.0, 100.0])
+@pytest.mark.parametrize("kernel", ["rbf", "matern52"])
+def test_targets_of_any_size_have_the_likelihood_of_many_steps_of_adam(scale, kernel):
+    """The first gradient is long where targets are large, and a first step of its length would lead to the limits."""
+    torch.manual_seed(0)
+    x = torch.linspace(-1, 1, 80)[:, None]
+    y = scale * (torch.sin(3 * x[:, 0]) + 0.1 * torch.randn(80))
+    ours, theirs = (MarginalLikelihood(DeepGP(x, layers=1, kernel=kernel)) for _ in range(2))
+    for variance in (ours.model.top.kernel.variance, theirs.model.top.kernel.variance):
+        assert variance == 1.0
+    found = fit_lbfgs(ours, x, y, steps=300).losses[-1]
+    by_adam = fit(theirs, x, y, steps=800, learning_rate=0.05 * scale).losses[-1]
+    assert found < by_adam + 0.02
+
+
+@pytest.mark.filterwarnings("ignore:the target of the site")
+def test_targets_of_any_size_are_fitted_by_the_collapsed_bound():
+    torch.manual_seed(0)
+    x = torch.linspace(0, 1, 200)[:, None]
+    y = torch.sin(9 * x[:, 0]) + 0.1 * torch.randn(200)
+    losses = []
+    for scale in (1.0, 10.0, 100.0):
+        guide = Variational(DeepGP(x, layers=1, kernel="matern52-additive"), FourierFeatures(15), MonteCarlo(1))
+        guide.initialize(x, scale * y)
+        losses.append(fit_collapsed(guide, (x, scale * y)).losses[-1] - math.log(scale))
+    assert losses[0] < -0.6 and losses == pytest.approx([losses[0]] * 3, abs=0.02)
+
+
+class Kinds(PyroModule):
+    """A parameter of each kind of constraint."""
+
+    def __init__(self):
+        super().__init__()
+        of = torch.distributions.constraints
+        half = torch.full((), 0.5)
+        self.positive = PyroParam(half.clone(), of.positive)
+        self.softplus = PyroParam(torch.full((2,), 0.5), dist.constraints.softplus_positive, event_dim=1)
+        self.above_floor = PyroParam(half.clone(), of.greater_than(1e-4))
+        self.above_minus_one = PyroParam(half.clone(), of.greater_than(-1.0))
+        self.between = PyroParam(torch.zeros(()), of.interval(-1.0, 1.0))
+        self.real = PyroParam(half.clone(), of.real)
+        self.vector = PyroParam(torch.zeros(2), of.independent(of.real, 1), event_dim=1)
+        self.factor = PyroParam(torch.eye(2), of.lower_cholesky, event_dim=2)
+        self.ordered = PyroParam(torch.tensor([0.0, 1.0]), dist.constraints.ordered_vector, event_dim=1)
+        self.simplex = PyroParam(torch.full((3,), 1 / 3), of.simplex, event_dim=1)
+
+
+def test_limits_are_shares_of_positive_numbers_and_leave_others_room():
+    kinds = Kinds()
+    found = {id(own): (low, high) for own, low, high in limits_of_parameters(kinds, lowest=1e-8, highest=1e6)}
+    limited = {name.removesuffix("_unconstrained") for name, own in kinds.named_parameters() if id(own) in found}
+    assert limited == {"positive", "softplus", "above_floor", "above_minus_one", "between"}
+    for name, transform in (("positive", torch.exp), ("softplus", torch.nn.functional.softplus)):
+        low, high = found[id(getattr(kinds, f"{name}_unconstrained"))]
+        torch.testing.assert_close(transform(low), torch.full_like(low, 0.5e-8), rtol=1e-6, atol=0)
+        torch.testing.assert_close(transform(high), torch.full_like(high, 0.5e6), rtol=1e-6, atol=0)
+    for name in ("above_floor", "above_minus_one", "between"):
+        own = getattr(kinds, f"{name}_unconstrained").detach()
+        assert [(end - own).item() for end in found[id(getattr(kinds, f"{name}_unconstrained"))]] == [-30, 30]
+
+
+def test_cutpoints_move_under_a_bound_without_samples():
+    """Cutpoints are an ordered vector, whose first number is nought at the start and may become negative."""
+    torch.manual_seed(0)
+    x = torch.linspace(-1, 1, 60)[:, None]
+    y = (x[:, 0] + 0.3 * torch.randn(60) > -0.4).double()
+    model = OrdinalModel(Ordinal(2))
+    guide = Variational(model, InducingPoints(8), MonteCarlo(1))
+    guide.initialize(x, y)
+    before = model.likelihood.cutpoints.item()
+    fit_lbfgs(ELBO(60)(model, guide), x, y, steps=60)
+    assert abs(model.likelihood.cutpoints.item() - before) > 0.1
+
+
+class OrdinalModel(PyroModule):
+    def __init__(self, likelihood):
+        super().__init__()
+        self.gp, self.likelihood = GaussianProcess(RBF()), likelihood
+
+    def forward(self, x, y=None):
+        return pyro.sample("y", self.likelihood(self.gp(x)), obs=y)
+
+
 def test_losses_are_nats_an_observation_in_groups_and_with_row_arguments():
     """Two data sets in a plate; and a model with an argument that has rows: the losses are those that fit has at the same parameters."""
     x, y = waves()
@@ -199,8 +287,17 @@ def test_the_state_of_random_numbers_stays():
     assert torch.equal(before, torch.get_rng_state())
 
 
+def counted(function, calls):
+    def call(*args, **kwargs):
+        calls.append(1)
+        return function(*args, **kwargs)
+
+    return call
+
+
 @pytest.mark.parametrize("moment", [1, 4, 9])
-def test_it_goes_on_from_a_checkpoint_to_the_same_bits(moment, tmp_path):
+def test_it_goes_on_from_a_checkpoint_to_the_same_bits(moment, tmp_path, monkeypatch):
+    """What was evaluated before the last save is not evaluated again."""
     x, y = waves()
 
     def kill(step, _):
@@ -212,13 +309,59 @@ def test_it_goes_on_from_a_checkpoint_to_the_same_bits(moment, tmp_path):
     with Checkpoints(tmp_path, seconds=0.0), pytest.raises(KeyboardInterrupt):
         fit_lbfgs(of_one_layer(x), x, y, steps=12, callback=kill)
     again, made = of_one_layer(x), []
+    evaluations = []
+    monkeypatch.setattr(Descent, "_new_evaluation", counted(Descent._new_evaluation, evaluations))
     with Checkpoints(tmp_path, seconds=0.0):
         found = fit_lbfgs(again, x, y, steps=12, callback=lambda step, _: made.append(step))
     assert found.losses == expected.losses and made == list(range(moment - 1, 12))
+    assert len(evaluations) < 20 - moment
     for one, other in zip(whole.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, other)
     with Checkpoints(tmp_path, seconds=0.0), pytest.raises(ValueError, match="has steps 12, and this one 13"):
         fit_lbfgs(of_one_layer(x), x, y, steps=13)
+
+
+def test_a_resumed_run_has_the_buffers_of_the_whole_one(tmp_path):
+    """Running means of a network in front of the kernel, which change in each evaluation; a run that is read again has them too."""
+    x, y = waves()
+
+    class Normalised(PyroModule):
+        def __init__(self):
+            super().__init__()
+            self.norm = PyroModule[torch.nn.BatchNorm1d](2)
+            self.gp, self.likelihood = GaussianProcess(Matern52()), Gaussian()
+
+        def forward(self, x, y=None):
+            return pyro.sample("y", self.likelihood(self.gp(self.norm(x))), obs=y)
+
+    def kill(step, _):
+        if step == 3:
+            raise KeyboardInterrupt
+
+    def trained(folder, callback=None):
+        objective = MarginalLikelihood(Normalised())
+        with Checkpoints(folder, seconds=0.0):
+            losses = fit_lbfgs(objective, x, y, steps=8, callback=callback).losses
+        return losses, objective.model.norm.running_mean
+
+    losses, means = trained(tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "cut", kill)
+    for folder in ("cut", "whole"):
+        again, found = trained(tmp_path / folder)
+        assert again == losses and torch.equal(found, means)
+
+
+def test_a_run_that_goes_through_other_points_is_refused(tmp_path, monkeypatch):
+    x, y = waves()
+    with Checkpoints(tmp_path, seconds=0.0):
+        fit_lbfgs(of_one_layer(x), x, y, steps=12)
+    monkeypatch.setattr(lbfgs, "MEMORY", 1)
+    with (
+        Checkpoints(tmp_path, seconds=0.0),
+        pytest.raises(ValueError, match="goes through other parameters than this one"),
+    ):
+        fit_lbfgs(of_one_layer(x), x, y, steps=12)
 
 
 def test_single_precision(single):
@@ -233,11 +376,7 @@ def test_the_named_method_ends_higher_than_many_steps_of_adam(monkeypatch):
     method, calls = METHODS["exact-gp"], []
     forward = MarginalLikelihood.forward
 
-    def counted(self, *args, **kwargs):
-        calls.append(1)
-        return forward(self, *args, **kwargs)
-
-    monkeypatch.setattr(MarginalLikelihood, "forward", counted)
+    monkeypatch.setattr(MarginalLikelihood, "forward", counted(forward, calls))
     model, other = (method.architecture.build(x, Settings()) for _ in range(2))
     fitted = method.inference.run(model, x, y, settings=Settings(), progress=lambda *_, **__: None)
     assert len(calls) < 150 and fitted.steps <= 100
