@@ -218,11 +218,12 @@ def test_frozen_hyperparameters_stay_and_q_is_set():
 
 def test_a_fit_that_cannot_begin_says_why():
     x = 1e6 * torch.rand(100, 1)
+    y = torch.sin(x[:, 0] / 1e5) + 0.1 * torch.randn(100)
     guide = Variational(DeepGP(x, 1, kernel="matern52-additive"), FourierFeatures(15), MonteCarlo(1))
     with pytest.warns(UserWarning, match="standardise inputs"):
-        guide.initialize(x, torch.randn(100))
+        guide.initialize(x, y)
     with pytest.raises(NotPositiveDefiniteError, match="scale the inputs"):
-        fit_collapsed(guide, (x, torch.randn(100)))
+        fit_collapsed(guide, (x, y))
 
 
 def test_statistics_of_the_same_size_on_another_interval_are_refused():
