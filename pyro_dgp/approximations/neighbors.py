@@ -153,9 +153,7 @@ def nearest_by_pairs(points: NDArray[np.float64], count: int) -> Indices:
     for part in places.split(_PAIRS_AT_A_TIME):
         end = int(part[-1]) + 1
         if by_products:
-            distances = torch.addmm(
-                squares[:end], values[part], values[:end].mT, alpha=-2.0
-            )  # less the point's own square
+            distances = torch.addmm(squares[:end], values[part], values[:end].mT, alpha=-2.0)  # less the own square
         else:
             distances = torch.cdist(values[part], values[:end], compute_mode="donot_use_mm_for_euclid_dist")
         own = distances[:, int(part[0]) :]

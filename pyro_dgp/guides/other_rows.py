@@ -38,7 +38,7 @@ _NO_DENSITY = (NotImplementedError, AttributeError, ValueError, RuntimeError, Ty
 
 
 class OtherRows(NamedTuple):
-    """What changes at a row with the other rows of a call: ``inputs`` or ``mean`` of a Gaussian process, or ``parameters`` of a site, and its name."""
+    """Part of a model that changes at a row with the other rows of a call: ``inputs`` or ``mean`` of a Gaussian process, or ``parameters`` of a site, and its name."""
 
     part: str
     name: str
@@ -53,7 +53,7 @@ class _Number(NamedTuple):
 
 
 class _Memory:
-    """What runs of a model on several sets of rows have in common.
+    """Values that the runs of a model on several sets of rows have in common.
 
     :ivar spread: standard deviations around their mean that function values are put at; zero for values of zero.
     :ivar scales: largest input of each Gaussian process, by key.

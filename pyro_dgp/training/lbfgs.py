@@ -273,7 +273,7 @@ class Descent:
 
 
 class _State:
-    """What a descent goes on from, its evaluations: see :class:`~pyro_dgp.training.checkpoints.Stateful`."""
+    """Evaluations that a descent goes on from: see :class:`~pyro_dgp.training.checkpoints.Stateful`."""
 
     def __init__(self, objective: torch.nn.Module, descent: Descent, start: float) -> None:
         self.objective, self.descent, self.start = objective, descent, start
