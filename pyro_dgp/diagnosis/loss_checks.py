@@ -28,3 +28,15 @@ def still_falling(losses: Sequence[float]) -> Iterator[Finding]:
     error = float(((before.var() + after.var()) / tenth).sqrt())
     if fall > STILL_FALLING and fall > 3 * error:
         yield found("loss still falling", fall=fall, steps=len(losses))
+
+
+def falling_at_the_end(losses: Sequence[float]) -> Iterator[Finding]:
+    """Find a loss that was still falling in the last tenth of the steps of a descent without a learning rate, such as L-BFGS.
+
+    :param losses: minus the objective at each step, nats a row.
+    """
+    if len(losses) < SHORTEST:
+        return
+    fall = losses[-1 - len(losses) // 10] - losses[-1]
+    if fall > STILL_FALLING:
+        yield found("loss falling at the end", fall=fall, steps=len(losses))

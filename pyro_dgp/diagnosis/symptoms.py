@@ -143,6 +143,10 @@ SYMPTOMS = {
         "the loss was still falling, by {fall:.2g} nats a row in a tenth of the {steps} steps, when the learning rate began to fall",
         "train longer",
     ),
+    "loss falling at the end": Symptom(
+        "the loss was still falling, by {fall:.2g} nats a row in the last tenth of the {steps} steps",
+        "allow more steps",
+    ),
     "overfitted": Symptom(
         "it scores {training:.2f} nats a row at its training rows and {held_out:.2f} at those held out, so that it has overfitted",
         "fewer inducing points, one layer, or a larger beta where the loss has one, may do better",

@@ -2,7 +2,8 @@
 
 from pyro_dgp.losses.approximate_ep import ApproximateEP
 from pyro_dgp.losses.base import Loss
-from pyro_dgp.losses.collapsed import CollapsedELBO, SufficientStatistics
+from pyro_dgp.losses.collapsed import CollapsedELBO
+from pyro_dgp.losses.collapsed_sums import CollapsedELBOFromSums, SufficientStatistics
 from pyro_dgp.losses.elbo import ELBO
 from pyro_dgp.losses.gamma import GammaDivergence
 from pyro_dgp.losses.marginal import MarginalLikelihood
@@ -12,6 +13,7 @@ __all__ = [
     "ELBO",
     "ApproximateEP",
     "CollapsedELBO",
+    "CollapsedELBOFromSums",
     "GammaDivergence",
     "Loss",
     "MarginalLikelihood",

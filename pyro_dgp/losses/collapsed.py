@@ -1,257 +1,136 @@
-"""The bound on the evidence with the best q(v) put in, from sums over the data that are made once."""
+"""The bound on the evidence of sparse regression with the best q(v) put in."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import torch
-from pyro import poutine
-from pyro.poutine.util import site_is_subsample
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.guides.scales_and_masks import require_as_written
-from pyro_dgp.guides.sites import is_random
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal import linalg
+from pyro_dgp.internal.one_thread import one_thread
 from pyro_dgp.internal.parameters import module_local_parameters, modules_of, require_own_parameters
-from pyro_dgp.internal.site_names import process_key
-from pyro_dgp.likelihoods import Observation
-from pyro_dgp.likelihoods.gaussian import GaussianConditional
-from pyro_dgp.processes import FixedFeatures, GaussianCoefficients, WhitenedProcess
+from pyro_dgp.losses.single_regression import SingleRegression, process_of, regression_of, set_best
+from pyro_dgp.processes.basis import Basis
 
-Row = tuple[Tensor, Tensor]
+#: Rows whose columns are in memory at a time: where there are more, those of each block are made a second time for its gradient.
+ROWS = 10_000
 
 
-@dataclass(frozen=True)
-class SufficientStatistics:
-    """All that a bound on the evidence needs of the data where the features of a GP do not depend on hyperparameters.
+class _Solved(NamedTuple):
+    """Parts of the bound.
 
-    :ivar rows: number of rows, N.
-    :ivar gram: ``sum_n k_u(x_n) k_u(x_n)'``, ``(M, M)``, float64 as all sums are.
-    :ivar products: ``sum_n k_u(x_n) y_n``, ``(M,)``.
-    :ivar squares: ``sum_n y_n^2``.
-    :ivar basis: what the features depend on, the state of the basis that they were made with.
-    :ivar example: one row, ``(1, D)`` and ``(1,)``, with which the model is called for its hyperparameters.
+    :ivar regression: the Gaussian process, its noise and its targets.
+    :ivar factor: factor of B, ``(..., D_out or E, M, M)``.
+    :ivar products: ``A r / s``, ``(..., D_out, M)``.
+    :ivar rest: ``sum_n r_n^2 + k(x_n, x_n) - a_n' a_n``, ``(..., D_out)``.
     """
 
-    rows: int
-    gram: Tensor
+    regression: SingleRegression
+    factor: Tensor
     products: Tensor
-    _: KW_ONLY
-    squares: Tensor
-    basis: dict[str, Tensor]
-    example: Row
-
-    @staticmethod
-    @torch.no_grad()
-    def of(guide: Variational, batches: Iterable[Row]) -> SufficientStatistics:
-        """Make the sums in one pass over batches of inputs ``(n, D)`` and targets ``(n,)``; memory is that of one batch.
-
-        :param guide: initialised, with :class:`~pyro_dgp.FourierFeatures` for the one Gaussian process of its model.
-        :raises ValueError: for a model that has more than one Gaussian process under Gaussian noise, or a row outside of the interval of its
-            features.
-        """
-        guide.require_initialized()
-        rows, example = 0, None
-        sums: list[Tensor] = []
-        state: dict[str, Tensor] = {}
-        for x, y in batches:
-            require_rows(x, y)
-            if not len(x):
-                continue
-            if example is None:
-                _require_fixed(guide, (x[:1], y[:1]))
-            with module_local_parameters(*guide.model_modules):
-                name, prior, _, value = _regression(guide, x, y)
-            _require_all_rows(prior, value, len(x))
-            features = _process(guide, name).basis.features(prior.x, prior.name).double()
-            target = value.double()
-            own = (features @ features.mT, features @ target, target @ target)
-            sums = [before + more for before, more in zip(sums, own, strict=True)] if sums else list(own)
-            if example is None:
-                example, state = (x[:1].clone(), y[:1].clone()), _state(guide, name)
-            rows += len(x)
-        if example is None:
-            raise ValueError("there are no rows: give batches of inputs (n, D) and targets (n,)")
-        gram, products, squares = sums
-        return SufficientStatistics(rows, gram, products, squares=squares, basis=state, example=example)
+    rest: Tensor
 
 
 class CollapsedELBO(torch.nn.Module):
-    """Minus the evidence lower bound of one GP under Gaussian noise with the best q(v), nats in total (Titsias 2009, Eq. 9).
+    """Minus the evidence lower bound of sparse GP regression with the best q(v), nats in total (Titsias 2009, Eq. 9).
 
-    With whitened columns A of all rows, ``W = A A'``, ``B = I + W / s`` and noise variance s the bound is
+    With whitened columns A ``(M, N)`` of all rows, residuals ``r = y - m(x)``, noise variance s and ``B = I + A A' / s`` the bound is
 
-    ``log N(y | 0, A'A + s I) - (sum_n k(x_n, x_n) - tr W) / (2 s)``
+    ``log N(r | 0, A'A + s I) - (sum_n k(x_n, x_n) - tr A'A) / (2 s)``
 
-    and the best q(v) is ``N(B^-1 A y / s, B^-1)``. Both come from :class:`SufficientStatistics`, so that a step costs O(M^3) however many rows
-    there are. Call it without arguments. :func:`~pyro_dgp.fit_collapsed` makes the sums, minimises it, and sets q(v).
+    summed over outputs, and the best q(v) is ``N(B^-1 A r / s, B^-1)``. A call costs O(N M^2) and has no random numbers, so that
+    :func:`~pyro_dgp.fit_lbfgs` minimises it; :func:`~pyro_dgp.fit_collapsed` does that and sets q(v). GPflow's and Pyro's name for such a fit is SGPR.
 
-    :ivar name: the Gaussian process.
-    :param guide: an initialised guide whose q(v) has a full covariance; its q(v) is not read.
-    :param statistics: sums over the data for this guide.
-    :raises ValueError: for a model that it has no closed form for.
+    It takes any family whose q(v) has a full covariance: :class:`~pyro_dgp.InducingPoints`, whose inputs are trained too, or features. Features that
+    hyperparameters do not change need one pass over the data alone: :class:`~pyro_dgp.CollapsedELBOFromSums`.
+
+    :cvar needs_all_rows: tells :func:`~pyro_dgp.fit` that a step has all rows.
+    :param guide: an initialised guide; its q(v) is not read.
 
     >>> import torch
-    >>> from pyro_dgp import CollapsedELBO, DeepGP, FourierFeatures, SufficientStatistics, Variational
-    >>> x, y = torch.rand(100, 1), torch.randn(100)
-    >>> guide = Variational(DeepGP(x, layers=1, kernel="matern52-additive"), FourierFeatures(5))
+    >>> from pyro_dgp import CollapsedELBO, DeepGP, InducingPoints, Variational, fit_lbfgs, predict
+    >>> x = torch.linspace(0, 1, 100)[:, None]
+    >>> y = torch.sin(9 * x[:, 0]) + 0.1 * torch.randn(100)
+    >>> guide = Variational(DeepGP(x, layers=1), InducingPoints(10))
     >>> guide.initialize(x, y)
-    >>> objective = CollapsedELBO(guide, SufficientStatistics.of(guide, [(x[:50], y[:50]), (x[50:], y[50:])]))
-    >>> objective.statistics.rows, objective().shape
-    (100, torch.Size([]))
+    >>> objective = CollapsedELBO(guide)
+    >>> result = fit_lbfgs(objective, x, y)
+    >>> objective.settle(x, y)
+    >>> bool((predict(guide, x).mean - torch.sin(9 * x[:, 0])).abs().mean() < 0.05)
+    True
     """
 
-    def __init__(self, guide: Variational, statistics: SufficientStatistics) -> None:
-        super().__init__()
-        self.guide, self.model, self.statistics = guide, guide.model, statistics
-        self.model_modules = torch.nn.ModuleList(guide.model_modules)
-        with torch.no_grad(), module_local_parameters(*guide.model_modules):
-            x, y = statistics.example
-            self.name, prior, _, _ = _regression(guide, x, y)
-            beside = prior.at(prior.x + 1)
-            if not torch.equal(prior.variance, beside.variance):
-                raise ValueError(
-                    f"the variance of {prior.name!r} is not the same at all inputs, so that sums over them do not suffice: train by ELBO"
-                )
-        own = _state(guide, self.name)
-        if own.keys() != statistics.basis.keys() or not all(
-            torch.equal(own[k], v) for k, v in statistics.basis.items()
-        ):
-            raise ValueError(
-                f"the statistics were made with {len(statistics.products)} features, and the {_process(guide, self.name).basis.size} features of "
-                "this guide are other ones: make them with this guide"
-            )
+    needs_all_rows: ClassVar[bool] = True
 
-    def forward(self) -> Tensor:
-        """Return minus the bound."""
+    def __init__(self, guide: Variational) -> None:
+        super().__init__()
+        guide.require_initialized()
+        self.guide, self.model = guide, guide.model
+        self.model_modules = torch.nn.ModuleList(guide.model_modules)
+
+    def forward(self, x: Tensor, y: Tensor, **arguments: Any) -> Tensor:
+        """Return minus the bound.
+
+        :param x: inputs of all rows.
+        :param y: their targets.
+        :param arguments: further arguments of the model.
+        :raises ValueError: for a model that has more than one Gaussian process under Gaussian noise.
+        """
         require_own_parameters(*modules_of(self.model))
-        sums = self.statistics
-        prior, noise, factor, products, trace = self._solved()
-        explained = linalg.solve_triangular(factor, products.unsqueeze(-1), upper=False).square().sum()
-        rest = sums.rows * prior.variance.reshape(()).double() - trace
-        count = sums.rows * (math.log(2 * math.pi) + noise.log())
-        half_log_determinant = factor.diagonal().log().sum()
-        return 0.5 * (count + (sums.squares + rest) / noise - explained) + half_log_determinant
+        found, factor, products, rest = self._solved(x, y, arguments)
+        noise, rows = found.noise.double(), found.values.shape[-1]
+        fitted = linalg.solve_broadcast(factor, products.unsqueeze(-1)).square().sum((-2, -1))
+        half_log_determinants = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        each = 0.5 * (rows * (math.log(2 * math.pi) + noise.log()) + rest / noise - fitted) + half_log_determinants
+        bound: Tensor = each.sum()
+        return bound
 
     @torch.no_grad()
-    def settle(self) -> None:
-        """Set q(v) of the guide to the best one at these hyperparameters."""
+    def settle(self, x: Tensor, y: Tensor, **arguments: Any) -> None:
+        """Set q(v) of the guide to the best one at these hyperparameters, for all rows and the arguments of a call."""
         with module_local_parameters(*self.guide.model_modules):
-            prior, _, factor, products, _ = self._solved()
-        q: Any = _process(self.guide, self.name).q
-        inverse = linalg.solve_triangular(factor, linalg.identity(factor), upper=False)
-        mean = inverse.mT @ (inverse @ products)
-        scale = linalg.cholesky(inverse.mT @ inverse, 0.0, prior.name)
-        q.mean = mean.to(q.mean).expand_as(q.mean).clone()
-        q.scale = scale.to(q.scale).expand_as(q.scale).clone()
+            found, factor, products, _ = self._solved(x, y, arguments)
+        set_best(process_of(self.guide, found.key), factor, products)
 
-    def _solved(self) -> tuple[FunctionPrior, Tensor, Tensor, Tensor, Tensor]:
-        """Return the prior at the example, s, the factor of B, ``A y / s`` and ``tr W``."""
-        x, y = self.statistics.example
-        _, prior, noise, _ = _regression(self.guide, x, y)
-        basis = _process(self.guide, self.name).basis
-        noise = noise.double()
-        once = basis.whiten(prior, self.statistics.gram)[0]
-        whole = basis.whiten(prior, once.mT)[0]
-        products = basis.whiten(prior, self.statistics.products.unsqueeze(-1))[0, :, 0] / noise
-        factor = linalg.cholesky(linalg.identity(whole) + whole / noise, 0.0, prior.name)
-        return prior, noise, factor, products, whole.diagonal().sum()
+    def _solved(self, x: Tensor, y: Tensor, arguments: dict[str, Any]) -> _Solved:
+        with one_thread:
+            found = regression_of(self.guide, x, y, arguments)
+        prior = found.prior
+        _require_all_rows(prior, found.values, x)
+        basis: Basis = process_of(self.guide, found.key).basis
+        residuals = found.values - prior.mean.mT
+        gram, products = _sums(basis, prior, residuals)
+        noise = found.noise.double()
+        whole = gram / noise[..., None, None]
+        factor = linalg.cholesky(linalg.identity(whole) + whole, 0.0, prior.name)
+        of_prior = residuals.double().square().sum(-1) + prior.variance.double().sum(-2)
+        rest = of_prior - gram.diagonal(dim1=-2, dim2=-1).sum(-1)
+        return _Solved(found, factor, products / noise[..., None], rest)
 
 
-def require_rows(x: Any, y: Any) -> None:
-    """Raise for rows that are no finite inputs ``(N, D)`` and targets ``(N,)``."""
-    for part in (x, y):
-        if not isinstance(part, Tensor):
-            raise TypeError(f"inputs and targets are tensors, not {type(part).__name__}: use torch.as_tensor")
-    if x.dim() != 2 or y.shape != x.shape[:1]:
+def _sums(basis: Basis, prior: FunctionPrior, residuals: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``A A'`` ``(..., E, M, M)`` and ``A r`` ``(..., D_out, M)``, in double precision."""
+
+    def of_block(x: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        columns = basis.columns(prior.at(x)).double()
+        return columns @ columns.mT, (columns @ values.double().unsqueeze(-1)).squeeze(-1)
+
+    blocks = list(zip(prior.x.split(ROWS, -2), residuals.split(ROWS, -1), strict=True))
+    if len(blocks) == 1:
+        return of_block(*blocks[0])
+    made = [checkpoint(of_block, *block, use_reentrant=False) for block in blocks]
+    return torch.stack([gram for gram, _ in made]).sum(0), torch.stack([products for _, products in made]).sum(0)
+
+
+def _require_all_rows(prior: FunctionPrior, values: Tensor, x: Tensor) -> None:
+    """Raise where the Gaussian process sees other rows than those of the data."""
+    if not prior.x.shape[-2] == values.shape[-1] == x.shape[-2]:
         raise ValueError(
-            f"the data are inputs (N, D) and targets (N,), not {tuple(x.shape)} and {tuple(y.shape)}: train by ELBO for any others"
-        )
-    for name, values in (("x", x), ("y", y)):
-        if not bool(torch.isfinite(values).all()):
-            raise ValueError(f"{name} holds NaN or infinity: drop or fill such rows before training")
-
-
-def _state(guide: Variational, name: str) -> dict[str, Tensor]:
-    """Return a copy of all that the features of a basis are made of."""
-    basis = _process(guide, name).basis
-    size = torch.tensor(basis.size)
-    return {"size": size} | {key: value.detach().clone() for key, value in basis.state_dict().items()}
-
-
-def _process(guide: Variational, name: str) -> Any:
-    """Return the process of a Gaussian process, if its features are fixed and q(v) is full."""
-    process = getattr(guide.processes, name)
-    if not isinstance(process, WhitenedProcess) or not isinstance(process.basis, FixedFeatures):
-        raise ValueError(
-            f"sums over the data suffice for features that do not depend on hyperparameters, and {name!r} has {type(process).__name__} of other "
-            "ones: take FourierFeatures"
-        )
-    if not isinstance(process.q, GaussianCoefficients) or process.q.kind != "full" or process.groups:
-        raise ValueError(f"the best q(v) of {name!r} has a full covariance: take FourierFeatures(covariance='full')")
-    return process
-
-
-def _regression(guide: Variational, x: Tensor, y: Tensor) -> tuple[str, FunctionPrior, Tensor, Tensor]:
-    """Return name and prior of the one Gaussian process of a model, its noise variance, a scalar, and the targets."""
-    trace = poutine.trace(guide.model).get_trace(x, y)
-    latent = [name for name in trace.stochastic_nodes if not site_is_subsample(trace.nodes[name])]
-    observed = [trace.nodes[name] for name in trace.observation_nodes if is_random(trace.nodes[name])]
-    functions = [site["fn"].priors if isinstance(site["fn"], Observation) else {} for site in observed]
-    if latent or [len(priors) for priors in functions] != [1]:
-        found = ", ".join(map(repr, (*latent, *(site["name"] for site in observed))))
-        raise ValueError(
-            f"the collapsed bound is that of one Gaussian process under one observation, and this model has the sites {found}: train by ELBO"
-        )
-    site = observed[0]
-    require_as_written(site)
-    fn: Observation = site["fn"]
-    ((key, prior),) = fn.priors.items()
-    if not isinstance(fn.conditional, GaussianConditional):
-        raise ValueError(
-            f"the collapsed bound is that of a Gaussian likelihood of the targets as they are, and {site['name']!r} has another one: train by "
-            "ELBO, or standardise the targets before they are passed where the model does it"
-        )
-    noise = fn.conditional.variance
-    if noise.numel() != 1 or prior.num_outputs != 1 or fn.batch_shape or prior.batch_shape:
-        raise ValueError(
-            f"the collapsed bound is that of one function under noise of one variance, and {site['name']!r} has several of them: train by ELBO"
-        )
-    return process_key(site["name"], key), prior, noise.reshape(()), site["value"]
-
-
-def _require_all_rows(prior: FunctionPrior, value: Tensor, rows: int) -> None:
-    """Raise where the Gaussian process sees other rows than those of the data, or has a mean."""
-    if prior.x.shape[-2] != rows or value.shape[-1] != rows:
-        raise ValueError(
-            f"sums over the data suffice where the Gaussian process sees all rows, and {prior.name!r} sees {prior.x.shape[-2]} of {rows}: take a "
-            "plate that takes some at random out of the model, or train by ELBO"
-        )
-    if bool((prior.mean != 0).any()):
-        _refuse_mean(prior)
-
-
-def _refuse_mean(prior: FunctionPrior) -> None:
-    raise ValueError(
-        f"sums over the data suffice for a function with mean zero, and {prior.name!r} has a mean function: train by ELBO"
-    )
-
-
-@torch.enable_grad()
-def _require_fixed(guide: Variational, example: Row) -> None:
-    """Raise where a parameter changes what the sums are made of: the mean, the inputs, or the targets of the Gaussian process."""
-    with module_local_parameters(*guide.model_modules):
-        _, prior, _, value = _regression(guide, *example)
-        mean = torch.cat([prior.mean, prior.at(prior.x + 1).mean])
-    if mean.requires_grad or bool((mean != 0).any()):
-        _refuse_mean(prior)
-    if prior.x.requires_grad or value.requires_grad:
-        raise ValueError(
-            f"sums over the data suffice where nothing in front of {prior.name!r} and its targets is learned, and this model changes them by "
-            "parameters: train by ELBO"
+            f"the collapsed bound is that of all rows, and {prior.name!r} sees {prior.x.shape[-2]} of {x.shape[-2]}: take a plate that takes some at "
+            "random out of the model, or train by ELBO"
         )

@@ -1,23 +1,28 @@
-"""A fit by sums over the data: one pass over the rows, then steps that do not depend on their number."""
+"""A fit of one GP under Gaussian noise with the best q(v) in each step: by sums over the data, or by all rows."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from typing import Any
 
 from torch import Tensor
 
 from pyro_dgp.data.streams import Stream
+from pyro_dgp.diagnosis.loss_checks import falling_at_the_end
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.parameters import limits_of_parameters, module_local_parameters
-from pyro_dgp.losses import CollapsedELBO, SufficientStatistics
-from pyro_dgp.losses.collapsed import require_rows
-from pyro_dgp.training.lbfgs import HIGHEST, LOWEST, Descent
+from pyro_dgp.losses import CollapsedELBO, CollapsedELBOFromSums, SufficientStatistics
+from pyro_dgp.losses.collapsed import ROWS
+from pyro_dgp.losses.collapsed_sums import require_rows
+from pyro_dgp.processes import FixedFeatures
+from pyro_dgp.training.lbfgs import HIGHEST, LOWEST, Descent, fit_lbfgs
+from pyro_dgp.training.loop import fit
 from pyro_dgp.training.optimising import Callback, FitResult
 from pyro_dgp.training.remarks import Trained
 
-#: Rows whose features are in memory at a time.
-ROWS = 10_000
+#: Steps of Adam that come first where features depend on hyperparameters, and their learning rate: they leave poor optima behind.
+FIRST_STEPS, FIRST_RATE = 50, 0.1
 
 
 def fit_collapsed(
@@ -26,33 +31,90 @@ def fit_collapsed(
     *,
     steps: int = 300,
     callback: Callback | None = None,
+    **arguments: Any,
 ) -> FitResult:
-    """Fit one GP under Gaussian noise with features that hyperparameters do not change, in one pass over the data.
+    """Fit one GP under Gaussian noise by the bound that has the best q(v) put in, and set q(v) of the guide to it (Titsias 2009).
 
-    The sums of :class:`~pyro_dgp.SufficientStatistics` are made first. Then :class:`~pyro_dgp.CollapsedELBO` is minimised over hyperparameters by
-    L-BFGS, in O(M^3) a step, and q(v) of the guide is set to the best one. Losses of the result are nats a row.
+    With :class:`~pyro_dgp.InducingPoints`, or features that depend on hyperparameters, :class:`~pyro_dgp.CollapsedELBO` is minimised over
+    hyperparameters and inducing inputs, all rows in each step, O(N M^2): 50 steps of Adam, or half of them where there are fewer than 100, and then
+    those of :func:`~pyro_dgp.fit_lbfgs`. Other libraries call that SGPR.
 
-    Rows must be independent of one another: a model that standardises its inputs by those of a call sees other ones in each.
+    With :class:`~pyro_dgp.FourierFeatures` the sums of :class:`~pyro_dgp.SufficientStatistics` are made first, in one pass over the rows. Then
+    :class:`~pyro_dgp.CollapsedELBOFromSums` is minimised over hyperparameters by L-BFGS, in O(M^3) a step. The data may be a stream.
 
-    :param guide: an initialised guide with ``FourierFeatures(F)`` on an interval that holds all rows.
-    :param data: a stream, or inputs ``(N, D)`` and targets ``(N,)``.
+    Losses of the result are nats per observation. Rows must be independent of one another: a model that standardises its inputs by those of a call
+    sees other ones in each.
+
+    :param guide: an initialised guide whose q(v) has a full covariance; with ``FourierFeatures(F)`` on an interval that holds all rows.
+    :param data: inputs ``(N, D)`` and targets ``(N,)``, and for Fourier features also a stream of them. Targets of several outputs are ``(N, D_out)``, and
+        with groups they are ``(*groups, N)``, for inducing points.
     :param steps: number of steps at most; the run ends where the loss stands still.
     :param callback: function of step and loss, called after each step.
+    :param arguments: further arguments of the model, for inducing points.
     :raises ValueError: for a model or a guide that it has no closed form for, and for rows outside of the interval.
 
     >>> import torch
-    >>> from pyro_dgp import DeepGP, FourierFeatures, Variational, fit_collapsed, predict
+    >>> from pyro_dgp import DeepGP, InducingPoints, Variational, fit_collapsed, predict
     >>> x = torch.linspace(0, 1, 500)[:, None]
     >>> y = torch.sin(9 * x[:, 0]) + 0.1 * torch.randn(500)
-    >>> guide = Variational(DeepGP(x, layers=1, kernel="matern52-additive"), FourierFeatures(15))
+    >>> guide = Variational(DeepGP(x, layers=1), InducingPoints(15))
     >>> guide.initialize(x, y)
     >>> result = fit_collapsed(guide, (x, y))
     >>> float((predict(guide, x).mean - torch.sin(9 * x[:, 0])).abs().mean()) < 0.03
     True
     """
+    guide.require_initialized()
+    if all(isinstance(getattr(process, "basis", None), FixedFeatures) for process in guide.processes.children()):
+        if arguments:
+            raise ValueError(
+                f"sums over the data are those of a model of x and y, and {', '.join(arguments)} comes beside: take fit with CollapsedELBO(guide)"
+            )
+        return _fit_by_sums(guide, data, steps=steps, callback=callback)
+    if isinstance(data, Stream):
+        raise ValueError(
+            "the features of this guide depend on hyperparameters, so that each step needs all rows, and a stream gives them in parts: read the "
+            "rows into memory and pass (x, y), or take fit_stream with ELBO"
+        )
+    return _fit_by_rows(guide, *_pair(data), steps=steps, callback=callback, arguments=arguments)
+
+
+def _fit_by_rows(
+    guide: Variational, x: Tensor, y: Tensor, *, steps: int, callback: Callback | None, arguments: dict[str, Any]
+) -> FitResult:
+    """Minimise the bound with all rows in each step, and set q(v)."""
+    start, objective = time.perf_counter(), CollapsedELBO(guide)
+    trained = Trained(guide, (x, y), arguments, on_losses=falling_at_the_end)
+    by_adam = min(FIRST_STEPS, steps // 2)
+    losses: list[float] = []
+    if _free(guide):
+        first = fit(objective, x, y, steps=by_adam, learning_rate=FIRST_RATE, callback=callback, **arguments)
+
+        def after(step: int, loss: float) -> None:
+            if callback is not None:
+                callback(by_adam + step, loss)
+
+        then = fit_lbfgs(objective, x, y, steps=steps - by_adam, callback=after, **arguments)
+        losses = first.losses + then.losses
+    objective.settle(x, y, **arguments)
+    return FitResult(losses, time.perf_counter() - start, trained)
+
+
+def _free(guide: Variational) -> bool:
+    """Whether a parameter of the model or of a basis is left to train."""
+    modules = [*guide.model_modules, *(getattr(process, "basis", None) for process in guide.processes.children())]
+    return any(each.requires_grad for module in modules if module is not None for each in module.parameters())
+
+
+def _fit_by_sums(
+    guide: Variational, data: Stream | tuple[Tensor, Tensor], *, steps: int, callback: Callback | None
+) -> FitResult:
+    """Make the sums, minimise the bound, and set q(v)."""
     start = time.perf_counter()
-    objective = CollapsedELBO(guide, SufficientStatistics.of(guide, _batches(data)))
-    rows = objective.statistics.rows
+    objective = CollapsedELBOFromSums(guide, SufficientStatistics.of(guide, _batches(data)))
+    rows, trained = (
+        objective.statistics.rows,
+        None if isinstance(data, Stream) else Trained(guide, data, {}, on_losses=falling_at_the_end),
+    )
     with module_local_parameters(objective):
         parameters = [each for model in guide.model_modules for each in model.parameters() if each.requires_grad]
         losses: list[float] = []
@@ -60,19 +122,17 @@ def fit_collapsed(
             limits = limits_of_parameters(*guide.model_modules, lowest=LOWEST, highest=HIGHEST)
             losses = Descent(lambda: objective() / rows, parameters, limits=limits).go(steps, callback)[1:]
     objective.settle()
-    result = FitResult(losses=losses, seconds=time.perf_counter() - start)
-    if not isinstance(data, Stream):
-        result.trained = Trained(guide, data, {})
-    return result
+    return FitResult(losses, time.perf_counter() - start, trained)
+
+
+def _pair(data: Any) -> tuple[Tensor, Tensor]:
+    if isinstance(data, tuple) and len(data) == 2:
+        return data
+    raise TypeError("the data are a Stream, or a pair of inputs (N, D) and targets (N,): pass (x, y)")
 
 
 def _batches(data: Stream | tuple[Tensor, Tensor]) -> Iterable[tuple[Tensor, Tensor]]:
-    if isinstance(data, Stream):
-        blocks: Iterable[tuple[Tensor, ...]] = data.in_order()
-    elif isinstance(data, tuple) and len(data) == 2:
-        blocks = [data]
-    else:
-        raise TypeError("the data are a Stream, or a pair of inputs (N, D) and targets (N,): pass (x, y)")
+    blocks: Iterable[tuple[Tensor, ...]] = data.in_order() if isinstance(data, Stream) else [_pair(data)]
     for block in blocks:
         if len(block) != 2:
             raise ValueError(f"blocks of the stream have {len(block)} parts: inputs (N, D) and targets (N,) are wanted")

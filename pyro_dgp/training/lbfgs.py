@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pyro_dgp.diagnosis.loss_checks import falling_at_the_end
 from pyro_dgp.internal.finite import require_finite_loss
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.internal.parameters import limits_of_parameters, module_local_parameters
@@ -110,7 +111,7 @@ def fit_lbfgs(
         state.is_over = True
         run.stepped(state, first, is_last=True)
     guide = guide_of(objective)
-    known = None if guide is None else Trained(guide, (x, y), arguments)
+    known = None if guide is None else Trained(guide, (x, y), arguments, on_losses=falling_at_the_end)
     return FitResult(losses[1:], state.seconds + time.perf_counter() - start, known)
 
 

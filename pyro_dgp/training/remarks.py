@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -97,6 +97,7 @@ class Trained:
     :param guide: the guide, with the parameters from which it starts.
     :param data: x and y.
     :param arguments: further arguments of the model.
+    :param on_losses: what is found of the losses.
     :param may_explode: whether it may be trained by a loss that makes it far too sure at these rows; others are not asked for that.
     """
 
@@ -106,9 +107,11 @@ class Trained:
         data: tuple[Tensor, Tensor],
         arguments: Mapping[str, Any],
         *,
+        on_losses: Callable[[Sequence[float]], Iterable[Finding]] = still_falling,
         may_explode: bool = True,
     ) -> None:
         self.guide, self.data, self.arguments, self.may_explode = guide, data, dict(arguments), may_explode
+        self.on_losses = on_losses
         self.start = {name: v for model in guide.model_modules for name, v in lengthscales_of(model).items()}
 
     def seen(self) -> Call:
@@ -125,7 +128,7 @@ class Trained:
             findings += idle_layers(subject)
         findings += [each for model in guide.model_modules for each in _on_lengthscales(model, self.start, len(losses))]
         kept = [each for each in findings if self.may_explode or each.symptom != EXPLODING]
-        return [*kept, *still_falling(losses)]
+        return [*kept, *self.on_losses(losses)]
 
     def remarks(self, losses: Sequence[float], site: str | None = None) -> list[str]:
         """Return what :func:`remarks` does."""

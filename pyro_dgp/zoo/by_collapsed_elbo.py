@@ -1,4 +1,4 @@
-"""Inference by the collapsed bound: one pass over the data, then steps whose cost does not depend on their number."""
+"""Inference by the collapsed bound: one GP under Gaussian noise, with the best q(v) in each step."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from pyro_dgp.zoo.settings import Settings
 
 @dataclass(frozen=True)
 class ByCollapsedELBO(Inference):
-    """The bound of one GP under Gaussian noise with the best q(v), from sums over the data: :func:`~pyro_dgp.fit_collapsed`.
+    """The bound of one GP under Gaussian noise with the best q(v): :func:`~pyro_dgp.fit_collapsed`.
 
     >>> from pyro_dgp import FourierFeatures
     >>> ByCollapsedELBO(FourierFeatures(30)).default_steps
     300
 
-    :param processes: a family whose features do not depend on hyperparameters, or a function of the settings that makes it.
+    :param processes: a family whose q(v) has a full covariance, or a function of the settings that makes it.
     :param default_steps: steps at most where the settings have no ``epochs``.
     """
 
@@ -46,8 +46,10 @@ class ByCollapsedELBO(Inference):
         )
         ((_, process),) = guide.processes.named_children()
         figures = {"inducing": process.basis.size}
-        predictor = GuidePredictor(guide, anatomy_of(model, x, y).response)
-        return Fitted(predictor, len(x), len(result.losses), seconds=result.seconds, diagnostics=figures)
+        site, steps = anatomy_of(model, x, y).response, len(result.losses)
+        remarks = result.trained.remarks(result.losses, site) if result.trained else []
+        predictor = GuidePredictor(guide, site)
+        return Fitted(predictor, len(x), steps, seconds=result.seconds, diagnostics=figures, remarks=remarks)
 
     def restore(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, saved: Saved) -> GuidePredictor:
         """See :class:`Inference`."""

@@ -9,6 +9,7 @@ from pyro_dgp.training.validation import Validation
 from pyro_dgp.training.weight_prior import AdamWithWeightPrior
 from pyro_dgp.zoo.approximations import by_neighbors
 from pyro_dgp.zoo.architecture import Architecture
+from pyro_dgp.zoo.by_collapsed_elbo import ByCollapsedELBO
 from pyro_dgp.zoo.by_guide import ByGuide, ByValidatedGuide
 from pyro_dgp.zoo.by_marginal_likelihood import ByMarginalLikelihood
 from pyro_dgp.zoo.by_mcmc import ByMCMC
@@ -61,6 +62,7 @@ from pyro_dgp.zoo.starts import one_layer_and_its_noise_first, one_layer_first, 
 
 DSPP = "Jankowiak, Pleiss, Gardner 2020, Deep Sigma Point Processes"
 SVGP = "Hensman, Fusi, Lawrence 2013, Gaussian Processes for Big Data"
+SGPR = "Titsias 2009, Variational Learning of Inducing Variables in Sparse Gaussian Processes"
 PPGPR = "Jankowiak, Pleiss, Gardner 2020, Parametric Gaussian Process Regressors"
 DSVI = "Salimbeni, Deisenroth 2017, Doubly Stochastic Variational Inference for Deep Gaussian Processes"
 AVDGP = "Meng, Zhang 2024, Amortized Variational Inference for Deep Gaussian Processes"
@@ -104,6 +106,13 @@ METHODS: dict[str, Method] = {
             SVGP,
             SHALLOW_TWO_KERNELS,
             BY_ELBO,
+        ),
+        Method(
+            "sgpr",
+            "sparse GP regression, one layer, ELBO with the best q(v) in each step, all rows: quick",
+            SGPR,
+            SHALLOW_TWO_KERNELS,
+            ByCollapsedELBO(inducing_points, default_steps=200),
         ),
         Method(
             "ppgpr",
