@@ -21,6 +21,8 @@ from pyro_dgp.training.remarks import explains_nothing
 SHARE, BETA = 0.25, 0.05
 #: Steps of a run whose failure tells anything.
 FEWEST = 500
+#: Remark on a fit that is the second.
+SECOND = "its first fit explained nothing of the targets; a second one, started from a predictive loss, is kept"
 
 State = dict[str, Any]
 
@@ -51,19 +53,45 @@ def fit_with_second_start(
     :param options: those of :func:`~pyro_dgp.fit`.
     :returns: the record of the fit that is kept, and whether it is the second.
     """
+
+    def train() -> FitResult:
+        return fit(objective, x, y, steps=steps, callback=callback, **options)
+
+    if not second or steps < FEWEST:
+        return train(), False
+    return train_with_second_start(guide, train, x, y, predictive_steps=int(SHARE * steps), site=site, **options)
+
+
+def train_with_second_start(
+    guide: Variational,
+    train: Callable[[], FitResult],
+    x: Tensor,
+    y: Tensor,
+    *,
+    predictive_steps: int,
+    site: str | None = None,
+    **options: Any,
+) -> tuple[FitResult, bool]:
+    """Train, and once more from a second start where the fit explains nothing, as :func:`fit_with_second_start` does.
+
+    :param train: trains the guide and its model, in place.
+    :param predictive_steps: steps of the predictive loss.
+    :param options: those of :func:`~pyro_dgp.fit` for the predictive loss.
+    :returns: the record of the fit that is kept, and whether it is the second.
+    """
     state = nn.ModuleList([guide, *guide.model_modules])
     start = _values(state)
-    first = fit(objective, x, y, steps=steps, callback=callback, **options)
-    if not second or steps < FEWEST or not explains_nothing(guide, x, y, site=site):
+    first = train()
+    if not explains_nothing(guide, x, y, site=site):
         return first, False
     found = _values(state)
     try:
         _restore(state, start)
         predictive = PredictiveLogLikelihood(x.shape[-2], BETA)(guide.model, guide)
-        fit(predictive, x, y, steps=max(1, int(SHARE * steps)), **options)
+        fit(predictive, x, y, steps=max(1, predictive_steps), **options)
         learned = {name: value for name, value in _values(state).items() if _is_kept(name)}
         _restore(state, start | learned)
-        again = fit(objective, x, y, steps=steps, callback=callback, **options)
+        again = train()
     except CheckpointError:
         raise
     except (ValueError, NotImplementedError, NotPositiveDefiniteError):

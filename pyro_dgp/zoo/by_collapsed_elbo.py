@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,10 +14,15 @@ from pyro_dgp.internal.progress import Progress
 from pyro_dgp.processes import BasisFamily
 from pyro_dgp.propagation import MonteCarlo
 from pyro_dgp.training.collapsed_fit import fit_collapsed
+from pyro_dgp.training.optimising import FitResult
+from pyro_dgp.training.second_start import SECOND, train_with_second_start
 from pyro_dgp.zoo.anatomy import anatomy_of
 from pyro_dgp.zoo.inference import Fitted, Inference
 from pyro_dgp.zoo.predictors import GuidePredictor, Saved
 from pyro_dgp.zoo.settings import Settings
+
+#: Steps of the predictive loss that a second start comes from.
+PREDICTIVE_STEPS = 500
 
 
 @dataclass(frozen=True)
@@ -38,18 +44,33 @@ class ByCollapsedELBO(Inference):
 
     def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""
+        start = time.perf_counter()
         steps = settings.epochs if settings.epochs is not None else self.default_steps
-        guide = self.guide(model, settings)
+        guide, site = self.guide(model, settings), anatomy_of(model, x, y).response
         guide.initialize(x, y)
-        result = fit_collapsed(
-            guide, (x, y), steps=steps, callback=lambda step, loss: progress(step + 1, steps, {"loss": loss})
+
+        def train() -> FitResult:
+            return fit_collapsed(
+                guide, (x, y), steps=steps, callback=lambda step, loss: progress(step + 1, steps, {"loss": loss})
+            )
+
+        result, is_second = train_with_second_start(
+            guide,
+            train,
+            x,
+            y,
+            predictive_steps=PREDICTIVE_STEPS,
+            batch_size=500,
+            site=site,
+            learning_rate=settings.learning_rate,
+            seed=settings.seed,
         )
         ((_, process),) = guide.processes.named_children()
         figures = {"inducing": process.basis.size}
-        site, steps = anatomy_of(model, x, y).response, len(result.losses)
-        remarks = result.trained.remarks(result.losses, site) if result.trained else []
-        predictor = GuidePredictor(guide, site)
-        return Fitted(predictor, len(x), steps, seconds=result.seconds, diagnostics=figures, remarks=remarks)
+        remarks = [SECOND] if is_second else []
+        remarks += result.trained.remarks(result.losses, site) if result.trained else []
+        seconds, predictor = time.perf_counter() - start, GuidePredictor(guide, site)
+        return Fitted(predictor, len(x), len(result.losses), seconds=seconds, diagnostics=figures, remarks=remarks)
 
     def restore(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, saved: Saved) -> GuidePredictor:
         """See :class:`Inference`."""

@@ -25,7 +25,7 @@ from pyro_dgp.training.distributed import require_single_process
 from pyro_dgp.training.fallback import Fallback
 from pyro_dgp.training.loop import fit
 from pyro_dgp.training.optimising import OptimizerRecipe, adam
-from pyro_dgp.training.second_start import fit_with_second_start
+from pyro_dgp.training.second_start import SECOND, fit_with_second_start
 from pyro_dgp.training.validated_fit import ValidatedFit, fit_validated
 from pyro_dgp.training.validation import Validation
 from pyro_dgp.zoo.anatomy import anatomy_of
@@ -41,9 +41,6 @@ Families = ProcessFamily | Mapping[str, ProcessFamily] | ByLayer
 
 #: Steps that are timed where a fit is given minutes, and the share of the time that is planned for.
 _TIMED_STEPS, _SHARE_OF_TIME = 20, 0.9
-
-
-_SECOND = "its first fit explained nothing of the targets; a second one, started from a predictive loss, is kept"
 
 
 @runtime_checkable
@@ -109,7 +106,7 @@ class ByGuide(Inference):
         )
         figures = self.figures(guide, settings) | loss.figures()
         seconds = time.perf_counter() - start
-        predictor, remarks = GuidePredictor(guide, site), [_SECOND] if is_second else []
+        predictor, remarks = GuidePredictor(guide, site), [SECOND] if is_second else []
         remarks += result.trained.remarks(result.losses, site) if result.trained else []
         return Fitted(predictor, len(x), steps, seconds=seconds, diagnostics=figures, remarks=remarks)
 

@@ -248,19 +248,19 @@ def test_steps_frozen_models_and_resumed_runs(tmp_path):
     assert fit_collapsed(guide, (x, y)).losses == []
 
     def run(folder, stop=None):
-        class Stop(Exception):
+        class StopError(Exception):
             pass
 
         def callback(step, loss):
             if step == stop:
-                raise Stop
+                raise StopError
 
         pyro.set_rng_seed(0)
         guide = guided(DeepGP(x, 1), InducingPoints(5), x, y)
         try:
             with Checkpoints(folder, seconds=0.0):
                 return guide, fit_collapsed(guide, (x, y), steps=30, callback=callback)
-        except Stop:
+        except StopError:
             return guide, None
 
     whole, result = run(tmp_path / "whole")

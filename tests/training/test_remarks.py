@@ -9,6 +9,7 @@ from pyro.nn import PyroModule
 from pyro_dgp import (
     ELBO,
     RBF,
+    CollapsedELBO,
     DeepGP,
     FourierFeatures,
     Gaussian,
@@ -22,16 +23,20 @@ from pyro_dgp import (
     Variational,
     diagnose,
     fit,
+    fit_collapsed,
+    fit_lbfgs,
     fit_validated,
     remarks,
 )
+from pyro_dgp.diagnosis.loss_checks import falling_at_the_end
 from pyro_dgp.training.optimising import FitResult
-from pyro_dgp.training.remarks import lengthscales_of
+from pyro_dgp.training.remarks import Trained, lengthscales_of
 
 pytestmark = pytest.mark.usefixtures("local")
 
 NOTHING, FLOOR, FLAT = "the fit explains nothing", "is at its floor", "is flat"
-MEAN, START, FALLING, APART = "no more than its mean", "stands where it began", "still falling", "it has overfitted"
+MEAN, START, APART = "no more than its mean", "stands where it began", "it has overfitted"
+FALLING, STOPPED = "when the learning rate began to fall", "nats a row in the last tenth of the"
 
 
 def waves(rows=200, noise=0.2, seed=0):
@@ -52,7 +57,7 @@ def trained(model, x, y, *, steps=300, points=20, rate=0.05, samples=5):
 
 def found(sentences):
     """Which of the sentences were said."""
-    kinds = (NOTHING, FLOOR, FLAT, MEAN, START, FALLING, APART)
+    kinds = (NOTHING, FLOOR, FLAT, MEAN, START, FALLING, STOPPED, APART)
     return {kind for kind in kinds if any(kind in sentence for sentence in sentences)}
 
 
@@ -144,6 +149,25 @@ def test_a_loss_that_was_still_falling():
             expected,
         )
     assert (diagnose(guide, x, y).checks, len(diagnose(guide, x, y))) == (9, 0)
+
+
+def test_a_descent_without_a_learning_rate_is_asked_for_its_end():
+    x, y = waves()
+    model = DeepGP(x, 1)
+    guide = Variational(model, InducingPoints(20))
+    guide.initialize(x, y)
+    descent, steps = (Trained(guide, (x, y), {}, **kind) for kind in ({"on_losses": falling_at_the_end}, {}))
+    assert fit_collapsed(guide, (x, y)).remarks == []
+    early = (
+        [1.0] * 60 + [*torch.linspace(1.0, 0.0, 60).tolist()] + [0.0] * 40
+    )  # falls in the middle, and stands at the end
+    late = [1.0] * 100 + [*torch.linspace(1.0, 0.0, 60).tolist()]
+    assert (found(descent.remarks(early)), found(steps.remarks(early))) == (set(), {FALLING})
+    assert (found(descent.remarks(late)), found(steps.remarks(late))) == ({STOPPED}, set())
+    assert found(descent.remarks(late[-90:])) == set()
+    by_lbfgs = fit_lbfgs(CollapsedELBO(guide), x, y, steps=2)
+    by_lbfgs.losses = late
+    assert STOPPED in found(by_lbfgs.remarks)
 
 
 def test_a_validated_fit_that_overfitted():
