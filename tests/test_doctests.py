@@ -81,6 +81,7 @@ WITH_EXAMPLE = {
         "ELBO",
         "ApproximateEP",
         "CollapsedELBO",
+        "CollapsedELBOFromSums",
         "GammaDivergence",
         "Loss",
         "MarginalLikelihood",

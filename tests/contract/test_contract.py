@@ -27,8 +27,9 @@ ELSEWHERE = {
     "SphericalHarmonics": "serve zonal kernels alone; tests/processes/test_spherical_harmonics.py",
     "ActivationFeatures": "serve zonal kernels alone; tests/processes/test_activations.py",
     "PublishedActivationFeatures": "the same; tests/processes/test_activations.py",
-    "CollapsedELBO": "serves Fourier features under Gaussian noise alone; tests/losses/test_collapsed.py",
-    "SufficientStatistics": "sums over the data for CollapsedELBO; tests/losses/test_collapsed.py",
+    "CollapsedELBO": "serves one GP under Gaussian noise alone; tests/losses/test_collapsed.py",
+    "CollapsedELBOFromSums": "serves Fourier features under Gaussian noise alone; tests/losses/test_collapsed_sums.py",
+    "SufficientStatistics": "sums over the data for CollapsedELBOFromSums; tests/losses/test_collapsed_sums.py",
     "MomentMatching": "serves radial basis function kernels and affine maps between layers; tests/propagation/test_moment_matching.py",
     "WithMean": "changes what amortised networks see; tests/processes/test_amortized.py",
 }

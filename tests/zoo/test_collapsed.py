@@ -1,0 +1,63 @@
+"""The method that has the best q(v) in each step: beside svgp on the same model, its second start, and what it says."""
+
+import pytest
+import torch
+
+from pyro_dgp import Settings
+from pyro_dgp.training import second_start
+from pyro_dgp.training.second_start import SECOND
+from pyro_dgp.zoo import by_collapsed_elbo
+from pyro_dgp.zoo.methods import METHODS
+from pyro_dgp.zoo.recipes import TWO_KERNELS, shallow
+
+pytestmark = pytest.mark.usefixtures("local")
+
+
+def quiet(step, total, figures):
+    del step, total, figures
+
+
+def data(rows=120):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(rows, 2, generator=generator)
+    y = torch.sin(6 * x[:, 0]) + x[:, 1] + 0.2 * torch.randn(rows, generator=generator)
+    return x, (y - y.mean()) / y.std()
+
+
+def fitted(name, x, y, **settings):
+    settings = Settings(inducing=15, **settings)
+    model = shallow(x, settings, TWO_KERNELS)
+    torch.manual_seed(0)
+    return METHODS[name].inference.run(model, x, y, settings=settings, progress=quiet)
+
+
+def test_it_predicts_at_least_as_well_as_many_steps_of_svi():
+    x, y = data(300)
+    rows, new = (x[:120], y[:120]), (x[120:], y[120:])
+    nll = {name: -fitted(name, *rows).predict(new[0]).log_prob(new[1]).mean() for name in ("sgpr", "svgp")}
+    assert float(nll["sgpr"]) < float(nll["svgp"]) + 0.01
+    assert float(nll["sgpr"]) < 0.15  # by the noise alone it would be 0.03
+
+
+def test_steps_are_counted_told_and_limited_by_epochs():
+    x, y = data(40)
+    seen = []
+    settings = Settings(inducing=5, epochs=6)
+    result = METHODS["sgpr"].inference.run(
+        shallow(x, settings), x, y, settings=settings, progress=lambda *told: seen.append(told[:2])
+    )
+    assert seen == [(step, 6) for step in range(1, 7)] and result.steps == 6 and result.seconds > 0
+    assert result.diagnostics == {"inducing": 5} and result.remarks == []
+
+
+@pytest.mark.parametrize("is_better", [True, False])
+def test_a_fit_that_explains_nothing_is_made_again_from_a_predictive_loss(monkeypatch, is_better):
+    x, y = data(60)
+    monkeypatch.setattr(by_collapsed_elbo, "PREDICTIVE_STEPS", 20)
+    once = fitted("sgpr", x, y, epochs=10).predict(x).mean
+    monkeypatch.setattr(second_start, "explains_nothing", lambda *args, **options: True)
+    ends = iter([0.0, 1.0] if is_better else [1.0, 0.0])
+    monkeypatch.setattr(second_start, "_end", lambda result: next(ends))
+    result = fitted("sgpr", x, y, epochs=10)
+    assert (SECOND in result.remarks) == is_better
+    assert torch.equal(result.predict(x).mean, once) == (not is_better)  # q(v) is that of the fit that is kept
