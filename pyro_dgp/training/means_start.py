@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -9,12 +10,14 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
 from pyro_dgp.gp import FunctionPrior, GaussianProcess
+from pyro_dgp.guides.model_sites import sites_of
 from pyro_dgp.guides.site_handler import Message, SiteHandler
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.losses import CollapsedELBO
-from pyro_dgp.processes import ProcessFamily
+from pyro_dgp.processes import GaussianCoefficients, ProcessFamily
 from pyro_dgp.training.collapsed_fit import fit_collapsed
+from pyro_dgp.training.remarks import explains_nothing
 
 #: Rows that the one layer is trained on at most.
 MOST_ROWS = 5000
@@ -32,7 +35,7 @@ class _Means(SiteHandler, Messenger):
 
 
 class AtMeans(nn.Module):
-    """A model whose hidden functions are their means.
+    """A model whose hidden functions are their means: one layer on what the means make of the inputs.
 
     :param model: the model, whose parameters these are.
     """
@@ -52,38 +55,78 @@ def start_at_means(
 ) -> bool:
     """Start a deep model and its guide as the one layer that they are where hidden functions are their means, and tell whether it was done.
 
-    That layer, a sparse GP on learned features of the inputs, is trained by :func:`~pyro_dgp.fit_collapsed`. Hidden functions keep a thousandth of
-    their variance, so that the deep model begins next to it.
+    Stochastic steps are slow to train a deep GP of a smooth function to its end. That one layer, a sparse GP whose inputs are the means, such as
+    learned linear ones, is trained to its end by :func:`~pyro_dgp.fit_collapsed`, with all parameters of the means. The deep model then begins next to it: kernel, noise, inducing
+    points and q(v) of the top layer are those of the one layer, hidden functions keep a thousandth of their variance, and their q(v) is the prior,
+    which costs no KL.
+
+    Nothing is changed where there is no such start: for a likelihood that is not Gaussian or a model with other latent sites, hidden means that do not
+    vary, processes of the guide without a q(v) of full covariance, and where the one layer explains nothing of the targets.
 
     :param guide: the guide of the deep model, initialised.
     :param family: the family of its top layer.
-    :param x: training inputs ``(N, D)``.
+    :param x: training inputs ``(N, D)``; a random 5,000 rows serve to train the one layer where there are more.
     :param y: their targets.
     :param steps: steps of the one layer at most.
-    :param seed: of the choice of rows.
+    :param seed: seed of the choice of rows.
     """
     model = guide.model
-    if not isinstance(model, nn.Module) or not guide.hidden:
+    hidden = _hidden(guide, x, y)
+    if not isinstance(model, nn.Module) or not hidden:
         return False
-    one = Variational(AtMeans(model), family)
+    before = copy.deepcopy(model.state_dict())
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        rows = torch.randperm(len(x))[:MOST_ROWS] if len(x) > MOST_ROWS else torch.arange(len(x))
         try:
+            one = Variational(AtMeans(model), family)
             one.initialize(x, y)
+            rows = torch.randperm(len(x))[:MOST_ROWS] if len(x) > MOST_ROWS else torch.arange(len(x))
             fit_collapsed(one, (x[rows], y[rows]), steps=steps)
-        except NotPositiveDefiniteError:
-            return False
-    CollapsedELBO(one).settle(x, y)
-    ((key, process),) = one.processes.named_children()
-    getattr(guide.processes, key).load_state_dict(process.state_dict())
+            CollapsedELBO(one).settle(x, y)
+            is_done = not explains_nothing(one, x, y)
+            ((key, process),) = one.processes.named_children()
+            top = getattr(guide.processes, key)
+        except (ValueError, NotPositiveDefiniteError):
+            is_done = False
+    if not is_done:
+        model.load_state_dict(before)
+        return False
+    top.load_state_dict(process.state_dict())
+    for name, gp in hidden.items():
+        _begin_small(gp, getattr(guide.processes, name).q)
     return True
 
 
-def shrink_hidden(hidden: list[GaussianProcess], share: float = SHARE) -> None:
-    """Multiply the variances of kernels."""
-    for gp in hidden:
-        for part in gp.kernel.modules():
-            if "variance_unconstrained" in dict(part.named_parameters(recurse=False)):
-                kernel: Any = part
-                kernel.variance = share * kernel.variance.detach()
+def _hidden(guide: Variational, x: Tensor, y: Tensor) -> dict[str, GaussianProcess]:
+    """Return the hidden Gaussian processes by name of their process, where each can begin small next to a mean that varies; none otherwise."""
+    modules = guide.model_modules
+    gps = {id(gp): gp for part in modules for gp in part.modules() if isinstance(gp, GaussianProcess)}
+    sites = sites_of(guide.model, modules, (x, y), {})
+    found = {}
+    for name in sites.hidden:
+        prior = sites.functions[name]
+        gp = gps.get(prior.source) if prior.source is not None else None
+        q = getattr(getattr(guide.processes, name, None), "q", None)
+        if gp is None or not _parts(gp) or not isinstance(q, GaussianCoefficients) or q.kind != "full":
+            return {}
+        if not bool((prior.mean.std(-2) > 0).any()):
+            return {}
+        found[name] = gp
+    return found
+
+
+def _parts(gp: GaussianProcess) -> list[Any]:
+    """Return the parts of a kernel with a variance of their own, if training may change all of them."""
+    named = [(part, dict(part.named_parameters(recurse=False))) for part in gp.kernel.modules()]
+    with_variance = [(part, own["variance_unconstrained"]) for part, own in named if "variance_unconstrained" in own]
+    is_free = all(parameter.requires_grad for _, parameter in with_variance)
+    return [part for part, _ in with_variance] if is_free else []
+
+
+@torch.no_grad()
+def _begin_small(gp: GaussianProcess, q: Any) -> None:
+    """Leave a share of the variance, and set q(v) to the prior."""
+    for part in _parts(gp):
+        part.variance = SHARE * part.variance
+    q.mean = torch.zeros_like(q.mean)
+    q.scale = torch.eye(q.scale.shape[-1]).to(q.scale).expand_as(q.scale).clone()

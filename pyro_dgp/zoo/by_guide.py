@@ -66,6 +66,8 @@ class ByGuide(Inference):
     :param batch_size: rows of a step where the settings leave them open, and ``samples`` for each of them.
     :param first: what is done to the model before it is fitted, called with the model, the training data and the settings, such as
         :func:`~pyro_dgp.zoo.starts.one_layer_first`.
+    :param begin: what is done to the guide once it is initialised, called with the guide, the training data and the settings, such as
+        :func:`~pyro_dgp.zoo.starts.at_means`.
     """
 
     processes: Families | Callable[[Settings], Families]
@@ -76,6 +78,7 @@ class ByGuide(Inference):
     batch_size: int = DEFAULT_ROWS
     samples: int = DEFAULT_SAMPLES
     first: Callable[[nn.Module, Tensor, Tensor, Settings], object] | None = None
+    begin: Callable[[Variational, Tensor, Tensor, Settings], object] | None = None
 
     keeps_time: ClassVar[bool] = True
     has_draws: ClassVar[bool] = False
@@ -88,6 +91,8 @@ class ByGuide(Inference):
             self.first(model, x, y, settings)
         guide = self.guide(model, x, settings)
         guide.initialize(x, y)
+        if self.begin is not None:
+            self.begin(guide, x, y, settings)
         steps = self._steps(guide, x, y, settings=settings, start=start)
         loss = self.made_loss(settings, len(x))
         result, is_second = fit_with_second_start(

@@ -24,8 +24,8 @@ def data(rows=120):
     return x, (y - y.mean()) / y.std()
 
 
-def fitted(name, x, y, **settings):
-    settings = Settings(inducing=15, **settings)
+def fitted(name, x, y, **options):
+    settings = Settings(inducing=15, **options)
     model = shallow(x, settings, TWO_KERNELS)
     torch.manual_seed(0)
     return METHODS[name].inference.run(model, x, y, settings=settings, progress=quiet)
