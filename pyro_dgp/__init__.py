@@ -146,6 +146,7 @@ from pyro_dgp.training.distributed import Distributed
 from pyro_dgp.training.fallback import Fallback
 from pyro_dgp.training.lbfgs import fit_lbfgs
 from pyro_dgp.training.loop import fit, fit_stream
+from pyro_dgp.training.means_start import start_at_means
 from pyro_dgp.training.natural_gradients import NaturalGradients
 from pyro_dgp.training.one_layer_start import OneLayerStart, start_from_one_layer
 from pyro_dgp.training.optimising import FitResult, adam, adam_for_networks
@@ -350,6 +351,7 @@ __all__ = [
     "run_chains",
     "scores",
     "split",
+    "start_at_means",
     "start_from_one_layer",
     "sweep",
     "to_arviz",

@@ -118,6 +118,7 @@ WITH_EXAMPLE = {
         "fit_stream",
         "fit_validated",
         "remarks",
+        "start_at_means",
         "start_from_one_layer",
     ],
 }

@@ -1,12 +1,12 @@
 """Recipes of one and two layers: means of hidden layers, kernels and points per output, learning rates.
 
-``python -m benchmarks.studies.recipes one|two|steps|kernels|natural|points --data FOLDER [--out FILE] [--dtype float32] [--table]``
+``python -m benchmarks.studies.recipes one|two|steps|kernels|natural|points|means --data FOLDER [--out FILE] [--dtype float32] [--table]``
 
 ``dsvi-fixed`` is what ``dsvi`` was until 0.2: means fixed at the principal directions, a kernel and inducing points for each layer. ``dsvi`` is
 ``dsvi-learned-per-output`` started from one layer. All of these take ten samples of 100 rows in a step and have the zoo's other settings.
 ``steps`` compares them with one sample of 500 rows, which is what ``svgp`` and ``dsvi`` take. ``kernels`` compares one kernel with the sum of a smooth and a
 rougher one (of ``dspp`` with the search and the fallback of the zoo), and Adam with natural gradients for one layer; ``natural`` has natural gradients in all layers; ``points``
-varies the number of inducing points. Two data sets are planted: 32 inputs, of which three or four matter. Two are simulators without noise. Makes the runs that FILE (one JSON line a run)
+varies the number of inducing points; ``means`` starts ``dsvi`` at the means of its hidden functions. Two data sets are planted: 32 inputs, of which three or four matter. Two are simulators without noise. Makes the runs that FILE (one JSON line a run)
 lacks and prints the table, the ranks, and the paired differences of NLL from ``svgp`` or ``dsvi``.
 """
 
@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.common.experiments import Experiment, main
-from pyro_dgp import DeepGP, InducingPoints, LinearMean, NaturalGradients, adam
+from pyro_dgp import DeepGP, InducingPoints, LinearMean, NaturalGradients, Variational, adam, start_at_means
 from pyro_dgp.training.optimising import OptimizerRecipe
 from pyro_dgp.zoo.architecture import Architecture
 from pyro_dgp.zoo.by_guide import ByGuide
-from pyro_dgp.zoo.method import Method
+from pyro_dgp.zoo.method import DEEP_BY_ELBO, Method
 from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.recipes import elbo, inducing_points, monte_carlo
 from pyro_dgp.zoo.settings import Settings
@@ -133,6 +133,30 @@ NATURAL = {
 }
 
 
+def at_means(guide: Variational, x: Tensor, y: Tensor, settings: Settings) -> bool:
+    """Start the deep model as the one layer that it is at the means of its hidden functions, which are trained with it."""
+    return start_at_means(guide, InducingPoints(settings.inducing, per_output=True), x, y, seed=settings.seed)
+
+
+def at_kept_means(guide: Variational, x: Tensor, y: Tensor, settings: Settings) -> bool:
+    """The same with means that stay as they are."""
+    (model,) = guide.model_modules
+    kept = [parameter for layer in getattr(model, "hidden", ()) for parameter in layer.mean.parameters()]
+    for parameter in kept:
+        parameter.requires_grad_(False)
+    is_done = at_means(guide, x, y, settings)
+    for parameter in kept:
+        parameter.requires_grad_(True)
+    return is_done
+
+
+#: ``dsvi`` from the start of the zoo alone, and from two more that follow it.
+MEANS = {"dsvi": METHODS["dsvi"]} | {
+    name: replace(METHODS["dsvi"], name=name, inference=replace(DEEP_BY_ELBO, begin=begin))
+    for name, begin in (("dsvi-at-means", at_means), ("dsvi-at-kept-means", at_kept_means))
+}
+
+
 def _by_optimizer(
     choices: dict[str, tuple[Settings, OptimizerRecipe]],
     splits: dict[str, int],
@@ -188,6 +212,13 @@ EXPERIMENTS = {
             (f"{name}-{more}", f"{name}-128") for name in ("svgp", "dsvi", "dspp") for more in (256, 512)
         ),
         recipes={name: METHODS[name.split("-")[0]] for name in POINTS},
+    ),
+    "means": Experiment(
+        dict.fromkeys(MEANS, Settings()),
+        {name: 1 for name in ("wing-weight-300", "energy", "concrete", "boston", "power", "kin8nm", "wine_red")},
+        keep_beta=False,
+        differences=(("dsvi-at-means", "dsvi"), ("dsvi-at-kept-means", "dsvi")),
+        recipes=MEANS,
     ),
     "natural": _by_optimizer(
         NATURAL,

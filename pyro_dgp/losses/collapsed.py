@@ -6,14 +6,15 @@ import math
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Size, Tensor
 from torch.utils.checkpoint import checkpoint
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal import linalg
 from pyro_dgp.internal.one_thread import one_thread
-from pyro_dgp.internal.parameters import module_local_parameters, modules_of, require_own_parameters
+from pyro_dgp.internal.parameters import evaluating, module_local_parameters, modules_of, require_own_parameters
+from pyro_dgp.internal.rows import num_rows
 from pyro_dgp.losses.single_regression import SingleRegression, process_of, regression_of, set_best
 from pyro_dgp.processes.basis import Basis
 
@@ -92,8 +93,13 @@ class CollapsedELBO(torch.nn.Module):
 
     @torch.no_grad()
     def settle(self, x: Tensor, y: Tensor, **arguments: Any) -> None:
-        """Set q(v) of the guide to the best one at these hyperparameters, for all rows and the arguments of a call."""
-        with module_local_parameters(*self.guide.model_modules):
+        """Set q(v) of the guide to the best one at these hyperparameters, for all rows and the arguments of a call.
+
+        Networks are in evaluation mode for that, as they are where predictions are made. :func:`~pyro_dgp.fit` and :func:`~pyro_dgp.fit_lbfgs` call it
+        at their end.
+        """
+        modules = modules_of(self.model)
+        with module_local_parameters(*modules), evaluating(*modules):
             found, factor, products, _ = self._solved(x, y, arguments)
         set_best(process_of(self.guide, found.key), factor, products)
 
@@ -101,8 +107,9 @@ class CollapsedELBO(torch.nn.Module):
         with one_thread:
             found = regression_of(self.guide, x, y, arguments)
         prior = found.prior
-        _require_all_rows(prior, found.values, x)
-        basis: Basis = process_of(self.guide, found.key).basis
+        process = process_of(self.guide, found.key)
+        _require_all_rows(found, num_rows(x), process.present_groups)
+        basis: Basis = process.basis
         residuals = found.values - prior.mean.mT
         gram, products = _sums(basis, prior, residuals)
         noise = found.noise.double()
@@ -127,10 +134,16 @@ def _sums(basis: Basis, prior: FunctionPrior, residuals: Tensor) -> tuple[Tensor
     return torch.stack([gram for gram, _ in made]).sum(0), torch.stack([products for _, products in made]).sum(0)
 
 
-def _require_all_rows(prior: FunctionPrior, values: Tensor, x: Tensor) -> None:
-    """Raise where the Gaussian process sees other rows than those of the data."""
-    if not prior.x.shape[-2] == values.shape[-1] == x.shape[-2]:
+def _require_all_rows(found: SingleRegression, rows: int, groups: Size) -> None:
+    """Raise where the Gaussian process sees other rows than those of the data, or other groups than those of the guide."""
+    prior, values = found.prior, found.values
+    if not prior.batch_shape == groups == values.shape[:-2]:
         raise ValueError(
-            f"the collapsed bound is that of all rows, and {prior.name!r} sees {prior.x.shape[-2]} of {x.shape[-2]}: take a plate that takes some at "
+            f"the guide holds functions of {prior.name!r} for groups of shape {tuple(groups)}, the model has them of shape {tuple(prior.batch_shape)}, and the "
+            f"targets of shape {tuple(values.shape[:-2])}: pass the inputs and targets of the groups of guide.initialize"
+        )
+    if not prior.x.shape[-2] == values.shape[-1] == rows:
+        raise ValueError(
+            f"the collapsed bound is that of all rows, and {prior.name!r} sees {prior.x.shape[-2]} of {rows}: take a plate that takes some at "
             "random out of the model, or train by ELBO"
         )

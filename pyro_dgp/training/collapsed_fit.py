@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from pyro_dgp.data.streams import Stream
 from pyro_dgp.diagnosis.loss_checks import falling_at_the_end
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.parameters import limits_of_parameters, module_local_parameters
+from pyro_dgp.internal.whole_numbers import whole_number
 from pyro_dgp.losses import CollapsedELBO, CollapsedELBOFromSums, SufficientStatistics
 from pyro_dgp.losses.collapsed import ROWS
 from pyro_dgp.losses.collapsed_sums import require_rows
@@ -42,7 +45,7 @@ def fit_collapsed(
     With :class:`~pyro_dgp.FourierFeatures` the sums of :class:`~pyro_dgp.SufficientStatistics` are made first, in one pass over the rows. Then
     :class:`~pyro_dgp.CollapsedELBOFromSums` is minimised over hyperparameters by L-BFGS, in O(M^3) a step. The data may be a stream.
 
-    Losses of the result are nats per observation. Rows must be independent of one another: a model that standardises its inputs by those of a call
+    A guide that is at its end already stays as it is, and the result has no losses. Losses of the result are nats per observation. Rows must be independent of one another: a model that standardises its inputs by those of a call
     sees other ones in each.
 
     :param guide: an initialised guide whose q(v) has a full covariance; with ``FourierFeatures(F)`` on an interval that holds all rows.
@@ -64,6 +67,7 @@ def fit_collapsed(
     True
     """
     guide.require_initialized()
+    steps = whole_number("steps", steps, 0)
     if all(isinstance(getattr(process, "basis", None), FixedFeatures) for process in guide.processes.children()):
         if arguments:
             raise ValueError(
@@ -87,6 +91,7 @@ def _fit_by_rows(
     by_adam = min(FIRST_STEPS, steps // 2)
     losses: list[float] = []
     if _free(guide):
+        start_of, before = copy.deepcopy(objective.state_dict()), _value(objective, x, y, arguments)
         first = fit(objective, x, y, steps=by_adam, learning_rate=FIRST_RATE, callback=callback, **arguments)
 
         def after(step: int, loss: float) -> None:
@@ -95,8 +100,18 @@ def _fit_by_rows(
 
         then = fit_lbfgs(objective, x, y, steps=steps - by_adam, callback=after, **arguments)
         losses = first.losses + then.losses
+        if losses and not _value(objective, x, y, arguments) < before:  # it was at its end, which steps of Adam leave
+            objective.load_state_dict(start_of)
+            losses = []
     objective.settle(x, y, **arguments)
     return FitResult(losses, time.perf_counter() - start, trained)
+
+
+@torch.no_grad()
+def _value(objective: CollapsedELBO, x: Tensor, y: Tensor, arguments: dict[str, Any]) -> float:
+    """Return the loss, nats in total."""
+    with module_local_parameters(objective):
+        return float(objective(x, y, **arguments))
 
 
 def _free(guide: Variational) -> bool:

@@ -16,8 +16,9 @@ from pyro_dgp.diagnosis.loss_checks import falling_at_the_end
 from pyro_dgp.internal.finite import require_finite_loss
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.internal.parameters import limits_of_parameters, module_local_parameters
+from pyro_dgp.internal.whole_numbers import whole_number
 from pyro_dgp.training.checkpoints import CheckpointError, Run, facts_of, is_saving, random_state, set_random_state
-from pyro_dgp.training.loop import check_objective, groups_of_objective, guide_of, require_loss, training_rows
+from pyro_dgp.training.loop import check_objective, groups_of_objective, guide_of, require_loss, settle, training_rows
 from pyro_dgp.training.optimising import Callback, FitResult, require_trainable
 from pyro_dgp.training.remarks import Trained
 from pyro_dgp.training.run_facts import attributes_of_modules, facts_of_modules
@@ -77,6 +78,7 @@ def fit_lbfgs(
     True
     """
     require_loss(objective)
+    steps = whole_number("steps", steps, 0)
     groups = groups_of_objective(objective, (x, y), arguments)
     rows, start = training_rows(x, y, arguments, modules=[objective], groups=groups), time.perf_counter()
     check_objective(objective, len(rows), len(rows))
@@ -110,6 +112,7 @@ def fit_lbfgs(
         losses = descent.go(steps, after)
         state.is_over = True
         run.stepped(state, first, is_last=True)
+    settle(objective, x, y, arguments)
     guide = guide_of(objective)
     known = None if guide is None else Trained(guide, (x, y), arguments, on_losses=falling_at_the_end)
     return FitResult(losses[1:], state.seconds + time.perf_counter() - start, known)

@@ -107,8 +107,16 @@ def fit(
             optimizer=optimizer,
             stop=stop,
         )
+    settle(objective, x, y, arguments)
     result.trained = trained
     return result
+
+
+def settle(objective: torch.nn.Module, x: Tensor, y: Tensor, arguments: Mapping[str, Any]) -> None:
+    """Let an objective that has the best q(v) put in, such as :class:`~pyro_dgp.CollapsedELBO`, set q(v) of its guide to it."""
+    found = getattr(bare(objective), "settle", None)
+    if found is not None:
+        found(x, y, **arguments)
 
 
 def fit_stream(

@@ -82,7 +82,7 @@ def train_with_second_start(
     state = nn.ModuleList([guide, *guide.model_modules])
     start = _values(state)
     first = train()
-    if not explains_nothing(guide, x, y, site=site):
+    if not first.losses or not explains_nothing(guide, x, y, site=site):
         return first, False
     found = _values(state)
     try:

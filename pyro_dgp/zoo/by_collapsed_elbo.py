@@ -23,6 +23,8 @@ from pyro_dgp.zoo.settings import Settings
 
 #: Steps of the predictive loss that a second start comes from.
 PREDICTIVE_STEPS = 500
+#: Steps of a fit whose failure tells anything.
+FEWEST_STEPS = 50
 
 
 @dataclass(frozen=True)
@@ -54,23 +56,30 @@ class ByCollapsedELBO(Inference):
                 guide, (x, y), steps=steps, callback=lambda step, loss: progress(step + 1, steps, {"loss": loss})
             )
 
-        result, is_second = train_with_second_start(
-            guide,
-            train,
-            x,
-            y,
-            predictive_steps=PREDICTIVE_STEPS,
-            batch_size=500,
-            site=site,
-            learning_rate=settings.learning_rate,
-            seed=settings.seed,
-        )
+        result, is_second = self._trained(train, guide, x, y, steps=steps, site=site, settings=settings)
         ((_, process),) = guide.processes.named_children()
         figures = {"inducing": process.basis.size}
         remarks = [SECOND] if is_second else []
         remarks += result.trained.remarks(result.losses, site) if result.trained else []
         seconds, predictor = time.perf_counter() - start, GuidePredictor(guide, site)
         return Fitted(predictor, len(x), len(result.losses), seconds=seconds, diagnostics=figures, remarks=remarks)
+
+    def _trained(
+        self,
+        train: Callable[[], FitResult],
+        guide: Variational,
+        x: Tensor,
+        y: Tensor,
+        *,
+        steps: int,
+        site: str | None,
+        settings: Settings,
+    ) -> tuple[FitResult, bool]:
+        """Train, and once more from a predictive loss where that explains nothing."""
+        if steps < FEWEST_STEPS:
+            return train(), False
+        options = {"batch_size": 500, "learning_rate": settings.learning_rate, "seed": settings.seed}
+        return train_with_second_start(guide, train, x, y, predictive_steps=PREDICTIVE_STEPS, site=site, **options)
 
     def restore(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, saved: Saved) -> GuidePredictor:
         """See :class:`Inference`."""

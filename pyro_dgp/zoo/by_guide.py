@@ -67,7 +67,7 @@ class ByGuide(Inference):
     :param first: what is done to the model before it is fitted, called with the model, the training data and the settings, such as
         :func:`~pyro_dgp.zoo.starts.one_layer_first`.
     :param begin: what is done to the guide once it is initialised, called with the guide, the training data and the settings, such as
-        :func:`~pyro_dgp.zoo.starts.at_means`.
+        a call of :func:`~pyro_dgp.start_at_means`.
     """
 
     processes: Families | Callable[[Settings], Families]

@@ -22,7 +22,7 @@ from pyro_dgp.zoo.recipes import (
     shallow_with_priors,
 )
 from pyro_dgp.zoo.settings import Settings
-from pyro_dgp.zoo.starts import at_means, one_layer_first
+from pyro_dgp.zoo.starts import one_layer_first
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,6 @@ DEEP_WITH_PRIORS = Architecture(deep_with_priors, is_deep=True, has_priors=True)
 SHALLOW_ON_FEATURES = Architecture(WithFeatures(shallow), is_deep=False, has_network=True)
 DEEP_ON_FEATURES = Architecture(WithFeatures(deep_learned), is_deep=True, has_network=True)
 
-#: The ELBO of one and of more layers, which predictive methods fall back on, and that of dsvi.
+#: The inferences of svgp and dsvi, which predictive methods of one and of more layers fall back on.
 BY_ELBO = ByGuide(inducing_points, monte_carlo, elbo, batch_size=500, samples=1)
 DEEP_BY_ELBO = replace(BY_ELBO, processes=points_of_outputs, first=one_layer_first)
-DEEP_BY_ELBO_AT_MEANS = replace(DEEP_BY_ELBO, begin=at_means)

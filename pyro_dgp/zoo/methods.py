@@ -19,7 +19,6 @@ from pyro_dgp.zoo.method import (
     BY_ELBO,
     DEEP,
     DEEP_BY_ELBO,
-    DEEP_BY_ELBO_AT_MEANS,
     DEEP_LEARNED,
     DEEP_ON_FEATURES,
     DEEP_TWO_KERNELS,
@@ -127,7 +126,7 @@ METHODS: dict[str, Method] = {
             "deep GP, doubly stochastic variational inference, ELBO",
             DSVI,
             DEEP_TWO_KERNELS,
-            DEEP_BY_ELBO_AT_MEANS,
+            DEEP_BY_ELBO,
         ),
         Method(
             "dspp",
@@ -179,7 +178,7 @@ METHODS: dict[str, Method] = {
             "deep GP, doubly stochastic, gamma divergence in the place of the log-likelihood",
             "Knoblauch 2019, Robust Deep Gaussian Processes",
             DEEP_TWO_KERNELS,
-            replace(DEEP_BY_ELBO_AT_MEANS, loss=gamma_divergence),
+            replace(DEEP_BY_ELBO, loss=gamma_divergence),
         ),
         Method(
             "aep",

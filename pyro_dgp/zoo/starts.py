@@ -13,7 +13,6 @@ from pyro_dgp.losses import ELBO
 from pyro_dgp.processes import InducingPoints
 from pyro_dgp.propagation import MonteCarlo
 from pyro_dgp.training.loop import fit
-from pyro_dgp.training.means_start import start_at_means
 from pyro_dgp.training.one_layer_start import OneLayerStart, start_from_one_layer
 from pyro_dgp.zoo.settings import Settings
 
@@ -45,12 +44,6 @@ def one_layer_and_its_noise_first(model: nn.Module, x: Tensor, y: Tensor, settin
     Amortised guides overfit by the ELBO, and are stopped before noise that starts low has risen.
     """
     one_layer_first(model, x, y, settings).set_noise(model, x, y)
-
-
-def at_means(guide: Variational, x: Tensor, y: Tensor, settings: Settings) -> bool:
-    """Start a deep model as the one layer that it is where its hidden functions are their means: :func:`~pyro_dgp.training.means_start.start_at_means`."""
-    top = InducingPoints(settings.inducing, per_output=True)
-    return start_at_means(guide, top, x, y, seed=settings.seed)
 
 
 def sparse_gp_first(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> None:

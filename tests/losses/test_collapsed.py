@@ -22,6 +22,7 @@ from pyro_dgp import (
     CollapsedELBO,
     CollapsedELBOFromSums,
     DeepGP,
+    DeepKernel,
     FourierFeatures,
     Gaussian,
     GaussianProcess,
@@ -42,6 +43,7 @@ from pyro_dgp import (
     module_local_parameters,
     predict,
 )
+from pyro_dgp.likelihoods.gaussian import GaussianConditional
 from pyro_dgp.losses import collapsed
 from tests.examples import OneLayer
 
@@ -219,6 +221,19 @@ def test_groups_have_bounds_of_their_own():
         )
 
 
+def test_other_groups_than_those_of_the_guide_are_refused():
+    x, y = data(20)
+    both, targets = torch.stack([x, 2 * x.flip(0)]), torch.stack([y, 2 * y - 1])
+    guide = guided(OneLayer(Matern32()), InducingPoints(5), both, targets)
+    with pytest.raises(ValueError, match=r"groups of shape \(2,\), the model has them of shape \(\)"):
+        fit_collapsed(guide, (x, y))
+    single = guided(OneLayer(Matern32()), InducingPoints(5), x, y)
+    with pytest.raises(
+        ValueError, match=r"groups of shape \(\), the model has them of shape \(\), and the targets of shape \(2,\)"
+    ):
+        CollapsedELBO(single)(x, targets)
+
+
 def test_a_fit_is_better_than_many_steps_of_svi_and_says_how_it_went():
     x, y = data(120)
     guide = guided(DeepGP(x, 1), InducingPoints(20), x, y)
@@ -287,6 +302,42 @@ def test_single_precision_is_near_double():
     assert bounds[1] == pytest.approx(bounds[0], rel=1e-3)
 
 
+def test_any_training_sets_q_and_a_fit_at_its_end_is_left_there():
+    x, y = data(60)
+    guide = guided(DeepGP(x, 1), InducingPoints(8), x, y)
+    for train in (fit, fit_lbfgs):
+        train(CollapsedELBO(guide), x, y, steps=40)
+        with torch.no_grad():
+            torch.testing.assert_close(CollapsedELBO(guide)(x, y), ELBO(60)(guide.model, guide)(x, y))
+    end = fit_collapsed(guide, (x, y)).losses[-1]
+    before = {name: value.detach().clone() for name, value in guide.named_parameters()}
+    again = fit_collapsed(guide, (x, y), steps=4)
+    assert again.losses == [] and all(torch.equal(value, before[name]) for name, value in guide.named_parameters())
+    with torch.no_grad():
+        torch.testing.assert_close(CollapsedELBO(guide)(x, y) / 60, torch.tensor(end))
+
+
+def test_q_is_set_for_networks_as_they_predict():
+    x, y = data(60)
+    network = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.BatchNorm1d(4), torch.nn.Tanh())
+    guide = guided(DeepKernel(network, OneLayer(Matern32(4))), InducingPoints(10), x, y)
+    fit_collapsed(guide, (x, y), steps=12)
+    guide.model.eval()
+    with torch.no_grad(), module_local_parameters(guide.model, guide):
+        torch.testing.assert_close(ELBO(60)(guide.model, guide)(x, y), CollapsedELBO(guide)(x, y))
+        assert float((network(x).std(0) - 1).abs().max()) > 1e-3  # those of all rows have another scale
+
+
+class Half(GaussianConditional):
+    def expected_log_prob(self, y, f):
+        return 0.5 * super().expected_log_prob(y, f)
+
+
+class OfHalf(Gaussian):
+    def conditional(self):
+        return Half(super().conditional().variance)
+
+
 class SomeRows(PyroModule):
     def __init__(self):
         super().__init__()
@@ -307,6 +358,7 @@ class Scaled(OneLayer):
     [
         (lambda x: DeepGP(x, 2), InducingPoints(5), "one Gaussian process under one observation"),
         (lambda x: OneLayer(Matern32(), Bernoulli()), InducingPoints(5), "has another one: train by ELBO"),
+        (lambda x: OneLayer(Matern32(), OfHalf()), InducingPoints(5), "has another one: train by ELBO"),
         (lambda x: OneLayer(Matern32()), InducingPoints(5, "diagonal"), "give its family covariance='full'"),
         (lambda x: OneLayer(Matern32()), Orthogonal(InducingPoints(5), InducingPoints(5)), "leave out Orthogonal"),
         (lambda x: OneLayer(Matern32()), AmortizedInducingPoints(3), "take InducingPoints"),
@@ -333,6 +385,11 @@ def test_streams_other_data_and_guides_that_are_not_initialised_are_refused(tmp_
         fit_collapsed(guide, NumpyStream(tmp_path / "x.npy", tmp_path / "y.npy"))
     with pytest.raises(TypeError, match="data"):
         fit_collapsed(guide, x)
+    for steps in (-1, 2.5):
+        with pytest.raises((ValueError, TypeError), match="steps"):
+            fit_collapsed(guide, (x, y), steps=steps)
+        with pytest.raises((ValueError, TypeError), match="steps"):
+            fit_lbfgs(CollapsedELBO(guide), x, y, steps=steps)
     with pytest.raises(ValueError, match="NaN or infinity"):
         fit_collapsed(guide, (x, y * math.nan))
     with pytest.raises(ValueError, match="initialize"):

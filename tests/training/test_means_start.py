@@ -22,6 +22,7 @@ from pyro_dgp import (
     module_local_parameters,
     predict,
 )
+from pyro_dgp.processes import ProcessFamily
 from pyro_dgp.training import means_start
 from pyro_dgp.training.means_start import AtMeans, start_at_means
 from tests.examples import OneLayer
@@ -94,11 +95,12 @@ def test_some_rows_train_the_one_layer_and_all_of_them_set_its_q(monkeypatch):
     monkeypatch.setattr(means_start, "MOST_ROWS", 40)
     seen = []
     fitted = means_start.fit_collapsed
-    monkeypatch.setattr(
-        means_start,
-        "fit_collapsed",
-        lambda guide, rows, **options: seen.append(len(rows[0])) or fitted(guide, rows, **options),
-    )
+
+    def counted(guide, rows, **options):
+        seen.append(len(rows[0]))
+        return fitted(guide, rows, **options)
+
+    monkeypatch.setattr(means_start, "fit_collapsed", counted)
     guide = deep(x, y)
     assert start_at_means(guide, TOP, x, y, steps=20)
     assert seen == [40]
@@ -134,7 +136,7 @@ class Skip(PyroModule):
 )
 def test_nothing_changes_where_there_is_no_such_start(case, monkeypatch):
     x, y = data(40)
-    family = TOP
+    family: ProcessFamily = TOP
     if case == "one layer":
         model = DeepGP(x, 1)
     elif case in ("mean of zero", "another latent site"):

@@ -5,6 +5,7 @@ import torch
 
 from pyro_dgp import ELBO, DeepGP, InducingPoints, MonteCarlo, Settings, Variational
 from pyro_dgp.training import second_start
+from pyro_dgp.training.optimising import FitResult
 from pyro_dgp.training.second_start import fit_with_second_start
 from pyro_dgp.zoo.methods import METHODS
 
@@ -90,3 +91,10 @@ def test_a_named_method_says_that_it_was_started_anew(monkeypatch, runs):
     model = METHODS["svgp"].architecture.build(x, settings)
     fitted = METHODS["svgp"].inference.run(model, x, y, settings=settings, progress=lambda *_: None)
     assert fitted.remarks[0].startswith("its first fit explained nothing of the targets; a second one")
+
+
+def test_a_run_without_steps_has_no_second_start():
+    x, y = torch.randn(100, 3), torch.randn(100)
+    guide, _ = start(x, y)
+    found, is_second = second_start.train_with_second_start(guide, FitResult, x, y, predictive_steps=3)
+    assert found.losses == [] and not is_second

@@ -25,7 +25,7 @@ from pyro_dgp.zoo.by_mcmc import ByMCMC
 from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.predictors import DrawsPredictor, predictive_means
 from pyro_dgp.zoo.settings import Settings
-from pyro_dgp.zoo.starts import at_means, one_layer_first
+from pyro_dgp.zoo.starts import one_layer_first
 from tests.comparison.own_models import Heavy, Skip
 from tests.examples import OneLayer, TwoLayers, TwoSites, regression
 
@@ -44,7 +44,7 @@ def test_the_examples_run(name):
 
 def test_objects_do_in_the_place_of_functions_of_the_settings():
     x, y = regression(15)
-    by_hand = ByGuide(InducingPoints(5, per_output=True), MonteCarlo(2), ELBO, first=one_layer_first, begin=at_means)
+    by_hand = ByGuide(InducingPoints(5, per_output=True), MonteCarlo(2), ELBO, first=one_layer_first)
     predictions = []
     for inference in (by_hand, METHODS["dsvi"].inference):
         torch.manual_seed(0)
