@@ -87,7 +87,7 @@ def _fit_by_rows(
 ) -> FitResult:
     """Minimise the bound with all rows in each step, and set q(v)."""
     start, objective = time.perf_counter(), CollapsedELBO(guide)
-    trained = Trained(guide, (x, y), arguments, on_losses=falling_at_the_end)
+    trained = Trained(guide, (x, y), arguments, on_losses=falling_at_the_end, may_explode=False)
     by_adam = min(FIRST_STEPS, steps // 2)
     losses: list[float] = []
     if _free(guide):
@@ -128,7 +128,7 @@ def _fit_by_sums(
     objective = CollapsedELBOFromSums(guide, SufficientStatistics.of(guide, _batches(data)))
     rows, trained = (
         objective.statistics.rows,
-        None if isinstance(data, Stream) else Trained(guide, data, {}, on_losses=falling_at_the_end),
+        None if isinstance(data, Stream) else Trained(guide, data, {}, on_losses=falling_at_the_end, may_explode=False),
     )
     with module_local_parameters(objective):
         parameters = [each for model in guide.model_modules for each in model.parameters() if each.requires_grad]

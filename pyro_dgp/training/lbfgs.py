@@ -18,7 +18,15 @@ from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.internal.parameters import limits_of_parameters, module_local_parameters
 from pyro_dgp.internal.whole_numbers import whole_number
 from pyro_dgp.training.checkpoints import CheckpointError, Run, facts_of, is_saving, random_state, set_random_state
-from pyro_dgp.training.loop import check_objective, groups_of_objective, guide_of, require_loss, settle, training_rows
+from pyro_dgp.training.loop import (
+    check_objective,
+    groups_of_objective,
+    guide_of,
+    require_loss,
+    settle,
+    training_rows,
+    trains_density,
+)
 from pyro_dgp.training.optimising import Callback, FitResult, require_trainable
 from pyro_dgp.training.remarks import Trained
 from pyro_dgp.training.run_facts import attributes_of_modules, facts_of_modules
@@ -114,7 +122,11 @@ def fit_lbfgs(
         run.stepped(state, first, is_last=True)
     settle(objective, x, y, arguments)
     guide = guide_of(objective)
-    known = None if guide is None else Trained(guide, (x, y), arguments, on_losses=falling_at_the_end)
+    known = (
+        None
+        if guide is None
+        else Trained(guide, (x, y), arguments, on_losses=falling_at_the_end, may_explode=trains_density(objective))
+    )
     return FitResult(losses[1:], state.seconds + time.perf_counter() - start, known)
 
 

@@ -91,7 +91,7 @@ def fit(
     batch_size = _rows_of_step(objective, len(rows), batch_size)
     check_objective(objective, len(rows), batch_size)
     guide = guide_of(objective)
-    trained = None if guide is None else Trained(guide, (x, y), arguments, may_explode=_trains_density(objective))
+    trained = None if guide is None else Trained(guide, (x, y), arguments, may_explode=trains_density(objective))
     with _says_one_row(len(rows), batch_size):
         result = minimise(
             objective,
@@ -234,7 +234,7 @@ def guide_of(objective: Any) -> Variational | None:
     return guide if isinstance(guide, Variational) and guide.is_initialized else None
 
 
-def _trains_density(objective: Any) -> bool:
+def trains_density(objective: Any) -> bool:
     """Whether an objective is that of a loss that trains the density of the targets."""
     return bool(getattr(getattr(bare(objective), "elbo", None), "trains_density", False))
 
