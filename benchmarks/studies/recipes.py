@@ -135,7 +135,7 @@ NATURAL = {
 
 def at_means(guide: Variational, x: Tensor, y: Tensor, settings: Settings) -> bool:
     """Start the deep model as the one layer that it is at the means of its hidden functions, which are trained with it."""
-    return start_at_means(guide, InducingPoints(settings.inducing, per_output=True), x, y, seed=settings.seed)
+    return start_at_means(guide, x, y, family=points_per_output(settings), seed=settings.seed)
 
 
 def at_kept_means(guide: Variational, x: Tensor, y: Tensor, settings: Settings) -> bool:

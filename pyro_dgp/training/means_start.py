@@ -51,7 +51,7 @@ class AtMeans(nn.Module):
 
 
 def start_at_means(
-    guide: Variational, family: ProcessFamily, x: Tensor, y: Tensor, *, steps: int = 200, seed: int = 0
+    guide: Variational, x: Tensor, y: Tensor, *, family: ProcessFamily, steps: int = 200, seed: int = 0
 ) -> bool:
     """Start a deep model and its guide as the one layer that they are where hidden functions are their means, and tell whether it was done.
 
@@ -67,9 +67,9 @@ def start_at_means(
     on held-out rows.
 
     :param guide: the guide of the deep model, initialised.
-    :param family: the family of its top layer.
     :param x: training inputs ``(N, D)``; a random 5,000 rows serve to train the one layer where there are more.
     :param y: their targets.
+    :param family: the family of the top layer of the guide.
     :param steps: steps of the one layer at most.
     :param seed: seed of the choice of rows.
 
@@ -80,7 +80,7 @@ def start_at_means(
     >>> points = InducingPoints(10)
     >>> guide = Variational(DeepGP(x, width=2, mean=LinearMean.fit), points)
     >>> guide.initialize(x, y)
-    >>> start_at_means(guide, points, x, y, steps=30)
+    >>> start_at_means(guide, x, y, family=points, steps=30)
     True
     """
     model = guide.model

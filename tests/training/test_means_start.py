@@ -52,7 +52,7 @@ def test_the_deep_model_begins_next_to_the_one_layer(layers, monkeypatch):
     for share in (1e-3, 1e-9):
         monkeypatch.setattr(means_start, "SHARE", share)
         guide = guides[share] = deep(x, y, layers)
-        assert start_at_means(guide, TOP, x, y, steps=60)
+        assert start_at_means(guide, x, y, family=TOP, steps=60)
     model = guide.model
     assert all(float(gp.kernel.variance.detach().max()) < 1.1e-9 for gp in model.hidden)
     one = Variational(AtMeans(model), TOP, MonteCarlo(1))
@@ -73,7 +73,7 @@ def test_training_goes_on_from_there_and_is_ahead_of_the_other_start():
     ends = []
     for begins in (True, False):
         guide = deep(x, y)
-        assert not begins or start_at_means(guide, TOP, x, y)
+        assert not begins or start_at_means(guide, x, y, family=TOP)
         ends.append(fit(ELBO(80)(guide.model, guide), x, y, steps=150, batch_size=80).losses[-1])
     assert ends[0] < ends[1] - 0.3
 
@@ -85,7 +85,7 @@ def test_the_means_are_trained_and_random_numbers_stay_as_they_are():
     torch.manual_seed(3)
     wanted = torch.rand(2)
     torch.manual_seed(3)
-    assert start_at_means(guide, TOP, x, y, steps=20)
+    assert start_at_means(guide, x, y, family=TOP, steps=20)
     assert torch.equal(torch.rand(2), wanted)
     assert not torch.allclose(guide.model.hidden[0].mean.weight, before, atol=1e-3)
 
@@ -102,7 +102,7 @@ def test_some_rows_train_the_one_layer_and_all_of_them_set_its_q(monkeypatch):
 
     monkeypatch.setattr(means_start, "fit_collapsed", counted)
     guide = deep(x, y)
-    assert start_at_means(guide, TOP, x, y, steps=20)
+    assert start_at_means(guide, x, y, family=TOP, steps=20)
     assert seen == [40]
     one = Variational(AtMeans(guide.model), TOP, MonteCarlo(1))
     one.initialize(x, y)
@@ -159,6 +159,6 @@ def test_nothing_changes_where_there_is_no_such_start(case, monkeypatch):
     guide = Variational(model, family, MonteCarlo(1))
     guide.initialize(x, y)
     before = {name: value.detach().clone() for name, value in torch.nn.ModuleList([guide, model]).named_parameters()}
-    assert not start_at_means(guide, TOP, x, y, steps=20)
+    assert not start_at_means(guide, x, y, family=TOP, steps=20)
     after = dict(torch.nn.ModuleList([guide, model]).named_parameters())
     assert before.keys() == after.keys() and all(torch.equal(value, after[name]) for name, value in before.items())
