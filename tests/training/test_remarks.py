@@ -157,7 +157,9 @@ def test_a_descent_without_a_learning_rate_is_asked_for_its_end():
     guide = Variational(model, InducingPoints(20))
     guide.initialize(x, y)
     descent, steps = (Trained(guide, (x, y), {}, **kind) for kind in ({"on_losses": falling_at_the_end}, {}))
-    assert fit_collapsed(guide, (x, y)).remarks == []
+    by_bound = fit_collapsed(guide, (x, y))
+    assert by_bound.remarks == [] and by_bound.trained is not None
+    assert not by_bound.trained.may_explode  # a bound is not asked whether it is too sure between rows
     early = (
         [1.0] * 60 + [*torch.linspace(1.0, 0.0, 60).tolist()] + [0.0] * 40
     )  # falls in the middle, and stands at the end
@@ -166,6 +168,7 @@ def test_a_descent_without_a_learning_rate_is_asked_for_its_end():
     assert (found(descent.remarks(late)), found(steps.remarks(late))) == ({STOPPED}, set())
     assert found(descent.remarks(late[-90:])) == set()
     by_lbfgs = fit_lbfgs(CollapsedELBO(guide), x, y, steps=2)
+    assert by_lbfgs.trained is not None and not by_lbfgs.trained.may_explode
     by_lbfgs.losses = late
     assert STOPPED in found(by_lbfgs.remarks)
 
