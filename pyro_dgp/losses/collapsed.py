@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -15,7 +14,7 @@ from pyro_dgp.internal import linalg
 from pyro_dgp.internal.one_thread import one_thread
 from pyro_dgp.internal.parameters import evaluating, module_local_parameters, modules_of, require_own_parameters
 from pyro_dgp.internal.rows import num_rows
-from pyro_dgp.losses.single_regression import SingleRegression, process_of, regression_of, set_best
+from pyro_dgp.losses.single_regression import SingleRegression, minus_bound, process_of, regression_of, set_best
 from pyro_dgp.processes.basis import Basis
 
 #: Rows whose columns are in memory at a time: where there are more, those of each block are made a second time for its gradient.
@@ -84,12 +83,8 @@ class CollapsedELBO(torch.nn.Module):
         """
         require_own_parameters(*modules_of(self.model))
         found, factor, products, rest = self._solved(x, y, arguments)
-        noise, rows = found.noise.double(), found.values.shape[-1]
-        fitted = linalg.solve_broadcast(factor, products.unsqueeze(-1)).square().sum((-2, -1))
-        half_log_determinants = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        each = 0.5 * (rows * (math.log(2 * math.pi) + noise.log()) + rest / noise - fitted) + half_log_determinants
-        bound: Tensor = each.sum()
-        return bound
+        rows = found.values.shape[-1]
+        return minus_bound(rows, found.noise.double(), rest, factor=factor, products=products)
 
     @torch.no_grad()
     def settle(self, x: Tensor, y: Tensor, **arguments: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal import linalg
 from pyro_dgp.internal.parameters import module_local_parameters, modules_of, require_own_parameters
-from pyro_dgp.losses.single_regression import SingleRegression, process_of, regression_of, set_best
+from pyro_dgp.losses.single_regression import SingleRegression, minus_bound, process_of, regression_of, set_best
 from pyro_dgp.processes import FixedFeatures
 
 Row = tuple[Tensor, Tensor]
@@ -128,11 +127,8 @@ class CollapsedELBOFromSums(torch.nn.Module):
         require_own_parameters(*modules_of(self.model))
         sums = self.statistics
         prior, noise, factor, products, trace = self._solved()
-        explained = linalg.solve_triangular(factor, products.unsqueeze(-1), upper=False).square().sum()
-        rest = sums.rows * prior.variance.reshape(()).double() - trace
-        count = sums.rows * (math.log(2 * math.pi) + noise.log())
-        half_log_determinant = factor.diagonal().log().sum()
-        return 0.5 * (count + (sums.squares + rest) / noise - explained) + half_log_determinant
+        rest = sums.squares + sums.rows * prior.variance.reshape(()).double() - trace
+        return minus_bound(sums.rows, noise, rest, factor=factor, products=products)
 
     @torch.no_grad()
     def settle(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -85,6 +86,22 @@ def process_of(guide: Variational, key: str) -> Any:
     return process
 
 
+def minus_bound(rows: int, noise: Tensor, rest: Tensor, *, factor: Tensor, products: Tensor) -> Tensor:
+    """Return minus the bound with the best q(v), nats in total (Titsias 2009, Eq. 9).
+
+    :param rows: N.
+    :param noise: noise variances s of the outputs.
+    :param rest: ``sum_n r_n^2 + k(x_n, x_n) - a_n' a_n`` of each output.
+    :param factor: factor of ``B = I + A A' / s``, ``(..., D_out or E, M, M)``.
+    :param products: ``A r / s``, ``(..., D_out, M)``.
+    """
+    fitted = linalg.solve_broadcast(factor, products.unsqueeze(-1)).square().sum((-2, -1))
+    half_log_determinants = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    each = 0.5 * (rows * (math.log(2 * math.pi) + noise.log()) + rest / noise - fitted) + half_log_determinants
+    bound: Tensor = each.sum()
+    return bound
+
+
 @torch.no_grad()
 def set_best(process: Any, factor: Tensor, products: Tensor) -> None:
     """Set q(v) to ``N(B^-1 p, B^-1)``.
@@ -95,7 +112,6 @@ def set_best(process: Any, factor: Tensor, products: Tensor) -> None:
     """
     inverse = linalg.solve_triangular(factor, linalg.identity(factor).expand_as(factor), upper=False)
     mean = (inverse.mT @ (inverse @ products.unsqueeze(-1))).squeeze(-1)
-    # B^-1 = L^-T L^-1, whose lower factor is the flipped one of the flipped matrix's inverse
     scale = linalg.cholesky(inverse.mT @ inverse, 0.0, "the best q(v)")
     q = process.q
     q.mean = mean.to(q.mean).expand_as(q.mean).clone()

@@ -126,10 +126,9 @@ def _fit_by_sums(
     """Make the sums, minimise the bound, and set q(v)."""
     start = time.perf_counter()
     objective = CollapsedELBOFromSums(guide, SufficientStatistics.of(guide, _batches(data)))
-    rows, trained = (
-        objective.statistics.rows,
-        None if isinstance(data, Stream) else Trained(guide, data, {}, on_losses=falling_at_the_end, may_explode=False),
-    )
+    rows, trained = objective.statistics.rows, None
+    if not isinstance(data, Stream):
+        trained = Trained(guide, data, {}, on_losses=falling_at_the_end, may_explode=False)
     with module_local_parameters(objective):
         parameters = [each for model in guide.model_modules for each in model.parameters() if each.requires_grad]
         losses: list[float] = []
