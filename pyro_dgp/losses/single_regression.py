@@ -89,7 +89,7 @@ def process_of(guide: Variational, key: str) -> Any:
 def minus_bound(rows: int, noise: Tensor, rest: Tensor, *, factor: Tensor, products: Tensor) -> Tensor:
     """Return minus the bound with the best q(v), nats in total (Titsias 2009, Eq. 9).
 
-    :param rows: N.
+    :param rows: number of rows, N.
     :param noise: noise variances s of the outputs.
     :param rest: ``sum_n r_n^2 + k(x_n, x_n) - a_n' a_n`` of each output.
     :param factor: factor of ``B = I + A A' / s``, ``(..., D_out or E, M, M)``.
