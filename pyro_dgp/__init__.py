@@ -87,6 +87,7 @@ from pyro_dgp.losses import (
     MarginalLikelihood,
     PredictiveLogLikelihood,
     SufficientStatistics,
+    WithHyperparameterPrior,
 )
 from pyro_dgp.mcmc import (
     Ascent,
@@ -308,6 +309,7 @@ __all__ = [
     "White",
     "WhitenedModel",
     "WhitenedNUTS",
+    "WithHyperparameterPrior",
     "WithMean",
     "Zero",
     "adam",

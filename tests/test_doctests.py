@@ -86,6 +86,7 @@ WITH_EXAMPLE = {
         "Loss",
         "MarginalLikelihood",
         "PredictiveLogLikelihood",
+        "WithHyperparameterPrior",
     ],
     "prediction": [
         "InferenceGap",

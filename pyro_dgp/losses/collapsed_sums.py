@@ -13,7 +13,7 @@ from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal import linalg
 from pyro_dgp.internal.parameters import module_local_parameters, modules_of, require_own_parameters
-from pyro_dgp.losses.single_regression import SingleRegression, minus_bound, process_of, regression_of, set_best
+from pyro_dgp.losses.single_regression import Regression, minus_bound, process_of, regression_of, set_best
 from pyro_dgp.processes import FixedFeatures
 
 Row = tuple[Tensor, Tensor]
@@ -182,9 +182,14 @@ def _process(guide: Variational, key: str) -> Any:
     return process
 
 
-def _regression(guide: Variational, x: Tensor, y: Tensor) -> SingleRegression:
+def _regression(guide: Variational, x: Tensor, y: Tensor) -> Regression:
     """Return the regression of one function of a model."""
     found = regression_of(guide, x, y)
+    if guide.hidden:
+        raise ValueError(
+            f"sums over the data suffice where nothing in front of {found.prior.name!r} is learned, and this model has the hidden layers "
+            f"{', '.join(guide.hidden)}: take CollapsedELBO(guide), which sees all rows in each step"
+        )
     if found.noise.numel() != 1 or found.prior.num_outputs != 1 or found.prior.batch_shape:
         raise ValueError(
             f"sums over the data are those of one function under noise of one variance, and {found.prior.name!r} has several of them: take "

@@ -1,4 +1,4 @@
-"""The one GP of a regression model, with its noise and its targets, and the process that a guide has for it."""
+"""The one observed GP of a regression model, with its noise and its targets, and the process that a guide has for it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from pyro import poutine
 from pyro.poutine.util import site_is_subsample
-from torch import Tensor
+from torch import Size, Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.scales_and_masks import require_as_written
@@ -21,42 +20,66 @@ from pyro_dgp.internal.site_names import process_key
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.likelihoods.gaussian import GaussianConditional
 from pyro_dgp.processes import GaussianCoefficients, WhitenedProcess
+from pyro_dgp.processes.reading import HiddenPosterior
+from pyro_dgp.propagation import Propagation
 
 
 @dataclass(frozen=True)
-class SingleRegression:
-    """A model that observes one Gaussian process under Gaussian noise, as one run of it shows it.
+class Regression:
+    """A model that observes one Gaussian process under Gaussian noise, as one pass of a guide shows it.
 
     :ivar key: name of its process in a guide.
-    :ivar prior: the Gaussian process at the inputs of the run.
+    :ivar prior: the Gaussian process at the inputs of the pass, which lead with components where they are made from hidden functions.
     :ivar noise: variance of the noise, a number for each output, ``(D_out,)`` or ``(1,)``.
     :ivar values: the targets, ``(..., D_out, N)``.
+    :ivar weights: of the components, ``(S,)``; ``None`` where the inputs have none.
+    :ivar regularizer: KL of the hidden functions, nats in total.
     """
 
     key: str
     prior: FunctionPrior
     noise: Tensor
     values: Tensor
+    weights: Tensor | None
+    regularizer: Tensor
+
+    @property
+    def groups(self) -> Size:
+        """Batch axes of the Gaussian process other than components."""
+        return self.prior.batch_shape if self.weights is None else self.prior.batch_shape[1:]
+
+    def average(self, terms: Tensor) -> Tensor:
+        """Return the mean over components of terms that lead with them."""
+        return terms if self.weights is None else torch.tensordot(self.weights.to(terms), terms, 1)
 
 
 def regression_of(
-    guide: Variational, x: Tensor, y: Tensor, arguments: Mapping[str, Any] | None = None
-) -> SingleRegression:
-    """Run the model of a guide and return its regression.
+    guide: Variational,
+    x: Tensor,
+    y: Tensor,
+    arguments: Mapping[str, Any] | None = None,
+    *,
+    propagation: Propagation | None = None,
+) -> Regression:
+    """Make a pass of a guide, in which q(v) of hidden functions alone are read, and return the regression of its model.
 
-    :raises ValueError: for a model of several Gaussian processes, with other random sites, or with other noise.
+    :param propagation: propagation in the place of that of the guide.
+    :raises ValueError: for a model of several observed Gaussian processes, with other random sites, or with other noise.
     """
-    trace = poutine.trace(guide.model).get_trace(x, y, **(arguments or {}))
-    latent = [name for name in trace.stochastic_nodes if not site_is_subsample(trace.nodes[name])]
-    observed = [trace.nodes[name] for name in trace.observation_nodes if is_random(trace.nodes[name])]
+    weighted = guide.components(x, y, propagation=propagation, reading=HiddenPosterior(), **(arguments or {}))
+    sites = [site for site in weighted.trace.nodes.values() if is_random(site) and not site_is_subsample(site)]
+    hidden = [site for site in sites if not site["is_observed"]]
+    observed = [site for site in sites if site["is_observed"]]
     functions = [site["fn"].priors if isinstance(site["fn"], Observation) else {} for site in observed]
-    if latent or [len(priors) for priors in functions] != [1]:
-        found = ", ".join(map(repr, (*latent, *(site["name"] for site in observed))))
+    if any(weighted.record(site).marginal is None for site in hidden) or [len(each) for each in functions] != [1]:
+        found = ", ".join(repr(site["name"]) for site in (*hidden, *observed))
         raise ValueError(
-            f"the collapsed bound is that of one Gaussian process under one observation, and this model has the sites {found}: train by ELBO"
+            "the collapsed bound is that of one Gaussian process under one observation, with hidden Gaussian processes below it or none, and "
+            f"this model has the sites {found}: train by ELBO"
         )
+    for site in sites:
+        require_as_written(site)
     site = observed[0]
-    require_as_written(site)
     fn: Observation = site["fn"]
     ((key, prior),) = fn.priors.items()
     if type(fn.conditional) is not GaussianConditional:  # a subclass may have another density
@@ -66,7 +89,20 @@ def regression_of(
         )
     target = fn.target(site["value"], prior.x)
     values = target.unsqueeze(-2) if fn.outputs == 1 else target.mT
-    return SingleRegression(process_key(site["name"], key), prior, fn.conditional.variance, values)
+    regularizer = prior.x.new_zeros(())
+    for each in hidden:
+        terms = weighted.record(each).regularizer
+        assert terms is not None
+        regularizer = regularizer + (weighted.average(terms) if terms.dim() else terms)
+    is_carried, counted = weighted.record(site).carried, weighted.log_weights.exp()
+    return Regression(
+        process_key(site["name"], key),
+        prior.at(weighted.counted(prior.x)) if is_carried else prior,
+        fn.conditional.variance,
+        values,
+        counted if is_carried else None,
+        regularizer,
+    )
 
 
 def process_of(guide: Variational, key: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -11,7 +12,12 @@ from pyro_dgp.processes.whitened_gaussian import Gaussian
 
 
 class Reading(ABC):
-    """Choice of what a pass takes from q(v): a Gaussian whose moments are carried, and the term that a loss subtracts."""
+    """Choice of what a pass takes from q(v): a Gaussian whose moments are carried, and the term that a loss subtracts.
+
+    :cvar reads_observed: whether functions that are observed are read too; otherwise the pass leaves them as the model has them.
+    """
+
+    reads_observed: ClassVar[bool] = True
 
     @abstractmethod
     def of(self, q: Gaussian) -> tuple[Gaussian, Tensor]:
@@ -25,6 +31,13 @@ class Posterior(Reading):
     def of(self, q: Gaussian) -> tuple[Gaussian, Tensor]:
         """See :class:`Reading`."""
         return q, q.regularizer()
+
+
+@dataclass(frozen=True)
+class HiddenPosterior(Posterior):
+    """q(v) of hidden functions alone, for a loss that knows the best q(v) of those that are observed."""
+
+    reads_observed: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A fit of one GP under Gaussian noise with the best q(v) in each step: by sums over the data, or by all rows."""
+"""A fit of a GP or a deep GP under Gaussian noise with the best q(v) of the observed function in each step: by sums over the data, or by rows."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyro_dgp.data.streams import Stream
 from pyro_dgp.diagnosis.loss_checks import falling_at_the_end
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.parameters import limits_of_parameters, module_local_parameters
 from pyro_dgp.internal.whole_numbers import whole_number
-from pyro_dgp.losses import CollapsedELBO, CollapsedELBOFromSums, SufficientStatistics
+from pyro_dgp.losses import CollapsedELBO, CollapsedELBOFromSums, SufficientStatistics, WithHyperparameterPrior
 from pyro_dgp.losses.collapsed import ROWS
 from pyro_dgp.losses.collapsed_sums import require_rows
 from pyro_dgp.processes import FixedFeatures
@@ -26,6 +26,8 @@ from pyro_dgp.training.remarks import Trained
 
 #: Steps of Adam that come first where features depend on hyperparameters, and their learning rate: they leave poor optima behind.
 FIRST_STEPS, FIRST_RATE = 50, 0.1
+#: Rows of a step of a deep GP, and the learning rate of its first steps.
+ROWS_OF_STEP, DEEP_RATE = 5000, 0.05
 
 
 def fit_collapsed(
@@ -33,27 +35,36 @@ def fit_collapsed(
     data: Stream | tuple[Tensor, Tensor],
     *,
     steps: int = 300,
+    spread: float | None = None,
+    batch_size: int | None = None,
+    seed: int = 0,
     callback: Callback | None = None,
     **arguments: Any,
 ) -> FitResult:
-    """Fit one GP under Gaussian noise by the bound that has the best q(v) put in, and set q(v) of the guide to it (Titsias 2009).
+    """Fit a GP, or a deep GP, under Gaussian noise by the bound that has the best q(v) of the observed function put in, and set that q(v) (Titsias 2009).
 
-    With :class:`~pyro_dgp.InducingPoints`, or features that depend on hyperparameters, :class:`~pyro_dgp.CollapsedELBO` is minimised over
+    One layer with :class:`~pyro_dgp.InducingPoints`, or features that depend on hyperparameters: :class:`~pyro_dgp.CollapsedELBO` is minimised over
     hyperparameters and inducing inputs, all rows in each step, O(N M^2): 50 steps of Adam, or half of them where there are fewer than 100, and then
     those of :func:`~pyro_dgp.fit_lbfgs`. Other libraries call that SGPR.
 
-    With :class:`~pyro_dgp.FourierFeatures` the sums of :class:`~pyro_dgp.SufficientStatistics` are made first, in one pass over the rows. Then
+    A deep GP: the same bound, in which hidden functions are drawn, by steps of Adam at a rate of 0.05 that falls at the end, 5,000 rows in each. A few hundred of them do what
+    thousands of steps of :class:`~pyro_dgp.ELBO` do, since q(v) of the top layer, which all else waits for, is always the best one.
+
+    One layer with :class:`~pyro_dgp.FourierFeatures`: the sums of :class:`~pyro_dgp.SufficientStatistics` are made first, in one pass over the rows. Then
     :class:`~pyro_dgp.CollapsedELBOFromSums` is minimised over hyperparameters by L-BFGS, in O(M^3) a step. The data may be a stream.
 
-    A guide that is at its end already stays as it is, and the result has no losses. Losses of the result are nats per observation. Rows must be independent of one another: a model that standardises its inputs by those of a call
+    A guide of one layer that is at its end already stays as it is, and the result has no losses. Losses of the result are nats per observation. Rows must be independent of one another: a model that standardises its inputs by those of a call
     sees other ones in each.
 
-    :param guide: an initialised guide whose q(v) has a full covariance; with ``FourierFeatures(F)`` on an interval that holds all rows.
+    :param guide: an initialised guide whose q(v) of the observed function has a full covariance; with ``FourierFeatures(F)`` on an interval that holds all rows.
     :param data: inputs ``(N, D)`` and targets ``(N,)``, and for Fourier features also a stream of them. Targets of several outputs are ``(N, D_out)``, and
         with groups they are ``(*groups, N)``, for inducing points.
-    :param steps: number of steps at most; the run ends where the loss stands still.
+    :param steps: number of steps at most; a run of one layer ends where the loss stands still.
+    :param spread: that of :class:`~pyro_dgp.WithHyperparameterPrior`, a prior of hyperparameters around where they are now; none if not given, and for sums over the data.
+    :param batch_size: rows of a step of a deep GP; 5,000 if not given.
+    :param seed: seed of the order of the rows of a deep GP.
     :param callback: function of step and loss, called after each step.
-    :param arguments: further arguments of the model, for inducing points.
+    :param arguments: further arguments of the model, for all but sums over the data.
     :raises ValueError: for a model or a guide that it has no closed form for, and for rows outside of the interval.
 
     >>> import torch
@@ -68,30 +79,50 @@ def fit_collapsed(
     """
     guide.require_initialized()
     steps = whole_number("steps", steps, 0)
-    if all(isinstance(getattr(process, "basis", None), FixedFeatures) for process in guide.processes.children()):
-        if arguments:
+    bases = [getattr(process, "basis", None) for process in guide.processes.children()]
+    if len(bases) == 1 and isinstance(bases[0], FixedFeatures):
+        if arguments or spread is not None:
+            beside = ", ".join(arguments) or "a prior of hyperparameters"
             raise ValueError(
-                f"sums over the data are those of a model of x and y, and {', '.join(arguments)} comes beside: take fit with CollapsedELBO(guide)"
+                f"sums over the data are those of a model of x and y, and {beside} comes beside: take fit with CollapsedELBO(guide)"
             )
         return _fit_by_sums(guide, data, steps=steps, callback=callback)
     if isinstance(data, Stream):
         raise ValueError(
-            "the features of this guide depend on hyperparameters, so that each step needs all rows, and a stream gives them in parts: read the "
+            "the features of this guide depend on hyperparameters, or on hidden layers, so that each step needs all rows, and a stream gives them in parts: read the "
             "rows into memory and pass (x, y), or take fit_stream with ELBO"
         )
-    return _fit_by_rows(guide, *_pair(data), steps=steps, callback=callback, arguments=arguments)
+    x, y = _pair(data)
+    if guide.hidden:
+        rows = min(batch_size or ROWS_OF_STEP, x.shape[-2])
+        objective = _with_prior(CollapsedELBO(guide, None if rows == x.shape[-2] else x.shape[-2]), spread)
+        options = {"batch_size": rows, "learning_rate": DEEP_RATE, "seed": seed, "callback": callback}
+        return fit(objective, x, y, steps=steps, **options, **arguments)
+    return _fit_by_rows(guide, x, y, steps=steps, spread=spread, callback=callback, arguments=arguments)
+
+
+def _with_prior(objective: CollapsedELBO, spread: float | None) -> nn.Module:
+    return objective if spread is None else WithHyperparameterPrior(objective, spread)
 
 
 def _fit_by_rows(
-    guide: Variational, x: Tensor, y: Tensor, *, steps: int, callback: Callback | None, arguments: dict[str, Any]
+    guide: Variational,
+    x: Tensor,
+    y: Tensor,
+    *,
+    steps: int,
+    spread: float | None,
+    callback: Callback | None,
+    arguments: dict[str, Any],
 ) -> FitResult:
-    """Minimise the bound with all rows in each step, and set q(v)."""
-    start, objective = time.perf_counter(), CollapsedELBO(guide)
+    """Minimise the bound of one layer with all rows in each step, and set q(v)."""
+    start, bound = time.perf_counter(), CollapsedELBO(guide)
     trained = Trained(guide, (x, y), arguments, on_losses=falling_at_the_end, may_explode=False)
     by_adam = min(FIRST_STEPS, steps // 2)
     losses: list[float] = []
     if _free(guide):
-        start_of, before = copy.deepcopy(objective.state_dict()), _value(objective, x, y, arguments)
+        objective = _with_prior(bound, spread)
+        start_of, before = copy.deepcopy(bound.state_dict()), _value(objective, x, y, arguments)
         first = fit(objective, x, y, steps=by_adam, learning_rate=FIRST_RATE, callback=callback, **arguments)
 
         def after(step: int, loss: float) -> None:
@@ -101,14 +132,14 @@ def _fit_by_rows(
         then = fit_lbfgs(objective, x, y, steps=steps - by_adam, callback=after, **arguments)
         losses = first.losses + then.losses
         if losses and not _value(objective, x, y, arguments) < before:  # it was at its end, which steps of Adam leave
-            objective.load_state_dict(start_of)
+            bound.load_state_dict(start_of)
             losses = []
-    objective.settle(x, y, **arguments)
+    bound.settle(x, y, **arguments)
     return FitResult(losses, time.perf_counter() - start, trained)
 
 
 @torch.no_grad()
-def _value(objective: CollapsedELBO, x: Tensor, y: Tensor, arguments: dict[str, Any]) -> float:
+def _value(objective: nn.Module, x: Tensor, y: Tensor, arguments: dict[str, Any]) -> float:
     """Return the loss, nats in total."""
     with module_local_parameters(objective):
         return float(objective(x, y, **arguments))

@@ -294,7 +294,8 @@ def check_objective(objective: torch.nn.Module, rows: int, batch_size: int) -> N
         )
     if batch_size < 1:
         raise ValueError(f"batch_size is at least 1, got {batch_size}")
-    loss: Any = getattr(bare(objective), "elbo", None)
+    inner: Any = bare(objective)
+    loss: Any = getattr(inner, "elbo", inner)
     if not hasattr(loss, "num_data"):
         return
     if loss.num_data is None and batch_size >= rows:

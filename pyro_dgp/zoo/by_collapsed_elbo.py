@@ -1,10 +1,10 @@
-"""Inference by the collapsed bound: one GP under Gaussian noise, with the best q(v) in each step."""
+"""Inference by the collapsed bound: a GP or a deep GP under Gaussian noise, with the best q(v) of the observed function in each step."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -21,15 +21,15 @@ from pyro_dgp.zoo.inference import Fitted, Inference
 from pyro_dgp.zoo.predictors import GuidePredictor, Saved
 from pyro_dgp.zoo.settings import Settings
 
-#: Steps of the predictive loss that a second start comes from.
-PREDICTIVE_STEPS = 500
+#: Steps of the predictive loss that a second start comes from, and the rows of each.
+PREDICTIVE_STEPS, ROWS_OF_START = 500, 500
 #: Steps of a fit whose failure tells anything.
 FEWEST_STEPS = 50
 
 
 @dataclass(frozen=True)
 class ByCollapsedELBO(Inference):
-    """The bound of one GP under Gaussian noise with the best q(v): :func:`~pyro_dgp.fit_collapsed`.
+    """The bound of a GP or a deep GP under Gaussian noise with the best q(v) of the observed function: :func:`~pyro_dgp.fit_collapsed`.
 
     >>> from pyro_dgp import FourierFeatures
     >>> ByCollapsedELBO(FourierFeatures(30)).default_steps
@@ -37,27 +37,40 @@ class ByCollapsedELBO(Inference):
 
     :param processes: a family whose q(v) has a full covariance, or a function of the settings that makes it.
     :param default_steps: steps at most where the settings have no ``epochs``.
+    :param spread: that of the prior of hyperparameters around where they start, :class:`~pyro_dgp.WithHyperparameterPrior`; no prior if not given.
+    :param first: what is done to the model before it is fitted, as in :class:`~pyro_dgp.ByGuide`.
     """
 
     has_draws: ClassVar[bool] = False
 
     processes: BasisFamily | Callable[[Settings], BasisFamily]
     default_steps: int = 300
+    _: KW_ONLY
+    spread: float | None = None
+    first: Callable[[nn.Module, Tensor, Tensor, Settings], object] | None = None
 
     def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""
         start = time.perf_counter()
         steps = settings.epochs if settings.epochs is not None else self.default_steps
         guide, site = self.guide(model, settings), anatomy_of(model, x, y).response
+        if self.first is not None:
+            self.first(model, x, y, settings)
         guide.initialize(x, y)
 
         def train() -> FitResult:
             return fit_collapsed(
-                guide, (x, y), steps=steps, callback=lambda step, loss: progress(step + 1, steps, {"loss": loss})
+                guide,
+                (x, y),
+                steps=steps,
+                spread=self.spread,
+                batch_size=settings.batch_size,
+                seed=settings.seed,
+                callback=lambda step, loss: progress(step + 1, steps, {"loss": loss}),
             )
 
         result, is_second = self._trained(train, guide, x, y, steps=steps, site=site, settings=settings)
-        ((_, process),) = guide.processes.named_children()
+        process = next(iter(guide.processes.children()))
         figures = {"inducing": process.basis.size}
         remarks = [SECOND] if is_second else []
         remarks += result.trained.remarks(result.losses, site) if result.trained else []
@@ -78,7 +91,7 @@ class ByCollapsedELBO(Inference):
         """Train, and once more from a predictive loss where that explains nothing."""
         if steps < FEWEST_STEPS:
             return train(), False
-        options = {"batch_size": 500, "learning_rate": settings.learning_rate, "seed": settings.seed}
+        options = {"batch_size": ROWS_OF_START, "learning_rate": settings.learning_rate, "seed": settings.seed}
         return train_with_second_start(guide, train, x, y, predictive_steps=PREDICTIVE_STEPS, site=site, **options)
 
     def restore(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, saved: Saved) -> GuidePredictor:

@@ -129,6 +129,13 @@ METHODS: dict[str, Method] = {
             DEEP_BY_ELBO,
         ),
         Method(
+            "dsvi-collapsed",
+            "deep GP, ELBO with the best q(v) of the top layer in each step, hyperparameters with a prior: smooth functions, quick",
+            DSVI + "; the top layer as in " + SGPR,
+            DEEP_TWO_KERNELS,
+            ByCollapsedELBO(points_of_outputs, default_steps=500, spread=1.0, first=one_layer_first),
+        ),
+        Method(
             "dspp",
             "deep sigma point process, S learned points (QR3), predictive log-likelihood, validated",
             DSPP + ", Eq. 23",

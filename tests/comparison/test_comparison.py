@@ -322,7 +322,7 @@ def test_methods_are_listed_with_their_papers(capsys):
     assert main(["methods", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert [entry["name"] for entry in listed] == list(METHODS)
-    promised = "exact-gp sgpr svgp ppgpr dsvi dspp dspp-qr1 dspp-qr2 dspp-gh mc-predictive gamma-dgp gp-nuts nuts ess"
+    promised = "exact-gp sgpr svgp ppgpr dsvi dsvi-collapsed dspp dspp-qr1 dspp-qr2 dspp-gh mc-predictive gamma-dgp gp-nuts nuts ess"
     promised += " sparse-nuts sghmc dkl-svgp dkl-ppgpr dkl-dsvi dkl-dspp idsgp sgp-avi avdgp-ar1 avdgp-ar2 avdgp-ar2p avdgp-ar2pp"
     promised += " vff vff-collapsed id-dgp vish vish-dgp activated-svgp activated-dgp solve-gp solve-dgp od-svgp od-dgp"
     promised += " activated-solve activated-solve-dgp aep vecchia-gp vecchia-ess"

@@ -92,7 +92,7 @@ def test_folds_pool_the_scores_of_rows():
 
 def test_methods_of_one_output_are_refused_before_training():
     data = table()
-    for method in ("exact-gp", "sgpr", "vff-collapsed"):
+    for method in ("exact-gp", "sgpr", "dsvi-collapsed", "vff-collapsed"):
         with pytest.raises(ValueError, match=f"{method} cannot fit this model"):
             compare(None, data[["a", "b"]], data[["heating", "cooling"]], methods=[method], settings=QUICK)
     with pytest.raises(ValueError, match=r"\(N, 2\)"):

@@ -356,7 +356,6 @@ class Scaled(OneLayer):
 @pytest.mark.parametrize(
     ("model", "family", "match"),
     [
-        (lambda x: DeepGP(x, 2), InducingPoints(5), "one Gaussian process under one observation"),
         (lambda x: OneLayer(Matern32(), Bernoulli()), InducingPoints(5), "has another one: train by ELBO"),
         (lambda x: OneLayer(Matern32(), OfHalf()), InducingPoints(5), "has another one: train by ELBO"),
         (lambda x: OneLayer(Matern32()), InducingPoints(5, "diagonal"), "give its family covariance='full'"),

@@ -249,11 +249,6 @@ def refused(model, family=None, rows=20):
     ("model", "family", "match"),
     [
         (
-            lambda x: DeepGP(x, 2, kernel="matern32-additive"),
-            None,
-            "one Gaussian process under one observation, and this model has the sites 'h1', 'y'",
-        ),
-        (
             lambda x: OneLayer(ActiveDims(Matern32(), [0]), Bernoulli()),
             None,
             "a Gaussian likelihood of the targets as they are, and 'y' has another one",
