@@ -55,7 +55,7 @@ GROUPS = {
     ),
     "more": Group(("gamma-dgp", "aep", "avdgp-ar2p", "avdgp-ar2pp"), SMALL | MEDIUM | LARGE),
     "neural": Group(("dkl-svgp", "dkl-ppgpr", "dkl-dsvi", "dkl-dspp"), SMALL | MEDIUM | LARGE),
-    "collapsed": Group(("sgpr",), SMALL | MEDIUM | LARGE),
+    "collapsed": Group(("sgpr", "dsvi-collapsed"), SMALL | MEDIUM | LARGE),
     "exact": Group(("exact-gp",), SMALL | MEDIUM),
     "vecchia": Group(("vecchia-gp",), SMALL | MEDIUM | LARGE),
     "dgpsi": Group((("dgpsi", ByDgpsi()),), {name: first for name, first in SMALL.items() if name != "wine_red"}),
