@@ -130,17 +130,13 @@ class PassHandler(SiteHandler, AutoMessenger):
             carried = self._pass.inputs_are_carried(prior, self._axes_of_gp(key))
             any_carried |= carried
             require_told_apart(msg, carried, self._pass.components, self.structure.data_plates)
-            if not self._pass.reading.reads_observed:
-                continue
-            marginals[name] = q = self._marginal(key, prior, carried, msg)
-            regularizers.append(total_regularizer(q.regularizer, prior, carried))
-            priors[name] = _at_components_of(q, prior, carried)
-        if not marginals:
-            SiteRecord(observation, any_carried).write(msg)
-            return
-        total = reduce(torch.add, regularizers)
-        SiteRecord(Observation(observation.conditional, priors, observation.outputs), any_carried, total).write(msg)
-        msg["fn"] = observation.collapse(marginals)
+            if self._pass.reading.reads_observed:
+                marginals[name] = q = self._marginal(key, prior, carried, msg)
+                regularizers.append(total_regularizer(q.regularizer, prior, carried))
+                priors[name] = _at_components_of(q, prior, carried)
+        read = Observation(observation.conditional, priors, observation.outputs) if priors else observation
+        SiteRecord(read, any_carried, reduce(torch.add, regularizers) if regularizers else None).write(msg)
+        msg["fn"] = observation.collapse(marginals) if marginals else observation
 
     def at_function(self, msg: Message, prior: FunctionPrior) -> None:
         """Swap the prior of function values for the process, carried by the propagation."""

@@ -96,8 +96,17 @@ def fit_collapsed(
     if guide.hidden:
         rows = min(batch_size or ROWS_OF_STEP, x.shape[-2])
         objective = _with_prior(CollapsedELBO(guide, None if rows == x.shape[-2] else x.shape[-2]), spread)
-        options = {"batch_size": rows, "learning_rate": DEEP_RATE, "seed": seed, "callback": callback}
-        return fit(objective, x, y, steps=steps, **options, **arguments)
+        return fit(
+            objective,
+            x,
+            y,
+            steps=steps,
+            batch_size=rows,
+            learning_rate=DEEP_RATE,
+            seed=seed,
+            callback=callback,
+            **arguments,
+        )
     return _fit_by_rows(guide, x, y, steps=steps, spread=spread, callback=callback, arguments=arguments)
 
 
