@@ -115,7 +115,7 @@ def add_numbers(add: Any) -> None:
     add(
         "--kernel",
         metavar="NAME",
-        help="kernel of every layer; none: the method's own, rbf+matern52 of exact-gp, sgpr, svgp, ppgpr, dsvi, dspp, gamma-dgp, mc-predictive, else matern52",
+        help="kernel of every layer; none: the method's own, rbf+matern52 of exact-gp, sgpr, svgp, ppgpr, dsvi, dsvi-collapsed, dspp, gamma-dgp, mc-predictive, else matern52",
     )
     add(
         "--batch-size",

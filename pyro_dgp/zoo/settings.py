@@ -31,7 +31,7 @@ class Settings:
     :param samples: Monte Carlo samples or sigma points for each row of a training step. ``None`` leaves it to the method: ``svgp``, ``dsvi`` and
         ``gamma-dgp`` take one sample of 500 rows, which has less noise than ten samples of 100 rows in the same time. All others take ten of 100.
     :param kernel: name of the kernel of every layer, such as ``"matern52"``, with a lengthscale for each input, or ``"rbf-isotropic"``, with a single
-        one. ``None`` leaves it to the method: ``exact-gp``, ``sgpr``, ``svgp``, ``ppgpr``, ``dsvi``, ``gamma-dgp``, ``mc-predictive``, ``dspp`` and ``dspp-*`` take ``"rbf+matern52"``, a sum of two kernels,
+        one. ``None`` leaves it to the method: ``exact-gp``, ``sgpr``, ``svgp``, ``ppgpr``, ``dsvi``, ``dsvi-collapsed``, ``gamma-dgp``, ``mc-predictive``, ``dspp`` and ``dspp-*`` take ``"rbf+matern52"``, a sum of two kernels,
         each with its own lengthscales; all others take ``"matern52"``.
     :param batch_size: rows of a training step; ``None`` leaves it to the method, as for ``samples``.
     :param epochs: passes over the training rows; as many as make about 2000 steps if ``None``.

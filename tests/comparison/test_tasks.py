@@ -96,7 +96,13 @@ def test_folds_are_pooled_over_rows(tables):
 
 
 def test_methods_that_cannot_have_classes_are_refused_before_anything_runs(tables, capsys):
-    arguments = ["compare", "--data", str(tables / "binary.csv"), "--methods", "exact-gp,svgp,sgpr,dsvi-collapsed,vff-collapsed"]
+    arguments = [
+        "compare",
+        "--data",
+        str(tables / "binary.csv"),
+        "--methods",
+        "exact-gp,svgp,sgpr,dsvi-collapsed,vff-collapsed",
+    ]
     assert main([*arguments, "--output", str(tables / "out"), *OPTIONS]) != 0
     text = capsys.readouterr().err
     assert "exact-gp cannot fit this model: ProbitConditional has no closed form" in text

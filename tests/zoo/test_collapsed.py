@@ -1,5 +1,7 @@
 """The method that has the best q(v) in each step: beside svgp on the same model, its second start, and what it says."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -62,3 +64,45 @@ def test_a_fit_that_explains_nothing_is_made_again_from_a_predictive_loss(monkey
     result = fitted("sgpr", x, y, epochs=10)
     assert (SECOND in result.remarks) == is_better
     assert torch.equal(result.predict(x).mean, once) == (not is_better)  # q(v) is that of the fit that is kept
+
+
+def deep_fit(name, x, y, **options):
+    settings = Settings(inducing=15, width=2, **options)
+    model = METHODS[name].architecture.build(x, settings)
+    torch.manual_seed(0)
+    seen = []
+    result = METHODS[name].inference.run(
+        model, x, y, settings=settings, progress=lambda *told: seen.append((told[0], told[1]))
+    )
+    return model, result, seen
+
+
+def test_two_layers_need_few_steps_and_stay_near_their_start():
+    x, y = data(300)
+    rows, new = (x[:120], y[:120]), (x[120:], y[120:])
+    model, result, seen = deep_fit("dsvi-collapsed", *rows, epochs=100)
+    assert seen == [(step, 100) for step in range(1, 101)] and result.steps == 100
+    assert result.diagnostics == {"inducing": 15}
+    _, slow, _ = deep_fit("dsvi", *rows, epochs=100)
+    quick, slow = (-float(each.predict(new[0]).log_prob(new[1]).mean()) for each in (result, slow))
+    assert quick < slow - 0.1
+    assert quick < 0.2  # by the noise alone it would be 0.03
+    near = model.top.kernel.parts[0].lengthscale.detach()
+    free = replace(METHODS["dsvi-collapsed"].inference, spread=None)
+    settings = Settings(inducing=15, width=2, epochs=100)
+    other = METHODS["dsvi-collapsed"].architecture.build(x[:120], settings)
+    torch.manual_seed(0)
+    free.run(other, *rows, settings=settings, progress=quiet)
+    start = METHODS["dsvi-collapsed"].architecture.build(x[:120], settings).top.kernel.parts[0].lengthscale.detach()
+    far = other.top.kernel.parts[0].lengthscale.detach()
+    assert float((near / start).log().abs().max()) < float((far / start).log().abs().max())
+
+
+def test_rows_of_a_step_are_those_of_the_settings():
+    x, y = data(60)
+    ends = {}
+    for rows in (None, 60, 100, 20):
+        _, result, _ = deep_fit("dsvi-collapsed", x, y, epochs=5, batch_size=rows, seed=1)
+        ends[rows] = result.predict(x).mean
+    assert torch.equal(ends[None], ends[60]) and torch.equal(ends[None], ends[100])
+    assert not torch.allclose(ends[None], ends[20])

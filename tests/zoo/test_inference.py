@@ -185,11 +185,28 @@ def test_a_method_trains_for_the_minutes_that_it_is_given(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["exact-gp", "sgpr", "svgp", "ppgpr", "dsvi", "dsvi-collapsed", "gamma-dgp", "dspp", "avdgp-ar2p", "nuts", "solve-gp"]
+    "name",
+    [
+        "exact-gp",
+        "sgpr",
+        "svgp",
+        "ppgpr",
+        "dsvi",
+        "dsvi-collapsed",
+        "gamma-dgp",
+        "dspp",
+        "avdgp-ar2p",
+        "nuts",
+        "solve-gp",
+    ],
 )
 def test_a_method_takes_the_kernel_of_the_settings_or_else_its_own(name):
     x, architecture = torch.randn(10, 3), METHODS[name].architecture
-    own = Sum if name in ("exact-gp", "sgpr", "svgp", "ppgpr", "dsvi", "dsvi-collapsed", "gamma-dgp", "dspp") else Matern52
+    own = (
+        Sum
+        if name in ("exact-gp", "sgpr", "svgp", "ppgpr", "dsvi", "dsvi-collapsed", "gamma-dgp", "dspp")
+        else Matern52
+    )
     for settings, kind in ((TOY, own), (replace(TOY, kernel="rbf"), RBF), (replace(TOY, kernel="rbf+matern52"), Sum)):
         model: Any = architecture.build(x, settings)
         assert {type(gp.kernel) for gp in (*model.hidden, model.top)} == {kind}
