@@ -83,10 +83,11 @@ WITH_EXAMPLE = {
         "CollapsedELBO",
         "CollapsedELBOFromSums",
         "GammaDivergence",
+        "HyperparameterPrior",
         "Loss",
         "MarginalLikelihood",
         "PredictiveLogLikelihood",
-        "WithHyperparameterPrior",
+        "WithPrior",
     ],
     "prediction": [
         "InferenceGap",

@@ -1,12 +1,12 @@
 """Recipes of one and two layers: means of hidden layers, kernels and points per output, learning rates.
 
-``python -m benchmarks.studies.recipes one|two|steps|kernels|natural|points|means --data FOLDER [--out FILE] [--dtype float32] [--table]``
+``python -m benchmarks.studies.recipes one|two|steps|kernels|natural|points|means|collapsed --data FOLDER [--out FILE] [--dtype float32] [--table]``
 
 ``dsvi-fixed`` is what ``dsvi`` was until 0.2: means fixed at the principal directions, a kernel and inducing points for each layer. ``dsvi`` is
 ``dsvi-learned-per-output`` started from one layer. All of these take ten samples of 100 rows in a step and have the zoo's other settings.
 ``steps`` compares them with one sample of 500 rows, which is what ``svgp`` and ``dsvi`` take. ``kernels`` compares one kernel with the sum of a smooth and a
 rougher one (of ``dspp`` with the search and the fallback of the zoo), and Adam with natural gradients for one layer; ``natural`` has natural gradients in all layers; ``points``
-varies the number of inducing points; ``means`` starts ``dsvi`` at the means of its hidden functions. Two data sets are planted: 32 inputs, of which three or four matter. Two are simulators without noise. Makes the runs that FILE (one JSON line a run)
+varies the number of inducing points; ``means`` starts ``dsvi`` at the means of its hidden functions; ``collapsed`` compares it with ``dsvi-collapsed``, with and without the prior of hyperparameters. Two data sets are planted: 32 inputs, of which three or four matter. Two are simulators without noise. Makes the runs that FILE (one JSON line a run)
 lacks and prints the table, the ranks, and the paired differences of NLL from ``svgp`` or ``dsvi``.
 """
 
@@ -22,6 +22,7 @@ from benchmarks.common.experiments import Experiment, main
 from pyro_dgp import DeepGP, InducingPoints, LinearMean, NaturalGradients, Variational, adam, start_at_means
 from pyro_dgp.training.optimising import OptimizerRecipe
 from pyro_dgp.zoo.architecture import Architecture
+from pyro_dgp.zoo.by_collapsed_elbo import ByCollapsedELBO
 from pyro_dgp.zoo.by_guide import ByGuide
 from pyro_dgp.zoo.method import DEEP_BY_ELBO, Method
 from pyro_dgp.zoo.methods import METHODS
@@ -157,6 +158,18 @@ MEANS = {"dsvi": METHODS["dsvi"]} | {
 }
 
 
+def _collapsed(spread: float | None) -> Method:
+    """``dsvi-collapsed`` with a prior of hyperparameters of some spread, or without one."""
+    zoo = METHODS["dsvi-collapsed"]
+    assert isinstance(zoo.inference, ByCollapsedELBO)
+    name = f"{zoo.name}-free" if spread is None else f"{zoo.name}-{spread:g}"
+    return replace(zoo, name=name, inference=replace(zoo.inference, spread=spread))
+
+
+#: ``dsvi`` beside the same model with the best q(v) of the top layer in each step, without and with a prior of hyperparameters of each spread.
+COLLAPSED = {method.name: method for method in (METHODS["dsvi"], METHODS["sgpr"], *map(_collapsed, (None, 0.5, 1.0)))}
+
+
 def _by_optimizer(
     choices: dict[str, tuple[Settings, OptimizerRecipe]],
     splits: dict[str, int],
@@ -219,6 +232,25 @@ EXPERIMENTS = {
         keep_beta=False,
         differences=(("dsvi-at-means", "dsvi"), ("dsvi-at-kept-means", "dsvi")),
         recipes=MEANS,
+    ),
+    "collapsed": Experiment(
+        dict.fromkeys(COLLAPSED, Settings()),
+        {
+            name: 2
+            for name in (
+                "boston",
+                "concrete",
+                "energy",
+                "wine_red",
+                "robot-arm-300",
+                "wing-weight-300",
+                "power",
+                "kin8nm",
+            )
+        },
+        keep_beta=False,
+        differences=tuple((name, "dsvi") for name in COLLAPSED if name != "dsvi"),
+        recipes=COLLAPSED,
     ),
     "natural": _by_optimizer(
         NATURAL,

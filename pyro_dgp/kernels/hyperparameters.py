@@ -15,6 +15,13 @@ from pyro_dgp.internal.parameters import require_number, require_shape
 POSITIVE = constraints.softplus_positive
 
 
+def is_positive(constraint: Any) -> bool:
+    """Tell whether a constraint is that of positive numbers, by softplus or by the exponential; copies of a module have copies of it."""
+    if isinstance(constraint, type(POSITIVE)):
+        return True
+    return isinstance(constraint, type(constraints.positive)) and constraint.lower_bound == 0
+
+
 def positive(value: float, *shape: int | None) -> Any:
     """A ``PyroParam``: a positive point estimate of the given shape, whose ``None`` entries are left out.
 

@@ -6,7 +6,7 @@ from pyro_dgp.losses.collapsed import CollapsedELBO
 from pyro_dgp.losses.collapsed_sums import CollapsedELBOFromSums, SufficientStatistics
 from pyro_dgp.losses.elbo import ELBO
 from pyro_dgp.losses.gamma import GammaDivergence
-from pyro_dgp.losses.hyperparameter_prior import WithHyperparameterPrior
+from pyro_dgp.losses.hyperparameter_prior import HyperparameterPrior, WithPrior
 from pyro_dgp.losses.marginal import MarginalLikelihood
 from pyro_dgp.losses.predictive import PredictiveLogLikelihood
 
@@ -16,9 +16,10 @@ __all__ = [
     "CollapsedELBO",
     "CollapsedELBOFromSums",
     "GammaDivergence",
+    "HyperparameterPrior",
     "Loss",
     "MarginalLikelihood",
     "PredictiveLogLikelihood",
     "SufficientStatistics",
-    "WithHyperparameterPrior",
+    "WithPrior",
 ]

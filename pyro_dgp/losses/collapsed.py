@@ -13,13 +13,16 @@ from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal import linalg
 from pyro_dgp.internal.parameters import evaluating, module_local_parameters, modules_of, require_own_parameters
 from pyro_dgp.internal.rows import num_rows
+from pyro_dgp.internal.whole_numbers import whole_number
 from pyro_dgp.losses.single_regression import Regression, minus_bound, process_of, regression_of, set_best
 from pyro_dgp.processes.basis import Basis
 
 #: Rows whose columns are in memory at a time: where there are more, those of each block are made a second time for its gradient.
 ROWS = 10_000
-#: Draws of hidden functions that the best q(v) is set by.
-DRAWS = 10
+#: Draws of hidden functions that the best q(v) is set by at most, and the number of rows times draws where rows are many.
+DRAWS, ROWS_DRAWN = 10, 50_000
+#: Rows of a step in units of the size of the basis, at least.
+FEWEST_ROWS = 2
 
 
 class _Solved(NamedTuple):
@@ -59,7 +62,7 @@ class CollapsedELBO(torch.nn.Module):
 
     :param guide: an initialised guide; its q(v) of the observed function is not read.
     :param num_data: size of the whole training set where a step has some of its rows. Sums over these rows then stand for all, and q(v) is best for
-        them alone, so that the bound of a step is too high by about ``M / (2 rows)`` nats a row: take thousands. All rows are passed if not given.
+        them alone, so that the bound of a step is too high by about ``M / (2 rows)`` nats a row: take thousands, as many in the last step of an epoch. Fewer than 2 M are refused. All rows are passed if not given.
 
     >>> import torch
     >>> from pyro_dgp import CollapsedELBO, DeepGP, InducingPoints, Variational, fit_lbfgs, predict
@@ -77,10 +80,10 @@ class CollapsedELBO(torch.nn.Module):
     def __init__(self, guide: Variational, num_data: int | None = None) -> None:
         super().__init__()
         guide.require_initialized()
-        if num_data is not None and num_data < 1:
-            raise ValueError(f"num_data must be a positive number of observations, got {num_data}: give len(x)")
-        self.guide, self.model, self.num_data = guide, guide.model, num_data
-        self.model_modules = torch.nn.ModuleList(guide.model_modules)
+        self.num_data = None if num_data is None else whole_number("num_data", num_data, 1)
+        self.guide, self.model = guide, guide.model
+        if not isinstance(guide.model, torch.nn.Module):
+            self.model_modules = torch.nn.ModuleList(guide.model_modules)
 
     @property
     def needs_all_rows(self) -> bool:
@@ -96,20 +99,25 @@ class CollapsedELBO(torch.nn.Module):
         :raises ValueError: for a model that observes more than one Gaussian process, or in another way than under Gaussian noise.
         """
         require_own_parameters(*modules_of(self.model))
+        if self.num_data not in (None, num_rows(x)) and self.guide.structure.joins_data_rows:
+            raise ValueError(
+                f"num_data={self.num_data} cannot weight the {num_rows(x)} rows of a step, since a part of the model joins rows of function values, which a batch of "
+                "some rows changes: pass all rows in every step, and leave num_data out"
+            )
         found, rows, factor, products, rest = self._solved(x, y, arguments)
         bound = minus_bound(rows, found.noise.double(), rest, factor=factor, products=products)
         return bound + found.regularizer
 
     @torch.no_grad()
     def settle(self, x: Tensor, y: Tensor, **arguments: Any) -> None:
-        """Set q(v) of the observed function to the best one at these hyperparameters, for all rows and the arguments of a call.
+        """Set q(v) of the observed function to the best one at these hyperparameters, for the rows and the arguments of a call, which are all rows or stand for ``num_data``.
 
-        Networks are in evaluation mode for that, as they are where predictions are made. Hidden functions have ten draws. :func:`~pyro_dgp.fit` and
+        Networks are in evaluation mode for that, as they are where predictions are made. Hidden functions have ten draws, or as few as make 50,000 rows times draws. :func:`~pyro_dgp.fit` and
         :func:`~pyro_dgp.fit_lbfgs` call it at their end.
         """
         modules = modules_of(self.model)
         with module_local_parameters(*modules, self.guide), evaluating(*modules):
-            solved = self._solved(x, y, arguments, draws=DRAWS)
+            solved = self._solved(x, y, arguments, draws=max(1, min(DRAWS, ROWS_DRAWN // num_rows(x))))
         set_best(process_of(self.guide, solved.regression.key), solved.factor, solved.products)
 
     def _solved(self, x: Tensor, y: Tensor, arguments: dict[str, Any], *, draws: int | None = None) -> _Solved:
@@ -120,11 +128,15 @@ class CollapsedELBO(torch.nn.Module):
         rows = num_rows(x)
         _require_all_rows(found, rows, process.present_groups)
         basis: Basis = process.basis
+        if self.num_data not in (None, rows) and rows < FEWEST_ROWS * basis.size:
+            raise ValueError(
+                f"a step has {rows} of {self.num_data} rows, and the best q(v) of {basis.size} coefficients would fit these alone: take thousands of rows in each step, the last one too"
+            )
         residuals = found.values - prior.mean.mT
         gram, products = (found.average(each) for each in _sums(basis, prior, residuals))
         of_prior = found.average(residuals.double().square().sum(-1) + prior.variance.double().sum(-2))
         rest = of_prior - gram.diagonal(dim1=-2, dim2=-1).sum(-1)
-        share = 1.0 if self.num_data is None or draws is not None else self.num_data / rows
+        share = 1.0 if self.num_data is None else self.num_data / rows
         noise = found.noise.double()
         whole = gram * (share / noise[..., None, None])
         factor = linalg.cholesky(linalg.identity(whole) + whole, 0.0, prior.name)

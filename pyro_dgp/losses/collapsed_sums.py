@@ -103,7 +103,8 @@ class CollapsedELBOFromSums(torch.nn.Module):
     def __init__(self, guide: Variational, statistics: SufficientStatistics) -> None:
         super().__init__()
         self.guide, self.model, self.statistics = guide, guide.model, statistics
-        self.model_modules = torch.nn.ModuleList(guide.model_modules)
+        if not isinstance(guide.model, torch.nn.Module):
+            self.model_modules = torch.nn.ModuleList(guide.model_modules)
         with torch.no_grad(), module_local_parameters(*guide.model_modules):
             x, y = statistics.example
             found = _regression(guide, x, y)

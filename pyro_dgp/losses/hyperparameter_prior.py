@@ -4,75 +4,100 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import transform_to
+from torch.distributions.constraints import Constraint
 
 from pyro_dgp.internal.parameters import modules_of
 from pyro_dgp.kernels import Kernel
-from pyro_dgp.kernels.hyperparameters import POSITIVE
+from pyro_dgp.kernels.hyperparameters import is_positive
 from pyro_dgp.means import LinearMean
 
 
-class WithHyperparameterPrior(nn.Module):
-    """Objective plus the prior of hyperparameters around their start: training finds the mode of their posterior.
+class HyperparameterPrior(nn.Module):
+    """Prior of the hyperparameters of a model around where they are when it is made; called, it returns minus its log density, nats.
 
-    A deep GP has hundreds of hyperparameters, and the objective has a maximum over them that overfits few rows. Here every positive
-    parameter of a kernel, such as a lengthscale, has a log-normal prior, and every weight of a :class:`~pyro_dgp.LinearMean` that is learned a normal one:
+    Every positive parameter of a kernel, such as a lengthscale, has a log-normal prior, and every weight of a :class:`~pyro_dgp.LinearMean` that is learned a normal one:
 
         log l ~ N(log l_0, spread^2),    W ~ N(W_0, spread^2 mean(W_0^2))
 
-    where l_0 and W_0 are the values at which this object is made. The densities are those of ``log l`` and of W, and terms that do not depend on them are left out. So the loss is, in nats in total,
+    where l_0 and W_0 are the values at which this object is made. The densities are those of ``log l`` and of W, and terms that do not depend on them are left out:
 
-        objective(x, y) + sum (log l - log l_0)^2 / (2 spread^2) + sum (W - W_0)^2 / (2 spread^2 mean(W_0^2))
+        sum (log l - log l_0)^2 / (2 spread^2) + sum (W - W_0)^2 / (2 spread^2 mean(W_0^2))
 
-    Parameters that do not train, those of networks, of the noise and of q, and hyperparameters with a prior of the model (``PyroSample``) have none of these terms.
-    Losses of a fit are per row, and hold the prior's share.
+    A parameter is positive by its constraint, ``positive`` or ``softplus_positive``. Those of networks, of the noise and of q, those that do not train, those of kernels of other libraries, and hyperparameters with a prior of the model (``PyroSample``)
+    have none of these terms.
 
-    :param objective: ``loss(model, guide)`` or another objective of a model, such as :class:`~pyro_dgp.CollapsedELBO`. Make it first, and start the
-        model before: :func:`~pyro_dgp.start_from_one_layer`, ``guide.initialize``.
+    :param model: the model, or what a handler makes of it. Start it before: :func:`~pyro_dgp.start_from_one_layer`, ``guide.initialize``.
     :param spread: standard deviation of the logarithms; 1, a factor of e, if not given.
     :raises ValueError: for a spread that is not above 0, and for a model without such hyperparameters.
 
+    >>> import math, torch
+    >>> from pyro_dgp import DeepGP, HyperparameterPrior
+    >>> model = DeepGP(torch.rand(20, 2), layers=1)
+    >>> prior = HyperparameterPrior(model)
+    >>> model.top.kernel.lengthscale = math.e * model.top.kernel.lengthscale.detach()
+    >>> round(float(prior().detach()), 4)  # a half for each of two lengthscales
+    1.0
+    """
+
+    def __init__(self, model: Any, spread: float = 1.0) -> None:
+        super().__init__()
+        if isinstance(spread, bool) or not isinstance(spread, Real) or not 0 < spread < math.inf:
+            raise ValueError(f"the spread of a prior is a finite number above 0, got {spread!r}")
+        self.spread: float = float(spread)
+        self.terms: nn.ModuleList = nn.ModuleList(_terms(model))
+        if not len(self.terms):
+            raise ValueError(
+                "the model has no positive parameter of a kernel, and no weight of a LinearMean, that training may change: leave the prior out"
+            )
+
+    def forward(self) -> Tensor:
+        """Return minus the log density."""
+        squares = [term().square().sum() for term in self.terms]
+        return 0.5 * torch.stack(squares).sum() / self.spread**2
+
+
+class WithPrior(nn.Module):
+    """Objective plus minus the log density of a prior of hyperparameters: training finds the mode of their posterior.
+
+    A deep GP has hundreds of hyperparameters, and an objective has a maximum over them that overfits few rows. With a prior it is regular. Losses of a fit are per row, and hold the prior's share.
+
+    :param objective: ``loss(model, guide)`` or another objective of a model, such as :class:`~pyro_dgp.CollapsedELBO`.
+    :param prior: such as :class:`HyperparameterPrior`.
+
     >>> import torch
-    >>> from pyro_dgp import CollapsedELBO, DeepGP, InducingPoints, Variational, WithHyperparameterPrior, fit_lbfgs
+    >>> from pyro_dgp import CollapsedELBO, DeepGP, HyperparameterPrior, InducingPoints, Variational, WithPrior, fit_lbfgs
     >>> x = torch.rand(30, 8)
     >>> y = torch.sin(6 * x[:, 0]) + 0.3 * torch.randn(30)
     >>> def shortest(spread):
     ...     guide = Variational(DeepGP(x, layers=1), InducingPoints(20))
     ...     guide.initialize(x, y)
-    ...     fit_lbfgs(WithHyperparameterPrior(CollapsedELBO(guide), spread), x, y)
+    ...     fit_lbfgs(WithPrior(CollapsedELBO(guide), HyperparameterPrior(guide.model, spread)), x, y)
     ...     return float(guide.model.top.kernel.lengthscale.min())
     >>> shortest(0.1) > shortest(10.0)
     True
     """
 
-    def __init__(self, objective: nn.Module, spread: float = 1.0) -> None:
+    def __init__(self, objective: nn.Module, prior: HyperparameterPrior) -> None:
         super().__init__()
-        if not 0 < spread < math.inf:
-            raise ValueError(f"the spread of a prior is a finite number above 0, got {spread}")
         if not hasattr(objective, "model"):
             raise TypeError(
                 f"the objective is one of a model, such as ELBO(len(x))(model, guide) or CollapsedELBO(guide), not {type(objective).__name__}"
             )
-        self.objective, self.spread = objective, spread
-        self.terms_of_prior = nn.ModuleList(_terms(objective.model))
-        if not len(self.terms_of_prior):
-            raise ValueError(
-                "the model has no positive parameter of a kernel, and no weight of a LinearMean, that training may change: take the objective alone"
-            )
+        if not isinstance(prior, HyperparameterPrior):
+            raise TypeError(f"the prior is a HyperparameterPrior(model), not {type(prior).__name__}")
+        self.objective, self.prior = objective, prior
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Return the objective plus the terms of the prior."""
+        """Return the objective plus minus the log density of the prior."""
         loss: Tensor = self.objective(*args, **kwargs)
-        return loss + self.penalty().to(loss)
-
-    def penalty(self) -> Tensor:
-        """Return minus the log density of the prior, nats, without terms that do not depend on hyperparameters."""
-        squares = [term().square().sum() for term in self.terms_of_prior]
-        return 0.5 * torch.stack(squares).sum() / self.spread**2
+        prior: Tensor = self.prior()
+        return loss + prior.to(loss)
 
 
 class _Log(nn.Module):
@@ -80,16 +105,14 @@ class _Log(nn.Module):
 
     start: Tensor
 
-    def __init__(self, parameter: nn.Parameter) -> None:
+    def __init__(self, module: nn.Module, name: str, constraint: Constraint) -> None:
         super().__init__()
-        self._of, self._to_positive = (
-            (parameter,),
-            transform_to(POSITIVE),
-        )  # a tuple: the parameter is that of the model alone
+        self._of = (module,)  # a tuple: the module is that of the model alone
+        self._name, self._to_positive = name, transform_to(constraint)
         self.register_buffer("start", self._value().detach())
 
     def _value(self) -> Tensor:
-        value: Tensor = self._to_positive(self._of[0]).log()
+        value: Tensor = self._to_positive(self._of[0]._parameters[self._name]).log()
         return value
 
     def forward(self) -> Tensor:
@@ -101,14 +124,19 @@ class _Weight(nn.Module):
 
     start: Tensor
 
-    def __init__(self, parameter: nn.Parameter) -> None:
+    def __init__(self, module: nn.Module, name: str) -> None:
         super().__init__()
-        self._of = (parameter,)
-        self.register_buffer("start", parameter.detach().clone())
+        self._of, self._name = (module,), name
+        self.register_buffer("start", self._value().detach().clone())
+
+    def _value(self) -> Tensor:
+        value = self._of[0]._parameters[self._name]
+        assert value is not None
+        return value
 
     def forward(self) -> Tensor:
         size = self.start.square().mean().sqrt()
-        return (self._of[0] - self.start) / torch.where(size > 0, size, torch.ones_like(size))
+        return (self._value() - self.start) / torch.where(size > 0, size, torch.ones_like(size))
 
 
 def _terms(model: Any) -> Iterator[nn.Module]:
@@ -118,11 +146,12 @@ def _terms(model: Any) -> Iterator[nn.Module]:
         if not isinstance(module, Kernel | LinearMean):
             continue
         for name, (constraint, _) in module._pyro_params.items():
-            parameter = module._parameters.get(f"{name}_unconstrained")
+            own = f"{name}_unconstrained"
+            parameter = module._parameters.get(own)
             if parameter is None or not parameter.requires_grad or id(parameter) in seen:
                 continue
             seen.add(id(parameter))
-            if isinstance(module, Kernel) and constraint is POSITIVE:
-                yield _Log(parameter)
+            if isinstance(module, Kernel) and is_positive(constraint):
+                yield _Log(module, own, constraint)
             elif isinstance(module, LinearMean) and name == "weight":
-                yield _Weight(parameter)
+                yield _Weight(module, own)

@@ -66,6 +66,14 @@ def regression_of(
     :param propagation: propagation in the place of that of the guide.
     :raises ValueError: for a model of several observed Gaussian processes, with other random sites, or with other noise.
     """
+    if guide.hidden and not (propagation or guide.propagation).carries_values:
+        raise ValueError(
+            f"the best q(v) is known for values of hidden layers, and {type(guide.propagation).__name__} carries moments: give the guide MonteCarlo(1), or train by ELBO"
+        )
+    if y is None:
+        raise ValueError(
+            "nothing is observed: pass y, and hand it on in the model, as in pyro.sample('y', likelihood(gp(x)), obs=y)"
+        )
     weighted = guide.components(x, y, propagation=propagation, reading=HiddenPosterior(), **(arguments or {}))
     sites = [site for site in weighted.trace.nodes.values() if is_random(site) and not site_is_subsample(site)]
     hidden = [site for site in sites if not site["is_observed"]]

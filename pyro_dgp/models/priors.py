@@ -11,7 +11,8 @@ from pyro.distributions import constraints
 from pyro.nn import PyroModule, PyroSample
 from torch import Tensor
 
-from pyro_dgp.kernels.hyperparameters import POSITIVE
+from pyro_dgp.kernels import Kernel
+from pyro_dgp.kernels.hyperparameters import POSITIVE, is_positive
 from pyro_dgp.likelihoods import NOISE_FLOOR
 
 #: A model of Gaussian processes with a ``likelihood``.
@@ -60,7 +61,7 @@ def with_priors(model: Model) -> Model:
         if not isinstance(module, PyroModule) or module is model.likelihood:
             continue
         for name, (constraint, _) in list(module._pyro_params.items()):
-            if constraint is not POSITIVE:
+            if not (is_positive(constraint) if isinstance(module, Kernel) else isinstance(constraint, type(POSITIVE))):
                 continue
             value = getattr(module, name).detach()
             key = "lengthscale" if name == "lengthscale" else "variance"

@@ -22,6 +22,7 @@ class Propagation(CheckedModule):
 
     :ivar num_components: number of components, S.
     :ivar looks_at_mean: whether an ancestral draw needs the weighted pass over all components first.
+    :ivar carries_values: whether components are values of a hidden layer; moments stand for them otherwise.
 
     >>> from pyro_dgp import MonteCarlo, Propagation, SigmaPoints, WithMean
     >>> [isinstance(each, Propagation) for each in (MonteCarlo(10), SigmaPoints("qr3", 10), WithMean(MonteCarlo(10)))]
@@ -30,6 +31,7 @@ class Propagation(CheckedModule):
 
     num_components: int
     looks_at_mean: bool = False
+    carries_values: bool = True
 
     def initialize(self, latent: Mapping[str, FunctionPrior], reads: Mapping[str, Collection[str]]) -> None:
         """Create the parameters, if the strategy has any, for the latent GP sites of a model.

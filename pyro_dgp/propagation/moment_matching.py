@@ -50,6 +50,7 @@ class MomentMatching(Propagation):
     """
 
     num_components = 1
+    carries_values = False
 
     def initialize(self, latent: Mapping[str, FunctionPrior], reads: Mapping[str, Collection[str]]) -> None:
         """Raise for a model whose layers are no chain."""

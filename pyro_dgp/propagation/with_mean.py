@@ -92,6 +92,11 @@ class WithMean(Propagation):
         self.propagation = own
 
     @property
+    def carries_values(self) -> bool:  # type: ignore[override]
+        """Whether the inner propagation does."""
+        return self.propagation.carries_values
+
+    @property
     def num_components(self) -> int:  # type: ignore[override]
         """Number of components S, without the mean."""
         return self.propagation.num_components

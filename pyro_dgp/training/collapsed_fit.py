@@ -15,7 +15,13 @@ from pyro_dgp.diagnosis.loss_checks import falling_at_the_end
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.parameters import limits_of_parameters, module_local_parameters
 from pyro_dgp.internal.whole_numbers import whole_number
-from pyro_dgp.losses import CollapsedELBO, CollapsedELBOFromSums, SufficientStatistics, WithHyperparameterPrior
+from pyro_dgp.losses import (
+    CollapsedELBO,
+    CollapsedELBOFromSums,
+    HyperparameterPrior,
+    SufficientStatistics,
+    WithPrior,
+)
 from pyro_dgp.losses.collapsed import ROWS
 from pyro_dgp.losses.collapsed_sums import require_rows
 from pyro_dgp.processes import FixedFeatures
@@ -35,7 +41,7 @@ def fit_collapsed(
     data: Stream | tuple[Tensor, Tensor],
     *,
     steps: int = 300,
-    spread: float | None = None,
+    prior: HyperparameterPrior | None = None,
     batch_size: int | None = None,
     seed: int = 0,
     callback: Callback | None = None,
@@ -60,8 +66,8 @@ def fit_collapsed(
     :param data: inputs ``(N, D)`` and targets ``(N,)``, and for Fourier features also a stream of them. Targets of several outputs are ``(N, D_out)``, and
         with groups they are ``(*groups, N)``, for inducing points.
     :param steps: number of steps at most; a run of one layer ends where the loss stands still.
-    :param spread: that of :class:`~pyro_dgp.WithHyperparameterPrior`, a prior of hyperparameters around where they are now; none if not given, and for sums over the data.
-    :param batch_size: rows of a step of a deep GP; 5,000 if not given.
+    :param prior: prior of the hyperparameters, such as ``HyperparameterPrior(guide.model)``; none if not given, and for sums over the data.
+    :param batch_size: rows of a step of a deep GP at most; 5,000 if not given. All steps have nearly as many.
     :param seed: seed of the order of the rows of a deep GP.
     :param callback: function of step and loss, called after each step.
     :param arguments: further arguments of the model, for all but sums over the data.
@@ -81,7 +87,7 @@ def fit_collapsed(
     steps = whole_number("steps", steps, 0)
     bases = [getattr(process, "basis", None) for process in guide.processes.children()]
     if len(bases) == 1 and isinstance(bases[0], FixedFeatures):
-        if arguments or spread is not None:
+        if arguments or prior is not None:
             beside = ", ".join(arguments) or "a prior of hyperparameters"
             raise ValueError(
                 f"sums over the data are those of a model of x and y, and {beside} comes beside: take fit with CollapsedELBO(guide)"
@@ -94,24 +100,26 @@ def fit_collapsed(
         )
     x, y = _pair(data)
     if guide.hidden:
-        rows = min(batch_size or ROWS_OF_STEP, x.shape[-2])
-        objective = _with_prior(CollapsedELBO(guide, None if rows == x.shape[-2] else x.shape[-2]), spread)
+        most = ROWS_OF_STEP if batch_size is None else whole_number("batch_size", batch_size, 1)
+        rows = -(-x.shape[-2] // -(-x.shape[-2] // most))  # a short last batch would have a q(v) of its own
+        is_whole = rows == x.shape[-2] or guide.structure.joins_data_rows
+        objective = _with_prior(CollapsedELBO(guide, None if is_whole else x.shape[-2]), prior)
         return fit(
             objective,
             x,
             y,
             steps=steps,
-            batch_size=rows,
+            batch_size=None if is_whole else rows,
             learning_rate=DEEP_RATE,
             seed=seed,
             callback=callback,
             **arguments,
         )
-    return _fit_by_rows(guide, x, y, steps=steps, spread=spread, callback=callback, arguments=arguments)
+    return _fit_by_rows(guide, x, y, steps=steps, prior=prior, callback=callback, arguments=arguments)
 
 
-def _with_prior(objective: CollapsedELBO, spread: float | None) -> nn.Module:
-    return objective if spread is None else WithHyperparameterPrior(objective, spread)
+def _with_prior(objective: CollapsedELBO, prior: HyperparameterPrior | None) -> nn.Module:
+    return objective if prior is None else WithPrior(objective, prior)
 
 
 def _fit_by_rows(
@@ -120,7 +128,7 @@ def _fit_by_rows(
     y: Tensor,
     *,
     steps: int,
-    spread: float | None,
+    prior: HyperparameterPrior | None,
     callback: Callback | None,
     arguments: dict[str, Any],
 ) -> FitResult:
@@ -130,7 +138,7 @@ def _fit_by_rows(
     by_adam = min(FIRST_STEPS, steps // 2)
     losses: list[float] = []
     if _free(guide):
-        objective = _with_prior(bound, spread)
+        objective = _with_prior(bound, prior)
         start_of, before = copy.deepcopy(bound.state_dict()), _value(objective, x, y, arguments)
         first = fit(objective, x, y, steps=by_adam, learning_rate=FIRST_RATE, callback=callback, **arguments)
 

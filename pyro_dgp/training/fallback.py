@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from pyro_dgp.guides.variational import Variational
-from pyro_dgp.training.optimising import OptimizerRecipe
+from pyro_dgp.training.optimising import OptimizerRecipe, bare
 
 #: Function from model and guide to an objective: a :class:`~pyro_dgp.losses.Loss` is one.
 Objective = Callable[[Any, Any], torch.nn.Module]
@@ -70,7 +70,13 @@ class Recipes:
     def objective(self, beta: float | None, rows: int) -> torch.nn.Module:
         """Return the loss of a beta, or that of the fallback, of its guide."""
         guide = self.guide_of(beta)
-        if beta is not None:
-            return self.loss(beta, rows)(guide.model, guide)
-        assert self.fallback is not None
-        return self.fallback.loss(rows)(guide.model, guide)
+        if beta is None:
+            assert self.fallback is not None
+            made = self.fallback.loss(rows)(guide.model, guide)
+        else:
+            made = self.loss(beta, rows)(guide.model, guide)
+        if hasattr(bare(made), "settle"):
+            raise ValueError(
+                f"{type(bare(made)).__name__} sets q(v) at the end, and held-out rows are scored on the way: take fit_collapsed, or a loss such as ELBO"
+            )
+        return made

@@ -158,6 +158,10 @@ def fit_stream(
     3
     """
     require_loss(objective)
+    if hasattr(bare(objective), "settle"):
+        raise ValueError(
+            f"{type(bare(objective)).__name__} sets q(v) by all rows at the end, and a stream gives them in parts: read the rows into memory and use fit, or take ELBO"
+        )
     guide = guide_of(objective)
     if guide is not None and guide.structure.joins_data_rows:
         raise ValueError(

@@ -218,15 +218,18 @@ def _terms(objective: Any, batch: Batch) -> Mapping[str, Tensor]:
 
 
 def bare(objective: Any) -> Any:
-    """Return an objective without what compiles it or joins it to other processes, such as ``DistributedDataParallel``."""
-    for name in ("module", "objective"):
-        objective = getattr(objective, name, objective)
-    return objective
+    """Return an objective without what compiles it, adds a prior to it or joins it to other processes, such as ``DistributedDataParallel``."""
+    while True:
+        inner = getattr(objective, "module", getattr(objective, "objective", objective))
+        if inner is objective or not isinstance(inner, torch.nn.Module):
+            return objective
+        objective = inner
 
 
 def rows_of_loss(objective: Any) -> int | None:
     """Return the ``num_data`` of the loss of an objective; ``None`` where it has none."""
-    rows: int | None = getattr(getattr(bare(objective), "elbo", None), "num_data", None)
+    inner = bare(objective)
+    rows: int | None = getattr(getattr(inner, "elbo", inner), "num_data", None)
     return rows
 
 

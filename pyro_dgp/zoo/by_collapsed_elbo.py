@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.progress import Progress
+from pyro_dgp.losses import HyperparameterPrior
 from pyro_dgp.processes import BasisFamily
 from pyro_dgp.propagation import MonteCarlo
 from pyro_dgp.training.collapsed_fit import fit_collapsed
@@ -37,7 +38,7 @@ class ByCollapsedELBO(Inference):
 
     :param processes: a family whose q(v) has a full covariance, or a function of the settings that makes it.
     :param default_steps: steps at most where the settings have no ``epochs``.
-    :param spread: that of the prior of hyperparameters around where they start, :class:`~pyro_dgp.WithHyperparameterPrior`; no prior if not given.
+    :param spread: that of the prior of hyperparameters around where they start, of a :class:`~pyro_dgp.HyperparameterPrior`; no prior if not given.
     :param first: what is done to the model before it is fitted, as in :class:`~pyro_dgp.ByGuide`.
     """
 
@@ -57,13 +58,14 @@ class ByCollapsedELBO(Inference):
         if self.first is not None:
             self.first(model, x, y, settings)
         guide.initialize(x, y)
+        prior = None if self.spread is None else HyperparameterPrior(model, self.spread)
 
         def train() -> FitResult:
             return fit_collapsed(
                 guide,
                 (x, y),
                 steps=steps,
-                spread=self.spread,
+                prior=prior,
                 batch_size=settings.batch_size,
                 seed=settings.seed,
                 callback=lambda step, loss: progress(step + 1, steps, {"loss": loss}),

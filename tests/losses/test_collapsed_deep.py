@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -12,21 +13,28 @@ from pyro_dgp import (
     ELBO,
     AmortizedInducingPoints,
     CollapsedELBO,
+    CompiledObjective,
     DeepGP,
     FourierFeatures,
     Gaussian,
     GaussianProcess,
+    HyperparameterPrior,
     InducingPoints,
     LinearMean,
     Matern52,
+    MomentMatching,
     MonteCarlo,
+    NumpyStream,
     SigmaPoints,
     SufficientStatistics,
     Variational,
     WithMean,
+    WithPrior,
     fit,
     fit_collapsed,
     fit_lbfgs,
+    fit_stream,
+    fit_validated,
     module_local_parameters,
     predict,
 )
@@ -143,8 +151,11 @@ def test_rows_of_a_step_stand_for_all(layers):
     CollapsedELBO(guide, num_data=60).settle(*three)  # with all rows
     with torch.no_grad(), module_local_parameters(guide.model, guide):
         torch.testing.assert_close(ELBO(60)(guide.model, guide)(*three), bound, rtol=1e-9, atol=0)
-    with pytest.raises(ValueError, match="num_data"):
-        CollapsedELBO(guide, num_data=0)
+    for number in (0, 2.5, "3"):
+        with pytest.raises((ValueError, TypeError), match="num_data"):
+            CollapsedELBO(guide, num_data=number)
+    with pytest.raises(ValueError, match="a step has 9 of 60 rows, and the best q.v. of 5 coefficients"):
+        CollapsedELBO(guide, num_data=60)(x[:9], y[:9])
     with pytest.raises(ValueError, match=r"the loss has num_data=60 and there are 20 rows"):
         fit(CollapsedELBO(guide, num_data=60), x, y, steps=1)
 
@@ -242,3 +253,72 @@ def test_draws_are_no_objective_of_lbfgs_and_hidden_layers_none_of_sums():
     fit_collapsed(deep, (x, y), steps=2)
     with pytest.raises(ValueError, match="full covariance"):
         fit_collapsed(guided(DeepGP(x, 2, 2), InducingPoints(5, "diagonal"), x, y, MonteCarlo(1)), (x, y))
+
+
+def test_moments_in_the_place_of_values_are_refused():
+    x, y = data(20)
+    guide = guided(DeepGP(x, 2, 2, kernel="rbf"), POINTS, x, y, MomentMatching())
+    with pytest.raises(ValueError, match="MomentMatching carries moments: give the guide"):
+        fit_collapsed(guide, (x, y))
+    one = guided(DeepGP(x, 1, kernel="rbf"), POINTS, x, y, MomentMatching())
+    assert fit_collapsed(one, (x, y), steps=4).losses
+
+
+def test_one_row_more_than_a_step_has_does_not_make_a_step_of_its_own(monkeypatch):
+    x, y = data(101)
+    seen = []
+    forward = CollapsedELBO.forward
+
+    def counting(self, x, y, **arguments):
+        seen.append(len(x))
+        return forward(self, x, y, **arguments)
+
+    monkeypatch.setattr(CollapsedELBO, "forward", counting)
+    guide = guided(DeepGP(x, 2, 2), POINTS, x, y, MonteCarlo(1))
+    fit_collapsed(guide, (x, y), steps=4, batch_size=50)
+    assert len(seen) == 4 and set(seen) == {33, 34}
+    for rows in (0, 2.5):
+        with pytest.raises((ValueError, TypeError), match="batch_size"):
+            fit_collapsed(guide, (x, y), batch_size=rows)
+
+
+class Centred(PyroModule):
+    """A hidden function that is summed over the rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.top = GaussianProcess(Matern52(2), num_outputs=2), GaussianProcess(Matern52(2))
+        self.likelihood = Gaussian(variance=0.2)
+
+    def forward(self, x, y=None):
+        h = pyro.sample("h", self.hidden(x))
+        return pyro.sample("y", self.likelihood(self.top(h.cumsum(-2))), obs=y)
+
+
+def test_models_that_join_rows_have_all_of_them_in_a_step(tmp_path):
+    x, y = data(20)
+    guide = guided(Centred(), POINTS, x, y, MonteCarlo(1))
+    with pytest.raises(ValueError, match="num_data=20 cannot weight the 10 rows of a step"):
+        CollapsedELBO(guide, num_data=20)(x[:10], y[:10])
+    assert len(fit_collapsed(guide, (x, y), steps=2, batch_size=10).losses) == 2
+
+
+def test_training_that_would_leave_q_unset_is_refused(tmp_path):
+    x, y = data(40)
+    guide = guided(DeepGP(x, 2, 2), POINTS, x, y, MonteCarlo(1))
+    np.save(tmp_path / "x.npy", x.numpy())
+    np.save(tmp_path / "y.npy", y.numpy())
+    stream = NumpyStream(tmp_path / "x.npy", tmp_path / "y.npy")
+    with pytest.raises(ValueError, match="CollapsedELBO sets q.v. by all rows at the end"):
+        fit_stream(CollapsedELBO(guide, num_data=40), stream, steps=2, batch_size=20)
+    with pytest.raises(ValueError, match="held-out rows are scored on the way"):
+        fit_validated(guide, lambda beta, rows: lambda model, guide: CollapsedELBO(guide, rows), x, y, steps=4)
+    q = guide.processes.get_submodule("y/f").q
+    before = q.mean.detach().clone()
+    objective = CompiledObjective(WithPrior(CollapsedELBO(guide), HyperparameterPrior(guide.model)))
+    fit(objective, x, y, steps=2)
+    assert not torch.equal(q.mean.detach(), before)
+    kinds = {type(each) for part in guide.model.modules() for each in part._parameters.values()}
+    assert kinds == {torch.nn.Parameter}  # a parameter under two names would be left as what stood for it
+    with pytest.raises(ValueError, match="the loss has num_data=999"):
+        fit(WithPrior(ELBO(999)(guide.model, guide), HyperparameterPrior(guide.model)), x, y, steps=1)
