@@ -17,6 +17,7 @@ from pyro_dgp import (
     Gaussian,
     GaussianProcess,
     InducingPoints,
+    Matern52,
     MonteCarlo,
     NumpyStream,
     PredictiveLogLikelihood,
@@ -334,3 +335,25 @@ def test_plates_that_take_some_groups_keep_their_scale():
     model.scale = 2.0
     with pytest.raises(ValueError, match="stand in a poutine.scale"):
         ELBO(12).loss(model, some, x, y)
+
+
+class Centred(PyroModule):
+    """A hidden function less its mean over the rows, under a stationary kernel."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.top = GaussianProcess(Matern52(2), num_outputs=2), GaussianProcess(Matern52(2))
+        self.likelihood = Gaussian()
+
+    def forward(self, x, y=None):
+        h = pyro.sample("h", self.hidden(x))
+        return pyro.sample("y", self.likelihood(self.top(h - h.mean(-2, keepdim=True))), obs=y)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_mean_over_few_rows_is_found_at_any_of_them(seed):
+    torch.manual_seed(seed)
+    x = torch.rand(20, 2)
+    guide = Variational(Centred(), InducingPoints(5), MonteCarlo(1))
+    guide.initialize(x, torch.sin(6 * x[:, 0]))
+    assert guide.structure.joins_data_rows
