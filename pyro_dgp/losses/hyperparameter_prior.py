@@ -78,7 +78,7 @@ class WithPrior(nn.Module):
     ...     guide = Variational(DeepGP(x, layers=1), InducingPoints(20))
     ...     guide.initialize(x, y)
     ...     fit_lbfgs(WithPrior(CollapsedELBO(guide), HyperparameterPrior(guide.model, spread)), x, y)
-    ...     return float(guide.model.top.kernel.lengthscale.min())
+    ...     return float(guide.model.top.kernel.lengthscale.detach().min())
     >>> shortest(0.1) > shortest(10.0)
     True
     """
