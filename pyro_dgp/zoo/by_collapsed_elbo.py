@@ -38,7 +38,7 @@ class ByCollapsedELBO(Inference):
 
     :param processes: a family whose q(v) has a full covariance, or a function of the settings that makes it.
     :param default_steps: steps at most where the settings have no ``epochs``.
-    :param spread: that of the prior of hyperparameters around where they start, of a :class:`~pyro_dgp.HyperparameterPrior`; no prior if not given.
+    :param spread: that of the :class:`~pyro_dgp.HyperparameterPrior` around the start; no prior if not given.
     :param first: what is done to the model before it is fitted, as in :class:`~pyro_dgp.ByGuide`.
     """
 
