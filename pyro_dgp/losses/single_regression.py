@@ -12,6 +12,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Size, Tensor
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.guides.guide_pass import WeightedTrace
 from pyro_dgp.guides.scales_and_masks import require_as_written
 from pyro_dgp.guides.sites import is_random
 from pyro_dgp.guides.variational import Variational
@@ -97,11 +98,6 @@ def regression_of(
         )
     target = fn.target(site["value"], prior.x)
     values = target.unsqueeze(-2) if fn.outputs == 1 else target.mT
-    regularizer = prior.x.new_zeros(())
-    for each in hidden:
-        terms = weighted.record(each).regularizer
-        assert terms is not None
-        regularizer = regularizer + (weighted.average(terms) if terms.dim() else terms)
     is_carried, counted = weighted.record(site).carried, weighted.log_weights.exp()
     return Regression(
         process_key(site["name"], key),
@@ -109,8 +105,15 @@ def regression_of(
         fn.conditional.variance,
         values,
         counted if is_carried else None,
-        regularizer,
+        sum((_regularizer(weighted, each) for each in hidden), start=prior.x.new_zeros(())),
     )
+
+
+def _regularizer(weighted: WeightedTrace, hidden: dict[str, Any]) -> Tensor:
+    """Return the KL of a hidden function, the mean over components."""
+    terms = weighted.record(hidden).regularizer
+    assert terms is not None
+    return weighted.average(terms) if terms.dim() else terms
 
 
 def process_of(guide: Variational, key: str) -> Any:
