@@ -1,6 +1,6 @@
 """Tables 4 and 5 of a report on doubly stochastic inference, made again: one layer, deep GPs of 2 to 5 layers, approximate EP, Bayesian networks.
 
-``python -m benchmarks.studies.report_tables --data FOLDER [--published FOLDER] [--out FILE] [--only D,E] [--methods A,B] [--splits 0,1] [--jobs N] [--figure FILE] [--table]``
+``python -m benchmarks.studies.report_tables --data FOLDER [--published FOLDER] [--out FILE] [--only D,E] [--methods A,B] [--splits 0,1] [--jobs N] [--device cuda] [--figure FILE] [--table]``
 
 [2020-ashman] section 5.1: log-likelihood and RMSE in the units of the target, eight data sets. Models and settings are those of the preset
 ``ashman2020`` with 5,000 steps of at most 1,000 rows (the report has 20,000 of at most 10,000); ``aep`` takes 50 rows a step, as the report
@@ -80,14 +80,14 @@ COLUMNS = {
 IS_BETTER_HIGH = {"log-likelihood": True, "RMSE": False}
 
 
-def planned(sets: list[Dataset], names: list[str], splits: list[int]) -> Iterator[Run]:
+def planned(sets: list[Dataset], names: list[str], splits: list[int], *, device: str = "cpu") -> Iterator[Run]:
     """Iterate over the runs that are asked for: all of one split, then those of the next."""
     for split in splits:
         for dataset in sets:
             for name in names if split < SETS[dataset.name] else ():
                 column = COLUMNS[name]
                 settings = replace(column.settings, split=split, epochs=epochs(dataset, split, column.settings))
-                yield Run(dataset, replace(_widened(column.method, dataset), name=name), settings)
+                yield Run(dataset, replace(_widened(column.method, dataset), name=name), settings, device=device)
 
 
 def epochs(dataset: Dataset, split: int, settings: Settings) -> int:
@@ -200,7 +200,7 @@ def main() -> None:
         names = arguments.methods.split(",") if arguments.methods else list(COLUMNS)
         sets = [read_data(name, arguments.data) for name in (arguments.only.split(",") if arguments.only else SETS)]
         splits = [int(number) for number in arguments.splits.split(",")]
-        runs = list(planned(sets, names, splits))
+        runs = list(planned(sets, names, splits, device=arguments.device))
         complete(runs, output=arguments.out, workers=Workers(arguments.jobs), say=partial(print, flush=True))
     rows = runs_of(arguments.out)
     if rows.empty:
@@ -222,6 +222,7 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--methods", help="methods to run, with commas between; all if not given")
     parser.add_argument("--splits", default="0,1,2,3,4", help="splits, with commas between")
     parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
+    parser.add_argument("--device", default="cpu", help="device that fits and predicts")
     parser.add_argument("--figure", type=Path, help="file of the figure; none is drawn if not given")
     parser.add_argument("--table", action="store_true", help="run nothing: report the runs that the file holds")
     return parser.parse_args()

@@ -23,7 +23,7 @@ from pyro_dgp.comparison.carrying_out import Workers
 from pyro_dgp.comparison.files import Row
 from pyro_dgp.comparison.fingerprint import fingerprint
 from pyro_dgp.comparison.lock import locked_file
-from pyro_dgp.comparison.request import Named, Request, Say, check_choice, for_task, is_made_by_hand
+from pyro_dgp.comparison.request import Named, Request, Say, check_choice, device_of, for_task, is_made_by_hand
 from pyro_dgp.comparison.run_lines import VERSION, append_line, name_of, read_lines, require_folder, require_same
 from pyro_dgp.data.arrays import as_array
 from pyro_dgp.data.dataset import Dataset, check
@@ -44,6 +44,7 @@ class Run:
 
     :ivar settings: with the split and the seed of this run.
     :ivar dtype: of everything, ``float32`` or ``float64``.
+    :ivar device: where it runs, ``cpu`` or ``cuda``. A run on another device is the same run, up to rounding.
     :ivar folder: where runs are saved as they go, once a minute, each in a folder of its own; nowhere if not given.
     """
 
@@ -51,6 +52,7 @@ class Run:
     method: Method
     settings: Settings
     dtype: str = "float64"
+    device: str = "cpu"
     folder: Path | None = None
 
     @property
@@ -107,6 +109,7 @@ class Run:
                 "seconds": fitted.seconds,
                 **fitted.diagnostics,
                 "remarks": list(fitted.remarks),
+                "device": self.device,
             }
 
     def held_out(self) -> tuple[Prediction, Tensor]:
@@ -122,7 +125,7 @@ class Run:
 
     def _fitted(self) -> tuple[Fitted, Split]:
         settings = self.settings
-        part = split(self.dataset, settings.split, dtype=getattr(torch, self.dtype))
+        part = split(self.dataset, settings.split, dtype=getattr(torch, self.dtype), device=self.device)
         given = self.method.inference.given_rows(settings, len(part.x_train))
         x, y = part.x_train[given], part.y_train[given]
         torch.manual_seed(settings.seed)
@@ -149,6 +152,7 @@ def sweep(
     jobs: int = 1,
     threads: int = 1,
     dtype: str = "float64",
+    device: str = "auto",
     say: Say | None = None,
     executor: Executor | None = None,
 ) -> list[Row]:
@@ -169,6 +173,7 @@ def sweep(
     :param jobs: number of processes.
     :param threads: threads of each.
     :param dtype: of everything, ``float32`` or ``float64``.
+    :param device: where all of them run: ``cpu``, ``cuda``, or ``auto`` for the GPU where there is one. A later call may go on with another.
     :param executor: engine that carries the runs out in the place of ``jobs``, on other machines if it has any: a
         ``concurrent.futures.Executor`` of processes, such as ``client.get_executor()`` of Dask.
     :param say: gets a line after each run: how many there are, and when the last will end.
@@ -183,7 +188,7 @@ def sweep(
     [('diabetes', 'svgp', 0, 44), ('diabetes', 'svgp', 1, 44)]
     """
     datasets = [_checked(dataset) for dataset in datasets]
-    runs = planned(datasets, methods, splits=splits, seeds=seeds, settings=settings or Settings(), dtype=dtype)
+    runs = planned(datasets, methods, splits=splits, seeds=seeds, settings=settings or Settings(), dtype=dtype, device=device)
     return complete(runs, output=output, workers=Workers(jobs, threads=threads, executor=executor), say=say)
 
 
@@ -233,6 +238,7 @@ def planned(
     seeds: Sequence[int],
     settings: Settings,
     dtype: str = "float64",
+    device: str = "cpu",
 ) -> list[Run]:
     """Return the runs of a sweep: all of one split and seed, then those of the next."""
     names = [dataset.name for dataset in datasets]
@@ -240,10 +246,11 @@ def planned(
         raise ValueError("a sweep has at least one data set, one split and one seed: name them")
     if len(set(names)) < len(names):
         raise ValueError(f"two data sets are called {max(names, key=names.count)!r}: give each a name of its own")
-    request = Request(methods=methods, settings=settings, dtype=dtype)
+    request = Request(methods=methods, settings=settings, dtype=dtype, device=device)
     check_choice(request)
+    found = device_of(device)
     return [
-        Run(dataset, method, for_task(replace(settings, split=number, seed=seed), dataset.task), dtype)
+        Run(dataset, method, for_task(replace(settings, split=number, seed=seed), dataset.task), dtype, found)
         for number, seed, dataset, method in itertools.product(splits, seeds, datasets, request.chosen())
     ]
 

@@ -59,6 +59,7 @@ def add_sweep(commands: Any) -> None:
     add_training(add)
     add_sampling(add)
     add("--dtype", choices=["float32", "float64"], default="float64", help="of everything (default: float64)")
+    add("--device", choices=["auto", "cpu", "cuda"], default="auto", help="where all runs are made (default: auto)")
     add("--jobs", type=int, metavar="J", default=1, help="runs at a time, each in a process of its own (default: 1)")
     add("--threads", type=int, metavar="T", default=1, help="threads of each (default: 1)")
     add("--output", type=Path, metavar="FILE", default=Path("sweep.jsonl"), help="file of runs (default: sweep.jsonl)")
@@ -126,6 +127,7 @@ def _sweep(parsed: argparse.Namespace) -> int:
             jobs=parsed.jobs,
             threads=parsed.threads,
             dtype=parsed.dtype,
+            device=parsed.device,
             say=say,
         )
     except KeyboardInterrupt:
