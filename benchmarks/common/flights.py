@@ -98,10 +98,11 @@ class Flights(Stream):
 
     :param rows: number of rows.
     :param seed: another one has other rows.
+    :param device: of the batches.
     """
 
-    def __init__(self, rows: int, seed: int, dtype: torch.dtype | None = None) -> None:
-        super().__init__(dtype)
+    def __init__(self, rows: int, seed: int, dtype: torch.dtype | None = None, *, device: str = "cpu") -> None:
+        super().__init__(dtype, device)
         self.seed = seed
         self.sizes = [min(BLOCK_ROWS, rows - start) for start in range(0, rows, BLOCK_ROWS)]
 

@@ -1,6 +1,6 @@
 """Inter-domain deep GPs beside shallow and deep GPs on a generator of the flight-delay kind: Table 1 of Rudner and Sejdinovic 2018.
 
-``python -m benchmarks.studies.inter_domain [--out FILE] [--rows N] [--methods A,B] [--repeats R] [--threads N] [--table]``
+``python -m benchmarks.studies.inter_domain [--out FILE] [--rows N] [--methods A,B] [--repeats R] [--threads N] [--device cuda] [--table]``
 
 Rows are drawn by ``benchmarks/common/flights.py`` block by block, so that memory does not grow with them; two thirds train. The paper leaves settings
 open, which are those of the Fourier-features paper (Hensman, Durrande, Solin 2018): inputs in [0, 1], interval [-2, 3], 30 frequencies an input,
@@ -98,14 +98,14 @@ PROPAGATIONS: dict[str, Propagation] = {"aep": MomentMatching()}
 LOSSES: dict[str, Callable[[int], Loss]] = {"aep": ApproximateEP}
 
 
-def run(method: str, rows: int, repeat: int, steps: int) -> dict[str, float | int | str]:
+def run(method: str, rows: int, repeat: int, steps: int, *, device: str = "cpu") -> dict[str, float | int | str]:
     """Train on the rows of a repeat and return the scores."""
-    train = Flights(2 * rows // 3, seed=2 * repeat)
-    test = Flights(min(rows - 2 * rows // 3, MOST_TEST_ROWS), seed=2 * repeat + 1)
+    train = Flights(2 * rows // 3, seed=2 * repeat, device=device)
+    test = Flights(min(rows - 2 * rows // 3, MOST_TEST_ROWS), seed=2 * repeat + 1, device=device)
     build, family = METHODS[method]
     torch.manual_seed(repeat)
     x, y = train.sample(10_000, seed=repeat)
-    model = build(x)
+    model = build(x).to(x)
     guide = Variational(model, family(), PROPAGATIONS.get(method, MonteCarlo(1)))
     guide.initialize(x, y)
     start, processor = time.perf_counter(), time.process_time()
@@ -132,12 +132,13 @@ def run(method: str, rows: int, repeat: int, steps: int) -> dict[str, float | in
         "seconds": round(seconds),
         "processor_seconds": round(processor),
         "peak_mb": round(peak_memory_mb("cpu")),
+        "device": device,
     }
 
 
 def _in_order(stream: Flights) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     for block in range(len(stream.sizes)):
-        x, y = (torch.as_tensor(part, dtype=stream.dtype) for part in stream.read(block))
+        x, y = (torch.as_tensor(part, dtype=stream.dtype, device=stream.device) for part in stream.read(block))
         yield from zip(x.split(2000), y.split(2000), strict=True)
 
 
@@ -178,6 +179,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, help="repeats at most; those of the paper if not given")
     parser.add_argument("--steps", type=int, default=STEPS, help="training steps")
     parser.add_argument("--threads", type=int, default=2, help="threads of torch")
+    parser.add_argument("--device", default="cpu", help="device that fits and predicts")
     parser.add_argument("--table", action="store_true", help="run nothing: report the runs that the file holds")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -193,7 +195,7 @@ def main() -> None:
             for rows in sizes:
                 for method in methods:
                     if repeat < ROWS[rows] and (method, rows, repeat, arguments.steps) not in done:
-                        row = run(method, rows, repeat, arguments.steps)
+                        row = run(method, rows, repeat, arguments.steps, device=arguments.device)
                         append(arguments.out, row)
                         print(row, flush=True)
     report(arguments.out)
