@@ -39,7 +39,9 @@ def test_moments_of_a_layer_are_those_of_draws():
     z = mean + variance.sqrt() * torch.randn(draws, 1, 4)
     w = weights + spread.sqrt() * torch.randn(draws, 3, 4)
     values = (w * z).sum(-1) / 2
-    found = [torch.as_tensor(part) for part in linear_moments(*(part.numpy() for part in (mean, variance, weights, spread)))]
+    found = [
+        torch.as_tensor(part) for part in linear_moments(*(part.numpy() for part in (mean, variance, weights, spread)))
+    ]
     torch.testing.assert_close(found[0], values.mean(0), atol=0.02, rtol=0)
     torch.testing.assert_close(found[1], values.var(0), atol=0.03, rtol=0.01)
 
