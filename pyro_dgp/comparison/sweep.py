@@ -188,7 +188,9 @@ def sweep(
     [('diabetes', 'svgp', 0, 44), ('diabetes', 'svgp', 1, 44)]
     """
     datasets = [_checked(dataset) for dataset in datasets]
-    runs = planned(datasets, methods, splits=splits, seeds=seeds, settings=settings or Settings(), dtype=dtype, device=device)
+    runs = planned(
+        datasets, methods, splits=splits, seeds=seeds, settings=settings or Settings(), dtype=dtype, device=device
+    )
     return complete(runs, output=output, workers=Workers(jobs, threads=threads, executor=executor), say=say)
 
 

@@ -249,9 +249,37 @@ def fits(small: Tensor, large: Tensor) -> bool:
     return all(a in (1, b) for a, b in zip(reversed(small.shape), reversed(large.shape), strict=False))
 
 
+#: Terms of a sum from which a GPU adds it in parts, the terms of each, and entries of the result up to which it does.
+_MANY_TERMS, _TERMS_OF_PART, _MOST_ENTRIES = 16_384, 2_048, 256 * 256
+
+
 def product(a: Tensor, b: Tensor) -> Tensor:
-    """``a @ b``; where both have the same single batch axis, without matmul's search for a common shape."""
-    return torch.bmm(a, b) if a.dim() == b.dim() == 3 and len(a) == len(b) else a @ b
+    """``a @ b``; where both have the same single batch axis, without matmul's search for a common shape, and long sums on a GPU in parts."""
+    if not (a.dim() == b.dim() == 3 and len(a) == len(b)):
+        return a @ b
+    terms, entries = a.shape[-1], a.shape[-2] * b.shape[-1]
+    if a.device.type != "cpu" and terms >= _MANY_TERMS and entries <= _MOST_ENTRIES:
+        return product_in_parts(a, b, _TERMS_OF_PART)
+    return torch.bmm(a, b)
+
+
+def product_in_parts(a: Tensor, b: Tensor, terms: int) -> Tensor:
+    """Return ``a @ b``, ``(E, r, n)`` and ``(E, n, c)``, as a sum of products of some of the n terms.
+
+    The batched product of a GPU gives each tile of the result to one of its processors: where r and c are small and n is large, most of them
+    wait. Parts keep all of them busy.
+
+    :param terms: of each part.
+    """
+    count = a.shape[-1] // terms
+    full = count * terms
+    parts = [
+        torch.bmm(
+            left[:, :full].unflatten(-1, (count, terms)).transpose(0, 1), right[:full].unflatten(0, (count, terms))
+        ).sum(0)
+        for left, right in zip(a, b, strict=True)
+    ]
+    return torch.baddbmm(torch.stack(parts), a[..., full:], b[..., full:, :])
 
 
 def add_product_(c: Tensor, a: Tensor, b: Tensor, factor: float) -> Tensor:
