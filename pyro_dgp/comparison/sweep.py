@@ -44,7 +44,8 @@ class Run:
 
     :ivar settings: with the split and the seed of this run.
     :ivar dtype: of everything, ``float32`` or ``float64``.
-    :ivar device: where it runs, ``cpu`` or ``cuda``. A run on another device is the same run, up to rounding.
+    :ivar device: where it runs, ``cpu``, ``cuda``, or ``auto`` for the GPU of the machine that makes it, if it has one. On another device it is
+        the same run, up to rounding.
     :ivar folder: where runs are saved as they go, once a minute, each in a folder of its own; nowhere if not given.
     """
 
@@ -109,7 +110,7 @@ class Run:
                 "seconds": fitted.seconds,
                 **fitted.diagnostics,
                 "remarks": list(fitted.remarks),
-                "device": self.device,
+                "device": part.x_test.device.type,
             }
 
     def held_out(self) -> tuple[Prediction, Tensor]:
@@ -125,7 +126,8 @@ class Run:
 
     def _fitted(self) -> tuple[Fitted, Split]:
         settings = self.settings
-        part = split(self.dataset, settings.split, dtype=getattr(torch, self.dtype), device=self.device)
+        device = device_of(self.device)
+        part = split(self.dataset, settings.split, dtype=getattr(torch, self.dtype), device=device)
         given = self.method.inference.given_rows(settings, len(part.x_train))
         x, y = part.x_train[given], part.y_train[given]
         torch.manual_seed(settings.seed)
@@ -173,7 +175,7 @@ def sweep(
     :param jobs: number of processes.
     :param threads: threads of each.
     :param dtype: of everything, ``float32`` or ``float64``.
-    :param device: where all of them run: ``cpu``, ``cuda``, or ``auto`` for the GPU where there is one. A later call may go on with another.
+    :param device: where all of them run: ``cpu``, ``cuda``, or ``auto`` for the GPU where there is one. A later call may name another one.
     :param executor: engine that carries the runs out in the place of ``jobs``, on other machines if it has any: a
         ``concurrent.futures.Executor`` of processes, such as ``client.get_executor()`` of Dask.
     :param say: gets a line after each run: how many there are, and when the last will end.
@@ -187,6 +189,8 @@ def sweep(
     >>> [(row["dataset"], row["method"], row["split"], row["n_test"]) for row in rows]
     [('diabetes', 'svgp', 0, 44), ('diabetes', 'svgp', 1, 44)]
     """
+    if executor is None:
+        device_of(device)  # raises where it is not here
     datasets = [_checked(dataset) for dataset in datasets]
     runs = planned(
         datasets, methods, splits=splits, seeds=seeds, settings=settings or Settings(), dtype=dtype, device=device
@@ -250,9 +254,8 @@ def planned(
         raise ValueError(f"two data sets are called {max(names, key=names.count)!r}: give each a name of its own")
     request = Request(methods=methods, settings=settings, dtype=dtype, device=device)
     check_choice(request)
-    found = device_of(device)
     return [
-        Run(dataset, method, for_task(replace(settings, split=number, seed=seed), dataset.task), dtype, found)
+        Run(dataset, method, for_task(replace(settings, split=number, seed=seed), dataset.task), dtype, device)
         for number, seed, dataset, method in itertools.product(splits, seeds, datasets, request.chosen())
     ]
 

@@ -5,9 +5,10 @@ import pandas as pd
 import pytest
 import torch
 
-from pyro_dgp import load_fit
-from pyro_dgp.comparison import request, run
+from pyro_dgp import Settings, load_fit
+from pyro_dgp.comparison import request, run, sweep
 from pyro_dgp.comparison.cli import main
+from pyro_dgp.data.dataset import Dataset
 from tests.virtual_device import ELSEWHERE, virtual_device
 
 rng = np.random.default_rng(0)
@@ -70,3 +71,23 @@ def test_a_task_runs_and_its_fits_are_kept(task, tmp_path, monkeypatch, capsys):
         prediction = fit.predict(X[:3])
         found = prediction.probs if task in ("binary", "multiclass") else prediction.mean
         assert bool(torch.isfinite(torch.as_tensor(found)).all())
+
+
+def test_runs_of_a_sweep_are_made_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep, "device_of", lambda choice: ELSEWHERE.type if choice == "cuda" else choice)
+    data, settings = Dataset("rows", X, TASKS["regression"]), Settings(inducing=8, width=2, epochs=2)
+    with virtual_device(monkeypatch):
+        rows = sweep.sweep([data], ["svgp", "dsvi"], settings=settings, device="cuda", output=tmp_path / "runs.jsonl")
+    here = sweep.sweep([data], ["svgp", "dsvi"], settings=settings, device="cpu")
+    for there, row in zip(rows, here, strict=True):
+        assert (there["device"], row["device"]) == (ELSEWHERE.type, "cpu")
+        assert there["nll"] == pytest.approx(row["nll"], rel=0.1)
+    assert (
+        sweep.sweep([data], ["svgp", "dsvi"], settings=settings, device="cpu", output=tmp_path / "runs.jsonl") == rows
+    )
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_here_is_said_before_anything_runs():
+    with pytest.raises(ValueError, match="torch sees none: use --device cpu"):
+        sweep.sweep([Dataset("rows", X, TASKS["regression"])], ["svgp"], device="cuda")
