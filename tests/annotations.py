@@ -25,6 +25,9 @@ WITH_TYPE_ERRORS: Decorator = beartype(conf=BeartypeConf(violation_type=TypeErro
 CHECKED = 100
 #: Calls of each function so far, in the test that runs.
 calls: dict[types.FunctionType, int] = {}
+#: Functions within functions that were defined so far, in the test that runs. A step of training defines them anew, and to make their checks
+#: takes a millisecond or two: the first definition has them.
+defined: set[types.CodeType] = set()
 
 
 def hints_of(function: types.FunctionType) -> dict[str, Any]:
@@ -58,9 +61,10 @@ def checked(function: types.FunctionType, hints: dict[str, Any]) -> Decorator:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        count = calls[function] = calls.get(function, 0) + 1
-        if count > CHECKED or jaxtyping.config.jaxtyping_disable:
+        count = calls.get(function, 0)
+        if count == CHECKED or jaxtyping.config.jaxtyping_disable:
             return function(*args, **kwargs)
+        calls[function] = count + 1
         if scope is None:
             return with_checks(*args, **kwargs)
         with scope("context"):
@@ -81,6 +85,10 @@ def decorator_of(typechecker: Decorator) -> Decorator:
         is_function = isinstance(decorated, types.FunctionType)
         if not is_function or inspect.isgeneratorfunction(decorated) or inspect.iscoroutinefunction(decorated):
             return jaxtyped(decorated, typechecker=typechecker)
+        if "<locals>" in decorated.__qualname__:
+            if decorated.__code__ in defined:
+                return decorated
+            defined.add(decorated.__code__)
         hints = hints_of(decorated)
         return checked(decorated, hints) if hints else decorated
 

@@ -64,6 +64,7 @@ def pytest_collection_finish():
 @pytest.fixture(autouse=True)
 def _fresh():
     annotations.calls.clear()
+    annotations.defined.clear()
     pyro.clear_param_store()
     pyro.enable_validation(True)
     pyro.settings.set(module_local_params=False)

@@ -72,6 +72,20 @@ def test_many_calls_of_a_function_in_one_test_are_checked_at_first():
     assert Counter("1").start == "1"
 
 
+def test_a_function_within_a_function_is_checked_where_it_is_defined_first():
+    def made():
+        @checked
+        def double(number: int) -> int:
+            return 2 * number
+
+        return double
+
+    first, second = made(), made()
+    with pytest.raises(TypeError):
+        first("1")
+    assert second("1") == "11"
+
+
 def test_nothing_is_checked_where_it_is_switched_off(unannotated):
     assert Named(1).name == 1 and Counter(0).next == "none"
     assert product(torch.zeros(1, 3), torch.zeros(3, 4), of="one").shape == (3, 4)
