@@ -3,7 +3,7 @@
 ``python -m benchmarks.studies.time_to_quality --data FOLDER [--out FILE] [--only D,E] [--peers A,B] [--steps N] [--threads T] [--figures DIR] [--table]``
 
 The peer is a notebook of GPyTorch: two layers by doubly stochastic inference, or a deep sigma point process, with the notebook's kernels, means,
-optimiser, batch and dtype. Its test NLL is taken as it trains, and the lowest one is the level. The named method beside it (``dsvi``, ``dspp``) makes
+optimiser, batch and dtype. Its test NLL is taken as it trains, and the lowest one is the level. Each named method beside it (``dsvi`` and ``dsvi-collapsed``, ``dspp``) makes
 whole fits of twice as many steps each time until one reaches the level. The seconds of that fit count, from building the model to the scores,
 with the search on held-out rows. The time to score is left out for the peer. Every run has a process of its own. Inputs and targets are standardised by the training rows of split 0.
 Makes the runs that FILE (one JSON line a run) lacks, and prints the table. A run of a peer that was cut off goes on where its state was written last, beside FILE.
@@ -36,12 +36,13 @@ from benchmarks.common.records import Record, append, read
 from pyro_dgp.comparison.sweep import Run
 from pyro_dgp.data.splitting import split
 from pyro_dgp.training.loop import steps_for
+from pyro_dgp.zoo.by_guide import ByGuide
 from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.settings import Settings
 
 SETS = ("energy", "concrete", "borehole-3000", "piston-3000", "kin8nm", "power", "bike", "protein")
-#: The named method beside each notebook.
-COUNTERPARTS = {"gpytorch-dgp": "dsvi", "gpytorch-dspp": "dspp"}
+#: The named methods beside each notebook.
+COUNTERPARTS = {"gpytorch-dgp": ("dsvi", "dsvi-collapsed"), "gpytorch-dspp": ("dspp",)}
 #: Steps of the shortest fit, and how often they are doubled.
 SHORTEST, DOUBLINGS = 25, 10
 #: Nats a row that a score may be above the level in the second half of the table.
@@ -61,10 +62,11 @@ def peer_run(name: str, peer: str, steps: int, *, data: Path, state: Path) -> Re
 
 
 def own_run(name: str, method: str, steps: int, *, data: Path) -> Record:
-    """Make a whole fit of so many steps, or as few more as whole epochs have."""
-    known, settings = dataset(name, data), Settings()
-    rows = METHODS[method].inference.settled(settings).rows_of_step
-    per_epoch = steps_for(1, len(split(known, 0, dtype=torch.float64).x_train), rows)
+    """Make a whole fit of so many steps, or about as many where an epoch has several."""
+    known, settings, inference = dataset(name, data), Settings(), METHODS[method].inference
+    rows = len(split(known, 0, dtype=torch.float64).x_train)
+    # The epochs of a collapsed bound are its steps.
+    per_epoch = steps_for(1, rows, inference.settled(settings).rows_of_step) if isinstance(inference, ByGuide) else 1
     own = Run(known, METHODS[method], replace(settings, epochs=max(1, round(steps / per_epoch))), "float64")
     start, processor = time.perf_counter(), time.process_time()
     found = own.figures()
@@ -90,8 +92,8 @@ def first_at(fits: list[Record], wanted: float) -> Record | None:
 
 
 def make_runs(arguments: argparse.Namespace, name: str, peer: str) -> None:
-    """Make the runs of a notebook and of its counterpart on one set that the file lacks."""
-    method, key = COUNTERPARTS[peer], {"dataset": name, "threads": arguments.threads}
+    """Make the runs of a notebook and of its counterparts on one set that the file lacks."""
+    key = {"dataset": name, "threads": arguments.threads}
     done = [row for row in read(arguments.out, "library") if row["dataset"] == name and row["peer"] == peer]
 
     def made(library: str, asked: int, work: Callable[[], Record]) -> Record:
@@ -107,32 +109,29 @@ def make_runs(arguments: argparse.Namespace, name: str, peer: str) -> None:
     state = arguments.out.with_name(f"{arguments.out.stem}-{name}-{peer}.pt")
     work = partial(peer_run, name, peer, arguments.steps, data=arguments.data, state=state)
     wanted, _, _ = level(made(peer, arguments.steps, work))
-    for doubling in range(DOUBLINGS):
-        asked = SHORTEST * 2**doubling
-        if made(method, asked, partial(own_run, name, method, asked, data=arguments.data))["nll"] <= wanted:
-            break
+    for method in COUNTERPARTS[peer]:
+        for asked in (SHORTEST * 2**doubling for doubling in range(DOUBLINGS)):
+            if made(method, asked, partial(own_run, name, method, asked, data=arguments.data))["nll"] <= wanted:
+                break
 
 
 def table(rows: list[Record], slack: float) -> pd.DataFrame:
-    """Return a line for each set and peer: the level, and seconds and processor seconds until it was reached."""
+    """Return a line for each set, peer and method: the level, and seconds and processor seconds until it was reached."""
     lines = []
     for peer in (row for row in rows if row["library"] == row["peer"]):
-        fits = [
-            row for row in rows if row["dataset"] == peer["dataset"] and row["library"] == COUNTERPARTS[peer["peer"]]
-        ]
         wanted, seconds, processor = level(peer, slack)
-        fit = first_at(fits, wanted)
-        line: dict[str, Any] = {
-            "dataset": peer["dataset"],
-            "peer": peer["peer"],
-            "level": wanted,
-            "its seconds": seconds,
-        }
-        line |= {"method": COUNTERPARTS[peer["peer"]], "best": min((fit["nll"] for fit in fits), default=math.nan)}
-        line |= {"steps": None if fit is None else fit["steps"], "seconds": math.nan if fit is None else fit["seconds"]}
-        line |= {"times faster": seconds / line["seconds"]}
-        line |= {"in processor seconds": math.nan if fit is None else processor / fit["processor_seconds"]}
-        lines.append(line)
+        own = [row for row in rows if (row["dataset"], row["peer"]) == (peer["dataset"], peer["peer"])]
+        for method in COUNTERPARTS[peer["peer"]]:
+            fits = [row for row in own if row["library"] == method]
+            fit = first_at(fits, wanted)
+            line: dict[str, Any] = {"dataset": peer["dataset"], "peer": peer["peer"], "level": wanted}
+            line |= {"its seconds": seconds, "method": method}
+            line |= {"best": min((each["nll"] for each in fits), default=math.nan)}
+            line |= {"steps": None if fit is None else fit["steps"]}
+            line |= {"seconds": math.nan if fit is None else fit["seconds"]}
+            line |= {"times faster": seconds / line["seconds"]}
+            line |= {"in processor seconds": math.nan if fit is None else processor / fit["processor_seconds"]}
+            lines.append(line)
     return pd.DataFrame(lines)
 
 
@@ -143,11 +142,11 @@ def report(path: Path, figures: Path | None) -> None:
         found = table(rows, slack)
         print(f"\nlevel: the lowest NLL of the peer{f' plus {slack}' if slack else ''}")
         print(found.to_string(index=False, float_format="{:.3f}".format))
-        for name, part in found.groupby("peer"):
+        for (peer, method), part in found.groupby(["peer", "method"]):
             ratios = part["times faster"].dropna()
             mean = math.exp(float(np.log(ratios).mean())) if len(ratios) else math.nan
             print(
-                f"{name}: {mean:.1f} times faster in the geometric mean of {len(ratios)} sets; {len(part) - len(ratios)} not reached"
+                f"{method} beside {peer}: {mean:.1f} times faster in the geometric mean of {len(ratios)} sets; {len(part) - len(ratios)} not reached"
             )
     if figures is not None:
         figures.mkdir(parents=True, exist_ok=True)
@@ -162,13 +161,15 @@ def draw(rows: list[Record], path: Path) -> None:
     FigureCanvasAgg(figure)
     axes = figure.subplots(math.ceil(len(names) / columns), columns, squeeze=False).flatten()
     for axis, name in zip(axes, names, strict=False):
-        for color, (peer, method) in zip(("C0", "C1"), COUNTERPARTS.items(), strict=True):
+        for color, (peer, methods) in zip(("C0", "C1"), COUNTERPARTS.items(), strict=True):
             own = [row for row in rows if row["dataset"] == name and row["peer"] == peer]
             for row in (each for each in own if each["library"] == peer):
                 axis.plot(*zip(*[score[1::2] for score in row["scores"]], strict=True), color=color, lw=1, label=peer)
-            fits = sorted((row["seconds"], row["nll"]) for row in own if row["library"] == method)
-            if fits:
-                axis.plot(*zip(*fits, strict=True), "o--", color=color, ms=4, lw=0.8, label=f"{method}, whole fits")
+            for marker, method in zip("os", methods, strict=False):
+                fits = sorted((row["seconds"], row["nll"]) for row in own if row["library"] == method)
+                if fits:
+                    style = {"color": color, "marker": marker, "ls": "--", "ms": 4, "lw": 0.8}
+                    axis.plot(*zip(*fits, strict=True), label=f"{method}, whole fits", **style)
         axis.set_xscale("log")
         values = [score[3] for row in rows if row["dataset"] == name for score in row.get("scores", [])]
         low = min([*values, *(row["nll"] for row in rows if row["dataset"] == name and "nll" in row)])

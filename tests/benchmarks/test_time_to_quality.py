@@ -83,8 +83,8 @@ def peer_row(scores):
     return {"dataset": "d", "peer": "gpytorch-dgp", "library": "gpytorch-dgp", "asked": 99, "scores": scores}
 
 
-def own_row(asked, nll):
-    key = {"dataset": "d", "peer": "gpytorch-dgp", "library": "dsvi", "asked": asked, "steps": asked}
+def own_row(asked, nll, method="dsvi"):
+    key = {"dataset": "d", "peer": "gpytorch-dgp", "library": method, "asked": asked, "steps": asked}
     return {**key, "nll": nll, "seconds": asked / 10, "processor_seconds": asked / 5}
 
 
@@ -96,13 +96,18 @@ def test_the_level_is_the_lowest_score_and_its_time_the_first_at_it():
     assert level(peer, SLACK) == (0.51, 3.0, 6.0)
     fits = [own_row(25, 0.8), own_row(50, 0.507), own_row(100, 0.49), own_row(200, 0.4)]
     assert first_at(fits, 0.5)["asked"] == 100 and first_at(fits, 0.51)["asked"] == 50 and first_at(fits, 0.1) is None
-    (line,) = table([peer, *fits], 0.0).to_dict("records")
+    fits += [own_row(25, 0.45, "dsvi-collapsed")]
+    line, collapsed = table([peer, *fits], 0.0).to_dict("records")
     assert line["times faster"] == pytest.approx(0.4) and line["in processor seconds"] == pytest.approx(0.4)
-    (line,) = table([peer, fits[0]], 0.0).to_dict("records")
+    assert (collapsed["method"], collapsed["steps"]) == ("dsvi-collapsed", 25)
+    assert collapsed["times faster"] == pytest.approx(1.6)
+    line, collapsed = table([peer, fits[0]], 0.0).to_dict("records")
     assert math.isnan(line["times faster"]) and line["best"] == 0.8
+    assert math.isnan(collapsed["best"])
 
 
 def test_a_fit_of_a_named_method_has_about_the_steps_that_were_asked_for():
+    assert own_run("diabetes", "sgpr", 4, data=None)["steps"] == 4
     found = own_run("diabetes", "svgp", 5, data=None)
     assert found["steps"] == 5 and math.isfinite(found["nll"])
     assert found["processor_seconds"] > 0 and found["seconds"] > 0
