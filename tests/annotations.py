@@ -27,7 +27,11 @@ CHECKED = 100
 calls: dict[types.FunctionType, int] = {}
 #: Functions within functions that were defined so far, in the test that runs. A step of training defines them anew, and to make their checks
 #: takes a millisecond or two: the first definition has them.
-defined: set[types.CodeType] = set()
+defined: set[tuple[str, types.CodeType]] = set()
+
+
+#: Whether a test runs. What is imported before is defined once, and checked wherever it is defined.
+in_test = False
 
 
 def hints_of(function: types.FunctionType) -> dict[str, Any]:
@@ -85,10 +89,11 @@ def decorator_of(typechecker: Decorator) -> Decorator:
         is_function = isinstance(decorated, types.FunctionType)
         if not is_function or inspect.isgeneratorfunction(decorated) or inspect.iscoroutinefunction(decorated):
             return jaxtyped(decorated, typechecker=typechecker)
-        if "<locals>" in decorated.__qualname__:
-            if decorated.__code__ in defined:
+        if in_test and "<locals>" in decorated.__qualname__:
+            place = decorated.__code__.co_filename, decorated.__code__
+            if place in defined:
                 return decorated
-            defined.add(decorated.__code__)
+            defined.add(place)
         hints = hints_of(decorated)
         return checked(decorated, hints) if hints else decorated
 

@@ -65,6 +65,7 @@ def pytest_collection_finish():
 def _fresh():
     annotations.calls.clear()
     annotations.defined.clear()
+    annotations.in_test = True
     pyro.clear_param_store()
     pyro.enable_validation(True)
     pyro.settings.set(module_local_params=False)
@@ -72,6 +73,7 @@ def _fresh():
     torch.set_num_threads(1)
     pyro.set_rng_seed(0)
     yield
+    annotations.in_test = False
     pyro.clear_param_store()
     torch.set_default_dtype(torch.float64)
 

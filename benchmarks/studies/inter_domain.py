@@ -179,7 +179,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, help="repeats at most; those of the paper if not given")
     parser.add_argument("--steps", type=int, default=STEPS, help="training steps")
     parser.add_argument("--threads", type=int, default=2, help="threads of torch")
-    parser.add_argument("--device", default="cpu", help="device that fits and predicts")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="device that fits and predicts")
     parser.add_argument("--table", action="store_true", help="run nothing: report the runs that the file holds")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -189,12 +189,13 @@ def main() -> None:
     sizes = [arguments.rows] if arguments.rows else list(ROWS)
     if not arguments.table:
         done = {
-            tuple(row[name] for name in ("method", "rows", "repeat", "steps")) for row in read(arguments.out, "method")
+            (*(row[name] for name in ("method", "rows", "repeat", "steps")), row.get("device", "cpu"))
+            for row in read(arguments.out, "method")
         }
         for repeat in range(arguments.repeats or max(ROWS.values())):
             for rows in sizes:
                 for method in methods:
-                    if repeat < ROWS[rows] and (method, rows, repeat, arguments.steps) not in done:
+                    if repeat < ROWS[rows] and (method, rows, repeat, arguments.steps, arguments.device) not in done:
                         row = run(method, rows, repeat, arguments.steps, device=arguments.device)
                         append(arguments.out, row)
                         print(row, flush=True)

@@ -4,7 +4,8 @@
 
 [2020-ashman] section 5.1: log-likelihood and RMSE in the units of the target, eight data sets. Models and settings are those of the preset
 ``ashman2020`` with 5,000 steps of at most 1,000 rows (the report has 20,000 of at most 10,000); ``aep`` takes 50 rows a step, as the report
-does. ``collapsed-2`` is the model of ``dsvi-2`` with the best q(v) of the top layer in each of 500 steps of up to 5,000 rows. The networks are ``bnn-svi`` and ``pbp``, with 50 hidden units (100 on protein). Five splits of the small sets, three of the
+does. ``collapsed-2`` is the model of ``dsvi-2`` trained as ``dsvi-collapsed`` is: the best q(v) of the top layer in each of 500 steps of up to 5,000 rows at a rate of 0.05,
+whatever ``--steps`` says, with a prior of the hyperparameters. The networks are ``bnn-svi`` and ``pbp``, with 50 hidden units (100 on protein). Five splits of the small sets, three of the
 others, one of protein; the report's splits are others. Makes the runs that FILE (one JSON line a run) lacks and prints the tables; ``*`` marks a cell that is worse
 than the published one by more than one published standard deviation.
 """
@@ -69,7 +70,7 @@ def _network(name: str, inference: Inference) -> Column:
 
 
 DSVI = ASHMAN.methods["dsvi"]
-#: Another way to fit the two layers of ``dsvi-2``: the best q(v) of the top one in each of 500 steps.
+#: Another way to fit the two layers of ``dsvi-2``: the best q(v) of the top one in each of 500 steps, and a prior of the hyperparameters.
 COLLAPSED = ByCollapsedELBO(inducing_points, default_steps=500, spread=1.0)
 COLUMNS = {
     **{
@@ -235,7 +236,7 @@ def _parsed() -> argparse.Namespace:
         "--steps", type=int, default=STEPS, help=f"training steps, {STEPS} if not given; a file of its own for others"
     )
     parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
-    parser.add_argument("--device", default="cpu", help="device that fits and predicts")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="device that fits and predicts")
     parser.add_argument("--figure", type=Path, help="file of the figure; none is drawn if not given")
     parser.add_argument("--table", action="store_true", help="run nothing: report the runs that the file holds")
     return parser.parse_args()

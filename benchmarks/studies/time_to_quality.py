@@ -123,6 +123,8 @@ def table(rows: list[Record], slack: float) -> pd.DataFrame:
         own = [row for row in rows if (row["dataset"], row["peer"]) == (peer["dataset"], peer["peer"])]
         for method in COUNTERPARTS[peer["peer"]]:
             fits = [row for row in own if row["library"] == method]
+            if not fits:
+                continue
             fit = first_at(fits, wanted)
             line: dict[str, Any] = {"dataset": peer["dataset"], "peer": peer["peer"], "level": wanted}
             line |= {"its seconds": seconds, "method": method}
@@ -138,6 +140,9 @@ def table(rows: list[Record], slack: float) -> pd.DataFrame:
 def report(path: Path, figures: Path | None) -> None:
     """Print both tables with their geometric means, and draw the curves."""
     rows = read(path, "library")
+    if not rows:
+        print(f"{path} holds no runs")
+        return
     for slack in (0.0, SLACK):
         found = table(rows, slack)
         print(f"\nlevel: the lowest NLL of the peer{f' plus {slack}' if slack else ''}")

@@ -189,8 +189,14 @@ def check(request: Request) -> None:
         raise ValueError("there is nothing to resume without output=, the folder of the results")
 
 
+#: Names of devices: ``auto`` is the GPU where there is one.
+DEVICES = ("auto", "cpu", "cuda")
+
+
 def check_choice(request: Request) -> None:
-    """Raise ``ValueError`` with one sentence for methods and settings that cannot be run."""
+    """Raise ``ValueError`` with one sentence for methods, settings and devices that cannot be run."""
+    if request.device not in DEVICES:
+        raise ValueError(f"device is {', '.join(DEVICES[:-1])} or {DEVICES[-1]}, not {request.device!r}")
     _check_methods(request)
     _check_settings(request)
 
@@ -322,8 +328,8 @@ _LEAST = {
 
 def device_of(choice: str) -> str:
     """The device that ``auto``, ``cpu`` or ``cuda`` means here."""
-    if choice not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"device is auto, cpu or cuda, not {choice!r}")
+    if choice not in DEVICES:
+        raise ValueError(f"device is {', '.join(DEVICES[:-1])} or {DEVICES[-1]}, not {choice!r}")
     if choice == "cuda" and not torch.cuda.is_available():
         raise ValueError("device cuda was asked for and torch sees none: use --device cpu")
     return "cuda" if choice != "cpu" and torch.cuda.is_available() else "cpu"

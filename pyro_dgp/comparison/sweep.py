@@ -45,7 +45,7 @@ class Run:
     :ivar settings: with the split and the seed of this run.
     :ivar dtype: of everything, ``float32`` or ``float64``.
     :ivar device: where it runs, ``cpu``, ``cuda``, or ``auto`` for the GPU of the machine that makes it, if it has one. On another device it is
-        the same run, up to rounding.
+        a repetition: a GPU has other random numbers.
     :ivar folder: where runs are saved as they go, once a minute, each in a folder of its own; nowhere if not given.
     """
 
@@ -74,9 +74,11 @@ class Run:
 
     @property
     def _kept(self) -> Path | None:
-        """Folder of this run alone: another one for other settings or data."""
-        words = json.dumps([self.key, self.config], sort_keys=True, default=str)
-        return None if self.folder is None else self.folder / hashlib.sha256(words.encode()).hexdigest()[:16]
+        """Folder of this run alone: another one for other settings or data, or on another device, whose random numbers are others."""
+        if self.folder is None:
+            return None
+        words = json.dumps([self.key, self.config, device_of(self.device)], sort_keys=True, default=str)
+        return self.folder / hashlib.sha256(words.encode()).hexdigest()[:16]
 
     def forget(self) -> None:
         """Remove what was saved of this run, and the folder if there is nothing of another one."""
@@ -89,7 +91,7 @@ class Run:
         """Fit and score; a run that fails has its error in the place of scores."""
         start = time.perf_counter()
         try:
-            figures = self.figures()
+            figures = {**self.figures(), "device": device_of(self.device)}
         except Exception as error:  # whatever it is, the other runs of the sweep go on
             figures = {"error": f"{type(error).__name__}: {error}"}
         return {**self.key, **figures, "total_seconds": time.perf_counter() - start, "version": VERSION, **self.config}
@@ -110,7 +112,6 @@ class Run:
                 "seconds": fitted.seconds,
                 **fitted.diagnostics,
                 "remarks": list(fitted.remarks),
-                "device": part.x_test.device.type,
             }
 
     def held_out(self) -> tuple[Prediction, Tensor]:
@@ -175,11 +176,12 @@ def sweep(
     :param jobs: number of processes.
     :param threads: threads of each.
     :param dtype: of everything, ``float32`` or ``float64``.
-    :param device: where all of them run: ``cpu``, ``cuda``, or ``auto`` for the GPU where there is one. A later call may name another one.
+    :param device: where all of them run: ``cpu``, ``cuda``, or ``auto`` for the GPU where there is one. A later
+        call may name another one: runs that have ended stay, and one that was cut off begins anew.
     :param executor: engine that carries the runs out in the place of ``jobs``, on other machines if it has any: a
         ``concurrent.futures.Executor`` of processes, such as ``client.get_executor()`` of Dask.
     :param say: gets a line after each run: how many there are, and when the last will end.
-    :raises ValueError: for data that no method can be trained on; for an executor of threads; for a file that holds a run with other settings or data, or that another sweep writes, before
+    :raises ValueError: for data that no method can be trained on; for a device that is not there; for an executor of threads; for a file that holds a run with other settings or data, or that another sweep writes, before
         anything is run.
     :raises OSError: for a row that cannot be written; the rows before it stay in the file.
 
@@ -190,7 +192,7 @@ def sweep(
     [('diabetes', 'svgp', 0, 44), ('diabetes', 'svgp', 1, 44)]
     """
     if executor is None:
-        device_of(device)  # raises where it is not here
+        device_of(device)  # raises where it is not here: another machine may have one
     datasets = [_checked(dataset) for dataset in datasets]
     runs = planned(
         datasets, methods, splits=splits, seeds=seeds, settings=settings or Settings(), dtype=dtype, device=device

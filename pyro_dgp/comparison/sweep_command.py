@@ -96,7 +96,11 @@ def _mean(dataset: str, method: str, rows: Sequence[Row]) -> Row:
     result: Row = {"dataset": dataset, "method": method, "runs": len(done)}
     if len(done) < len(rows):
         result["failed"] = len(rows) - len(done)
-    for name in [name for name in _AVERAGED if done and all(name in row for row in done)]:
+    devices = {row.get("device", "cpu") for row in done}
+    averaged = (
+        _AVERAGED if len(devices) < 2 else [name for name in _AVERAGED if name != "seconds"]
+    )  # no mean of times of two devices
+    for name in [name for name in averaged if done and all(name in row for row in done)]:
         result[name] = sum(row[name] for row in done) / len(done)
     if len(done) > 1:
         variance = sum((row["nll"] - result["nll"]) ** 2 for row in done) / (len(done) - 1)

@@ -249,15 +249,15 @@ def fits(small: Tensor, large: Tensor) -> bool:
     return all(a in (1, b) for a, b in zip(reversed(small.shape), reversed(large.shape), strict=False))
 
 
-#: Terms of a sum from which a GPU adds it in parts, the terms of each, and entries of the result up to which it does.
-_MANY_TERMS, _TERMS_OF_PART, _MOST_ENTRIES = 16_384, 2_048, 256 * 256
+#: Terms of a sum from which a GPU adds it in parts, the terms of each, and entries of the results up to which it does: more of them keep all its processors busy as they are.
+_MANY_TERMS, _TERMS_OF_PART, _MOST_ENTRIES = 16_384, 2_048, 2**17
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
     """``a @ b``; where both have the same single batch axis, without matmul's search for a common shape, and long sums on a GPU in parts."""
     if not (a.dim() == b.dim() == 3 and len(a) == len(b)):
         return a @ b
-    terms, entries = a.shape[-1], a.shape[-2] * b.shape[-1]
+    terms, entries = a.shape[-1], len(a) * a.shape[-2] * b.shape[-1]
     if a.device.type != "cpu" and terms >= _MANY_TERMS and entries <= _MOST_ENTRIES:
         return product_in_parts(a, b, _TERMS_OF_PART)
     return torch.bmm(a, b)

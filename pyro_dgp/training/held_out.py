@@ -35,7 +35,7 @@ def row_nll(prediction: Prediction, y: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class RowScores:
-    """Scores of held-out rows, of those with an observed output.
+    """Scores of held-out rows, of those with an observed output, in the memory of the processor, from where they are saved and read.
 
     :ivar nll: negative log density of each row, nats.
     :ivar crps: continuous ranked probability score of some of them, in units of y; nothing where the observation has none.
@@ -45,6 +45,10 @@ class RowScores:
     nll: Tensor
     crps: Tensor | None
     by_crps: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nll", self.nll.cpu())
+        object.__setattr__(self, "crps", None if self.crps is None else self.crps.cpu())
 
     @classmethod
     def of(

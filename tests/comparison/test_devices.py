@@ -1,5 +1,7 @@
 """Comparisons on a device beside the processor: all tasks run, and their fits are kept."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,6 +11,7 @@ from pyro_dgp import Settings, load_fit
 from pyro_dgp.comparison import request, run, sweep
 from pyro_dgp.comparison.cli import main
 from pyro_dgp.data.dataset import Dataset
+from pyro_dgp.training.held_out import RowScores
 from tests.virtual_device import ELSEWHERE, virtual_device
 
 rng = np.random.default_rng(0)
@@ -85,6 +88,29 @@ def test_runs_of_a_sweep_are_made_there(tmp_path, monkeypatch):
     assert (
         sweep.sweep([data], ["svgp", "dsvi"], settings=settings, device="cpu", output=tmp_path / "runs.jsonl") == rows
     )
+
+
+def test_what_is_saved_of_a_run_is_of_one_device(tmp_path, monkeypatch):
+    data = Dataset("rows", X, TASKS["regression"])
+    (run,) = sweep.planned([data], ["svgp"], splits=(0,), seeds=(0,), settings=Settings(epochs=1), device="auto")
+    run = replace(run, folder=tmp_path)
+    here = run._kept
+    assert here == replace(run, device="cpu")._kept
+    monkeypatch.setattr(sweep, "device_of", lambda choice: "cuda")
+    assert run._kept != here
+
+
+def test_scores_of_held_out_rows_lie_on_the_processor_where_saved_ones_are(monkeypatch):
+    with virtual_device(monkeypatch) as device:
+        made = RowScores(torch.ones(3).to(device), torch.ones(3).to(device))
+        read = RowScores(torch.zeros(3), torch.ones(3))
+        assert made.is_clearly_better_than(read) is False and read.is_clearly_better_than(made)
+
+
+def test_a_name_of_no_device_is_refused_before_anything_is_given_to_workers():
+    data = Dataset("rows", X, TASKS["regression"])
+    with pytest.raises(ValueError, match="device is auto, cpu or cuda, not 'gpu'"):
+        sweep.planned([data], ["svgp"], splits=(0,), seeds=(0,), settings=Settings(), device="gpu")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -177,6 +177,9 @@ def test_means_and_numbers():
     rows = [{"dataset": "a", "method": "m", "nll": v, "rmse": 1.0, "crps": 1.0, "seconds": 2.0} for v in (1.0, 3.0)]
     (row,) = means([*rows, {"dataset": "a", "method": "m", "error": "no"}])
     assert (row["nll"], row["nll_error"], row["runs"], row["failed"]) == (2.0, 1.0, 2, 1)
+    assert row["seconds"] == 2.0
+    (row,) = means([{**rows[0], "device": "cuda"}, rows[1]])
+    assert "seconds" not in row and row["nll"] == 2.0  # no mean of times of two devices
     assert numbers("0-2,5, 1", "--x") == (0, 1, 2, 5)
 
 

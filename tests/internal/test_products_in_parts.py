@@ -32,7 +32,7 @@ def test_only_long_sums_of_another_device_are_taken_in_parts(monkeypatch):
 
     monkeypatch.setattr(linalg, "product_in_parts", recorded)
     monkeypatch.setattr(linalg, "_MANY_TERMS", 20)
-    monkeypatch.setattr(linalg, "_MOST_ENTRIES", 12)
+    monkeypatch.setattr(linalg, "_MOST_ENTRIES", 24)
     long, short, wide = (torch.randn(2, *shape) for shape in ((3, 20), (3, 19), (4, 20)))
     with virtual_device(monkeypatch) as device:
         for left in (long, short, wide):
