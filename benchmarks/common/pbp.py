@@ -151,7 +151,7 @@ class Network:
         steps, (mean, variance) = self._carried(x)
         total, residual = float(variance[0]) + self.noise_variance, y - float(mean[0])
         by = np.array([residual / total]), np.array([0.5 * (residual**2 / total - 1) / total])
-        found = []
+        found: list[Moments] = []
         for layer, (inputs, sums) in zip(reversed(self.layers), reversed(steps), strict=True):
             if found:
                 by = rectified_slopes(*sums, by)
