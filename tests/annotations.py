@@ -28,8 +28,6 @@ calls: dict[types.FunctionType, int] = {}
 #: Functions within functions that were defined so far, in the test that runs. A step of training defines them anew, and to make their checks
 #: takes a millisecond or two: the first definition has them.
 defined: set[tuple[str, types.CodeType]] = set()
-
-
 #: Whether a test runs. What is imported before is defined once, and checked wherever it is defined.
 in_test = False
 

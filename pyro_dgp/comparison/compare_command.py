@@ -12,6 +12,7 @@ from pyro_dgp.comparison.gap_study import read_gap
 from pyro_dgp.comparison.own_model import model_from_file
 from pyro_dgp.comparison.progress_bars import Bars
 from pyro_dgp.comparison.request import (
+    DEVICES,
     FIRST_FOLDS,
     FIRST_METHODS,
     FIRST_SETTINGS,
@@ -141,7 +142,7 @@ def _add_rows(add: Any) -> None:
 def _add_machine(add: Any) -> None:
     """Options of where and how it runs."""
     add("--dtype", choices=["float32", "float64"], default="float64", help="of everything (default: float64)")
-    add("--device", choices=["auto", "cpu", "cuda"], default="auto", help="where it runs (default: auto)")
+    add("--device", choices=DEVICES, default="auto", help="where it runs (default: auto)")
     add("--threads", type=int, metavar="T", help="of torch; none: its own choice")
 
 

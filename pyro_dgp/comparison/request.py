@@ -195,8 +195,7 @@ DEVICES = ("auto", "cpu", "cuda")
 
 def check_choice(request: Request) -> None:
     """Raise ``ValueError`` with one sentence for methods, settings and devices that cannot be run."""
-    if request.device not in DEVICES:
-        raise ValueError(f"device is {', '.join(DEVICES[:-1])} or {DEVICES[-1]}, not {request.device!r}")
+    _check_device(request.device)
     _check_methods(request)
     _check_settings(request)
 
@@ -326,10 +325,14 @@ _LEAST = {
 }
 
 
-def device_of(choice: str) -> str:
-    """The device that ``auto``, ``cpu`` or ``cuda`` means here."""
+def _check_device(choice: str) -> None:
     if choice not in DEVICES:
         raise ValueError(f"device is {', '.join(DEVICES[:-1])} or {DEVICES[-1]}, not {choice!r}")
+
+
+def device_of(choice: str) -> str:
+    """The device that ``auto``, ``cpu`` or ``cuda`` means here."""
+    _check_device(choice)
     if choice == "cuda" and not torch.cuda.is_available():
         raise ValueError("device cuda was asked for and torch sees none: use --device cpu")
     return "cuda" if choice != "cpu" and torch.cuda.is_available() else "cpu"

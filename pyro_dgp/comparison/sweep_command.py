@@ -17,6 +17,7 @@ from pyro_dgp.comparison.compare_command import (
     base_settings,
     given_settings,
 )
+from pyro_dgp.comparison.request import DEVICES
 from pyro_dgp.comparison.sweep import Row, sweep
 from pyro_dgp.comparison.tables import Column, table
 from pyro_dgp.data.named import NAMED, find
@@ -59,7 +60,7 @@ def add_sweep(commands: Any) -> None:
     add_training(add)
     add_sampling(add)
     add("--dtype", choices=["float32", "float64"], default="float64", help="of everything (default: float64)")
-    add("--device", choices=["auto", "cpu", "cuda"], default="auto", help="where all runs are made (default: auto)")
+    add("--device", choices=DEVICES, default="auto", help="where all runs are made (default: auto)")
     add("--jobs", type=int, metavar="J", default=1, help="runs at a time, each in a process of its own (default: 1)")
     add("--threads", type=int, metavar="T", default=1, help="threads of each (default: 1)")
     add("--output", type=Path, metavar="FILE", default=Path("sweep.jsonl"), help="file of runs (default: sweep.jsonl)")
@@ -96,12 +97,10 @@ def _mean(dataset: str, method: str, rows: Sequence[Row]) -> Row:
     result: Row = {"dataset": dataset, "method": method, "runs": len(done)}
     if len(done) < len(rows):
         result["failed"] = len(rows) - len(done)
-    devices = {row.get("device", "cpu") for row in done}
-    averaged = (
-        _AVERAGED if len(devices) < 2 else [name for name in _AVERAGED if name != "seconds"]
-    )  # no mean of times of two devices
-    for name in [name for name in averaged if done and all(name in row for row in done)]:
+    for name in [name for name in _AVERAGED if done and all(name in row for row in done)]:
         result[name] = sum(row[name] for row in done) / len(done)
+    if len({row.get("device", "cpu") for row in done}) > 1:
+        result.pop("seconds", None)  # times of two devices have no mean
     if len(done) > 1:
         variance = sum((row["nll"] - result["nll"]) ** 2 for row in done) / (len(done) - 1)
         result["nll_error"] = (variance / len(done)) ** 0.5
