@@ -43,9 +43,8 @@ def moments_at_normal_inputs(
     weighted = psi.first * weights.unsqueeze(-2)  # (D_out, N, M)
     loc = weighted.sum(-1)
     tilt = (psi.tilted @ weighted.unsqueeze(-1)).squeeze(-1)  # (D_out, N, W)
-    quadratic = (psi.second.flatten(-2) @ b.flatten(-2).unsqueeze(-1)).squeeze(-1)
     along = g.movedim(-1, 0).movedim(1, -1)  # (D_out, N, W)
-    variance = (term.variance + term.white).double().unsqueeze(-1) + quadratic - loc.square()
+    variance = (term.variance + term.white).double().unsqueeze(-1) + psi.quadratic(b) - loc.square()
     variance = variance + along.square().sum(-1) + 2 * (along * tilt).sum(-1)
     return mean + loc.mT.to(mean), variance.clamp_min(SMALLEST_VARIANCE).mT.to(mean), regularizer
 

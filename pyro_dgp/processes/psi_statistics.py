@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pyro_dgp.internal import linalg
 from pyro_dgp.kernels.distance import squared_distance
+from pyro_dgp.processes.quadratic_forms import QuadraticForms
 from pyro_dgp.processes.rbf_terms import RBFTerm
 
 
@@ -31,14 +32,25 @@ class PsiStatistics:
     """Expectations of ``k(x_n, .)`` over normal inputs, for M points z ([Ashman 2020] 3.19 to 3.23; Titsias and Lawrence 2010).
 
     :ivar first: psi_1, ``E k(x_n, z_i)``, ``(E, N, M)``.
-    :ivar second: psi_2, ``E k(x_n, z_i) k(x_n, z_j)``, ``(E, N, M, M)``.
+    :ivar left: ``(E, N, W + 2, M)``, of which psi_2 is made.
+    :ivar right: likewise.
     :ivar tilted: ``E[xi k(x_n, z_i)] / E k(x_n, z_i)``, ``(E, N, W, M)``: with an affine mean ``m(x) = m(centre) + g' xi``, psi_4 is
         ``E[m(x_n) k(x_n, z_i)] = first (m(centre) + g' tilted)``, and psi_3 is ``E m(x_n)^2 = m(centre)^2 + g'g``.
     """
 
     first: Tensor
-    second: Tensor
+    left: Tensor
+    right: Tensor
     tilted: Tensor
+
+    @property
+    def second(self) -> Tensor:
+        """Value of psi_2, ``E k(x_n, z_i) k(x_n, z_j) = exp(left_n' right_n)_ij``, ``(E, N, M, M)``."""
+        return (self.left.mT @ self.right).exp()
+
+    def quadratic(self, b: Float[Tensor, "d m m"]) -> Float[Tensor, "d n"]:
+        """Return ``tr(b_d psi_2)`` of each row, without making psi_2 as a whole."""
+        return QuadraticForms.apply(self.left, self.right, b)
 
     @classmethod
     def of(cls, term: RBFTerm, inputs: NormalInputs, points: Float[Tensor, "e m d"]) -> PsiStatistics:
@@ -69,8 +81,7 @@ class PsiStatistics:
         p = linalg.solve_triangular(factor, math.sqrt(2) * along, upper=False)
         own = -0.5 * squares + 0.25 * p.square().sum(-2) - 0.5 * half_log.unsqueeze(-1) + variance.log()
         own, ones, p = own.unsqueeze(-2), torch.ones_like(own).unsqueeze(-2), math.sqrt(0.5) * p
-        exponent = torch.cat([p, own, ones], -2).mT @ torch.cat([p, ones, own], -2)  # in one pass over N M M numbers
-        return cls(first, exponent.exp(), tilted)
+        return cls(first, torch.cat([p, own, ones], -2), torch.cat([p, ones, own], -2), tilted)
 
 
 def _factor(gram: Tensor, times: float) -> tuple[Tensor, Tensor]:
