@@ -66,7 +66,7 @@ class DeepGP(CheckedModule):
             raise ValueError(
                 f"width has {len(widths)} numbers and the model {layers - 1} hidden layers: give one for each"
             )
-        self.standardizer = standardizer
+        self.standardizer, self.columns = standardizer, x.shape[-1]
         hidden, inputs = [], self._standardised(x)
         for size in widths[: layers - 1]:
             choice = named_kernel(kernel, inputs.shape[-1], size if per_output else None)
@@ -96,4 +96,8 @@ class DeepGP(CheckedModule):
         return draw
 
     def _standardised(self, x: Tensor) -> Tensor:
+        if x.dim() > 1 and x.shape[-1] != self.columns:
+            raise ValueError(
+                f"a DeepGP made for inputs (N, {self.columns}) got {tuple(x.shape)}: pass the columns that it was made for, or make another from these inputs"
+            )
         return x if self.standardizer is None else self.standardizer.inputs(x)

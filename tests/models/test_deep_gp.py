@@ -71,3 +71,12 @@ def test_priors_are_given_to_any_module_with_a_likelihood():
     model = with_priors(TwoLayers(x))
     sites = pyro.poutine.trace(model).get_trace(x).stochastic_nodes
     assert {"hidden.kernel.lengthscale", "top.kernel.variance", "likelihood.variance"} <= set(sites)
+
+
+@pytest.mark.parametrize("columns", [0, 2])
+@pytest.mark.parametrize("kernel", ["rbf", "rbf-isotropic"])
+def test_inputs_of_other_columns_are_refused(kernel, columns):
+    """A kernel with one lengthscale would take them all, and a model of one layer has nothing else that knows."""
+    model = DeepGP(torch.randn(6, 1), layers=1, kernel=kernel)
+    with pytest.raises(ValueError, match=rf"made for inputs \(N, 1\) got \(6, {columns}\)"):
+        model(torch.randn(6, columns))
