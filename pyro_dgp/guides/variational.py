@@ -21,6 +21,7 @@ from pyro_dgp.guides.handler import PassHandler
 from pyro_dgp.guides.joined_data import joins_data_rows
 from pyro_dgp.guides.joint_rows import guide_joins_rows
 from pyro_dgp.guides.latents import LatentGuides
+from pyro_dgp.guides.leading_axes import require_leading_axes
 from pyro_dgp.guides.loading import missing_latents, missing_processes
 from pyro_dgp.guides.networks import pyro_networks, try_network
 from pyro_dgp.guides.other_rows import warn_of_other_rows
@@ -136,6 +137,7 @@ class Variational(PassHandler):
                 self._create_processes(run)
                 self._create_latents(dependence.sites, args, kwargs)
                 self._couple_processes(run)
+                require_leading_axes(self.model, (args, kwargs), dependence)
                 joins = bool(run.means) and guide_joins_rows(self, (args, kwargs))
                 joined = joins and joins_data_rows(self.model, args, kwargs, dependence)
                 self._structure = ModelStructure.of(
