@@ -206,7 +206,8 @@ def on_two_values(dataset: Dataset) -> list[str]:
     if len(np.unique(dataset.y)) != 2:
         return []
     return [
-        "the target has two values and is treated as a number: for classes write a model with the likelihood Bernoulli(), or Settings(task='binary')"
+        "the target has two values and is treated as a number: for classes write words or 0 and 1 for them, and say --task binary, Settings(task='binary'), or give "
+        "a model the likelihood Bernoulli()"
     ]
 
 

@@ -80,7 +80,8 @@ class _Shapes(SiteHandler, Messenger):
         for frame in msg["cond_indep_stack"]:
             self.plates[frame.name] = frame.full_size or frame.size
         if not site_is_subsample(msg):
-            self.sites[msg["name"]] = tuple(msg["fn"].shape())
+            fn = msg["fn"]
+            self.sites[msg["name"]] = tuple(fn.batch_shape + fn.event_shape)
             if not (msg["is_observed"] or isinstance(msg["fn"], FunctionPrior | Observation | RowObservation)):
                 self.latent.add(msg["name"])
 

@@ -20,6 +20,7 @@ from pyro_dgp.gp import FunctionPrior, too_many_values_message
 from pyro_dgp.internal.distributions import elementwise, is_real, is_real_where_observed
 from pyro_dgp.internal.errors import first_line
 from pyro_dgp.internal.parameters import modules_of
+from pyro_dgp.internal.recording import recording
 from pyro_dgp.internal.site_names import is_inside_observation, process_key, require_no_slash, site_of
 from pyro_dgp.likelihoods import CollapsedObservation, Observation, RowObservation
 from pyro_dgp.likelihoods.observation import join
@@ -255,9 +256,13 @@ def require_likelihood_fits(name: str, observation: Observation) -> None:
 
 
 def require_served(sites: Iterable[Message]) -> None:
-    """Raise for a ``pyro.factor``, whose rows nobody knows, for a discrete latent site, and for values that ``obs_mask`` makes latent."""
+    """Raise for a ``pyro.factor``, whose rows nobody knows, for a discrete latent site, for values that ``obs_mask`` makes latent, and for targets of another kind."""
     for site in sites:
         name, fn = site["name"], site["fn"]
+        if not hasattr(fn, "shape"):
+            raise TypeError(
+                f"the site {name!r} has a {type(fn).__name__} of torch.distributions, which lacks what Pyro's have: take that of pyro.distributions"
+            )
         if name.endswith("_unobserved") and site["mask"] is not None:
             raise ValueError(
                 f"the site {name!r} is what obs_mask leaves unobserved, a latent value for each row, which the loss does not need: mask the "
@@ -268,10 +273,25 @@ def require_served(sites: Iterable[Message]) -> None:
                 f"the factor {name!r} is a number without rows, so that no loss can weight it and no prediction knows its target: write "
                 f"pyro.sample({name!r}, distribution, obs=y) in its place"
             )
-        if not site["is_observed"] and is_discrete(fn):
+        if site["is_observed"]:
+            _require_usable(name, fn, site["value"])
+        elif is_discrete(fn):
             raise ValueError(
                 f"the latent site {name!r} is discrete, which no normal approximates: sum it out in the model, as in MixtureSameFamily"
             )
+
+
+def _require_usable(name: str, fn: Any, value: Any) -> None:
+    """Raise for whole numbers or booleans as targets of a distribution of PyTorch that does not compute with them."""
+    if is_observation({"fn": fn, "infer": {}}) or not isinstance(value, Tensor) or value.is_floating_point():
+        return
+    try:
+        fn.log_prob(value)
+    except RuntimeError as error:
+        kind, dtype = type(elementwise(fn)).__name__, str(value.dtype).removeprefix("torch.")
+        raise TypeError(
+            f"the target of the site {name!r} is {dtype}, which {kind} does not compute with ({first_line(error)}): pass y.to(x.dtype)"
+        ) from error
 
 
 def is_discrete(fn: Any) -> bool:
@@ -354,7 +374,7 @@ def shape_errors_explained(has_components: bool) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, ValueError) as error:
-        if not has_components:
+        if not has_components or recording():
             raise
         if isinstance(error, ValueError) and "inside plate" in str(error):
             raise ValueError(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from pyro_dgp.internal.whole_numbers import whole_number
 from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.prediction.rescaled import of_standardised
 from pyro_dgp.prediction.target_kinds import has_few_values
@@ -29,7 +31,9 @@ class Reliability:
 
     @property
     def error(self) -> float:
-        """The expected calibration error, ``sum_b n_b / N |accuracy_b - confidence_b|`` (Guo, Pleiss, Sun and Weinberger 2017, Eq. 3)."""
+        """The expected calibration error, ``sum_b n_b / N |accuracy_b - confidence_b|`` (Guo, Pleiss, Sun and Weinberger 2017, Eq. 3); NaN without rows."""
+        if not len(self.count):
+            return math.nan
         share = self.count / self.count.sum()
         return float((share * (self.accuracy - self.confidence).abs()).sum())
 
@@ -68,8 +72,15 @@ def confidences(prediction: Prediction, y: Tensor) -> tuple[Tensor, Tensor]:
     for mixture, part in prediction.mixtures(y):
         mixture.require(part)
     with torch.no_grad():
-        confidence, chosen = prediction.probs.max(-1)
+        probs = prediction.probs
+    y, classes = y.to(probs), probs.shape[-1]
     observed = ~y.isnan()
+    wrong = y[observed & ((y != y.round()) | (y < 0) | (y >= classes))]
+    if len(wrong):
+        raise ValueError(
+            f"the classes of this prediction are 0 to {classes - 1}, and a target is {float(wrong[0]):g}: number the classes from 0 on"
+        )
+    confidence, chosen = probs.max(-1)
     return confidence[observed].reshape(-1), (chosen == y)[observed].to(confidence).reshape(-1)
 
 
@@ -81,8 +92,7 @@ def require_levels(levels: Tensor) -> None:
 
 def binned(confidence: Tensor, right: Tensor, bins: int = 15) -> Reliability:
     """Return the diagram of rows by their confidence and whether they are right."""
-    if bins < 1:
-        raise ValueError(f"a reliability diagram has one bin or more, got bins={bins}")
+    whole_number("bins", bins, 1)
     number = (confidence * bins).long().clamp(max=bins - 1)
     count = torch.bincount(number, minlength=bins)
     full = count > 0
@@ -108,6 +118,7 @@ def calibration_band(
     True
     """
     require_levels(torch.as_tensor(level))
+    whole_number("draws", draws, 1)
     confidence, _ = confidences(prediction, y)
     generator = torch.Generator().manual_seed(prediction.seed)
     errors = []

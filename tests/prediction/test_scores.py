@@ -38,7 +38,7 @@ def test_levels_of_intervals_are_probabilities(levels):
 
 
 def test_a_reliability_diagram_without_bins_is_refused():
-    with pytest.raises(ValueError, match="one bin or more, got bins=0"):
+    with pytest.raises(ValueError, match="bins is a whole number, 1 or more, got 0"):
         reliability(of_classes(), torch.ones(4), bins=0)
 
 
@@ -62,3 +62,27 @@ def test_classes_in_units_have_a_diagram():
     assert scores(in_units, y) == scores(of_classes(), y)
     assert reliability(in_units, y).error == reliability(of_classes(), y).error
     assert calibration_band(in_units, y) == calibration_band(of_classes(), y)
+
+
+@pytest.mark.parametrize("wrong", [-1.0, 2.0, 0.5])
+def test_labels_that_are_no_classes_are_refused(wrong):
+    for judge in (reliability, calibration_band):
+        with pytest.raises(ValueError, match=f"0 to 1, and a target is {wrong:g}: number the classes from 0 on"):
+            judge(of_classes(), torch.tensor([0.0, 1.0, wrong, 1.0]))
+
+
+def test_booleans_are_classes():
+    y = torch.tensor([True, False, True, True])
+    assert reliability(of_classes(), y).error == reliability(of_classes(), y.double()).error
+
+
+def test_no_observed_row_has_no_calibration_error():
+    missing = torch.full((4,), float("nan"))
+    assert np.isnan(reliability(of_classes(), missing).error)
+    assert np.isnan(calibration_band(of_classes(), missing)).all()
+
+
+@pytest.mark.parametrize("draws", [0, -1])
+def test_a_band_takes_a_whole_number_of_draws(draws):
+    with pytest.raises(ValueError, match="draws is a whole number, 1 or more"):
+        calibration_band(of_classes(), torch.ones(4), draws=draws)
