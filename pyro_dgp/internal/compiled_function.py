@@ -210,6 +210,8 @@ def _first_words(problem: Exception) -> str:
 
 def say_not_compiled(what: str, why: str) -> None:
     """Say in the log that a function is not compiled, and why."""
+    if "_local_scalar_dense" in why:
+        why = "a part of it looks at the value of a number on the way, as integrals of RobustMax do, and a program cannot (get value out of a tracing tensor)"
     logger.warning("%s is not compiled, the model runs as it is: %s", what, why)
 
 
