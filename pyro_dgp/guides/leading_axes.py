@@ -125,7 +125,7 @@ def require_leading_axes(model: Callable[..., Any], call: Call, dependence: RowD
         inputs = args[dependence.inputs] if isinstance(dependence.inputs, int) else kwargs[dependence.inputs]
         call = RowArguments(args, kwargs, x=inputs, groups=dependence.groups)[slice(0, LOOKED_AT)]
     try:
-        with torch.random.fork_rng(devices=[]), known_groups(dependence.group_plates):
+        with torch.random.fork_rng(), known_groups(dependence.group_plates):
             torch.manual_seed(0)
             name = _unlike(model, call)
     except _ERRORS:
