@@ -118,7 +118,7 @@ def require_leading_axes(model: Callable[..., Any], call: Call, dependence: RowD
     """Raise for a model that makes other numbers of function values ``(S, N, D)`` than of each of the S values ``(N, D)`` alone.
 
     Operations that count axes from the front, such as ``softmax(f, 1)`` and ``F.normalize(h)``, act on an output in the model and on the rows in a guide,
-    in the same shape. The model is run at random function values on some of its rows. One that is random itself, or that cannot be run there, passes.
+    in the same shape. The model is run at random function values on some of its rows, its networks in the mode they are in. One that draws random numbers itself, or that cannot be run there, passes.
     """
     args, kwargs = call
     if dependence.inputs is not None:

@@ -382,10 +382,10 @@ def shape_errors_explained(has_components: bool) -> Iterator[None]:
                 f"({first_line(error)}): inside a plate give them an axis for it, as in gp(h.unsqueeze(-3))"
             ) from error
         if isinstance(error, RuntimeError) and re.search(
-            "dimensions|size of tensor|Sizes of tensors|shape", str(error)
+            "dimensions|size of tensor|Sizes of tensors|shape|running_mean", str(error)
         ):
             raise ValueError(
                 f"the model ran on its own and failed in the guide, where hidden values are (S, N, D) with one axis more in front "
-                f"({first_line(error)}): join them with inputs by concatenate_inputs(h, x), and use operations that take leading axes"
+                f"({first_line(error)}): join them with inputs by concatenate_inputs(h, x), and use operations that take leading axes, such as LayerNorm for BatchNorm1d"
             ) from error
         raise

@@ -159,9 +159,32 @@ def test_an_own_likelihood_is_asked_at_stacked_values():
         initialised(DeepGP(X, layers=1, likelihood=OwnClasses(1), outputs=2), y)
 
 
+class Dropped(Hidden):
+    """A model with dropout, which is out of action while axes are looked at."""
+
+    def __init__(self, between):
+        dropout = torch.nn.Dropout(0.5)
+        super().__init__(lambda h: between(dropout(h)))
+        self.dropout = dropout
+
+
+def test_dropout_hides_no_axis():
+    model = Dropped(torch.tanh)
+    initialised(model, X[:, 0])
+    assert model.dropout.training
+    pyro.clear_param_store()
+    with pytest.raises(ValueError, match=MESSAGE):
+        initialised(Dropped(F.normalize), X[:, 0])
+
+
 def test_a_model_that_is_random_itself_is_not_judged():
-    dropout = torch.nn.Dropout(0.5)
-    initialised(Hidden(lambda h: dropout(h)), X[:, 0])
+    initialised(Hidden(lambda h: F.normalize(F.dropout(h, 0.5))), X[:, 0])
+
+
+def test_batch_norm_of_a_hidden_layer_is_explained():
+    guide = initialised(Hidden(torch.nn.BatchNorm1d(3).double()), X[:, 0])
+    with pytest.raises(ValueError, match="LayerNorm for BatchNorm1d"):
+        guide.components(X, X[:, 0])
 
 
 def test_random_numbers_go_on_as_before():
