@@ -18,7 +18,7 @@ from pyro_dgp.guides.site_handler import Message, SiteHandler
 from pyro_dgp.internal.plates import known_groups
 from pyro_dgp.internal.rows import Call, RowArguments
 from pyro_dgp.internal.site_names import process_key
-from pyro_dgp.likelihoods import Observation
+from pyro_dgp.likelihoods import Conditional, Observation
 from pyro_dgp.likelihoods.observation import join
 
 #: Errors of a model at random function values, or at stacked ones: what is wrong with it is said where it is trained.
@@ -131,10 +131,35 @@ def require_leading_axes(model: Callable[..., Any], call: Call, dependence: RowD
     except _ERRORS:
         return
     if name is not None:
-        raise ValueError(
-            f"at the site {name!r} the model makes other numbers of function values (S, N, D), which have the samples of the guide in front, than of values (N, D): "
-            "count axes from the end in all that follows a Gaussian process, as in softmax(f, -1), normalize(h, dim=-1) and f[..., 0]"
-        )
+        raise ValueError(_message(name))
+
+
+@torch.no_grad()
+def require_leading_axes_of_likelihood(name: str, conditional: Conditional, f: Tensor) -> None:
+    """Raise for a likelihood that is another one at function values with axes in front, as its integrals have them.
+
+    :param name: of the site.
+    :param f: function values ``(..., N, F)``.
+    """
+    try:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            parts = [f + SPREAD * torch.randn_like(f) for _ in range(2)]
+            given = [conditional.given(part) for part in parts]
+            y = given[0].sample()
+            stacked = conditional.given(torch.stack(parts)).log_prob(y)
+            is_same = _is_stack(stacked, [each.log_prob(y) for each in given])
+    except _ERRORS:
+        return
+    if not is_same:
+        raise ValueError(_message(name))
+
+
+def _message(name: str) -> str:
+    return (
+        f"at the site {name!r} the model makes other numbers of function values (S, N, D), which have samples or nodes in front, than of values (N, D): "
+        "count axes from the end in all that follows a Gaussian process, as in softmax(f, -1), normalize(h, dim=-1) and f[..., 0]"
+    )
 
 
 def _unlike(model: Callable[..., Any], call: Call) -> str | None:

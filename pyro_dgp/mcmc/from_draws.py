@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.joint_rows import LOOKED_AT, joined_rows_message, site_joins_rows
+from pyro_dgp.guides.leading_axes import require_leading_axes_of_likelihood
 from pyro_dgp.guides.other_rows import warn_of_other_rows
 from pyro_dgp.guides.row_dependence import row_dependence
 from pyro_dgp.guides.site_handler import Message, SiteHandler
@@ -206,7 +207,7 @@ def _check(posterior: PosteriorDraws, request: Request) -> None:
 
 
 def _name(first: _Predict, request: Request) -> str:
-    """Return the name of the site to predict."""
+    """Return the name of the site to predict; raise for one whose likelihood cannot be integrated as it is written."""
     sites = sites_of(first.trace)
     observed = [
         name
@@ -214,7 +215,11 @@ def _name(first: _Predict, request: Request) -> str:
         if isinstance(site["fn"], CollapsedObservation)
         or not (name in first.draw or site["is_observed"] or isinstance(site["fn"], FunctionMarginal))
     ]
-    return one_name(sites, request.site, observed)
+    name = one_name(sites, request.site, observed)
+    fn = sites[name]["fn"]
+    if isinstance(fn, CollapsedObservation):
+        require_leading_axes_of_likelihood(name, fn.conditional, fn.moments.mean)
+    return name
 
 
 def _layout(first: _Predict, name: str) -> SiteLayout | None:

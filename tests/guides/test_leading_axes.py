@@ -11,6 +11,7 @@ from pyro_dgp import (
     RBF,
     Bernoulli,
     DeepGP,
+    EllipticalSlice,
     Gaussian,
     GaussianProcess,
     InducingPoints,
@@ -18,6 +19,9 @@ from pyro_dgp import (
     MonteCarlo,
     SigmaPoints,
     Variational,
+    predict,
+    run_chains,
+    whitened,
 )
 from pyro_dgp.likelihoods import Conditional, RowObservation
 
@@ -195,3 +199,17 @@ def test_random_numbers_go_on_as_before():
     pyro.clear_param_store()
     initialised(Hidden(torch.sin, Bernoulli()), (X[:, 0] > 0).to(X))
     assert torch.rand(()) == first
+
+
+def test_an_own_likelihood_is_asked_before_draws_predict_by_it():
+    """Samplers run a model as it is; the integrals of a prediction have nodes in front."""
+    y = (X[:, 0] > 0).to(X)
+    for axis, refused in ((-1, False), (1, True)):
+        model = DeepGP(X, layers=1, likelihood=OwnClasses(axis), outputs=2)
+        whole = whitened(model)
+        chains = run_chains(EllipticalSlice(whole), (X, y), num_samples=2, warmup_steps=1, num_chains=1, processes=1)
+        if refused:
+            with pytest.raises(ValueError, match=MESSAGE):
+                predict(chains, X)
+        else:
+            assert predict(chains, X).probs.shape == (12, 2)
