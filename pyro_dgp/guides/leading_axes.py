@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Independent
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.joint_rows import LOOKED_AT, SPREAD
 from pyro_dgp.guides.row_dependence import RowDependence
 from pyro_dgp.guides.site_handler import Message, SiteHandler
+from pyro_dgp.internal.parameters import evaluating
 from pyro_dgp.internal.plates import known_groups
 from pyro_dgp.internal.rows import Call, RowArguments
 from pyro_dgp.internal.site_names import process_key
@@ -114,18 +115,22 @@ class _Met(SiteHandler, Messenger):
 
 
 @torch.no_grad()
-def require_leading_axes(model: Callable[..., Any], call: Call, dependence: RowDependence) -> None:
+def require_leading_axes(
+    model: Callable[..., Any], call: Call, dependence: RowDependence, *, modules: Sequence[nn.Module]
+) -> None:
     """Raise for a model that makes other numbers of function values ``(S, N, D)`` than of each of the S values ``(N, D)`` alone.
 
     Operations that count axes from the front, such as ``softmax(f, 1)`` and ``F.normalize(h)``, act on an output in the model and on the rows in a guide,
-    in the same shape. The model is run at random function values on some of its rows, its networks in the mode they are in. One that draws random numbers itself, or that cannot be run there, passes.
+    in the same shape. The model is run at random function values on some of its rows, its networks in evaluation mode. One that draws random numbers itself, or that cannot be run there, passes.
+
+    :param modules: what the model runs.
     """
     args, kwargs = call
     if dependence.inputs is not None:
         inputs = args[dependence.inputs] if isinstance(dependence.inputs, int) else kwargs[dependence.inputs]
         call = RowArguments(args, kwargs, x=inputs, groups=dependence.groups)[slice(0, LOOKED_AT)]
     try:
-        with torch.random.fork_rng(), known_groups(dependence.group_plates):
+        with torch.random.fork_rng(), known_groups(dependence.group_plates), evaluating(*modules):
             torch.manual_seed(0)
             name = _unlike(model, call)
     except _ERRORS:

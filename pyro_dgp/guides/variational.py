@@ -44,7 +44,6 @@ from pyro_dgp.internal.callers import refuse_pairs_of_traces
 from pyro_dgp.internal.one_thread import one_thread
 from pyro_dgp.internal.parameters import (
     check_parameters_found,
-    evaluating,
     keep_parameters_local,
     module_local_parameters,
     modules_of,
@@ -138,8 +137,7 @@ class Variational(PassHandler):
                 self._create_processes(run)
                 self._create_latents(dependence.sites, args, kwargs)
                 self._couple_processes(run)
-                with evaluating(*self._modules_of_model):
-                    require_leading_axes(self.model, (args, kwargs), dependence)
+                require_leading_axes(self.model, (args, kwargs), dependence, modules=self._modules_of_model)
                 joins = bool(run.means) and guide_joins_rows(self, (args, kwargs))
                 joined = joins and joins_data_rows(self.model, args, kwargs, dependence)
                 self._structure = ModelStructure.of(
