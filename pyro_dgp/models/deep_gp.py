@@ -96,8 +96,11 @@ class DeepGP(CheckedModule):
         return draw
 
     def _standardised(self, x: Tensor) -> Tensor:
+        """Return inputs as the kernels see them; raise for other columns than those the model was made for, as a standardizer does."""
+        if self.standardizer is not None:
+            return self.standardizer.inputs(x)
         if x.dim() > 1 and x.shape[-1] != self.columns:
             raise ValueError(
                 f"a DeepGP made for inputs (N, {self.columns}) got {tuple(x.shape)}: pass the columns that it was made for, or make another from these inputs"
             )
-        return x if self.standardizer is None else self.standardizer.inputs(x)
+        return x
