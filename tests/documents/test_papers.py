@@ -209,7 +209,7 @@ ranking = partial(ahead, "predictive_losses", "nll", experiment="ranking")
 two_targets = partial(ahead, "several_outputs", "nll_per_output")
 spherical = partial(over_sets, "spherical_features")
 in_time = partial(each, "given_time", methods=["dsvi"])
-report = partial(each, "report_tables", "nll_original", sign=-1, dataset="boston")
+report = partial(each, "report_tables", "nll_original", sign=-1, dataset="boston", split=0)
 
 SCORES = ("NLL", "RMSE", "CRPS")
 RANKS = [
