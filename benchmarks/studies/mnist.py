@@ -31,7 +31,7 @@ from pyro_dgp.zoo.by_guide import ByGuide
 from pyro_dgp.zoo.recipes import approximate_ep, elbo, matched, monte_carlo
 from pyro_dgp.zoo.settings import Settings
 
-#: Hidden layers are 30 wide, as in the paper. The kernel, the inducing points (the paper has 100) and the steps were chosen on 1,000 training images.
+#: Hidden layers are 30 wide, as in the paper. The kernel and the inducing points (the paper has 100) were chosen on 1,000 training images.
 SETTINGS = Settings(
     kernel="rbf-isotropic",
     width=30,

@@ -43,8 +43,8 @@ class _Met(SiteHandler, Messenger):
     """Handler that runs a model at given function values, drawn where none are given, and keeps what the model makes of them.
 
     :ivar values: by site, or by process key for GPs inside an observation, the values; those of plain latent sites and subsamples among them.
-    :ivar met: by a name for people, tensors: inputs and means of GPs, log densities of elements, deterministic values.
-    :ivar drawn: the names of the values that are those of functions.
+    :ivar met: what the model makes of them, each with the name of its site: inputs and means of GPs, log densities of elements, deterministic values.
+    :ivar drawn: names of those values that are of functions.
     """
 
     def __init__(self, values: Mapping[str, Tensor], components: int | None = None) -> None:

@@ -92,9 +92,9 @@ def test_axes_from_the_front_are_refused(name):
 
 @pytest.mark.parametrize("name", FROM_THE_END)
 def test_axes_from_the_end_are_taken(name):
-    initialised(Function(FROM_THE_END[name]), CLASSES)
+    assert initialised(Function(FROM_THE_END[name]), CLASSES).hidden == ["f"]
     pyro.clear_param_store()
-    initialised(Hidden(FROM_THE_END[name]), X[:, 0])
+    assert initialised(Hidden(FROM_THE_END[name]), X[:, 0]).hidden == ["h"]
 
 
 def test_other_propagations_are_asked_too():
@@ -182,7 +182,7 @@ def test_dropout_hides_no_axis():
 
 
 def test_a_model_that_is_random_itself_is_not_judged():
-    initialised(Hidden(lambda h: F.normalize(F.dropout(h, 0.5))), X[:, 0])
+    assert initialised(Hidden(lambda h: F.normalize(F.dropout(h, 0.5))), X[:, 0]).hidden == ["h"]
 
 
 def test_batch_norm_of_a_hidden_layer_is_explained():
