@@ -39,6 +39,19 @@ def bounds(components: Distribution) -> tuple[Tensor, Tensor]:
     return _ends(components.support, _parameter_of(components))
 
 
+def require_support(components: Distribution, value: Tensor) -> None:
+    """Raise for a finite number that a distribution of classes or counts does not have."""
+    value = value if value.is_floating_point() else value.double()
+    low, high = bounds(components)
+    wrong = value.isfinite() & ((value != value.round()) | (value < low) | (value > high))
+    if bool(wrong.any()):
+        found = float(value.expand(wrong.shape)[wrong][0])
+        end = f"to {float(high.max()):g}" if bool(high.isfinite().all()) else "on"
+        raise ValueError(
+            f"a target is {found:g}, and {type(innermost(components)).__name__} takes whole numbers from {float(low.min()):g} {end}: recode the targets"
+        )
+
+
 def cdf_within(distribution: Any, value: Tensor) -> Tensor:
     """Return the distribution function at values, element by element: 0 below the support, 1 above it, and its own inside.
 

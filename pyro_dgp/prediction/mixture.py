@@ -15,7 +15,7 @@ from torch.distributions import Distribution, LowRankMultivariateNormal
 from pyro_dgp.internal.views import View
 from pyro_dgp.likelihoods import CollapsedObservation
 from pyro_dgp.likelihoods.moments import Moments
-from pyro_dgp.likelihoods.supports import innermost
+from pyro_dgp.likelihoods.supports import innermost, require_support
 from pyro_dgp.prediction.distribution_functions import DistributionFunction
 from pyro_dgp.prediction.joining import concatenate
 from pyro_dgp.prediction.ranked_score import ranked_score
@@ -134,11 +134,13 @@ class Mixture:
         return log_prob.sum(-1) if log_prob.dim() == 3 else log_prob
 
     def require(self, value: Tensor) -> None:
-        """Raise for targets that the likelihood cannot have produced, where the components come from one."""
+        """Raise for targets that the likelihood, or a distribution of classes or counts, cannot have produced."""
         if self._check is not None:
             self._check(value)
         for observation in self.observations[:1]:
             observation.conditional.check(value)
+        if not self.components.event_shape and is_discrete(self.components):
+            require_support(self.components, value)
 
     def functions(self) -> Mixture:
         """Return the mixture of the functions under the likelihood, without noise.
@@ -215,6 +217,7 @@ class Mixture:
         if isinstance(marginals := self._marginals, torch.distributions.Normal):
             return _normal_crps(marginals, self._weights, value)
         if is_discrete(marginals):
+            self.require(value)
             return distribution_function.squared_distance(value)
         with torch.no_grad():
             try:

@@ -73,13 +73,8 @@ def confidences(prediction: Prediction, y: Tensor) -> tuple[Tensor, Tensor]:
         mixture.require(part)
     with torch.no_grad():
         probs = prediction.probs
-    y, classes = y.to(probs), probs.shape[-1]
+    y = y.to(probs)
     observed = ~y.isnan()
-    wrong = y[observed & ((y != y.round()) | (y < 0) | (y >= classes))]
-    if len(wrong):
-        raise ValueError(
-            f"the classes of this prediction are 0 to {classes - 1}, and a target is {float(wrong[0]):g}: number the classes from 0 on"
-        )
     confidence, chosen = probs.max(-1)
     return confidence[observed].reshape(-1), (chosen == y)[observed].to(confidence).reshape(-1)
 

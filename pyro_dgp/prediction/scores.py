@@ -115,6 +115,8 @@ def pit(prediction: Prediction, y: Tensor) -> Tensor:
         upper = prediction.cdf(y)
         if not prediction.is_discrete:
             return upper
+        for mixture, part in prediction.mixtures(y):
+            mixture.require(part)
         lower = prediction.cdf(y - 1)
         generator = torch.Generator(y.device).manual_seed(prediction.seed)
         drawn = torch.rand(y.shape, generator=generator, dtype=upper.dtype, device=y.device)

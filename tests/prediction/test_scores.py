@@ -1,5 +1,7 @@
 """Scores, coverage and reliability: arguments of any kind, and predictions in the target's own units."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -67,8 +69,24 @@ def test_classes_in_units_have_a_diagram():
 @pytest.mark.parametrize("wrong", [-1.0, 2.0, 0.5])
 def test_labels_that_are_no_classes_are_refused(wrong):
     for judge in (reliability, calibration_band):
-        with pytest.raises(ValueError, match=f"0 to 1, and a target is {wrong:g}: number the classes from 0 on"):
+        with pytest.raises(ValueError, match=f"a target is {wrong:g}, and .* takes whole numbers from 0 to 1: recode"):
             judge(of_classes(), torch.tensor([0.0, 1.0, wrong, 1.0]))
+
+
+@pytest.mark.parametrize(
+    ("components", "wrong", "said"),
+    [
+        (dist.Bernoulli(probs=torch.full((1, 2), 0.3)), -1.0, "Bernoulli takes whole numbers from 0 to 1"),
+        (dist.Binomial(5, probs=torch.full((1, 2), 0.3)), 6.0, "Binomial takes whole numbers from 0 to 5"),
+        (dist.Poisson(torch.full((1, 2), 3.0)), 0.5, "Poisson takes whole numbers from 0 on"),
+    ],
+)
+def test_targets_that_a_plain_distribution_does_not_have_are_refused(components, wrong, said):
+    prediction = Prediction(lambda rows: Mixture(components, torch.zeros(1)), rows=2)
+    y = torch.tensor([1.0, wrong])
+    for judge in (pit, partial(coverage, levels=0.9), Prediction.crps, Prediction.log_prob, scores):
+        with pytest.raises(ValueError, match=f"a target is {wrong:g}, and {said}: recode the targets"):
+            judge(prediction, y)
 
 
 def test_booleans_are_classes():
