@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from pyro.distributions import Delta, Unit
+from pyro.distributions import Delta
 from pyro.nn import PyroModule
 from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
@@ -253,53 +253,6 @@ def require_likelihood_fits(name: str, observation: Observation) -> None:
     found = observation.conditional.given(means).shape()
     if found != observation.shape():
         raise ValueError(too_many_values_message(name, tuple(found), tuple(observation.shape())))
-
-
-def require_served(sites: Iterable[Message]) -> None:
-    """Raise for a ``pyro.factor``, whose rows nobody knows, for a discrete latent site, for values that ``obs_mask`` makes latent, and for targets of another kind."""
-    for site in sites:
-        name, fn = site["name"], site["fn"]
-        if not hasattr(fn, "shape"):
-            raise TypeError(
-                f"the site {name!r} has a {type(fn).__name__} of torch.distributions, which lacks what Pyro's have: take that of pyro.distributions"
-            )
-        if name.endswith("_unobserved") and site["mask"] is not None:
-            raise ValueError(
-                f"the site {name!r} is what obs_mask leaves unobserved, a latent value for each row, which the loss does not need: mask the "
-                f"distribution in its place, as in pyro.sample({name.removesuffix('_unobserved')!r}, distribution.mask(observed).to_event(1), obs=y)"
-            )
-        if isinstance(fn, Unit):
-            raise ValueError(
-                f"the factor {name!r} is a number without rows, so that no loss can weight it and no prediction knows its target: write "
-                f"pyro.sample({name!r}, distribution, obs=y) in its place"
-            )
-        if site["is_observed"]:
-            _require_usable(name, fn, site["value"])
-        elif is_discrete(fn):
-            raise ValueError(
-                f"the latent site {name!r} is discrete, which no normal approximates: sum it out in the model, as in MixtureSameFamily"
-            )
-
-
-def _require_usable(name: str, fn: Any, value: Any) -> None:
-    """Raise for whole numbers or booleans as targets of a distribution of PyTorch that does not compute with them."""
-    if is_observation({"fn": fn, "infer": {}}) or not isinstance(value, Tensor) or value.is_floating_point():
-        return
-    try:
-        fn.log_prob(value)
-    except RuntimeError as error:
-        kind, dtype = type(elementwise(fn)).__name__, str(value.dtype).removeprefix("torch.")
-        raise TypeError(
-            f"the target of the site {name!r} is {dtype}, which {kind} does not compute with ({first_line(error)}): pass y.to(x.dtype)"
-        ) from error
-
-
-def is_discrete(fn: Any) -> bool:
-    """Tell whether a distribution is over classes or counts; one that does not say is not."""
-    try:
-        return bool(fn.has_enumerate_support or fn.support.is_discrete)
-    except (AttributeError, NotImplementedError):
-        return False
 
 
 def require_groups(key: str, process: Process, prior: FunctionPrior) -> None:

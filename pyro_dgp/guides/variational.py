@@ -27,6 +27,7 @@ from pyro_dgp.guides.networks import pyro_networks, try_network
 from pyro_dgp.guides.other_rows import warn_of_other_rows
 from pyro_dgp.guides.row_dependence import row_dependence
 from pyro_dgp.guides.scales_and_masks import require_scaled_subsamples
+from pyro_dgp.guides.served_sites import require_served
 from pyro_dgp.guides.sites import (
     check_scales,
     is_random,
@@ -34,7 +35,6 @@ from pyro_dgp.guides.sites import (
     require_finite,
     require_groups,
     require_kernel_fits,
-    require_served,
     require_whole_groups,
     warn_of_repeated,
     warn_of_unread_priors,

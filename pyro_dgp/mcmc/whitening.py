@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.scales_and_masks import require_prior_unmasked, require_rows_unmasked, require_unscaled
+from pyro_dgp.guides.served_sites import require_usable
 from pyro_dgp.guides.sites import gps_of_site, is_observation, warn_of_repeated
 from pyro_dgp.internal.callers import is_trained
 from pyro_dgp.internal.parameters import evaluating, module_local_parameters, modules_of, require_own_parameters
@@ -125,6 +126,8 @@ class Whitening:
         """The strategy for one site, or nothing for sites that are no GP."""
         fn = msg["fn"]
         self.meet(msg["name"], fn)
+        if self._met is not None and msg["is_observed"]:
+            require_usable(msg)
         if isinstance(fn, FunctionPrior) or is_observation(msg):
             require_rows_unmasked(msg)
         elif msg["is_observed"] and isinstance(msg["mask"], Tensor) and msg["mask"].dim() > len(fn.batch_shape):

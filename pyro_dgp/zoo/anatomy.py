@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_dgp.guides.model_sites import sites_of
-from pyro_dgp.guides.sites import is_discrete
+from pyro_dgp.guides.served_sites import is_discrete
 from pyro_dgp.internal.distributions import is_real
 
 
