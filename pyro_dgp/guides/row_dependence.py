@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
-from torch import Size, Tensor
+from torch import Size, Tensor, nn
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.site_handler import Message, SiteHandler
@@ -31,6 +32,7 @@ class RowDependence:
     :ivar groups: batch axes of the Gaussian processes, see :func:`groups_of`.
     :ivar group_plates: names of the plates around Gaussian processes.
     :ivar inputs: position or name of the argument whose rows these are; ``None`` where the model could not be asked.
+    :ivar further: names of the arguments with these rows besides inputs and targets, such as an exposure.
     """
 
     sites: set[str] = field(default_factory=set)
@@ -39,6 +41,7 @@ class RowDependence:
     groups: Size = Size()
     group_plates: set[str] = field(default_factory=set)
     inputs: int | str | None = None
+    further: set[str] = field(default_factory=set)
 
 
 class _Shapes(SiteHandler, Messenger):
@@ -51,6 +54,12 @@ class _Shapes(SiteHandler, Messenger):
         self.latent: set[str] = set()
         self.groups = Size()
         self.group_plates: set[str] = set()
+        self.observed: list[Tensor] = []
+
+    def _pyro_sample(self, msg: Message) -> None:
+        if msg["is_observed"] and isinstance(msg["value"], Tensor):
+            self.observed.append(msg["value"])
+        super()._pyro_sample(msg)
 
     def at_function(self, msg: Message, prior: FunctionPrior) -> None:
         """Set function values to their mean where they are not observed."""
@@ -153,7 +162,31 @@ def _dependence(model: Callable[..., Any], rows: RowArguments, whole: _Shapes) -
     sites |= halved
     given: list[tuple[int | str, Any]] = [*enumerate(rows.args), *rows.kwargs.items()]
     places = [place for place, value in given if value is rows.x]
-    return RowDependence(sites, plates, whole.sites.keys() - sites, whole.groups, whole.group_plates, places[0])
+    return RowDependence(
+        sites,
+        plates,
+        whole.sites.keys() - sites,
+        whole.groups,
+        whole.group_plates,
+        places[0],
+        _further(model, rows, whole.observed),
+    )
+
+
+def _further(model: Callable[..., Any], rows: RowArguments, observed: list[Tensor]) -> set[str]:
+    """Return the names of the row arguments of a model besides its first two, inputs and targets, and besides other observed values."""
+    forward = model.forward if isinstance(model, nn.Module) else model
+    try:
+        signature = inspect.signature(forward)
+        named = signature.bind(*rows.args, **rows.kwargs).arguments
+    except (TypeError, ValueError):
+        return set()
+    kept = {each.untyped_storage().data_ptr() for each in (rows.x, *observed)}
+    return {
+        name
+        for name in named.keys() - [*signature.parameters][:2]
+        if rows.axis_of(named[name]) is not None and named[name].untyped_storage().data_ptr() not in kept
+    }
 
 
 def _require_fixed_groups(whole: _Shapes, changing: set[str]) -> None:

@@ -30,6 +30,7 @@ class ModelStructure:
     :ivar inputs: position or name of the argument that has these rows; ``None`` where the model could not be asked.
     :ivar joins_rows: whether a part of the model joins rows of function values, which are then drawn jointly.
     :ivar joins_data_rows: whether a row of the data depends on function values at other rows of the data, so that a batch is another model.
+    :ivar further: names of the arguments with these rows besides inputs and targets, such as an exposure.
     """
 
     axes: Mapping[str, int]
@@ -42,6 +43,7 @@ class ModelStructure:
     joins_data_rows: bool = False
     with_rows: frozenset[str] = frozenset()
     inputs: int | str | None = None
+    further: frozenset[str] = frozenset()
 
     def batch_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
         """Return the number of rows of a call; ``None`` where it is not known."""
@@ -87,6 +89,7 @@ class ModelStructure:
             joins_data_rows,
             frozenset(dependence.sites),
             dependence.inputs,
+            frozenset(dependence.further),
         )
 
     def axes_of(self, name: str) -> int:
@@ -110,6 +113,7 @@ class ModelStructure:
             "joins_data_rows": self.joins_data_rows,
             "with_rows": sorted(self.with_rows),
             "inputs": self.inputs,
+            "further": sorted(self.further),
         }
 
     @classmethod
@@ -131,6 +135,7 @@ class ModelStructure:
             bool(state.get("joins_data_rows", joins_rows)),
             frozenset(state.get("with_rows", ())),
             state.get("inputs"),
+            frozenset(state.get("further", ())),
         )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import singledispatch
 from typing import Any, NamedTuple
@@ -48,6 +49,18 @@ class Request:
         rows = self.rows.grouped(groups)
         rows.require_finite("prediction")
         return replace(self, rows=rows)
+
+    def warn_of_left_out(self, arguments: Collection[str]) -> None:
+        """Warn of values that training had for each row and this request has not.
+
+        :param arguments: names of the model's arguments, such as ``exposure``, that training gave.
+        """
+        for name in sorted(set(arguments) - self.rows.kwargs.keys()):
+            warnings.warn(
+                f"training gave the model {name}= for each row, and this prediction does not: pass predict(fit, x, {name}=...), or the model's default by that name if it "
+                "is meant",
+                stacklevel=5,
+            )
 
     @property
     def wants_gradients(self) -> bool:
