@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -14,7 +14,7 @@ from pyro_dgp.comparison.figures import Axis
 from pyro_dgp.comparison.files import Row
 from pyro_dgp.comparison.parts import Part, masks_of, part_of
 from pyro_dgp.comparison.rehearsal import as_the_model_has_it, own_anatomy, refusals
-from pyro_dgp.comparison.request import Request, Say, is_made_by_hand
+from pyro_dgp.comparison.request import Request, Say, default_methods, is_made_by_hand
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.internal.site_names import is_inside_observation, site_of
 from pyro_dgp.models.standardizer import Standardizer
@@ -118,7 +118,7 @@ def plan_of(request: Request, dataset: Dataset, *, finished: Sequence[Row], say:
         if tried:
             names = ", ".join(method.name for method in tried)
             say(f"{names}: tried for one step on a few rows first")
-        _refuse(refusals(tried, model, anatomy, parts[0], settings=settings))
+        methods = _able(methods, refusals(tried, model, anatomy, parts[0], settings=settings), request, say=say)
     if request.model is None and (not is_real or dataset.outputs):
         _refuse(_refused_by_task(methods, parts[0], settings))
     if settings.inducing < request.settings.inducing:
@@ -138,6 +138,23 @@ def _refused_by_task(methods: Sequence[Method], part: Part, settings: Settings) 
         anatomy = anatomy_of(model, part.x_train, part.y_train)
         sentences += refusals([method], model, anatomy, part, settings=settings)
     return sentences
+
+
+def _able(methods: Sequence[Method], refused: Mapping[str, list[str]], request: Request, *, say: Say) -> list[Method]:
+    """The methods that can fit a user's model.
+
+    Those that nobody asked for by name are left out, in a sentence.
+
+    :raises ValueError: for a method that was asked for and cannot, and where none can.
+    """
+    names = {name for each in refused.values() for name in each}
+    able = [method for method in methods if method.name not in names]
+    were_named = request.model is None or tuple(request.methods) != default_methods(request.model)
+    if were_named or not able or not names <= {method.name for method in methods}:
+        _refuse(list(refused))
+    for sentence in refused:
+        say(f"{sentence}; the others are compared")
+    return able
 
 
 def _examined(

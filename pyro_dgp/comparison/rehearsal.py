@@ -58,8 +58,8 @@ def as_the_model_has_it(settings: Settings, anatomy: Anatomy) -> Settings:
 
 def refusals(
     methods: Sequence[Method], model: nn.Module, anatomy: Anatomy, part: Part, *, settings: Settings
-) -> list[str]:
-    """One sentence for each reason why methods cannot fit a user's model; empty if all can."""
+) -> dict[str, list[str]]:
+    """One sentence for each reason why methods cannot fit a user's model, with their names; empty if all can."""
     reasons: dict[str, list[str]] = {}
     few = _few_rows(part.x_train)
     x, y = part.x_train[few], part.y_train[few]
@@ -72,7 +72,7 @@ def refusals(
             continue  # a few rows at the first step say nothing about the whole run
         except Exception as error:
             reasons.setdefault(_sentence(error), []).append(method.name)
-    return [f"{', '.join(names)} cannot fit this model: {reason}" for reason, names in reasons.items()]
+    return {f"{', '.join(names)} cannot fit this model: {reason}": names for reason, names in reasons.items()}
 
 
 def _few_rows(x: Tensor) -> Tensor:

@@ -62,6 +62,10 @@ class Loss(PyroELBO):  # type: ignore[misc]
 
     def __init__(self, num_data: int | None = None) -> None:
         super().__init__()
+        if num_data is not None and not hasattr(num_data, "__index__"):
+            raise TypeError(
+                f"num_data is a number of rows, not {type(num_data).__name__}: write loss(num_data=len(x))(model, guide)"
+            )
         if num_data is not None and num_data < 1:
             raise ValueError(f"num_data must be a positive number of observations, got {num_data}: give len(x)")
         self.num_data = num_data

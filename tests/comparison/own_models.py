@@ -71,3 +71,17 @@ class Breaks(PyroModule):
 
 
 constant = 3
+
+
+class WithMovingEnd(PyroModule):
+    """A noise whose upper end is random too: guides fit it, and samplers need a fixed support."""
+
+    def __init__(self, x):
+        super().__init__()
+        self.gp, self.likelihood = GaussianProcess(RBF()), Gaussian()
+
+    def forward(self, x, y=None):
+        end = pyro.sample("end", dist.LogNormal(0.0, 0.1))
+        noise = pyro.sample("noise", dist.Uniform(0.0, end))
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        return pyro.sample("y", dist.Normal(f, noise.unsqueeze(-1)).to_event(1), obs=y)

@@ -22,7 +22,7 @@ from pyro_dgp.zoo.by_guide import ByGuide
 from pyro_dgp.zoo.by_mcmc import ByMCMC
 from pyro_dgp.zoo.settings import Settings
 from tests.comparison import own_models
-from tests.comparison.own_models import Breaks, Classes, Heavy, Skip, Switch
+from tests.comparison.own_models import Breaks, Classes, Heavy, Skip, Switch, WithMovingEnd
 from tests.examples import OneLayer, TwoLayers
 
 TOY = Settings(inducing=6, row_inducing=2, samples=2, epochs=1, mcmc_points=10, mcmc_samples=8, warmup=2)
@@ -149,6 +149,19 @@ def test_what_cannot_be_fitted_is_said_before_anything_runs(tmp_path, model, met
     for line, sentence in zip(lines, sentences, strict=True):
         assert re.search(sentence, line), line
     assert not (tmp_path / "out").exists()
+
+
+def test_a_method_that_nobody_named_is_left_out_where_it_cannot_fit_a_model():
+    x, y = data()
+    said = []
+    result = compare(WithMovingEnd, x, y, settings=TOY, say=said.append)
+    assert [row["method"] for row in result.rows] == ["dsvi", "dspp"]
+    assert any(
+        re.fullmatch("nuts cannot fit this model: the support of .* depends on .*; the others are compared", sentence)
+        for sentence in said
+    )
+    with pytest.raises(ValueError, match="nuts cannot fit this model: the support of"):
+        compare(WithMovingEnd, x, y, methods=["dsvi", "nuts"], settings=TOY, say=quiet)
 
 
 def test_a_grid_over_two_hidden_layers_is_refused():

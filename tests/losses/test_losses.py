@@ -310,6 +310,10 @@ def test_misuse_is_one_sentence():
         ELBO().loss(model, lambda x, y: None, x, y)
     with pytest.raises(ValueError, match="num_data must be a positive number"):
         ELBO(num_data=0)
+    with pytest.raises(
+        TypeError, match=r"num_data is a number of rows, not Variational: write loss|parameter '?num_data"
+    ):
+        ELBO(guide)
     with pytest.raises(ValueError, match=r"y has shape \(10, 1\); for one output it is \(N,\)"):
         ELBO().loss(model, guide, x, y[:, None])
     with pytest.raises(ValueError, match=r"y has shape \(9,\), but the inputs and the likelihood make it \(..., 10\)$"):
