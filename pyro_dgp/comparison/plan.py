@@ -96,6 +96,8 @@ def plan_of(request: Request, dataset: Dataset, *, finished: Sequence[Row], say:
     settings = _reduced(request.settings_for(dataset), first)
     model, anatomy = _examined(request, methods, first, settings)
     is_real = _is_standardised(anatomy) if request.model is not None else dataset.task.is_standardized
+    if is_real:
+        _require_classes(request, dataset)
     if request.standardize and request.model is not None and is_real:
         _require_no_units_of_targets(model)
     parts = [
@@ -174,6 +176,15 @@ def _examined(
     return model, anatomy_of(model, part.x_train, part.y_train)
 
 
+def _require_classes(request: Request, dataset: Dataset) -> None:
+    """Raise for words as targets of a user's model that observes real numbers."""
+    if request.model is not None and dataset.labels:
+        raise ValueError(
+            f"the target {dataset.target!r} holds the words {', '.join(dataset.labels)}, and {request.model.name} observes real numbers: give it a likelihood of classes, such as "
+            "Softmax or Bernoulli, or choose another target"
+        )
+
+
 def _require_no_units_of_targets(model: nn.Module | None) -> None:
     """Raise for a model that standardises targets which are standardised before it gets them."""
     for part in () if model is None else model.modules():
@@ -193,12 +204,10 @@ def _is_standardised(anatomy: Anatomy | None) -> bool:
 def _remarks_on_data(request: Request, dataset: Dataset, anatomy: Anatomy | None) -> list[str]:
     """Sentences on what is done to inputs and targets."""
     said = []
+    if dataset.labels:
+        said.append(f"the target {dataset.target!r} holds words, which are {dataset.task}: {', '.join(dataset.labels)}")
     if request.model is None and not dataset.task.is_standardized:
-        if dataset.labels:
-            said.append(
-                f"the target {dataset.target!r} holds words, which are {dataset.task}: {', '.join(dataset.labels)}"
-            )
-        else:
+        if not dataset.labels:
             hint = "say --task regression if its values are real numbers"
             said.append(f"the target {dataset.target!r} is taken for {dataset.task}: {hint}")
         return said

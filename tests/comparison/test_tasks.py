@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ from pyro_dgp import Softmax, compare, load, load_fit, sweep
 from pyro_dgp.__main__ import main
 from pyro_dgp.models.deep_gp import DeepGP
 from pyro_dgp.zoo.settings import Settings
+from tests.comparison import own_models
 
 TOY = Settings(inducing=10, samples=2, epochs=40, batch_size=60, width=2)
 OPTIONS = ["--inducing", "10", "--samples", "2", "--epochs", "40", "--batch-size", "60", "--width", "2"]
@@ -139,3 +141,15 @@ def test_presets_are_of_real_numbers(tables, capsys):
 def test_task_needs_data(tables, capsys):
     assert main(["compare", "--task", "binary", "--output", str(tables / "out")]) != 0
     assert "--task is that of --data" in capsys.readouterr().err
+
+
+def test_words_are_explained_to_an_own_model_of_classes_and_refused_by_one_of_real_numbers(tables, capsys):
+    own = str(Path(own_models.__file__))
+    table = pd.read_csv(tables / "words.csv")
+    table[table["y"] != "mid"].to_csv(tables / "two.csv", index=False)
+    arguments = ["compare", "--data", str(tables / "two.csv"), "--methods", "svgp", "--inducing", "5", "--epochs", "5"]
+    assert main([*arguments, "--model", f"{own}:Classes", "--output", str(tables / "out")]) == 0
+    assert "the target 'y' holds words, which are two classes: high, low" in "".join(capsys.readouterr())
+    assert main([*arguments, "--model", f"{own}:Skip", "--output", str(tables / "other")]) != 0
+    said = "the target 'y' holds the words high, low, and Skip observes real numbers: give it a likelihood of classes"
+    assert said in capsys.readouterr().err
