@@ -110,14 +110,16 @@ class HeteroscedasticConditional(Conditional):
         return log_prob.squeeze(-1) if log_prob.shape[-1] == 1 else log_prob
 
     def components(self, f: Moments) -> Distribution:
-        """Mixtures of normals over the log noise; each log density has nodes of its own."""
+        """Mixtures of normals over the log noise; each log density has nodes of its own, and the variance is ``v + variance exp(m_g + v_g / 2)``."""
         (mean, log_noise), (variance, spread) = self._both(f.mean), self._both(f.variance)
         scale = (
             spread.sqrt()
         )  # distribution functions are about half as wide in the log noise as the unit bumps that nodes serve
         nodes, log_weights = (values.to(mean) for values in normal_nodes(2 * scale))
         total = variance + self._noise(log_noise + scale * nodes.reshape(-1, *[1] * mean.dim()))
-        return PlacedMixture(self, f, Integrated(self._rows(mean.expand(total.shape), total), log_weights))
+        known = self._rows(mean, variance + self._noise(log_noise + spread / 2)).variance
+        rows = self._rows(mean.expand(total.shape), total)
+        return PlacedMixture(self, f, Integrated(rows, log_weights, known_variance=known))
 
     def of_outputs(self, chosen: Sequence[int]) -> tuple[Conditional, list[int]]:
         """The noise of these outputs, each with its two functions."""

@@ -125,6 +125,17 @@ def test_a_recorded_function_reports_outliers_that_its_nodes_do_not_serve(deviat
         torch.testing.assert_close(found, again, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("spread", [0.5, 16.0, 50.0])
+def test_the_variance_of_a_prediction_is_that_of_the_log_normal_noise(spread):
+    """``v + variance exp(m_g + v_g / 2)``, to which nodes far out contribute the most where v_g is large."""
+    conditional = HeteroscedasticGaussian(2, variance=0.1).requires_grad_(False).conditional()
+    f = Moments(torch.tensor([[0.3, -0.4, 0.2, -1.0]]), torch.tensor([[0.01, 0.5, spread, 0.2]]))
+    wanted = torch.tensor([[0.01 + 0.1 * math.exp(0.2 + spread / 2), 0.5 + 0.1 * math.exp(-1.0 + 0.1)]])
+    torch.testing.assert_close(conditional.components(f).variance, wanted)
+    one = HeteroscedasticGaussian(variance=0.1).requires_grad_(False).conditional()
+    torch.testing.assert_close(one.components(Moments(f.mean[:, [0, 2]], f.variance[:, [0, 2]])).variance, wanted[:, 0])
+
+
 def test_without_a_noise_function_it_is_gaussian():
     f = Moments(torch.randn(5, 2), torch.rand(5, 2))
     both = Moments(torch.cat([f.mean, torch.zeros(5, 2)], -1), torch.cat([f.variance, torch.zeros(5, 2)], -1))
