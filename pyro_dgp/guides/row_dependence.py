@@ -33,6 +33,7 @@ class RowDependence:
     :ivar group_plates: names of the plates around Gaussian processes.
     :ivar inputs: position or name of the argument whose rows these are; ``None`` where the model could not be asked.
     :ivar further: names of the arguments with these rows besides inputs and targets, such as an exposure.
+    :ivar whole: names of other tensors among the arguments, such as a table of values that rows look up.
     """
 
     sites: set[str] = field(default_factory=set)
@@ -42,6 +43,7 @@ class RowDependence:
     group_plates: set[str] = field(default_factory=set)
     inputs: int | str | None = None
     further: set[str] = field(default_factory=set)
+    whole: set[str] = field(default_factory=set)
 
 
 class _Shapes(SiteHandler, Messenger):
@@ -162,31 +164,29 @@ def _dependence(model: Callable[..., Any], rows: RowArguments, whole: _Shapes) -
     sites |= halved
     given: list[tuple[int | str, Any]] = [*enumerate(rows.args), *rows.kwargs.items()]
     places = [place for place, value in given if value is rows.x]
-    return RowDependence(
-        sites,
-        plates,
-        whole.sites.keys() - sites,
-        whole.groups,
-        whole.group_plates,
-        places[0],
-        _further(model, rows, whole.observed),
-    )
+    further, others = _further(model, rows, whole.observed)
+    kept = whole.sites.keys() - sites
+    return RowDependence(sites, plates, kept, whole.groups, whole.group_plates, places[0], further, others)
 
 
-def _further(model: Callable[..., Any], rows: RowArguments, observed: list[Tensor]) -> set[str]:
-    """Return the names of the row arguments of a model besides its first two, inputs and targets, and besides other observed values."""
+def _further(model: Callable[..., Any], rows: RowArguments, observed: list[Tensor]) -> tuple[set[str], set[str]]:
+    """Return the names of tensors among the arguments of a model besides its first two, inputs and targets, and other observed values: those with rows, and those without."""
     forward = model.forward if isinstance(model, nn.Module) else model
     try:
         signature = inspect.signature(forward)
         named = signature.bind(*rows.args, **rows.kwargs).arguments
     except (TypeError, ValueError):
-        return set()
-    kept = {each.untyped_storage().data_ptr() for each in (rows.x, *observed)}
-    return {
-        name
-        for name in named.keys() - [*signature.parameters][:2]
-        if rows.axis_of(named[name]) is not None and named[name].untyped_storage().data_ptr() not in kept
+        return set(), set()
+    known = {each.untyped_storage().data_ptr() for each in (rows.x, *observed)}
+    tensors = {
+        name: value
+        for name, value in named.items()
+        if name not in [*signature.parameters][:2]
+        and isinstance(value, Tensor)
+        and value.untyped_storage().data_ptr() not in known
     }
+    further = {name for name, value in tensors.items() if rows.axis_of(value) is not None}
+    return further, tensors.keys() - further
 
 
 def _require_fixed_groups(whole: _Shapes, changing: set[str]) -> None:

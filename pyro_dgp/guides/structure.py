@@ -31,6 +31,7 @@ class ModelStructure:
     :ivar joins_rows: whether a part of the model joins rows of function values, which are then drawn jointly.
     :ivar joins_data_rows: whether a row of the data depends on function values at other rows of the data, so that a batch is another model.
     :ivar further: names of the arguments with these rows besides inputs and targets, such as an exposure.
+    :ivar whole: names of other tensors among the arguments, such as a table of values that rows look up.
     """
 
     axes: Mapping[str, int]
@@ -44,6 +45,7 @@ class ModelStructure:
     with_rows: frozenset[str] = frozenset()
     inputs: int | str | None = None
     further: frozenset[str] = frozenset()
+    whole: frozenset[str] = frozenset()
 
     def batch_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
         """Return the number of rows of a call; ``None`` where it is not known."""
@@ -90,6 +92,7 @@ class ModelStructure:
             frozenset(dependence.sites),
             dependence.inputs,
             frozenset(dependence.further),
+            frozenset(dependence.whole),
         )
 
     def axes_of(self, name: str) -> int:
@@ -114,6 +117,7 @@ class ModelStructure:
             "with_rows": sorted(self.with_rows),
             "inputs": self.inputs,
             "further": sorted(self.further),
+            "whole": sorted(self.whole),
         }
 
     @classmethod
@@ -136,6 +140,7 @@ class ModelStructure:
             frozenset(state.get("with_rows", ())),
             state.get("inputs"),
             frozenset(state.get("further", ())),
+            frozenset(state.get("whole", ())),
         )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Size, Tensor
 
@@ -58,6 +59,7 @@ class RowArguments:
     :param kwargs: arguments by name.
     :param x: the inputs; the first positional argument if not given.
     :param groups: the groups of the model; the batch axes of x if not given.
+    :param whole: names of arguments that go to each call whole, whatever their shape.
 
     >>> import torch
     >>> from pyro_dgp.internal.rows import RowArguments
@@ -77,8 +79,9 @@ class RowArguments:
         *,
         x: Tensor | None = None,
         groups: Size | None = None,
+        whole: Collection[str] = (),
     ) -> None:
-        self.args, self.kwargs = args, dict(kwargs)
+        self.args, self.kwargs, self.whole = args, dict(kwargs), frozenset(whole)
         self.x: Tensor = args[0] if x is None else x
         self.count = num_rows(self.x)
         self.groups = Size(self.x.shape[:-2]) if groups is None else groups
@@ -88,13 +91,14 @@ class RowArguments:
 
     def __getitem__(self, rows: slice | Tensor) -> Call:
         """Return the arguments of a call on some rows: a slice, numbers of rows, or a mask over all rows."""
+        self._require_tensors(rows)
         return tuple(self._taken(value, rows) for value in self.args), {
-            name: self._taken(value, rows) for name, value in self.kwargs.items()
+            name: value if name in self.whole else self._taken(value, rows) for name, value in self.kwargs.items()
         }
 
-    def grouped(self, groups: Size) -> RowArguments:
-        """Return the same arguments of a model with these groups."""
-        return RowArguments(self.args, self.kwargs, x=self.x, groups=groups)
+    def grouped(self, groups: Size, *, whole: Collection[str] = ()) -> RowArguments:
+        """Return the same arguments of a model with these groups, some of which go to each call whole."""
+        return RowArguments(self.args, self.kwargs, x=self.x, groups=groups, whole=whole)
 
     def axis_of(self, value: Any) -> int | None:
         """Return the axis of an argument that holds the rows; ``None`` if none does."""
@@ -111,17 +115,34 @@ class RowArguments:
         axis = self.axis_of(value)
         return value if axis is None else value[(slice(None),) * axis + (rows,)]
 
+    def _require_tensors(self, rows: slice | Tensor) -> None:
+        """Raise where some of the rows are taken, for NumPy arrays with an entry for each row."""
+        if isinstance(rows, slice) and len(range(*rows.indices(self.count))) == self.count:
+            return
+        for name, value in self._named:
+            if isinstance(value, np.ndarray) and value.ndim and len(value) == self.count:
+                raise TypeError(
+                    f"the argument {name!r} is a NumPy array with an entry for each of the {self.count} rows, of which no batch can be taken: pass a tensor, "
+                    f"torch.as_tensor({name})"
+                )
+
+    @property
+    def _named(self) -> list[tuple[str, Any]]:
+        """The arguments by name that may hold rows."""
+        return [(name, value) for name, value in self.kwargs.items() if name not in self.whole]
+
     @property
     def tensors(self) -> list[Tensor]:
         """The row arguments, positional ones first."""
-        return [value for value in (*self.args, *self.kwargs.values()) if self.axis_of(value) is not None]
+        given = (*self.args, *(value for _, value in self._named))
+        return [value for value in given if self.axis_of(value) is not None]
 
     def require_finite(self, purpose: str) -> None:
         """Raise if a named row argument holds NaN or infinity.
 
         :param purpose: what the rows are for, as the message says it: ``training``.
         """
-        for name, value in self.kwargs.items():
+        for name, value in self._named:
             if self.axis_of(value) is not None and not bool(torch.isfinite(value).all()):
                 raise ValueError(f"{name} holds NaN or infinity: drop or fill such rows before {purpose}")
 

@@ -148,7 +148,7 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
         with known_groups(dependence.group_plates):
             warn_of_other_rows(model, (posterior.args, dict(posterior.kwargs)), scope)
     local, groups = dependence.sites, dependence.groups
-    request = request.of_groups(groups)
+    request = request.of_groups(groups, whole=dependence.whole)
     request.warn_of_left_out(dependence.further)
 
     def run(rows: slice | Tensor, number: int) -> _Predict:

@@ -47,7 +47,7 @@ def answer_from_guide(guide: Variational, request: Request, states: Sequence[Sta
     if unknown:
         raise ValueError(f"the guide has no parameter {unknown[0]!r}: it has {list(known)}")
     guide.require_initialized()
-    request = request.of_groups(guide.groups)
+    request = request.of_groups(guide.groups, whole=guide.structure.whole)
     request.warn_of_left_out(guide.structure.further)
     with torch.no_grad(), _own_parameters(guide):
         first = _first_pass(guide, request)
@@ -111,6 +111,11 @@ def _first_pass(guide: Variational, request: Request) -> WeightedTrace:
     """Make a pass at the first row; an error about its shape names that of all test inputs."""
     try:
         return _pass(guide, request.rows[slice(0, 1)], MonteCarlo(1), {})
+    except ZeroDivisionError as error:
+        raise ValueError(
+            "at one new row the model divides by zero, as where a plate takes no row of one: let it take all rows outside training, as in subsample_size=n if self.training else "
+            "len(x)"
+        ) from error
     except ValueError as error:
         of_all, of_first = (
             str(tuple(shape)) for shape in (request.x.shape, (*request.x.shape[:-2], 1, request.x.shape[-1]))

@@ -47,8 +47,8 @@ def predict(
         (a mixture of its values, which has no ``log_prob``). A value that all rows share is repeated for each row. In a model with a
         :class:`~pyro_dgp.Standardizer` the target is in its own units, and ``"y/f"`` and hyperparameters are in the standardised ones of the model.
     :param arguments: further arguments of the model, such as ``exposure=e``. A tensor whose first dimension is N, or ``(*groups, N)``, is a
-        row argument, which is split into batches as x is; all others go to each batch whole. A tensor of N entries that is no row
-        argument belongs into the model, as a buffer, or gets another first dimension.
+        row argument, which is split into batches as x is; all others go to each batch whole, and so does a tensor that training passed
+        whole. A warning names a row argument that training had and the prediction lacks.
 
     >>> import torch
     >>> from pyro_dgp import DeepGP, InducingPoints, MonteCarlo, Variational, predict

@@ -34,9 +34,10 @@ class Request:
         """Test inputs ``(..., N, D)``."""
         return self.rows.x
 
-    def of_groups(self, groups: Size) -> Request:
+    def of_groups(self, groups: Size, *, whole: Collection[str] = ()) -> Request:
         """Return the same request to a fit with groups.
 
+        :param whole: names of arguments that training passed whole, as each batch of a prediction then does.
         :raises ValueError: for x whose batch axes are not those of the groups, or NaN or infinity in a row argument.
         """
         batch = self.x.shape[:-2]
@@ -46,7 +47,7 @@ class Request:
                 "pass inputs (N, D) or (*groups, N, D)" if groups else "pass them as (N, D), x.reshape(-1, x.shape[-1])"
             )
             raise ValueError(f"test inputs have shape {tuple(self.x.shape)} and the fit holds {holds}: {remedy}")
-        rows = self.rows.grouped(groups)
+        rows = self.rows.grouped(groups, whole=whole)
         rows.require_finite("prediction")
         return replace(self, rows=rows)
 

@@ -1,4 +1,4 @@
-"""Row arguments that training gave a model and a prediction leaves out."""
+"""Further arguments of a model: rows that training had and a prediction leaves out, and tensors that go whole."""
 
 import warnings
 
@@ -9,12 +9,14 @@ from pyro import distributions as dist
 from pyro.nn import PyroModule
 
 from pyro_dgp import (
+    ELBO,
     RBF,
     GaussianProcess,
     InducingPoints,
     PosteriorDraws,
     Variational,
     WhitenedNUTS,
+    fit,
     predict,
     run_chains,
 )
@@ -63,9 +65,9 @@ def of_draws():
     return PosteriorDraws(chains.model, chains.flat, (x, y), kwargs={"exposure": exposure, "other": other})
 
 
-@pytest.mark.parametrize("fit", [of_a_guide, of_a_loaded_guide, of_a_sampler, of_draws])
-def test_a_prediction_without_an_exposure_warns(fit):
-    fitted, (x, _, exposure, _) = fit(), data()
+@pytest.mark.parametrize("made", [of_a_guide, of_a_loaded_guide, of_a_sampler, of_draws])
+def test_a_prediction_without_an_exposure_warns(made):
+    fitted, (x, _, exposure, _) = made(), data()
     with pytest.warns(
         UserWarning, match=r"gave the model exposure= for each row, .*: pass predict\(fit, x, exposure="
     ) as said:
@@ -75,3 +77,69 @@ def test_a_prediction_without_an_exposure_warns(fit):
         warnings.simplefilter("error")
         default, tripled = (predict(fitted, x, 4, site="y", exposure=each).mean for each in (None, exposure))
     assert default.shape == tripled.shape == (N,)
+
+
+class Offsets(PyroModule):
+    """A group of each row, and a table with an offset for each group."""
+
+    def __init__(self):
+        super().__init__()
+        self.gp = GaussianProcess(RBF())
+
+    def forward(self, x, y=None, group=None, table=None):
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        return pyro.sample("y", dist.Normal(f + table[group], 0.1).to_event(1), obs=y)
+
+
+@pytest.mark.parametrize("load", [False, True])
+@pytest.mark.parametrize("groups", [[0, 0, 0], [2, 1, 0]])
+def test_a_table_that_training_passed_whole_stays_whole_in_a_prediction_of_as_many_rows(groups, load):
+    x, y, _, _ = data()
+    table, given = torch.tensor([0.0, 100.0, 200.0]), {"group": torch.arange(N) % 3}
+    guide = Variational(Offsets(), InducingPoints(4))
+    guide.initialize(x, y, **given, table=table)
+    if load:
+        state = guide.state_dict()
+        guide = Variational(Offsets(), InducingPoints(4))
+        guide.load_state_dict(state)
+    draws = PosteriorDraws(Offsets(), {"f_whitened": torch.zeros(2, N, 1)}, (x, y), kwargs={**given, "table": table})
+    for fitted in (guide, draws):
+        for batch_size in (2, 3):
+            prediction = predict(fitted, x[:3], group=torch.tensor(groups), table=table, batch_size=batch_size)
+            assert (prediction.mean - table[groups]).abs().max() < 5
+
+
+def test_a_numpy_array_of_rows_is_refused_where_a_batch_takes_some():
+    x, y, exposure, _ = data()
+    array = exposure.numpy()
+    guide = Variational(Counts(), InducingPoints(4))
+    guide.initialize(x, y, exposure)
+    objective = ELBO(num_data=N)(guide.model, guide)
+    said = "the argument 'exposure' is a NumPy array with an entry for each of the 8 rows, .*: pass a tensor, torch.as_tensor"
+    with pytest.raises(TypeError, match=said):
+        fit(objective, x, y, steps=1, batch_size=2, exposure=array)
+    with pytest.raises(TypeError, match=said):
+        predict(guide, x, site="y", exposure=array)
+
+
+class HalfOfTheRows(PyroModule):
+    """Each step takes half of the rows of the call."""
+
+    def __init__(self):
+        super().__init__()
+        self.gp = GaussianProcess(RBF())
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        with pyro.plate("rows", len(x), subsample_size=len(x) // 2) as rows:
+            return pyro.sample("y", dist.Normal(f[..., rows], 0.1), obs=None if y is None else y[rows])
+
+
+def test_a_plate_that_takes_none_of_one_row_is_explained():
+    x, y, _, _ = data()
+    guide = Variational(HalfOfTheRows(), InducingPoints(4))
+    guide.initialize(x, y)
+    with pytest.raises(
+        ValueError, match=r"a plate takes no row of one: .*, as in subsample_size=n if self.training else"
+    ):
+        predict(guide, x)
