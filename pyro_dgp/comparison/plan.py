@@ -133,7 +133,7 @@ def plan_of(request: Request, dataset: Dataset, *, finished: Sequence[Row], say:
 
 def _refused_by_task(methods: Sequence[Method], part: Part, settings: Settings) -> list[str]:
     """One sentence for each method that cannot fit the zoo's model of targets that are no real numbers."""
-    sentences = []
+    sentences: list[str] = []
     for method in methods:
         torch.manual_seed(settings.seed)
         model = method.architecture.build(part.x_train, settings)

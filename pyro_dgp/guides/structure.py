@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyro.poutine.trace_struct import Trace
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.guide_pass import Site, SiteRecord
+from pyro_dgp.guides.model_kinds import kinds_of, require_same_kinds
 from pyro_dgp.guides.row_dependence import RowDependence
 from pyro_dgp.guides.sites import is_observation, is_random
 from pyro_dgp.internal.rows import num_rows
@@ -103,8 +104,8 @@ class ModelStructure:
             )
         return self.axes[name]
 
-    def to_state(self) -> dict[str, Any]:
-        """Return the structure as plain values, for a state dict."""
+    def to_state(self, modules: Sequence[nn.Module]) -> dict[str, Any]:
+        """Return the structure as plain values, for a state dict, with the kinds of the parts of the model's modules."""
         return {
             "axes": dict(self.axes),
             "local": dict(self.local),
@@ -118,11 +119,13 @@ class ModelStructure:
             "inputs": self.inputs,
             "further": sorted(self.further),
             "whole": sorted(self.whole),
+            "kinds": kinds_of(modules),
         }
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> ModelStructure:
-        """Read the structure from the values that :meth:`to_state` returned."""
+    def from_state(cls, state: Mapping[str, Any], modules: Sequence[nn.Module]) -> ModelStructure:
+        """Read the structure from the values that :meth:`to_state` returned; raise for modules of other kinds."""
+        require_same_kinds(state.get("kinds", {}), modules)
         local = {name: tuple(shape) for name, shape in state["local"].items()}
         responses, plates, without_rows, groups = (
             frozenset(state[key]) for key in ("response", "plates", "without_rows", "groups")

@@ -203,11 +203,11 @@ class Variational(PassHandler):
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return the structure of the model, which the state dict holds."""
-        return {} if self._structure is None else self._structure.to_state()
+        return {} if self._structure is None else self._structure.to_state(self.model_modules)
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Set the structure of the model from a state dict."""
-        self._structure = ModelStructure.from_state(state) if state else None
+        """Set the structure of the model from a state dict; raise for a model of other kinds of parts."""
+        self._structure = ModelStructure.from_state(state, self.model_modules) if state else None
         self._latent_guides.keep_apart(self._structure.local if self._structure else ())
 
     @pyro_method

@@ -15,11 +15,17 @@ from torch.distributions import Distribution, LowRankMultivariateNormal
 from pyro_dgp.internal.views import View
 from pyro_dgp.likelihoods import CollapsedObservation
 from pyro_dgp.likelihoods.moments import Moments
-from pyro_dgp.likelihoods.supports import innermost, require_support
+from pyro_dgp.likelihoods.supports import innermost
 from pyro_dgp.prediction.distribution_functions import DistributionFunction
 from pyro_dgp.prediction.joining import concatenate
 from pyro_dgp.prediction.ranked_score import ranked_score
-from pyro_dgp.prediction.target_kinds import is_discrete, moment, require_normal_outputs, require_numbers
+from pyro_dgp.prediction.target_kinds import (
+    is_discrete,
+    moment,
+    require_normal_outputs,
+    require_numbers,
+    require_targets,
+)
 
 #: Draws of a distribution without a cdf, whose score is the CRPS.
 _DRAWS = 4000
@@ -53,7 +59,7 @@ class Mixture:
         check: Callable[[Tensor], None] | None = None,
     ) -> None:
         self.components, self.log_weights, self.observations = components, log_weights, tuple(observations)
-        self._check = check
+        self._check = self.observations[0].conditional.check if check is None and self.observations else check
 
     @property
     def _weights(self) -> Tensor:
@@ -137,10 +143,7 @@ class Mixture:
         """Raise for targets that the likelihood, or a distribution of classes or counts, cannot have produced."""
         if self._check is not None:
             self._check(value)
-        for observation in self.observations[:1]:
-            observation.conditional.check(value)
-        if not self.components.event_shape and is_discrete(self.components):
-            require_support(self.components, value)
+        require_targets(self.components, value)
 
     def functions(self) -> Mixture:
         """Return the mixture of the functions under the likelihood, without noise.

@@ -15,7 +15,7 @@ from torch.distributions import (
     VonMises,
 )
 
-from pyro_dgp.likelihoods.supports import innermost
+from pyro_dgp.likelihoods.supports import innermost, require_support
 
 
 def are_classes(components: Distribution) -> bool:
@@ -52,6 +52,12 @@ def is_discrete(components: Distribution) -> bool:
     """Tell whether y takes separate values."""
     support: Any = components.support
     return bool(support.is_discrete)
+
+
+def require_targets(components: Distribution, value: Tensor) -> None:
+    """Raise for classes and counts that a distribution of single ones does not have."""
+    if not components.event_shape and is_discrete(components):
+        require_support(components, value)
 
 
 def moment(components: Distribution, figure: str) -> Tensor:
