@@ -1,6 +1,6 @@
 """Tables 4 and 5 of a report on doubly stochastic inference, made again: one layer, deep GPs of 2 to 5 layers, approximate EP, Bayesian networks.
 
-``python -m benchmarks.studies.report_tables --data FOLDER [--published FOLDER] [--out FILE] [--only D,E] [--methods A,B] [--splits 0,1] [--steps N] [--jobs N] [--device cuda] [--figure FILE] [--table]``
+``python -m benchmarks.studies.report_tables --data FOLDER [--published FOLDER] [--out FILE] [--only D,E] [--methods A,B] [--splits 0,1] [--steps N] [--jobs N] [--device cuda] [--dtype float32] [--figure FILE] [--table]``
 
 [2020-ashman] section 5.1: log-likelihood and RMSE in the units of the target, eight data sets. Models and settings are those of the preset
 ``ashman2020`` with 5,000 steps of at most 1,000 rows (the report has 20,000 of at most 10,000); ``aep`` takes 50 rows a step, as the report
@@ -89,7 +89,13 @@ IS_BETTER_HIGH = {"log-likelihood": True, "RMSE": False}
 
 
 def planned(
-    sets: list[Dataset], names: list[str], splits: list[int], *, steps: int = STEPS, device: str = "cpu"
+    sets: list[Dataset],
+    names: list[str],
+    splits: list[int],
+    *,
+    steps: int = STEPS,
+    device: str = "cpu",
+    dtype: str = "float64",
 ) -> Iterator[Run]:
     """Iterate over the runs that are asked for: all of one split, then those of the next."""
     for split in splits:
@@ -98,7 +104,8 @@ def planned(
                 column = COLUMNS[name]
                 passes = column.epochs or epochs(dataset, split, column.settings, steps)
                 settings = replace(column.settings, split=split, epochs=passes)
-                yield Run(dataset, replace(_widened(column.method, dataset), name=name), settings, device=device)
+                method = replace(_widened(column.method, dataset), name=name)
+                yield Run(dataset, method, settings, dtype=dtype, device=device)
 
 
 def epochs(dataset: Dataset, split: int, settings: Settings, steps: int) -> int:
@@ -211,7 +218,8 @@ def main() -> None:
         names = arguments.methods.split(",") if arguments.methods else list(COLUMNS)
         sets = [read_data(name, arguments.data) for name in (arguments.only.split(",") if arguments.only else SETS)]
         splits = [int(number) for number in arguments.splits.split(",")]
-        runs = list(planned(sets, names, splits, steps=arguments.steps, device=arguments.device))
+        where = {"device": arguments.device, "dtype": arguments.dtype}
+        runs = list(planned(sets, names, splits, steps=arguments.steps, **where))
         complete(runs, output=arguments.out, workers=Workers(arguments.jobs), say=partial(print, flush=True))
     rows = runs_of(arguments.out)
     if rows.empty:
@@ -237,6 +245,7 @@ def _parsed() -> argparse.Namespace:
     )
     parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="device that fits and predicts")
+    parser.add_argument("--dtype", default="float64", choices=("float64", "float32"), help="precision of everything")
     parser.add_argument("--figure", type=Path, help="file of the figure; none is drawn if not given")
     parser.add_argument("--table", action="store_true", help="run nothing: report the runs that the file holds")
     return parser.parse_args()
