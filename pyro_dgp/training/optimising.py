@@ -18,6 +18,7 @@ from pyro_dgp.internal.finite import require_finite_gradients, require_finite_lo
 from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.internal.rows import Batch, Call
 from pyro_dgp.internal.series import Series
+from pyro_dgp.internal.subnormals import subnormals_as_zero
 from pyro_dgp.training.checkpoints import Run, Stateful, is_saving, optimizer_state, set_optimizer_state
 from pyro_dgp.training.distributed import processes
 from pyro_dgp.training.remarks import Trained
@@ -115,7 +116,7 @@ def minimise(
         loss: Tensor = objective(*args, **kwargs) / rows
         return loss
 
-    with module_local_parameters(objective):
+    with module_local_parameters(objective), subnormals_as_zero(objective):
         stepper = built_optimizer(optimizer, objective, learning_rate)
         settings = {"steps": steps, "rows": rows, "learning_rate": learning_rate, **order}
         run = Run(
