@@ -98,10 +98,16 @@ def exploding_loss(subject: Subject) -> Iterator[Finding]:
 
     The first is worse than a constant normal where the rows were held out. The others tell at training rows what held-out rows would: half
     way between two rows the mean of both targets is at least as likely as the targets are; and a row's neighbours have residuals of its size.
-    This holds for real targets; outputs that are missing somewhere, or the same in all rows, cannot be compared so.
+    This holds for real targets, the residuals for those of any sign; outputs that are missing somewhere, or the same in all rows, cannot be compared so.
     """
     x, y, mean = subject.x, subject.y, subject.mean
-    if mean is None or x.dim() != 2 or mean.shape != y.shape or len(y) < 2 * NEIGHBOURS or subject.standardised is None:
+    if (
+        mean is None
+        or x.dim() != 2
+        or mean.shape != y.shape
+        or len(y) < 2 * NEIGHBOURS
+        or subject.prediction.is_discrete
+    ):
         return
     spread = y.reshape(len(y), -1).std(0, correction=0)
     if not bool((spread > 0).all()):
@@ -117,9 +123,11 @@ def exploding_loss(subject: Subject) -> Iterator[Finding]:
     if not subject.arguments:  # which belong to the rows themselves
         half_way = subject.predict((x + x[near[:, 0]]) / 2)
         between = -float(half_way.log_prob((y + y[near[:, 0]]) / 2).mean())
-    residuals = y - mean
-    moved = [-subject.prediction.log_prob(mean + residuals[near[:, k]]).mean() for k in range(NEIGHBOURS)]
-    exchanged = float(torch.stack(moved).mean())
+    exchanged = -math.inf
+    if subject.standardised is not None:
+        residuals = y - mean
+        moved = [-subject.prediction.log_prob(mean + residuals[near[:, k]]).mean() for k in range(NEIGHBOURS)]
+        exchanged = float(torch.stack(moved).mean())
     worst, where = max((between, "half way between them"), (exchanged, "with the residuals of their neighbours"))
     if worst > own + APART:
         what = f"the rows score {own:.3g} nats each, and {worst:.3g} {where}"

@@ -51,15 +51,14 @@ class Request:
         rows.require_finite("prediction")
         return replace(self, rows=rows)
 
-    def warn_of_left_out(self, arguments: Collection[str]) -> None:
-        """Warn of values that training had for each row and this request has not.
+    def warn_of_left_out(self, names: Collection[str]) -> None:
+        """Warn of arguments of the model, such as ``exposure``, that training gave and this request does not.
 
-        :param arguments: names of the model's arguments, such as ``exposure``, that training gave.
+        :param names: of the tensors that training gave besides inputs and targets.
         """
-        for name in sorted(set(arguments) - self.rows.kwargs.keys()):
+        for name in sorted(set(names) - self.rows.kwargs.keys()):
             warnings.warn(
-                f"training gave the model {name}= for each row, and this prediction does not: pass predict(fit, x, {name}=...), or the model's default by that name if it "
-                "is meant",
+                f"training gave the model {name}=, and this prediction does not: pass predict(fit, x, {name}=...), or the model's default by that name if it is meant",
                 stacklevel=5,
             )
 

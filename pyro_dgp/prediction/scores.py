@@ -127,7 +127,8 @@ def pit(prediction: Prediction, y: Tensor) -> Tensor:
 def coverage(prediction: Prediction, y: Tensor, levels: float | Sequence[float] | Tensor) -> Tensor:
     """Return the share of targets inside the central interval: ``()`` for one level, ``(levels,)`` for several.
 
-    The shares equal the levels if predictions are calibrated. NaN among the targets is left out.
+    The shares equal the levels if predictions are calibrated. NaN among the targets is left out. An interval of classes or counts ends inside
+    a value, by a random draw as in :func:`pit`: whole values, such as :meth:`Prediction.quantile` gives, hold more than the level.
 
     :param levels: probabilities of the intervals, from 0 to 1.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -91,6 +92,7 @@ def fit(
     batch_size = _rows_of_step(objective, len(rows), batch_size)
     check_objective(objective, len(rows), batch_size)
     guide = guide_of(objective)
+    _warn_of_left_out(guide, arguments)
     trained = None if guide is None else Trained(guide, (x, y), arguments, may_explode=trains_density(objective))
     with _says_one_row(len(rows), batch_size):
         result = minimise(
@@ -110,6 +112,15 @@ def fit(
     settle(objective, x, y, arguments)
     result.trained = trained
     return result
+
+
+def _warn_of_left_out(guide: Variational | None, arguments: Mapping[str, Any]) -> None:
+    """Warn of arguments of the model, such as ``exposure``, that ``initialize`` got and training does not."""
+    for name in [] if guide is None else guide.structure.left_out(arguments):
+        warnings.warn(
+            f"guide.initialize gave the model {name}=, and this fit does not: pass fit(objective, x, y, {name}=...), or the model's default by that name if it is meant",
+            stacklevel=3,
+        )
 
 
 def settle(objective: torch.nn.Module, x: Tensor, y: Tensor, arguments: Mapping[str, Any]) -> None:

@@ -8,7 +8,8 @@ import pyro
 import pytest
 import torch
 from pyro import distributions as dist
-from pyro.nn import PyroModule, PyroSample
+from pyro.distributions import constraints
+from pyro.nn import PyroModule, PyroParam, PyroSample
 
 from pyro_dgp import (
     ELBO,
@@ -165,6 +166,31 @@ def test_exploding_predictive_losses(held_out):
     guide = trained(DeepGP(x, 1), x[:60], y[:60], InducingPoints(25, "diagonal"), loss=loss)
     rows = slice(60, None) if held_out else slice(0, 60)
     assert "exploding predictive loss" in symptoms(diagnose(guide, x[rows], y[rows]))
+
+
+class Positive(PyroModule):
+    """Positive targets at a plain site."""
+
+    def __init__(self):
+        super().__init__()
+        self.gp, self.scale = GaussianProcess(RBF(ard=4)), PyroParam(torch.tensor(0.5), constraints.positive)
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        return pyro.sample("y", dist.LogNormal(f, self.scale).to_event(1), obs=y)
+
+
+@pytest.mark.parametrize("exploded", [True, False])
+def test_exploding_predictive_losses_of_positive_targets_at_a_plain_site(exploded):
+    torch.manual_seed(0)
+    x, y = torch.randn(120, 4), torch.randn(120).mul(0.5).exp()
+    guide = trained(Positive(), x[:60], y[:60], InducingPoints(25, "diagonal"), steps=100)
+    if exploded:
+        with torch.no_grad():
+            guide.model.scale_unconstrained.fill_(-6.0)
+            guide.processes.f.q.scale_unconstrained.fill_(-8.0)
+            guide.model.gp.kernel.variance_unconstrained.fill_(-12.0)
+    assert ("exploding predictive loss" in symptoms(diagnose(guide, x[60:], y[60:]))) == exploded
 
 
 @pytest.mark.parametrize(("far", "expected"), [(1e6, True), (0.0, False)])

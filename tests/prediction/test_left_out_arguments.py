@@ -68,9 +68,7 @@ def of_draws():
 @pytest.mark.parametrize("made", [of_a_guide, of_a_loaded_guide, of_a_sampler, of_draws])
 def test_a_prediction_without_an_exposure_warns(made):
     fitted, (x, _, exposure, _) = made(), data()
-    with pytest.warns(
-        UserWarning, match=r"gave the model exposure= for each row, .*: pass predict\(fit, x, exposure="
-    ) as said:
+    with pytest.warns(UserWarning, match=r"gave the model exposure=, .*: pass predict\(fit, x, exposure=") as said:
         predict(fitted, x, site="y")
     assert len(said) == 1
     with warnings.catch_warnings():
@@ -143,3 +141,18 @@ def test_a_plate_that_takes_none_of_one_row_is_explained():
         ValueError, match=r"a plate takes no row of one: .*, as in subsample_size=n if self.training else"
     ):
         predict(guide, x)
+
+
+def test_a_fit_without_what_initialize_got_warns():
+    x, y, exposure, other = data()
+    guide = of_a_guide()
+    objective = ELBO(num_data=N)(guide.model, guide)
+    with pytest.warns(
+        UserWarning, match=r"initialize gave the model exposure=, and this fit does not: pass fit"
+    ) as said:
+        fit(objective, x, y, steps=1)
+    assert len(said) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = fit(objective, x, y, steps=1, exposure=exposure, other=other)
+    assert len(result.losses) == 1
