@@ -149,7 +149,7 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
             warn_of_other_rows(model, (posterior.args, dict(posterior.kwargs)), scope)
     local, groups = dependence.sites, dependence.groups
     request = request.of_groups(groups, whole=dependence.whole)
-    request.warn_of_left_out(dependence.further | dependence.whole)
+    request.check_arguments(dependence.further, dependence.whole)
 
     def run(rows: slice | Tensor, number: int) -> _Predict:
         args, kwargs = request.rows[rows]

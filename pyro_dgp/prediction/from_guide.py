@@ -48,7 +48,7 @@ def answer_from_guide(guide: Variational, request: Request, states: Sequence[Sta
         raise ValueError(f"the guide has no parameter {unknown[0]!r}: it has {list(known)}")
     guide.require_initialized()
     request = request.of_groups(guide.groups, whole=guide.structure.whole)
-    request.warn_of_left_out(guide.structure.left_out(()))
+    request.check_arguments(guide.structure.further, guide.structure.whole)
     with torch.no_grad(), _own_parameters(guide):
         first = _first_pass(guide, request)
         _require_whole_plates(guide, first)

@@ -51,12 +51,13 @@ class Request:
         rows.require_finite("prediction")
         return replace(self, rows=rows)
 
-    def warn_of_left_out(self, names: Collection[str]) -> None:
-        """Warn of arguments of the model, such as ``exposure``, that training gave and this request does not.
+    def check_arguments(self, further: Collection[str], whole: Collection[str]) -> None:
+        """Warn of arguments of the model, such as ``exposure``, that training gave and this request does not; raise for rows of another number.
 
-        :param names: of the tensors that training gave besides inputs and targets.
+        :param further: names of the tensors with rows that training gave besides inputs and targets, and ``whole``, of those without.
         """
-        for name in sorted(set(names) - self.rows.kwargs.keys()):
+        self.rows.require_rows(further)
+        for name in sorted({*further, *whole} - self.rows.kwargs.keys()):
             warnings.warn(
                 f"training gave the model {name}=, and this prediction does not: pass predict(fit, x, {name}=...), or the model's default by that name if it is meant",
                 stacklevel=5,

@@ -92,7 +92,7 @@ def fit(
     batch_size = _rows_of_step(objective, len(rows), batch_size)
     check_objective(objective, len(rows), batch_size)
     guide = guide_of(objective)
-    _warn_of_left_out(guide, arguments)
+    _check_arguments(guide, rows)
     trained = None if guide is None else Trained(guide, (x, y), arguments, may_explode=trains_density(objective))
     with _says_one_row(len(rows), batch_size):
         result = minimise(
@@ -114,9 +114,12 @@ def fit(
     return result
 
 
-def _warn_of_left_out(guide: Variational | None, arguments: Mapping[str, Any]) -> None:
-    """Warn of arguments of the model, such as ``exposure``, that ``initialize`` got and training does not."""
-    for name in [] if guide is None else guide.structure.left_out(arguments):
+def _check_arguments(guide: Variational | None, rows: RowArguments) -> None:
+    """Warn of arguments of the model, such as ``exposure``, that ``initialize`` got and training does not; raise for rows of another number."""
+    if guide is None:
+        return
+    rows.require_rows(guide.structure.further)
+    for name in guide.structure.left_out(rows.kwargs):
         warnings.warn(
             f"guide.initialize gave the model {name}=, and this fit does not: pass fit(objective, x, y, {name}=...), or the model's default by that name if it is meant",
             stacklevel=3,

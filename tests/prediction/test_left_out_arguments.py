@@ -156,3 +156,15 @@ def test_a_fit_without_what_initialize_got_warns():
         warnings.simplefilter("error")
         result = fit(objective, x, y, steps=1, exposure=exposure, other=other)
     assert len(result.losses) == 1
+
+
+def test_rows_of_another_number_are_refused_by_name():
+    x, y, exposure, other = data()
+    guide = of_a_guide()
+    said = r"the argument 'exposure' has shape \(3,\), and there are 8 rows: give it an entry for each row"
+    with pytest.raises(ValueError, match=said):
+        fit(ELBO(num_data=N)(guide.model, guide), x, y, steps=1, exposure=exposure[:3], other=other)
+    for fitted in (guide, of_draws()):
+        with pytest.raises(ValueError, match=said):
+            predict(fitted, x, site="y", exposure=exposure[:3])
+    assert predict(guide, x, 4, site="y", exposure=torch.tensor([2.0])).mean.shape == (N,)  # one for all
