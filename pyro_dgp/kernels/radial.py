@@ -35,7 +35,7 @@ class RadialMatrix(FusedFunction):
         squared, a, b = centred_distance(x, z, rough=correlation.is_rough)
         ctx.formula = correlation.plain
         value, slope = correlation.formula(squared, any(ctx.needs_input_grad[:2]))
-        if value.dtype == torch.float32:
+        if value.dtype == torch.float32 and value.device.type == "cpu":
             _without_subnormal_products(value, slope)
         value = value.mul_(variance) if linalg.fits(variance, value) else value * variance
         if slope is not None:
@@ -70,7 +70,7 @@ class RadialMatrix(FusedFunction):
 def _without_subnormal_products(value: Tensor, slope: Tensor | None) -> None:
     """Set correlations below the square of the machine precision, and their slopes, to zero in place.
 
-    They are nothing beside the jitter. Products of two of them lie below 1e-38, where a processor takes a hundred times as long for each.
+    They are nothing beside the jitter. Products of a few of them lie below 1e-38, where a processor takes a hundred times as long for each.
     """
     torch.threshold_(value, torch.finfo(value.dtype).eps ** 2, 0.0)
     if slope is not None:
