@@ -170,7 +170,10 @@ def _dependence(model: Callable[..., Any], rows: RowArguments, whole: _Shapes) -
 
 
 def _further(model: Callable[..., Any], rows: RowArguments, observed: list[Tensor]) -> tuple[set[str], set[str]]:
-    """Return the names of tensors among the arguments of a model besides its first two, inputs and targets, and other observed values: those with rows, and those without."""
+    """Return the names of tensors among the arguments of a model besides its first two, inputs and targets, and other observed values: those with rows, and those without.
+
+    Masks, of booleans, are left out: they say which targets count, which predictions need not know.
+    """
     forward = model.forward if isinstance(model, nn.Module) else model
     try:
         signature = inspect.signature(forward)
@@ -183,6 +186,7 @@ def _further(model: Callable[..., Any], rows: RowArguments, observed: list[Tenso
         for name, value in named.items()
         if name not in [*signature.parameters][:2]
         and isinstance(value, Tensor)
+        and value.dtype != torch.bool
         and value.untyped_storage().data_ptr() not in known
     }
     further = {name for name, value in tensors.items() if rows.axis_of(value) is not None}

@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from pyro_dgp import ELBO, RBF, EllipticalSlice, InducingPoints, Matern52, MonteCarlo
+from pyro_dgp import ELBO, RBF, EllipticalSlice, FunctionMean, InducingPoints, MonteCarlo
 from pyro_dgp.comparison.cli import main
 from pyro_dgp.comparison.keep import load_fit
 from pyro_dgp.comparison.own_model import own_model
@@ -345,11 +345,21 @@ def test_a_table_s_columns_are_taken_by_name(tmp_path):
 
 
 def test_a_fit_that_predicts_otherwise_when_it_is_restored_is_refused(tmp_path):
+    def sloped(factor):
+        def build(x):
+            model = OneLayer()
+            model.gp.mean = FunctionMean(lambda z: factor * z[..., :1])
+            return model
+
+        return build
+
     x, y = data()
-    compare(OneLayer_of(RBF), x, y, methods=["svgp"], settings=TOY, output=tmp_path / "out", say=quiet)
-    load_fit(tmp_path / "out", "svgp", model=OneLayer_of(RBF))
+    compare(sloped(1.0), x, y, methods=["svgp"], settings=TOY, output=tmp_path / "out", say=quiet)
+    load_fit(tmp_path / "out", "svgp", model=sloped(1.0))
     with pytest.raises(ValueError, match="the fit of 'svgp' predicts other values than it did when it was saved"):
-        load_fit(tmp_path / "out", "svgp", model=OneLayer_of(Matern52))
+        load_fit(tmp_path / "out", "svgp", model=sloped(2.0))
+    with pytest.raises(ValueError, match="the fit of 'svgp' does not fit its model"):
+        load_fit(tmp_path / "out", "svgp", model=OneLayer_of(RBF))
 
 
 def test_a_fit_with_numbers_outside_its_parameters_is_not_kept(tmp_path):

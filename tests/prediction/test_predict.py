@@ -310,8 +310,16 @@ def test_more_values_than_rows_are_refused():
     off = torch.arange(12.0)
     guide = guide_of(Shifted(), x, y, off=off)
     assert predict(guide, x[:1], off=off[:1]).mean.shape == (1,)
+    with pytest.raises(ValueError, match=r"the argument 'off' has shape \(12,\), and there are 1 rows"):
+        predict(guide, x[:1], off=off)
+
+    class Fixed(OneLayer):
+        def forward(self, x, y=None):
+            f = pyro.sample("f", self.gp(x))
+            return pyro.sample("y", dist.Normal(f[..., 0] + off, 0.1).to_event(1), obs=y)
+
     with pytest.raises(ValueError, match="the model gives 12 values for 1 rows of the inputs"):
-        predict(guide, x[:1], off=off).mean  # noqa: B018
+        predict(guide_of(Fixed(), x, y), x[:1]).mean  # noqa: B018
 
 
 def test_an_error_at_the_first_row_names_the_shape_of_all_rows(local):
