@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,10 +54,6 @@ class ModelStructure:
             return None
         value = dict(enumerate(args)).get(self.inputs) if isinstance(self.inputs, int) else kwargs.get(self.inputs)
         return num_rows(value) if isinstance(value, Tensor) else None
-
-    def left_out(self, given: Collection[str]) -> list[str]:
-        """Return the names of tensors besides inputs and targets that ``initialize`` got and a call does not give."""
-        return sorted((self.further | self.whole) - set(given))
 
     @classmethod
     def of(

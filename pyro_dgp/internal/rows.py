@@ -115,14 +115,19 @@ class RowArguments:
         axis = self.axis_of(value)
         return value if axis is None else value[(slice(None),) * axis + (rows,)]
 
-    def require_rows(self, names: Collection[str]) -> None:
-        """Raise for a tensor with several entries, but not one for each row, among the arguments of these names, which had rows before."""
-        for name in sorted(names):
+    def left_out(self, further: Collection[str], whole: Collection[str]) -> list[str]:
+        """Return the names of tensors that an earlier call had and this one does not give.
+
+        :param further: names of those with rows, and ``whole``, of those without.
+        :raises ValueError: for a tensor of several entries, but not one for each row, where there were rows.
+        """
+        for name in sorted(further):
             value = self.kwargs.get(name)
             if isinstance(value, Tensor) and value.numel() > 1 and self.axis_of(value) is None:
                 raise ValueError(
                     f"the argument {name!r} has shape {tuple(value.shape)}, and there are {self.count} rows: give it an entry for each row, as guide.initialize got it"
                 )
+        return sorted({*further, *whole} - self.kwargs.keys())
 
     def _require_tensors(self, rows: slice | Tensor) -> None:
         """Raise where some of the rows are taken, for NumPy arrays with an entry for each row."""

@@ -56,8 +56,7 @@ class Request:
 
         :param further: names of the tensors with rows that training gave besides inputs and targets, and ``whole``, of those without.
         """
-        self.rows.require_rows(further)
-        for name in sorted({*further, *whole} - self.rows.kwargs.keys()):
+        for name in self.rows.left_out(further, whole):
             warnings.warn(
                 f"training gave the model {name}=, and this prediction does not: pass predict(fit, x, {name}=...), or the model's default by that name if it is meant",
                 stacklevel=5,

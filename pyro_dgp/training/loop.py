@@ -118,8 +118,7 @@ def _check_arguments(guide: Variational | None, rows: RowArguments) -> None:
     """Warn of arguments of the model, such as ``exposure``, that ``initialize`` got and training does not; raise for rows of another number."""
     if guide is None:
         return
-    rows.require_rows(guide.structure.further)
-    for name in guide.structure.left_out(rows.kwargs):
+    for name in rows.left_out(guide.structure.further, guide.structure.whole):
         warnings.warn(
             f"guide.initialize gave the model {name}=, and this fit does not: pass fit(objective, x, y, {name}=...), or the model's default by that name if it is meant",
             stacklevel=3,
