@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from pyro_dgp.comparison.canvas import blank_figure
 from pyro_dgp.comparison.differences import behind
+from pyro_dgp.mcmc.diagnostics import LARGEST_R_HAT
 
 Array = NDArray[Any]
 Curves = Mapping[str, Mapping[str, Array]]
@@ -77,24 +78,26 @@ def plot_comparison(
     figure.savefig(path, dpi=150)
 
 
-def _converged(row: Row) -> bool:
-    return not (row.get("r_hat_max") or 1.0) > _CONVERGED
+def _doubt(row: Row) -> str:
+    """What speaks against the chains of a method, if it has chains: ``not converged`` or ``no R-hat``; empty if nothing does."""
+    if "r_hat_max" not in row:
+        return ""
+    if row["r_hat_max"] is None:
+        return "no R-hat"
+    return "not converged" if row["r_hat_max"] > LARGEST_R_HAT else ""
 
 
 #: Standard errors of the difference in NLL up to which two methods are not told apart.
 LEVEL_ERRORS = 2.0
 
-#: R-hat above which chains have not converged.
-_CONVERGED = 1.05
-
 
 def title_of(rows: Sequence[Row], dataset: str, what: str = "density", *, curves: Curves | None = None) -> str:
-    """One sentence: which method predicts held-out rows best, of those whose chains have converged, and which these rows do not tell from it.
+    """One sentence: which method predicts held-out rows best, of those whose chains, if any, are known to have converged, and which these rows do not tell from it.
 
     :param what: what a method gives the rows: a density, or a probability.
     :param curves: arrays of each method, with the NLL of each row where they have it.
     """
-    known = [row for row in rows if np.isfinite(row["nll"]) and _converged(row)]
+    known = [row for row in rows if np.isfinite(row["nll"]) and not _doubt(row)]
     known = sorted(known, key=lambda row: float(row["nll"]))
     held_out = f"{rows[0]['n_test']} held-out rows" if "folds" not in rows[0] else "held-out rows"
     if len(known) < 2:
@@ -183,10 +186,10 @@ def _by_panels(rows: Sequence[Row], curves: Curves, target_axis: Axis) -> Any:
 
 
 def name_of(row: Row, rows: Sequence[Row]) -> str:
-    """The method's name, with its training rows where methods differ in them, and a word on chains that have not converged."""
+    """The method's name, with its training rows where methods differ in them, and a word on chains that are not known to have converged."""
     differ = len({other["n_train"] for other in rows}) > 1
     notes = [f"{row['n_train']} training rows"] if differ else []
-    notes += [] if _converged(row) else ["not converged"]
+    notes += [doubt] if (doubt := _doubt(row)) else []
     return f"{row['method']} ({', '.join(notes)})" if notes else str(row["method"])
 
 

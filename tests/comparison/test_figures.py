@@ -5,7 +5,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from pyro_dgp.comparison import figures
-from pyro_dgp.comparison.figures import LEVELS, Axis, plot_comparison, title_of
+from pyro_dgp.comparison.figures import LEVELS, Axis, name_of, plot_comparison, title_of
 
 
 def row(method, nll, **more):
@@ -69,6 +69,21 @@ def test_the_title_claims_no_difference_that_the_rows_do_not_show():
     assert untold.endswith("held-out rows do not tell b (NLL -1.25) from c; a: 0.50")
     two = title_of(rows[1:], "line", curves=level).replace("\N{MINUS SIGN}", "-")
     assert two.endswith("do not tell b (NLL -1.25) from c")
+
+
+def test_chains_win_only_where_they_are_known_to_have_converged():
+    chains = {"sound": 1.01, "wandering": 2.3, "unknown": None}
+    rows = [row("svgp", 0.5), *(row(name, -1.0, r_hat_max=r_hat) for name, r_hat in chains.items())]
+    assert [name_of(each, rows) for each in rows] == [
+        "svgp",
+        "sound",
+        "wandering (not converged)",
+        "unknown (no R-hat)",
+    ]
+    for name in ("wandering", "unknown"):
+        alone = [each for each in rows if each["method"] in ("svgp", name)]
+        assert title_of(alone, "line") == "line: predictions of 5 held-out rows"
+    assert title_of(rows[:2], "line").startswith("line: sound gives")
 
 
 def test_several_inputs_are_drawn_as_predicted_against_observed(drawn, tmp_path):
