@@ -13,9 +13,9 @@ from torch import Tensor
 
 from pyro_dgp.kernels import Kernel
 from pyro_dgp.kernels.hyperparameters import POSITIVE, is_positive
-from pyro_dgp.likelihoods import NOISE_FLOOR
+from pyro_dgp.likelihoods import NOISE_FLOOR, Likelihood
 
-#: A model of Gaussian processes with a ``likelihood``.
+#: A model of Gaussian processes and likelihoods.
 Model = TypeVar("Model", bound=PyroModule)
 
 
@@ -43,11 +43,11 @@ LOG_NORMAL = {"lengthscale": (0.0, 0.75), "variance": (0.0, 0.75), "noise": (mat
 
 
 def with_priors(model: Model) -> Model:
-    """Give the positive kernel parameters and the noise variance the log-normal priors :data:`LOG_NORMAL`, in place.
+    """Give the positive kernel parameters and the noise variances the log-normal priors :data:`LOG_NORMAL`, in place.
 
     The priors suit targets and inputs of unit variance. Priors that are there stay.
 
-    :param model: a :class:`~pyro_dgp.DeepGP`, or any module of Gaussian processes with a ``likelihood``.
+    :param model: a :class:`~pyro_dgp.DeepGP`, or any module of Gaussian processes and likelihoods, whatever their names.
     :returns: the model.
 
     >>> import pyro, torch
@@ -57,8 +57,9 @@ def with_priors(model: Model) -> Model:
     >>> trace.stochastic_nodes
     ['top.kernel.variance', 'top.kernel.lengthscale', 'likelihood.variance', 'y']
     """
+    likelihoods = [module for module in model.modules() if isinstance(module, Likelihood)]
     for module in list(model.modules()):
-        if not isinstance(module, PyroModule) or module is model.likelihood:
+        if not isinstance(module, PyroModule) or module in likelihoods:
             continue
         for name, (constraint, _) in list(module._pyro_params.items()):
             if not (is_positive(constraint) if isinstance(module, Kernel) else isinstance(constraint, type(POSITIVE))):
@@ -70,10 +71,11 @@ def with_priors(model: Model) -> Model:
             setattr(
                 module, name, PyroSample(dist.LogNormal(centre, torch.full_like(value, scale)).to_event(value.dim()))
             )
-    if "variance" in model.likelihood._pyro_params:
-        value = model.likelihood.variance.detach()
-        centre, spread = (torch.full_like(value, number) for number in LOG_NORMAL["noise"])
-        model.likelihood.variance = PyroSample(FlooredLogNormal(centre, spread).to_event(value.dim()))
+    for likelihood in likelihoods:
+        if "variance" in likelihood._pyro_params:
+            value = likelihood.variance.detach()
+            centre, spread = (torch.full_like(value, number) for number in LOG_NORMAL["noise"])
+            likelihood.variance = PyroSample(FlooredLogNormal(centre, spread).to_event(value.dim()))
     return model
 
 

@@ -1,0 +1,39 @@
+"""Priors of hyperparameters that ``with_priors`` gives to a model in place."""
+
+import pyro
+import pytest
+import torch
+from pyro.nn import PyroModule
+
+from pyro_dgp import RBF, DeepGP, Gaussian, GaussianProcess, MissingOutputs, with_priors
+
+
+class TwoTasks(PyroModule):
+    """One function of two targets, with a noise each under names of its own."""
+
+    def __init__(self, first, second):
+        super().__init__()
+        self.gp, self.first, self.second = GaussianProcess(RBF(ard=1)), first, second
+
+    def forward(self, x):
+        pyro.sample("a", self.first(self.gp(x)))
+        pyro.sample("b", self.second(self.gp(x)))
+
+
+def priors_of(model, x):
+    """The names of the parameters that have a prior, with the density of each at 0.2."""
+    trace = pyro.poutine.trace(model).get_trace(x)
+    names = [name for name in trace.stochastic_nodes if name.endswith(("variance", "lengthscale"))]
+    return {
+        name: float(trace.nodes[name]["fn"].log_prob(torch.full_like(trace.nodes[name]["value"], 0.2)))
+        for name in names
+    }
+
+
+def test_noises_of_any_name_have_the_prior_of_the_noise_of_a_deep_gp():
+    x = torch.linspace(-1, 1, 5)[:, None]
+    usual = priors_of(with_priors(DeepGP(x, layers=1)), x)["likelihood.variance"]
+    found = priors_of(with_priors(TwoTasks(Gaussian(), MissingOutputs(Gaussian()))), x)
+    noises = {name: density for name, density in found.items() if not name.startswith("gp.")}
+    assert set(found) - set(noises) == {"gp.kernel.variance", "gp.kernel.lengthscale"}
+    assert len(noises) == 2 and all(density == pytest.approx(usual) for density in noises.values())
