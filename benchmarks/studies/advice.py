@@ -30,7 +30,20 @@ from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.settings import Settings
 
 #: Methods that the best is taken from, in the order of the table.
-NAMED = ("exact-gp", "vecchia-gp", "svgp", "ppgpr", "dsvi", "gamma-dgp", "aep", "dspp", "avdgp-ar2p", "avdgp-ar2pp")
+NAMED = (
+    "exact-gp",
+    "vecchia-gp",
+    "svgp",
+    "sgpr",
+    "ppgpr",
+    "dsvi",
+    "dsvi-collapsed",
+    "gamma-dgp",
+    "aep",
+    "dspp",
+    "avdgp-ar2p",
+    "avdgp-ar2pp",
+)
 
 
 def advised(data: Dataset, settings: Settings) -> Record:
