@@ -18,13 +18,12 @@ from pyro_dgp.data.arrays import as_array, of_arrays
 from pyro_dgp.data.dataset import Dataset, check
 from pyro_dgp.zoo.settings import Settings
 
-#: Methods of one layer, by inducing points; without these for few rows, and for many; and of two layers by a predictive loss.
-ELBO, ALL_ROWS, NEIGHBOURS, PREDICTIVE = "svgp", "exact-gp", "vecchia-gp", "dspp"
-#: Methods of two layers by losses that are close to the ELBO: for one target of real numbers with few rows, with more, and for other tasks.
-TWO_LAYERS = DEEP_OF_FEW, DEEP, DEEP_OF_OTHERS = "aep", "gamma-dgp", "dsvi"
-#: Training rows up to which the exact GP is tried, in the place of both others of one layer; and ``aep``, which takes twice the time of ``gamma-dgp``
-#: and is level with it where rows are many.
-FEW_ROWS, FEWER_ROWS = 1000, 500
+#: Methods of one layer, by inducing points, in steps of some rows and of all; without these for few rows, and for many; and of two layers by a predictive loss.
+ELBO, BEST_Q, ALL_ROWS, NEIGHBOURS, PREDICTIVE = "svgp", "sgpr", "exact-gp", "vecchia-gp", "dspp"
+#: Methods of two layers by the ELBO, or losses that are close to it: for one target of real numbers, with many rows, and for other tasks.
+TWO_LAYERS = DEEP, DEEP_OF_MANY, DEEP_OF_OTHERS = "dsvi-collapsed", "gamma-dgp", "dsvi"
+#: Training rows up to which the exact GP is tried, in the place of neighbours; and methods whose steps have all rows, or thousands.
+FEW_ROWS, MANY_ROWS = 1000, 5000
 #: Lag in NLL, nats a row, that is worth a shorter time, and standard errors within which two methods are not told apart.
 WORTH, ERRORS = 0.02, 2.0
 #: Ratio of two times within which they are level, and seconds below which all are.
@@ -53,7 +52,7 @@ class Advice:
 
     :ivar method: name in the table of methods.
     :ivar settings: settings for it, as :func:`~pyro_dgp.compare` takes them.
-    :ivar rows: a row for each method, lowest NLL first: ``name``, ``expected`` (NLL of a full fit, nats a row), ``behind`` (nats behind the first)
+    :ivar rows: a row for each method, lowest NLL first, and last one that may fall back on the ELBO: ``name``, ``expected`` (NLL of a full fit, nats a row), ``behind`` (nats behind the first)
         and its standard ``error``, ``left`` (share of the variance of the targets that is left; nothing for several classes) and ``seconds`` of a full fit.
     :ivar reasons: sentences.
     :ivar seconds: time that the advice took.
@@ -87,10 +86,10 @@ def advise(
     1. A part of the training rows of ``settings.split`` is held out. Of fewer than 1,000 training rows it is a fifth. Of more it is 200 rows or a ninth,
        whichever is more, but never above 1,000. A part of fewer than 50 rows is too small: then two or three are held out in turn. The test rows of that
        split are not looked at.
-    2. Each of these is fitted to the others with all steps. One layer: ``exact-gp``, or ``svgp`` and ``vecchia-gp`` with more than 1,000 training rows. Two layers:
-       ``aep`` with up to 500 training rows, and ``gamma-dgp`` with more; and ``dspp``, by a predictive loss, with a beta of 0.05. Classes, counts and several
+    2. Each of these is fitted to the others with all steps. One layer: ``sgpr``, or ``svgp`` with more than 5,000 training rows or a given ``batch_size``; and ``exact-gp``, or ``vecchia-gp`` with more than 1,000.
+       Two layers: ``dsvi-collapsed``, or ``gamma-dgp`` where ``svgp`` is tried; and ``dspp``, by a predictive loss, with a beta of 0.05. Classes, counts and several
        targets have ``svgp``, ``dsvi`` and ``dspp``.
-    3. Where ``dspp`` is not ahead of the other two-layer method by two standard errors in NLL, or is behind it in CRPS by one, it is expected to have that one's NLL,
+    3. Where ``dspp`` is not ahead of the other two-layer method by two standard errors in NLL, or is behind it in CRPS by one, it is not taken,
        since a full fit of it may fall back on the ELBO, unless ``settings.beta`` is given. Where the target takes few values, on each of which a density can put a spike, it is ahead by its CRPS or not at all.
     4. Of those that are behind the lowest NLL by no more than a standard error, and by no more than 0.02 nats a row, the quickest is taken. Times within a factor
        of 1.5, or below 2 s, are level, and the lower NLL decides.
@@ -165,13 +164,16 @@ def _methods(trial: Trial) -> list[Standing]:
     """Try the methods, and return their standings, best first."""
     is_real = trial.data.task.is_standardized and trial.data.task.outputs == 1
     rows = len(trial.data.x)
-    deep = DEEP_OF_OTHERS if not is_real else DEEP_OF_FEW if rows <= FEWER_ROWS else DEEP
-    one_layer = [ELBO] if not is_real else [ALL_ROWS] if rows <= FEW_ROWS else [NEIGHBOURS, ELBO]
+    in_parts = rows > MANY_ROWS or trial.settings.batch_size is not None
+    deep = DEEP_OF_OTHERS if not is_real else DEEP_OF_MANY if in_parts else DEEP
+    one_layer = [ELBO if not is_real or in_parts else BEST_Q]
+    if is_real:
+        one_layer.insert(0, ALL_ROWS if rows <= FEW_ROWS else NEIGHBOURS)
     found = trial.standings([*one_layer, deep, PREDICTIVE])
     may_fall_back = trial.settings.beta is None and deep in found and PREDICTIVE in found
     if may_fall_back and not _is_ahead(found[PREDICTIVE], found[deep]):
-        found[PREDICTIVE] = replace(found[deep], method=PREDICTIVE, seconds=found[PREDICTIVE].seconds, falls_back=True)
-    return sorted(found.values(), key=lambda standing: standing.expected)
+        found[PREDICTIVE] = replace(found[PREDICTIVE], may_fall_back=True)
+    return sorted(found.values(), key=lambda standing: (standing.may_fall_back, standing.expected))
 
 
 def _is_ahead(predictive: Standing, other: Standing) -> bool:
@@ -181,7 +183,7 @@ def _is_ahead(predictive: Standing, other: Standing) -> bool:
 def _quickest(standings: Sequence[Standing]) -> Standing:
     """Return the quickest of those that are as good as the first; of several whose times are level, the first of them."""
     best = standings[0]
-    candidates = [each for each in standings if not each.falls_back]
+    candidates = [each for each in standings if not each.may_fall_back]
     close = [each for each in candidates if each is best or _is_as_good(*each.behind(best))]
     most = max(LEVEL * min(each.seconds for each in close), SHORT)
     return next(each for each in close if each.seconds <= most)
@@ -212,10 +214,10 @@ def _reasons(standings: Sequence[Standing], taken: Standing) -> list[str]:
         ]
     for each in standings:
         behind, error = each.behind(taken)
-        if each.falls_back:
+        if each.may_fall_back:
             (deep,) = (other.method for other in standings if other.method in TWO_LAYERS)
             said.append(
-                f"{each.method} is not clearly ahead of {deep}: a full fit of it may be trained by the ELBO too, and has that NLL above"
+                f"{each.method} is not clearly ahead of {deep} and is not taken: a full fit of it may fall back on the ELBO, and these numbers are those of its predictive loss"
             )
         elif each is not taken and abs(behind) <= ERRORS * error:
             said.append(f"{rows} held-out rows cannot tell {each.method} from it")

@@ -28,7 +28,7 @@ class Standing:
     :ivar crps: continuous ranked probability score of each held-out row, in standard deviations of the target; nothing for classes.
     :ivar left: share of the variance of the targets that a full fit leaves, the mean over folds; nothing for classes.
     :ivar seconds: expected time of a full fit.
-    :ivar falls_back: whether a full fit is expected to fall back on the ELBO, so that the scores are those of another method.
+    :ivar may_fall_back: whether a full fit is likely to fall back on the ELBO, so that it may not have these scores.
     :ivar by_crps: whether the CRPS alone tells methods apart, as where targets take few values, see
         :func:`~pyro_dgp.training.held_out.takes_few_values`.
     """
@@ -39,7 +39,7 @@ class Standing:
     crps: Tensor | None
     left: float | None
     seconds: float
-    falls_back: bool = False
+    may_fall_back: bool = False
     by_crps: bool = False
 
     @property

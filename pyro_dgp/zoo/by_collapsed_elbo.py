@@ -26,11 +26,15 @@ from pyro_dgp.zoo.settings import Settings
 PREDICTIVE_STEPS, ROWS_OF_START = 500, 500
 #: Steps of a fit whose failure tells anything.
 FEWEST_STEPS = 50
+#: Rows times draws of hidden functions in a step, at least, and draws at most: q(v) is the best one for these draws, and fits few of them too well.
+ROWS_DRAWN, MOST_DRAWS = 3000, 10
 
 
 @dataclass(frozen=True)
 class ByCollapsedELBO(Inference):
     """The bound of a GP or a deep GP under Gaussian noise with the best q(v) of the observed function: :func:`~pyro_dgp.fit_collapsed`.
+
+    Hidden functions have ``settings.samples`` draws for each row. Where these are ``None`` there are as many as make 3,000 rows times draws, but 10 at most.
 
     >>> from pyro_dgp import FourierFeatures
     >>> ByCollapsedELBO(FourierFeatures(30)).default_steps
@@ -54,7 +58,7 @@ class ByCollapsedELBO(Inference):
         """See :class:`Inference`."""
         start = time.perf_counter()
         steps = settings.epochs if settings.epochs is not None else self.default_steps
-        guide, site = self.guide(model, settings), anatomy_of(model, x, y).response
+        guide, site = self.guide(model, x, settings), anatomy_of(model, x, y).response
         if self.first is not None:
             self.first(model, x, y, settings)
         guide.initialize(x, y)
@@ -98,12 +102,20 @@ class ByCollapsedELBO(Inference):
 
     def restore(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, saved: Saved) -> GuidePredictor:
         """See :class:`Inference`."""
-        guide = self.guide(model, settings)
+        guide = self.guide(model, x, settings)
         model.load_state_dict(saved.state("model"))
         guide.load_state_dict(saved.state("guide"))
         return GuidePredictor(guide, anatomy_of(model, x, y).response)
 
-    def guide(self, model: nn.Module, settings: Settings) -> Variational:
+    def guide(self, model: nn.Module, x: Tensor, settings: Settings) -> Variational:
         """The guide before it is initialised."""
         family = self.processes if isinstance(self.processes, BasisFamily) else self.processes(settings)
-        return Variational(model, family, MonteCarlo(1))
+        return Variational(model, family, MonteCarlo(self.draws(settings, len(x))))
+
+    @staticmethod
+    def draws(settings: Settings, rows: int) -> int:
+        """Draws of hidden functions for each row of a step in a fit to so many rows."""
+        if settings.samples is not None:
+            return settings.samples
+        of_step = rows if settings.batch_size is None else min(rows, settings.batch_size)
+        return max(1, min(MOST_DRAWS, -(-ROWS_DRAWN // of_step)))

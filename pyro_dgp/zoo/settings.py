@@ -29,7 +29,8 @@ class Settings:
     :param neighbors: rows that each row is conditioned on in methods with a Vecchia approximation.
     :param frequencies: number of Fourier frequencies of each input of a layer, which has ``2 * frequencies + 1`` features.
     :param samples: Monte Carlo samples or sigma points for each row of a training step. ``None`` leaves it to the method: ``svgp``, ``dsvi`` and
-        ``gamma-dgp`` take one sample of 500 rows, which has less noise than ten samples of 100 rows in the same time. All others take ten of 100.
+        ``gamma-dgp`` take one sample of 500 rows, which has less noise than ten samples of 100 rows in the same time. ``dsvi-collapsed`` takes ten of up to
+        300 rows, as many as make 3,000 rows times samples of more, and one of 3,000 rows or more. All others take ten of 100.
     :param kernel: name of the kernel of every layer, such as ``"matern52"``, with a lengthscale for each input, or ``"rbf-isotropic"``, with a single
         one. ``None`` leaves it to the method: ``exact-gp``, ``sgpr``, ``svgp``, ``ppgpr``, ``dsvi``, ``dsvi-collapsed``, ``gamma-dgp``, ``mc-predictive``, ``dspp`` and ``dspp-*`` take ``"rbf+matern52"``, a sum of two kernels,
         each with its own lengthscales; all others take ``"matern52"``.

@@ -62,8 +62,9 @@ class Planted:
             yield {"name": pilot.name, "fold": fold, "nll": nll, "crps": crps, "left": 0.2, "seconds": seconds}
 
 
-FLAT = {"exact-gp": 0.5, "vecchia-gp": 0.5, "svgp": 0.5, "dspp": 0.55, "gamma-dgp": 0.45, "aep": 0.45}
-OF_FEWER, OF_FEW = {"exact-gp", "aep", "dspp"}, {"exact-gp", "gamma-dgp", "dspp"}
+DEEP = "dsvi-collapsed"
+FLAT = {"exact-gp": 0.5, "vecchia-gp": 0.5, "svgp": 0.5, "sgpr": 0.5, "dspp": 0.55, "gamma-dgp": 0.45, DEEP: 0.45}
+OF_FEW, OF_MORE = {"exact-gp", "sgpr", DEEP, "dspp"}, {"vecchia-gp", "sgpr", DEEP, "dspp"}
 OF_MANY = {"vecchia-gp", "svgp", "gamma-dgp", "dspp"}
 
 
@@ -81,12 +82,12 @@ def test_the_methods_have_the_scores_of_their_pilots(monkeypatch):
     found, workers = planted(monkeypatch, {})
     values = expected_of(found)
     noise = values["exact-gp"] - 0.5  # the mean of the noise that all share
-    given = {"exact-gp": 0.5, "aep": 0.45, "dspp": 0.45}  # dspp is behind, and would fall back
+    given = {"exact-gp": 0.5, "sgpr": 0.5, DEEP: 0.45, "dspp": 0.55}
     assert values == pytest.approx({name: value + noise for name, value in given.items()})
-    assert sorted(workers.made) == sorted(OF_FEWER) and found.method == "aep" and found.settings == SMALL
-    assert found.options == "--methods aep" and OF_SIZES in found.reasons
+    assert sorted(workers.made) == sorted(OF_FEW) and found.method == DEEP and found.settings == SMALL
+    assert found.options == f"--methods {DEEP}" and OF_SIZES in found.reasons
     by_name = {row["name"]: row for row in found.rows}
-    assert {*by_name["aep"]} == {"name", "expected", "seconds", "left"} == {*by_name["exact-gp"]} - {"behind", "error"}
+    assert {*by_name[DEEP]} == {"name", "expected", "seconds", "left"} == {*by_name["exact-gp"]} - {"behind", "error"}
     assert [row["expected"] for row in found.rows] == sorted(values.values())
     assert by_name["exact-gp"]["behind"] == pytest.approx(0.05)
     assert by_name["exact-gp"]["error"] == pytest.approx(0, abs=1e-12)
@@ -105,29 +106,36 @@ def test_a_pilot_of_a_predictive_loss_has_one_beta(monkeypatch):
     )
 
 
-def test_the_exact_gp_and_aep_are_for_few_rows_and_neighbours_for_many(monkeypatch):
-    fewer, few, many = waves(rows=555), waves(rows=1111), waves(rows=1112)  # 500, 1,000 and 1,001 training rows
-    _, workers = planted(monkeypatch, {}, fewer)
-    assert sorted(workers.made) == sorted(OF_FEWER)
-    _, workers = planted(monkeypatch, {}, waves(rows=556))
-    assert sorted(workers.made) == sorted(OF_FEW)
+def test_exact_gps_are_for_few_rows_and_neighbours_and_steps_of_some_rows_for_many(monkeypatch):
+    few, more = waves(rows=1111), waves(rows=1112)  # 1,000 and 1,001 training rows
     found, workers = planted(monkeypatch, {"exact-gp": -1.0}, few)
     assert sorted(workers.made) == sorted(OF_FEW) and found.method == "exact-gp" and OF_SIZES not in found.reasons
-    found, workers = planted(monkeypatch, {"vecchia-gp": -1.0}, many)
+    _, workers = planted(monkeypatch, {}, more)
+    assert sorted(workers.made) == sorted(OF_MORE)
+    _, workers = planted(monkeypatch, {}, waves(rows=5555))  # 5,000 training rows
+    assert sorted(workers.made) == sorted(OF_MORE)
+    found, workers = planted(monkeypatch, {"vecchia-gp": -1.0}, waves(rows=5556))
     assert sorted(workers.made) == sorted(OF_MANY) and found.method == "vecchia-gp"
 
 
-@pytest.mark.parametrize(("rows", "deep"), [(500, "aep"), (600, "gamma-dgp")])
-def test_a_predictive_loss_that_is_not_clearly_ahead_falls_back(monkeypatch, rows, deep):
+def test_a_given_number_of_rows_of_a_step_leaves_out_methods_whose_steps_have_all(monkeypatch):
+    _, workers = planted(monkeypatch, {}, settings=replace(SMALL, batch_size=20))
+    assert sorted(workers.made) == sorted({"exact-gp", "svgp", "gamma-dgp", "dspp"})
+
+
+@pytest.mark.parametrize(("rows", "deep"), [(500, DEEP), (5600, "gamma-dgp")])
+def test_a_predictive_loss_that_is_not_clearly_ahead_is_not_taken(monkeypatch, rows, deep):
     data, ahead = waves(rows=rows), {"dspp": 0.25}  # 0.2 ahead of two layers by the ELBO
+    spread_of_more = 0.14 * (int(pilot_data(data, 0).splits[:, 0].sum()) / 90) ** 0.5  # less than two standard errors
     found, _ = planted(monkeypatch, ahead, data, spread={"dspp": 0.08})  # more than two standard errors
     values = expected_of(found)
     assert values["dspp"] - values[deep] == pytest.approx(-0.2) and found.method == "dspp"
-    for lead, spread, crps in (({"dspp": 0.25}, 0.14, 0.5), ({"dspp": 0.25}, 0.0, 0.6), ({"dspp": 0.5}, 0.0, 0.5)):
-        found, _ = planted(monkeypatch, lead, data, spread={"dspp": spread}, crps={"dspp": crps})
+    for lead, spread, crps in ((0.25, spread_of_more, 0.5), (0.25, 0.0, 0.6), (0.5, 0.0, 0.5)):
+        found, _ = planted(monkeypatch, {"dspp": lead}, data, spread={"dspp": spread}, crps={"dspp": crps})
         values = expected_of(found)
-        assert values["dspp"] == values[deep] and found.method == deep
-        assert any(each.startswith(f"dspp is not clearly ahead of {deep}: a full fit") for each in found.reasons)
+        assert values["dspp"] - values[deep] == pytest.approx(lead - 0.45) and found.method == deep
+        assert found.rows[0]["name"] == deep and found.rows[-1]["name"] == "dspp"
+        assert any(each.startswith(f"dspp is not clearly ahead of {deep} and is not taken") for each in found.reasons)
     found, _ = planted(monkeypatch, {}, data, seconds=lambda name: 1.0 if name == "dspp" else 20.0)
     assert found.method == deep  # though a full fit of dspp were quicker
 
@@ -135,49 +143,48 @@ def test_a_predictive_loss_that_is_not_clearly_ahead_falls_back(monkeypatch, row
 def test_a_predictive_loss_of_a_given_beta_has_no_fallback(monkeypatch):
     found, _ = planted(monkeypatch, {"dspp": 0.4}, spread={"dspp": 0.2}, settings=replace(SMALL, beta=0.5))
     values = expected_of(found)
-    assert values["dspp"] - values["aep"] == pytest.approx(-0.05) and found.method == "dspp"
+    assert values["dspp"] - values[DEEP] == pytest.approx(-0.05) and found.method == "dspp"
 
 
 def test_a_predictive_loss_stands_alone_where_the_other_two_layers_fail(monkeypatch):
-    found, _ = planted(monkeypatch, {"dspp": 0.49}, failing=("aep",))
-    assert found.method == "dspp" and expected_of(found).keys() == {"exact-gp", "dspp"}
+    found, _ = planted(monkeypatch, {"dspp": 0.49}, failing=(DEEP,))
+    assert found.method == "dspp" and expected_of(found).keys() == {"exact-gp", "sgpr", "dspp"}
     found, _ = planted(monkeypatch, {}, failing=("dspp",))
-    assert found.method == "aep" and not any("clearly ahead" in each for each in found.reasons)
+    assert found.method == DEEP and not any("clearly ahead" in each for each in found.reasons)
 
 
 def test_the_quickest_of_the_best_is_taken_and_what_is_close_is_said(monkeypatch):
-    deep = {"dspp": 1.6, "aep": 0.1}
-    slow = lambda name: 60.0 if name in ("aep", "dspp") else 20.0
+    deep = {"dspp": 1.6, DEEP: 0.1}
+    slow = lambda name: 60.0 if name in (DEEP, "dspp") else 20.0
     found, _ = planted(monkeypatch, deep | {"exact-gp": 0.11}, spread={"exact-gp": 0.1}, seconds=slow)
-    assert [row["name"] for row in found.rows[:3]] == ["aep", "dspp", "exact-gp"] and found.method == "exact-gp"
+    assert [row["name"] for row in found.rows] == [DEEP, "exact-gp", "sgpr", "dspp"] and found.method == "exact-gp"
     assert re.match(
-        r"exact-gp is taken: it is 0\.010 nats a row \(\+- 0\.(09|10|11)\d\) behind aep, and is fitted in \d+\.\d s in the place of \d+\.\d$",
+        r"exact-gp is taken: it is 0\.010 nats a row \(\+- 0\.(09|10|11)\d\) behind dsvi-collapsed, and is fitted in \d+\.\d s in the place of \d+\.\d$",
         found.reasons[0],
     ), found.reasons[0]
-    assert "90 held-out rows cannot tell aep from it" in found.reasons
+    assert "90 held-out rows cannot tell dsvi-collapsed from it" in found.reasons
     assert found.reasons[-1].startswith("all fits had one epoch as given, and so has the fit that is advised")
     further, _ = planted(monkeypatch, deep | {"exact-gp": 0.13}, spread={"exact-gp": 0.1}, seconds=slow)
-    assert further.method == "aep"
-    assert further.reasons[0] == "aep is taken: its expected NLL is the lowest"
+    assert further.method == DEEP
+    assert further.reasons[0] == "dsvi-collapsed is taken: its expected NLL is the lowest"
     exact, _ = planted(
         monkeypatch, deep | {"exact-gp": 0.11}, seconds=slow
     )  # behind by more than its error, which is 0
-    assert exact.method == "aep" and not any("cannot tell" in each for each in exact.reasons)
+    assert exact.method == DEEP and not any("cannot tell" in each for each in exact.reasons)
 
 
-@pytest.mark.parametrize(
-    ("quick", "slow", "taken"), [(20.0, 29.0, "aep"), (0.05, 0.9, "aep"), (20.0, 31.0, "exact-gp")]
-)
+@pytest.mark.parametrize(("quick", "slow", "taken"), [(20.0, 29.0, DEEP), (0.05, 0.9, DEEP), (20.0, 31.0, "exact-gp")])
 def test_times_that_are_level_leave_the_choice_to_the_nll(monkeypatch, quick, slow, taken):
     work = {
-        pilot.name: pilot.work for pilot in pilots(pilot_data(waves(rows=500), 0), ["exact-gp", "aep", "dspp"], SMALL)
+        pilot.name: pilot.work
+        for pilot in pilots(pilot_data(waves(rows=500), 0), ["exact-gp", "sgpr", DEEP, "dspp"], SMALL)
     }
-    deep = {"dspp": 1.6, "aep": 0.1, "exact-gp": 0.11}
-    assert set(work) == {"exact-gp", "aep", "dspp"}
-    seconds = lambda name: slow if name in ("aep", "dspp") else quick
+    deep = {"dspp": 1.6, DEEP: 0.1, "exact-gp": 0.11}
+    assert set(work) == OF_FEW
+    seconds = lambda name: slow if name in (DEEP, "dspp") else quick
     monkeypatch.setattr(Trial, "work", lambda self, method: work.get(method, 1.0))
     found, _ = planted(monkeypatch, deep, spread={"exact-gp": 0.1}, seconds=seconds)
-    assert [row["name"] for row in found.rows[:3]] == ["aep", "dspp", "exact-gp"] and found.method == taken
+    assert [row["name"] for row in found.rows] == [DEEP, "exact-gp", "sgpr", "dspp"] and found.method == taken
 
 
 def test_what_a_process_does_once_is_not_the_time_of_a_fit(monkeypatch):
@@ -216,9 +223,9 @@ def test_the_first_short_fit_is_one_of_few_rows_and_steps(monkeypatch, batch_siz
 
 
 def test_a_method_that_fails_is_named_and_the_others_go_on(monkeypatch):
-    found, _ = planted(monkeypatch, {"exact-gp": -1.0}, failing=("aep", "dspp"))
-    assert set(expected_of(found)) == {"exact-gp"}
-    assert {"aep failed: it broke", "dspp failed: it broke"} == set(found.reasons[-2:])
+    found, _ = planted(monkeypatch, {"exact-gp": -1.0}, failing=(DEEP, "dspp"))
+    assert set(expected_of(found)) == {"exact-gp", "sgpr"}
+    assert {f"{DEEP} failed: it broke", "dspp failed: it broke"} == set(found.reasons[-2:])
     with pytest.raises(ValueError, match="no method could be fitted to 'waves'; [a-z, -]+ ended with: it broke"):
         planted(monkeypatch, {}, failing=tuple(FLAT))
 
@@ -226,7 +233,7 @@ def test_a_method_that_fails_is_named_and_the_others_go_on(monkeypatch):
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_density_that_is_no_number_is_a_failure(monkeypatch, value):
     found, _ = planted(monkeypatch, {"exact-gp": -1.0, "dspp": value})
-    assert set(expected_of(found)) == {"exact-gp", "aep"}
+    assert set(expected_of(found)) == {"exact-gp", "sgpr", DEEP}
     assert "dspp failed: its density at held-out rows is not finite" in found.reasons
     with pytest.raises(ValueError, match="no method could be fitted"):
         planted(monkeypatch, dict.fromkeys(FLAT, value))
@@ -282,8 +289,8 @@ def test_targets_of_few_values_are_said(monkeypatch):
 
 def test_spikes_on_few_values_do_not_put_a_predictive_loss_ahead(monkeypatch):
     few = replace(waves(rows=500), y=np.round(2 * waves(rows=500).y))
-    spikes = {"dspp": -1.0, "aep": 0.25}
-    for data, method in ((few, "aep"), (waves(rows=500), "dspp")):
+    spikes = {"dspp": -1.0, DEEP: 0.25}
+    for data, method in ((few, DEEP), (waves(rows=500), "dspp")):
         found, _ = planted(monkeypatch, spikes, data)
         assert found.method == method
     found, _ = planted(monkeypatch, spikes, few, crps={"dspp": 0.4})  # ahead by its CRPS too
@@ -328,7 +335,7 @@ def test_targets_that_nothing_explains_are_said():
 
 
 def test_the_command_prints_the_next_command(monkeypatch, capsys):
-    workers = Planted(FLAT | {"aep": 0.0})
+    workers = Planted(FLAT | {DEEP: 0.0})
     monkeypatch.setattr(Workers, "carry_out", lambda self, made: workers.carry_out(made))
     options = ["--split", "3", "--inducing", "40", "--dtype", "float32"]
     assert main(["advise", "--data", "diabetes", *options]) == 0
@@ -337,10 +344,10 @@ def test_the_command_prints_the_next_command(monkeypatch, capsys):
     command = printed.out.strip().splitlines()[-1]
     assert (
         command
-        == "pyro-dgp compare --data diabetes --inducing 40 --split 3 --dtype float32 --methods aep --output diabetes-aep"
+        == "pyro-dgp compare --data diabetes --inducing 40 --split 3 --dtype float32 --methods dsvi-collapsed --output diabetes-dsvi-collapsed"
     )
     parsed = parser().parse_args(shlex.split(command)[1:])
-    assert (parsed.methods, parsed.inducing, parsed.split) == ("aep", 40, 3)
+    assert (parsed.methods, parsed.inducing, parsed.split) == (DEEP, 40, 3)
     assert "exact-gp, fold 0: NLL " in printed.err
     assert main(["advise", "--data", "nowhere.csv"]) == 2
     assert "there is no file" in capsys.readouterr().err
@@ -353,7 +360,7 @@ def test_real_fits_find_what_one_layer_misses():
     data = Dataset("step", x, np.sign(x[:, 0]) + 0.05 * random.randn(160))
     found = advise(data, settings=Settings(inducing=15, width=1, epochs=300))
     values = expected_of(found)
-    deep = ("aep", "dspp")
+    deep = (DEEP, "dspp")
     assert min(values[name] for name in deep) < min(value for name, value in values.items() if name not in deep)
     assert found.method in deep
 
@@ -369,11 +376,13 @@ def test_the_next_command_can_be_pasted(monkeypatch, capsys, tmp_path):
     command = capsys.readouterr().out.strip().splitlines()[-1]
     parsed = parser().parse_args(shlex.split(command)[1:])
     assert (parsed.data, parsed.target, parsed.task, parsed.methods) == (path, "Sale Price", "regression", "exact-gp")
-    workers.nll |= {"aep": -2.0, "exact-gp": 0.5}
+    workers.nll |= {"gamma-dgp": -2.0, "exact-gp": 0.5}
     options = ["--layers", "4", "--inducing", "2", "--batch-size", "20", "--seed", "7", "--kernel", "rbf"]
     assert main(["advise", "--data", str(path), *options]) == 0
     command = capsys.readouterr().out.strip().splitlines()[-1]
-    assert command.endswith(" --kernel rbf --batch-size 20 --seed 7 --methods aep --output 'house prices-aep'")
+    assert command.endswith(
+        " --kernel rbf --batch-size 20 --seed 7 --methods gamma-dgp --output 'house prices-gamma-dgp'"
+    )
     assert parser().parse_args(shlex.split(command)[1:]).layers == 4
 
 

@@ -100,6 +100,29 @@ def test_two_layers_need_few_steps_and_stay_near_their_start():
     assert float((near / start).log().abs().max()) < float((far / start).log().abs().max())
 
 
+@pytest.mark.parametrize(
+    ("rows", "given", "draws"),
+    [
+        (60, {}, 10),
+        (300, {}, 10),
+        (301, {}, 10),
+        (700, {}, 5),
+        (2999, {}, 2),
+        (3000, {}, 1),
+        (9000, {}, 1),
+        (3000, {"batch_size": 600}, 5),
+        (60, {"samples": 2}, 2),
+    ],
+)
+def test_few_rows_have_many_draws(rows, given, draws):
+    """q(v) of M coefficients is the best one for its draws, by up to M / (2 S N) nats a row too good."""
+    x = torch.zeros(rows, 1)
+    method = METHODS["dsvi-collapsed"]
+    settings = Settings(inducing=15, width=2, **given)
+    guide = method.inference.guide(method.architecture.build(x, settings), x, settings)
+    assert guide.propagation.num_components == draws
+
+
 def test_rows_of_a_step_are_those_of_the_settings():
     x, y = data(60)
     ends = {}
