@@ -111,7 +111,7 @@ def add_numbers(add: Any) -> None:
         "--samples",
         type=int,
         metavar="S",
-        help="samples in training; none: the method's own, 1 for svgp, dsvi, gamma-dgp, else 10",
+        help="samples in training; none: the method's own, 1 for svgp, dsvi, gamma-dgp, 1 to 10 for dsvi-collapsed, else 10",
     )
     add(
         "--kernel",

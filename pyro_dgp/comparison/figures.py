@@ -84,7 +84,7 @@ def _doubt(row: Row) -> str:
         return ""
     if row["r_hat_max"] is None:
         return "no R-hat"
-    return "not converged" if row["r_hat_max"] > LARGEST_R_HAT else ""
+    return "" if row["r_hat_max"] <= LARGEST_R_HAT else "not converged"
 
 
 #: Standard errors of the difference in NLL up to which two methods are not told apart.

@@ -47,7 +47,8 @@ def with_priors(model: Model) -> Model:
 
     The priors suit targets and inputs of unit variance. Priors that are there stay.
 
-    :param model: a :class:`~pyro_dgp.DeepGP`, or any module of Gaussian processes and likelihoods, whatever their names.
+    :param model: a :class:`~pyro_dgp.DeepGP`, or any module of Gaussian processes and likelihoods of this library, whatever their names; a likelihood of another
+        kind is found as ``model.likelihood``, with its ``variance``.
     :returns: the model.
 
     >>> import pyro, torch
@@ -58,6 +59,8 @@ def with_priors(model: Model) -> Model:
     ['top.kernel.variance', 'top.kernel.lengthscale', 'likelihood.variance', 'y']
     """
     likelihoods = [module for module in model.modules() if isinstance(module, Likelihood)]
+    if isinstance(own := getattr(model, "likelihood", None), PyroModule) and own not in likelihoods:
+        likelihoods.append(own)
     for module in list(model.modules()):
         if not isinstance(module, PyroModule) or module in likelihoods:
             continue

@@ -100,8 +100,7 @@ def fit_collapsed(
         )
     x, y = _pair(data)
     if guide.hidden:
-        most = ROWS_OF_STEP if batch_size is None else whole_number("batch_size", batch_size, 1)
-        rows = -(-x.shape[-2] // -(-x.shape[-2] // most))  # a short last batch would have a q(v) of its own
+        rows = rows_of_step(x.shape[-2], batch_size)
         is_whole = rows == x.shape[-2] or guide.structure.joins_data_rows
         objective = _with_prior(CollapsedELBO(guide, None if is_whole else x.shape[-2]), prior)
         return fit(
@@ -116,6 +115,16 @@ def fit_collapsed(
             **arguments,
         )
     return _fit_by_rows(guide, x, y, steps=steps, prior=prior, callback=callback, arguments=arguments)
+
+
+def rows_of_step(rows: int, batch_size: int | None) -> int:
+    """Return the rows of a step of a deep GP: a short last batch would have a q(v) of its own, so that all have nearly as many.
+
+    :param rows: of the data.
+    :param batch_size: rows of a step at most; 5,000 if ``None``.
+    """
+    most = ROWS_OF_STEP if batch_size is None else whole_number("batch_size", batch_size, 1)
+    return -(-rows // -(-rows // most))
 
 
 def _with_prior(objective: CollapsedELBO, prior: HyperparameterPrior | None) -> nn.Module:

@@ -14,7 +14,7 @@ from pyro_dgp.internal.progress import Progress
 from pyro_dgp.losses import HyperparameterPrior
 from pyro_dgp.processes import BasisFamily
 from pyro_dgp.propagation import MonteCarlo
-from pyro_dgp.training.collapsed_fit import fit_collapsed
+from pyro_dgp.training.collapsed_fit import fit_collapsed, rows_of_step
 from pyro_dgp.training.optimising import FitResult
 from pyro_dgp.training.second_start import SECOND, train_with_second_start
 from pyro_dgp.zoo.anatomy import anatomy_of
@@ -78,6 +78,7 @@ class ByCollapsedELBO(Inference):
         result, is_second = self._trained(train, guide, x, y, steps=steps, site=site, settings=settings)
         process = next(iter(guide.processes.children()))
         figures = {"inducing": process.basis.size}
+        figures |= {"components": guide.propagation.num_components} if guide.hidden else {}
         remarks = [SECOND] if is_second else []
         remarks += result.trained.remarks(result.losses, site) if result.trained else []
         seconds, predictor = time.perf_counter() - start, GuidePredictor(guide, site)
@@ -100,6 +101,11 @@ class ByCollapsedELBO(Inference):
         options = {"batch_size": ROWS_OF_START, "learning_rate": settings.learning_rate, "seed": settings.seed}
         return train_with_second_start(guide, train, x, y, predictive_steps=PREDICTIVE_STEPS, site=site, **options)
 
+    def cost(self, settings: Settings, rows: int) -> float:
+        """Return the rows times draws of a step, for each step that the settings ask for: the number of steps does not depend on that of rows."""
+        of_step = rows_of_step(rows, settings.batch_size)
+        return of_step * self.draws(settings, rows) / settings.steps(rows, settings.rows_of_step)
+
     def restore(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, saved: Saved) -> GuidePredictor:
         """See :class:`Inference`."""
         guide = self.guide(model, x, settings)
@@ -117,5 +123,4 @@ class ByCollapsedELBO(Inference):
         """Draws of hidden functions for each row of a step in a fit to so many rows."""
         if settings.samples is not None:
             return settings.samples
-        of_step = rows if settings.batch_size is None else min(rows, settings.batch_size)
-        return max(1, min(MOST_DRAWS, -(-ROWS_DRAWN // of_step)))
+        return max(1, min(MOST_DRAWS, -(-ROWS_DRAWN // rows_of_step(rows, settings.batch_size))))

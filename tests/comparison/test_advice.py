@@ -135,6 +135,8 @@ def test_a_predictive_loss_that_is_not_clearly_ahead_is_not_taken(monkeypatch, r
         values = expected_of(found)
         assert values["dspp"] - values[deep] == pytest.approx(lead - 0.45) and found.method == deep
         assert found.rows[0]["name"] == deep and found.rows[-1]["name"] == "dspp"
+        lowest = "the lowest of the others" if lead < 0.45 else "the lowest"
+        assert found.reasons[0] == f"{deep} is taken: its expected NLL is {lowest}"
         assert any(each.startswith(f"dspp is not clearly ahead of {deep} and is not taken") for each in found.reasons)
     found, _ = planted(monkeypatch, {}, data, seconds=lambda name: 1.0 if name == "dspp" else 20.0)
     assert found.method == deep  # though a full fit of dspp were quicker

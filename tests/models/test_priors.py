@@ -3,7 +3,8 @@
 import pyro
 import pytest
 import torch
-from pyro.nn import PyroModule
+from pyro.distributions import constraints
+from pyro.nn import PyroModule, PyroParam
 
 from pyro_dgp import RBF, DeepGP, Gaussian, GaussianProcess, MissingOutputs, with_priors
 
@@ -28,6 +29,34 @@ def priors_of(model, x):
         name: float(trace.nodes[name]["fn"].log_prob(torch.full_like(trace.nodes[name]["value"], 0.2)))
         for name in names
     }
+
+
+class OwnNoise(PyroModule):
+    """A likelihood that is none of this library's."""
+
+    def __init__(self):
+        super().__init__()
+        self.variance = PyroParam(torch.tensor(0.3, dtype=torch.float64), constraints.greater_than(1e-4))
+
+    def forward(self, f):
+        return pyro.distributions.Normal(f, self.variance.sqrt()).to_event(2)
+
+
+class WithOwnNoise(PyroModule):
+    def __init__(self):
+        super().__init__()
+        self.gp, self.likelihood = GaussianProcess(RBF(ard=1)), OwnNoise()
+
+    def forward(self, x):
+        return pyro.sample("y", self.likelihood(pyro.sample("f", self.gp(x))))
+
+
+def test_a_likelihood_of_another_kind_is_found_by_its_name():
+    x = torch.linspace(-1, 1, 5)[:, None]
+    usual = priors_of(with_priors(DeepGP(x, layers=1)), x)["likelihood.variance"]
+    found = priors_of(with_priors(WithOwnNoise()), x)
+    assert set(found) == {"gp.kernel.variance", "gp.kernel.lengthscale", "likelihood.variance"}
+    assert found["likelihood.variance"] == pytest.approx(usual)
 
 
 def test_noises_of_any_name_have_the_prior_of_the_noise_of_a_deep_gp():

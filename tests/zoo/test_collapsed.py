@@ -82,7 +82,7 @@ def test_two_layers_need_few_steps_and_stay_near_their_start():
     rows, new = (x[:120], y[:120]), (x[120:], y[120:])
     model, result, seen = deep_fit("dsvi-collapsed", *rows, epochs=100)
     assert seen == [(step, 100) for step in range(1, 101)] and result.steps == 100
-    assert result.diagnostics == {"inducing": 15}
+    assert result.diagnostics == {"inducing": 15, "components": 10}
     _, slow, _ = deep_fit("dsvi", *rows, epochs=100)
     quick, slow = (-float(each.predict(new[0]).log_prob(new[1]).mean()) for each in (result, slow))
     assert quick < slow - 0.1
@@ -110,6 +110,8 @@ def test_two_layers_need_few_steps_and_stay_near_their_start():
         (2999, {}, 2),
         (3000, {}, 1),
         (9000, {}, 1),
+        (5001, {}, 2),  # two steps of an epoch, of 2,501 and 2,500 rows
+        (3001, {"batch_size": 3000}, 2),
         (3000, {"batch_size": 600}, 5),
         (60, {"samples": 2}, 2),
     ],
@@ -131,3 +133,11 @@ def test_rows_of_a_step_are_those_of_the_settings():
         ends[rows] = result.predict(x).mean
     assert torch.equal(ends[None], ends[60]) and torch.equal(ends[None], ends[100])
     assert not torch.allclose(ends[None], ends[30])
+
+
+def test_the_time_of_a_fit_follows_rows_and_draws():
+    zoo, settings = METHODS["dsvi-collapsed"].inference, Settings()
+    work = {
+        rows: zoo.cost(settings, rows) * settings.steps(rows, settings.rows_of_step) for rows in (200, 300, 4000, 5000)
+    }
+    assert work[300] / work[200] == pytest.approx(1.5) and work[5000] / work[4000] == pytest.approx(1.25)
