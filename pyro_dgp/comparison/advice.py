@@ -23,7 +23,7 @@ ELBO, BEST_Q, ALL_ROWS, NEIGHBOURS, PREDICTIVE = "svgp", "sgpr", "exact-gp", "ve
 #: Methods of two layers by the ELBO, or losses that are close to it: for one target of real numbers, with many rows, and for other tasks.
 DEEP, DEEP_OF_MANY, DEEP_OF_OTHERS = "dsvi-collapsed", "gamma-dgp", "dsvi"
 #: Training rows up to which the exact GP is tried, in the place of neighbours; and methods whose steps have all rows, or thousands.
-FEW_ROWS, MANY_ROWS = 1000, 5000
+FEW_ROWS, MANY_ROWS = 2000, 5000
 #: Lag in NLL, nats a row, that is worth a shorter time, and standard errors within which two methods are not told apart.
 WORTH, ERRORS = 0.02, 2.0
 #: Ratio of two times within which they are level, and seconds below which all are.
@@ -83,7 +83,7 @@ def advise(
     1. A part of the training rows of ``settings.split`` is held out. Of fewer than 1,000 training rows it is a fifth. Of more it is 200 rows or a ninth,
        whichever is more, but never above 1,000. A part of fewer than 50 rows is too small: then two or three are held out in turn. The test rows of that
        split are not looked at.
-    2. Each of these is fitted to the others with all steps. One layer: ``sgpr``, or ``svgp`` with more than 5,000 training rows or a given ``batch_size``; and ``exact-gp``, or ``vecchia-gp`` with more than 1,000.
+    2. Each of these is fitted to the others with all steps. One layer: ``sgpr``, or ``svgp`` with more than 5,000 training rows or a given ``batch_size``; and ``exact-gp``, or ``vecchia-gp`` with more than 2,000.
        Two layers: ``dsvi-collapsed``, or ``gamma-dgp`` where ``svgp`` is tried; and ``dspp``, by a predictive loss, with a beta of 0.05. Classes, counts and several
        targets have ``svgp``, ``dsvi`` and ``dspp``.
     3. Where ``dspp`` is not ahead of the best of the others by two standard errors in NLL, or is behind it in CRPS by one, it is not taken,

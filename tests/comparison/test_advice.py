@@ -107,7 +107,7 @@ def test_a_pilot_of_a_predictive_loss_has_one_beta(monkeypatch):
 
 
 def test_exact_gps_are_for_few_rows_and_neighbours_and_steps_of_some_rows_for_many(monkeypatch):
-    few, more = waves(rows=1111), waves(rows=1112)  # 1,000 and 1,001 training rows
+    few, more = waves(rows=2222), waves(rows=2223)  # 2,000 and 2,001 training rows
     found, workers = planted(monkeypatch, {"exact-gp": -1.0}, few)
     assert sorted(workers.made) == sorted(OF_FEW) and found.method == "exact-gp" and OF_SIZES not in found.reasons
     _, workers = planted(monkeypatch, {}, more)
