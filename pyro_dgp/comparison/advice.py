@@ -22,8 +22,8 @@ from pyro_dgp.zoo.settings import Settings
 ELBO, BEST_Q, ALL_ROWS, NEIGHBOURS, PREDICTIVE = "svgp", "sgpr", "exact-gp", "vecchia-gp", "dspp"
 #: Methods of two layers by the ELBO, or losses that are close to it: for one target of real numbers, with many rows, and for other tasks.
 DEEP, DEEP_OF_MANY, DEEP_OF_OTHERS = "dsvi-collapsed", "gamma-dgp", "dsvi"
-#: Training rows up to which the exact GP is tried, in the place of neighbours; and methods whose steps have all rows, or thousands.
-FEW_ROWS, MANY_ROWS = 2000, 5000
+#: Training rows up to which the exact GP is tried, in the place of neighbours; and two layers and one whose steps have all rows.
+FEW_ROWS, MANY_ROWS, VERY_MANY_ROWS = 2000, 5000, 20_000
 #: Lag in NLL, nats a row, that is worth a shorter time, and standard errors within which two methods are not told apart.
 WORTH, ERRORS = 0.02, 2.0
 #: Ratio of two times within which they are level, and seconds below which all are.
@@ -83,8 +83,8 @@ def advise(
     1. A part of the training rows of ``settings.split`` is held out. Of fewer than 1,000 training rows it is a fifth. Of more it is 200 rows or a ninth,
        whichever is more, but never above 1,000. A part of fewer than 50 rows is too small: then two or three are held out in turn. The test rows of that
        split are not looked at.
-    2. Each of these is fitted to the others with all steps. One layer: ``sgpr``, or ``svgp`` with more than 5,000 training rows or a given ``batch_size``; and ``exact-gp``, or ``vecchia-gp`` with more than 2,000.
-       Two layers: ``dsvi-collapsed``, or ``gamma-dgp`` where ``svgp`` is tried; and ``dspp``, by a predictive loss, with a beta of 0.05. Classes, counts and several
+    2. Each of these is fitted to the others with all steps. One layer: ``sgpr``, or ``svgp`` with more than 20,000 training rows or a given ``batch_size``; and ``exact-gp``, or ``vecchia-gp`` with more than 2,000.
+       Two layers: ``dsvi-collapsed``, or ``gamma-dgp`` with more than 5,000 or a given ``batch_size``; and ``dspp``, by a predictive loss, with a beta of 0.05. Classes, counts and several
        targets have ``svgp``, ``dsvi`` and ``dspp``.
     3. Where ``dspp`` is not ahead of the best of the others by two standard errors in NLL, or is behind it in CRPS by one, it is not taken,
        since a full fit of it may fall back on the ELBO, unless ``settings.beta`` is given. Where the target takes few values, on each of which a density can put a spike, it is ahead by its CRPS or not at all.
@@ -161,9 +161,9 @@ def _methods(trial: Trial) -> list[Standing]:
     """Try the methods, and return their standings, best first."""
     is_real = trial.data.task.is_standardized and trial.data.task.outputs == 1
     rows = len(trial.data.x)
-    in_parts = rows > MANY_ROWS or trial.settings.batch_size is not None
-    deep = DEEP_OF_OTHERS if not is_real else DEEP_OF_MANY if in_parts else DEEP
-    one_layer = [ELBO if not is_real or in_parts else BEST_Q]
+    may_have_all = is_real and trial.settings.batch_size is None
+    deep = DEEP_OF_OTHERS if not is_real else DEEP if may_have_all and rows <= MANY_ROWS else DEEP_OF_MANY
+    one_layer = [BEST_Q if may_have_all and rows <= VERY_MANY_ROWS else ELBO]
     if is_real:
         one_layer.insert(0, ALL_ROWS if rows <= FEW_ROWS else NEIGHBOURS)
     found = trial.standings([*one_layer, deep, PREDICTIVE])

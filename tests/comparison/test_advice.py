@@ -65,7 +65,7 @@ class Planted:
 DEEP = "dsvi-collapsed"
 FLAT = {"exact-gp": 0.5, "vecchia-gp": 0.5, "svgp": 0.5, "sgpr": 0.5, "dspp": 0.55, "gamma-dgp": 0.45, DEEP: 0.45}
 OF_FEW, OF_MORE = {"exact-gp", "sgpr", DEEP, "dspp"}, {"vecchia-gp", "sgpr", DEEP, "dspp"}
-OF_MANY = {"vecchia-gp", "svgp", "gamma-dgp", "dspp"}
+OF_MANY = {"vecchia-gp", "sgpr", "gamma-dgp", "dspp"}
 
 
 def planted(monkeypatch, nll, data=None, settings=SMALL, **options):
@@ -116,6 +116,10 @@ def test_exact_gps_are_for_few_rows_and_neighbours_and_steps_of_some_rows_for_ma
     assert sorted(workers.made) == sorted(OF_MORE)
     found, workers = planted(monkeypatch, {"vecchia-gp": -1.0}, waves(rows=5556))
     assert sorted(workers.made) == sorted(OF_MANY) and found.method == "vecchia-gp"
+    _, workers = planted(monkeypatch, {}, waves(rows=22_222))  # 20,000 training rows
+    assert sorted(workers.made) == sorted(OF_MANY)
+    _, workers = planted(monkeypatch, {}, waves(rows=22_223))
+    assert sorted(workers.made) == sorted(OF_MANY - {"sgpr"} | {"svgp"})
 
 
 def test_a_given_number_of_rows_of_a_step_leaves_out_methods_whose_steps_have_all(monkeypatch):
