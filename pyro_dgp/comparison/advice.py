@@ -18,11 +18,11 @@ from pyro_dgp.data.arrays import as_array, of_arrays
 from pyro_dgp.data.dataset import Dataset, check
 from pyro_dgp.zoo.settings import Settings
 
-#: Methods of one layer, by inducing points, in steps of some rows and of all; without these for few rows, and for many; and of two layers by a predictive loss.
+#: Methods of one layer: inducing points, trained on some rows a step and on all; the exact GP, and the exact GP of neighbours. Then two layers by a predictive loss.
 ELBO, BEST_Q, ALL_ROWS, NEIGHBOURS, PREDICTIVE = "svgp", "sgpr", "exact-gp", "vecchia-gp", "dspp"
 #: Methods of two layers by the ELBO, or losses that are close to it: for one target of real numbers, with many rows, and for other tasks.
 DEEP, DEEP_OF_MANY, DEEP_OF_OTHERS = "dsvi-collapsed", "gamma-dgp", "dsvi"
-#: Training rows up to which the exact GP is tried, in the place of neighbours; and two layers and one whose steps have all rows.
+#: Training rows up to which these are tried: the exact GP, in the place of neighbours; two layers whose steps have all rows; and one such layer.
 FEW_ROWS, MANY_ROWS, VERY_MANY_ROWS = 2000, 5000, 20_000
 #: Lag in NLL, nats a row, that is worth a shorter time, and standard errors within which two methods are not told apart.
 WORTH, ERRORS = 0.02, 2.0

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pyro_dgp.comparison.canvas import blank_figure
 from pyro_dgp.comparison.differences import behind
-from pyro_dgp.mcmc.diagnostics import LARGEST_R_HAT
+from pyro_dgp.mcmc.diagnostics import doubts
 
 Array = NDArray[Any]
 Curves = Mapping[str, Mapping[str, Array]]
@@ -78,13 +78,10 @@ def plot_comparison(
     figure.savefig(path, dpi=150)
 
 
-def _doubt(row: Row) -> str:
-    """What speaks against the chains of a method, if it has chains: ``not converged`` or ``no R-hat``; empty if nothing does."""
-    if "r_hat_max" not in row:
-        return ""
-    if row["r_hat_max"] is None:
-        return "no R-hat"
-    return "" if row["r_hat_max"] <= LARGEST_R_HAT else "not converged"
+def _doubts(row: Row) -> list[str]:
+    """Symptoms of chains that are not known to have converged, ``not converged`` or ``no R-hat``; none of a method without chains."""
+    figures = {"r_hat_max": row["r_hat_max"]} if "r_hat_max" in row else {}
+    return [finding.symptom for finding in doubts(figures, 0)]
 
 
 #: Standard errors of the difference in NLL up to which two methods are not told apart.
@@ -97,7 +94,7 @@ def title_of(rows: Sequence[Row], dataset: str, what: str = "density", *, curves
     :param what: what a method gives the rows: a density, or a probability.
     :param curves: arrays of each method, with the NLL of each row where they have it.
     """
-    known = [row for row in rows if np.isfinite(row["nll"]) and not _doubt(row)]
+    known = [row for row in rows if np.isfinite(row["nll"]) and not _doubts(row)]
     known = sorted(known, key=lambda row: float(row["nll"]))
     held_out = f"{rows[0]['n_test']} held-out rows" if "folds" not in rows[0] else "held-out rows"
     if len(known) < 2:
@@ -189,7 +186,7 @@ def name_of(row: Row, rows: Sequence[Row]) -> str:
     """The method's name, with its training rows where methods differ in them, and a word on chains that are not known to have converged."""
     differ = len({other["n_train"] for other in rows}) > 1
     notes = [f"{row['n_train']} training rows"] if differ else []
-    notes += [doubt] if (doubt := _doubt(row)) else []
+    notes += _doubts(row)
     return f"{row['method']} ({', '.join(notes)})" if notes else str(row["method"])
 
 

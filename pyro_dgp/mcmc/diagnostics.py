@@ -51,7 +51,7 @@ def doubts(figures: Mapping[str, Any], transitions: int) -> list[Finding]:
     """
     said = []
     r_hat, divergences = figures.get("r_hat_max"), figures.get("divergences")
-    if isinstance(r_hat, float) and r_hat > LARGEST_R_HAT:
+    if isinstance(r_hat, float) and not r_hat <= LARGEST_R_HAT:
         said.append(found("not converged", r_hat=r_hat))
     if "r_hat_max" in figures and r_hat is None:
         said.append(found("no R-hat"))

@@ -72,15 +72,16 @@ def test_the_title_claims_no_difference_that_the_rows_do_not_show():
 
 
 def test_chains_win_only_where_they_are_known_to_have_converged():
-    chains = {"sound": 1.01, "wandering": 2.3, "unknown": None}
+    chains = {"sound": 1.01, "wandering": 2.3, "lost": np.nan, "unknown": None}
     rows = [row("svgp", 0.5), *(row(name, -1.0, r_hat_max=r_hat) for name, r_hat in chains.items())]
     assert [name_of(each, rows) for each in rows] == [
         "svgp",
         "sound",
         "wandering (not converged)",
+        "lost (not converged)",
         "unknown (no R-hat)",
     ]
-    for name in ("wandering", "unknown"):
+    for name in ("wandering", "lost", "unknown"):
         alone = [each for each in rows if each["method"] in ("svgp", name)]
         assert title_of(alone, "line") == "line: predictions of 5 held-out rows"
     assert title_of(rows[:2], "line").startswith("line: sound gives")
