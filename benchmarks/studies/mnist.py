@@ -1,6 +1,6 @@
 """Digits: deep GPs as classifiers beside one layer.
 
-``python -m benchmarks.studies.mnist --data FOLDER [--out FILE] [--methods svgp,dsvi] [--splits 0,1,2] [--threads N] [--device cuda] [--table]``
+``python -m benchmarks.studies.mnist --data FOLDER [--out FILE] [--methods svgp,dsvi] [--splits 0,1,2] [--inducing M] [--threads N] [--device cuda] [--table]``
 
 The 10,000 test images of MNIST, ``FOLDER/images/mnist_t10k.npz``: 8,000 for training and 2,000 for testing, three splits of the file. Pixels are divided
 by 255, and those that are constant in training are left out. [2020-ashman] section 5.2 trains on 60,000 images: DSVI with two layers 97.73 %, AEP
@@ -87,7 +87,8 @@ def run(folder: Path, method: str, split: int, settings: Settings, *, device: st
     """Fit and score one method on one split."""
     with default_dtype(torch.float32):
         x, y, x_test, y_test = (part.to(device) for part in images(folder, split))
-        start, settings = time.perf_counter(), replace(settings, split=split)
+        points = FEW_POINTS if method == "aep" else settings.inducing
+        start, settings = time.perf_counter(), replace(settings, split=split, inducing=points)
         torch.manual_seed(settings.seed)
         model = classifier(x, method, settings)
         fitted = inference(method).run(model, x, y, settings=settings, progress=lambda *_: None)
@@ -135,6 +136,12 @@ def main() -> None:
     parser.add_argument("--methods", default="svgp,dsvi", help=f"some of {', '.join(LAYERS)}, commas between")
     parser.add_argument("--splits", default="0,1,2", help="splits with commas between")
     parser.add_argument("--epochs", type=int, default=SETTINGS.epochs, help="passes over the training images")
+    parser.add_argument(
+        "--inducing",
+        type=int,
+        default=SETTINGS.inducing,
+        help="points of the top layer but of aep; a file of its own for others",
+    )
     parser.add_argument("--threads", type=int, default=1, help="threads of torch")
     parser.add_argument("--device", default="cpu", help="device that fits and predicts")
     parser.add_argument(
@@ -153,7 +160,7 @@ def main() -> None:
                         arguments.data,
                         method,
                         split,
-                        replace(SETTINGS, epochs=arguments.epochs),
+                        replace(SETTINGS, epochs=arguments.epochs, inducing=arguments.inducing),
                         device=arguments.device,
                     )
                     append(arguments.out, row)

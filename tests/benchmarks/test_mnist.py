@@ -1,0 +1,48 @@
+"""The study of digits in miniature: its points are those that are asked for, and it goes on in its file."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from benchmarks.studies import mnist
+
+pytestmark = pytest.mark.usefixtures("local")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder of data with 60 images of 64 pixels, ten of them for tests."""
+    rng = np.random.default_rng(0)
+    digits = np.arange(60) % 10
+    pixels = np.clip(rng.integers(0, 256, (10, 64))[digits] * rng.uniform(0.8, 1.0, (60, 64)), 0, 255)
+    pixels[:, 0] = 0  # one pixel that is constant
+    test = (np.arange(60) < 10).astype(np.uint8)[:, None]
+    (tmp_path / "images").mkdir()
+    np.savez(tmp_path / "images" / "mnist_t10k.npz", X=pixels.astype(np.uint8), y=digits[:, None], splits=test)
+    return tmp_path
+
+
+def test_the_study_goes_on_in_its_file(folder, monkeypatch, capsys):
+    monkeypatch.setattr(mnist, "FEW_POINTS", 9)
+    out = folder / "runs.jsonl"
+    options = ["--data", str(folder), "--splits", "0", "--epochs", "2", "--inducing", "12", "--out", str(out)]
+    for methods in ("dsvi", "dsvi,dsvi-3,aep"):
+        monkeypatch.setattr(sys, "argv", ["study", *options, "--methods", methods])
+        mnist.main()
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["method"] for row in rows] == ["dsvi", "dsvi-3", "aep"]
+    assert [row["settings"]["inducing"] for row in rows] == [12, 12, 9]
+    assert all(row["steps"] == 2 and 0 <= row["ece_low"] <= row["ece_high"] <= 1 for row in rows)
+    assert "97.730" in capsys.readouterr().out
+
+
+def test_pixels_that_are_constant_in_training_are_left_out(folder):
+    x, y, x_test, y_test = mnist.images(folder, 0)
+    assert (x.shape, y.shape, x_test.shape, y_test.shape) == ((50, 63), (50,), (10, 63), (10,))
+    assert float(x.max()) <= 1
+    model = mnist.classifier(x, "dsvi-3", mnist.SETTINGS)
+    scaled = x / model.hidden[0].kernel.lengthscale.detach()
+    assert float(scaled.var(0).sum()) == pytest.approx(1, rel=1e-5)
+    assert len(model.hidden) == 2 and model.top.num_outputs == 10
