@@ -155,7 +155,8 @@ class MissingOutputs(Likelihood):
     """A likelihood of targets of which some are missing: NaN is an output of a row that was not observed.
 
     The terms of a row are those of its observed outputs, under the likelihood with the missing ones integrated out; nothing is filled in.
-    A row without any observed output adds nothing. Predictions are of all outputs. Without this, NaN is refused.
+    A row without any observed output adds nothing, and is refused by :class:`~pyro_dgp.ApproximateEP`, which counts rows. Predictions are of all outputs.
+    Without this, NaN is refused.
 
     >>> from pyro_dgp import Gaussian, MissingOutputs
     >>> likelihood = MissingOutputs(Gaussian(2))

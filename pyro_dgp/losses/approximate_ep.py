@@ -8,6 +8,7 @@ from torch import Tensor
 from pyro_dgp.guides.guide_pass import WeightedTrace
 from pyro_dgp.guides.structure import ModelStructure
 from pyro_dgp.likelihoods import CollapsedObservation
+from pyro_dgp.likelihoods.missing import MissingConditional
 from pyro_dgp.losses.base import Loss, Site, count_of_rows, row_terms
 from pyro_dgp.processes.reading import Cavity
 
@@ -30,10 +31,13 @@ class ApproximateEP(Loss):
     Carried by :class:`~pyro_dgp.MomentMatching` nothing is drawn. Carried by samples, the logarithm of their mean is biased
     downwards.
 
+    Every one of the N rows has a factor, so that rows without a target have to be left out: they would make each share smaller. A row of which
+    some outputs are missing stays (:class:`~pyro_dgp.MissingOutputs`), and one that ``poutine.mask`` leaves out counts.
+
     :param num_data: N, the size of the whole training set, which also weights the rows of a mini-batch.
     :param alpha: power, above 0 and at most 1; 1 is expectation propagation, and learns less noise than there is where rows are few.
-    :raises ValueError: for a likelihood without powers (``Softmax``), a point estimate, a process that has no cavity, and a model
-        of two observed sites.
+    :raises ValueError: for a likelihood without powers (``Softmax``), a point estimate, a process that has no cavity, a model
+        of two observed sites, and rows of which every output is missing.
 
     >>> import torch
     >>> from pyro_dgp import ApproximateEP, DeepGP, InducingPoints, MomentMatching, Variational, fit
@@ -66,6 +70,7 @@ class ApproximateEP(Loss):
     def observed(self, site: Site, weighted: WeightedTrace) -> Tensor:
         """Return ``(1 / alpha) sum_n log sum_s w_s E p_s(y_n | f_n)^alpha``."""
         alpha = self.alpha
+        _require_targets(site)
         terms, log_weights = row_terms(
             site,
             weighted,
@@ -99,3 +104,17 @@ class ApproximateEP(Loss):
                     f"approximate expectation propagation has one factor for each row, and the site {site['name']!r} has several in the plate "
                     f"{others[0]!r}: make the plate an event, .to_event(1), or use ELBO"
                 )
+
+
+def _require_targets(site: Site) -> None:
+    """Raise for rows of which every output is missing: their factor would be one, and the others' shares smaller."""
+    conditional = getattr(site["fn"], "conditional", None)
+    if not isinstance(conditional, MissingConditional):
+        return
+    missing = site["value"].isnan()
+    empty = int((missing.all(-1) if conditional.outputs > 1 else missing).sum())
+    if empty:
+        raise ValueError(
+            f"approximate expectation propagation has one factor for each row, and {empty} rows of the site {site['name']!r} have no target: "
+            "leave these rows out of x, y and num_data, or use ELBO"
+        )

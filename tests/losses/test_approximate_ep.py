@@ -18,6 +18,7 @@ from pyro_dgp import (
     Gaussian,
     GaussianProcess,
     InducingPoints,
+    MissingOutputs,
     MomentMatching,
     MonteCarlo,
     RobustMax,
@@ -221,6 +222,21 @@ def test_a_plate_of_several_observations_a_row_is_refused():
     guide = guided(Replicates(), x, y.unsqueeze(-1).expand(-1, 3), propagation=MonteCarlo(2))
     with pytest.raises(ValueError, match="several in the plate 'replicates'"):
         ApproximateEP(12)(guide.model, guide)(x, y.unsqueeze(-1).expand(-1, 3))
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_rows_without_any_target_are_refused(outputs):
+    """They would be factors of one, and the shares of the others smaller: the energy would change with them."""
+    x, y = torch.linspace(-1, 1, 8)[:, None], torch.randn(8, outputs).squeeze(-1)
+    guide = guided(OneLayer(likelihood=MissingOutputs(Gaussian(outputs)), outputs=outputs), x, y)
+    if outputs == 2:
+        y[0, 0] = torch.nan  # the other output of the row has a target
+        assert math.isfinite(float(energy(guide, x, y, 1.0).detach()))
+    y[3] = torch.nan
+    said = "2 rows of the site 'y' have no target: leave these rows out of x, y and num_data, or use ELBO"
+    y[5] = torch.nan
+    with pytest.raises(ValueError, match=said):
+        energy(guide, x, y, 1.0)
 
 
 def test_the_power_may_be_changed_afterwards():

@@ -66,7 +66,7 @@ def test_approximate_ep_of_ashman_2020():
     assert model.hidden[0].num_outputs == 2 and model.hidden[0].kernel.lengthscale.shape == (2, 6)
     assert guide.processes._modules["h1"].basis.inducing_points.shape == (2, 100, 6)
     inference = PRESETS["ashman2020"].methods["aep"].inference
-    assert isinstance(inference, ByGuide) and inference.made_loss(settings, 150).figures() == {"alpha": 0.5}
+    assert isinstance(inference, ByGuide) and inference.made_loss(settings, 150).figures() == {"alpha": 1.0}
     assert (torch.as_tensor(model.hidden[0].kernel.lengthscale) == 1).all()
 
 
