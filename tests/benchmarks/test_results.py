@@ -66,6 +66,7 @@ def test_the_other_files_of_runs_are_read():
                 "inter_domain",
                 "several_outputs",
                 "mnist",
+                "mnist-2000",
                 "report_tables",
                 "report_tables-long",
                 "rectangles",

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import mean
+from statistics import mean, pstdev
 
 import pytest
 
@@ -209,7 +209,18 @@ ranking = partial(ahead, "predictive_losses", "nll", experiment="ranking")
 two_targets = partial(ahead, "several_outputs", "nll_per_output")
 spherical = partial(over_sets, "spherical_features")
 in_time = partial(each, "given_time", methods=["dsvi"])
-report = partial(each, "report_tables", "nll_original", sign=-1, dataset="boston", split=0)
+
+
+def report(dataset, method, score, sign):
+    """Mean of a score over the splits of the report's tables, and its standard deviation if they are several."""
+    values = [sign * run[score] for run in runs("report_tables", method=method, dataset=dataset)]
+    return [mean(values), pstdev(values)] if len(values) > 1 else values
+
+
+def both_studies(dataset, method, score, sign):
+    """What the report's tables have, then the mean of ``dsvi`` in a given time."""
+    return [*report(dataset, method, score, sign), *in_time(score, sign=sign, dataset=dataset)]
+
 
 SCORES = ("NLL", "RMSE", "CRPS")
 RANKS = [
@@ -265,14 +276,15 @@ SPHERICAL = [
     )
 ]
 ASHMAN = [
-    Again("2020-ashman", "boston, SGP 100", partial(report, ["svgp-100"])),
-    Again("2020-ashman", "boston, PBP", partial(report, ["pbp"])),
+    Again("2020-ashman", "boston, SGP 100", partial(report, "boston", "svgp-100", "nll_original", -1)),
+    Again("2020-ashman", "boston, PBP", partial(report, "boston", "pbp", "nll_original", -1)),
+    Again("2020-ashman", "AEP, 2 layers", partial(report, "energy", "aep-2", "nll_original", -1)),
     Again("2020-ashman", "DSVI, 2 layers", partial(in_time, "nll_original", sign=-1, dataset="energy")),
     Again("2020-ashman", "energy, DSVI 2", partial(in_time, "rmse_original", dataset="energy")),
     *(
-        Again("2020-ashman", start, partial(in_time, score, sign=sign, dataset=start.split(",")[0]), table=table)
-        for start in ("kin8nm, DSVI 2", "power, DSVI 3", "protein, DSVI 3")
-        for table, (score, sign) in enumerate((("nll_original", -1), ("rmse_original", 1)))
+        Again("2020-ashman", f"{dataset}, DSVI {n}", partial(both_studies, dataset, f"dsvi-{n}", *score), decimals, i)
+        for dataset, n, digits in (("kin8nm", 2, 3), ("power", 3, 2), ("protein", 3, 2))
+        for i, (score, decimals) in enumerate(((("nll_original", -1), 3), (("rmse_original", 1), digits)))
     ),
 ]
 AGAIN = [*RANKS, *JANKOWIAK, *MENG, *RUDNER, *SPHERICAL, *ASHMAN]
