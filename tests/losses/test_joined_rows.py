@@ -69,17 +69,17 @@ JOINS = {
 
 
 def test_a_fit_without_a_batch_size_ends_at_the_exact_posterior_of_all_rows():
-    """Steps of 256 of these rows, in random order, trained another model: the mean was 0.7 off."""
+    """Steps of 256 of these rows, in random order, trained another model: the mean was 0.5 to 0.7 off."""
     rows = 260
     x = inputs(rows)
     sums = torch.tril(torch.ones(rows, rows)) / 40
-    y = sums @ torch.cos(3 * x[:, 0]) + 0.3 * torch.randn(rows)
-    model = Joined(lambda f: f.cumsum(-1) / 40, noise=0.3)
-    guide = guide_of(model, x, y, inducing=6, samples=4)
+    y = sums @ torch.cos(3 * x[:, 0]) + torch.randn(rows)
+    model = Joined(lambda f: f.cumsum(-1) / 40, noise=1.0)
+    guide = guide_of(model, x, y, inducing=6, samples=16)
     fit(ELBO(num_data=rows)(model, guide), x, y, steps=300, learning_rate=0.1)
     with torch.no_grad():
         k = model.gp(x).covariance_matrix[0]
-        exact = k @ sums.T @ torch.linalg.solve(sums @ k @ sums.T + 0.09 * torch.eye(rows), y)
+        exact = k @ sums.T @ torch.linalg.solve(sums @ k @ sums.T + torch.eye(rows), y)
         found = predict(guide, x, site="f").mean.reshape(-1)
     assert float((found - exact).square().mean().sqrt()) < 0.1
 
