@@ -89,6 +89,10 @@ class ConstantMean(Mean):
     def __init__(self, outputs: int = 1, value: float = 0.0) -> None:
         super().__init__()
         require_number(value)
+        if not isinstance(outputs, int) or outputs < 1:
+            raise ValueError(
+                f"outputs of a ConstantMean is a whole number of 1 or more, got {outputs!r}: its value is value="
+            )
         self.constant: Any = PyroParam(torch.full((outputs,), float(value)), event_dim=1)
 
     def forward(self) -> MeanFunction:

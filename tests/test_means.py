@@ -286,3 +286,11 @@ def test_a_network_that_mixes_rows_or_draws_is_refused(layer):
         ValueError, match=f"a mean function with {type(layer).__name__} is no function of single rows: take"
     ):
         GaussianProcess(RBF(), mean=torch.nn.Sequential(torch.nn.Linear(1, 4), layer, torch.nn.Linear(4, 1)))
+
+
+@pytest.mark.usefixtures("unannotated")
+def test_a_value_in_the_place_of_outputs_is_refused():
+    with pytest.raises(
+        ValueError, match="outputs of a ConstantMean is a whole number of 1 or more, got 6.2: its value is"
+    ):
+        ConstantMean(6.2)

@@ -114,11 +114,13 @@ class GapStudy:
         """How the model is built for each condition."""
         if self.reference.architecture in (DEEP, DEEP_LEARNED, DEEP_WITH_PRIORS):
             return {
-                FIXED: lambda: _learned(DEEP.build(x, settings), x, y, settings),
-                PRIORS: lambda: DEEP_WITH_PRIORS.build(x, settings),
+                FIXED: lambda: _learned(DEEP.untrained(x, y, settings), x, y, settings),
+                PRIORS: lambda: DEEP_WITH_PRIORS.untrained(x, y, settings),
             }
         torch.manual_seed(settings.seed)
-        model = copy.deepcopy(self.reference.architecture.build(x, settings))  # a factory may return the same object
+        model = copy.deepcopy(
+            self.reference.architecture.untrained(x, y, settings)
+        )  # a factory may return the same object
         if free_parameters(model):
             return {FIXED: lambda: _learned(model, x, y, settings)}
         return {PRIORS: lambda: model}

@@ -84,7 +84,8 @@ class Untrained:
         """A copy of the model that the method fits."""
         if method.architecture not in self._built:
             torch.manual_seed(self.settings.seed)
-            self._built[method.architecture] = method.architecture.build(self.part.x_train, self.settings)
+            x, y = self.part.x_train, self.part.y_train
+            self._built[method.architecture] = method.architecture.untrained(x, y, self.settings)
         return copy.deepcopy(self._built[method.architecture])
 
 

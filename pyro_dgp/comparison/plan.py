@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,10 +14,10 @@ from pyro_dgp.comparison.files import Row
 from pyro_dgp.comparison.parts import Part, masks_of, part_of
 from pyro_dgp.comparison.rehearsal import as_the_model_has_it, own_anatomy, refusals
 from pyro_dgp.comparison.request import Request, Say, default_methods, is_made_by_hand
+from pyro_dgp.comparison.target_remarks import on_few_values, on_two_values, on_whole_numbers
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.internal.site_names import is_inside_observation, site_of
 from pyro_dgp.models.standardizer import Standardizer
-from pyro_dgp.training.held_out import FEW_VALUES
 from pyro_dgp.zoo.anatomy import Anatomy, anatomy_of
 from pyro_dgp.zoo.method import Method
 from pyro_dgp.zoo.settings import Settings
@@ -122,7 +121,7 @@ def plan_of(request: Request, dataset: Dataset, *, finished: Sequence[Row], say:
             say(f"{names}: tried for one step on a few rows first")
         methods = _able(methods, refusals(tried, model, anatomy, parts[0], settings=settings), request, say=say)
     if request.model is None and (not is_real or dataset.outputs):
-        _refuse(_refused_by_task(methods, parts[0], settings))
+        _refuse(_refused_by_task(methods, dataset, parts[0], settings=settings))
     if settings.inducing < request.settings.inducing:
         say(
             f"{request.settings.inducing} inducing points are more than the {settings.inducing} distinct training inputs: reduced to "
@@ -131,14 +130,26 @@ def plan_of(request: Request, dataset: Dataset, *, finished: Sequence[Row], say:
     return Plan(request, dataset, parts, methods, settings, anatomy)
 
 
-def _refused_by_task(methods: Sequence[Method], part: Part, settings: Settings) -> list[str]:
-    """One sentence for each method that cannot fit the zoo's model of targets that are no real numbers."""
+def _refused_by_task(methods: Sequence[Method], dataset: Dataset, part: Part, *, settings: Settings) -> list[str]:
+    """One sentence on the methods that cannot fit the zoo's model of targets that are no single real numbers, and one for each other refusal."""
+    unfit: list[str] = []
     sentences: list[str] = []
     for method in methods:
         torch.manual_seed(settings.seed)
         model = method.architecture.build(part.x_train, settings)
         anatomy = anatomy_of(model, part.x_train, part.y_train)
-        sentences += refusals([method], model, anatomy, part, settings=settings)
+        refused = refusals([method], model, anatomy, part, settings=settings)
+        try:
+            method.inference.check(settings)
+        except ValueError:
+            sentences += refused  # whatever the target is
+        else:
+            unfit += [method.name] if refused else []
+    if unfit:
+        able = [name for name in default_methods(None, dataset.task) if name not in unfit]
+        sentences.append(
+            f"{', '.join(unfit)} cannot fit the target {dataset.target!r}, which holds {dataset.task}: take {', '.join(able[:-1])} or {able[-1]}"
+        )
     return sentences
 
 
@@ -207,9 +218,13 @@ def _remarks_on_data(request: Request, dataset: Dataset, anatomy: Anatomy | None
     if dataset.labels:
         said.append(f"the target {dataset.target!r} holds words, which are {dataset.task}: {', '.join(dataset.labels)}")
     if request.model is None and not dataset.task.is_standardized:
-        if not dataset.labels:
-            hint = "say --task regression if its values are real numbers"
-            said.append(f"the target {dataset.target!r} is taken for {dataset.task}: {hint}")
+        if dataset.task.is_guessed:
+            said.append(
+                f"the target {dataset.target!r} is taken for {dataset.task}, by its values: say --task counts if they are counts, and --task regression if "
+                "they are real numbers"
+            )
+        elif not dataset.labels:
+            said.append(f"the target {dataset.target!r} holds {dataset.task}, and is left as it is")
         return said
     if dataset.outputs:
         said.append(
@@ -224,28 +239,9 @@ def _remarks_on_data(request: Request, dataset: Dataset, anatomy: Anatomy | None
         said.append(
             "the model gets standardised inputs and targets: say standardize=False if it was made for the units of the data"
         )
+    if request.model is None:
+        said += on_whole_numbers(dataset)
     return said + ([*on_two_values(dataset), *on_few_values(dataset)] if _is_standardised(anatomy) else [])
-
-
-def on_two_values(dataset: Dataset) -> list[str]:
-    """Return a sentence on a real target that has two values."""
-    if len(np.unique(dataset.y)) != 2:
-        return []
-    return [
-        "the target has two values and is treated as a number: for classes write words or 0 and 1 for them, and say --task binary, Settings(task='binary'), or give "
-        "a model the likelihood Bernoulli()"
-    ]
-
-
-def on_few_values(dataset: Dataset) -> list[str]:
-    """Return a sentence on a real target that has few values."""
-    distinct, rows = len(np.unique(dataset.y)), len(dataset.y)
-    if dataset.y.ndim != 1 or not 2 < distinct < FEW_VALUES * rows:
-        return []
-    return [
-        f"the target has {distinct} values in {rows} rows: a density can put a spike on each of them, so that NLL says little: look at CRPS "
-        "and RMSE"
-    ]
 
 
 def _remarks_on_twins(methods: Sequence[Method]) -> list[str]:

@@ -121,8 +121,8 @@ class Request:
         return GapStudy([method for method in methods if not method.architecture.has_network], sampler)
 
     def settings_for(self, dataset: Dataset) -> Settings:
-        """The settings with the task of the data, where the zoo's own models are fitted."""
-        return self.settings if self.model is not None else for_task(self.settings, dataset.task)
+        """The settings with the task of the data, where the zoo's own models are fitted; a model that is given says itself what it observes."""
+        return for_task(self.settings, Task() if self.model is not None else dataset.task)
 
     def config(self, dataset: Dataset) -> dict[str, Any]:
         """Values that results must have in common to stand in one table."""

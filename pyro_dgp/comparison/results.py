@@ -19,9 +19,9 @@ from pyro_dgp.internal.whole_file import write_whole
 FEW_ROWS = 50
 
 
-@dataclass
+@dataclass(repr=False)
 class ComparisonResult:
-    """Results of a comparison; ``print`` shows its table.
+    """Results of a comparison; ``print`` and a notebook show its table.
 
     ``result["dsvi"]`` is the :class:`~pyro_dgp.comparison.method_fit.MethodFit` of a method: ``result["dsvi"].predict(x_new).mean`` is
     in the target's own units, and ``.model``, ``.guide`` and ``.draws`` are what was fitted.
@@ -58,6 +58,8 @@ class ComparisonResult:
             remedy = "folds test every row already" if is_all else "folds=5 (--folds 5) tests every row"
             lines.append(f"{few[0]} test rows rank little: {remedy}")
         return "\n".join([table(rows), *lines, f"scores on {self.scores_on}, {better}"])
+
+    __repr__ = __str__
 
     def __getitem__(self, method: str) -> MethodFit:
         if method not in self.fits:

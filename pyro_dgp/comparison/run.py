@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pyro_dgp.comparison.files import (
     TABLE,
     Curves,
@@ -42,7 +44,7 @@ from pyro_dgp.comparison.request import (
     no_progress,
 )
 from pyro_dgp.comparison.results import ComparisonResult
-from pyro_dgp.data.arrays import as_array, in_order, of_arrays
+from pyro_dgp.data.arrays import as_array, in_order, numbered, of_arrays
 from pyro_dgp.data.dataset import Dataset, by_output
 from pyro_dgp.data.dataset import check as check_data
 from pyro_dgp.data.named import load_default
@@ -136,7 +138,7 @@ def compare(
     request = Request(
         output=None if output is None else Path(output),
         dataset=dataset,
-        methods=default_methods(own) if methods is None else tuple(methods),
+        methods=default_methods(own, dataset.task) if methods is None else tuple(methods),
         settings=settings,
         model=own,
         folds=folds,
@@ -162,11 +164,18 @@ def _check_kinds(methods: Any, settings: Any, progress: Any) -> None:
 def _test_rows(test: Any, dataset: Dataset) -> tuple[Any, Any]:
     if not isinstance(test, tuple) or len(test) != 2:
         raise TypeError("test is a pair of arrays: test=(x_test, y_test)")
-    x, y = in_order(test[0], dataset.columns), as_array(by_output(test[1], dataset.outputs))
+    x, y = in_order(test[0], dataset.columns), as_array(numbered(by_output(test[1], dataset.outputs), dataset.labels))
     if x.ndim != 2 or x.shape[1] != dataset.x.shape[1] or y.shape != (len(x), *dataset.y.shape[1:]) or not len(x):
         wanted = "(N,)" if dataset.y.ndim == 1 else f"(N, {dataset.y.shape[1]})"
         raise ValueError(
             f"the test rows have inputs {x.shape} and targets {y.shape}: they must be (N, {dataset.x.shape[1]}) and {wanted}, N at least 1"
+        )
+    classes = dataset.task.classes
+    if classes and not np.isin(y, np.arange(classes)).all():
+        strange = y[~np.isin(y, np.arange(classes))][0]
+        raise ValueError(
+            f"the targets of the test rows hold {strange:g}, and those of the training rows the classes 0 to {classes - 1}: drop such rows, or train on rows of "
+            "every class"
         )
     return x, y
 

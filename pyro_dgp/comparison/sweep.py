@@ -132,7 +132,7 @@ class Run:
         given = self.method.inference.given_rows(settings, len(part.x_train))
         x, y = part.x_train[given], part.y_train[given]
         torch.manual_seed(settings.seed)
-        model = self.method.architecture.build(x, settings)
+        model = self.method.architecture.untrained(x, y, settings)
         torch.manual_seed(settings.seed)
         inference, kept = self.method.inference, self._kept
         with nullcontext() if kept is None else Checkpoints(kept / "training"):

@@ -9,26 +9,61 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from pyro_dgp.data.categories import encoded_as
+from pyro_dgp.data.categories import are_kinds, class_numbers, encoded_as, is_words, kinds_as_words, words_of
 from pyro_dgp.data.dataset import Array, Dataset, numbered_outputs, require_real
 from pyro_dgp.data.reading import with_task
 from pyro_dgp.data.tasks import Task
+from pyro_dgp.data.written_numbers import as_numbers
+from pyro_dgp.internal.optional import optional
 
 
 def of_arrays(name: str, x: Any, y: Any, *, task: str = Task().kind) -> Dataset:
     """Return a data set of inputs ``(N, D)`` and targets ``(N,)`` or ``(N, P)``, with the names of their columns where these are tables.
 
-    Several outputs without names are numbered.
+    Several outputs without names are numbered. Words, and kinds of a table (``category``), are classes.
 
     :param task: kind of the target, one of :data:`~pyro_dgp.data.tasks.TASKS`.
     :raises ValueError: for what holds no numbers, and for targets of another kind.
     """
     columns = tuple(str(column) for column in getattr(x, "columns", ()))
-    dataset = Dataset(name, as_array(x), as_array(y), columns=columns)
+    if (words := _column_of_words(y)) is not None:
+        labels = words_of(words, "y", "the targets")
+        dataset = Dataset(name, as_array(x), class_numbers(words, labels), columns=columns, labels=tuple(labels))
+        return with_task(dataset, None if task == Task().kind else task)
+    dataset = Dataset(name, as_array(x), as_array(y), columns=columns, task=Task(is_guessed=True))
     if dataset.y.ndim == 2 and dataset.y.shape[1] > 1:
         names = tuple(map(str, getattr(y, "columns", ()))) or numbered_outputs(dataset.y.shape[1])
         dataset = replace(dataset, outputs=names, target=", ".join(names), task=Task(outputs=len(names)))
     return dataset if task == Task().kind else with_task(dataset, task)
+
+
+def numbered(y: Any, labels: Sequence[str]) -> Any:
+    """Return targets that are words as the numbers of classes, where these have names, and all others as they are.
+
+    :raises ValueError: for a word that is no name of a class.
+    """
+    words = _column_of_words(y) if labels else None
+    if words is None:
+        return y
+    if unknown := sorted({str(word) for word in words} - set(labels)):
+        raise ValueError(f"the targets hold {unknown[0]!r}, which training had not: it had {', '.join(labels)}")
+    return class_numbers(words, labels)
+
+
+def _column_of_words(y: Any) -> Any:
+    """Return targets as a column of a table if they are words or kinds, which are classes; nothing if they are numbers, or several columns."""
+    if isinstance(y, Tensor) or hasattr(y, "columns"):
+        return None
+    values = y if hasattr(y, "dtype") else _as_it_is(y)
+    if values is None or getattr(values, "ndim", 0) != 1 or getattr(values.dtype, "kind", "O") not in "UO":
+        return None
+    pandas = optional("pandas", extra="compare", what="targets that are words")
+    column = values if isinstance(values, pandas.Series) else pandas.Series(values.astype(object))
+    if are_kinds(column):
+        return kinds_as_words(column)
+    if not all(isinstance(cell, str) for cell in column) or not is_words(as_numbers(column)):
+        return None
+    return column.map(str.strip)
 
 
 def in_order(x: Any, columns: Sequence[str]) -> Array:

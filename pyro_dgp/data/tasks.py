@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ class Task:
     :ivar kind: one of :data:`TASKS`.
     :ivar classes: C; 2 for a binary target, 0 for targets that are no classes.
     :ivar outputs: number of targets of a row; several are real numbers.
+    :ivar is_guessed: whether the values of the targets alone say so, and nobody named it.
 
     >>> from pyro_dgp import Task
     >>> Task().is_standardized, Task("multiclass", 3).is_standardized
@@ -29,6 +30,8 @@ class Task:
     kind: str = "regression"
     classes: int = 0
     outputs: int = 1
+    _: KW_ONLY
+    is_guessed: bool = field(default=False, compare=False)
 
     @property
     def is_standardized(self) -> bool:
@@ -97,10 +100,22 @@ def guessed_task(y: NDArray[np.float64]) -> Task:
         return Task(outputs=_outputs(y))
     found = np.unique(y)
     if np.array_equal(found, (0.0, 1.0)):
-        return Task("binary", 2)
+        return Task("binary", 2, is_guessed=True)
     if 3 <= len(found) <= _MOST_GUESSED and np.array_equal(found, np.arange(len(found))):
-        return Task("multiclass", len(found))
-    return Task()
+        return Task("multiclass", len(found), is_guessed=True)
+    return Task(is_guessed=True)
+
+
+def look_like_classes(y: NDArray[np.float64]) -> bool:
+    """Tell whether targets ``(N,)`` are a few whole numbers, from 3 to 10 of them, with none left out between the least and the largest."""
+    found = np.unique(y)
+    numbers = np.round(found[0]) + np.arange(len(found))
+    return 3 <= len(found) <= _MOST_GUESSED and np.array_equal(found, numbers)
+
+
+def look_like_counts(y: NDArray[np.float64]) -> bool:
+    """Tell whether targets ``(N,)`` are whole numbers, 0 among them and none below, with more values than one and zero."""
+    return bool(np.all(y == np.round(y))) and float(y.min()) == 0 and float(y.max()) > 1
 
 
 def _outputs(y: NDArray[np.float64]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -15,6 +16,7 @@ from pyro.nn import PyroModule
 from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
+from torch.distributions import constraints
 
 from pyro_dgp.gp import FunctionPrior, too_many_values_message
 from pyro_dgp.internal.distributions import elementwise, is_real, is_real_where_observed
@@ -183,6 +185,44 @@ def check_scales(name: str, prior: FunctionPrior, observed: Mapping[str, Tensor]
                 "and variance 1: standardise targets by a Standardizer.fit(x, y) that the model carries, as in DeepGP(x, standardizer=...)",
                 stacklevel=5,
             )
+
+
+#: Ratio of the mean of counts to that of the untrained model beyond which a warning is given: its functions have a standard deviation near 1.
+FAR_COUNTS = math.exp(3.0)
+
+
+def warn_of_far_counts(trace: Trace) -> None:
+    """Warn of observed counts whose mean is far from that of the untrained model, as where neither a mean function nor exposures carry their level."""
+    for site in trace.nodes.values():
+        if not is_random(site) or not site["is_observed"]:
+            continue
+        start, value = _mean_of_counts(site["fn"]), torch.as_tensor(site["value"]).detach().double()
+        value = value[~value.isnan()]
+        if start is None or not value.numel() or not float(value.mean()) > 0:
+            continue
+        ratio = float(value.mean()) / start
+        if not 1 / FAR_COUNTS < ratio < FAR_COUNTS:
+            warnings.warn(
+                f"the counts of the site {site['name']!r} have mean {float(value.mean()):.3g}, and the untrained model has counts of mean {start:.3g}: a "
+                f"fit may not get from there to the data. Add {math.log(ratio):.3g}, the logarithm of the ratio, to the mean function of the Gaussian "
+                f"process that they observe, as mean=ConstantMean(value={math.log(ratio):.3g}) adds it to zero; or pass exposures",
+                stacklevel=5,
+            )
+
+
+@torch.no_grad()
+def _mean_of_counts(fn: Any) -> float | None:
+    """Return the mean of the counts that a distribution of counts has where functions are at their means; nothing for other distributions."""
+    if isinstance(fn, Observation):
+        fn = fn.conditional.given(join({name: prior.mean for name, prior in fn.priors.items()}))
+    fn = elementwise(fn)
+    if fn.support is not constraints.nonnegative_integer:
+        return None
+    try:
+        mean = float(fn.mean.double().mean())
+    except NotImplementedError:
+        return None
+    return mean if 0 < mean < math.inf else None
 
 
 def warn_of_unread_priors(models: Iterable[nn.Module], trace: Trace) -> None:

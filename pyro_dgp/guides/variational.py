@@ -36,6 +36,7 @@ from pyro_dgp.guides.sites import (
     require_groups,
     require_kernel_fits,
     require_whole_groups,
+    warn_of_far_counts,
     warn_of_repeated,
     warn_of_unread_priors,
 )
@@ -286,6 +287,7 @@ def _check_parameters_and_plates(guide: Variational) -> None:
 def _warn_of_model(guide: Variational, run: GuidePass, call: Call) -> None:
     """Warn of inputs and targets far from the scale that kernels start at, of priors that nothing reads, of one GP at several inputs, and of inputs that look at other rows."""
     check_scales(*run.gps[0], real_observations(guide.trace))
+    warn_of_far_counts(guide.trace)
     warn_of_unread_priors(guide.model_modules, guide.trace)
     warn_of_repeated(run.gps)
     warn_of_other_rows(guide.model, call, guide.model_modules)

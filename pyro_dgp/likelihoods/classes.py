@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Any
 
 from torch import Tensor
 from torch.distributions import Distribution
@@ -37,6 +38,15 @@ class ClassConditional(Conditional):
         """Log probability of the classes with the functions integrated out."""
         log_prob: Tensor = self.components(f).log_prob(y)
         return log_prob
+
+
+def require_whole_classes(likelihood: str, classes: Any, remedy: str) -> None:
+    """Raise unless the number of classes of a likelihood is a whole one, 2 or more.
+
+    :param remedy: what to do, for the message.
+    """
+    if not isinstance(classes, int) or classes < 2:
+        raise ValueError(f"{likelihood} has 2 or more classes, got {classes!r}: {remedy}")
 
 
 def require_functions(likelihood: Likelihood, classes: int, outputs: int) -> None:

@@ -62,8 +62,8 @@ class CountConditional(Conditional):
             return values
         if self.exposure.dim() and self.exposure.shape[-1] != values.shape[-1]:
             raise ValueError(
-                f"exposure has shape {tuple(self.exposure.shape)} and there are {values.shape[-1]} rows: pass one number for each row, as a tensor, "
-                "which batches of rows take their own of, or one number for all"
+                f"exposure has shape {tuple(self.exposure.shape)} and there are {values.shape[-1]} rows: pass one number for each row, as a tensor "
+                "(N,), which batches of rows take their own of, or one number for all"
             )
         return values + self.exposure.to(values).log()
 

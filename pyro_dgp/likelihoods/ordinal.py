@@ -16,7 +16,7 @@ from pyro_dgp.internal.normal_cdf import log_ndtr
 from pyro_dgp.internal.parameters import require_shape
 from pyro_dgp.internal.recording import require_all
 from pyro_dgp.likelihoods.base import Likelihood
-from pyro_dgp.likelihoods.classes import ClassConditional
+from pyro_dgp.likelihoods.classes import ClassConditional, require_whole_classes
 from pyro_dgp.likelihoods.conditional import RowObservation, one_output
 from pyro_dgp.likelihoods.moments import Moments
 
@@ -78,8 +78,7 @@ class Ordinal(Likelihood):
 
     def __init__(self, classes: int) -> None:
         super().__init__()
-        if classes < 2:
-            raise ValueError(f"an ordinal likelihood has 2 or more classes, got {classes}")
+        require_whole_classes("an ordinal likelihood", classes, "give their number, which stands for 0, 1, ..., C - 1")
         self.classes = classes
         start = 2**0.5 * torch.special.ndtri(
             torch.arange(1, classes) / classes

@@ -12,7 +12,7 @@ from torch.distributions import Distribution
 
 from pyro_dgp.internal.win_probability import win_probabilities, win_probability
 from pyro_dgp.likelihoods.base import Likelihood
-from pyro_dgp.likelihoods.classes import ClassConditional, require_functions
+from pyro_dgp.likelihoods.classes import ClassConditional, require_functions, require_whole_classes
 from pyro_dgp.likelihoods.conditional import RowObservation
 from pyro_dgp.likelihoods.moments import Moments
 
@@ -90,8 +90,7 @@ class RobustMax(Likelihood):
 
     def __init__(self, classes: int, epsilon: float = 1e-3) -> None:
         super().__init__()
-        if classes < 2:
-            raise ValueError(f"robust-max has 2 or more classes, got {classes}: for two, Bernoulli takes one function")
+        require_whole_classes("robust-max", classes, "for two, Bernoulli takes one function")
         if not 0 < epsilon < 1:
             raise ValueError(f"epsilon lies between 0 and 1, got {epsilon}: 1e-3 is usual")
         self.classes, self.epsilon = classes, epsilon

@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from pyro_dgp.internal.gumbel_maximum import class_log_probs, expected_log_sum_exp
 from pyro_dgp.likelihoods.base import Likelihood
-from pyro_dgp.likelihoods.classes import ClassConditional, require_functions
+from pyro_dgp.likelihoods.classes import ClassConditional, require_functions, require_whole_classes
 from pyro_dgp.likelihoods.conditional import RowObservation
 from pyro_dgp.likelihoods.moments import Moments
 
@@ -46,7 +46,8 @@ class SoftmaxConditional(ClassConditional):
         """
         if power != 1.0:
             raise ValueError(
-                f"the softmax to the power {power:.6g} has no integral in one dimension: take RobustMax, or a loss of powers of one such as ELBO"
+                f"the softmax to the power {power:.6g}, which this loss takes, has no integral in one dimension: take RobustMax in its place, or another loss "
+                "such as ELBO"
             )
         return self.predictive_log_prob(y, f)
 
@@ -74,10 +75,7 @@ class Softmax(Likelihood):
 
     def __init__(self, classes: int) -> None:
         super().__init__()
-        if classes < 2:
-            raise ValueError(
-                f"softmax has 2 or more classes, got {classes}: for two, Bernoulli('logit') takes one function"
-            )
+        require_whole_classes("softmax", classes, "for two, Bernoulli('logit') takes one function")
         self.classes = classes
 
     def require_outputs(self, outputs: int) -> None:

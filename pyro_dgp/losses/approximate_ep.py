@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Real
+
 import torch
 from torch import Tensor
 
@@ -36,7 +38,7 @@ class ApproximateEP(Loss):
 
     :param num_data: N, the size of the whole training set, which also weights the rows of a mini-batch.
     :param alpha: power, above 0 and at most 1; 1 is expectation propagation, and learns less noise than there is where rows are few.
-    :raises ValueError: for a likelihood without powers (``Softmax``), a point estimate, a process that has no cavity, a model
+    :raises ValueError: for a likelihood without a power alpha (``Softmax`` has alpha = 1 alone), a point estimate, a process that has no cavity, a model
         of two observed sites, and rows of which every output is missing.
 
     >>> import torch
@@ -53,9 +55,9 @@ class ApproximateEP(Loss):
 
     def __init__(self, num_data: int, alpha: float = 0.5) -> None:
         super().__init__(num_data)
-        if not 0 < alpha <= 1:
-            raise ValueError(f"alpha is above 0 and at most 1, got {alpha}: give 1.0 for expectation propagation")
-        self.alpha = alpha
+        if not isinstance(alpha, Real) or not 0 < alpha <= 1:
+            raise ValueError(f"alpha is above 0 and at most 1, got {alpha!r}: give 1.0 for expectation propagation")
+        self.alpha: float = alpha
 
     @property
     def reading(self) -> Cavity:

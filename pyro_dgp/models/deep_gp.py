@@ -34,6 +34,7 @@ class DeepGP(CheckedModule):
     :param per_output: whether each output of a hidden layer has a kernel of its own ([DSPP]) or all share one ([DSVI]).
     :param mean: function from the inputs of a hidden layer ``(N, D)`` and its width to its mean: ``Projection.fit`` is fixed,
         ``LinearMean.fit`` starts there and is learned, which many inputs of which few matter need.
+    :param top_mean: mean of the top layer, zero if not given. Counts need one: ``ConstantMean(value=float(y.mean().log()))`` starts at their level.
     :param standardizer: ``Standardizer.fit(x, y)`` for inputs and targets in their own units, in which predictions are then; without,
         standardise both before training.
 
@@ -56,6 +57,7 @@ class DeepGP(CheckedModule):
         outputs: int = 1,
         per_output: bool = False,
         mean: Callable[[Tensor, int], Mean] = Projection.fit,
+        top_mean: Mean | None = None,
         standardizer: Standardizer | None = None,
     ) -> None:
         super().__init__()
@@ -74,7 +76,7 @@ class DeepGP(CheckedModule):
             with torch.no_grad():  # read as it stands: a call would put its parameters into Pyro's store
                 inputs = hidden[-1].mean.forward()(inputs).expand(-1, size)
         self.hidden = PyroModule[nn.ModuleList](hidden)
-        self.top = GaussianProcess(named_kernel(kernel, inputs.shape[-1], None), num_outputs=outputs)
+        self.top = GaussianProcess(named_kernel(kernel, inputs.shape[-1], None), top_mean, outputs)
         likelihood = Gaussian(outputs) if likelihood is None else likelihood
         self.likelihood = likelihood if standardizer is None else standardizer.likelihood(likelihood)
 

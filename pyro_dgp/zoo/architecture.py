@@ -20,6 +20,14 @@ class Checking(Protocol):
         """Raise ``ValueError`` with one sentence for settings that it cannot be built with."""
 
 
+@runtime_checkable
+class StartsAtTargets(Protocol):
+    """A part of a model that has a place to start at, which the training targets say."""
+
+    def start_at(self, y: Tensor) -> None:
+        """Set its parameters to where training begins with targets ``y`` ``(N,)``."""
+
+
 @dataclass(frozen=True)
 class Architecture:
     """A recipe for models, and what there is to know of them before one is built.
@@ -34,6 +42,14 @@ class Architecture:
     is_deep: bool
     has_priors: bool = False
     has_network: bool = False
+
+    def untrained(self, x: Tensor, y: Tensor, settings: Settings) -> nn.Module:
+        """The untrained model of training inputs ``(N, D)`` and targets: what ``build`` makes, and every :class:`StartsAtTargets` in it started."""
+        model = self.build(x, settings)
+        for part in model.modules():
+            if isinstance(part, StartsAtTargets):
+                part.start_at(y)
+        return model
 
     def layers(self, settings: Settings) -> int:
         """Number of layers of the model."""

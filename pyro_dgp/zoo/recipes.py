@@ -19,7 +19,7 @@ from pyro_dgp.likelihoods import (
 )
 from pyro_dgp.losses import ELBO, ApproximateEP, GammaDivergence, PredictiveLogLikelihood
 from pyro_dgp.mcmc import EllipticalSlice, GuideMean, WhitenedNUTS, inducing_inputs, whitened
-from pyro_dgp.means import LinearMean
+from pyro_dgp.means import ConstantMean, LinearMean
 from pyro_dgp.models.deep_gp import DeepGP
 from pyro_dgp.models.deep_kernel import DeepKernel, FeatureExtractor
 from pyro_dgp.models.priors import with_priors
@@ -45,8 +45,16 @@ ONE_KERNEL, TWO_KERNELS = "matern52", "rbf+matern52"
 NOISE_BETWEEN_LAYERS = 1e-5
 
 
+class LogRate(ConstantMean):
+    """Constant mean of functions whose exponential is the mean of counts: it starts at the logarithm of that of the training targets."""
+
+    def start_at(self, y: Tensor) -> None:
+        """Set ``constant``; where all counts are zero, to the logarithm of 1 / N."""
+        self.constant = y.to(self.constant).mean().clamp_min(1 / len(y)).log().expand_as(self.constant).clone()
+
+
 def observed(settings: Settings) -> dict[str, Any]:
-    """Return the likelihood of ``settings.task``, and the number of functions that it takes, as options of a model."""
+    """Return the likelihood of ``settings.task``, and the functions that it takes, as options of a model."""
     if settings.outputs > 1:
         likelihood = LinearCoregionalization(settings.outputs, settings.outputs)
         likelihood.mixing = torch.eye(settings.outputs)  # an output for each function, until it learns how they mix
@@ -55,7 +63,9 @@ def observed(settings: Settings) -> dict[str, Any]:
         return {"likelihood": Bernoulli()}
     if settings.task == "multiclass":
         return {"likelihood": Softmax(settings.classes), "outputs": settings.classes}
-    return {"likelihood": NegativeBinomial()} if settings.task == "counts" else {}
+    if settings.task == "counts":
+        return {"likelihood": NegativeBinomial(), "top_mean": LogRate()}
+    return {}
 
 
 def shallow(x: Tensor, settings: Settings, kernel: str = ONE_KERNEL) -> DeepGP:

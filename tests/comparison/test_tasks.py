@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from scipy.stats import nbinom
 
-from pyro_dgp import Softmax, compare, load, load_fit, sweep
+from pyro_dgp import Bernoulli, LinearMean, Softmax, compare, load, load_fit, sweep
 from pyro_dgp.__main__ import main
 from pyro_dgp.models.deep_gp import DeepGP
 from pyro_dgp.zoo.settings import Settings
@@ -40,7 +42,7 @@ CLASS_SCORES = {"nll", "accuracy", "brier", "ece"}
     [
         ("words", [], "holds words, which are 3 classes: high, low, mid"),
         ("binary", [], "taken for two classes"),
-        ("counts", ["--task", "counts"], "taken for counts"),
+        ("counts", ["--task", "counts"], "holds counts, and is left as it is"),
     ],
 )
 def test_a_table_is_compared_kept_and_predicted(tables, capsys, name, options, said):
@@ -107,9 +109,8 @@ def test_methods_that_cannot_have_classes_are_refused_before_anything_runs(table
     ]
     assert main([*arguments, "--output", str(tables / "out"), *OPTIONS]) != 0
     text = capsys.readouterr().err
-    assert "exact-gp cannot fit this model: ProbitConditional has no closed form" in text
-    for name in ("sgpr", "dsvi-collapsed", "vff-collapsed"):
-        assert f"{name} cannot fit this model: the collapsed bound is that of a Gaussian likelihood" in text
+    wanted = "exact-gp, sgpr, dsvi-collapsed, vff-collapsed cannot fit the target 'y', which holds two classes: take svgp, ppgpr, dsvi or dspp"
+    assert wanted in text
     assert not (tables / "out").exists()
 
 
@@ -153,3 +154,105 @@ def test_words_are_explained_to_an_own_model_of_classes_and_refused_by_one_of_re
     assert main([*arguments, "--model", f"{own}:Skip", "--output", str(tables / "other")]) != 0
     said = "the target 'y' holds the words high, low, and Skip observes real numbers: give it a likelihood of classes"
     assert said in capsys.readouterr().err
+
+
+def remarks_on(y, settings=TOY, **options):
+    """What a comparison of arrays says of these targets, and its result."""
+    said = []
+    x = np.random.RandomState(1).randn(len(y), 2)
+    few = replace(settings, epochs=1)
+    return said, compare(None, x, y, methods=["svgp"], settings=few, say=said.append, threads=1, **options)
+
+
+KINDS = np.arange(60) % 3
+
+
+@pytest.mark.parametrize(
+    ("y", "remark"),
+    [
+        (
+            KINDS,
+            "whole numbers from 0 to 2: say --task multiclass, Settings(task='multiclass'), if they are classes; say --task counts",
+        ),
+        (KINDS + 1, "whole numbers from 1 to 3: number classes 0, 1, ... and say --task multiclass"),
+        (KINDS**5, "whole numbers from 0 to 32: say --task counts, Settings(task='counts'), if they are counts"),
+    ],
+)
+def test_arrays_of_whole_numbers_are_said_to_be_taken_for_real_numbers(y, remark):
+    said, _ = remarks_on(y)
+    assert any("the target 'y' is taken for real numbers" in sentence and remark in sentence for sentence in said)
+
+
+@pytest.mark.parametrize(("y", "task"), [(KINDS + 0.5, "regression"), (KINDS, "multiclass")])
+def test_other_targets_and_tasks_that_are_named_are_not_doubted(y, task):
+    said, _ = remarks_on(y, replace(TOY, task=task))
+    assert said and not any("taken for" in sentence for sentence in said)
+
+
+def test_a_guess_at_a_table_names_the_other_tasks(tables, capsys):
+    table = pd.read_csv(tables / "counts.csv").assign(y=KINDS[np.arange(120) % 60])
+    table.to_csv(tables / "small.csv", index=False)
+    arguments = [
+        "compare",
+        "--data",
+        str(tables / "small.csv"),
+        "--methods",
+        "svgp",
+        "--epochs",
+        "1",
+        "--inducing",
+        "5",
+    ]
+    assert main([*arguments, "--output", str(tables / "one")]) == 0
+    text = capsys.readouterr()
+    assert (
+        "taken for 3 classes, by its values: say --task counts if they are counts, and --task regression"
+        in text.out + text.err
+    )
+    assert main([*arguments, "--task", "multiclass", "--output", str(tables / "two")]) == 0
+    text = capsys.readouterr()
+    assert "taken for" not in text.out + text.err
+
+
+@pytest.mark.parametrize(
+    "kind", [np.array, list, pd.Series, pd.Categorical, lambda words: pd.Series(words).astype("category")]
+)
+def test_words_and_kinds_of_arrays_are_classes(kind):
+    words = [("low", "mid", "top")[number] for number in KINDS]
+    said, result = remarks_on(kind(words))
+    assert "the target 'y' holds words, which are 3 classes: low, mid, top" in said
+    assert result["svgp"].labels == ("low", "mid", "top")
+    test = np.random.RandomState(2).randn(6, 2), kind(words[:6])
+    _, other = remarks_on(kind(words), test=test)
+    assert other.rows[0]["n_test"] == 6
+    with pytest.raises(ValueError, match="the targets hold 'best', which training had not: it had low, mid, top"):
+        remarks_on(kind(words), test=(test[0], kind(["best", *words[:5]])))
+
+
+def test_classes_of_the_test_rows_alone_are_refused_before_training():
+    test = np.random.RandomState(2).randn(6, 2), np.array([0, 1, 2, 3, 0, 0])
+    with pytest.raises(ValueError, match="test rows hold 3, and those of the training rows the classes 0 to 2"):
+        remarks_on(KINDS, replace(TOY, task="multiclass"), test=test)
+
+
+def test_the_task_of_the_settings_says_nothing_of_a_model_of_ones_own():
+    """Classes of the settings made one-hot targets of a model of two classes, which torch refused."""
+    x = np.random.RandomState(1).randn(60, 2)
+    few = replace(TOY, epochs=1, task="multiclass")
+    factory = lambda x: DeepGP(x, 2, 2, likelihood=Bernoulli(), mean=LinearMean.fit)
+    result = compare(factory, x, (x[:, 0] > 0).astype(float), methods=["dsvi"], settings=few, say=lambda sentence: None)
+    assert result["dsvi"].predict(x[:2]).probs.shape == (2, 2)
+
+
+@pytest.mark.parametrize("method", ["svgp", "dsvi"])
+def test_counts_of_tens_of_thousands_are_fitted(method):
+    """The constant mean starts at the logarithm of their mean: functions that started at zero were 1.9 nats a row behind."""
+    rng = np.random.RandomState(0)
+    x = rng.uniform(-2, 2, (300, 2))
+    mean = 50_000 * np.exp(np.sin(2 * x[:, 0]))
+    y = rng.negative_binomial(10, 10 / (10 + mean))
+    settings = Settings(task="counts", inducing=20, epochs=400, kernel="rbf")
+    result = compare(None, x, y, methods=[method], settings=settings, say=lambda sentence: None, threads=1)
+    best = -nbinom.logpmf(y, 10, 10 / (10 + mean)).mean()
+    found = -float(result[method].predict(x).log_prob(torch.as_tensor(y, dtype=torch.float64)).mean())
+    assert abs(found - best) < 0.1

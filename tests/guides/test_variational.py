@@ -1,5 +1,6 @@
 import copy
 import io
+import math
 import warnings
 
 import pyro
@@ -15,10 +16,14 @@ from pyro_dgp import (
     RBF,
     AmortizedInducingPoints,
     Bernoulli,
+    ConstantMean,
     Gaussian,
     GaussianProcess,
     InducingPoints,
+    MissingOutputs,
     MonteCarlo,
+    NegativeBinomial,
+    Poisson,
     PredictiveLogLikelihood,
     SigmaPoints,
     Variational,
@@ -408,6 +413,45 @@ def test_raw_units_are_warned_of():
         guide.initialize(x, y + 1000)
     guide = Variational(OneLayer(likelihood=Bernoulli()), InducingPoints(4))
     guide.initialize(x, (y > 0).double())
+
+
+@pytest.mark.parametrize("likelihood", [Poisson, NegativeBinomial])
+@pytest.mark.parametrize(("level", "logarithm"), [(500, "6.2"), (0.02, "-3.9")])
+def test_counts_far_from_those_of_the_untrained_model_are_warned_of(likelihood, level, logarithm):
+    """Functions that start near zero are counts near one: fits to counts of thousands were far from the data."""
+    x, _ = regression(400)
+    y = torch.full((400,), float(level)) if level > 1 else (torch.arange(400) % 50 == 0).double()
+    guide = Variational(OneLayer(likelihood=likelihood()), InducingPoints(4))
+    sentence = rf"the counts of the site 'y' have mean .*mean 1: .* Add {logarithm}.*ConstantMean\(value={logarithm}.*pass exposures"
+    with pytest.warns(UserWarning, match=sentence):
+        guide.initialize(x, y)
+    model = OneLayer(likelihood=likelihood())
+    model.gp.mean = ConstantMean(value=math.log(level))
+    Variational(model, InducingPoints(4)).initialize(x, y)
+
+
+class RawCounts(PyroModule):
+    """A plain Poisson site whose rate is made of a function, with an exposure."""
+
+    def __init__(self):
+        super().__init__()
+        self.gp = GaussianProcess(RBF())
+
+    def forward(self, x, y=None, exposure=1.0):
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        return pyro.sample("y", dist.Poisson(exposure * f.exp()).to_event(1), obs=y)
+
+
+def test_plain_counts_are_warned_of_and_exposures_count():
+    x, _ = regression(50)
+    y = torch.full((50,), 3000.0)
+    with pytest.warns(UserWarning, match="the counts of the site 'y' have mean 3e.03"):
+        Variational(RawCounts(), InducingPoints(4)).initialize(x, y)
+    Variational(RawCounts(), InducingPoints(4)).initialize(x, y, exposure=1000.0)
+    model = OneLayer(likelihood=MissingOutputs(Poisson()))
+    y[0] = math.nan
+    with pytest.warns(UserWarning, match="the counts of the site 'y' have mean 3e.03"):
+        Variational(model, InducingPoints(4)).initialize(x, y)
 
 
 def test_a_prior_that_nobody_reads_is_warned_of():

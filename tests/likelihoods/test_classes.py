@@ -361,9 +361,6 @@ def test_what_does_not_fit_is_said():
     guide.initialize(x, y)
     with pytest.raises(ValueError, match="softmax to the power .* take RobustMax"):
         GammaDivergence(20)(model, guide)(x, y)
-    for make in (Softmax, RobustMax, Ordinal):
-        with pytest.raises(ValueError, match="2 or more classes"):
-            make(1)
     with pytest.raises(ValueError, match="epsilon lies between"):
         RobustMax(3, epsilon=0.0)
 
@@ -384,3 +381,11 @@ def test_ordinal_probabilities_are_accurate_in_the_tails():
     assert top == pytest.approx(float(torch.special.log_ndtr(torch.tensor(-30.6))), rel=1e-12)
     start = Ordinal(5).conditional().components(Moments(torch.zeros(1, 1), torch.ones(1, 1)))
     torch.testing.assert_close(start.probs, torch.full((1, 5), 0.2))
+
+
+@pytest.mark.usefixtures("unannotated")
+@pytest.mark.parametrize("classes", [1, 2.5, "3"])
+@pytest.mark.parametrize("likelihood", [Softmax, RobustMax, Ordinal])
+def test_a_number_of_classes_is_a_whole_one(likelihood, classes):
+    with pytest.raises(ValueError, match=f"2 or more classes, got {classes!r}"):
+        likelihood(classes)

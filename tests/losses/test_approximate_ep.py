@@ -203,8 +203,6 @@ def test_what_has_no_energy_is_refused():
     guide = guided(OneLayer(), x, y, InducingPoints(4, "delta"))
     with pytest.raises(ValueError, match="point estimate"):
         energy(guide, x, y, 1.0)
-    with pytest.raises(ValueError, match="alpha is above 0"):
-        ApproximateEP(20, 0.0)
 
 
 def test_a_plate_of_several_observations_a_row_is_refused():
@@ -246,3 +244,10 @@ def test_the_power_may_be_changed_afterwards():
     changed.alpha, changed.num_data = 1.0, 24
     found, wanted = (loss.differentiable_loss(guide.model, guide, x, y) for loss in (changed, ApproximateEP(24, 1.0)))
     torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.usefixtures("unannotated")
+@pytest.mark.parametrize("alpha", [0.0, 1.5, "0.5"])
+def test_the_power_lies_above_zero_and_is_at_most_one(alpha):
+    with pytest.raises(ValueError, match=f"alpha is above 0 and at most 1, got {alpha!r}"):
+        ApproximateEP(20, alpha)

@@ -1,4 +1,4 @@
-"""The means of the hidden layers of DeepGP."""
+"""The means of the layers of DeepGP."""
 
 import pyro
 import pytest
@@ -6,7 +6,19 @@ import torch
 from pyro.infer import SVI
 from pyro.optim import Adam
 
-from pyro_dgp import ELBO, DeepGP, InducingPoints, LinearMean, MonteCarlo, Projection, Variational, fit, with_priors
+from pyro_dgp import (
+    ELBO,
+    ConstantMean,
+    DeepGP,
+    InducingPoints,
+    LinearMean,
+    MonteCarlo,
+    Poisson,
+    Projection,
+    Variational,
+    fit,
+    with_priors,
+)
 from pyro_dgp.kernels.named import KERNELS
 from pyro_dgp.means import Zero
 from tests.examples import TwoLayers
@@ -80,3 +92,10 @@ def test_inputs_of_other_columns_are_refused(kernel, columns):
     model = DeepGP(torch.randn(6, 1), layers=1, kernel=kernel)
     with pytest.raises(ValueError, match=rf"made for inputs \(N, 1\) got \(6, {columns}\)"):
         model(torch.randn(6, columns))
+
+
+def test_the_mean_of_the_top_layer_is_that_which_is_given():
+    x = torch.linspace(-1, 1, 5)[:, None]
+    model = DeepGP(x, 2, 1, likelihood=Poisson(), top_mean=ConstantMean(value=3.0))
+    prior = pyro.poutine.trace(model).get_trace(x).nodes["y"]["fn"].priors["f"]
+    assert prior.mean.tolist() == [[3.0]] * 5

@@ -1,0 +1,48 @@
+"""Sentences on targets that are taken for real numbers, and may be something else."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pyro_dgp.data.dataset import Dataset
+from pyro_dgp.data.tasks import look_like_classes, look_like_counts
+from pyro_dgp.training.held_out import FEW_VALUES
+
+
+def on_two_values(dataset: Dataset) -> list[str]:
+    """Return a sentence on a real target that has two values."""
+    if len(np.unique(dataset.y)) != 2:
+        return []
+    return [
+        "the target has two values and is treated as a number: for classes write words or 0 and 1 for them, and say --task binary, Settings(task='binary'), or give "
+        "a model the likelihood Bernoulli()"
+    ]
+
+
+def on_whole_numbers(dataset: Dataset) -> list[str]:
+    """Return a sentence on a real target whose values look like classes or counts, where nobody said that they are real numbers."""
+    y, task = dataset.y, dataset.task
+    if not task.is_guessed or not task.is_standardized or y.ndim != 1:
+        return []
+    meant = []
+    if look_like_classes(y):
+        numbered = "" if y.min() == 0 else "number classes 0, 1, ... and "
+        meant.append(f"{numbered}say --task multiclass, Settings(task='multiclass'), if they are classes")
+    if look_like_counts(y) or (meant and y.min() > 0):
+        meant.append("say --task counts, Settings(task='counts'), if they are counts")
+    if not meant:
+        return []
+    return [
+        f"the target {dataset.target!r} is taken for real numbers, and holds whole numbers from {y.min():g} to {y.max():g}: {'; '.join(meant)}"
+    ]
+
+
+def on_few_values(dataset: Dataset) -> list[str]:
+    """Return a sentence on a real target that has few values."""
+    distinct, rows = len(np.unique(dataset.y)), len(dataset.y)
+    if dataset.y.ndim != 1 or not 2 < distinct < FEW_VALUES * rows:
+        return []
+    return [
+        f"the target has {distinct} values in {rows} rows: a density can put a spike on each of them, so that NLL says little: look at CRPS "
+        "and RMSE"
+    ]
