@@ -87,8 +87,7 @@ def run(folder: Path, method: str, split: int, settings: Settings, *, device: st
     """Fit and score one method on one split."""
     with default_dtype(torch.float32):
         x, y, x_test, y_test = (part.to(device) for part in images(folder, split))
-        points = FEW_POINTS if method == "aep" else settings.inducing
-        start, settings = time.perf_counter(), replace(settings, split=split, inducing=points)
+        start, settings = time.perf_counter(), replace(settings, split=split)
         torch.manual_seed(settings.seed)
         model = classifier(x, method, settings)
         fitted = inference(method).run(model, x, y, settings=settings, progress=lambda *_: None)
@@ -108,10 +107,23 @@ def run(folder: Path, method: str, split: int, settings: Settings, *, device: st
     return row | {"seconds": round(seconds), "steps": fitted.steps, "settings": asdict(settings)}
 
 
+def settings_of(method: str, epochs: int, inducing: int) -> Settings:
+    """Return the settings of a method: ``aep`` has few points whatever is asked for."""
+    return replace(SETTINGS, epochs=epochs, inducing=FEW_POINTS if method == "aep" else inducing)
+
+
+def runs(path: Path) -> pd.DataFrame:
+    """Return the runs that a file holds, with the points of the top layer and the passes of each."""
+    rows = pd.DataFrame(read(path, "method"))
+    for name in ("inducing", "epochs") if len(rows) else ():
+        rows[name] = [settings[name] for settings in rows["settings"]]
+    return rows
+
+
 def table(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the means over splits of each method, beside the published accuracy."""
     found = []
-    for method, own in rows.groupby("method", sort=False):
+    for (method, points, _), own in rows.groupby(["method", "inducing", "epochs"], sort=False):
         found.append(
             {
                 "method": method,
@@ -122,6 +134,8 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
                 "ECE": own["ece"].mean(),
                 "by chance, at most": own["ece_high"].mean(),
                 "minutes": own["seconds"].mean() / 60,
+                "points": points,
+                "steps": own["steps"].iloc[0],
             }
         )
     return pd.DataFrame(found)
@@ -140,7 +154,7 @@ def main() -> None:
         "--inducing",
         type=int,
         default=SETTINGS.inducing,
-        help="points of the top layer but of aep; a file of its own for others",
+        help="points of the top layer, but of aep",
     )
     parser.add_argument("--threads", type=int, default=1, help="threads of torch")
     parser.add_argument("--device", default="cpu", help="device that fits and predicts")
@@ -152,20 +166,16 @@ def main() -> None:
     if not arguments.table:
         require_data(arguments)
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        done = {(row["method"], row["split"]) for row in read(arguments.out, "method")}
         for split in map(int, arguments.splits.split(",")):
             for method in arguments.methods.split(","):
-                if (method, split) not in done:
-                    row = run(
-                        arguments.data,
-                        method,
-                        split,
-                        replace(SETTINGS, epochs=arguments.epochs, inducing=arguments.inducing),
-                        device=arguments.device,
-                    )
+                settings = settings_of(method, arguments.epochs, arguments.inducing)
+                wanted = {"method": method, "split": split, "inducing": settings.inducing, "epochs": settings.epochs}
+                done = runs(arguments.out).to_dict("records")
+                if not any(wanted.items() <= {name: row[name] for name in wanted}.items() for row in done):
+                    row = run(arguments.data, method, split, settings, device=arguments.device)
                     append(arguments.out, row)
                     print(row, flush=True)
-    print(table(pd.DataFrame(read(arguments.out, "method"))).to_string(index=False, float_format="%.3f"))
+    print(table(runs(arguments.out)).to_string(index=False, float_format="%.3f"))
 
 
 if __name__ == "__main__":

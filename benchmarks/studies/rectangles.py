@@ -159,8 +159,13 @@ def carry_out(arguments: argparse.Namespace) -> None:
         )
         key = {"training": training, "test": test, "steps": settings.steps(training, arguments.batch_size)}
         for name in arguments.methods.split(","):
-            wanted = {"method": name, "batch_size": arguments.batch_size, **key}
-            done = read(arguments.out, "method")
+            wanted = {
+                "method": name,
+                "batch_size": arguments.batch_size,
+                "learning_rate": settings.learning_rate,
+                **key,
+            }
+            done = [row | {"learning_rate": row["settings"]["learning_rate"]} for row in read(arguments.out, "method")]
             if not any(wanted.items() <= {k: row[k] for k in wanted}.items() for row in done):
                 row = run(part, name, settings, device=arguments.device)
                 append(arguments.out, row)

@@ -27,14 +27,21 @@ def folder(tmp_path):
 def test_the_study_goes_on_in_its_file(folder, monkeypatch, capsys):
     monkeypatch.setattr(mnist, "FEW_POINTS", 9)
     out = folder / "runs.jsonl"
-    options = ["--data", str(folder), "--splits", "0", "--epochs", "2", "--inducing", "12", "--out", str(out)]
-    for methods in ("dsvi", "dsvi,dsvi-3,aep"):
-        monkeypatch.setattr(sys, "argv", ["study", *options, "--methods", methods])
+    options = ["--data", str(folder), "--splits", "0", "--out", str(out)]
+    for methods, epochs, points in (
+        ("dsvi", 2, 12),
+        ("dsvi,dsvi-3,aep", 2, 12),
+        ("dsvi,aep", 1, 12),
+        ("dsvi,aep", 2, 11),
+    ):
+        named = ["--methods", methods, "--epochs", str(epochs), "--inducing", str(points)]
+        monkeypatch.setattr(sys, "argv", ["study", *options, *named])
         mnist.main()
     rows = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [row["method"] for row in rows] == ["dsvi", "dsvi-3", "aep"]
-    assert [row["settings"]["inducing"] for row in rows] == [12, 12, 9]
-    assert all(row["steps"] == 2 and 0 <= row["ece_low"] <= row["ece_high"] <= 1 for row in rows)
+    assert [row["method"] for row in rows] == ["dsvi", "dsvi-3", "aep", "dsvi", "aep", "dsvi"]
+    assert [row["settings"]["inducing"] for row in rows] == [12, 12, 9, 12, 9, 11]
+    assert [row["steps"] for row in rows] == [2, 2, 2, 1, 1, 2]
+    assert all(0 <= row["ece_low"] <= row["ece_high"] <= 1 for row in rows)
     assert "97.730" in capsys.readouterr().out
 
 

@@ -26,9 +26,10 @@ def test_the_study_goes_on_in_its_file_and_draws(tmp_path, monkeypatch, capsys):
         (row["training"], row["test"], row["steps"], sum(row["curve"]["count"])) == (40, 30, 2, 30) for row in rows
     )
     assert figure.exists() and "-0.657" in capsys.readouterr().out
-    monkeypatch.setattr(sys, "argv", ["study", *options[:3], "4", *options[4:], "--methods", "svgp-100"])
-    rectangles.main()
-    assert len(out.read_text().splitlines()) == 4  # more steps are another run
+    for other in (["--steps", "4"], ["--learning-rate", "0.02"]):  # each is another run
+        monkeypatch.setattr(sys, "argv", ["study", *options, *other, "--methods", "svgp-100"])
+        rectangles.main()
+    assert len(out.read_text().splitlines()) == 5
 
 
 def test_a_classifier_begins_with_scaled_inputs_of_unit_variance():
