@@ -24,6 +24,8 @@ from pyro_dgp.internal.errors import first_line
 from pyro_dgp.internal.parameters import modules_of
 from pyro_dgp.internal.recording import recording
 from pyro_dgp.internal.site_names import is_inside_observation, process_key, require_no_slash, site_of
+from pyro_dgp.kernels.covariance import CombinedCovariance
+from pyro_dgp.kernels.stationary import Scaling
 from pyro_dgp.likelihoods import CollapsedObservation, Observation, RowObservation
 from pyro_dgp.likelihoods.observation import join
 from pyro_dgp.likelihoods.units import standardised_value
@@ -156,7 +158,7 @@ FAR = 10.0
 
 
 def check_scales(name: str, prior: FunctionPrior, observed: Mapping[str, Tensor]) -> None:
-    """Warn of inputs and targets in raw units; raise for inputs whose squared distances overflow.
+    """Warn of inputs that are many lengthscales wide, or next to none, and of targets in raw units; raise for inputs whose squared distances overflow.
 
     :param name: of the first GP, whose inputs ``(..., N, D)`` are looked at, and its prior.
     :param observed: real values by the name of the observed site.
@@ -164,11 +166,17 @@ def check_scales(name: str, prior: FunctionPrior, observed: Mapping[str, Tensor]
     x = prior.x
     _require_squares(name, x)
     spread = x.detach().reshape(-1, x.shape[-1]).std(0, correction=0)
-    far = torch.nonzero((spread > FAR) | ((spread < 1 / FAR**2) & (spread > 0)))
+    lengthscales = _lengthscales(prior.covariance, x.shape[-1])
+    scaled = spread / lengthscales
+    widest = (
+        scaled if lengthscales.numel() > 1 else scaled.square().sum().sqrt()
+    )  # one for all inputs looks at all of them together
+    far = torch.nonzero((scaled > FAR) | ((widest < 1 / FAR**2) & (scaled > 0)))
     if len(far):
         column = int(far[0])
         warnings.warn(
-            f"input column {column} has a standard deviation of {float(spread[column]):.3g}, and lengthscales start near 1: standardise "
+            f"input column {column} has a standard deviation of {float(spread[column]):.3g}, and its lengthscale starts at "
+            f"{float(lengthscales.expand_as(spread)[column]):.3g}: standardise "
             "inputs by a Standardizer.fit(x, y) that the model carries, as in DeepGP(x, standardizer=...), or start the lengthscales at the scale "
             "of the inputs",
             stacklevel=5,
@@ -185,6 +193,15 @@ def check_scales(name: str, prior: FunctionPrior, observed: Mapping[str, Tensor]
                 "and variance 1: standardise targets by a Standardizer.fit(x, y) that the model carries, as in DeepGP(x, standardizer=...)",
                 stacklevel=5,
             )
+
+
+@torch.no_grad()
+def _lengthscales(covariance: Any, inputs: int) -> Tensor:
+    """Return the lengthscales of a stationary kernel, or of the first one in a sum or product: ``(inputs,)``, or ``(1,)`` for one; ones for other kernels."""
+    parts = list(covariance.parts) if isinstance(covariance, CombinedCovariance) else [covariance]
+    warps = [warp for part in parts if isinstance(warp := getattr(part, "warp", None), Scaling)]
+    found = [warp.reciprocal.reciprocal() for warp in warps if warp.reciprocal.shape[-1] in (1, inputs)]
+    return found[0].reshape(-1, found[0].shape[-1]).amax(0) if found else torch.ones(inputs)
 
 
 #: Ratio of the mean of counts to that of the untrained model beyond which a warning is given: its functions have a standard deviation near 1.

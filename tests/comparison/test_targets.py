@@ -169,7 +169,8 @@ def test_options_of_the_library_s_model_are_refused_beside_another_and_not_recor
         ("progress is a function from the name of a method|parameter '?progress'?", {"progress": False}),
         (r"one input is x\[:, None\]", {"x": np.arange(30.0)}),
         (r"one target is y\[:, 0\]", {"y": np.ones((30, 1))}),
-        ("inputs and targets are numbers: .* give each class a number", {"y": np.array(["a"] * 30)}),
+        ("the targets of 'data' are all of one class: there is nothing to learn", {"y": np.array(["a"] * 30)}),
+        ("inputs and targets are numbers: .* give each class a number", {"x": np.array([["a"]] * 30)}),
         ("mcmc_samples must be at least 8, got 2", {"settings": Settings(mcmc_samples=2)}),
     ],
 )

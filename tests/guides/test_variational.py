@@ -415,6 +415,34 @@ def test_raw_units_are_warned_of():
     guide.initialize(x, (y > 0).double())
 
 
+def test_lengthscales_at_the_scale_of_the_inputs_are_not_warned_of():
+    """The warning said to start them there, and came again."""
+    x, y = regression(20, 3)
+    raw = x * torch.tensor([100.0, 1.0, 0.001])
+    for kernel in (RBF(ard=3), RBF(ard=3) + RBF(ard=3, lengthscale=2.0)):
+        model = OneLayer(kernel)
+        with pytest.warns(
+            UserWarning, match="input column 0 .* of 1.*, and its lengthscale starts at 1: standardise inputs"
+        ):
+            Variational(model, InducingPoints(4)).initialize(raw, y)
+        first = next(part for part in kernel.modules() if isinstance(part, RBF))
+        first.lengthscale = torch.tensor([100.0, 1.0, 1.0])
+        with pytest.warns(
+            UserWarning, match="input column 2 .* of 0.001.*, and its lengthscale starts at 1: standardise inputs"
+        ):
+            Variational(model, InducingPoints(4)).initialize(raw, y)
+        first.lengthscale = torch.tensor([100.0, 1.0, 0.001])
+        Variational(model, InducingPoints(4)).initialize(raw, y)
+
+
+def test_a_pixel_that_hardly_varies_is_not_warned_of_under_one_lengthscale():
+    x, y = regression(20, 3)
+    faint = x * torch.tensor([0.001, 1.0, 1.0])
+    Variational(OneLayer(RBF()), InducingPoints(4)).initialize(faint, y)
+    with pytest.warns(UserWarning, match="input column 0 has"):
+        Variational(OneLayer(RBF()), InducingPoints(4)).initialize(0.001 * x, y)
+
+
 @pytest.mark.parametrize("likelihood", [Poisson, NegativeBinomial])
 @pytest.mark.parametrize(("level", "logarithm"), [(500, "6.2"), (0.02, "-3.9")])
 def test_counts_far_from_those_of_the_untrained_model_are_warned_of(likelihood, level, logarithm):
