@@ -168,10 +168,10 @@ def check_scales(name: str, prior: FunctionPrior, observed: Mapping[str, Tensor]
     spread = x.detach().reshape(-1, x.shape[-1]).std(0, correction=0)
     lengthscales = _lengthscales(prior.covariance, x.shape[-1])
     scaled = spread / lengthscales
-    widest = (
-        scaled if lengthscales.numel() > 1 else scaled.square().sum().sqrt()
-    )  # one for all inputs looks at all of them together
-    far = torch.nonzero((scaled > FAR) | ((widest < 1 / FAR**2) & (scaled > 0)))
+    wide, narrow = torch.minimum(spread, scaled), torch.maximum(spread, scaled)
+    if lengthscales.numel() == 1:  # one for all inputs looks at all of them together
+        narrow = narrow.square().sum().sqrt()
+    far = torch.nonzero((wide > FAR) | ((narrow < 1 / FAR**2) & (spread > 0)))
     if len(far):
         column = int(far[0])
         warnings.warn(

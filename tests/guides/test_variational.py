@@ -433,6 +433,7 @@ def test_lengthscales_at_the_scale_of_the_inputs_are_not_warned_of():
             Variational(model, InducingPoints(4)).initialize(raw, y)
         first.lengthscale = torch.tensor([100.0, 1.0, 0.001])
         Variational(model, InducingPoints(4)).initialize(raw, y)
+    Variational(OneLayer(RBF(lengthscale=0.05)), InducingPoints(4)).initialize(x, y)
 
 
 def test_a_pixel_that_hardly_varies_is_not_warned_of_under_one_lengthscale():
