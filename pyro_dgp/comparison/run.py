@@ -170,14 +170,19 @@ def _test_rows(test: Any, dataset: Dataset) -> tuple[Any, Any]:
         raise ValueError(
             f"the test rows have inputs {x.shape} and targets {y.shape}: they must be (N, {dataset.x.shape[1]}) and {wanted}, N at least 1"
         )
-    classes = dataset.task.classes
-    if classes and not np.isin(y, np.arange(classes)).all():
-        strange = y[~np.isin(y, np.arange(classes))][0]
-        raise ValueError(
-            f"the targets of the test rows hold {strange:g}, and those of the training rows the classes 0 to {classes - 1}: drop such rows, or train on rows of "
-            "every class"
-        )
+    _require_targets_of_task(y, dataset.task)
     return x, y
+
+
+def _require_targets_of_task(y: Any, task: Task) -> None:
+    """Raise for targets of test rows that are none of the classes of training, or no counts."""
+    if task.classes and (strange := y[~np.isin(y, np.arange(task.classes))]).size:
+        raise ValueError(
+            f"the targets of the test rows hold {strange[0]:g}, and those of the training rows the classes 0 to {task.classes - 1}: drop such rows, or train on "
+            "rows of every class"
+        )
+    if task.kind == "counts" and (strange := y[(y != np.round(y)) | (y < 0)]).size:
+        raise ValueError(f"the targets of the test rows hold {strange[0]:g}, which is no count: drop or mend such rows")
 
 
 def run(request: Request, *, say: Say = print, progress: Progresses = no_progress) -> ComparisonResult:

@@ -235,6 +235,12 @@ def test_classes_of_the_test_rows_alone_are_refused_before_training():
         remarks_on(KINDS, replace(TOY, task="multiclass"), test=test)
 
 
+def test_test_rows_that_hold_no_counts_are_refused_before_training():
+    test = np.random.RandomState(2).randn(2, 2), np.array([1, 0.5])
+    with pytest.raises(ValueError, match="the targets of the test rows hold 0.5, which is no count"):
+        remarks_on(KINDS, replace(TOY, task="counts"), test=test)
+
+
 def test_the_task_of_the_settings_says_nothing_of_a_model_of_ones_own():
     """Classes of the settings made one-hot targets of a model of two classes, which torch refused."""
     x = np.random.RandomState(1).randn(60, 2)
