@@ -10,8 +10,7 @@ from torch import Tensor
 
 from pyro_dgp.diagnosis.subject import Subject
 from pyro_dgp.diagnosis.symptoms import Finding, found
-from pyro_dgp.guides.sites import FAR
-from pyro_dgp.internal.site_names import site_of
+from pyro_dgp.guides.data_scales import FAR, beside_mean
 from pyro_dgp.kernels.stationary import StationaryCovariance
 
 #: Share of the variance of the targets below which a fit explains nothing. Of N rows M inducing points explain some M / N by chance: twice
@@ -144,12 +143,9 @@ def _neighbours(x: Tensor) -> Tensor:
 
 def unscaled_targets(subject: Subject) -> Iterator[Finding]:
     """Look at targets that the model does not standardise, less its mean function."""
-    priors = dict(subject.priors())
+    priors = list(subject.priors())
     for name, value in subject.observed.items():
-        left = value
-        for prior in (each for key, each in priors.items() if site_of(key) == name):
-            mean = prior.mean.reshape(-1, *prior.mean.shape[-2:]).mean(0).squeeze(-1)
-            left = value - mean if mean.shape == value.shape else value
+        left = beside_mean(name, value, priors)
         left = left[~left.isnan()]
         centre, scale = float(left.mean()), float(left.std(correction=0))
         if max(abs(centre), scale) > FAR or 0 < scale < SMALL:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import math
 import re
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +15,6 @@ from pyro.nn import PyroModule
 from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
-from torch.distributions import constraints
 
 from pyro_dgp.gp import FunctionPrior, too_many_values_message
 from pyro_dgp.internal.distributions import elementwise, is_real, is_real_where_observed
@@ -24,8 +22,6 @@ from pyro_dgp.internal.errors import first_line
 from pyro_dgp.internal.parameters import modules_of
 from pyro_dgp.internal.recording import recording
 from pyro_dgp.internal.site_names import is_inside_observation, process_key, require_no_slash, site_of
-from pyro_dgp.kernels.covariance import CombinedCovariance
-from pyro_dgp.kernels.stationary import Scaling
 from pyro_dgp.likelihoods import CollapsedObservation, Observation, RowObservation
 from pyro_dgp.likelihoods.observation import join
 from pyro_dgp.likelihoods.units import standardised_value
@@ -120,18 +116,6 @@ def require_finite(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], ca
             )
 
 
-def _require_squares(name: str, x: Tensor) -> None:
-    """Raise for inputs ``(..., N, D)`` of the Gaussian process ``name`` that are so large that squared distances overflow."""
-    x = x.detach()
-    if not x.numel() or bool(torch.isfinite(x.shape[-1] * (2 * x.abs().amax()) ** 2)):
-        return
-    place = tuple(torch.nonzero(x.abs() == x.abs().amax())[0].tolist())
-    raise ValueError(
-        f"an input of {name!r} is {float(x[place]):.3g} at {place}, whose square is too large for {str(x.dtype).removeprefix('torch.')}: mend or drop such "
-        "rows, or rescale that input"
-    )
-
-
 def real_observations(trace: Trace) -> dict[str, Tensor]:
     """Return the observed values of a trace that a Gaussian or another real distribution explains, by site.
 
@@ -151,95 +135,6 @@ def _explains_reals(fn: Any) -> bool:
 def _standardised(fn: Any, value: Tensor) -> Tensor:
     by_likelihood = isinstance(fn, Observation | CollapsedObservation)
     return fn.conditional.units(value) if by_likelihood else standardised_value(fn, value)
-
-
-#: Ratio of the scale of inputs or targets to 1 beyond which a warning is given: kernels and likelihoods start near 1.
-FAR = 10.0
-
-
-def check_scales(name: str, prior: FunctionPrior, observed: Mapping[str, Tensor]) -> None:
-    """Warn of inputs that are many lengthscales wide, or next to none, and of targets in raw units; raise for inputs whose squared distances overflow.
-
-    :param name: of the first GP, whose inputs ``(..., N, D)`` are looked at, and its prior.
-    :param observed: real values by the name of the observed site.
-    """
-    x = prior.x
-    _require_squares(name, x)
-    spread = x.detach().reshape(-1, x.shape[-1]).std(0, correction=0)
-    lengthscales = _lengthscales(prior.covariance, x.shape[-1])
-    scaled = spread / lengthscales
-    wide, narrow = torch.minimum(spread, scaled), torch.maximum(spread, scaled)
-    if lengthscales.numel() == 1:  # one for all inputs looks at all of them together
-        narrow = narrow.square().sum().sqrt()
-    far = torch.nonzero((wide > FAR) | ((narrow < 1 / FAR**2) & (spread > 0)))
-    if len(far):
-        column = int(far[0])
-        warnings.warn(
-            f"input column {column} has a standard deviation of {float(spread[column]):.3g}, and its lengthscale starts at "
-            f"{float(lengthscales.expand_as(spread)[column]):.3g}: standardise "
-            "inputs by a Standardizer.fit(x, y) that the model carries, as in DeepGP(x, standardizer=...), or start the lengthscales at the scale "
-            "of the inputs",
-            stacklevel=5,
-        )
-    for name, value in observed.items():
-        value = value.detach()
-        value = value[~value.isnan()]
-        if not value.numel() or not value.is_floating_point():
-            continue
-        mean, scale = float(value.mean()), float(value.std(correction=0))
-        if max(abs(mean), scale) > FAR:
-            warnings.warn(
-                f"the target of the site {name!r} has mean {mean:.3g} and standard deviation {scale:.3g}, and the prior starts near mean 0 "
-                "and variance 1: standardise targets by a Standardizer.fit(x, y) that the model carries, as in DeepGP(x, standardizer=...)",
-                stacklevel=5,
-            )
-
-
-@torch.no_grad()
-def _lengthscales(covariance: Any, inputs: int) -> Tensor:
-    """Return the lengthscales of a stationary kernel, or of the first one in a sum or product: ``(inputs,)``, or ``(1,)`` for one; ones for other kernels."""
-    parts = list(covariance.parts) if isinstance(covariance, CombinedCovariance) else [covariance]
-    warps = [warp for part in parts if isinstance(warp := getattr(part, "warp", None), Scaling)]
-    found = [warp.reciprocal.reciprocal() for warp in warps if warp.reciprocal.shape[-1] in (1, inputs)]
-    return found[0].reshape(-1, found[0].shape[-1]).amax(0) if found else torch.ones(inputs)
-
-
-#: Ratio of the mean of counts to that of the untrained model beyond which a warning is given: its functions have a standard deviation near 1.
-FAR_COUNTS = math.exp(3.0)
-
-
-def warn_of_far_counts(trace: Trace) -> None:
-    """Warn of observed counts whose mean is far from that of the untrained model, as where neither a mean function nor exposures carry their level."""
-    for site in trace.nodes.values():
-        if not is_random(site) or not site["is_observed"]:
-            continue
-        start, value = _mean_of_counts(site["fn"]), torch.as_tensor(site["value"]).detach().double()
-        value = value[~value.isnan()]
-        if start is None or not value.numel() or not float(value.mean()) > 0:
-            continue
-        ratio = float(value.mean()) / start
-        if not 1 / FAR_COUNTS < ratio < FAR_COUNTS:
-            warnings.warn(
-                f"the counts of the site {site['name']!r} have mean {float(value.mean()):.3g}, and the untrained model has counts of mean {start:.3g}: a "
-                f"fit may not get from there to the data. Add {math.log(ratio):.3g}, the logarithm of the ratio, to the mean function of the Gaussian "
-                f"process that they observe, as mean=ConstantMean(value={math.log(ratio):.3g}) adds it to zero; or pass exposures",
-                stacklevel=5,
-            )
-
-
-@torch.no_grad()
-def _mean_of_counts(fn: Any) -> float | None:
-    """Return the mean of the counts that a distribution of counts has where functions are at their means; nothing for other distributions."""
-    if isinstance(fn, Observation):
-        fn = fn.conditional.given(join({name: prior.mean for name, prior in fn.priors.items()}))
-    fn = elementwise(fn)
-    if fn.support is not constraints.nonnegative_integer:
-        return None
-    try:
-        mean = float(fn.mean.double().mean())
-    except NotImplementedError:
-        return None
-    return mean if 0 < mean < math.inf else None
 
 
 def warn_of_unread_priors(models: Iterable[nn.Module], trace: Trace) -> None:

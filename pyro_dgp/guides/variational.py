@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.coupled_normal import CoupledNormal
+from pyro_dgp.guides.data_scales import check_scales, warn_of_far_counts
 from pyro_dgp.guides.guide_pass import GuidePass, Site, SiteRecord, WeightedTrace
 from pyro_dgp.guides.handler import PassHandler
 from pyro_dgp.guides.joined_data import joins_data_rows
@@ -29,14 +30,12 @@ from pyro_dgp.guides.row_dependence import row_dependence
 from pyro_dgp.guides.scales_and_masks import require_scaled_subsamples
 from pyro_dgp.guides.served_sites import require_served
 from pyro_dgp.guides.sites import (
-    check_scales,
     is_random,
     real_observations,
     require_finite,
     require_groups,
     require_kernel_fits,
     require_whole_groups,
-    warn_of_far_counts,
     warn_of_repeated,
     warn_of_unread_priors,
 )
@@ -286,7 +285,7 @@ def _check_parameters_and_plates(guide: Variational) -> None:
 
 def _warn_of_model(guide: Variational, run: GuidePass, call: Call) -> None:
     """Warn of inputs and targets far from the scale that kernels start at, of priors that nothing reads, of one GP at several inputs, and of inputs that look at other rows."""
-    check_scales(*run.gps[0], real_observations(guide.trace))
+    check_scales(run.gps, real_observations(guide.trace))
     warn_of_far_counts(guide.trace)
     warn_of_unread_priors(guide.model_modules, guide.trace)
     warn_of_repeated(run.gps)

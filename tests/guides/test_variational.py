@@ -411,8 +411,20 @@ def test_raw_units_are_warned_of():
         guide.initialize(100 * x, y)
     with pytest.warns(UserWarning, match="the target of the site 'y' has mean 1e.03 .*: standardise targets"):
         guide.initialize(x, y + 1000)
+    with pytest.warns(
+        UserWarning, match="the target of the site 'y' has mean .* and standard deviation 0.00.*: standardise targets"
+    ):
+        guide.initialize(x, 0.001 * y)
     guide = Variational(OneLayer(likelihood=Bernoulli()), InducingPoints(4))
     guide.initialize(x, (y > 0).double())
+
+
+def test_targets_that_the_prior_is_made_for_are_not_warned_of():
+    x, y = regression(20)
+    model = OneLayer(RBF(variance=1e6))
+    model.gp.mean = ConstantMean(value=5000.0)
+    Variational(model, InducingPoints(4)).initialize(x, 5000 + 1000 * y)
+    Variational(OneLayer(RBF(variance=1e-6)), InducingPoints(4)).initialize(x, 0.001 * y)
 
 
 def test_lengthscales_at_the_scale_of_the_inputs_are_not_warned_of():
