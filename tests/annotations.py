@@ -3,7 +3,8 @@
 The import hook of jaxtyping puts :func:`jaxtyping.jaxtyped` before every function of the package. Its calls bind their
 arguments by :mod:`inspect` and check them twice, also where no annotation is an array. That took more than half of the
 time of tests that train. Here the type checker stands before the function itself, in a scope of jaxtyping's in which
-arrays are compared by the names of their axes. The first calls of a function in each test are checked, for the same as before.
+arrays are compared by the names of their axes. The first calls of a function in each test are checked, for the same as before, and later ones
+more and more seldom.
 """
 
 import dataclasses
@@ -21,8 +22,9 @@ Decorator = Callable[..., Any]
 
 #: Checks that raise a ``TypeError``, as those of jaxtyping do.
 WITH_TYPE_ERRORS: Decorator = beartype(conf=BeartypeConf(violation_type=TypeError))
-#: Calls of each function that are checked in each test. Hundreds of steps of training call it alike.
-CHECKED = 100
+#: First calls of each function that are checked in each test, and after them those whose numbers are powers of two. Hundreds of steps of
+#: training call it alike.
+CHECKED = 20
 #: Calls of each function so far, in the test that runs.
 calls: dict[types.FunctionType, int] = {}
 #: Functions within functions that were defined so far, in the test that runs. A step of training defines them anew, and to make their checks
@@ -52,7 +54,7 @@ def holds_array(hint: Any) -> bool:
 
 
 def checked(function: types.FunctionType, hints: dict[str, Any]) -> Decorator:
-    """A function whose first calls in each test are checked, unless jaxtyping is switched off."""
+    """A function of which :data:`CHECKED` first calls in each test, and some later ones, are checked, unless jaxtyping is switched off."""
     same = types.FunctionType(
         function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
@@ -63,10 +65,9 @@ def checked(function: types.FunctionType, hints: dict[str, Any]) -> Decorator:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        count = calls.get(function, 0)
-        if count == CHECKED or jaxtyping.config.jaxtyping_disable:
+        calls[function] = number = calls.get(function, 0) + 1
+        if (number > CHECKED and number & (number - 1)) or jaxtyping.config.jaxtyping_disable:
             return function(*args, **kwargs)
-        calls[function] = count + 1
         if scope is None:
             return with_checks(*args, **kwargs)
         with scope("context"):

@@ -66,10 +66,17 @@ def test_the_package_is_checked():
         concatenate_inputs(torch.zeros(3), torch.zeros(3, 1))
 
 
-def test_many_calls_of_a_function_in_one_test_are_checked_at_first():
+def test_many_calls_of_a_function_in_one_test_are_checked_at_first_and_seldom_later():
     for _ in range(CHECKED):
         Counter(1)
-    assert Counter("1").start == "1"
+    numbers = range(CHECKED + 1, 200)
+    for number in numbers:
+        if number & (number - 1):
+            assert Counter("1").start == "1"
+        else:
+            with pytest.raises(TypeError):
+                Counter("1")
+    assert {32, 64, 128} < {*numbers}
 
 
 def test_a_function_within_a_function_is_checked_where_it_is_defined_first():

@@ -30,7 +30,7 @@ from pyro_dgp.zoo.settings import Settings
 
 #: Methods that are compared if none are named: on the zoo's models, and on a model of the user's own.
 DEFAULT_METHODS, OWN_METHODS = ("exact-gp", "svgp", "ppgpr", "dsvi", "nuts"), ("dsvi", "dspp", "nuts")
-#: The same for targets that are no real numbers.
+#: The same for targets that are no real numbers, and for several.
 OTHER_METHODS = ("svgp", "ppgpr", "dsvi", "dspp")
 
 #: Methods, settings and folds where no data are named: the scan line of a photograph, one input and 320 rows, in a few minutes.
@@ -163,7 +163,7 @@ def default_methods(model: OwnModel | None, task: Task = Task()) -> tuple[str, .
     """The methods that are compared if none are named."""
     if model is not None:
         return OWN_METHODS
-    return DEFAULT_METHODS if task.is_standardized else OTHER_METHODS
+    return DEFAULT_METHODS if task.is_standardized and task.outputs == 1 else OTHER_METHODS
 
 
 def _method(given: Named, own: Architecture | None, named: Mapping[str, Method]) -> Method:

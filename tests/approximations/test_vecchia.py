@@ -566,6 +566,7 @@ def test_models_with_units_and_chains_for_arviz():
         num_samples=4,
         warmup_steps=2,
         num_chains=2,
+        processes=1,
     )
     prediction = predict(chains, 100 * x)
     groups = to_arviz(prediction, 100 * x, 50 + 10 * y, draws=chains.draws)

@@ -56,16 +56,22 @@ def test_without_the_peers_it_says_what_to_install(monkeypatch):
         jax_samplers.require_peers()
 
 
-@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs JAX: pip install numpyro blackjax")
-@pytest.mark.parametrize("rows", [10, 20, 40])
-def test_the_density_in_jax_is_that_of_the_model(rows):
-    """In a process of its own, whose XLA has the options of the study; any other density is refused."""
-    data = step_function(rows)
-    plan = jax_samplers.Plan(study.starts(data, "step", chains=2, seed=0), warmup=1, draws=1, max_tree_depth=1, seed=0)
+@pytest.fixture(scope="module")
+def process():
+    """A process whose XLA has the options of the study."""
     with pytest.MonkeyPatch.context() as patch, ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         patch.setenv("XLA_FLAGS", study.XLA_FLAGS)
-        assert pool.submit(agreement, data, plan, 1.0).result() == ""
-        assert "the density in JAX is another one" in pool.submit(agreement, data, plan, 1.01).result()
+        yield pool
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs JAX: pip install numpyro blackjax")
+@pytest.mark.parametrize("rows", [10, 20, 40])
+def test_the_density_in_jax_is_that_of_the_model(rows, process):
+    """In the process; any other density is refused."""
+    data = step_function(rows)
+    plan = jax_samplers.Plan(study.starts(data, "step", chains=2, seed=0), warmup=1, draws=1, max_tree_depth=1, seed=0)
+    assert process.submit(agreement, data, plan, 1.0).result() == ""
+    assert "the density in JAX is another one" in process.submit(agreement, data, plan, 1.01).result()
 
 
 def agreement(data, plan, factor):

@@ -334,8 +334,8 @@ def test_every_task_has_advice(kind):
 
 def test_targets_that_nothing_explains_are_said():
     random = np.random.RandomState(0)
-    data = Dataset("noise", random.randn(100, 2), random.randn(100))
-    found = advise(data, settings=replace(SMALL, epochs=60))
+    data = Dataset("noise", random.randn(300, 2), random.randn(300))
+    found = advise(data, settings=replace(SMALL, epochs=20))
     (sentence,) = [each for each in found.reasons if "of the variance of the target or more" in each]
     assert re.match(r"the methods leave (9\d|1\d\d)% of the variance of the target or more", sentence)
 
@@ -362,9 +362,9 @@ def test_the_command_prints_the_next_command(monkeypatch, capsys):
 def test_real_fits_find_what_one_layer_misses():
     """A step in one of two inputs, with little noise: two layers are expected to be ahead of one."""
     random = np.random.RandomState(0)
-    x = random.uniform(-1, 1, (160, 1))
-    data = Dataset("step", x, np.sign(x[:, 0]) + 0.05 * random.randn(160))
-    found = advise(data, settings=Settings(inducing=15, width=1, epochs=300))
+    x = random.uniform(-1, 1, (300, 1))
+    data = Dataset("step", x, np.sign(x[:, 0]) + 0.05 * random.randn(300))
+    found = advise(data, settings=Settings(inducing=15, width=1, samples=4, epochs=150))
     values = expected_of(found)
     deep = (DEEP, "dspp")
     assert min(values[name] for name in deep) < min(value for name, value in values.items() if name not in deep)

@@ -1,6 +1,7 @@
 """Records of which code reads a part, containers that it fills, and values that cannot be looked into."""
 
 import json
+import runpy
 import subprocess
 import sys
 import warnings
@@ -56,7 +57,7 @@ def test_a_property_of_a_record_counts_with_what_it_reads():
     assert one != other
 
 
-def test_a_script_whose_options_are_a_global_goes_on(tmp_path):
+def test_a_script_whose_options_are_a_global_goes_on(tmp_path, monkeypatch):
     (tmp_path / "run.py").write_text(
         "import argparse, numpy as np\n"
         "from pyro_dgp import DeepGP, Settings, compare\n"
@@ -69,16 +70,14 @@ def test_a_script_whose_options_are_a_global_goes_on(tmp_path):
         "compare(make, x, x[:, 0], methods=['svgp'], settings=Settings(epochs=1, inducing=5, samples=2), output='out', resume=args.resume)\n"
     )
 
-    def run(*options):
-        return subprocess.run(
-            [sys.executable, "run.py", *options], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-
-    assert run().returncode == 0
-    again = run("--resume")
-    assert again.returncode == 0, again.stderr
-    changed = run("--resume", "--layers", "2")
-    assert "the global 'args.layers', or what it reads, has changed" in changed.stderr
+    first = subprocess.run([sys.executable, "run.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert first.returncode == 0, first.stderr
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["run.py", "--resume"])
+    runpy.run_path("run.py", run_name="__main__")
+    monkeypatch.setattr(sys, "argv", ["run.py", "--resume", "--layers", "2"])
+    with pytest.raises(ValueError, match=r"the global 'args\.layers', or what it reads, has changed"):
+        runpy.run_path("run.py", run_name="__main__")
 
 
 def test_a_refusal_names_the_global_that_changed_where_the_folder_knows_it(tmp_path):

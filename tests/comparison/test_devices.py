@@ -25,6 +25,7 @@ TASKS = {
 }
 
 
+@pytest.mark.usefixtures("near_draws")
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.filterwarnings("ignore")  # of fits that are too short
 def test_a_task_runs_and_its_fits_are_kept(task, tmp_path, monkeypatch, capsys):
@@ -33,16 +34,18 @@ def test_a_task_runs_and_its_fits_are_kept(task, tmp_path, monkeypatch, capsys):
     for module in (request, run):
         if hasattr(module, "device_of"):
             monkeypatch.setattr(module, "device_of", lambda choice: ELSEWHERE.type)
-    methods = ["svgp", "dsvi", *(["nuts", "sghmc"] if task == "regression" else [])]
+    methods = ["svgp", "dsvi", *(["ess", "sghmc"] if task == "regression" else [])]
     options = [
         "--epochs",
         "2",
         "--inducing",
-        "8",
+        "5",
+        "--samples",
+        "2",
         "--width",
         "2",
         "--mcmc-points",
-        "8",
+        "6",
         "--mcmc-samples",
         "8",
         "--warmup",

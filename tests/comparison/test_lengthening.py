@@ -16,6 +16,7 @@ from pyro_dgp.__main__ import main
 from pyro_dgp.comparison.files import write_table
 from pyro_dgp.comparison.gap_study import GapResult
 from pyro_dgp.comparison.request import Request
+from pyro_dgp.comparison.results import ComparisonResult
 from pyro_dgp.comparison.run import compare
 from pyro_dgp.comparison.run import run as run_request
 from pyro_dgp.data.dataset import Dataset
@@ -25,6 +26,12 @@ X = np.random.RandomState(0).randn(14, 2)
 Y = np.sin(2 * X[:, 0])
 SETTINGS = Settings(epochs=2, inducing=5, samples=2, width=1, mcmc_points=6, warmup=4, mcmc_samples=8)
 FIGURES = ("nll", "rmse", "crps", "steps")
+
+
+@pytest.fixture(autouse=True)
+def _no_figure(monkeypatch):
+    """Other tests look at the figure."""
+    monkeypatch.setattr(ComparisonResult, "draw", lambda *_: None)
 
 
 class Evil:
@@ -44,6 +51,7 @@ def run(output, draws, methods, said=None, **options):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("near_draws")
 def test_the_command_makes_chains_longer_to_the_same_bits(tmp_path, capsys):
     """Slices, the no-U-turn sampler and stochastic-gradient HMC, beside a method without draws, which is not run again."""
     np.savez(tmp_path / "d.npz", X=X, y=Y)

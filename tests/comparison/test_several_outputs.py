@@ -9,8 +9,10 @@ import torch
 
 from pyro_dgp import Settings, Task, compare, load_fit
 from pyro_dgp.comparison.cli import main
+from pyro_dgp.comparison.request import OTHER_METHODS, default_methods
 from pyro_dgp.data.dataset import by_output
 from pyro_dgp.data.reading import load
+from pyro_dgp.data.tasks import Task
 from pyro_dgp.diagnosis.subject import Rows, subject_of
 from pyro_dgp.zoo.recipes import shallow
 
@@ -90,10 +92,17 @@ def test_folds_pool_the_scores_of_rows():
     assert row["rmse"] == pytest.approx(np.sqrt(np.mean(np.square(row["rmse_per_fold"]))))
 
 
+def test_methods_that_nobody_named_are_those_of_several_outputs():
+    """The default was refused for its exact-gp."""
+    assert default_methods(None, Task(outputs=2)) == OTHER_METHODS
+    assert "exact-gp" in default_methods(None, Task())
+
+
 def test_methods_of_one_output_are_refused_before_training():
     data = table()
     for method in ("exact-gp", "sgpr", "dsvi-collapsed", "vff-collapsed"):
-        with pytest.raises(ValueError, match=f"{method} cannot fit this model"):
+        sentence = f"{method} cannot fit the target 'heating, cooling', which holds 2 real numbers a row: take svgp, ppgpr, dsvi or dspp"
+        with pytest.raises(ValueError, match=sentence):
             compare(None, data[["a", "b"]], data[["heating", "cooling"]], methods=[method], settings=QUICK)
     with pytest.raises(ValueError, match=r"\(N, 2\)"):
         compare(

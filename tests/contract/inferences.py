@@ -35,6 +35,7 @@ from pyro_dgp import (
 )
 from tests.contract.case import Case
 from tests.contract.known import Known, distance, distance_of_classes, distance_of_means
+from tests.examples import Recorded
 
 STEPS, RATE = 300, 0.05
 #: Test rows between rows of training.
@@ -188,14 +189,14 @@ def by_nuts(case: Case) -> Result:
     """The No-U-Turn sampler on whitened function values."""
     model = case.model()
     with module_local_parameters():
-        return sampled(case, model, WhitenedNUTS(model, max_tree_depth=4), count=150, warmup=80)
+        return sampled(case, model, WhitenedNUTS(model, max_tree_depth=4, density=Recorded), count=150, warmup=80)
 
 
 def by_elliptical_slices(case: Case) -> Result:
     """Elliptical slice sampling."""
     model = case.model()
     with module_local_parameters():
-        return sampled(case, model, EllipticalSlice(model), count=400, warmup=50)
+        return sampled(case, model, EllipticalSlice(model, density=Recorded), count=400, warmup=50)
 
 
 def by_sparse_nuts(case: Case) -> Result:
@@ -203,7 +204,7 @@ def by_sparse_nuts(case: Case) -> Result:
     model = case.model()
     with module_local_parameters():
         sparse = whitened(model, inducing_inputs(model, *case.args, num_inducing=case.points, **case.kwargs))
-        return sampled(case, sparse, WhitenedNUTS(sparse, max_tree_depth=3), count=100, warmup=60)
+        return sampled(case, sparse, WhitenedNUTS(sparse, max_tree_depth=3, density=Recorded), count=100, warmup=60)
 
 
 def by_sghmc(case: Case) -> Result:

@@ -38,7 +38,8 @@ ELSEWHERE = {
 
 
 @pytest.mark.parametrize(("model", "inference"), HERE, ids=lambda name: name.replace(" ", "_"))
-def test_a_model_is_fitted_or_refused(model, inference):
+def test_a_model_is_fitted_or_refused(model, inference, monkeypatch):
+    monkeypatch.setattr(inferences, "STEPS", 200)
     assert outcome(model, inference).failure == ""
 
 

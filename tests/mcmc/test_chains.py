@@ -1,5 +1,3 @@
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import ModuleType, SimpleNamespace
@@ -22,6 +20,8 @@ from pyro_dgp import (
     Matern52,
     MissingOutputs,
     PosteriorDraws,
+    SurrogateScale,
+    SurrogateSlice,
     Variational,
     WhitenedNUTS,
     predict,
@@ -276,12 +276,6 @@ def test_classes_and_numbers_where_objects_are_wanted_are_named():
     for make in (EllipticalSlice, WhitenedNUTS):
         with pytest.raises(TypeError, match=r"start is an object such as PriorDraw\(\), Ascent\(\) or GuideMean"):
             make(model, start=Ascent)
-    for wrong in ("0.1", "SurrogateScale"):
-        program = f"from pyro_dgp import SurrogateScale, SurrogateSlice; SurrogateSlice(print, scale={wrong})"
-        run = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True
-        )  # without the tests' type checks
-        assert "TypeError: scale is an object such as SurrogateScale" in run.stderr
     x, y = regression(6)
     for make in (EllipticalSlice, WhitenedNUTS):
         with pytest.raises(ValueError, match="the observations of 'y' hold NaN or infinity: drop or fill such rows"):
@@ -295,6 +289,13 @@ def test_classes_and_numbers_where_objects_are_wanted_are_named():
     run_chains(WhitenedNUTS(model), (x, some), num_samples=1, warmup_steps=1, num_chains=1)
     with pytest.raises(ValueError, match="the observations of 'y' hold NaN or infinity"):
         run_chains(WhitenedNUTS(model), (x, some * torch.inf), num_samples=1, warmup_steps=1, num_chains=1)
+
+
+@pytest.mark.usefixtures("unannotated")
+@pytest.mark.parametrize("wrong", [0.1, SurrogateScale])
+def test_scales_that_are_no_objects_are_named(wrong):
+    with pytest.raises(TypeError, match="scale is an object such as SurrogateScale"):
+        SurrogateSlice(print, scale=wrong)
 
 
 def test_another_start_is_another_chain(tmp_path):

@@ -186,7 +186,7 @@ def test_under_a_sharp_likelihood_they_have_the_posterior_and_mix():
     mean = float((weights * grid).sum())
     sd = float((weights * (grid - mean).square()).sum().sqrt())
     (drawn,) = lengthscales(
-        SurrogateSlice(model, 1, scale=SurrogateScale(0.01, 1.0), density=Recorded), x, y, 600
+        SurrogateSlice(model, 1, scale=SurrogateScale(0.01, 1.0), density=Recorded), x, y, 400
     ).values()
     assert abs(float(drawn.mean()) - mean) < 0.4 * sd
     assert float(drawn.std()) == pytest.approx(sd, rel=0.3)

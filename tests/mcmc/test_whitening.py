@@ -113,7 +113,7 @@ def test_nuts_on_one_layer_gives_the_closed_form_posterior():
     x = torch.linspace(-1, 1, 8)[:, None]
     y = torch.sin(3 * x[:, 0])
     model = TwoSites(Gaussian(variance=0.1)).requires_grad_(False)
-    draws = sample(whitened(model), x, y, 500, warmup=100, depth=4)
+    draws = sample(whitened(model), x, y, 350, warmup=60, depth=4)
     prior = model.gp(x)
     f = prior.unwhiten(draws["f_whitened"])[..., 0]
     mean, sd = posterior(prior, y, 0.1)

@@ -91,10 +91,11 @@ def test_figures_have_the_gradients_of_finite_differences(local, name):
     x, y = regression(10)
     fitted = FITS[name](x, y)
     new = torch.tensor([[-1.0], [0.1], [0.4], [2.5]])
+    options = {"batch_size": 3} | ({"num_hyperparameter_draws": 5} if name == "prior on noise" else {})
     for figure in FIGURES.values():
         at = new.clone().requires_grad_()
-        (gradient,) = torch.autograd.grad(figure(seeded(fitted, at, batch_size=3)).square().sum(), at)
-        torch.testing.assert_close(gradient, by_differences(figure, fitted, new, batch_size=3), rtol=1e-4, atol=1e-6)
+        (gradient,) = torch.autograd.grad(figure(seeded(fitted, at, **options)).square().sum(), at)
+        torch.testing.assert_close(gradient, by_differences(figure, fitted, new, **options), rtol=1e-4, atol=1e-6)
         assert gradient.abs().max() > 1e-3
 
 

@@ -61,8 +61,7 @@ def found(sentences):
     return {kind for kind in kinds if any(kind in sentence for sentence in sentences)}
 
 
-@pytest.mark.parametrize("layers", [1, 2])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("seed", "layers"), [(0, 1), (1, 1), (0, 2)])
 def test_a_sound_fit_has_none(layers, seed):
     x, y = waves(seed=seed)
     torch.manual_seed(seed)

