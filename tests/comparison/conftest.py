@@ -4,6 +4,7 @@ import pytest
 
 from pyro_dgp import METHODS
 from pyro_dgp.comparison import one_method
+from pyro_dgp.zoo.by_sghmc import BySGHMC
 
 
 @pytest.fixture(autouse=True)
@@ -17,5 +18,6 @@ def _coarse_figures(monkeypatch):
 def near_draws(monkeypatch):
     """Draws of ``sghmc`` are 4 steps apart in the place of 20."""
     method = METHODS["sghmc"]
+    assert isinstance(method.inference, BySGHMC)
     inference = replace(method.inference, sampler=replace(method.inference.sampler, thin=4))
     monkeypatch.setitem(METHODS, "sghmc", replace(method, inference=inference))

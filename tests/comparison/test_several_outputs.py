@@ -12,7 +12,6 @@ from pyro_dgp.comparison.cli import main
 from pyro_dgp.comparison.request import OTHER_METHODS, default_methods
 from pyro_dgp.data.dataset import by_output
 from pyro_dgp.data.reading import load
-from pyro_dgp.data.tasks import Task
 from pyro_dgp.diagnosis.subject import Rows, subject_of
 from pyro_dgp.zoo.recipes import shallow
 
