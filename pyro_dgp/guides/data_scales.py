@@ -36,20 +36,26 @@ def check_scales(gps: Sequence[tuple[str, FunctionPrior]], observed: Mapping[str
     name, prior = gps[0]
     _require_squares(name, prior.x)
     _check_inputs(prior)
-    scales = [prior.variance.detach().mean().sqrt().clamp(0.0, torch.inf) for _, prior in gps]
-    least, largest = (float(end(torch.stack(scales).nan_to_num(1.0))) for end in (torch.min, torch.max))
+    deviations = _standard_deviations(gps)
     for name, value in observed.items():
         left = beside_mean(name, value.detach(), gps)
         left = left[~left.isnan()]
         if not left.numel() or not left.is_floating_point():
             continue
         mean, scale = float(left.mean()), float(left.std(correction=0))
-        if max(abs(mean), scale) > FAR * max(1.0, largest) or 0 < scale < SMALL * min(1.0, least):
+        if max(abs(mean), scale) > FAR * max(deviations) or 0 < scale < SMALL * min(deviations):
             warnings.warn(
                 f"the target of the site {name!r} has mean {mean:.3g} and standard deviation {scale:.3g} beside the mean function, and the prior starts near "
                 "mean 0 and variance 1: standardise targets by a Standardizer.fit(x, y) that the model carries, as in DeepGP(x, standardizer=...)",
                 stacklevel=5,
             )
+
+
+@torch.no_grad()
+def _standard_deviations(gps: Sequence[tuple[str, FunctionPrior]]) -> list[float]:
+    """Return the standard deviation of each Gaussian process at the rows where it is a number, and 1."""
+    found = [float(prior.variance.double().mean().sqrt()) for _, prior in gps]
+    return [1.0, *(each for each in found if math.isfinite(each))]
 
 
 def beside_mean(name: str, value: Tensor, gps: Sequence[tuple[str, FunctionPrior]]) -> Tensor:
@@ -80,7 +86,7 @@ def _check_inputs(prior: FunctionPrior) -> None:
     """Warn of a column of inputs that is many lengthscales wide, or next to none, where the kernel starts."""
     x = prior.x
     spread = x.detach().reshape(-1, x.shape[-1]).std(0, correction=0)
-    lengthscales = _lengthscales(prior.covariance, x.shape[-1])
+    lengthscales = _lengthscales(prior)
     scaled = spread / lengthscales
     wide, narrow = torch.minimum(spread, scaled), torch.maximum(spread, scaled)
     if lengthscales.numel() == 1:  # one for all inputs looks at all of them together
@@ -98,12 +104,13 @@ def _check_inputs(prior: FunctionPrior) -> None:
 
 
 @torch.no_grad()
-def _lengthscales(covariance: Any, inputs: int) -> Tensor:
-    """Return the lengthscales of a stationary kernel, or of the first one in a sum or product: ``(inputs,)``, or ``(1,)`` for one; ones for other kernels."""
-    parts = list(covariance.parts) if isinstance(covariance, CombinedCovariance) else [covariance]
+def _lengthscales(prior: FunctionPrior) -> Tensor:
+    """Return the lengthscales of a stationary kernel, or of the first one in a sum or product: ``(D,)``, or ``(1,)`` for one; ones for other kernels."""
+    x, covariance = prior.x, prior.covariance
+    parts: Sequence[Any] = covariance.parts if isinstance(covariance, CombinedCovariance) else [covariance]
     warps = [warp for part in parts if isinstance(warp := getattr(part, "warp", None), Scaling)]
-    found = [warp.reciprocal.reciprocal() for warp in warps if warp.reciprocal.shape[-1] in (1, inputs)]
-    return found[0].reshape(-1, found[0].shape[-1]).amax(0) if found else torch.ones(inputs)
+    found = [warp.reciprocal.reciprocal() for warp in warps if warp.reciprocal.shape[-1] in (1, x.shape[-1])]
+    return found[0].reshape(-1, found[0].shape[-1]).amax(0) if found else x.new_ones(x.shape[-1])
 
 
 #: Ratio of the mean of counts to that of the untrained model beyond which a warning is given: its functions have a standard deviation near 1.
