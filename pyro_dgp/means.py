@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -89,7 +89,7 @@ class ConstantMean(Mean):
     def __init__(self, outputs: int = 1, value: float = 0.0) -> None:
         super().__init__()
         require_number(value)
-        if not isinstance(outputs, int) or outputs < 1:
+        if not isinstance(outputs, Integral) or outputs < 1:
             raise ValueError(
                 f"outputs of a ConstantMean is a whole number of 1 or more, got {outputs!r}: its value is value="
             )

@@ -118,9 +118,8 @@ class GapStudy:
                 PRIORS: lambda: DEEP_WITH_PRIORS.untrained(x, y, settings),
             }
         torch.manual_seed(settings.seed)
-        model = copy.deepcopy(
-            self.reference.architecture.untrained(x, y, settings)
-        )  # a factory may return the same object
+        built = self.reference.architecture.untrained(x, y, settings)
+        model = copy.deepcopy(built)  # a factory may return the same object
         if free_parameters(model):
             return {FIXED: lambda: _learned(model, x, y, settings)}
         return {PRIORS: lambda: model}

@@ -132,6 +132,7 @@ def plan_of(request: Request, dataset: Dataset, *, finished: Sequence[Row], say:
 
 def _refused_by_task(methods: Sequence[Method], dataset: Dataset, part: Part, *, settings: Settings) -> list[str]:
     """One sentence on the methods that cannot fit the zoo's model of targets that are no single real numbers, and one for each other refusal."""
+    able = default_methods(None, dataset.task)
     unfit: list[str] = []
     sentences: list[str] = []
     for method in methods:
@@ -144,9 +145,11 @@ def _refused_by_task(methods: Sequence[Method], dataset: Dataset, part: Part, *,
         except ValueError:
             sentences += refused  # whatever the target is
         else:
-            unfit += [method.name] if refused else []
+            if method.name in able:  # which has another reason than the task
+                sentences += refused
+            elif refused:
+                unfit.append(method.name)
     if unfit:
-        able = [name for name in default_methods(None, dataset.task) if name not in unfit]
         sentences.append(
             f"{', '.join(unfit)} cannot fit the target {dataset.target!r}, which holds {dataset.task}: take {', '.join(able[:-1])} or {able[-1]}"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from numbers import Integral
 from typing import Any
 
 from torch import Tensor
@@ -45,7 +46,7 @@ def require_whole_classes(likelihood: str, classes: Any, remedy: str) -> None:
 
     :param remedy: what to do, for the message.
     """
-    if not isinstance(classes, int) or classes < 2:
+    if not isinstance(classes, Integral) or classes < 2:
         raise ValueError(f"{likelihood} has 2 or more classes, got {classes!r}: {remedy}")
 
 

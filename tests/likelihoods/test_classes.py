@@ -1,5 +1,6 @@
 """Likelihoods of classes with a function for each class, beside brute force."""
 
+import numpy as np
 import pyro
 import pytest
 import torch
@@ -381,6 +382,12 @@ def test_ordinal_probabilities_are_accurate_in_the_tails():
     assert top == pytest.approx(float(torch.special.log_ndtr(torch.tensor(-30.6))), rel=1e-12)
     start = Ordinal(5).conditional().components(Moments(torch.zeros(1, 1), torch.ones(1, 1)))
     torch.testing.assert_close(start.probs, torch.full((1, 5), 0.2))
+
+
+@pytest.mark.usefixtures("unannotated")
+@pytest.mark.parametrize("likelihood", [Softmax, RobustMax, Ordinal])
+def test_a_number_of_classes_may_be_an_integer_of_numpy(likelihood):
+    assert likelihood(np.int64(3)).classes == 3
 
 
 @pytest.mark.usefixtures("unannotated")
