@@ -1,6 +1,6 @@
 """Digits: deep GPs as classifiers beside one layer.
 
-``python -m benchmarks.studies.mnist --data FOLDER [--out FILE] [--methods svgp,dsvi] [--splits 0,1,2] [--inducing M] [--threads N] [--device cuda] [--table]``
+``python -m benchmarks.studies.mnist --data FOLDER [--out FILE] [--methods svgp,dsvi] [--splits 0,1,2] [--inducing M] [--threads N] [--device cuda] [--figure FILE] [--table]``
 
 The 10,000 test images of MNIST, ``FOLDER/images/mnist_t10k.npz``: 8,000 for training and 2,000 for testing, three splits of the file. Pixels are divided
 by 255, and those that are constant in training are left out. [2020-ashman] section 5.2 trains on 60,000 images: DSVI with two layers 97.73 %, AEP
@@ -18,14 +18,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from benchmarks.common.calibration import calibration_figures, draw_calibration, pooled
 from benchmarks.common.data import add_data_option, require_data
 from benchmarks.common.records import append, read
 from pyro_dgp.data.reading import load
 from pyro_dgp.likelihoods import RobustMax
 from pyro_dgp.models.deep_gp import DeepGP
-from pyro_dgp.prediction.reliability import calibration_band
 from pyro_dgp.prediction.rescaled import default_dtype
-from pyro_dgp.prediction.scores import scores
 from pyro_dgp.processes import InducingPoints, ProcessFamily
 from pyro_dgp.zoo.by_guide import ByGuide
 from pyro_dgp.zoo.recipes import approximate_ep, elbo, matched, monte_carlo
@@ -93,17 +92,8 @@ def run(folder: Path, method: str, split: int, settings: Settings, *, device: st
         fitted = inference(method).run(model, x, y, settings=settings, progress=lambda *_: None)
         seconds = time.perf_counter() - start
         prediction = fitted.predict(x_test)
-        figures = scores(prediction, y_test)
-        low, high = calibration_band(prediction, y_test)
-    row = {
-        "method": method,
-        "split": split,
-        "seed": settings.seed,
-        "device": device,
-        **figures,
-        "ece_low": low,
-        "ece_high": high,
-    }
+        figures = calibration_figures(prediction, y_test)
+    row = {"method": method, "split": split, "seed": settings.seed, "device": device, **figures}
     return row | {"seconds": round(seconds), "steps": fitted.steps, "settings": asdict(settings)}
 
 
@@ -141,6 +131,14 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
+def curves(rows: pd.DataFrame) -> list[tuple[str, dict[str, list[float]]]]:
+    """Return a calibration curve for each method, number of points and number of steps, of all splits that have kept theirs."""
+    kept = rows[rows["curve"].notna()].groupby(["method", "inducing", "steps"], sort=False)
+    return [
+        (f"{method}, {points} points, {steps} steps", pooled(own["curve"])) for (method, points, steps), own in kept
+    ]
+
+
 def main() -> None:
     """Make the runs that the file lacks and print the table."""
     out = Path("results/mnist.jsonl")
@@ -158,6 +156,7 @@ def main() -> None:
     )
     parser.add_argument("--threads", type=int, default=1, help="threads of torch")
     parser.add_argument("--device", default="cpu", help="device that fits and predicts")
+    parser.add_argument("--figure", type=Path, help="file of the calibration curves; none is drawn if not given")
     parser.add_argument(
         "--table", action="store_true", help="run nothing: print the table of the runs that the file holds"
     )
@@ -175,7 +174,10 @@ def main() -> None:
                     row = run(arguments.data, method, split, settings, device=arguments.device)
                     append(arguments.out, row)
                     print(row, flush=True)
-    print(table(runs(arguments.out)).to_string(index=False, float_format="%.3f"))
+    rows = runs(arguments.out)
+    print(table(rows).to_string(index=False, float_format="%.3f"))
+    if arguments.figure is not None and "curve" in rows:
+        draw_calibration(curves(rows), arguments.figure)
 
 
 if __name__ == "__main__":

@@ -21,15 +21,14 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from benchmarks.common.calibration import calibration_figures, draw_calibration
 from benchmarks.common.records import append, read
 from benchmarks.common.rectangles import TEST, TRAINING, rectangles
 from pyro_dgp.data.splitting import Split, split
 from pyro_dgp.likelihoods import Bernoulli
 from pyro_dgp.means import LinearMean, Mean, Projection
 from pyro_dgp.models.deep_gp import DeepGP
-from pyro_dgp.prediction.reliability import calibration_band, reliability
 from pyro_dgp.prediction.rescaled import default_dtype
-from pyro_dgp.prediction.scores import scores
 from pyro_dgp.training.loop import steps_for
 from pyro_dgp.zoo.by_guide import ByGuide
 from pyro_dgp.zoo.recipes import approximate_ep, elbo, inducing_points, matched, monte_carlo, points_of_outputs
@@ -99,8 +98,6 @@ def run(part: Split, name: str, settings: Settings, *, device: str) -> dict[str,
     fitted = row.inference.run(model, part.x_train, part.y_train, settings=settings, progress=lambda *_: None)
     seconds = time.perf_counter() - start
     prediction = fitted.predict(part.x_test)
-    low, high = calibration_band(prediction, part.y_test)
-    curve = reliability(prediction, part.y_test)
     return {
         "method": name,
         "training": len(part.x_train),
@@ -108,10 +105,7 @@ def run(part: Split, name: str, settings: Settings, *, device: str) -> dict[str,
         "steps": fitted.steps,
         "device": device,
         "batch_size": settings.rows_of_step,
-        **scores(prediction, part.y_test),
-        "ece_low": low,
-        "ece_high": high,
-        "curve": {key: values.tolist() for key, values in vars(curve).items()},
+        **calibration_figures(prediction, part.y_test),
         "seconds": round(seconds),
         "settings": asdict(settings),
     }
@@ -125,23 +119,6 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
     found["log-likelihood"], found["published"] = -rows["nll"], [row.log_likelihood for row in of]
     found["ECE"], found["by chance, at most"] = rows["ece"], rows["ece_high"]
     return found.assign(minutes=rows["seconds"] / 60)
-
-
-def draw(rows: pd.DataFrame, figure: Path) -> None:
-    """Draw the calibration curves, Fig. 4: share of right images against confidence."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    canvas = Figure(figsize=(4.5, 4.2), layout="constrained")
-    FigureCanvasAgg(canvas)
-    axes = canvas.subplots()
-    axes.plot([0.5, 1], [0.5, 1], color="0.6", lw=1)
-    for _, row in rows.iterrows():
-        axes.plot(row["curve"]["confidence"], row["curve"]["accuracy"], "o-", ms=3, lw=1, label=row["method"])
-    axes.set(xlabel="probability of the chosen class", ylabel="share of images that are right")
-    axes.legend(fontsize=7)
-    figure.parent.mkdir(parents=True, exist_ok=True)
-    canvas.savefig(figure, dpi=120)
 
 
 def carry_out(arguments: argparse.Namespace) -> None:
@@ -195,7 +172,7 @@ def main() -> None:
         return
     print(table(rows).to_string(index=False, float_format="%.3f"))
     if arguments.figure is not None:
-        draw(rows, arguments.figure)
+        draw_calibration(zip(rows["method"], rows["curve"], strict=True), arguments.figure)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The study of digits in miniature: its points are those that are asked for, and it goes on in its file."""
+"""The study of digits in miniature: its points are those that are asked for, and it goes on in its file and draws."""
 
 import json
 import sys
@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 
+from benchmarks.common.calibration import pooled
 from benchmarks.studies import mnist
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -24,10 +25,11 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_the_study_goes_on_in_its_file(folder, monkeypatch, capsys):
+def test_the_study_goes_on_in_its_file_and_draws(folder, monkeypatch, capsys):
     monkeypatch.setattr(mnist, "FEW_POINTS", 9)
     out = folder / "runs.jsonl"
-    options = ["--data", str(folder), "--splits", "0", "--out", str(out)]
+    figure = folder / "curves.png"
+    options = ["--data", str(folder), "--splits", "0", "--out", str(out), "--figure", str(figure)]
     for methods, epochs, points in (
         ("dsvi", 2, 12),
         ("dsvi,dsvi-3,aep", 2, 12),
@@ -41,8 +43,13 @@ def test_the_study_goes_on_in_its_file(folder, monkeypatch, capsys):
     assert [row["method"] for row in rows] == ["dsvi", "dsvi-3", "aep", "dsvi", "aep", "dsvi"]
     assert [row["settings"]["inducing"] for row in rows] == [12, 12, 9, 12, 9, 11]
     assert [row["steps"] for row in rows] == [2, 2, 2, 1, 1, 2]
+    assert all(sum(row["curve"]["count"]) == 10 for row in rows)
     assert all(0 <= row["ece_low"] <= row["ece_high"] <= 1 for row in rows)
-    assert "97.730" in capsys.readouterr().out
+    assert [name for name, _ in mnist.curves(mnist.runs(out))][:2] == [
+        "dsvi, 12 points, 2 steps",
+        "dsvi-3, 12 points, 2 steps",
+    ]
+    assert figure.exists() and "97.730" in capsys.readouterr().out
 
 
 def test_pixels_that_are_constant_in_training_are_left_out(folder):
@@ -53,3 +60,10 @@ def test_pixels_that_are_constant_in_training_are_left_out(folder):
     scaled = x / model.hidden[0].kernel.lengthscale.detach()
     assert float(scaled.var(0).sum()) == pytest.approx(1, rel=1e-5)
     assert len(model.hidden) == 2 and model.top.num_outputs == 10
+
+
+def test_the_curves_of_splits_are_pooled_by_bin():
+    first = {"confidence": [0.5, 0.9], "accuracy": [1.0, 0.75], "count": [1, 4]}
+    second = {"confidence": [0.9, 1.0], "accuracy": [0.25, 1.0], "count": [12, 2]}
+    found = pooled([first, second])
+    assert found == {"confidence": [0.5, pytest.approx(0.9), 1.0], "accuracy": [1.0, 0.375, 1.0], "count": [1, 16, 2]}
