@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from pyro import distributions as dist
-from torch import Size, Tensor
+from torch import Tensor
 from torch.distributions import Distribution, LowRankMultivariateNormal
 
 from pyro_dgp.internal.views import View
@@ -18,6 +18,7 @@ from pyro_dgp.likelihoods.moments import Moments
 from pyro_dgp.likelihoods.supports import innermost
 from pyro_dgp.prediction.distribution_functions import DistributionFunction
 from pyro_dgp.prediction.joining import concatenate
+from pyro_dgp.prediction.picked_draws import picked_draws
 from pyro_dgp.prediction.ranked_score import ranked_score
 from pyro_dgp.prediction.target_kinds import (
     is_discrete,
@@ -193,7 +194,7 @@ class Mixture:
     def sample(self, count: int) -> Tensor:
         """Draw ``(count, N, ...)`` values, independent over rows; the outputs of a row share the component."""
         with torch.no_grad():
-            return self._drawn(count, self.components.sample)
+            return self._drawn(count, reparameterised=False)
 
     def rsample(self, count: int) -> Tensor:
         """Draw as :meth:`sample` does, differentiable in what the components are made of."""
@@ -201,14 +202,12 @@ class Mixture:
             raise NotImplementedError(
                 f"{_without_rsample(self.components)} has no reparameterised draws: use sample, which has no gradients"
             )
-        return self._drawn(count, self.components.rsample)
+        return self._drawn(count, reparameterised=True)
 
-    def _drawn(self, count: int, draw: Callable[[Size], Tensor]) -> Tensor:
+    def _drawn(self, count: int, *, reparameterised: bool) -> Tensor:
         """Return one component's draw for each row."""
         index = dist.Categorical(logits=self.log_weights).sample((count, self.components.batch_shape[1]))
-        draws = draw(Size((count,)))
-        pick = index.reshape(*index.shape[:1], 1, *index.shape[1:], *[1] * (draws.dim() - 3))
-        return draws.gather(1, pick.expand(count, 1, *draws.shape[2:])).squeeze(1)
+        return picked_draws(self.components, index, reparameterised=reparameterised)
 
     def crps(self, value: Tensor) -> Tensor:
         """Return the continuous ranked probability score, elementwise, in units of y: lower is better.
