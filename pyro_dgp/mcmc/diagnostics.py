@@ -22,8 +22,17 @@ def convergence(draws: dict[str, Tensor], divergences: np.ndarray | None = None)
 
     :param draws: quantities by name, ``(chains, draws, ...)``.
     :param divergences: whether each draw ended in a divergence, ``(chains, draws)``; not given for a sampler that has none.
+    :raises ValueError: for draws that are not named, or that have no axis of chains.
     """
     from pyro_dgp.export.arviz_groups import from_groups, import_arviz
+
+    if not isinstance(draws, Mapping):
+        raise ValueError(f"convergence takes draws by name, as {{'f': draws}}, and got a {type(draws).__name__}")
+    for name, values in draws.items():
+        if values.dim() < 2:
+            raise ValueError(
+                f"the draws of {name!r} have shape {tuple(values.shape)} where (chains, draws, ...) is needed: pass draws.unsqueeze(0) of one chain"
+            )
 
     def halves(values: Tensor) -> Tensor:
         half = values.shape[1] // 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -50,6 +51,7 @@ def with_priors(model: Model) -> Model:
     :param model: a :class:`~pyro_dgp.DeepGP`, or any module of Gaussian processes and likelihoods of this library, whatever their names; a likelihood of another
         kind is found as ``model.likelihood``, with its ``variance``.
     :returns: the model.
+    :raises ValueError: for two modules of a kind whose parameters have one name in Pyro, as in a plain ``torch.nn.ModuleList``.
 
     >>> import pyro, torch
     >>> from pyro_dgp import DeepGP, with_priors
@@ -61,25 +63,41 @@ def with_priors(model: Model) -> Model:
     likelihoods = [module for module in model.modules() if isinstance(module, Likelihood)]
     if isinstance(own := getattr(model, "likelihood", None), PyroModule) and own not in likelihoods:
         likelihoods.append(own)
-    for module in list(model.modules()):
+    priors: dict[str, tuple[PyroModule, str, PyroSample]] = {}
+    for module, name, prior in (*_of_kernels(model, likelihoods), *_of_noises(likelihoods)):
+        site = f"{module._pyro_name}.{name}" if module._pyro_name else name
+        if site in priors:
+            raise ValueError(
+                f"two modules of the model have a parameter {site!r}, and their priors would have this name both: make them attributes of one PyroModule "
+                "(pyro.nn.PyroModule in the place of torch.nn.Module, PyroModule[torch.nn.ModuleList] for lists)"
+            )
+        priors[site] = (module, name, prior)
+    for module, name, prior in priors.values():
+        setattr(module, name, prior)
+    return model
+
+
+def _of_kernels(model: PyroModule, likelihoods: Sequence[PyroModule]) -> Iterator[tuple[PyroModule, str, PyroSample]]:
+    """Iterate over the positive parameters of modules that are no likelihoods, with a prior of each."""
+    for module in model.modules():
         if not isinstance(module, PyroModule) or module in likelihoods:
             continue
-        for name, (constraint, _) in list(module._pyro_params.items()):
+        for name, (constraint, _) in module._pyro_params.items():
             if not (is_positive(constraint) if isinstance(module, Kernel) else isinstance(constraint, type(POSITIVE))):
                 continue
             value = getattr(module, name).detach()
-            key = "lengthscale" if name == "lengthscale" else "variance"
-            loc, scale = LOG_NORMAL[key]
-            centre = value.log() + loc
-            setattr(
-                module, name, PyroSample(dist.LogNormal(centre, torch.full_like(value, scale)).to_event(value.dim()))
-            )
+            loc, scale = LOG_NORMAL["lengthscale" if name == "lengthscale" else "variance"]
+            prior = dist.LogNormal(value.log() + loc, torch.full_like(value, scale))
+            yield module, name, PyroSample(prior.to_event(value.dim()))
+
+
+def _of_noises(likelihoods: Sequence[PyroModule]) -> Iterator[tuple[PyroModule, str, PyroSample]]:
+    """Iterate over the noise variances of likelihoods, with a prior of each."""
     for likelihood in likelihoods:
         if "variance" in likelihood._pyro_params:
             value = likelihood.variance.detach()
             centre, spread = (torch.full_like(value, number) for number in LOG_NORMAL["noise"])
-            likelihood.variance = PyroSample(FlooredLogNormal(centre, spread).to_event(value.dim()))
-    return model
+            yield likelihood, "variance", PyroSample(FlooredLogNormal(centre, spread).to_event(value.dim()))
 
 
 def describe() -> str:

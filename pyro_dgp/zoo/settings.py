@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
+from numbers import Integral, Real
 from typing import Any
 
 from pyro_dgp.internal.progress import Progress as Progress
@@ -15,6 +17,27 @@ from pyro_dgp.training.loop import steps_for
 DEFAULT_STEPS = 2000
 #: Rows of a step, and samples of each, where neither the settings nor the method say.
 DEFAULT_ROWS, DEFAULT_SAMPLES = 100, 10
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        remedy = (
+            "; a model of your own may have a width for each layer, as DeepGP(x, 3, (16, 4)) has"
+            if name == "width"
+            else ""
+        )
+        raise ValueError(f"{name} is a whole number, got {value!r}{remedy}")
+    return int(value)
+
+
+def _real(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ValueError(f"{name} is a number, got {value!r}")
+    return value if isinstance(value, int | float) else float(value)
+
+
+#: Checks of settings, by the type of the setting.
+_KINDS: dict[str, Callable[[str, Any], Any]] = {"int": _whole, "float": _real}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +74,7 @@ class Settings:
         next two are counted.
     :param classes: number of classes.
     :param outputs: number of target columns.
-    :raises ValueError: for a kernel that there is not, and for less than one epoch. The other settings are checked when they are used.
+    :raises ValueError: for a kernel that there is not, for less than one epoch, and for a value of another type. The other settings are checked when they are used.
     """
 
     layers: int = 2
@@ -90,6 +113,10 @@ class Settings:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None and (kept := _KINDS.get(str(field.type).removesuffix(" | None"))) is not None:
+                object.__setattr__(self, field.name, kept(field.name, value))
         if self.kernel is not None:
             require_kernel_name(self.kernel)
         if self.epochs is not None and not self.epochs >= 1:

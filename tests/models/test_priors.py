@@ -66,3 +66,27 @@ def test_noises_of_any_name_have_the_prior_of_the_noise_of_a_deep_gp():
     noises = {name: density for name, density in found.items() if not name.startswith("gp.")}
     assert set(found) - set(noises) == {"gp.kernel.variance", "gp.kernel.lengthscale"}
     assert len(noises) == 2 and all(density == pytest.approx(usual) for density in noises.values())
+
+
+class TwoNoises(PyroModule):
+    """Two targets, whose noises are in a list."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.first, self.second = GaussianProcess(RBF(ard=1)), GaussianProcess(RBF(ard=1))
+        self.noises = kind([Gaussian(), Gaussian()])
+
+    def forward(self, x):
+        return [
+            pyro.sample(name, noise(gp(x)))
+            for name, noise, gp in zip("yz", self.noises, (self.first, self.second), strict=True)
+        ]
+
+
+def test_priors_that_would_have_one_name_are_refused_and_nothing_changes():
+    model = TwoNoises(torch.nn.ModuleList)
+    with pytest.raises(ValueError, match=r"two modules of the model have a parameter 'variance', .*PyroModule\[torch"):
+        with_priors(model)
+    assert len(list(model.parameters())) == 6
+    sites = pyro.poutine.trace(with_priors(TwoNoises(PyroModule[torch.nn.ModuleList]))).get_trace(torch.zeros(3, 1))
+    assert {"noises.0.variance", "noises.1.variance"} < set(sites.stochastic_nodes)

@@ -249,6 +249,12 @@ MISTAKES = {
     "fit(guide, x, x[:, 0], steps=1)": "training minimises a loss of model and guide, not the guide alone: give ELBO(num_data=N)(guide.",
     "run_chains(gp, (x,), num_samples=1, warmup_steps=1)": "run_chains takes a kernel, such as EllipticalSlice(model) or WhitenedNUTS(model), not GaussianProcess",
     "Settings(num_inducing=3)": "there is no setting 'num_inducing': did you mean 'inducing'? there are layers, width, inducing,",
+    "Settings(width=(3, 2))": "width is a whole number, got (3, 2); a model of your own may have a width for each layer",
+    "Settings(layers=2.0)": "layers is a whole number, got 2.0",
+    "Settings(chains=True)": "chains is a whole number, got True",
+    "Settings(beta='auto')": "beta is a number, got 'auto'",
+    "convergence(x)": "convergence takes draws by name, as {'f': draws}, and got a Tensor",
+    "convergence({'f': x[:, 0]})": "draws of 'f' have shape (5,) where (chains, draws, ...) is needed: pass draws.unsqueeze(0)",
     "Settings(zzz=3)": "there is no setting 'zzz': there are layers, width, inducing,",
     "fit(ELBO(5)(guide.model, guide), x, x[:, 0], steps=1, batch_size=0)": "batch_size is at least 1, got 0",
 }
