@@ -116,6 +116,16 @@ def require_finite(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], ca
             )
 
 
+def require_slopes(trace: Trace) -> None:
+    """Raise for a likelihood that is a step function of function values which the model draws, as two sites: no gradient reaches them."""
+    for site in trace.nodes.values():
+        if is_random(site) and isinstance(site["fn"], RowObservation) and site["fn"].is_flat:
+            raise ValueError(
+                f"the likelihood at {site['name']!r} has no gradient in the function values that the model draws, so that a guide would learn nothing from it: "
+                f"write pyro.sample({site['name']!r}, likelihood(gp(x)), obs=y), which integrates them out, or take Softmax"
+            )
+
+
 def real_observations(trace: Trace) -> dict[str, Tensor]:
     """Return the observed values of a trace that a Gaussian or another real distribution explains, by site.
 

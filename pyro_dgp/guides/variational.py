@@ -35,6 +35,7 @@ from pyro_dgp.guides.sites import (
     require_finite,
     require_groups,
     require_kernel_fits,
+    require_slopes,
     require_whole_groups,
     warn_of_repeated,
     warn_of_unread_priors,
@@ -278,9 +279,10 @@ def _require_arguments(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _check_parameters_and_plates(guide: Variational) -> None:
-    """Raise for parameters that no optimiser finds, and for rows that a plate takes for no site."""
+    """Raise for parameters that no optimiser finds, for rows that a plate takes for no site, and for densities without a gradient in drawn functions."""
     check_parameters_found(guide.trace, (guide, *guide.model_modules))
     require_scaled_subsamples(guide.trace)
+    require_slopes(guide.trace)
 
 
 def _warn_of_model(guide: Variational, run: GuidePass, call: Call) -> None:

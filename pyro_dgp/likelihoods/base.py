@@ -133,4 +133,4 @@ class Likelihood(CheckedModule):
         refuse_data_plate(f.shape[-2], f"an observation of {f.shape[-2]} rows")
         self.require_outputs(f.shape[-1])
         conditional = self._with_units(f, values)
-        return conditional.given(f).checked_by(conditional.check)
+        return conditional.given(f).of(conditional)

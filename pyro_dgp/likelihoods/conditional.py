@@ -45,11 +45,14 @@ class RowObservation(dist.Independent):  # type: ignore[misc]
     #: The likelihood's check of targets, which raises for those that it cannot have produced.
     _check: Callable[[Tensor], None] | None = None
 
-    def checked_by(self, check: Callable[[Tensor], None]) -> RowObservation:
-        """Return the same observation with a check of targets, see :meth:`Conditional.check`."""
-        checked = RowObservation(self.base_dist, self.reinterpreted_batch_ndims)
-        checked._check = check
-        return checked
+    #: Whether p(y | f) is a step function of f, see :attr:`Conditional.is_flat`.
+    is_flat: bool = False
+
+    def of(self, conditional: Conditional) -> RowObservation:
+        """Return the same observation with its likelihood's check of targets, and with what the likelihood says of its slope."""
+        made = RowObservation(self.base_dist, self.reinterpreted_batch_ndims)
+        made._check, made.is_flat = conditional.check, conditional.is_flat
+        return made
 
     def require(self, value: Tensor) -> None:
         """Raise for targets of another shape, or such as the likelihood cannot have produced."""
@@ -62,7 +65,7 @@ class RowObservation(dist.Independent):  # type: ignore[misc]
         shape = Size(batch_shape)
         refuse_data_plate(self.event_shape[0], f"an observation of {self.event_shape[0]} rows")
         expanded = RowObservation(self.base_dist.expand(shape + self.event_shape), self.reinterpreted_batch_ndims)
-        expanded._check = self._check
+        expanded._check, expanded.is_flat = self._check, self.is_flat
         return expanded
 
     def log_prob(self, value: Any) -> Tensor:

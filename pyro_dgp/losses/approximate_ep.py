@@ -9,7 +9,8 @@ from torch import Tensor
 
 from pyro_dgp.guides.guide_pass import WeightedTrace
 from pyro_dgp.guides.structure import ModelStructure
-from pyro_dgp.likelihoods import CollapsedObservation
+from pyro_dgp.internal.distributions import ObservedPart
+from pyro_dgp.likelihoods import CollapsedObservation, RowObservation
 from pyro_dgp.likelihoods.missing import MissingConditional
 from pyro_dgp.losses.base import Loss, Site, count_of_rows, row_terms
 from pyro_dgp.processes.reading import Cavity
@@ -110,11 +111,18 @@ class ApproximateEP(Loss):
 
 def _require_targets(site: Site) -> None:
     """Raise for rows of which every output is missing: their factor would be one, and the others' shares smaller."""
-    conditional = getattr(site["fn"], "conditional", None)
-    if not isinstance(conditional, MissingConditional):
+    fn = site["fn"]
+    conditional = getattr(fn, "conditional", None)
+    if isinstance(conditional, MissingConditional):
+        is_vector = conditional.outputs > 1
+    elif isinstance(fn, RowObservation) and isinstance(
+        fn.base_dist, ObservedPart
+    ):  # function values are a site of their own
+        is_vector = fn.reinterpreted_batch_ndims > 1
+    else:
         return
     missing = site["value"].isnan()
-    empty = int((missing.all(-1) if conditional.outputs > 1 else missing).sum())
+    empty = int((missing.all(-1) if is_vector else missing).sum())
     if empty:
         raise ValueError(
             f"approximate expectation propagation has one factor for each row, and {empty} rows of the site {site['name']!r} have no target: "

@@ -27,6 +27,7 @@ from pyro_dgp.internal.recording import report_invalid
 from pyro_dgp.internal.rows import Call, inputs_among, num_rows
 from pyro_dgp.likelihoods import CollapsedObservation, RowObservation, check_target
 from pyro_dgp.likelihoods.observation import Observation
+from pyro_dgp.losses.slopes import require_slope
 from pyro_dgp.processes.reading import POSTERIOR, Reading
 
 Site = dict[str, Any]
@@ -384,6 +385,7 @@ def row_terms(
             terms = unmasked(plain(fn, value), site)
     if not weighted.record(site).carried:
         return terms.reshape(1, -1), terms.new_zeros(1)
+    require_slope(site, weighted.trace, terms)
     if isinstance(fn, CollapsedObservation) and len(terms) != len(fn.moments.mean):
         raise ValueError(
             f"the likelihood of {site['name']!r} has a parameter that depends on a hidden layer, and the propagation carries it as {len(terms)} "

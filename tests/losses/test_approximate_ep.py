@@ -235,6 +235,9 @@ def test_rows_without_any_target_are_refused(outputs):
     y[5] = torch.nan
     with pytest.raises(ValueError, match=said):
         energy(guide, x, y, 1.0)
+    drawn = guided(TwoSites(MissingOutputs(Gaussian(outputs)), outputs), x, y, propagation=MonteCarlo(2))
+    with pytest.raises(ValueError, match=said):
+        energy(drawn, x, y, 1.0)
 
 
 def test_the_power_may_be_changed_afterwards():
