@@ -14,6 +14,7 @@ from torch.distributions import Distribution
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.internal.plates import refuse_data_plate
 from pyro_dgp.internal.quadrature import NODES, finer_nodes, gauss_hermite_product, normal_nodes
+from pyro_dgp.internal.recording import failed
 from pyro_dgp.internal.views import Integrated
 from pyro_dgp.likelihoods.far_values import far, formed
 from pyro_dgp.likelihoods.gamma_score import log_gamma_score
@@ -24,6 +25,8 @@ from pyro_dgp.likelihoods.supports import cdf_within
 from pyro_dgp.likelihoods.targets import check_target
 from pyro_dgp.likelihoods.units import NO_UNITS, Units
 
+#: Standard deviations of f from its mean beyond which the centre of an integrand is far.
+_FAR = 2.5
 #: The largest number of functions whose product of nodes is taken.
 MOST_FUNCTIONS = 2
 
@@ -94,7 +97,7 @@ class Conditional(ABC):
     integration: str = "Gauss-Hermite, 20 nodes for each function"
 
     #: Width in f of the narrowest p(y | f) that there is, as the standard deviation of a bump, where it is known. The number of nodes for one function then
-    #: follows from it, and sums over nodes are not checked.
+    #: follows from it, and a sum over nodes is compared with a finer one only where p(y | f) draws it far from the mean of f.
     width: float | None = None
 
     #: What targets are standardised by before p(y | f) sees them; functions, and the noise variance, are in the units of the result.
@@ -157,11 +160,21 @@ class Conditional(ABC):
     def _log_expectation(self, log_term: LogTerm, f: Moments) -> Tensor:
         """``log E_N(f) exp(log_term(f))``, ``(..., N)``: the sum over :meth:`nodes`, once it is checked."""
         at, log_weights = self.nodes(f)
-        found = _log_mean(log_weights, log_term(at))
-        if not self._looks(f):
+        terms = log_term(at)
+        found = _log_mean(log_weights, terms)
+        if not self._looks(f) and not self._is_far(at, log_weights, terms=terms, f=f):
             return found
         finer, log_finer = (values.to(f.mean) for values in finer_nodes(f.variance.sqrt()))
         return checked(found, far(log_term), f, (_around(f, finer), log_finer))
+
+    @torch.no_grad()
+    def _is_far(self, at: Tensor, log_weights: Tensor, *, terms: Tensor, f: Moments) -> bool:
+        """Whether the integrand of some row lies far from the mean of f, so that nodes may not reach it, for a density of known width."""
+        if self.width is None or f.mean.shape[-1] > 1:
+            return False
+        scale = f.variance.clamp_min(torch.finfo(f.mean.dtype).tiny).sqrt()
+        shares = (log_weights.reshape(-1, *[1] * (terms.dim() - 1)) + terms).softmax(0)
+        return failed((shares * ((at - f.mean) / scale).squeeze(-1)).sum(0).abs() > _FAR)
 
     def _looks(self, f: Moments) -> bool:
         """Whether a sum over nodes is compared with that of a finer rule."""

@@ -75,9 +75,10 @@ class StudentTConditional(Conditional):
         """From ``(1 + r^2 / c)^-b = int Gamma(t; b, 1) exp(-t r^2 / c) dt``, ``b = power (df + 1) / 2``."""
         deviation, variance = y - one_output(f.mean), one_output(f.variance)
         farthest = self._farthest(deviation, variance)
-        log_t, log_weights = _log_gamma_nodes(
-            power * (self.df + 1) / 2, max(deviation.dim(), self.df.dim()), farthest=farthest
-        )
+        half = power * (self.df + 1) / 2
+        # Where t is less than this the kernel is one, so that a first node stands for all of it: half may be small.
+        first = math.log(1e-16 / farthest)
+        log_t, log_weights = _log_gamma_nodes(half, max(deviation.dim(), self.df.dim()), farthest=farthest, first=first)
         log_kernel = self._log_kernel(log_t.exp(), deviation, variance)
         return power * self._log_constant() + torch.logsumexp(log_weights + log_kernel, 0)
 
@@ -137,18 +138,29 @@ class HeavyTailed(Integrated):
         return torch.where(self.variance.isnan(), torch.nan, super().mean)
 
 
-def _log_gamma_nodes(concentration: Tensor, batch: int, *, farthest: float) -> tuple[Tensor, Tensor]:
+def _log_gamma_nodes(
+    concentration: Tensor, batch: int, *, farthest: float, first: float = -math.inf
+) -> tuple[Tensor, Tensor]:
     """Logarithms of t ``(K, 1, ...)``, and log weights ``(K, ...)``, for expectations over ``t ~ Gamma(concentration, 1)``.
 
     :param batch: number of axes behind K.
     :param farthest: the nodes serve means of ``exp(-t r)`` for r up to this.
+    :param first: least log t; a node there stands for all below it.
     """
     least, most = float(concentration.detach().min()), float(concentration.detach().max())
     low = (math.log(1e-16) + math.lgamma(least + 1)) / least - math.log(farthest)
     high = math.log(most + 12 * math.sqrt(most) + 40)
     step = min(_STEP, _FINE / math.sqrt(most))
-    log_t = torch.arange(low, high, step).to(concentration).reshape(-1, *[1] * batch)
-    return log_t, concentration * log_t - log_t.exp() - torch.lgamma(concentration) + math.log(step)
+    log_t = torch.arange(max(low, first), high, step).to(concentration).reshape(-1, *[1] * batch)
+    log_weights = concentration * log_t - log_t.exp() - torch.lgamma(concentration) + math.log(step)
+    if low < first:
+        below = concentration * first - torch.lgamma(concentration + 1)
+        half = (
+            0.5 + step * concentration / 12
+        ).log()  # the end of a trapezoidal rule, with the first correction for the slope there
+        end = torch.logaddexp(log_weights[:1] + half, below.expand_as(log_weights[:1]))
+        log_weights = torch.cat([end, log_weights[1:]])
+    return log_t, log_weights
 
 
 class StudentT(Likelihood):
