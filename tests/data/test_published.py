@@ -83,11 +83,13 @@ def test_flights_get_the_age_of_their_plane(tmp_path):
     flights.loc[3, "ArrDelay"] = np.nan  # cancelled
     flights.loc[5, "TailNum"] = "unknown"
     flights.to_csv(tmp_path / "2008.csv", index=False)
-    pd.DataFrame({"tailnum": ["N1", "N2"], "year": ["2000", "None"]}).to_csv(tmp_path / "planes.csv", index=False)
-    with pytest.raises(ValueError, match="has 9 rows"):
-        load_flights(tmp_path / "2008.csv", tmp_path / "planes.csv")  # the age of N2 is unknown
+    for unknown in ("None", "0000", "2009"):
+        pd.DataFrame({"tailnum": ["N1", "N2"], "year": ["2000", unknown]}).to_csv(tmp_path / "planes.csv", index=False)
+        with pytest.raises(ValueError, match="has 9 rows"):
+            load_flights(tmp_path / "2008.csv", tmp_path / "planes.csv", months=4)
     pd.DataFrame({"tailnum": ["N1", "N2"], "year": ["2000", "1998"]}).to_csv(tmp_path / "planes.csv", index=False)
-    data = load_flights(tmp_path / "2008.csv", tmp_path / "planes.csv")
+    assert len(load_flights(tmp_path / "2008.csv", tmp_path / "planes.csv").x) == 18  # the whole year
+    data = load_flights(tmp_path / "2008.csv", tmp_path / "planes.csv", months=4)
     assert len(data.x) == 16 and data.columns[-1] == "PlaneAge" and set(data.x[:, -1]) == {8.0, 10.0}
     assert data.y.tolist() == [d - 5.0 for d in range(18) if d not in (3, 5)]
     with pytest.raises(ValueError, match="the table of planes has no column 'tailnum'"):
