@@ -95,7 +95,7 @@ class DeepEnsemble(Inference):
 
     def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""
-        start, steps = time.perf_counter(), settings.steps(len(x), settings.rows_of_step)
+        start, steps = time.perf_counter(), settings.num_steps(len(x), settings.rows_of_step)
         classes = _num_classes(settings)
         networks = [_Network(x.shape[-1], self.hidden, x, classes) for _ in range(self.members)]
         for number, network in enumerate(networks):
@@ -208,7 +208,7 @@ class MeanFieldNetwork(Inference):
 
     def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""
-        start, steps = time.perf_counter(), settings.steps(len(x), settings.rows_of_step)
+        start, steps = time.perf_counter(), settings.num_steps(len(x), settings.rows_of_step)
         with module_local_parameters():
             network = _BayesianNetwork(x.shape[-1], self.hidden, x, _num_classes(settings))
             guide = AutoDiagonalNormal(network, init_scale=0.03)

@@ -165,7 +165,7 @@ def _settings(experiment: Experiment, arguments: argparse.Namespace, key: Record
     settled = experiment.recipes[key["method"]].inference.settled(settings)
     if arguments.steps is not None:
         count = len(split(read_data(key["dataset"], arguments.data), key["split"]).x_train)
-        settings = replace(settings, epochs=max(1, round(arguments.steps * settled.rows_of_step / count)))
+        settings = replace(settings, steps=None, epochs=max(1, round(arguments.steps * settled.rows_of_step / count)))
     if experiment.keep_beta and key["split"] > 0 and settings.beta is None:
         settings = replace(settings, beta=known_beta(rows, key))
     return settings

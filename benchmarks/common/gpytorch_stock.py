@@ -137,7 +137,7 @@ class Stock(Inference):
     def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""
         start, settings = time.perf_counter(), self.settled(settings)
-        steps = settings.steps(len(x), settings.rows_of_step)
+        steps = settings.num_steps(len(x), settings.rows_of_step)
         theirs, objective = self.build(x, y, settings)
         theirs.to(x)
         theirs.train()

@@ -134,7 +134,7 @@ def carry_out(arguments: argparse.Namespace) -> None:
             learning_rate=arguments.learning_rate,
             epochs=-(-arguments.steps // each),
         )
-        key = {"training": training, "test": test, "steps": settings.steps(training, arguments.batch_size)}
+        key = {"training": training, "test": test, "steps": settings.num_steps(training, arguments.batch_size)}
         for name in arguments.methods.split(","):
             wanted = {
                 "method": name,

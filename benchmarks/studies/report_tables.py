@@ -105,7 +105,7 @@ def planned(
             for name in names if split < SETS[dataset.name] else ():
                 column = COLUMNS[name]
                 passes = column.epochs or epochs(dataset, split, column.settings, steps)
-                settings = replace(column.settings, split=split, epochs=passes)
+                settings = replace(column.settings, split=split, epochs=passes, steps=None)
                 method = replace(_widened(column.method, dataset), name=name)
                 yield Run(dataset, method, settings, dtype=dtype, device=device)
 

@@ -149,7 +149,7 @@ def _checked(dataset: object, y: object, settings: Settings) -> Dataset:
             f"advise takes inputs and targets, advise(x, y), or a data set, such as load('prices.csv'), not one {type(dataset).__name__}"
         )
     if settings.minutes is not None:
-        raise ValueError("the fits of advise have all steps: leave minutes out, and give epochs if need be")
+        raise ValueError("the fits of advise have all steps: leave minutes out, and give epochs or steps if need be")
     if settings.preset is not None:
         raise ValueError("advise tries the library's own models: leave the preset out")
     dataset = replace(dataset, x=as_array(dataset.x), y=as_array(dataset.y))
@@ -242,13 +242,14 @@ def _on_sizes(taken: Standing) -> list[str]:
 
 def _on_steps(standings: Sequence[Standing], settings: Settings) -> list[str]:
     """Return the sentence on fits that are shorter than usual."""
-    if settings.epochs is None:
+    if not settings.has_length:
         return []
     return [
-        f"all fits had {_epochs(settings.epochs)} as given, and so has the fit that is advised: these may be too few to tell methods apart, and without "
-        "epochs they are as many as each method needs"
+        f"all fits had {_length(settings)} as given, and so has the fit that is advised: these may be too few to tell methods apart, and without "
+        "epochs or steps they are as long as each method needs"
     ]
 
 
-def _epochs(count: int) -> str:
-    return "one epoch" if count == 1 else f"{count} epochs"
+def _length(settings: Settings) -> str:
+    name, count = ("step", settings.steps) if settings.epochs is None else ("epoch", settings.epochs)
+    return f"one {name}" if count == 1 else f"{count} {name}s"

@@ -125,6 +125,7 @@ def add_numbers(add: Any) -> None:
         help="rows of a training step; none: the method's own, 500 for svgp, dsvi, gamma-dgp, else 100",
     )
     add("--epochs", type=int, metavar="E", help=_with_default("passes over the data; none: about 2000 steps", "epochs"))
+    add("--steps", type=int, metavar="K", help="training steps, in the place of --epochs")
     add("--learning-rate", type=float, metavar="R", help=_with_default("of Adam", "learning_rate"))
     add(
         "--beta", type=float, metavar="B", help="weight of the KL in predictive losses; none: chosen on validation rows"
@@ -177,6 +178,12 @@ def given_settings(parsed: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
+def with_given(settings: Settings, given: dict[str, Any]) -> Settings:
+    """Return settings with those that options give; a given length of training stands in the place of every other."""
+    is_length = given.keys() & {"epochs", "steps", "minutes"}
+    return replace(settings, **({"epochs": None, "steps": None, "minutes": None} if is_length else {}) | given)
+
+
 def _request(parsed: argparse.Namespace) -> Request:
     """Build the request from the options. Where neither data nor a model are named, the first example fills in what is not given."""
     model = None if parsed.model is None else model_from_file(parsed.model)
@@ -190,8 +197,6 @@ def _request(parsed: argparse.Namespace) -> Request:
     given = given_settings(parsed)
     given.pop("task", None)
     dataset = _dataset(parsed)
-    if parsed.minutes is not None:
-        base = replace(base, epochs=None)
     if parsed.methods is not None:
         methods = tuple(name.strip() for name in parsed.methods.split(",") if name.strip())
     elif parsed.preset is not None:
@@ -203,7 +208,7 @@ def _request(parsed: argparse.Namespace) -> Request:
         output=parsed.output,
         dataset=dataset,
         methods=methods,
-        settings=replace(base, **given),
+        settings=with_given(base, given),
         model=model,
         folds=folds,
         dtype=parsed.dtype,

@@ -96,6 +96,7 @@ class MethodFit:
             scale=torch.as_tensor(self.target.scale),
             like=self.like,
             outputs=self.outputs,
+            labels=self.labels,
         )
 
     def draw_functions(self, num_draws: int, *, seed: int | None = None) -> MethodFunctions:

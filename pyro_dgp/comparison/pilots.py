@@ -51,7 +51,7 @@ class Pilot:
     def work(self) -> float:
         """Number of steps that it makes in all."""
         inference, settings, rows = self.run.method.inference, self.run.settings, trained_rows(self.run.dataset)
-        return inference.cost(settings, rows) * settings.steps(rows, inference.settled(settings).rows_of_step)
+        return inference.cost(settings, rows) * settings.num_steps(rows, inference.settled(settings).rows_of_step)
 
     def row(self) -> Row:
         """Fit and score; a fit that fails has its error in the place of scores. Before the first fit of a method in a process there is a short one, so that
@@ -87,7 +87,9 @@ def _prepare(run: Run) -> None:
         return
     _FITTED.add(run.method.name)
     size = run.settings.batch_size
-    settings = replace(run.settings, epochs=1, batch_size=None if size is None else max(size, PREPARED_ROWS))
+    settings = replace(
+        run.settings, epochs=1, steps=None, batch_size=None if size is None else max(size, PREPARED_ROWS)
+    )
     with suppress(Exception):  # the fit that counts tells of it
         replace(run, dataset=_few_rows(run.dataset, settings.split), settings=settings).held_out()
 

@@ -149,7 +149,8 @@ def predicted(fit: MethodFit, rows: pd.DataFrame, target: str | None = None) -> 
             f"the new rows have no column {missing[0]!r}, which the fit takes: its inputs are {', '.join(fit.columns)}"
         )
     inputs = inputs[list(fit.columns)] if fit.columns else inputs
-    are_there = bool(targets) and len(targets) == max(1, len(fit.outputs))
+    is_blank = bool(targets) and bool(rows[targets].isna().all(axis=None))  # a column that waits to be filled in
+    are_there = bool(targets) and not is_blank and len(targets) == max(1, len(fit.outputs))
     observed = [_numbered(rows[name], fit.labels) for name in targets] if are_there else []
     require_numbers(
         inputs.assign(**{str(name): own for name, own in zip(targets, observed, strict=False)}), "the new rows"
@@ -186,6 +187,10 @@ def _numbered(column: Any, labels: Sequence[str]) -> Any:
     """A column of the target, words as the numbers of their classes."""
     if not labels:
         return column
+    if column.isna().any():
+        raise ValueError(
+            f"the target has {int(column.isna().sum())} blank cells among the new rows: drop the column or fill it"
+        )
     column = column.astype(str)  # the words may all look like numbers in these rows
     unknown = [word for word in column if word not in labels]
     if unknown:

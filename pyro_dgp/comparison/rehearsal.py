@@ -90,6 +90,7 @@ def _rehearse(method: Method, model: nn.Module, x: Tensor, y: Tensor, settings: 
         frequencies=min(settings.frequencies, 2),
         neighbors=min(settings.neighbors, 5),
         epochs=1,
+        steps=None,
         batch_size=len(x),
         mcmc_samples=2,
         warmup=0,

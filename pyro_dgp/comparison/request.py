@@ -145,11 +145,15 @@ def _names(dataset: Dataset) -> dict[str, Any]:
 def for_task(settings: Settings, task: Task) -> Settings:
     """Settings with a task.
 
-    :raises ValueError: for a preset and a target that is no real number.
+    :raises ValueError: for a preset and a target that is not one real number.
     """
     if settings.preset is not None and not task.is_standardized:
         raise ValueError(
             f"preset {settings.preset} has models of real numbers, and the target holds {task}: leave the preset out"
+        )
+    if settings.preset is not None and task.outputs > 1:
+        raise ValueError(
+            f"preset {settings.preset} has models of one target, and there are {task.outputs}: name one, or leave the preset out"
         )
     return replace(settings, task=task.kind, classes=task.classes, outputs=task.outputs)
 
@@ -266,8 +270,8 @@ def _check_settings(request: Request) -> None:
             raise ValueError(f"{name} must be at least {least}, got {value}")
     if settings.minutes is not None and not 0 < settings.minutes < float("inf"):
         raise ValueError(f"minutes must be a positive number, got {settings.minutes}")
-    if settings.minutes is not None and settings.epochs is not None:
-        raise ValueError("the length of training is given twice: say epochs or minutes")
+    if settings.minutes is not None and settings.has_length:
+        raise ValueError("the length of training is given twice: say epochs, steps or minutes")
     if not 0 < settings.alpha <= 1:
         raise ValueError(f"alpha must be above 0 and at most 1, got {settings.alpha}")
     if settings.seed >= 2**31:

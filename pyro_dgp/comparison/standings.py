@@ -98,7 +98,7 @@ class Trial:
         """Return the number of steps that a fit to all rows makes in all."""
         rows, settings = len(self.data.x), for_task(self.settings, self.data.task)
         inference = METHODS[method].inference
-        return inference.cost(settings, rows) * settings.steps(rows, inference.settled(settings).rows_of_step)
+        return inference.cost(settings, rows) * settings.num_steps(rows, inference.settled(settings).rows_of_step)
 
     def _standing(self, method: str, rows: Sequence[Row], work: float) -> Standing:
         left, crps = ([row[name] for row in rows] for name in ("left", "crps"))

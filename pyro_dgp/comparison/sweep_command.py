@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from pyro_dgp.comparison.compare_command import (
     add_training,
     base_settings,
     given_settings,
+    with_given,
 )
 from pyro_dgp.comparison.request import DEVICES
 from pyro_dgp.comparison.sweep import Row, sweep
@@ -125,7 +125,7 @@ def _sweep(parsed: argparse.Namespace) -> int:
             [name.strip() for name in parsed.methods.split(",") if name.strip()],
             splits=numbers(parsed.splits, "--splits"),
             seeds=numbers(parsed.seeds, "--seeds"),
-            settings=replace(base_settings(parsed), **given_settings(parsed)),
+            settings=with_given(base_settings(parsed), given_settings(parsed)),
             output=parsed.output,
             jobs=parsed.jobs,
             threads=parsed.threads,

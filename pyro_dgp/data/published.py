@@ -26,9 +26,9 @@ FLIGHT_COLUMNS = ("Month", "DayofMonth", "DayOfWeek", "DepTime", "ArrTime", "Air
 
 
 def load_mnist(folder: str | Path) -> Dataset:
-    """Read the four files of MNIST, ``train-images-idx3-ubyte`` and so on, as they are or with ``.gz``: images ``(70000, 784)``, 0 to 255.
+    """Read the four files of MNIST, ``train-images-idx3-ubyte`` and so on, as they are or with ``.gz``: images, 0 to 255.
 
-    The one split tests on the last 10,000 images. Sets in the same format, such as Fashion-MNIST, are read too, of any number of images.
+    Pixels that are the same in all training images, as those of the border, are left out; ``columns`` has the numbers of the others. The one split tests on the last 10,000 images. Sets in the same format, such as Fashion-MNIST, are read too, of any number of images.
 
     :raises ValueError: one sentence for a file that is missing or is no such file.
     """
@@ -42,7 +42,10 @@ def load_mnist(folder: str | Path) -> Dataset:
                 f"the {part} files in {str(folder)!r} have images {images.shape} and labels {digits.shape}: they must be (N, rows, columns) and (N,)"
             )
         parts.append((images.reshape(len(images), -1).astype(float), digits.astype(float)))
-    return _joined("mnist", parts[0], parts[1], Task("multiclass", int(max(part[1].max() for part in parts)) + 1))
+    differs = np.ptp(parts[0][0], axis=0) > 0
+    train, test = ((images[:, differs], digits) for images, digits in parts)
+    data = _joined("mnist", train, test, Task("multiclass", int(max(part[1].max() for part in parts)) + 1))
+    return replace(data, columns=tuple(f"pixel {number}" for number in np.flatnonzero(differs)))
 
 
 def load_rectangles(train: str | Path, test: str | Path) -> Dataset:

@@ -12,6 +12,7 @@ import torch
 from pyro.distributions import TorchDistribution, constraints
 from torch import Tensor
 
+from pyro_dgp.data.arrays import numbered
 from pyro_dgp.data.dataset import by_output, require_real
 from pyro_dgp.internal.affine import restored, standardised
 from pyro_dgp.prediction.prediction import Prediction
@@ -43,6 +44,7 @@ class RescaledPrediction(TorchDistribution):
     :param scale: standard deviation that they were divided by, of the same shape.
     :param like: a tensor of the dtype and on the device that the model was fitted in.
     :param outputs: names of the outputs, where there are several: values in a table are taken by them.
+    :param labels: names of the classes, where the target was one of words: values may be words too.
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}
@@ -57,8 +59,9 @@ class RescaledPrediction(TorchDistribution):
         scale: float | Tensor,
         like: Tensor,
         outputs: Sequence[str] = (),
+        labels: Sequence[str] = (),
     ) -> None:
-        self.standardised, self.outputs = standardised, tuple(outputs)
+        self.standardised, self.outputs, self.labels = standardised, tuple(outputs), tuple(labels)
         self.shift, self.scale = (
             torch.as_tensor(each, dtype=torch.float64, device=like.device) for each in (shift, scale)
         )
@@ -74,7 +77,7 @@ class RescaledPrediction(TorchDistribution):
             return method(self.standardised).double()
 
     def _standardised(self, value: Any) -> Tensor:
-        named = by_output(value, self.outputs)
+        named = numbered(by_output(value, self.outputs), self.labels)
         if isinstance(named, Tensor):
             tensor = named.double()
         else:

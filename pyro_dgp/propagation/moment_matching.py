@@ -144,14 +144,19 @@ def _affine(values: Tensor, width: int, what: str) -> Tensor:
     distances = _checks(values.shape[-2], width).to(values)
     tolerance = _TOLERANCE.get(values.dtype, 1e-2)
     with torch.no_grad():
-        missing = (found - centre - torch.einsum("cnw,w...nd->c...nd", distances, steps)).abs().max()
-        size = _FAR * (steps.abs().max() + torch.finfo(values.dtype).eps * centre.abs().max() / tolerance)
-        if not bool(missing <= tolerance * size):
+        missing = _largest(found - centre - torch.einsum("cnw,w...nd->c...nd", distances, steps))
+        size = _FAR * (_largest(steps) + torch.finfo(values.dtype).eps * _largest(centre) / tolerance)
+        if not bool((missing <= tolerance * size).all()):
             raise ValueError(
                 f"{what} not affine in the hidden layer row by row, or drawn for each of its values, and moment matching carries normals through "
                 "affine maps of single rows alone: carry the layer by MonteCarlo(10)"
             )
     return steps
+
+
+def _largest(values: Tensor) -> Tensor:
+    """Return the largest size of each column: ``(D,)``. A column may be far smaller than another."""
+    return values.abs().reshape(-1, values.shape[-1]).amax(0)
 
 
 def _no_joint() -> Tensor:

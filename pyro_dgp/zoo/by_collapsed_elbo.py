@@ -41,7 +41,7 @@ class ByCollapsedELBO(Inference):
     300
 
     :param processes: a family whose q(v) has a full covariance, or a function of the settings that makes it.
-    :param default_steps: steps at most where the settings have no ``epochs``.
+    :param default_steps: steps at most where the settings have neither ``steps`` nor ``epochs``.
     :param spread: that of the :class:`~pyro_dgp.HyperparameterPrior` around the start; no prior if not given.
     :param first: what is done to the model before it is fitted, as in :class:`~pyro_dgp.ByGuide`.
     """
@@ -57,7 +57,7 @@ class ByCollapsedELBO(Inference):
     def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""
         start = time.perf_counter()
-        steps = settings.epochs if settings.epochs is not None else self.default_steps
+        steps = settings.num_steps(len(x), len(x)) if settings.has_length else self.default_steps
         guide, site = self.guide(model, x, settings), anatomy_of(model, x, y).response
         if self.first is not None:
             self.first(model, x, y, settings)
@@ -104,7 +104,7 @@ class ByCollapsedELBO(Inference):
     def cost(self, settings: Settings, rows: int) -> float:
         """Return the rows times draws of a step, for each step that the settings ask for: the number of steps does not depend on that of rows."""
         of_step = rows_of_step(rows, settings.batch_size)
-        return of_step * self.draws(settings, rows) / settings.steps(rows, settings.rows_of_step)
+        return of_step * self.draws(settings, rows) / settings.num_steps(rows, settings.rows_of_step)
 
     def restore(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, saved: Saved) -> GuidePredictor:
         """See :class:`Inference`."""

@@ -121,7 +121,7 @@ class ByGuide(Inference):
         :param start: when the fit began.
         """
         if settings.minutes is None:
-            return settings.steps(len(x), settings.rows_of_step)
+            return settings.num_steps(len(x), settings.rows_of_step)
         require_single_process("Settings(minutes=...) counts the steps that there is time for")
         return int(recorded(lambda: self._timed_steps(guide, x, y, settings=settings, start=start)))
 

@@ -33,7 +33,7 @@ class ByMarginalLikelihood(Inference):
     500
 
     :param largest: training rows at most: each step factorises one matrix of all of them. ``None`` for no limit.
-    :param default_steps: steps at most where the settings have no ``epochs``.
+    :param default_steps: steps at most where the settings have neither ``steps`` nor ``epochs``.
     :param default_terms: terms of a step, of an approximation whose likelihood is a product of one for each row, where the settings have no
         ``batch_size``. ``None`` for all of them, whatever the settings have.
     :param approximation: from the model and the settings to the model that is trained in its place.
@@ -51,7 +51,7 @@ class ByMarginalLikelihood(Inference):
         """See :class:`Inference`."""
         settings = self.settled(settings)
         terms = None if self.default_terms is None else settings.rows_of_step
-        steps = self.default_steps if settings.epochs is None else settings.steps(len(x), terms or len(x))
+        steps = settings.num_steps(len(x), terms or len(x)) if settings.has_length else self.default_steps
         site = anatomy_of(model, x, y).response
         objective = MarginalLikelihood(self.approximation(model, settings), terms=terms)
         by_adam = steps if terms else -(-steps // 2)

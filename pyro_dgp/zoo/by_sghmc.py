@@ -39,7 +39,7 @@ class BySGHMC(Inference):
 
     def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""
-        steps, site = settings.steps(len(x), settings.rows_of_step), anatomy_of(model, x, y).response
+        steps, site = settings.num_steps(len(x), settings.rows_of_step), anatomy_of(model, x, y).response
         guide = self._guide(model, settings)
         guide.initialize(x, y)
         sampler = replace(self.sampler, burn_in=steps, learning_rate=settings.learning_rate)

@@ -204,13 +204,13 @@ PRESETS: dict[str, Preset] = {
         {method.name: method for method in MENG},
     ),
     "ashman2020": Preset(
-        "Ashman, Branigan, Tsetis, Xia 2020, a report on doubly stochastic variational inference, section 3",  # 20,000 steps of at most 10,000 rows
+        "Ashman, Branigan, Tsetis, Xia 2020, a report on doubly stochastic variational inference, section 3, with its 20,000 steps of at most 10,000 rows",
         Settings(
             preset="ashman2020",
             inducing=100,
             samples=1,
             batch_size=10_000,
-            epochs=20_000,
+            steps=20_000,
             learning_rate=0.01,
             alpha=1.0,
         ),

@@ -13,7 +13,7 @@ from pyro_dgp.internal.progress import Progress as Progress
 from pyro_dgp.kernels.named import require_kernel_name
 from pyro_dgp.training.loop import steps_for
 
-#: Steps where the number of epochs is not given.
+#: Steps where neither steps nor epochs are given.
 DEFAULT_STEPS = 2000
 #: Rows of a step, and samples of each, where neither the settings nor the method say.
 DEFAULT_ROWS, DEFAULT_SAMPLES = 100, 10
@@ -59,6 +59,7 @@ class Settings:
         each with its own lengthscales; all others take ``"matern52"``.
     :param batch_size: rows of a training step; ``None`` leaves it to the method, as for ``samples``.
     :param epochs: passes over the training rows; as many as make about 2000 steps if ``None``.
+    :param steps: training steps, in the place of ``epochs``, however many rows there are.
     :param minutes: time that one fit of a variational method may take, in the place of ``epochs``.
     :param learning_rate: learning rate of Adam. ``exact-gp`` takes 0.1 at least, ``vecchia-gp`` 0.03, and the main steps of ``sgpr`` and ``dsvi-collapsed`` rates of their own.
     :param beta: weight of the KL in predictive losses; chosen on held-out training rows if ``None``.
@@ -74,7 +75,7 @@ class Settings:
         next two are counted.
     :param classes: number of classes.
     :param outputs: number of target columns.
-    :raises ValueError: for a kernel that there is not, for less than one epoch, and for a value of another type. The other settings are checked when they are used.
+    :raises ValueError: for a kernel that there is not, for less than one epoch or step, for both of these, and for a value of another type. The other settings are checked when they are used.
     """
 
     layers: int = 2
@@ -88,6 +89,7 @@ class Settings:
     kernel: str | None = None
     batch_size: int | None = None
     epochs: int | None = None
+    steps: int | None = None
     minutes: float | None = None
     learning_rate: float = 0.02
     beta: float | None = None
@@ -119,8 +121,14 @@ class Settings:
                 object.__setattr__(self, field.name, kept(field.name, value))
         if self.kernel is not None:
             require_kernel_name(self.kernel)
-        if self.epochs is not None and not self.epochs >= 1:
-            raise ValueError(f"epochs must be at least 1, got {self.epochs}")
+        for name, count in (("epochs", self.epochs), ("steps", self.steps)):
+            if count is not None and not count >= 1:
+                raise ValueError(f"{name} must be at least 1, got {count}")
+        if self.epochs is not None and self.steps is not None:
+            raise ValueError(
+                f"the length of training is given twice, as {self.epochs} epochs and {self.steps} steps: give one of them, and of settings that have the other "
+                "write replace(settings, steps=None, epochs=...)"
+            )
 
     @property
     def rows_of_step(self) -> int:
@@ -145,8 +153,15 @@ class Settings:
             samples=samples if self.samples is None else self.samples,
         )
 
-    def steps(self, rows: int, batch_size: int) -> int:
+    @property
+    def has_length(self) -> bool:
+        """Whether they say how long training is, but for a time."""
+        return self.epochs is not None or self.steps is not None
+
+    def num_steps(self, rows: int, batch_size: int) -> int:
         """Training steps for ``rows`` observations."""
+        if self.steps is not None:
+            return self.steps
         per_epoch = steps_for(1, rows, batch_size)
         return per_epoch * (self.epochs if self.epochs is not None else -(-DEFAULT_STEPS // per_epoch))
 

@@ -73,5 +73,5 @@ def sparse_gp_first(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) 
 
 def _steps_before(settings: Settings, rows: int) -> int:
     """Return the number of steps of a start: half of those of the settings, and 1,000 where they have that many."""
-    steps = settings.steps(rows, settings.rows_of_step)
+    steps = settings.num_steps(rows, settings.rows_of_step)
     return max(steps // 2, min(steps, 1000))

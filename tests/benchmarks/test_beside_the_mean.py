@@ -33,7 +33,7 @@ def test_methods_have_500_steps_or_few_more():
     for name in ("svgp", "dspp", "aep"):
         settings = study.settings_of(name, 1200, number=0)
         rows = METHODS[name].inference.settled(settings).rows_of_step
-        assert 500 <= settings.steps(1200, rows) < 500 + 1200 / rows + 1
+        assert 500 <= settings.num_steps(1200, rows) < 500 + 1200 / rows + 1
     assert study.settings_of("vff-collapsed", 1200, number=0).epochs == 500
 
 

@@ -63,7 +63,7 @@ def test_pixels_that_are_constant_in_training_are_left_out(folder):
 
 
 def test_the_curves_of_splits_are_pooled_by_bin():
-    first = {"confidence": [0.5, 0.9], "accuracy": [1.0, 0.75], "count": [1, 4]}
-    second = {"confidence": [0.9, 1.0], "accuracy": [0.25, 1.0], "count": [12, 2]}
+    first: dict[str, list[float]] = {"confidence": [0.5, 0.9], "accuracy": [1.0, 0.75], "count": [1, 4]}
+    second: dict[str, list[float]] = {"confidence": [0.9, 1.0], "accuracy": [0.25, 1.0], "count": [12, 2]}
     found = pooled([first, second])
     assert found == {"confidence": [0.5, pytest.approx(0.9), 1.0], "accuracy": [1.0, 0.375, 1.0], "count": [1, 16, 2]}

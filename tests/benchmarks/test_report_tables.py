@@ -34,11 +34,11 @@ def test_runs_have_the_settings_of_the_report():
         collapsed = by_name.pop((name, "collapsed-2")).settings
         assert (collapsed.epochs, collapsed.batch_size, collapsed.layers) == (500, None, 2)
     for (name, method), run in by_name.items():
-        steps = run.settings.steps(450 if name == "boston" else 2250, run.settings.rows_of_step)
+        steps = run.settings.num_steps(450 if name == "boston" else 2250, run.settings.rows_of_step)
         assert 5000 <= steps < 5050, (name, method)
         assert (run.settings.samples, run.settings.learning_rate, run.settings.preset) == (1, 0.01, "ashman2020")
     longer = next(report_tables.planned(data, ["dsvi-2"], [0], steps=20_000)).settings
-    assert longer.steps(450, longer.rows_of_step) == 20_000
+    assert longer.num_steps(450, longer.rows_of_step) == 20_000
     assert by_name["boston", "svgp-500"].settings.inducing == 500
     assert by_name["boston", "dsvi-4"].settings.layers == 4
     assert by_name["boston", "aep-2"].settings.rows_of_step == 50

@@ -99,7 +99,7 @@ def test_a_pilot_of_a_predictive_loss_has_one_beta(monkeypatch):
         assert workers.betas["dspp"] == beta and found.settings.beta == settings.beta
     (pilot,) = pilots(pilot_data(waves(), 0), ["ppgpr"], Settings())
     trial, whole = pilot.run.method.inference, METHODS["ppgpr"].inference
-    assert trial.fallback is None and trial.validation.folds == 1 and pilot.work == Settings().steps(216, 100)
+    assert trial.fallback is None and trial.validation.folds == 1 and pilot.work == Settings().num_steps(216, 100)
     assert (
         whole.cost(Settings(), 240) == 3 * 2.75 + 1
         and METHODS["svgp"].inference.for_pilot() is METHODS["svgp"].inference
@@ -216,7 +216,7 @@ def test_the_first_short_fit_is_one_of_few_rows_and_steps(monkeypatch, batch_siz
     made, held_out = [], Run.held_out
 
     def seen(run):
-        made.append((len(run.dataset.x), run.settings.steps(200, run.settings.batch_size or 500)))
+        made.append((len(run.dataset.x), run.settings.num_steps(200, run.settings.batch_size or 500)))
         return held_out(run)
 
     rows = 2_000

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy.stats import nbinom
 
-from pyro_dgp import Bernoulli, LinearMean, Softmax, compare, load, load_fit, sweep
+from pyro_dgp import Bernoulli, LinearMean, Softmax, compare, load, load_fit, scores, sweep
 from pyro_dgp.__main__ import main
 from pyro_dgp.models.deep_gp import DeepGP
 from pyro_dgp.zoo.settings import Settings
@@ -75,6 +75,13 @@ def test_a_table_is_compared_kept_and_predicted(tables, capsys, name, options, s
             assert (predicted["class"].astype(str) == y).mean() > 0.7
             own = probs.to_numpy()[np.arange(120), [names.index(each) for each in y]]
             np.testing.assert_allclose(predicted["log_density"], np.log(own), atol=1e-6)
+    blank = pd.read_csv(data).assign(y=np.nan)
+    for column, code in ((blank["y"], 0), (pd.read_csv(data)["y"].where(blank.index > 2), 2)):
+        blank.assign(y=column).to_csv(tables / "blank.csv", index=False)
+        arguments = ["predict", "--fit", str(out), "--method", "dsvi", "--data", str(tables / "blank.csv")]
+        assert main([*arguments, "--output", str(tables / f"filled{code}.csv")]) == code
+    assert "log_density" not in pd.read_csv(tables / "filled0.csv")
+    assert "drop the column or fill it" in capsys.readouterr().err
     fit = load_fit(out, "dsvi")
     assert fit.labels == (("high", "low", "mid") if name == "words" else ())
 
@@ -137,6 +144,9 @@ def test_presets_are_of_real_numbers(tables, capsys):
     arguments = ["compare", "--data", str(tables / "binary.csv"), "--preset", "ashman2020", "--methods", "svgp"]
     assert main([*arguments, "--output", str(tables / "out")]) != 0
     assert "preset ashman2020 has models of real numbers" in capsys.readouterr().err
+    arguments = ["compare", "--data", str(tables / "counts.csv"), "--target", "a,b", "--preset", "ashman2020"]
+    assert main([*arguments, "--output", str(tables / "out")]) != 0
+    assert "preset ashman2020 has models of one target, and there are 2: name one" in capsys.readouterr().err
 
 
 def test_task_needs_data(tables, capsys):
@@ -223,6 +233,9 @@ def test_words_and_kinds_of_arrays_are_classes(kind):
     assert "the target 'y' holds words, which are 3 classes: low, mid, top" in said
     assert result["svgp"].labels == ("low", "mid", "top")
     test = np.random.RandomState(2).randn(6, 2), kind(words[:6])
+    prediction = result["svgp"].predict(test[0])
+    assert scores(prediction, test[1]) == scores(prediction, torch.tensor([float(n) for n in KINDS[:6]]))
+    assert torch.equal(prediction.log_prob(test[1]), prediction.log_prob(KINDS[:6]))
     _, other = remarks_on(kind(words), test=test)
     assert other.rows[0]["n_test"] == 6
     with pytest.raises(ValueError, match="the targets hold 'best', which training had not: it had low, mid, top"):

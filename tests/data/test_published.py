@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from pyro_dgp.data.published import load_flights, load_mnist, load_rectangles, load_year
+from pyro_dgp.data.splitting import split
 from pyro_dgp.data.tasks import Task
 
 
@@ -19,6 +20,7 @@ def idx(values):
 @pytest.fixture
 def mnist(tmp_path):
     images = np.arange(16 * 6).reshape(16, 2, 3) % 256
+    images[:, 1, 1] = 7  # the same in all
     digits = np.arange(16) % 4
     (tmp_path / "train-images-idx3-ubyte").write_bytes(idx(images[:12]))
     (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(digits[:12])))
@@ -29,7 +31,9 @@ def mnist(tmp_path):
 
 def test_mnist_is_read_packed_or_not(mnist):
     data = load_mnist(mnist)
-    assert data.x.shape == (16, 6) and data.x[13].tolist() == list(range(78, 84)) and data.y[13] == 1
+    assert data.x.shape == (16, 5) and data.x[13].tolist() == [78, 79, 80, 81, 83] and data.y[13] == 1
+    assert data.columns == ("pixel 0", "pixel 1", "pixel 2", "pixel 3", "pixel 5")
+    assert split(data, 0).x_train.shape == (12, 5)
     assert data.task == Task("multiclass", 4)
     assert data.splits[:, 0].tolist() == [False] * 12 + [True] * 4
 

@@ -250,6 +250,8 @@ MISTAKES = {
     "run_chains(gp, (x,), num_samples=1, warmup_steps=1)": "run_chains takes a kernel, such as EllipticalSlice(model) or WhitenedNUTS(model), not GaussianProcess",
     "Settings(num_inducing=3)": "there is no setting 'num_inducing': did you mean 'inducing'? there are layers, width, inducing,",
     "Settings(width=(3, 2))": "width is a whole number, got (3, 2); a model of your own may have a width for each layer",
+    "Settings(steps=0)": "steps must be at least 1, got 0",
+    "Settings(steps=3, epochs=2)": "given twice, as 2 epochs and 3 steps: give one of them",
     "Settings(layers=2.0)": "layers is a whole number, got 2.0",
     "Settings(chains=True)": "chains is a whole number, got True",
     "Settings(beta='auto')": "beta is a number, got 'auto'",

@@ -170,6 +170,21 @@ def test_other_maps_between_layers_are_refused(between):
         guide.components(x, y)
 
 
+@pytest.mark.filterwarnings("ignore:the target of the site")
+@pytest.mark.parametrize("size", [10.0, 1e3, 1e6])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_bend_beside_a_far_larger_output_is_refused(size, dtype):
+    def between(h, x):
+        return torch.cat([size * h[..., :1], torch.tanh(h[..., 1:])], -1)
+
+    x, y = (part.to(dtype) for part in regression(12))
+    model = Chain(between, 2, width=2).to(dtype)
+    with pytest.raises(ValueError, match="not affine in the hidden layer"):
+        guided(model, x, y).components(x, y)
+    fine = Chain(lambda h, x: torch.cat([size * h[..., :1], h[..., 1:] + 3.0], -1), 2, width=2).to(dtype)
+    assert torch.isfinite(ELBO(12)(fine, (guide := guided(fine, x, y)))(x, y)) and guide.propagation is not None
+
+
 @pytest.mark.parametrize("between", [lambda h, x: h - h.mean(-2, keepdim=True), lambda h, x: h - h.roll(1, -2)])
 def test_rows_that_are_joined_are_refused_after_initialisation_too(between):
     x, y = regression(12)

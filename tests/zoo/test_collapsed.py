@@ -139,6 +139,7 @@ def test_rows_of_a_step_are_those_of_the_settings():
 def test_the_time_of_a_fit_follows_rows_and_draws():
     zoo, settings = METHODS["dsvi-collapsed"].inference, Settings()
     work = {
-        rows: zoo.cost(settings, rows) * settings.steps(rows, settings.rows_of_step) for rows in (200, 300, 4000, 5000)
+        rows: zoo.cost(settings, rows) * settings.num_steps(rows, settings.rows_of_step)
+        for rows in (200, 300, 4000, 5000)
     }
     assert work[300] / work[200] == pytest.approx(1.5) and work[5000] / work[4000] == pytest.approx(1.25)

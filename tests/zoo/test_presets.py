@@ -50,7 +50,7 @@ def test_deep_gps_of_ashman_2020():
     x, y = torch.randn(150, 6), torch.randn(150)
     settings, model, guide = made("ashman2020", "dsvi", x, y, layers=3)
     assert (settings.samples, settings.batch_size, settings.learning_rate) == (1, 10_000, 0.01)
-    assert settings.steps(5000, settings.batch_size) == 20_000
+    assert [settings.num_steps(rows, settings.batch_size) for rows in (400, 5000, 400_000)] == [20_000] * 3
     assert [gp.num_outputs for gp in model.hidden] == [6, 6]
     for gp in (*model.hidden, model.top):
         assert torch.equal(gp.kernel.lengthscale, torch.ones(6)) and float(gp.kernel.variance.detach()) == 1.0
@@ -84,7 +84,7 @@ def test_a_fit_of_a_preset_is_saved_and_restored_with_its_model(tmp_path):
 
     x = torch.randn(40, 3)
     y = x[:, 0].sin()
-    few = replace(PRESETS["ashman2020"].settings, epochs=3, inducing=5)
+    few = replace(PRESETS["ashman2020"].settings, steps=3, inducing=5)
     result = compare(None, x, y, methods=["dsvi"], settings=few, output=tmp_path / "out", say=lambda line: None)
     new = torch.randn(4, 3)
     again = load_fit(tmp_path / "out", "dsvi")
@@ -102,6 +102,16 @@ def test_options_stand_before_those_of_the_preset(capsys):
     request = _request(parsed)
     assert request.settings == replace(PRESETS["ashman2020"].settings, inducing=7)
     assert request.methods == ("svgp", "dsvi", "aep")
+    for option, value, others in (
+        ("epochs", 3, ("steps", "minutes")),
+        ("steps", 5, ("epochs",)),
+        ("minutes", 2.0, ("steps", "epochs")),
+    ):
+        parsed = parser().parse_args(
+            ["compare", "--preset", "ashman2020", f"--{option}", str(value), "--data", "diabetes"]
+        )
+        given = _request(parsed).settings
+        assert getattr(given, option) == value and not any(getattr(given, other) for other in others)
     assert main(["methods"]) == 0
     assert "meng2024" in capsys.readouterr().out
 
