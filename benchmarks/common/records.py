@@ -31,6 +31,14 @@ def read(path: Path, key: str = "experiment") -> list[Record]:
     return rows
 
 
+def kept(path: Path, key: str = "experiment") -> list[Record]:
+    """Read the runs of a file as :func:`read` does; exit with a sentence if it holds none."""
+    rows = read(path, key)
+    if not rows:
+        sys.exit(f"{path} holds no runs: name a file of them by --out, such as benchmarks/results/{path.name}")
+    return rows
+
+
 def append(path: Path, row: Record) -> None:
     """Add one run to the end of a file."""
     with path.open("a") as file:

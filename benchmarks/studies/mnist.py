@@ -10,6 +10,7 @@ by 255, and those that are constant in training are left out. [2020-ashman] sect
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from benchmarks.common.calibration import calibration_figures, draw_calibration, pooled
 from benchmarks.common.data import add_data_option, require_data
-from benchmarks.common.records import append, read
+from benchmarks.common.records import append, kept, read
 from pyro_dgp.data.reading import load
 from pyro_dgp.likelihoods import RobustMax
 from pyro_dgp.models.deep_gp import DeepGP
@@ -174,9 +175,12 @@ def main() -> None:
                     row = run(arguments.data, method, split, settings, device=arguments.device)
                     append(arguments.out, row)
                     print(row, flush=True)
+    kept(arguments.out, "method")
     rows = runs(arguments.out)
     print(table(rows).to_string(index=False, float_format="%.3f"))
-    if arguments.figure is not None and "curve" in rows:
+    if arguments.figure is not None and "curve" not in rows:
+        sys.exit(f"the runs of {arguments.out} are older than calibration curves: make them again in another file")
+    if arguments.figure is not None:
         draw_calibration(curves(rows), arguments.figure)
 
 

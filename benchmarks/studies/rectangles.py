@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.common.calibration import calibration_figures, draw_calibration
-from benchmarks.common.records import append, read
+from benchmarks.common.records import append, kept, read
 from benchmarks.common.rectangles import TEST, TRAINING, rectangles
 from pyro_dgp.data.splitting import Split, split
 from pyro_dgp.likelihoods import Bernoulli
@@ -167,9 +167,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     if not arguments.table:
         carry_out(arguments)
-    rows = pd.DataFrame(read(arguments.out, "method"))
-    if rows.empty:
-        return
+    rows = pd.DataFrame(kept(arguments.out, "method"))
     print(table(rows).to_string(index=False, float_format="%.3f"))
     if arguments.figure is not None:
         draw_calibration(zip(rows["method"], rows["curve"], strict=True), arguments.figure)

@@ -25,7 +25,7 @@ from benchmarks.common import published
 from benchmarks.common.baselines import MeanFieldNetwork
 from benchmarks.common.data import add_data_option, read_data, require_data
 from benchmarks.common.pbp import ProbabilisticBackpropagation
-from benchmarks.common.records import read
+from benchmarks.common.records import kept, read
 from pyro_dgp.comparison.carrying_out import Workers
 from pyro_dgp.comparison.sweep import Run, complete
 from pyro_dgp.data.dataset import Dataset
@@ -163,7 +163,7 @@ def table(runs: pd.DataFrame, metric: str, cells: pd.DataFrame | None) -> pd.Dat
                 "data": name,
                 "method": method,
                 "splits": len(own),
-                metric: show(own.mean(), own.std(ddof=0) if len(own) > 1 else None),
+                metric: show(own.mean(), own.std() if len(own) > 1 else None),
             }
             key = (name, COLUMNS[method].published, metric)
             if cells is not None:
@@ -193,7 +193,14 @@ def draw(runs: pd.DataFrame, cells: pd.DataFrame | None, figure: Path) -> None:
             for place, (method, column) in enumerate(COLUMNS.items()):
                 values = own[own["method"] == method][metric]
                 if len(values):
-                    axes.errorbar(values.mean(), place - 0.12, xerr=values.std(ddof=0), fmt="o", ms=4, color="C0")
+                    axes.errorbar(
+                        values.mean(),
+                        place - 0.12,
+                        xerr=values.std() if len(values) > 1 else None,
+                        fmt="o",
+                        ms=4,
+                        color="C0",
+                    )
                 key = (name, column.published, metric)
                 if cells is not None and key in cells.index:
                     theirs = cells.loc[key]
@@ -223,9 +230,8 @@ def main() -> None:
         where = {"device": arguments.device, "dtype": arguments.dtype}
         runs = list(planned(sets, names, splits, steps=arguments.steps, **where))
         complete(runs, output=arguments.out, workers=Workers(arguments.jobs), say=partial(print, flush=True))
+    kept(arguments.out, "dataset")
     rows = runs_of(arguments.out)
-    if rows.empty:
-        return
     cells = None if arguments.published is None else of_report(arguments.published)
     for metric in IS_BETTER_HIGH:
         print(table(rows, metric, cells).to_string(index=False), end="\n\n")

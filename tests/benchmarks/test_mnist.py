@@ -62,6 +62,25 @@ def test_pixels_that_are_constant_in_training_are_left_out(folder):
     assert len(model.hidden) == 2 and model.top.num_outputs == 10
 
 
+def test_runs_without_curves_are_not_drawn(tmp_path, monkeypatch):
+    row = {
+        "method": "dsvi",
+        "split": 0,
+        "nll": 0.1,
+        "accuracy": 0.9,
+        "ece": 0.01,
+        "ece_high": 0.02,
+        "seconds": 1,
+        "steps": 2,
+    }
+    (tmp_path / "runs.jsonl").write_text(json.dumps(row | {"settings": {"inducing": 10, "epochs": 1}}) + "\n")
+    options = ["--table", "--out", str(tmp_path / "runs.jsonl"), "--figure", str(tmp_path / "curves.png")]
+    monkeypatch.setattr(sys, "argv", ["study", *options])
+    with pytest.raises(SystemExit, match="are older than calibration curves"):
+        mnist.main()
+    assert not (tmp_path / "curves.png").exists()
+
+
 def test_the_curves_of_splits_are_pooled_by_bin():
     first: dict[str, list[float]] = {"confidence": [0.5, 0.9], "accuracy": [1.0, 0.75], "count": [1, 4]}
     second: dict[str, list[float]] = {"confidence": [0.9, 1.0], "accuracy": [0.25, 1.0], "count": [12, 2]}

@@ -81,7 +81,7 @@ def test_cells_that_are_more_than_one_published_deviation_behind_are_marked(tmp_
         ]
     )
     likelihood = report_tables.table(runs, "log-likelihood", cells).set_index("method")
-    assert likelihood.loc["svgp-100", "log-likelihood"] == "-1.140 (0.010)"
+    assert likelihood.loc["svgp-100", "log-likelihood"] == "-1.140 (0.014)"
     assert likelihood["behind"].to_dict() == {
         "svgp-100": "*",
         "pbp": "",

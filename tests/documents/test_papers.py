@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import mean, pstdev
+from statistics import mean, stdev
 
 import pytest
 
@@ -97,7 +97,7 @@ def test_commands_are_accepted(command, monkeypatch):
     program, *options = shlex.split(command)
     if "(" in program:
         names = re.findall(r"(?<![\w.\"])([A-Za-z_]\w*)[(\[]", command)
-        assert names and set(names) <= {*pyro_dgp.__all__, "render_model"}, names
+        assert names and set(names) <= {*pyro_dgp.__all__, "render_model", "replace"}, names
         return
     if program == "pyro-dgp":
         arguments = parser().parse_args(options)
@@ -214,7 +214,7 @@ in_time = partial(each, "given_time", methods=["dsvi"])
 def report(dataset, method, score, sign):
     """Mean of a score over the splits of the report's tables, and its standard deviation if they are several."""
     values = [sign * run[score] for run in runs("report_tables", method=method, dataset=dataset)]
-    return [mean(values), pstdev(values)] if len(values) > 1 else values
+    return [mean(values), stdev(values)] if len(values) > 1 else values
 
 
 def both_studies(dataset, method, score, sign):
