@@ -13,7 +13,7 @@ from pyro_dgp.comparison.pilots import distinct_inputs, pilot_data
 from pyro_dgp.comparison.request import Say, for_task
 from pyro_dgp.comparison.standings import Standing, Trial
 from pyro_dgp.comparison.tables import Column, table
-from pyro_dgp.comparison.target_remarks import on_few_values, on_two_values, on_whole_numbers
+from pyro_dgp.comparison.target_remarks import on_real_numbers
 from pyro_dgp.data.arrays import as_array, of_arrays
 from pyro_dgp.data.dataset import Dataset, check
 from pyro_dgp.zoo.settings import Settings
@@ -117,11 +117,7 @@ def advise(
         name, error = next(iter(trial.failures.items()))
         raise ValueError(f"no method could be fitted to {dataset.name!r}; {name} ended with: {error}")
     taken = _quickest(standings)
-    remarks = (
-        [*on_two_values(dataset), *on_whole_numbers(dataset), *on_few_values(dataset)]
-        if dataset.task.is_standardized
-        else []
-    )
+    remarks = on_real_numbers(dataset)
     return Advice(
         taken.method,
         for_task(settings, dataset.task),

@@ -6,12 +6,11 @@ import argparse
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pyro_dgp.comparison.advice import advise
-from pyro_dgp.comparison.compare_command import EXIT_INTERRUPTED, add_numbers, given_settings
+from pyro_dgp.comparison.compare_command import EXIT_INTERRUPTED, add_numbers, given_settings, with_given
 from pyro_dgp.data.named import NAMED, find
 from pyro_dgp.data.tasks import TASKS
 from pyro_dgp.zoo.settings import Settings
@@ -46,8 +45,8 @@ def add_advise(commands: Any) -> None:
 
 def _advise(parsed: argparse.Namespace) -> int:
     dataset = find(parsed.data, parsed.target, parsed.task)
-    given = {name: value for name, value in given_settings(parsed).items() if name != "task"}
-    settings = replace(Settings(), **given)
+    given = given_settings(parsed)
+    settings = with_given(Settings(), given)
     inputs = dataset.x.shape[1]
     words = " (one for each word of a column of words)" if any("=" in column for column in dataset.columns) else ""
     print(f"{dataset.name!r}: {len(dataset.x)} rows, {inputs} inputs{words}, target {dataset.target!r}, {dataset.task}")

@@ -173,8 +173,8 @@ def base_settings(parsed: argparse.Namespace) -> Settings:
 
 
 def given_settings(parsed: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings that options give, by name."""
-    values = {field.name: getattr(parsed, field.name, None) for field in fields(Settings)}
+    """Return the settings that options give, by name, but for the task, which data sets have."""
+    values = {field.name: getattr(parsed, field.name, None) for field in fields(Settings) if field.name != "task"}
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -195,7 +195,6 @@ def _request(parsed: argparse.Namespace) -> Request:
         )
     base = FIRST_SETTINGS if is_first else base_settings(parsed)
     given = given_settings(parsed)
-    given.pop("task", None)
     dataset = _dataset(parsed)
     if parsed.methods is not None:
         methods = tuple(name.strip() for name in parsed.methods.split(",") if name.strip())

@@ -14,7 +14,13 @@ from pyro_dgp.comparison.files import Row
 from pyro_dgp.comparison.parts import Part, masks_of, part_of
 from pyro_dgp.comparison.rehearsal import as_the_model_has_it, own_anatomy, refusals
 from pyro_dgp.comparison.request import Request, Say, default_methods, is_made_by_hand
-from pyro_dgp.comparison.target_remarks import on_few_values, on_two_values, on_whole_numbers
+from pyro_dgp.comparison.target_remarks import (
+    on_classes_and_counts,
+    on_few_values,
+    on_two_values,
+    on_whole_numbers,
+    on_words,
+)
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.internal.site_names import is_inside_observation, site_of
 from pyro_dgp.models.standardizer import Standardizer
@@ -217,18 +223,9 @@ def _is_standardised(anatomy: Anatomy | None) -> bool:
 
 def _remarks_on_data(request: Request, dataset: Dataset, anatomy: Anatomy | None) -> list[str]:
     """Sentences on what is done to inputs and targets."""
-    said = []
-    if dataset.labels:
-        said.append(f"the target {dataset.target!r} holds words, which are {dataset.task}: {', '.join(dataset.labels)}")
+    said = on_words(dataset)
     if request.model is None and not dataset.task.is_standardized:
-        if dataset.task.is_guessed:
-            said.append(
-                f"the target {dataset.target!r} is taken for {dataset.task}, by its values: say --task counts if they are counts, and --task regression if "
-                "they are real numbers"
-            )
-        elif not dataset.labels:
-            said.append(f"the target {dataset.target!r} holds {dataset.task}, and is left as it is")
-        return said
+        return said + on_classes_and_counts(dataset)
     if dataset.outputs:
         said.append(
             f"the targets are {', '.join(dataset.outputs)}: NLL is that of all of a row together, RMSE and CRPS are means over them"

@@ -20,7 +20,9 @@ from pyro_dgp.comparison.compare_command import (
 from pyro_dgp.comparison.request import DEVICES
 from pyro_dgp.comparison.sweep import Row, sweep
 from pyro_dgp.comparison.tables import Column, table
+from pyro_dgp.comparison.target_remarks import on_classes_and_counts, on_real_numbers, on_words
 from pyro_dgp.data.named import NAMED, find
+from pyro_dgp.data.tasks import TASKS
 
 COLUMNS: tuple[Column, ...] = (
     ("dataset", "data", str),
@@ -54,6 +56,7 @@ def add_sweep(commands: Any) -> None:
         help=f"files (CSV or Parquet with a header, target last, or .npz with X, y), or of {', '.join(NAMED)}",
     )
     add("--target", help=argparse.SUPPRESS)  # of compare: refused with a word on what stands in its place
+    add("--task", choices=TASKS, help="what all targets are; none: guessed from the values of each, and said")
     add("--methods", metavar="A,B", required=True, help="methods to run, see 'pyro-dgp methods'")
     add("--splits", metavar="0-4", default="0", help="train/test splits, such as 0-4 or 0,2 (default: 0)")
     add("--seeds", metavar="0-2", default="0", help="seeds of everything random (default: 0)")
@@ -112,7 +115,10 @@ def _sweep(parsed: argparse.Namespace) -> int:
         raise ValueError(
             f"sweep takes the last column of each file for the target and has no --target: write {parsed.target!r} last"
         )
-    datasets = [find(Path(name.strip()), None) for name in parsed.data.split(",")]
+    datasets = [find(Path(name.strip()), None, parsed.task) for name in parsed.data.split(",")]
+    for dataset in datasets:
+        for remark in (*on_words(dataset), *on_classes_and_counts(dataset), *on_real_numbers(dataset)):
+            print(f"{dataset.name}: {remark}", file=sys.stderr)
     made: list[str] = []
 
     def say(line: str) -> None:

@@ -1,4 +1,4 @@
-"""Sentences on targets that are taken for real numbers, and may be something else."""
+"""Sentences on what the target of a data set is taken for."""
 
 from __future__ import annotations
 
@@ -7,6 +7,32 @@ import numpy as np
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.tasks import look_like_classes, look_like_counts
 from pyro_dgp.training.held_out import FEW_VALUES
+
+
+def on_words(dataset: Dataset) -> list[str]:
+    """Return a sentence on a target of words."""
+    if not dataset.labels:
+        return []
+    return [f"the target {dataset.target!r} holds words, which are {dataset.task}: {', '.join(dataset.labels)}"]
+
+
+def on_classes_and_counts(dataset: Dataset) -> list[str]:
+    """Return a sentence on a target of classes or counts that are numbers."""
+    if dataset.task.is_standardized:
+        return []
+    if dataset.task.is_guessed:
+        return [
+            f"the target {dataset.target!r} is taken for {dataset.task}, by its values: say --task counts if they are counts, and --task regression if "
+            "they are real numbers"
+        ]
+    return [] if dataset.labels else [f"the target {dataset.target!r} holds {dataset.task}, and is left as it is"]
+
+
+def on_real_numbers(dataset: Dataset) -> list[str]:
+    """Return sentences on a target that is taken for real numbers, and may be something else."""
+    if not dataset.task.is_standardized:
+        return []
+    return [*on_two_values(dataset), *on_whole_numbers(dataset), *on_few_values(dataset)]
 
 
 def on_two_values(dataset: Dataset) -> list[str]:

@@ -140,6 +140,18 @@ def test_a_sweep_takes_the_task_of_the_data(tables):
     assert row.keys() >= CLASS_SCORES and row["settings"]["task"] == "multiclass" and row["settings"]["classes"] == 3
 
 
+def test_a_sweep_says_what_it_takes_targets_for(tables, capsys):
+    options = ["sweep", "--methods", "svgp", "--epochs", "1", "--inducing", "5", "--output", str(tables / "runs.jsonl")]
+    assert main([*options, "--data", f"{tables / 'counts.csv'},{tables / 'binary.csv'}"]) == 0
+    said = capsys.readouterr().err
+    assert "counts: the target 'y' is taken for real numbers, and holds whole numbers" in said
+    assert "binary: the target 'y' is taken for two classes, by its values" in said
+    (tables / "runs.jsonl").unlink()
+    assert main([*options, "--data", str(tables / "counts.csv"), "--task", "counts"]) == 0
+    assert "counts: the target 'y' holds counts" in capsys.readouterr().err
+    assert json.loads((tables / "runs.jsonl").read_text())["settings"]["task"] == "counts"
+
+
 def test_presets_are_of_real_numbers(tables, capsys):
     arguments = ["compare", "--data", str(tables / "binary.csv"), "--preset", "ashman2020", "--methods", "svgp"]
     assert main([*arguments, "--output", str(tables / "out")]) != 0
