@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pyro_dgp.comparison.advice import advise
-from pyro_dgp.comparison.compare_command import EXIT_INTERRUPTED, add_numbers, given_settings, with_given
+from pyro_dgp.comparison.compare_command import EXIT_INTERRUPTED, Once, add_numbers, given_settings, with_given
 from pyro_dgp.data.named import NAMED, find
 from pyro_dgp.data.tasks import TASKS
 from pyro_dgp.zoo.settings import Settings
@@ -32,7 +32,12 @@ def add_advise(commands: Any) -> None:
         required=True,
         help=f"CSV or Parquet with a header, or .npz with X, y; or one of {', '.join(NAMED)}",
     )
-    add("--target", metavar="COLUMN", help="target column of a table, or several with commas between; none: the last")
+    add(
+        "--target",
+        metavar="COLUMN",
+        action=Once,
+        help="target column of a table, or several with commas between; none: the last",
+    )
     add("--task", choices=TASKS, help="what the target is; none: guessed from its values, and said")
     add_numbers(add)
     add("--split", type=int, metavar="K", help="train/test split (default: 0)")

@@ -47,7 +47,12 @@ def add_compare(commands: Any) -> None:
         metavar="FILE",
         help=f"CSV or Parquet with a header, or .npz with X, y; or one of {', '.join(NAMED)}",
     )
-    add("--target", metavar="COLUMN", help="target column of a table, or several with commas between; none: the last")
+    add(
+        "--target",
+        metavar="COLUMN",
+        action=Once,
+        help="target column of a table, or several with commas between; none: the last",
+    )
     add("--task", choices=TASKS, help="what the target is; none: guessed from its values, and said")
     add(
         "--model",
@@ -56,6 +61,7 @@ def add_compare(commands: Any) -> None:
     )
     add(
         "--methods",
+        action=Once,
         metavar="A,B,C",
         help="methods to run, see 'pyro-dgp methods'; none: a few",
     )
@@ -162,6 +168,16 @@ def add_sampling(add: Any) -> None:
     )
 
 
+class Once(argparse.Action):
+    """An option that is given once: a second one would stand in the place of the first."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+        """Keep the value."""
+        if getattr(namespace, self.dest) is not None:
+            parser.error(f"{option} is given twice: give it once, several names with commas between")
+        setattr(namespace, self.dest, values)
+
+
 def _with_default(text: str, field: str) -> str:
     default = getattr(Settings(), field)
     return text if default is None else f"{text} (default: {default})"
@@ -188,7 +204,7 @@ def _request(parsed: argparse.Namespace) -> Request:
     """Build the request from the options. Where neither data nor a model are named, the first example fills in what is not given."""
     model = None if parsed.model is None else model_from_file(parsed.model)
     is_first = parsed.data is None and model is None and parsed.preset is None
-    ignored = [f"--{name}" for name in OF_THE_ZOO if model is not None and getattr(parsed, name) is not None]
+    ignored = [f"--{name}" for name in (*OF_THE_ZOO, "task") if model is not None and getattr(parsed, name) is not None]
     if ignored:
         raise ValueError(
             f"{ignored[0]} describes the library's own model, and --model brings another: write it into that model"

@@ -84,8 +84,12 @@ class MethodFit:
                 f"{self.name!r} was fitted to inputs of {len(self.inputs.mean)} columns and the new ones have shape {values.shape}: "
                 f"give (N, {len(self.inputs.mean)}), one row as x[None]"
             )
-        if not np.isfinite(values).all():
-            raise ValueError("the new inputs hold NaN or infinity: drop or fill such rows")
+        if len(wrong := np.argwhere(~np.isfinite(values))):
+            row, column = wrong[0]
+            name = repr(self.columns[column]) if self.columns else str(column)
+            raise ValueError(
+                f"the new inputs hold NaN or infinity, first in row {row} of column {name}: drop or fill such rows"
+            )
         ready = torch.as_tensor(self.inputs(values)).to(self.like)
         with default_dtype(self.like.dtype), torch.random.fork_rng():
             torch.manual_seed(self.seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from pyro_dgp.comparison.figures import Axis
 from pyro_dgp.comparison.files import Row
+from pyro_dgp.comparison.own_model import OwnModel
 from pyro_dgp.comparison.parts import Part, masks_of, part_of
 from pyro_dgp.comparison.rehearsal import as_the_model_has_it, own_anatomy, refusals
 from pyro_dgp.comparison.request import Request, Say, default_methods, is_made_by_hand
@@ -26,7 +28,11 @@ from pyro_dgp.internal.site_names import is_inside_observation, site_of
 from pyro_dgp.models.standardizer import Standardizer
 from pyro_dgp.zoo.anatomy import Anatomy, anatomy_of
 from pyro_dgp.zoo.method import Method
+from pyro_dgp.zoo.presets import named_preset
 from pyro_dgp.zoo.settings import Settings
+
+#: Settings that say which run it is and what its data are, and nothing of a preset.
+_OF_THE_RUN = ("split", "seed", "task", "classes", "outputs")
 
 
 @dataclass(frozen=True)
@@ -101,8 +107,8 @@ def plan_of(request: Request, dataset: Dataset, *, finished: Sequence[Row], say:
     settings = _reduced(request.settings_for(dataset), first)
     model, anatomy = _examined(request, methods, first, settings)
     is_real = _is_standardised(anatomy) if request.model is not None else dataset.task.is_standardized
-    if is_real:
-        _require_classes(request, dataset)
+    if request.model is not None and dataset.labels and anatomy is not None:
+        _require_classes(request.model, dataset, anatomy)
     if request.standardize and request.model is not None and is_real:
         _require_no_units_of_targets(model)
     parts = [
@@ -115,7 +121,11 @@ def plan_of(request: Request, dataset: Dataset, *, finished: Sequence[Row], say:
         )
         for mask in masks
     ]
-    for remark in (*_remarks_on_data(request, dataset, anatomy), *_remarks_on_twins(methods)):
+    for remark in (
+        *_remarks_on_data(request, dataset, anatomy),
+        *_remarks_on_model(request, model),
+        *_remarks_on_twins(methods),
+    ):
         say(remark)
     if model is not None and anatomy is not None:
         tried = [method for method in methods if request.model is not None or is_made_by_hand(method)]
@@ -196,13 +206,18 @@ def _examined(
     return model, anatomy_of(model, part.x_train, part.y_train)
 
 
-def _require_classes(request: Request, dataset: Dataset) -> None:
-    """Raise for words as targets of a user's model that observes real numbers."""
-    if request.model is not None and dataset.labels:
-        raise ValueError(
-            f"the target {dataset.target!r} holds the words {', '.join(dataset.labels)}, and {request.model.name} observes real numbers: give it a likelihood of classes, such as "
-            "Softmax or Bernoulli, or choose another target"
-        )
+def _require_classes(model: OwnModel, dataset: Dataset, anatomy: Anatomy) -> None:
+    """Raise for words as targets of a user's model that observes no classes, or another number of them."""
+    words, number = ", ".join(dataset.labels), len(dataset.labels)
+    if anatomy.classes == number:
+        return
+    kind = {0: "counts or other numbers", 2: "two classes"}.get(anatomy.classes, f"{anatomy.classes} classes")
+    observed = "real numbers" if anatomy.is_real else kind
+    remedy = f"Softmax({number})" if number > 2 else "Bernoulli()"
+    raise ValueError(
+        f"the target {dataset.target!r} holds the words {words}, and {model.name} observes {observed}: give it a likelihood of {number} classes, such as {remedy}, "
+        "or choose another target"
+    )
 
 
 def _require_no_units_of_targets(model: nn.Module | None) -> None:
@@ -242,6 +257,32 @@ def _remarks_on_data(request: Request, dataset: Dataset, anatomy: Anatomy | None
     if request.model is None:
         said += on_whole_numbers(dataset)
     return said + ([*on_two_values(dataset), *on_few_values(dataset)] if _is_standardised(anatomy) else [])
+
+
+def _remarks_on_model(request: Request, model: nn.Module | None) -> list[str]:
+    """Sentences on arguments of a user's model that keep their defaults, and on settings that are not those of a preset."""
+    said = []
+    if request.model is not None and model is not None:
+        others = list(inspect.signature(getattr(model, "forward", model)).parameters.values())[2:]
+        kept = [each.name for each in others if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+        if kept:
+            said.append(
+                f"the model is called as model(x, y), without {', '.join(kept)}: where rows have such values, as exposures, a comparison leaves them out, and "
+                "fit(objective, x, y, ...) takes them"
+            )
+    if request.settings.preset is not None:
+        theirs = named_preset(request.settings.preset).settings
+        names = [name for name in vars(theirs) if name not in _OF_THE_RUN]
+        differing = [
+            f"{name}={getattr(request.settings, name)!r} (its own: {getattr(theirs, name)!r})"
+            for name in names
+            if getattr(request.settings, name) != getattr(theirs, name)
+        ]
+        if differing:
+            said.append(
+                f"preset {request.settings.preset} with other settings than its own, which are PRESETS[{request.settings.preset!r}].settings: {', '.join(differing)}"
+            )
+    return said
 
 
 def _remarks_on_twins(methods: Sequence[Method]) -> list[str]:

@@ -25,6 +25,16 @@ from pyro_dgp.zoo.settings import Settings
 ROWS = 20
 
 
+def _remedy(error: Exception) -> str:
+    """What to do about an argument that a comparison does not pass."""
+    is_missing = isinstance(error, TypeError) and "required positional argument" in str(error)
+    return (
+        ": a comparison passes nothing else, so give further arguments defaults, or train by fit(objective, x, y, ...)"
+        if is_missing
+        else ""
+    )
+
+
 def own_anatomy(model: nn.Module, name: str, part: Part) -> Anatomy:
     """The anatomy of a user's model.
 
@@ -35,7 +45,7 @@ def own_anatomy(model: nn.Module, name: str, part: Part) -> Anatomy:
     except Exception as error:
         shapes = f"inputs {tuple(part.x_train.shape)} and targets {tuple(part.y_train.shape)}"
         raise ValueError(
-            f"{name} raised {first_line(error)} when it was called as model(x, y) with {shapes}"
+            f"{name} raised {first_line(error)} when it was called as model(x, y) with {shapes}{_remedy(error)}"
         ) from error
     if not anatomy.functions:
         raise ValueError(

@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from pyro_dgp.data.categories import are_kinds, class_numbers, encoded_as, is_words, kinds_as_words, words_of
+from pyro_dgp.data.categories import (
+    are_kinds,
+    class_numbers,
+    encoded_as,
+    is_words,
+    kinds_as_words,
+    or_its_source,
+    words_of,
+)
 from pyro_dgp.data.dataset import Array, Dataset, numbered_outputs, require_real
 from pyro_dgp.data.reading import with_task
 from pyro_dgp.data.tasks import Task
@@ -78,7 +86,7 @@ def in_order(x: Any, columns: Sequence[str]) -> Array:
     missing = [name for name in columns if name not in by_name]
     if missing:
         raise ValueError(
-            f"the inputs have no column {missing[0]!r}, which the fit takes: its inputs are {', '.join(columns)}"
+            f"the inputs have no column {or_its_source(missing[0])}, which the fit takes: its inputs are {', '.join(columns)}"
         )
     return as_array(x[[by_name[name] for name in columns]])
 

@@ -144,6 +144,12 @@ def _source(made: str, table: Any) -> str | None:
     return made[: max(words or ends)] if ends else None
 
 
+def or_its_source(name: str) -> str:
+    """Return the name of a column that is missing, for a message, with that of the column of words that it may be made of."""
+    source, sign, _ = name.partition(_IS)
+    return f"{name!r}, nor {source!r} of words to make it of" if sign else repr(name)
+
+
 def encoded_as(table: Any, columns: Sequence[str]) -> Any:
     """Return a table with the columns that training had, those of words made of the table's own columns of words.
 

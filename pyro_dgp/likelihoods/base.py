@@ -80,7 +80,7 @@ class Likelihood(CheckedModule):
             )
         return priors[0].event_shape[0]
 
-    def _read(self, values: Mapping[str, Tensor]) -> Conditional:
+    def _read(self, values: Mapping[str, Any]) -> Conditional:
         """The likelihood with its parameters, and values of rows, read now."""
         if not values:
             return self.conditional()
@@ -91,7 +91,7 @@ class Likelihood(CheckedModule):
             raise TypeError(f"{type(self).__name__} {takes}, and got {unknown[0]}: leave it out")
         return self.conditional(**values)
 
-    def _with_units(self, f: Tensor, values: Mapping[str, Tensor]) -> Conditional:
+    def _with_units(self, f: Tensor, values: Mapping[str, Any]) -> Conditional:
         """The likelihood with its parameters read now, of targets in their own units.
 
         :param f: function values of a row or more, by which a likelihood of classes or counts is recognised.

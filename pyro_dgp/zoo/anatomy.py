@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from pyro_dgp.guides.model_sites import sites_of
 from pyro_dgp.guides.served_sites import is_discrete
-from pyro_dgp.internal.distributions import is_real
+from pyro_dgp.internal.distributions import elementwise, is_real
+from pyro_dgp.likelihoods.observation import Observation, join
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Anatomy:
     :ivar observed: sites that hold data.
     :ivar response: the site that holds y.
     :ivar is_real: whether the response is a real number: no class, no count and no number that must be positive.
+    :ivar classes: number of classes of the response; 0 where it is no class.
     :ivar exact: Gaussian processes whose function values are observed, without noise.
     :ivar free: parameters without a prior that training may change.
     """
@@ -37,6 +39,7 @@ class Anatomy:
     observed: tuple[str, ...]
     response: str | None
     is_real: bool
+    classes: int
     exact: tuple[str, ...]
     free: tuple[str, ...]
 
@@ -67,9 +70,23 @@ def anatomy_of(model: nn.Module, x: Tensor, y: Tensor | None) -> Anatomy:
         observed=tuple(sites.observed),
         response=response,
         is_real=response is None or is_real(sites.observed[response][1]),
+        classes=0 if response is None else _classes(sites.observed[response][1]),
         exact=tuple(sites.exact),
         free=free_parameters(model),
     )
+
+
+def _classes(fn: Any) -> int:
+    """Number of classes of a distribution of y; 0 for one of other values."""
+    rows = (
+        fn.conditional.given(join({k: prior.mean for k, prior in fn.priors.items()}))
+        if isinstance(fn, Observation)
+        else fn
+    )
+    kind = elementwise(rows)
+    if isinstance(kind, torch.distributions.Categorical):
+        return int(kind.probs.shape[-1])
+    return 2 if isinstance(kind, torch.distributions.Bernoulli) else 0
 
 
 def free_parameters(model: nn.Module) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ import torch
 from pyro import distributions as dist
 from pyro.nn import PyroModule, PyroSample
 
-from pyro_dgp import RBF, Bernoulli, Gaussian, GaussianProcess, Matern52, Projection
+from pyro_dgp import RBF, Bernoulli, Gaussian, GaussianProcess, Matern52, Poisson, Projection, Softmax
 
 
 class Skip(PyroModule):
@@ -48,6 +48,35 @@ class Classes(PyroModule):
     def __init__(self, x):
         super().__init__()
         self.gp, self.likelihood = GaussianProcess(RBF(ard=x.shape[-1])), Bernoulli()
+
+    def forward(self, x, y=None):
+        return pyro.sample("y", self.likelihood(self.gp(x)), obs=y)
+
+
+class Counts(PyroModule):
+    """One layer and counts, whose exposures are one unless they are given."""
+
+    def __init__(self, x):
+        super().__init__()
+        self.gp, self.likelihood = GaussianProcess(RBF(ard=x.shape[-1])), Poisson()
+
+    def forward(self, x, y=None, area=None):
+        return pyro.sample("y", self.likelihood(self.gp(x), exposure=area), obs=y)
+
+
+class Required(Counts):
+    """Counts whose exposures must be given."""
+
+    def forward(self, x, y, area):
+        return super().forward(x, y, area)
+
+
+class FourClasses(PyroModule):
+    """One layer and four classes."""
+
+    def __init__(self, x):
+        super().__init__()
+        self.gp, self.likelihood = GaussianProcess(RBF(ard=x.shape[-1]), num_outputs=4), Softmax(4)
 
     def forward(self, x, y=None):
         return pyro.sample("y", self.likelihood(self.gp(x)), obs=y)

@@ -12,7 +12,10 @@ from scipy.stats import nbinom
 
 from pyro_dgp import Bernoulli, LinearMean, Softmax, compare, load, load_fit, scores, sweep
 from pyro_dgp.__main__ import main
+from pyro_dgp.comparison.plan import plan_of
+from pyro_dgp.comparison.request import Request
 from pyro_dgp.models.deep_gp import DeepGP
+from pyro_dgp.zoo.presets import PRESETS
 from pyro_dgp.zoo.settings import Settings
 from tests.comparison import own_models
 
@@ -152,6 +155,48 @@ def test_a_sweep_says_what_it_takes_targets_for(tables, capsys):
     assert json.loads((tables / "runs.jsonl").read_text())["settings"]["task"] == "counts"
 
 
+def test_an_option_that_is_given_twice_is_refused(tables, capsys):
+    for command in ("compare", "advise"):
+        with pytest.raises(SystemExit):
+            main([command, "--data", str(tables / "counts.csv"), "--target", "y", "--target", "a"])
+        assert "--target is given twice: give it once, several names with commas between" in capsys.readouterr().err
+
+
+def test_arguments_that_a_comparison_does_not_pass_are_named(tables, capsys):
+    own = str(Path(own_models.__file__))
+    arguments = [
+        "compare",
+        "--data",
+        str(tables / "counts.csv"),
+        "--methods",
+        "svgp",
+        "--inducing",
+        "5",
+        "--epochs",
+        "1",
+    ]
+    assert main([*arguments, "--model", f"{own}:Counts", "--output", str(tables / "out")]) == 0
+    assert "the model is called as model(x, y), without area: where rows have such values" in "".join(
+        capsys.readouterr()
+    )
+    assert main([*arguments, "--model", f"{own}:Required", "--output", str(tables / "other")]) != 0
+    assert "a comparison passes nothing else, so give further arguments defaults" in capsys.readouterr().err
+
+
+def test_settings_that_are_not_those_of_a_preset_are_said(tables):
+    def said(settings):
+        lines = []
+        request = Request(dataset=load(tables / "counts.csv", task="regression"), methods=("svgp",), settings=settings)
+        plan_of(request, request.dataset, finished=[], say=lines.append)
+        return [line for line in lines if "preset" in line]
+
+    own = PRESETS["ashman2020"].settings
+    assert said(replace(own, split=1, seed=3)) == []
+    (line,) = said(Settings(preset="ashman2020", inducing=5, epochs=1))
+    assert "which are PRESETS['ashman2020'].settings: inducing=5 (its own: 100)" in line
+    assert "epochs=1 (its own: None), steps=None (its own: 20000)" in line
+
+
 def test_presets_are_of_real_numbers(tables, capsys):
     arguments = ["compare", "--data", str(tables / "binary.csv"), "--preset", "ashman2020", "--methods", "svgp"]
     assert main([*arguments, "--output", str(tables / "out")]) != 0
@@ -174,8 +219,20 @@ def test_words_are_explained_to_an_own_model_of_classes_and_refused_by_one_of_re
     assert main([*arguments, "--model", f"{own}:Classes", "--output", str(tables / "out")]) == 0
     assert "the target 'y' holds words, which are two classes: high, low" in "".join(capsys.readouterr())
     assert main([*arguments, "--model", f"{own}:Skip", "--output", str(tables / "other")]) != 0
-    said = "the target 'y' holds the words high, low, and Skip observes real numbers: give it a likelihood of classes"
+    said = "the target 'y' holds the words high, low, and Skip observes real numbers: give it a likelihood of 2 classes, such as Bernoulli"
     assert said in capsys.readouterr().err
+    arguments[2] = str(tables / "words.csv")
+    for name, observed in (
+        ("Classes", "two classes"),
+        ("Counts", "counts or other numbers"),
+        ("FourClasses", "4 classes"),
+    ):
+        assert main([*arguments, "--model", f"{own}:{name}", "--output", str(tables / name)]) != 0
+        said = f"the words high, low, mid, and {name} observes {observed}: give it a likelihood of 3 classes, such as Softmax(3)"
+        assert said in capsys.readouterr().err
+    arguments[2] = str(tables / "counts.csv")
+    assert main([*arguments, "--model", f"{own}:Counts", "--task", "regression", "--output", str(tables / "task")]) != 0
+    assert "--task describes the library's own model, and --model brings another" in capsys.readouterr().err
 
 
 def remarks_on(y, settings=TOY, **options):
