@@ -133,7 +133,12 @@ def _check_numbers(dataset: Dataset, path: Path | None) -> None:
         row, column = map(int, np.argwhere(bad)[0])
         named = dataset.outputs[column] if dataset.outputs else dataset.target
         where = f"input column {dataset.column(column)}" if label == "input" else f"the target {named!r}"
+        remedy = (
+            "drop such rows ({}), or, where some of several outputs are missing, train a model with MissingOutputs by fit(objective, x, y)"
+            if label == "target"
+            else "drop or fill such rows ({})"
+        )
         raise ValueError(
-            f"{dataset.name!r} has NaN or infinity in {where}, {place(row, path, len(dataset.x))}, as an empty cell or the word n/a gives: drop or fill such rows "
-            f"({int(bad.any(1).sum())} in all)"
+            f"{dataset.name!r} has NaN or infinity in {where}, {place(row, path, len(dataset.x))}, as an empty cell or the word n/a gives: "
+            + remedy.format(f"{int(bad.any(1).sum())} in all")
         )

@@ -47,7 +47,7 @@ class SoftmaxConditional(ClassConditional):
         if power != 1.0:
             raise ValueError(
                 f"the softmax to the power {power:.6g}, which this loss takes, has no integral in one dimension: take RobustMax in its place, or another loss "
-                "such as ELBO"
+                "such as ELBO; ApproximateEP with alpha = 1 takes it as it is"
             )
         return self.predictive_log_prob(y, f)
 

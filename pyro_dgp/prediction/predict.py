@@ -34,7 +34,7 @@ def predict(
     :param x: test inputs ``(N, D)``; of a fit to B data sets ``(B, N, D)``, as many new rows for each. Predictions for groups
         lead with the groups, ``(*groups, N)``.
     :param num_samples: number of mixture components in all. For a guide under Monte Carlo propagation it exceeds that of
-        training, since few components bias the NLL upwards; sigma points predict by their own components. For posterior
+        training, since few components bias the NLL upwards; sigma points and moment matching predict by their own components, whatever it says. For posterior
         draws at most this many are used, equally spaced: as many of each chain if it is a multiple of their number.
     :param num_hyperparameter_draws: for a guide R, the number of draws of the latent sites besides GPs, if the model has such
         sites. Under Monte Carlo each draw gets ``num_samples / R`` components. The same draws of global sites serve every
