@@ -44,6 +44,8 @@ SETS = {
     "boston": 5, "energy": 5, "concrete": 5, "wine_red": 5, "kin8nm": 3, "power": 3, "naval": 3, "protein": 1,
 }  # fmt: skip
 STEPS, ROWS, ROWS_OF_AEP = 5000, 1000, 50
+#: Distance from the median of the marks of a panel, in median distances, beyond which a mark is written and not drawn.
+FAR = 20.0
 ASHMAN = PRESETS["ashman2020"]
 #: The power alpha is read by ``aep-2-half`` alone; ``aep-2`` has that of the report, 1.
 SETTINGS = replace(ASHMAN.settings, batch_size=ROWS, alpha=0.5)
@@ -178,6 +180,40 @@ def _shown(mean: float, spread: float | None, *, digits: int) -> str:
     return f"{mean:.{digits}f}" + ("" if spread is None else f" ({spread:.{digits}f})")
 
 
+@dataclass(frozen=True)
+class Mark:
+    """A mean with its standard deviation, if there is one, at a place and in a colour."""
+
+    mean: float
+    sd: float | None
+    place: float
+    color: str
+
+
+def marks_of(own: pd.DataFrame, cells: pd.DataFrame | None, name: str, metric: str) -> list[Mark]:
+    """Return the marks of a panel: ours, and the published ones below them."""
+    marks = []
+    for place, (method, column) in enumerate(COLUMNS.items()):
+        values = own[own["method"] == method][metric]
+        if len(values):
+            marks.append(Mark(values.mean(), values.std() if len(values) > 1 else None, place - 0.12, "C0"))
+        key = (name, column.published, metric)
+        if cells is not None and key in cells.index:
+            marks.append(Mark(cells.loc[key]["mean"], cells.loc[key]["sd"], place + 0.12, "C1"))
+    return marks
+
+
+def limits(marks: list[Mark]) -> tuple[float, float]:
+    """Return the ends of an axis that holds all marks but those that are far from the others."""
+    means = np.array([mark.mean for mark in marks])
+    apart = np.abs(means - np.median(means))
+    near = [mark for mark, distance in zip(marks, apart, strict=True) if distance <= FAR * max(np.median(apart), 1e-12)]
+    low = min(mark.mean - (mark.sd or 0.0) for mark in near)
+    high = max(mark.mean + (mark.sd or 0.0) for mark in near)
+    room = 0.05 * (high - low) or 0.5
+    return low - room, high + room
+
+
 def draw(runs: pd.DataFrame, cells: pd.DataFrame | None, figure: Path) -> None:
     """Draw Figs. 2 and 3: a row for each score, a panel for each data set; filled marks are ours, open ones published, bars standard deviations."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -189,31 +225,27 @@ def draw(runs: pd.DataFrame, cells: pd.DataFrame | None, figure: Path) -> None:
     panels = canvas.subplots(2, len(names), squeeze=False)
     for row, metric in zip(panels, IS_BETTER_HIGH, strict=True):
         for axes, name in zip(row, names, strict=True):
-            own = runs[runs["dataset"] == name]
-            for place, (method, column) in enumerate(COLUMNS.items()):
-                values = own[own["method"] == method][metric]
-                if len(values):
-                    axes.errorbar(
-                        values.mean(),
-                        place - 0.12,
-                        xerr=values.std() if len(values) > 1 else None,
-                        fmt="o",
-                        ms=4,
-                        color="C0",
-                    )
-                key = (name, column.published, metric)
-                if cells is not None and key in cells.index:
-                    theirs = cells.loc[key]
-                    axes.errorbar(
-                        theirs["mean"], place + 0.12, xerr=theirs["sd"], fmt="o", ms=4, color="C1", mfc="white"
-                    )
+            marks = marks_of(runs[runs["dataset"] == name], cells, name, metric)
+            low, high = limits(marks)
+            for mark in marks:
+                if not low <= mark.mean <= high:
+                    end = low if mark.mean < low else high
+                    label, side = f" {mark.mean:.3g} ", "left" if end == low else "right"
+                    axes.text(end, mark.place, label, color=mark.color, fontsize=7, ha=side, va="center")
+                    continue
+                face = "white" if mark.color == "C1" else mark.color
+                axes.errorbar(mark.mean, mark.place, xerr=mark.sd, fmt="o", ms=4, color=mark.color, mfc=face)
+            axes.set_xlim(low, high)
             axes.set_title(name, fontsize=9)
             axes.set_xlabel(metric, fontsize=8)
             axes.set_yticks(range(len(COLUMNS)), list(COLUMNS) if axes is row[0] else [], fontsize=8)
             axes.tick_params(axis="x", labelsize=7)
             axes.locator_params(axis="x", nbins=4)
             axes.set_ylim(len(COLUMNS) - 0.5, -0.5)
-    canvas.suptitle("filled: measured here; open: published;\nbars are standard deviations over splits", fontsize=9)
+    canvas.suptitle(
+        "filled: measured here; open: published; bars are standard deviations over splits;\na number stands for a mark that is far off",
+        fontsize=9,
+    )
     figure.parent.mkdir(parents=True, exist_ok=True)
     canvas.savefig(figure, dpi=120)
 

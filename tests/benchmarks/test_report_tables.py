@@ -64,6 +64,14 @@ def published(folder):
     (folder / "2020-ashman.csv").write_text(head + "\n".join(lines) + "\n")
 
 
+def test_marks_that_are_far_off_do_not_stretch_an_axis():
+    marks = [report_tables.Mark(mean, 0.1, 0.0, "C0") for mean in (1.0, 1.1, 1.2, 1.3, -16.0)]
+    low, high = report_tables.limits(marks)
+    assert 0.8 < low < 0.9 and 1.4 < high < 1.5
+    low, high = report_tables.limits([report_tables.Mark(2.0, None, 0.0, "C0")])
+    assert low < 2 < high
+
+
 def test_cells_that_are_more_than_one_published_deviation_behind_are_marked(tmp_path):
     published(tmp_path)
     cells = report_tables.of_report(tmp_path)
