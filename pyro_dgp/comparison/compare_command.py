@@ -196,8 +196,10 @@ def given_settings(parsed: argparse.Namespace) -> dict[str, Any]:
 
 def with_given(settings: Settings, given: dict[str, Any]) -> Settings:
     """Return settings with those that options give; a given length of training stands in the place of every other."""
-    is_length = given.keys() & {"epochs", "steps", "minutes"}
-    return replace(settings, **({"epochs": None, "steps": None, "minutes": None} if is_length else {}) | given)
+    lengths = given.keys() & {"epochs", "steps", "minutes"}
+    if len(lengths) > 1:
+        raise ValueError("the length of training is given twice: say --epochs, --steps or --minutes")
+    return replace(settings, **({"epochs": None, "steps": None, "minutes": None} if lengths else {}) | given)
 
 
 def _request(parsed: argparse.Namespace) -> Request:
