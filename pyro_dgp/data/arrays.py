@@ -15,6 +15,7 @@ from pyro_dgp.data.categories import (
     encoded_as,
     is_words,
     kinds_as_words,
+    one_hot,
     or_its_source,
     words_of,
 )
@@ -28,11 +29,13 @@ from pyro_dgp.internal.optional import optional
 def of_arrays(name: str, x: Any, y: Any, *, task: str = Task().kind) -> Dataset:
     """Return a data set of inputs ``(N, D)`` and targets ``(N,)`` or ``(N, P)``, with the names of their columns where these are tables.
 
-    Several outputs without names are numbered. Words, and kinds of a table (``category``), are classes.
+    Several outputs without names are numbered. Targets that are words, or kinds of a table (``category``), are classes. Columns of words among the inputs of a table
+    become columns of 0 and 1, as those of a file do.
 
     :param task: kind of the target, one of :data:`~pyro_dgp.data.tasks.TASKS`.
     :raises ValueError: for what holds no numbers, and for targets of another kind.
     """
+    x = _encoded(x)
     columns = tuple(str(column) for column in getattr(x, "columns", ()))
     if (words := _column_of_words(y)) is not None:
         labels = words_of(words, "y", "the targets")
@@ -43,6 +46,13 @@ def of_arrays(name: str, x: Any, y: Any, *, task: str = Task().kind) -> Dataset:
         names = tuple(map(str, getattr(y, "columns", ()))) or numbered_outputs(dataset.y.shape[1])
         dataset = replace(dataset, outputs=names, target=", ".join(names), task=Task(outputs=len(names)))
     return dataset if task == Task().kind else with_task(dataset, task)
+
+
+def _encoded(x: Any) -> Any:
+    """Return a table of pandas with columns of 0 and 1 in the place of those of words, and all other inputs as they are."""
+    if not hasattr(x, "columns") or not hasattr(x, "iloc"):
+        return x
+    return one_hot(x, "the inputs") if any(is_words(x[name]) for name in x.columns) else x
 
 
 def numbered(y: Any, labels: Sequence[str]) -> Any:

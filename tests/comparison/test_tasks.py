@@ -311,6 +311,18 @@ def test_words_and_kinds_of_arrays_are_classes(kind):
         remarks_on(kind(words), test=(test[0], kind(["best", *words[:5]])))
 
 
+def test_columns_of_words_of_a_table_are_inputs_as_those_of_a_file_are(tables):
+    table = pd.read_csv(tables / "counts.csv")
+    x, y = table.drop(columns="y"), table["y"].astype(float)
+    said, read = [], load(tables / "counts.csv", task="regression")
+    result = compare(None, x, y, methods=["svgp"], settings=replace(TOY, epochs=1), say=said.append, threads=1)
+    assert list(result["svgp"].columns) == list(read.columns) and any("colour=" in name for name in read.columns)
+    again = result["svgp"].predict(x.sample(frac=1.0, random_state=0).sort_index()[list(x.columns[::-1])])
+    assert torch.equal(again.mean, result["svgp"].predict(read.x).mean)
+    with pytest.raises(ValueError, match="column 'colour' of the new rows holds 'blue', which training had not"):
+        result["svgp"].predict(x.assign(colour="blue"))
+
+
 def test_classes_of_the_test_rows_alone_are_refused_before_training():
     test = np.random.RandomState(2).randn(6, 2), np.array([0, 1, 2, 3, 0, 0])
     with pytest.raises(ValueError, match="test rows hold 3, and those of the training rows the classes 0 to 2"):

@@ -274,7 +274,9 @@ def test_names_and_words_that_leave_a_choice_are_taken_as_they_are_alone():
     )
     with pytest.raises(ValueError, match="column 'c' of the new rows holds 'u ', which training had not"):
         in_order(pd.DataFrame({"c": ["u "]}), kept[:3])
-    with pytest.raises(ValueError, match="the inputs have no column ' c=w', nor ' c' of words to make it of, which the fit takes"):
+    with pytest.raises(
+        ValueError, match="the inputs have no column ' c=w', nor ' c' of words to make it of, which the fit takes"
+    ):
         in_order(pd.DataFrame({"c": ["u"]}), kept)
 
 
