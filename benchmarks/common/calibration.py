@@ -16,6 +16,8 @@ from pyro_dgp.prediction.scores import scores
 
 #: Bins of a curve, of equal width.
 BINS = 15
+#: Images of a bin that is drawn, at least: the share of right ones of fewer is chance.
+LEAST = 10
 
 
 def calibration_figures(prediction: Prediction, y: Tensor) -> dict[str, Any]:
@@ -40,18 +42,26 @@ def pooled(curves: Iterable[Mapping[str, Sequence[float]]]) -> dict[str, list[fl
     return found
 
 
+def _with_many_images(curve: Mapping[str, Sequence[float]]) -> tuple[list[float], list[float]]:
+    """Return the confidence and the accuracy of the bins that have more than a few images."""
+    points = zip(curve["confidence"], curve["accuracy"], curve["count"], strict=True)
+    kept = [(confidence, accuracy) for confidence, accuracy, count in points if count >= LEAST]
+    return [confidence for confidence, _ in kept], [accuracy for _, accuracy in kept]
+
+
 def draw_calibration(curves: Iterable[tuple[str, Mapping[str, Sequence[float]]]], figure: Path) -> None:
-    """Draw the share of right images against confidence, a line for each named curve and a grey one where both agree."""
+    """Draw the share of right images against confidence, a line for each named curve and a grey one where both agree. Bins of few images are left out."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     canvas = Figure(figsize=(4.5, 4.2), layout="constrained")
     FigureCanvasAgg(canvas)
-    axes, curves = canvas.subplots(), list(curves)
-    lowest = min((min(curve["confidence"]) for _, curve in curves), default=0.5)
+    axes = canvas.subplots()
+    lines = [(name, *_with_many_images(curve)) for name, curve in curves]
+    lowest = min((min(confidence) for _, confidence, _ in lines if confidence), default=0.5)
     axes.plot([lowest, 1], [lowest, 1], color="0.6", lw=1)
-    for name, curve in curves:
-        axes.plot(curve["confidence"], curve["accuracy"], "o-", ms=3, lw=1, label=name)
+    for name, confidence, accuracy in lines:
+        axes.plot(confidence, accuracy, "o-", ms=3, lw=1, label=name)
     axes.set(xlabel="probability of the chosen class", ylabel="share of images that are right")
     axes.legend(fontsize=7)
     figure.parent.mkdir(parents=True, exist_ok=True)
