@@ -26,7 +26,7 @@ ROWS = 20
 
 
 def _remedy(error: Exception) -> str:
-    """What to do about an argument that a comparison does not pass."""
+    """Return the remedy for an argument that a comparison does not pass; nothing for another error."""
     is_missing = isinstance(error, TypeError) and "required positional argument" in str(error)
     return (
         ": a comparison passes nothing else, so give further arguments defaults, or train by fit(objective, x, y, ...)"

@@ -155,10 +155,9 @@ def _log_gamma_nodes(
     log_weights = concentration * log_t - log_t.exp() - torch.lgamma(concentration) + math.log(step)
     if low < first:
         below = concentration * first - torch.lgamma(concentration + 1)
-        half = (
-            0.5 + step * concentration / 12
-        ).log()  # the end of a trapezoidal rule, with the first correction for the slope there
-        end = torch.logaddexp(log_weights[:1] + half, below.expand_as(log_weights[:1]))
+        # The end of a trapezoidal rule counts half, with the first correction for the slope there.
+        share = (0.5 + step * concentration / 12).log()
+        end = torch.logaddexp(log_weights[:1] + share, below.expand_as(log_weights[:1]))
         log_weights = torch.cat([end, log_weights[1:]])
     return log_t, log_weights
 

@@ -124,9 +124,8 @@ def _require_targets(site: Site) -> None:
     conditional = getattr(fn, "conditional", None)
     if isinstance(conditional, MissingConditional):
         is_vector = conditional.outputs > 1
-    elif isinstance(fn, RowObservation) and isinstance(
-        fn.base_dist, ObservedPart
-    ):  # function values are a site of their own
+    elif isinstance(fn, RowObservation) and isinstance(fn.base_dist, ObservedPart):
+        # function values are a site of their own
         is_vector = fn.reinterpreted_batch_ndims > 1
     else:
         return
