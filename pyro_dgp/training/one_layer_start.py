@@ -20,6 +20,7 @@ from pyro_dgp.means import LinearMean, Projection
 from pyro_dgp.models.deep_gp import DeepGP
 from pyro_dgp.processes import InducingPoints
 from pyro_dgp.propagation import MonteCarlo
+from pyro_dgp.training.optimising import Callback
 from pyro_dgp.training.second_start import fit_with_second_start
 
 
@@ -110,6 +111,7 @@ def start_from_one_layer(
     batch_size: int = 500,
     learning_rate: float = 0.05,
     seed: int = 0,
+    callback: Callback | None = None,
     **arguments: Any,
 ) -> OneLayerStart:
     """Start the hidden layers of a model at what one layer learns of the same rows, and return their sites and the noise of the one layer.
@@ -138,6 +140,7 @@ def start_from_one_layer(
     :param batch_size: rows in a step.
     :param learning_rate: that of its first steps.
     :param seed: seed of its training.
+    :param callback: function of step and loss, called after each of its steps.
     :param arguments: further arguments of the model.
 
     >>> import torch
@@ -168,9 +171,8 @@ def start_from_one_layer(
     inputs = hidden[0][1].x.detach()
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        learned = _relevant(
-            inputs, fitted, num_inducing, steps=steps, batch_size=batch_size, learning_rate=learning_rate
-        )
+        options: dict[str, Any] = {"batch_size": batch_size, "learning_rate": learning_rate, "callback": callback}
+        learned = _relevant(inputs, fitted, num_inducing, steps=steps, **options)
     if learned is None:
         return OneLayerStart()
     lengthscales, noise = learned

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -15,9 +16,10 @@ from pyro_dgp.losses import HyperparameterPrior
 from pyro_dgp.processes import BasisFamily
 from pyro_dgp.propagation import MonteCarlo
 from pyro_dgp.training.collapsed_fit import fit_collapsed, rows_of_step
-from pyro_dgp.training.optimising import FitResult
+from pyro_dgp.training.optimising import Callback, FitResult
 from pyro_dgp.training.second_start import SECOND, train_with_second_start
 from pyro_dgp.zoo.anatomy import anatomy_of
+from pyro_dgp.zoo.given_minutes import steps_within
 from pyro_dgp.zoo.inference import Fitted, Inference
 from pyro_dgp.zoo.predictors import GuidePredictor, Saved
 from pyro_dgp.zoo.settings import Settings
@@ -41,11 +43,12 @@ class ByCollapsedELBO(Inference):
     300
 
     :param processes: a family whose q(v) has a full covariance, or a function of the settings that makes it.
-    :param default_steps: steps at most where the settings have neither ``steps`` nor ``epochs``.
+    :param default_steps: steps at most where the settings have neither ``steps``, ``epochs`` nor ``minutes``.
     :param spread: that of the :class:`~pyro_dgp.HyperparameterPrior` around the start; no prior if not given.
     :param first: what is done to the model before it is fitted, as in :class:`~pyro_dgp.ByGuide`.
     """
 
+    keeps_time: ClassVar[bool] = True
     has_draws: ClassVar[bool] = False
 
     processes: BasisFamily | Callable[[Settings], BasisFamily]
@@ -57,23 +60,25 @@ class ByCollapsedELBO(Inference):
     def run(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, progress: Progress) -> Fitted:
         """See :class:`Inference`."""
         start = time.perf_counter()
-        steps = settings.num_steps(len(x), len(x)) if settings.has_length else self.default_steps
         guide, site = self.guide(model, x, settings), anatomy_of(model, x, y).response
         if self.first is not None:
             self.first(model, x, y, settings)
         guide.initialize(x, y)
-        prior = None if self.spread is None else HyperparameterPrior(model, self.spread)
+        options: dict[str, Any] = {"batch_size": settings.batch_size, "seed": settings.seed}
+
+        def trial(steps: int, callback: Callback) -> None:
+            copied = copy.deepcopy(guide)
+            prior = self._prior(copied.model)
+            fit_collapsed(copied, (x, y), steps=steps, prior=prior, callback=callback, **options)
+
+        steps = self._steps(settings, len(x), trial, start=start)
+        prior = self._prior(model)
 
         def train() -> FitResult:
-            return fit_collapsed(
-                guide,
-                (x, y),
-                steps=steps,
-                prior=prior,
-                batch_size=settings.batch_size,
-                seed=settings.seed,
-                callback=lambda step, loss: progress(step + 1, steps, {"loss": loss}),
-            )
+            def callback(step: int, loss: float) -> None:
+                progress(step + 1, steps, {"loss": loss})
+
+            return fit_collapsed(guide, (x, y), steps=steps, prior=prior, callback=callback, **options)
 
         result, is_second = self._trained(train, guide, x, y, steps=steps, site=site, settings=settings)
         process = next(iter(guide.processes.children()))
@@ -83,6 +88,15 @@ class ByCollapsedELBO(Inference):
         remarks += result.trained.remarks(result.losses, site) if result.trained else []
         seconds, predictor = time.perf_counter() - start, GuidePredictor(guide, site)
         return Fitted(predictor, len(x), len(result.losses), seconds=seconds, diagnostics=figures, remarks=remarks)
+
+    def _prior(self, model: nn.Module) -> HyperparameterPrior | None:
+        return None if self.spread is None else HyperparameterPrior(model, self.spread)
+
+    def _steps(self, settings: Settings, rows: int, trial: Callable[[int, Callback], object], *, start: float) -> int:
+        """Return the number of steps: those of the settings, as many as their minutes allow, or those of this inference."""
+        if settings.minutes is not None:
+            return steps_within(settings.minutes, trial, start=start)
+        return settings.num_steps(rows, rows) if settings.has_length else self.default_steps
 
     def _trained(
         self,
@@ -95,8 +109,8 @@ class ByCollapsedELBO(Inference):
         site: str | None,
         settings: Settings,
     ) -> tuple[FitResult, bool]:
-        """Train, and once more from a predictive loss where that explains nothing."""
-        if steps < FEWEST_STEPS:
+        """Train, and once more from a predictive loss where that explains nothing, unless the time is given."""
+        if steps < FEWEST_STEPS or settings.minutes is not None:
             return train(), False
         options = {"batch_size": ROWS_OF_START, "learning_rate": settings.learning_rate, "seed": settings.seed}
         return train_with_second_start(guide, train, x, y, predictive_steps=PREDICTIVE_STEPS, site=site, **options)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
-from statistics import median
 from typing import ClassVar, Protocol, runtime_checkable
 
-import torch
 from torch import Tensor, nn
 
 from pyro_dgp.guides.variational import Variational
@@ -20,16 +17,15 @@ from pyro_dgp.internal.progress import Progress
 from pyro_dgp.losses import Loss
 from pyro_dgp.processes import ProcessFamily, WhitenedProcess
 from pyro_dgp.propagation import Propagation
-from pyro_dgp.training.checkpoints import recorded
-from pyro_dgp.training.distributed import require_single_process
 from pyro_dgp.training.fallback import Fallback
 from pyro_dgp.training.loop import fit
-from pyro_dgp.training.optimising import OptimizerRecipe, adam
+from pyro_dgp.training.optimising import Callback, OptimizerRecipe, adam
 from pyro_dgp.training.second_start import SECOND, fit_with_second_start
 from pyro_dgp.training.validated_fit import ValidatedFit, fit_validated
 from pyro_dgp.training.validation import Validation
 from pyro_dgp.zoo.anatomy import anatomy_of
 from pyro_dgp.zoo.by_layer import ByLayer
+from pyro_dgp.zoo.given_minutes import steps_within
 from pyro_dgp.zoo.inference import Figure, Fitted, Inference
 from pyro_dgp.zoo.predictors import IS_FALLBACK, GuidePredictor, Saved
 from pyro_dgp.zoo.recipes import elbo
@@ -37,10 +33,6 @@ from pyro_dgp.zoo.settings import DEFAULT_ROWS, DEFAULT_SAMPLES, Settings
 
 #: One family for all Gaussian processes, one for each by name, or one for the first layer and one for those above.
 Families = ProcessFamily | Mapping[str, ProcessFamily] | ByLayer
-
-
-#: Steps that are timed where a fit is given minutes, and the share of the time that is planned for.
-_TIMED_STEPS, _SHARE_OF_TIME = 20, 0.9
 
 
 @runtime_checkable
@@ -122,28 +114,16 @@ class ByGuide(Inference):
         """
         if settings.minutes is None:
             return settings.num_steps(len(x), settings.rows_of_step)
-        require_single_process("Settings(minutes=...) counts the steps that there is time for")
-        return int(recorded(lambda: self._timed_steps(guide, x, y, settings=settings, start=start)))
 
-    def _timed_steps(self, guide: Variational, x: Tensor, y: Tensor, *, settings: Settings, start: float) -> int:
-        """Return the number of steps that the time allows."""
-        assert settings.minutes is not None
-        trial, times = copy.deepcopy(guide), [time.perf_counter()]
-        with torch.random.fork_rng():
-            if not trial.is_initialized:
-                trial.initialize(x, y)
-            fit(
-                self.made_loss(settings, len(x))(trial.model, trial),
-                x,
-                y,
-                steps=_TIMED_STEPS,
-                batch_size=settings.rows_of_step,
-                callback=lambda *_: times.append(time.perf_counter()),
-                optimizer=self.optimizer,
-            )
-        a_step = median(after - before for before, after in itertools.pairwise(times[1:]))
-        left = _SHARE_OF_TIME * 60 * settings.minutes - (time.perf_counter() - start)
-        return max(1, int(left / (a_step * self.cost(settings, len(x)))))
+        def trial(steps: int, callback: Callback) -> None:
+            copied = copy.deepcopy(guide)
+            if not copied.is_initialized:
+                copied.initialize(x, y)
+            loss = self.made_loss(settings, len(x))(copied.model, copied)
+            rows, optimizer = settings.rows_of_step, self.optimizer
+            fit(loss, x, y, steps=steps, batch_size=rows, callback=callback, optimizer=optimizer)
+
+        return steps_within(settings.minutes, trial, start=start, cost=self.cost(settings, len(x)))
 
     def restore(self, model: nn.Module, x: Tensor, y: Tensor, *, settings: Settings, saved: Saved) -> GuidePredictor:
         """See :class:`Inference`."""

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import copy
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,28 +18,34 @@ from pyro_dgp.processes import InducingPoints
 from pyro_dgp.propagation import MonteCarlo
 from pyro_dgp.training.loop import fit
 from pyro_dgp.training.one_layer_start import OneLayerStart, start_from_one_layer
+from pyro_dgp.training.optimising import Callback
+from pyro_dgp.zoo.given_minutes import steps_within
 from pyro_dgp.zoo.settings import Settings
 
 
 def one_layer_first(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> OneLayerStart:
     """Start learned hidden means at what one layer learns of the same rows, and the lengthscales of hidden kernels without such a mean.
 
-    It takes half of the steps, at a rate of 0.05 or more, of 500 rows or more each.
+    It takes half of the steps, at a rate of 0.05 or more, of 500 rows or more each. Where the settings have minutes it takes a third of them at most.
 
     A validated method holds rows out afterwards: this start has seen them.
     """
     is_number = settings.task != "multiclass"
-    return start_from_one_layer(
-        model,
-        x,
-        y,
+    start = partial(
+        start_from_one_layer,
+        x=x,
+        y=y,
         numbers=None if is_number else torch.nn.functional.one_hot(y.long(), settings.classes).to(x),
-        steps=_steps_before(settings, len(x)),
         num_inducing=settings.inducing,
         batch_size=max(settings.rows_of_step, 500),
         learning_rate=max(settings.learning_rate, 0.05),
         seed=settings.seed,
     )
+
+    def trial(steps: int, callback: Callback) -> None:
+        start(copy.deepcopy(model), steps=steps, callback=callback)
+
+    return start(model, steps=_steps_before(settings, len(x), trial))
 
 
 def one_layer_and_its_noise_first(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> None:
@@ -53,25 +63,29 @@ def sparse_gp_first(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) 
     fit from it, for as long as it is stopped early. A validated method holds rows out afterwards: these few numbers have seen them.
     """
     before = copy.deepcopy(model.state_dict())
-    guide = Variational(model, InducingPoints(min(settings.inducing, len(x))), MonteCarlo(1))
+
+    def train(model: nn.Module, steps: int, callback: Callback | None = None) -> None:
+        guide = Variational(model, InducingPoints(min(settings.inducing, len(x))), MonteCarlo(1))
+        guide.initialize(x, y)
+        rows, rate = max(settings.rows_of_step, 500), max(settings.learning_rate, 0.05)
+        options: dict[str, Any] = {"batch_size": rows, "learning_rate": rate, "seed": settings.seed}
+        fit(ELBO(len(x))(model, guide), x, y, steps=steps, callback=callback, **options)
+
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
         try:
-            guide.initialize(x, y)
-            fit(
-                ELBO(len(x))(model, guide),
-                x,
-                y,
-                steps=_steps_before(settings, len(x)),
-                batch_size=max(settings.rows_of_step, 500),
-                learning_rate=max(settings.learning_rate, 0.05),
-                seed=settings.seed,
-            )
+            train(model, _steps_before(settings, len(x), partial(train, copy.deepcopy(model))))
         except NotPositiveDefiniteError:
             model.load_state_dict(before)
 
 
-def _steps_before(settings: Settings, rows: int) -> int:
-    """Return the number of steps of a start: half of those of the settings, and 1,000 where they have that many."""
+def _steps_before(settings: Settings, rows: int, trial: Callable[[int, Callback], object]) -> int:
+    """Return the number of steps of a start: half of those of the settings, and 1,000 where they have that many, in a third of the time at most.
+
+    :param trial: makes so many steps of the start on copies, and calls a function after each.
+    """
     steps = settings.num_steps(rows, settings.rows_of_step)
-    return max(steps // 2, min(steps, 1000))
+    steps = max(steps // 2, min(steps, 1000))
+    if settings.minutes is None:
+        return steps
+    return min(steps, steps_within(settings.minutes / 3, trial, start=time.perf_counter()))

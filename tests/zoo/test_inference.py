@@ -22,6 +22,7 @@ from pyro_dgp.mcmc.diagnostics import convergence
 from pyro_dgp.zoo.anatomy import anatomy_of, free_parameters
 from pyro_dgp.zoo.by_guide import ByGuide
 from pyro_dgp.zoo.by_mcmc import ByMCMC
+from pyro_dgp.zoo.given_minutes import steps_within
 from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.predictors import DrawsPredictor, predictive_means
 from pyro_dgp.zoo.settings import Settings
@@ -169,7 +170,7 @@ def test_chains_are_judged_by_their_density_and_the_function_values_at_the_data(
     assert fitted.diagnostics["ess_min"] != pytest.approx(convergence(fitted.draws, None)["ess_min"], rel=1e-2)
 
 
-@pytest.mark.parametrize("name", ["svgp", "ppgpr"])
+@pytest.mark.parametrize("name", ["svgp", "ppgpr", "dsvi", "dsvi-collapsed", "sgp-avi"])
 def test_a_method_trains_for_the_minutes_that_it_is_given(name):
     x, y = regression(200)
     method, most = METHODS[name], 0.1
@@ -180,8 +181,27 @@ def test_a_method_trains_for_the_minutes_that_it_is_given(name):
     fitted = method.inference.run(model, x, y, settings=settings, progress=quiet)
     seconds = time.perf_counter() - start
     assert 0.2 * 60 * most < seconds < 6 * 60 * most  # other programs may take their share of the machine
-    assert fitted.steps > 20 and method.inference.keeps_time
+    assert fitted.steps > (3 if name == "sgp-avi" else 20) and method.inference.keeps_time
     assert not METHODS["nuts"].inference.keeps_time and not METHODS["exact-gp"].inference.keeps_time
+
+
+@pytest.mark.parametrize("name", ["sgpr", "vff-collapsed"])
+def test_a_fit_that_ends_by_itself_takes_the_minutes_at_most(name):
+    """More minutes allow more steps, until the loss stands still."""
+    x, y = regression(200)
+    method, steps = METHODS[name], {}
+    for minutes in (1e-6, 0.1):
+        settings = Settings(inducing=20, minutes=minutes)
+        torch.manual_seed(0)
+        model = method.architecture.build(x, settings)
+        start = time.perf_counter()
+        steps[minutes] = method.inference.run(model, x, y, settings=settings, progress=quiet).steps
+        assert time.perf_counter() - start < 6 * 60 * 0.1
+    assert 0 < steps[1e-6] < 5 < steps[0.1]
+
+
+def test_a_fit_that_makes_no_step_is_given_a_number_of_them():
+    assert steps_within(1.0, lambda steps, callback: time.sleep(0.001), start=time.perf_counter()) > 1
 
 
 @pytest.mark.parametrize(
