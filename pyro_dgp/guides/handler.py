@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import reduce
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ from pyro.poutine.trace_struct import Trace
 from torch import Size, Tensor, nn
 
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.guides.guide_pass import GuidePass, SiteRecord
+from pyro_dgp.guides.guide_pass import GuidePass, PassEnds, SiteRecord
 from pyro_dgp.guides.latents import LatentGuides, shaped_posterior
 from pyro_dgp.guides.site_handler import SiteHandler
 from pyro_dgp.guides.sites import (
@@ -66,11 +67,17 @@ class PassHandler(SiteHandler, AutoMessenger):
                 known_groups(groups),
                 torch.set_grad_enabled(grad),
                 shape_errors_explained(run.propagation is not None),
+                suppress(PassEnds),
             ):
                 self.model(*args, **kwargs)
         finally:
             self._pass = GuidePass()
             del self._outer_plates, self.args_kwargs
+
+    def _pyro_sample(self, msg: Message) -> None:
+        if self._pass.ends_with and self._pass.ends_with <= self.trace.nodes.keys():
+            raise PassEnds
+        super()._pyro_sample(msg)
 
     @property
     def model_modules(self) -> tuple[nn.Module, ...]:

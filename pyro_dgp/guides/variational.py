@@ -255,6 +255,16 @@ class Variational(PassHandler):
         assert run.propagation is not None
         return WeightedTrace(self.trace, run.propagation.log_weights(next(self.processes.parameters())))
 
+    @pyro_method
+    def draw_latents(self, names: Collection[str], *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Draw latent sites that are neither GPs nor local to data, at new rows, in a pass that ends where all of them have values.
+
+        :param names: of :attr:`global_latents`.
+        """
+        self.require_initialized()
+        self._run_model(GuidePass(MonteCarlo(1), new_rows=True, ends_with=frozenset(names)), args, kwargs)
+        return {name: self.trace.nodes[name]["value"].detach() for name in names}
+
     @property
     def global_latents(self) -> list[str]:
         """Names of the latent sites that are neither GPs nor local to data, known after a pass."""

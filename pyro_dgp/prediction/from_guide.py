@@ -224,8 +224,5 @@ def _global_draws(guide: Variational, request: Request, count: int) -> list[dict
         return [{}] * (count if guide.structure.local else 1)
     # Networks of global sites look at the rows.
     looking = any(name in guide.networks._modules for name in names)
-    call, draws = request.rows[slice(None) if looking else slice(0, 1)], []
-    for _ in range(count):
-        trace = _pass(guide, call, MonteCarlo(1), {}).trace
-        draws.append({name: trace.nodes[name]["value"].detach() for name in names})
-    return draws
+    args, kwargs = request.rows[slice(None) if looking else slice(0, 1)]
+    return [guide.draw_latents(names, *args, **kwargs) for _ in range(count)]

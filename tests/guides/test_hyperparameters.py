@@ -293,3 +293,36 @@ def test_latent_rows_in_one_event_are_those_of_a_plate():
         torch.testing.assert_close(mean_of(loaded, x, 12), found[-1][0])
     for in_plate, as_event in zip(*found, strict=True):
         torch.testing.assert_close(as_event, in_plate)
+
+
+class Watched(Priors):
+    """Counts how often it runs to its end, and lets no error of its likelihood through."""
+
+    def __init__(self):
+        super().__init__()
+        self.ends = 0
+
+    def forward(self, x, y=None):
+        try:
+            super().forward(x, y)
+        except Exception as error:
+            raise AssertionError from error
+        self.ends += 1
+
+
+def test_latent_sites_are_drawn_by_a_pass_that_ends_with_them():
+    """The last of them is the noise, which the model reads just before its likelihood."""
+    x, y = regression(20)
+    model = Watched()
+    guide = shaken(guided(model, x, y))
+    torch.manual_seed(0)
+    whole = guide.components(x, new_rows=True, propagation=MonteCarlo(1)).trace
+    model.ends = 0
+    torch.manual_seed(0)
+    draws = guide.draw_latents(NAMES, x)
+    assert model.ends == 0 and draws.keys() == set(NAMES)
+    for name in NAMES:
+        torch.testing.assert_close(draws[name], whole.nodes[name]["value"].detach(), rtol=0, atol=0)
+        assert not draws[name].requires_grad
+    predict(guide, x, num_hyperparameter_draws=3)
+    assert model.ends < 6  # a pass at the first row, and one or two that look at the shape of the answer
