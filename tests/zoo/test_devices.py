@@ -15,8 +15,8 @@ SETTINGS = Settings(
     frequencies=3,
     row_inducing=4,
     neighbors=5,
-    mcmc_points=5,
-    mcmc_samples=8,
+    mcmc_points=4,
+    mcmc_samples=4,
     warmup=0,
 )
 
