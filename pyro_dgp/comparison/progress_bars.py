@@ -7,6 +7,9 @@ from typing import Any
 
 from pyro_dgp.internal.progress import Progress
 
+#: Seconds between two states of a line at least: in a terminal, and in a file or a pipe, which keeps all of them.
+SECONDS, SECONDS_IN_FILE = 0.2, 60.0
+
 
 class Bars:
     """A progress line for each method, with the current figures and the time left."""
@@ -26,7 +29,8 @@ class Bars:
         from tqdm import tqdm
 
         self.close()
-        self.current = bar = tqdm(desc=f"{name:>10}", dynamic_ncols=True, file=sys.stderr, mininterval=0.2)
+        seconds = SECONDS if sys.stderr.isatty() else SECONDS_IN_FILE
+        self.current = bar = tqdm(desc=f"{name:>10}", dynamic_ncols=True, file=sys.stderr, mininterval=seconds)
 
         def progress(step: int, total: int, figures: dict[str, float]) -> None:
             bar.total = total
