@@ -11,13 +11,16 @@ from torch import Tensor
 
 
 def require_tensor(value: Any, what: str, name: str = "x") -> None:
-    """Raise ``TypeError`` for data that are no tensor, such as an array of NumPy.
+    """Raise ``TypeError`` for data that are no tensor, such as an array of NumPy or a column of pandas.
 
     :param what: the beginning of the sentence, such as ``"targets are"``.
     :param name: what the data are called in code.
     """
     if not isinstance(value, Tensor):
-        raise TypeError(f"{what} a tensor, not {type(value).__name__}: use torch.as_tensor({name})")
+        if _first_of(value, str):
+            raise TypeError(f"{what} a tensor, not words: number these, torch.as_tensor(pandas.factorize(pandas.Series({name}))[0])")
+        made = f"tensor({name}.to_numpy())" if hasattr(value, "to_numpy") else f"as_tensor({name})"
+        raise TypeError(f"{what} a tensor, not {type(value).__name__}: use torch.{made}")
 
 
 def require_floats(value: Tensor, name: str = "x") -> None:
@@ -28,19 +31,28 @@ def require_floats(value: Tensor, name: str = "x") -> None:
 
 
 def require_tensors_among(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise ``TypeError`` for arrays of NumPy and lists of numbers in the place of inputs or targets, the first two arguments of a model.
+    """Raise ``TypeError`` for arrays and columns of other libraries and for lists of numbers or words in the place of inputs or targets, the first two arguments of a model.
 
     Whatever else a model takes there, such as ``None`` or a list of tensors, is its own affair.
     """
     given = dict(zip(("x", "y"), args, strict=False))
     for name, what in (("x", "training inputs are"), ("y", "targets are")):
         value = given.get(name, kwargs.get(name))
-        if isinstance(value, np.ndarray) or _is_of_numbers(value):
+        if _is_array(value) or _first_of(value, Real | str):
             require_tensor(value, what, name)
 
 
-def _is_of_numbers(value: Any) -> bool:
-    """Tell whether a value is a list or tuple of numbers, or of such lists."""
-    while isinstance(value, list | tuple) and value and not isinstance(value[0], Real):
-        value = value[0]
-    return isinstance(value, list | tuple) and bool(value)
+def _is_array(value: Any) -> bool:
+    """Tell whether a value is an array of another library, or a column or a table of pandas."""
+    return hasattr(value, "__array__") and not isinstance(value, Tensor)
+
+
+def _first_of(value: Any, kind: Any) -> bool:
+    """Tell whether a value is an array, a list or a tuple whose first entry is of a kind, or that of its first entry, and so on."""
+    is_nested = False
+    while isinstance(value, list | tuple) or _is_array(value):
+        values = np.asarray(value, dtype=object) if _is_array(value) else value
+        if not len(values):
+            return False
+        value, is_nested = values[0], True
+    return is_nested and isinstance(value, kind)
