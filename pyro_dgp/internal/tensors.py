@@ -18,7 +18,9 @@ def require_tensor(value: Any, what: str, name: str = "x") -> None:
     """
     if not isinstance(value, Tensor):
         if _first_of(value, str):
-            raise TypeError(f"{what} a tensor, not words: number these, torch.as_tensor(pandas.factorize(pandas.Series({name}))[0])")
+            raise TypeError(
+                f"{what} a tensor, not words: number these, torch.as_tensor(pandas.factorize(pandas.Series({name}))[0])"
+            )
         made = f"tensor({name}.to_numpy())" if hasattr(value, "to_numpy") else f"as_tensor({name})"
         raise TypeError(f"{what} a tensor, not {type(value).__name__}: use torch.{made}")
 
@@ -37,8 +39,9 @@ def require_tensors_among(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Non
     """
     given = dict(zip(("x", "y"), args, strict=False))
     for name, what in (("x", "training inputs are"), ("y", "targets are")):
-        value = given.get(name, kwargs.get(name))
-        if _is_array(value) or _first_of(value, Real | str):
+        value = kwargs.get(name, given.get(name))
+        may_be_words = name not in kwargs and len(args) > 2  # names of the rows, before the targets
+        if _is_array(value) or _first_of(value, Real) or (not may_be_words and _first_of(value, str)):
             require_tensor(value, what, name)
 
 

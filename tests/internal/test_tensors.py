@@ -44,6 +44,15 @@ def test_what_else_a_model_takes_is_its_own_affair(value):
     assert require_tensors_among((value, value), {}) is None
 
 
+def test_words_before_the_targets_are_an_argument_of_the_model():
+    x, y = torch.ones(3, 1), torch.ones(3)
+    assert require_tensors_among((x, WORDS, y), {}) is None
+    assert require_tensors_among((x, WORDS), {"y": y}) is None
+    for args, kwargs in (((x, WORDS), {}), ((x,), {"y": WORDS})):
+        with pytest.raises(TypeError, match="not words"):
+            require_tensors_among(args, kwargs)
+
+
 @pytest.mark.usefixtures("unannotated")
 def test_a_guide_says_what_to_do_with_a_column():
     x, y = regression(10)
