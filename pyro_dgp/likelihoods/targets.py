@@ -30,5 +30,10 @@ def check_target(y: Any, shape: Size, like: Tensor, *, integers: bool = False) -
                 f"y has shape {tuple(y.shape)}, but its distribution makes it (..., {wanted}): function values have an axis of outputs, "
                 "take the one output as f[..., 0]"
             )
-        raise ValueError(f"y has shape {tuple(y.shape)}, but the inputs and the likelihood make it (..., {wanted})")
+        is_table = len(shape) == 1 and y.dim() >= 2 and y.shape[-2] == shape[0]
+        remedy = f": pass y.argmax(-1) for columns of classes; GPs of {y.shape[-1]} targets have as many outputs"
+        told = remedy if is_table else ""
+        raise ValueError(
+            f"y has shape {tuple(y.shape)}, but the inputs and the likelihood make it (..., {wanted}){told}"
+        )
     return y

@@ -182,6 +182,15 @@ def test_one_output_targets_are_vectors():
         pyro.poutine.trace(OneLayer()).get_trace(x, y[:, None]).log_prob_sum()
 
 
+def test_a_table_of_targets_for_one_output_is_told_what_to_pass():
+    x, _ = regression(6)
+    tables = torch.eye(3)[torch.arange(6) % 3]
+    with pytest.raises(ValueError, match=r"\(6, 3\).*\(\.\.\., 6\): pass y.argmax\(-1\) for .*; GPs of 3 targets"):
+        pyro.poutine.trace(OneLayer()).get_trace(x, tables).log_prob_sum()
+    with pytest.raises(ValueError, match=r"\(4,\), .* make it \(\.\.\., 6\)$"):
+        pyro.poutine.trace(OneLayer()).get_trace(x, tables[:4, 0]).log_prob_sum()
+
+
 @pytest.mark.parametrize("make", [OneLayer, TwoSites])
 def test_an_observation_inside_a_data_plate_raises(make):
     model = make()
