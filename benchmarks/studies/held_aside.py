@@ -19,7 +19,7 @@ import pandas as pd
 
 from benchmarks.common.baselines import BASELINES
 from benchmarks.common.data import add_data_option, require_data
-from benchmarks.common.dgpsi_model import ByDgpsi
+from benchmarks.common.dgpsi_model import ByDgpsi, layers_of_dgpsi
 from benchmarks.common.gpytorch_stock import STOCK
 from benchmarks.common.held_aside_sets import LARGE, MEDIUM, SMALL, SPLITS, dataset
 from benchmarks.common.records import read
@@ -60,7 +60,10 @@ GROUPS = {
     "collapsed": Group(("sgpr", "dsvi-collapsed"), SMALL | MEDIUM | LARGE),
     "exact": Group(("exact-gp",), SMALL | MEDIUM),
     "vecchia": Group(("vecchia-gp",), SMALL | MEDIUM | LARGE),
-    "dgpsi": Group((("dgpsi", ByDgpsi()),), {name: first for name, first in SMALL.items() if name != "wine_red"}),
+    "dgpsi": Group(
+        (("dgpsi", ByDgpsi(layers=layers_of_dgpsi, iterations=500)),),
+        {name: first for name, first in SMALL.items() if name != "wine_red"},
+    ),
 }
 
 #: Groups that run where they are named alone.

@@ -184,11 +184,11 @@ def test_one_output_targets_are_vectors():
 
 def test_a_table_of_targets_for_one_output_is_told_what_to_pass():
     x, _ = regression(6)
-    tables = torch.eye(3)[torch.arange(6) % 3]
+    model, tables = OneLayer(), torch.eye(3)[torch.arange(6) % 3]
     with pytest.raises(ValueError, match=r"\(6, 3\).*\(\.\.\., 6\): pass y.argmax\(-1\) for .*; GPs of 3 targets"):
-        pyro.poutine.trace(OneLayer()).get_trace(x, tables).log_prob_sum()
+        pyro.poutine.trace(model).get_trace(x, tables).log_prob_sum()
     with pytest.raises(ValueError, match=r"\(4,\), .* make it \(\.\.\., 6\)$"):
-        pyro.poutine.trace(OneLayer()).get_trace(x, tables[:4, 0]).log_prob_sum()
+        pyro.poutine.trace(model).get_trace(x, tables[:4, 0]).log_prob_sum()
 
 
 @pytest.mark.parametrize("make", [OneLayer, TwoSites])
