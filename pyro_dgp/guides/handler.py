@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import reduce
 from typing import Any, cast
@@ -32,6 +33,7 @@ from pyro_dgp.internal.parameters import modules_of
 from pyro_dgp.internal.plates import known_groups
 from pyro_dgp.internal.site_names import is_inside_observation, process_key
 from pyro_dgp.likelihoods import Observation
+from pyro_dgp.likelihoods.observation import join
 from pyro_dgp.processes import FunctionMarginal, Process
 from pyro_dgp.processes.process_in_pass import ProcessInPass
 from pyro_dgp.processes.whitened import WhitenedProcess
@@ -141,6 +143,11 @@ class PassHandler(SiteHandler, AutoMessenger):
                 marginals[name] = q = self._marginal(key, prior, carried, msg)
                 regularizers.append(total_regularizer(q.regularizer, prior, carried))
                 priors[name] = _at_components_of(q, prior, carried)
+        if marginals and not any_carried and self._arguments_are_carried(observation, marginals):
+            marginals = {
+                key: q.expand((cast(int, self._pass.components), *q.batch_shape)) for key, q in marginals.items()
+            }
+            any_carried = True
         read = Observation(observation.conditional, priors, observation.outputs) if priors else observation
         SiteRecord(read, any_carried, reduce(torch.add, regularizers) if regularizers else None).write(msg)
         msg["fn"] = observation.collapse(marginals) if marginals else observation
@@ -188,6 +195,15 @@ class PassHandler(SiteHandler, AutoMessenger):
             if carried and run.propagation is not None:
                 run.propagation.require_plain_site(msg["name"])
             SiteRecord(fn, carried).write(msg)
+
+    def _arguments_are_carried(self, observation: Observation, marginals: Mapping[str, FunctionMarginal]) -> bool:
+        """Tell whether an argument of a likelihood leads with the axis of components, as an exposure that a hidden layer makes; its functions do not."""
+        components, means = self._pass.components, join({key: q.mean for key, q in marginals.items()})
+        if components is None:
+            return False
+        with torch.no_grad():
+            batch = observation.conditional.given(means).batch_shape
+        return len(batch) > means.dim() - 2 and batch[0] == components
 
     def _axes_of_gp(self, key: str) -> int:
         self._process(key)  # raises a message about GPs for a GP that initialize did not meet

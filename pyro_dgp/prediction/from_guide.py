@@ -133,19 +133,34 @@ def _pass(guide: Variational, call: Call, propagation: Any, fixed: Mapping[str, 
 
 def _mixture(weighted: WeightedTrace, name: str, layout: SiteLayout, *, drawn: bool, rows: int) -> Mixture:
     """Return the mixture of the components at a site."""
-    site, observation = sites_of(weighted.trace)[name], None
+    site, observation, count = sites_of(weighted.trace)[name], None, len(weighted.log_weights)
     if isinstance(site["fn"], CollapsedObservation):
         observation = site["fn"]
         if layout.carried:
-            observation = observation.first_components(len(weighted.log_weights))
+            observation = _first_components(observation, name, count)
         site = {**site, "fn": observation}
     components = components_at(site, drawn=drawn)
-    if observation is not None and layout.carried and components.batch_shape[0] != len(weighted.log_weights):
-        raise ValueError(
-            f"the likelihood of {name!r} has a parameter that depends on a hidden layer, and the propagation carries it as {components.batch_shape[0]} "
-            f"values beside {len(weighted.log_weights)} of the function: set guide.propagation = MonteCarlo(100)"
-        )
+    if observation is not None and layout.carried and components.batch_shape[0] != count:
+        raise ValueError(_two_numbers_message(name, components.batch_shape[0], count))
     return layout.mixture(components, weighted.log_weights, rows=rows, observation=observation)
+
+
+def _first_components(observation: CollapsedObservation, name: str, count: int) -> CollapsedObservation:
+    """Return an observation without the components that have no weight; raise where its likelihood has parameters of these too."""
+    found = observation.first_components(count)
+    if found is observation:
+        return found
+    given = observation.conditional.given(observation.moments.mean[:1])
+    if len(given.batch_shape) and given.batch_shape[0] not in (1, count):
+        raise ValueError(_two_numbers_message(name, given.batch_shape[0], count))
+    return found
+
+
+def _two_numbers_message(name: str, values: int, count: int) -> str:
+    return (
+        f"the likelihood of {name!r} has a parameter that depends on a hidden layer, and the propagation carries it as {values} "
+        f"values beside {count} of the function: set guide.propagation = MonteCarlo(100)"
+    )
 
 
 def _layout(
