@@ -52,6 +52,8 @@ def _encoded(x: Any) -> Any:
     """Return a table of pandas with columns of 0 and 1 in the place of those of words, and all other inputs as they are."""
     if not hasattr(x, "columns") or not hasattr(x, "iloc"):
         return x
+    if twice := [str(name) for name in x.columns[x.columns.duplicated()]]:
+        raise ValueError(f"the inputs have two columns {twice[0]!r}: give each a name of its own")
     return one_hot(x, "the inputs") if any(is_words(x[name]) for name in x.columns) else x
 
 
@@ -70,6 +72,8 @@ def numbered(y: Any, labels: Sequence[str]) -> Any:
 
 def _column_of_words(y: Any) -> Any:
     """Return targets as a column of a table if they are words or kinds, which are classes; nothing if they are numbers, or several columns."""
+    if hasattr(y, "columns") and hasattr(y, "iloc") and len(y.columns) == 1:
+        y = y.iloc[:, 0]
     if isinstance(y, Tensor) or hasattr(y, "columns"):
         return None
     values = y if hasattr(y, "dtype") else _as_it_is(y)

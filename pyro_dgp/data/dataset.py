@@ -92,13 +92,17 @@ def check(dataset: Dataset, path: Path | None = None) -> None:
 
 
 def require_real(values: Any, what: str) -> None:
-    """Raise ``ValueError`` for masked entries of an array, and for complex numbers, of which a part would be lost.
+    """Raise ``ValueError`` for masked entries of an array, for dates and spans of time, whose numbers depend on a unit, and for complex numbers, of which a part would be lost.
 
     :param what: the values in words, for messages, as the subject of a sentence in the plural.
     """
     if np.ma.is_masked(values):
         raise ValueError(
             f"{what} hold masked entries ({int(np.ma.getmaskarray(values).sum())}): drop or fill such rows"
+        )
+    if getattr(getattr(values, "dtype", None), "kind", "") in ("M", "m"):
+        raise ValueError(
+            f"{what} hold dates or spans of time: give them as numbers, such as days, (dates - dates.min()) / numpy.timedelta64(1, 'D')"
         )
     if np.iscomplexobj(values):
         is_real = not np.imag(values).any()

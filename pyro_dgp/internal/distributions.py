@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -10,7 +11,8 @@ import torch
 from pyro.distributions import TorchDistribution
 from pyro.distributions.torch_distribution import MaskedDistribution
 from torch import Size, Tensor
-from torch.distributions import Distribution, constraints
+from torch.distributions import Distribution, TransformedDistribution, constraints
+from torch.distributions.constraints import MixtureSameFamilyConstraint
 
 
 def elementwise(distribution: Any) -> Any:
@@ -110,21 +112,32 @@ def cdf_of(distribution: Any, value: Any) -> Tensor:
     tensor([0.0000, 0.3680, 0.9200])
     """
     if not isinstance(distribution, torch.distributions.Poisson):
-        result: Tensor = distribution.cdf(value)
+        # The base of a transformed distribution has an end, such as the least uniform number, that values far out fall beyond.
+        asked = _unchecked(distribution) if isinstance(distribution, TransformedDistribution) else distribution
+        result: Tensor = asked.cdf(value)
         return result
     inside = torch.where(value.isinf(), 0.0, value).floor().clamp_min(0.0)
     reached = torch.special.gammaincc(inside.double() + 1, distribution.rate.double()).to(distribution.rate)
     return torch.where(value < 0, 0.0, torch.where(value == torch.inf, 1.0, reached))
 
 
+def _unchecked(distribution: Any) -> Any:
+    """Return a transformed distribution that takes values as they are, and so does what it is made of."""
+    made = copy.copy(distribution)
+    made._validate_args = False
+    if hasattr(made, "base_dist"):
+        made.base_dist = _unchecked(made.base_dist)
+    return made
+
+
 def is_real(fn: Any) -> bool:
     """Tell whether a distribution is over all real numbers; one that does not say is taken for real."""
-    return _is_real(fn, constraints.independent)
+    return _is_real(fn, constraints.independent, MixtureSameFamilyConstraint)
 
 
 def is_real_where_observed(fn: Any) -> bool:
     """Tell whether a distribution is over all real numbers, or over these and NaN for those that were not observed."""
-    return _is_real(fn, constraints.independent, _OrMissing)
+    return _is_real(fn, constraints.independent, MixtureSameFamilyConstraint, _OrMissing)
 
 
 def _is_real(fn: Any, *wrappers: Any) -> bool:

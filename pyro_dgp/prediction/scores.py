@@ -20,7 +20,8 @@ def scores(prediction: Prediction | RescaledPrediction, y: Any, target_scale: fl
 
     Each score is given in the units of training, and as ``nll_original`` and so on in the target's own units. For several
     outputs ``nll`` is that of all outputs of a row together, and ``rmse`` and ``crps`` are averages over the outputs
-    (``rmse`` is then the MRMSE of [DSPP] 5.3). There ``nll_per_output`` is ``nll`` divided by the number of outputs.
+    (``rmse`` is then the MRMSE of [DSPP] 5.3). There ``nll_per_output`` is the same sum over rows divided by the number of values that were observed, which is
+    ``nll`` divided by the number of outputs where none is missing.
 
     Classes, two or more, have no units and no differences. Their scores are ``nll`` (the log loss), ``accuracy`` (the share of
     rows whose most probable class is the true one), ``brier``, the mean over rows of ``sum_c (p_c - 1[y = c])^2`` (Brier 1950),
@@ -65,7 +66,7 @@ def scores(prediction: Prediction | RescaledPrediction, y: Any, target_scale: fl
         "rmse_original": float((rmse * counted).mean()),
         "crps_original": float((crps * counted).mean()),
     }
-    return figures | ({"nll_per_output": nll / outputs} if outputs > 1 else {})
+    return figures | ({"nll_per_output": nll * rows / int(observed.sum())} if outputs > 1 else {})
 
 
 def _rows_observed(y: Tensor, outputs: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pyro.distributions import ProjectedNormal, SineBivariateVonMises, SineSkewed, VonMises3D
 from torch import Tensor
 from torch.distributions import (
     Bernoulli,
@@ -16,6 +17,9 @@ from torch.distributions import (
 )
 
 from pyro_dgp.likelihoods.supports import innermost, require_support
+
+#: Distributions of angles and directions.
+DIRECTIONS = (VonMises, VonMises3D, ProjectedNormal, SineBivariateVonMises, SineSkewed)
 
 
 def are_classes(components: Distribution) -> bool:
@@ -62,9 +66,11 @@ def require_targets(components: Distribution, value: Tensor) -> None:
 
 def moment(components: Distribution, figure: str) -> Tensor:
     """Return the mean or the variance of each component; raise if the distribution does not have it in closed form, and for angles."""
-    if isinstance(innermost(components), VonMises):
+    kind = innermost(components)
+    if isinstance(kind, DIRECTIONS):
         raise NotImplementedError(
-            f"angles have no {figure} on a line, and that of VonMises is one on a circle: take log_prob or sample of the prediction"
+            f"angles and directions have no {figure} on a line, and that of {type(kind).__name__} is one on a circle or a sphere: take log_prob or sample of "
+            "the prediction"
         )
     try:
         value: Tensor = getattr(components, figure)

@@ -19,7 +19,7 @@ from pyro_dgp.training.collapsed_fit import fit_collapsed, rows_of_step
 from pyro_dgp.training.optimising import Callback, FitResult
 from pyro_dgp.training.second_start import SECOND, train_with_second_start
 from pyro_dgp.zoo.anatomy import anatomy_of
-from pyro_dgp.zoo.given_minutes import steps_within
+from pyro_dgp.zoo.given_minutes import remarks_on_time, steps_within
 from pyro_dgp.zoo.inference import Fitted, Inference
 from pyro_dgp.zoo.predictors import GuidePredictor, Saved
 from pyro_dgp.zoo.settings import Settings
@@ -84,7 +84,7 @@ class ByCollapsedELBO(Inference):
         process = next(iter(guide.processes.children()))
         figures = {"inducing": process.basis.size}
         figures |= {"components": guide.propagation.num_components} if guide.hidden else {}
-        remarks = [SECOND] if is_second else []
+        remarks = ([SECOND] if is_second else []) + remarks_on_time(settings.minutes, steps)
         remarks += result.trained.remarks(result.losses, site) if result.trained else []
         seconds, predictor = time.perf_counter() - start, GuidePredictor(guide, site)
         return Fitted(predictor, len(x), len(result.losses), seconds=seconds, diagnostics=figures, remarks=remarks)

@@ -25,7 +25,7 @@ from pyro_dgp.training.validated_fit import ValidatedFit, fit_validated
 from pyro_dgp.training.validation import Validation
 from pyro_dgp.zoo.anatomy import anatomy_of
 from pyro_dgp.zoo.by_layer import ByLayer
-from pyro_dgp.zoo.given_minutes import steps_within
+from pyro_dgp.zoo.given_minutes import remarks_on_time, steps_within
 from pyro_dgp.zoo.inference import Figure, Fitted, Inference
 from pyro_dgp.zoo.predictors import IS_FALLBACK, GuidePredictor, Saved
 from pyro_dgp.zoo.recipes import elbo
@@ -104,6 +104,7 @@ class ByGuide(Inference):
         figures = self.figures(guide, settings) | loss.figures()
         seconds = time.perf_counter() - start
         predictor, remarks = GuidePredictor(guide, site), [SECOND] if is_second else []
+        remarks += remarks_on_time(settings.minutes, steps)
         remarks += result.trained.remarks(result.losses, site) if result.trained else []
         return Fitted(predictor, len(x), steps, seconds=seconds, diagnostics=figures, remarks=remarks)
 

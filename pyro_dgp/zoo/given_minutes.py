@@ -37,3 +37,8 @@ def steps_within(minutes: float, trial: Callable[[int, Callback], object], *, st
         return max(1, int(left / (a_step * cost)))
 
     return int(recorded(timed))
+
+
+def remarks_on_time(minutes: float | None, steps: int) -> list[str]:
+    """Return a sentence on a fit whose minutes allowed a single step."""
+    return ["its minutes allowed a single step: give more of them"] if minutes is not None and steps == 1 else []

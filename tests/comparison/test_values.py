@@ -1,13 +1,14 @@
 """Values that would be taken for others on their way into a comparison: masked entries, parts of complex numbers, rows of no use."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from pyro_dgp import Settings, advise, sweep
 from pyro_dgp.comparison.cli import main
 from pyro_dgp.comparison.run import compare
-from pyro_dgp.data.arrays import as_array
+from pyro_dgp.data.arrays import as_array, of_arrays
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.streams import Stream
 from tests.comparison.test_own_model import TOY, data, quiet
@@ -49,6 +50,41 @@ def test_complex_numbers_are_refused(kind):
 def test_complex_numbers_that_are_real_have_their_remedy(kind):
     with pytest.raises(ValueError, match=r"hold complex numbers: give their \.real, which is all of them"):
         as_array(kind(np.array([1.0 + 0.0j, 3.0])))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pd.Series(pd.to_datetime(["2020-01-01", None])),
+        np.array(["2020-01-01", "NaT"], dtype="datetime64[D]"),
+        pd.DataFrame({"day": pd.to_datetime(["2020-01-01", "2020-01-03"])}),
+        np.array([1, 2], dtype="timedelta64[h]"),
+    ],
+    ids=["Series", "datetime64", "DataFrame", "timedelta64"],
+)
+def test_dates_are_refused_with_what_to_do(values):
+    """Their numbers would be those of a unit, and a missing date a number far below all others."""
+    with pytest.raises(ValueError, match=r"hold dates or spans of time: give them as numbers, such as days"):
+        as_array(values)
+
+
+def test_the_remedy_for_dates_gives_days():
+    dates = np.array(["2020-01-01", "2020-01-03"], dtype="datetime64[s]")
+    with pytest.raises(ValueError, match="such as days") as caught:
+        as_array(dates)
+    remedy = str(caught.value).partition("such as days, ")[2]
+    assert as_array(eval(remedy, {"dates": dates, "numpy": np})).tolist() == [0.0, 2.0]
+
+
+def test_two_columns_of_one_name_are_refused():
+    x, y = data()
+    with pytest.raises(ValueError, match="the inputs have two columns 'a': give each a name of its own"):
+        compare(None, pd.DataFrame(np.hstack([x, x]), columns=["a"] * (2 * x.shape[1])), y, methods=["svgp"], say=quiet)
+
+
+def test_words_in_a_table_of_one_column_are_classes():
+    table = of_arrays("d", np.zeros((4, 1)), pd.DataFrame({"kind": ["cat", "dog", "cat", "dog"]}))
+    assert table.labels == ("cat", "dog") and table.y.tolist() == [0, 1, 0, 1]
 
 
 def test_a_table_of_arrow_is_taken():

@@ -261,6 +261,7 @@ def test_scores_are_those_of_the_observed_outputs():
     errors = (prediction.mean - y).square().nanmean(0).sqrt()
     assert found["rmse"] == pytest.approx(float(errors.mean()))
     assert found["nll"] == pytest.approx(-float(prediction.log_prob(y).sum()) / 79)
+    assert found["nll_per_output"] == pytest.approx(-float(prediction.log_prob(y).sum()) / int((~y.isnan()).sum()))
     scale = torch.tensor([3.0, 20.0])
     log_scales = (~y.isnan() * scale.log()).sum()  # of the entries that were observed
     original = float(log_scales - prediction.log_prob(y).sum()) / 79

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pyro
 import pytest
+import scipy.integrate
 import scipy.stats
 import torch
 from pyro import distributions as dist
@@ -28,6 +29,7 @@ from pyro_dgp import (
     predict,
     scores,
 )
+from pyro_dgp.internal.distributions import is_real
 from pyro_dgp.prediction.mixture import join_rows, stack_mixtures
 from tests.examples import OneLayer, regression
 
@@ -237,11 +239,42 @@ def test_transformed_targets_have_quantiles_without_moments():
         _ = exponential.mean
 
 
-def test_angles_have_no_moments_on_a_line():
-    angles = made(lambda f: dist.VonMises(f, 2.0))
+@pytest.mark.parametrize(
+    "components",
+    [
+        lambda f: dist.VonMises(f, 2.0),
+        lambda f: dist.ProjectedNormal(torch.stack([f + 0.5, f], -1)),
+        lambda f: dist.SineBivariateVonMises(f, f, 2.0, 2.0, correlation=torch.zeros_like(f)),
+    ],
+    ids=["VonMises", "ProjectedNormal", "SineBivariateVonMises"],
+)
+def test_angles_have_no_moments_on_a_line(components):
+    angles = made(components)
     for figure in ("mean", "variance"):
         with pytest.raises(
-            NotImplementedError, match="angles have no mean on a line|angles have no variance on a line"
+            NotImplementedError, match="angles and directions have no (mean|variance) on a line, and that of "
         ):
             getattr(angles, figure)
+
+
+def test_angles_have_densities_and_draws():
+    angles = made(lambda f: dist.VonMises(f, 2.0))
     assert angles.log_prob(torch.zeros(6)).isfinite().all() and angles.sample((3,)).shape == (3, 6)
+
+
+def test_a_distribution_function_far_out_is_that_of_the_closed_form():
+    """The base of a Gumbel distribution is a uniform one, whose least number values far below fall beyond."""
+    gumbel = Prediction(lambda rows: Mixture(dist.Gumbel(torch.zeros(1, 1), 0.5), torch.zeros(1)), 1)
+    for y in (-40.0, -4.0, -1.0, 0.3, 60.0):
+        assert float(gumbel.cdf(torch.tensor([y]))) == pytest.approx(scipy.stats.gumbel_r.cdf(y, 0, 0.5), abs=1e-12)
+    assert float(gumbel.quantile(0.02)) == pytest.approx(scipy.stats.gumbel_r.ppf(0.02, 0, 0.5), rel=1e-6)
+    below = scipy.integrate.quad(lambda t: scipy.stats.gumbel_r.cdf(t, 0, 0.5) ** 2, -5, 0)[0]
+    above = scipy.integrate.quad(lambda t: scipy.stats.gumbel_r.sf(t, 0, 0.5) ** 2, 0, 20)[0]
+    assert float(gumbel.crps(torch.zeros(1))) == pytest.approx(below + above, rel=1e-3)
+
+
+def test_a_mixture_is_real_where_its_parts_are():
+    parts = dist.Categorical(torch.ones(2))
+    assert is_real(dist.MixtureSameFamily(parts, dist.Normal(torch.zeros(2), 1.0)))
+    assert not is_real(dist.MixtureSameFamily(parts, dist.Gamma(torch.ones(2), 1.0)))
+    assert not is_real(dist.MixtureSameFamily(parts, dist.Poisson(torch.ones(2))))

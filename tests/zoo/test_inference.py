@@ -22,7 +22,7 @@ from pyro_dgp.mcmc.diagnostics import convergence
 from pyro_dgp.zoo.anatomy import anatomy_of, free_parameters
 from pyro_dgp.zoo.by_guide import ByGuide
 from pyro_dgp.zoo.by_mcmc import ByMCMC
-from pyro_dgp.zoo.given_minutes import steps_within
+from pyro_dgp.zoo.given_minutes import remarks_on_time, steps_within
 from pyro_dgp.zoo.methods import METHODS
 from pyro_dgp.zoo.predictors import DrawsPredictor, predictive_means
 from pyro_dgp.zoo.settings import Settings
@@ -198,6 +198,17 @@ def test_a_fit_that_ends_by_itself_takes_the_minutes_at_most(name):
         steps[minutes] = method.inference.run(model, x, y, settings=settings, progress=quiet).steps
         assert time.perf_counter() - start < 6 * 60 * 0.1
     assert 0 < steps[1e-6] < 5 < steps[0.1]
+
+
+@pytest.mark.parametrize("name", ["svgp", "dsvi-collapsed"])
+def test_minutes_that_allow_a_single_step_are_said(name):
+    x, y = regression(30)
+    method, settings = METHODS[name], Settings(inducing=5, width=1, minutes=1e-9)
+    torch.manual_seed(0)
+    model = method.architecture.build(x, settings)
+    fitted = method.inference.run(model, x, y, settings=settings, progress=quiet)
+    assert fitted.steps == 1 and "its minutes allowed a single step: give more of them" in fitted.remarks
+    assert remarks_on_time(0.1, 2) == remarks_on_time(None, 1) == []
 
 
 def test_a_fit_that_makes_no_step_is_given_a_number_of_them():
