@@ -61,7 +61,7 @@ GROUPS = {
     "exact": Group(("exact-gp",), SMALL | MEDIUM),
     "vecchia": Group(("vecchia-gp",), SMALL | MEDIUM | LARGE),
     "dgpsi": Group(
-        (("dgpsi", ByDgpsi(layers=layers_of_dgpsi, iterations=500)),),
+        (("dgpsi-defaults", ByDgpsi(layers=layers_of_dgpsi, iterations=500)),),
         {name: first for name, first in SMALL.items() if name != "wine_red"},
     ),
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyro_dgp.internal.progress import Progress
 
-#: Seconds between two states of a line at least: in a terminal, and in a file or a pipe, which keeps all of them.
+#: Least seconds between two states of a line: in a terminal, and in a file or a pipe, which keeps all of them.
 SECONDS, SECONDS_IN_FILE = 0.2, 60.0
 
 
@@ -30,7 +30,8 @@ class Bars:
 
         self.close()
         seconds = SECONDS if sys.stderr.isatty() else SECONDS_IN_FILE
-        self.current = bar = tqdm(desc=f"{name:>10}", dynamic_ncols=True, file=sys.stderr, mininterval=seconds)
+        options = {"mininterval": seconds, "maxinterval": max(10.0, seconds)}
+        self.current = bar = tqdm(desc=f"{name:>10}", dynamic_ncols=True, file=sys.stderr, **options)
 
         def progress(step: int, total: int, figures: dict[str, float]) -> None:
             bar.total = total

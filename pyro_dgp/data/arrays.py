@@ -52,6 +52,7 @@ def _encoded(x: Any) -> Any:
     """Return a table of pandas with columns of 0 and 1 in the place of those of words, and all other inputs as they are."""
     if not hasattr(x, "columns") or not hasattr(x, "iloc"):
         return x
+    require_real(_as_it_is(x), "inputs and targets")
     if twice := [str(name) for name in x.columns[x.columns.duplicated()]]:
         raise ValueError(f"the inputs have two columns {twice[0]!r}: give each a name of its own")
     return one_hot(x, "the inputs") if any(is_words(x[name]) for name in x.columns) else x

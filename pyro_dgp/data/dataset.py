@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -91,6 +92,13 @@ def check(dataset: Dataset, path: Path | None = None) -> None:
         raise ValueError(f"{dataset.name!r} has {len(dataset.y)} rows: at least 10 are needed to train and test")
 
 
+def _hold_times(values: Any) -> bool:
+    """Tell whether an array holds dates or spans of time, or objects that are."""
+    kind = getattr(getattr(values, "dtype", None), "kind", "")
+    times = (np.datetime64, np.timedelta64, datetime.date, datetime.timedelta)
+    return kind in ("M", "m") or (kind == "O" and any(isinstance(each, times) for each in values.flat))
+
+
 def require_real(values: Any, what: str) -> None:
     """Raise ``ValueError`` for masked entries of an array, for dates and spans of time, whose numbers depend on a unit, and for complex numbers, of which a part would be lost.
 
@@ -100,9 +108,9 @@ def require_real(values: Any, what: str) -> None:
         raise ValueError(
             f"{what} hold masked entries ({int(np.ma.getmaskarray(values).sum())}): drop or fill such rows"
         )
-    if getattr(getattr(values, "dtype", None), "kind", "") in ("M", "m"):
+    if _hold_times(values):
         raise ValueError(
-            f"{what} hold dates or spans of time: give them as numbers, such as days, (dates - dates.min()) / numpy.timedelta64(1, 'D')"
+            f"{what} hold dates or spans of time: give them as numbers, such as days, (dates - numpy.datetime64('2000-01-01')) / numpy.timedelta64(1, 'D')"
         )
     if np.iscomplexobj(values):
         is_real = not np.imag(values).any()

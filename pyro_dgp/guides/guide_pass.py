@@ -20,8 +20,8 @@ Site = dict[str, Any]
 _RECORD = "pyro_dgp"
 
 
-class PassEnds(BaseException):
-    """Signal that a pass has all that it was made for; no error, so that a model that catches errors lets it through."""
+class EndOfPass(BaseException):
+    """Ends a pass once all wanted sites are drawn. It is no ``Exception``, so that ``except Exception`` in a model does not catch it."""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class GuidePass:
     :ivar initializing: whether the pass only looks at the sites.
     :ivar new_rows: whether sites that are local to data come from their prior, as in predictions.
     :ivar fixed: values of global latent sites that an earlier pass drew.
-    :ivar ends_with: names of the sites that the pass is made for: it ends where all of them have values; it runs to its end if there are none.
+    :ivar wanted: names of the sites after which the pass ends; the whole model runs if there are none.
     :ivar extra_axes: batch axes of this call's inputs beyond those at ``initialize``; known from the first GP on.
     :ivar components: size of the leading axis, known once a value has this axis.
     :ivar gps: names of the processes with their priors, in the order of the model, met while initialising.
@@ -51,7 +51,7 @@ class GuidePass:
     initializing: bool = False
     new_rows: bool = False
     fixed: Mapping[str, Tensor] = field(default_factory=dict)
-    ends_with: frozenset[str] = frozenset()
+    wanted: frozenset[str] = frozenset()
     extra_axes: int | None = None
     components: int | None = None
     gps: list[tuple[str, FunctionPrior]] = field(default_factory=list)

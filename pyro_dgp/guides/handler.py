@@ -14,7 +14,7 @@ from pyro.poutine.trace_struct import Trace
 from torch import Size, Tensor, nn
 
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.guides.guide_pass import GuidePass, PassEnds, SiteRecord
+from pyro_dgp.guides.guide_pass import EndOfPass, GuidePass, SiteRecord
 from pyro_dgp.guides.latents import LatentGuides, shaped_posterior
 from pyro_dgp.guides.site_handler import SiteHandler
 from pyro_dgp.guides.sites import (
@@ -69,7 +69,7 @@ class PassHandler(SiteHandler, AutoMessenger):
                 known_groups(groups),
                 torch.set_grad_enabled(grad),
                 shape_errors_explained(run.propagation is not None),
-                suppress(PassEnds),
+                suppress(EndOfPass),
             ):
                 self.model(*args, **kwargs)
         finally:
@@ -77,8 +77,8 @@ class PassHandler(SiteHandler, AutoMessenger):
             del self._outer_plates, self.args_kwargs
 
     def _pyro_sample(self, msg: Message) -> None:
-        if self._pass.ends_with and self._pass.ends_with <= self.trace.nodes.keys():
-            raise PassEnds
+        if self._pass.wanted and self._pass.wanted <= self.trace.nodes.keys():
+            raise EndOfPass
         super()._pyro_sample(msg)
 
     @property
@@ -134,7 +134,7 @@ class PassHandler(SiteHandler, AutoMessenger):
                 msg["value"] = next(iter(observation.priors.values())).mean.new_zeros(observation.event_shape)
             SiteRecord(observation).write(msg)
             return
-        marginals, regularizers, priors, any_carried = {}, [], {}, False
+        marginals, regularizers, priors, any_carried, run = {}, [], {}, False, self._pass
         for name, (key, prior) in gps.items():
             carried = self._pass.inputs_are_carried(prior, self._axes_of_gp(key))
             any_carried |= carried
@@ -144,9 +144,9 @@ class PassHandler(SiteHandler, AutoMessenger):
                 regularizers.append(total_regularizer(q.regularizer, prior, carried))
                 priors[name] = _at_components_of(q, prior, carried)
         if marginals and not any_carried and self._arguments_are_carried(observation, marginals):
-            marginals = {
-                key: q.expand((cast(int, self._pass.components), *q.batch_shape)) for key, q in marginals.items()
-            }
+            if run.propagation is not None:
+                run.propagation.require_plain_site(msg["name"])
+            marginals = {key: q.expand((cast(int, run.components), *q.batch_shape)) for key, q in marginals.items()}
             any_carried = True
         read = Observation(observation.conditional, priors, observation.outputs) if priors else observation
         SiteRecord(read, any_carried, reduce(torch.add, regularizers) if regularizers else None).write(msg)
@@ -197,7 +197,7 @@ class PassHandler(SiteHandler, AutoMessenger):
             SiteRecord(fn, carried).write(msg)
 
     def _arguments_are_carried(self, observation: Observation, marginals: Mapping[str, FunctionMarginal]) -> bool:
-        """Tell whether an argument of a likelihood leads with the axis of components, as an exposure that a hidden layer makes; its functions do not."""
+        """Tell whether an argument of a likelihood leads with the axis of components, as an exposure that a hidden layer makes, while its functions do not."""
         components, means = self._pass.components, join({key: q.mean for key, q in marginals.items()})
         if components is None:
             return False

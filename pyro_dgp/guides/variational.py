@@ -259,10 +259,16 @@ class Variational(PassHandler):
     def draw_latents(self, names: Collection[str], *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Draw latent sites that are neither GPs nor local to data, at new rows, in a pass that ends where all of them have values.
 
-        :param names: of :attr:`global_latents`.
+        :param names: names of sites, among :attr:`global_latents`.
+        :raises ValueError: for a name that the model draws no such site of.
         """
         self.require_initialized()
-        self._run_model(GuidePass(MonteCarlo(1), new_rows=True, ends_with=frozenset(names)), args, kwargs)
+        self._run_model(GuidePass(MonteCarlo(1), new_rows=True, wanted=frozenset(names)), args, kwargs)
+        unknown = [name for name in names if name not in self.trace.nodes]
+        if unknown:
+            raise ValueError(
+                f"the model draws no site {unknown[0]!r}: its latent sites of this kind are {self.global_latents}"
+            )
         return {name: self.trace.nodes[name]["value"].detach() for name in names}
 
     @property

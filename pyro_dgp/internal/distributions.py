@@ -12,7 +12,9 @@ from pyro.distributions import TorchDistribution
 from pyro.distributions.torch_distribution import MaskedDistribution
 from torch import Size, Tensor
 from torch.distributions import Distribution, TransformedDistribution, constraints
-from torch.distributions.constraints import MixtureSameFamilyConstraint
+
+#: Support of a mixture: that of its parts. Older versions of torch give the support of the parts itself.
+_OF_MIXTURE: Any = getattr(constraints, "MixtureSameFamilyConstraint", ())
 
 
 def elementwise(distribution: Any) -> Any:
@@ -113,7 +115,9 @@ def cdf_of(distribution: Any, value: Any) -> Tensor:
     """
     if not isinstance(distribution, torch.distributions.Poisson):
         # The base of a transformed distribution has an end, such as the least uniform number, that values far out fall beyond.
-        asked = _unchecked(distribution) if isinstance(distribution, TransformedDistribution) else distribution
+        asked = (
+            _with_base_unchecked(distribution) if isinstance(distribution, TransformedDistribution) else distribution
+        )
         result: Tensor = asked.cdf(value)
         return result
     inside = torch.where(value.isinf(), 0.0, value).floor().clamp_min(0.0)
@@ -121,23 +125,22 @@ def cdf_of(distribution: Any, value: Any) -> Tensor:
     return torch.where(value < 0, 0.0, torch.where(value == torch.inf, 1.0, reached))
 
 
-def _unchecked(distribution: Any) -> Any:
-    """Return a transformed distribution that takes values as they are, and so does what it is made of."""
+def _with_base_unchecked(distribution: TransformedDistribution) -> TransformedDistribution:
+    """Return a transformed distribution whose base takes values as they are."""
     made = copy.copy(distribution)
-    made._validate_args = False
-    if hasattr(made, "base_dist"):
-        made.base_dist = _unchecked(made.base_dist)
+    made.base_dist = copy.copy(made.base_dist)
+    made.base_dist._validate_args = False
     return made
 
 
 def is_real(fn: Any) -> bool:
     """Tell whether a distribution is over all real numbers; one that does not say is taken for real."""
-    return _is_real(fn, constraints.independent, MixtureSameFamilyConstraint)
+    return _is_real(fn, constraints.independent, _OF_MIXTURE)
 
 
 def is_real_where_observed(fn: Any) -> bool:
     """Tell whether a distribution is over all real numbers, or over these and NaN for those that were not observed."""
-    return _is_real(fn, constraints.independent, MixtureSameFamilyConstraint, _OrMissing)
+    return _is_real(fn, constraints.independent, _OF_MIXTURE, _OrMissing)
 
 
 def _is_real(fn: Any, *wrappers: Any) -> bool:

@@ -16,13 +16,21 @@ def require_tensor(value: Any, what: str, name: str = "x") -> None:
     :param what: the beginning of the sentence, such as ``"targets are"``.
     :param name: what the data are called in code.
     """
-    if not isinstance(value, Tensor):
-        if _first_of(value, str):
-            raise TypeError(
-                f"{what} a tensor, not words: number these, torch.as_tensor(pandas.factorize(pandas.Series({name}))[0])"
-            )
-        made = f"tensor({name}.to_numpy())" if hasattr(value, "to_numpy") else f"as_tensor({name})"
-        raise TypeError(f"{what} a tensor, not {type(value).__name__}: use torch.{made}")
+    if isinstance(value, Tensor):
+        return
+    of_pandas, kind = hasattr(value, "to_numpy"), type(value).__name__
+    if of_pandas and not all(
+        _is_numeric(dtype) for dtype in (getattr(value, "dtypes", ()) if value.ndim > 1 else [value.dtype])
+    ):
+        remedy = "give each word a number, and dates as days, " if value.ndim > 1 or not _first_of(value, str) else ""
+        made = f"tensor({name}.to_numpy())" if remedy else f"as_tensor(pandas.factorize({name})[0])"
+        raise TypeError(f"{what} a tensor, not {kind} of words or dates: {remedy}use torch.{made}")
+    if _first_of(value, str):
+        raise TypeError(
+            f"{what} a tensor, not words: number these, torch.as_tensor(pandas.factorize(pandas.Series({name}))[0])"
+        )
+    made = f"tensor({name}.to_numpy())" if of_pandas else f"as_tensor({name})"
+    raise TypeError(f"{what} a tensor, not {kind}: use torch.{made}")
 
 
 def require_floats(value: Tensor, name: str = "x") -> None:
@@ -40,14 +48,19 @@ def require_tensors_among(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Non
     given = dict(zip(("x", "y"), args, strict=False))
     for name, what in (("x", "training inputs are"), ("y", "targets are")):
         value = kwargs.get(name, given.get(name))
-        may_be_words = name not in kwargs and len(args) > 2  # names of the rows, before the targets
-        if _is_array(value) or _first_of(value, Real) or (not may_be_words and _first_of(value, str)):
+        if name == "y" and name not in kwargs and len(args) > 2 and _first_of(value, str):
+            continue  # names of the rows, before the targets
+        if _is_array(value) or _first_of(value, Real | str):
             require_tensor(value, what, name)
 
 
 def _is_array(value: Any) -> bool:
     """Tell whether a value is an array of another library, or a column or a table of pandas."""
-    return hasattr(value, "__array__") and not isinstance(value, Tensor)
+    return hasattr(value, "__array__") and not isinstance(value, Tensor) and getattr(value, "ndim", 0) > 0
+
+
+def _is_numeric(dtype: Any) -> bool:
+    return getattr(dtype, "kind", "O") in "fiubc"
 
 
 def _first_of(value: Any, kind: Any) -> bool:

@@ -31,7 +31,9 @@ def check_target(y: Any, shape: Size, like: Tensor, *, integers: bool = False) -
                 "take the one output as f[..., 0]"
             )
         is_table = len(shape) == 1 and y.dim() >= 2 and y.shape[-2] == shape[0]
-        remedy = f": pass y.argmax(-1) for columns of classes; GPs of {y.shape[-1]} targets have as many outputs"
+        remedy = (
+            f": pass y.argmax(-1) for columns of classes, and give the GP num_outputs={y.shape[-1]} for as many targets"
+        )
         told = remedy if is_table else ""
         raise ValueError(
             f"y has shape {tuple(y.shape)}, but the inputs and the likelihood make it (..., {wanted}){told}"

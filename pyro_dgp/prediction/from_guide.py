@@ -141,22 +141,22 @@ def _mixture(weighted: WeightedTrace, name: str, layout: SiteLayout, *, drawn: b
         site = {**site, "fn": observation}
     components = components_at(site, drawn=drawn)
     if observation is not None and layout.carried and components.batch_shape[0] != count:
-        raise ValueError(_two_numbers_message(name, components.batch_shape[0], count))
+        raise ValueError(_unequal_components_message(name, components.batch_shape[0], count))
     return layout.mixture(components, weighted.log_weights, rows=rows, observation=observation)
 
 
 def _first_components(observation: CollapsedObservation, name: str, count: int) -> CollapsedObservation:
-    """Return an observation without the components that have no weight; raise where its likelihood has parameters of these too."""
+    """Return an observation without the components that have no weight; raise where parameters of its likelihood lead with these components too."""
     found = observation.first_components(count)
     if found is observation:
         return found
     given = observation.conditional.given(observation.moments.mean[:1])
     if len(given.batch_shape) and given.batch_shape[0] not in (1, count):
-        raise ValueError(_two_numbers_message(name, given.batch_shape[0], count))
+        raise ValueError(_unequal_components_message(name, given.batch_shape[0], count))
     return found
 
 
-def _two_numbers_message(name: str, values: int, count: int) -> str:
+def _unequal_components_message(name: str, values: int, count: int) -> str:
     return (
         f"the likelihood of {name!r} has a parameter that depends on a hidden layer, and the propagation carries it as {values} "
         f"values beside {count} of the function: set guide.propagation = MonteCarlo(100)"

@@ -69,7 +69,7 @@ def moment(components: Distribution, figure: str) -> Tensor:
     kind = innermost(components)
     if isinstance(kind, DIRECTIONS):
         raise NotImplementedError(
-            f"angles and directions have no {figure} on a line, and that of {type(kind).__name__} is one on a circle or a sphere: take log_prob or sample of "
+            f"angles and directions have no {figure} on a line, and that of {type(kind).__name__} is an angle or a direction: take log_prob or sample of "
             "the prediction"
         )
     try:

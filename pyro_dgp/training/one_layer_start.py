@@ -111,6 +111,7 @@ def start_from_one_layer(
     batch_size: int = 500,
     learning_rate: float = 0.05,
     seed: int = 0,
+    second: bool = True,
     callback: Callback | None = None,
     **arguments: Any,
 ) -> OneLayerStart:
@@ -140,7 +141,8 @@ def start_from_one_layer(
     :param batch_size: rows in a step.
     :param learning_rate: that of its first steps.
     :param seed: seed of its training.
-    :param callback: function of step and loss, called after each of its steps.
+    :param second: whether there may be a second start where the one layer explains nothing, which takes more steps.
+    :param callback: function of step and loss, called after each step by the ELBO.
     :param arguments: further arguments of the model.
 
     >>> import torch
@@ -171,7 +173,8 @@ def start_from_one_layer(
     inputs = hidden[0][1].x.detach()
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        options: dict[str, Any] = {"batch_size": batch_size, "learning_rate": learning_rate, "callback": callback}
+        options: dict[str, Any] = {"batch_size": batch_size, "learning_rate": learning_rate, "second": second}
+        options["callback"] = callback
         learned = _relevant(inputs, fitted, num_inducing, steps=steps, **options)
     if learned is None:
         return OneLayerStart()

@@ -232,12 +232,13 @@ class ByValidatedGuide(ByGuide):
         if self.first is not None:
             self.first(model, x, y, settings)
         guide = self.guide(model, x, settings)
+        steps = self._steps(guide, x, y, settings=settings, start=start)
         result = fit_validated(
             guide,
             lambda beta, rows: self.made_loss(replace(settings, beta=beta), rows),
             x,
             y,
-            steps=self._steps(guide, x, y, settings=settings, start=start),
+            steps=steps,
             batch_size=settings.rows_of_step,
             learning_rate=settings.learning_rate,
             seed=settings.seed,
@@ -253,9 +254,8 @@ class ByValidatedGuide(ByGuide):
         figures = chosen.figures(result.guide, asked) | _validation_figures(result)
         seconds = time.perf_counter() - start
         predictor = GuidePredictor(result.guide, site, is_fallback=chosen is not self)
-        return Fitted(
-            predictor, result.rows, result.steps, seconds=seconds, diagnostics=figures, remarks=result.remarks
-        )
+        remarks = [*remarks_on_time(settings.minutes, steps), *result.remarks]
+        return Fitted(predictor, result.rows, result.steps, seconds=seconds, diagnostics=figures, remarks=remarks)
 
     def as_fallback(self, model: nn.Module, x: Tensor, settings: Settings) -> Fallback:
         """See :class:`ByGuide`. Held-out rows say where it stops."""

@@ -18,11 +18,11 @@ TIMED_STEPS, SHARE_OF_TIME = 20, 0.9
 
 
 def steps_within(minutes: float, trial: Callable[[int, Callback], object], *, start: float, cost: float = 1.0) -> int:
-    """Return the number of steps that the time allows, by that of a few. A run that goes on from a checkpoint keeps the number that it had.
+    """Return the number of steps that the time allows, from the median time of 20 steps and the time around these. A run that goes on from a checkpoint keeps the number that it had.
 
-    :param minutes: of the fit.
-    :param trial: makes so many steps on copies of all that they change, and calls a function after each step.
-    :param start: when the fit began, by ``time.perf_counter``.
+    :param minutes: length of the fit in minutes.
+    :param trial: runs the given number of steps on copies, and calls a function after each.
+    :param start: time at which the fit began, by ``time.perf_counter``.
     :param cost: steps that the fit makes for each one that is asked for.
     """
     require_single_process("Settings(minutes=...) counts the steps that there is time for")
@@ -31,9 +31,11 @@ def steps_within(minutes: float, trial: Callable[[int, Callback], object], *, st
         times = [time.perf_counter()]
         with torch.random.fork_rng():
             trial(TIMED_STEPS, lambda *_: times.append(time.perf_counter()))
+        end = time.perf_counter()
         gaps = [after - before for before, after in itertools.pairwise(times[1:])]
-        a_step = median(gaps) if gaps else time.perf_counter() - times[0]  # a fit that is at its end makes no steps
-        left = SHARE_OF_TIME * 60 * minutes - (time.perf_counter() - start)
+        a_step = median(gaps) if gaps else end - times[0]  # an already converged fit makes no steps
+        around = end - times[0] - sum(gaps)
+        left = SHARE_OF_TIME * 60 * minutes - (end - start) - around
         return max(1, int(left / (a_step * cost)))
 
     return int(recorded(timed))

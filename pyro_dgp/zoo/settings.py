@@ -60,7 +60,7 @@ class Settings:
     :param batch_size: rows of a training step; ``None`` leaves it to the method, as for ``samples``.
     :param epochs: passes over the training rows; as many as make about 2000 steps if ``None``.
     :param steps: training steps, in the place of ``epochs``, however many rows there are.
-    :param minutes: time that one fit of a variational method may take, in the place of ``epochs``.
+    :param minutes: time that one fit by a guide or by the collapsed bound may take, in the place of ``epochs``. The fit of one layer that comes first in deep methods takes a third of it at most.
     :param learning_rate: learning rate of Adam. ``exact-gp`` takes 0.1 at least, ``vecchia-gp`` 0.03, and the main steps of ``sgpr`` and ``dsvi-collapsed`` rates of their own.
     :param beta: weight of the KL in predictive losses; chosen on held-out training rows if ``None``.
     :param alpha: power of approximate expectation propagation, above 0 and at most 1.

@@ -26,7 +26,7 @@ from pyro_dgp.zoo.settings import Settings
 def one_layer_first(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> OneLayerStart:
     """Start learned hidden means at what one layer learns of the same rows, and the lengthscales of hidden kernels without such a mean.
 
-    It takes half of the steps, at a rate of 0.05 or more, of 500 rows or more each. Where the settings have minutes it takes a third of them at most.
+    It takes half of the steps, at a rate of 0.05 or more, of 500 rows or more each. Where the settings have minutes, it takes a third of these at most.
 
     A validated method holds rows out afterwards: this start has seen them.
     """
@@ -40,6 +40,7 @@ def one_layer_first(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) 
         batch_size=max(settings.rows_of_step, 500),
         learning_rate=max(settings.learning_rate, 0.05),
         seed=settings.seed,
+        second=settings.minutes is None,
     )
 
     def trial(steps: int, callback: Callback) -> None:
@@ -71,18 +72,23 @@ def sparse_gp_first(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) 
         options: dict[str, Any] = {"batch_size": rows, "learning_rate": rate, "seed": settings.seed}
         fit(ELBO(len(x))(model, guide), x, y, steps=steps, callback=callback, **options)
 
+    def trial(steps: int, callback: Callback) -> None:
+        train(copy.deepcopy(model), steps, callback)
+
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
         try:
-            train(model, _steps_before(settings, len(x), partial(train, copy.deepcopy(model))))
+            train(model, _steps_before(settings, len(x), trial))
         except NotPositiveDefiniteError:
             model.load_state_dict(before)
 
 
 def _steps_before(settings: Settings, rows: int, trial: Callable[[int, Callback], object]) -> int:
-    """Return the number of steps of a start: half of those of the settings, and 1,000 where they have that many, in a third of the time at most.
+    """Return the number of steps of a start: half of those of the settings, and 1,000 where they have that many.
 
-    :param trial: makes so many steps of the start on copies, and calls a function after each.
+    Where the settings have minutes, these steps take a third of the time at most.
+
+    :param trial: runs the given number of steps of the start on copies, and calls a function after each.
     """
     steps = settings.num_steps(rows, settings.rows_of_step)
     steps = max(steps // 2, min(steps, 1000))

@@ -1,5 +1,7 @@
 """Values that would be taken for others on their way into a comparison: masked entries, parts of complex numbers, rows of no use."""
 
+import datetime
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -52,28 +54,35 @@ def test_complex_numbers_that_are_real_have_their_remedy(kind):
         as_array(kind(np.array([1.0 + 0.0j, 3.0])))
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        pd.Series(pd.to_datetime(["2020-01-01", None])),
-        np.array(["2020-01-01", "NaT"], dtype="datetime64[D]"),
-        pd.DataFrame({"day": pd.to_datetime(["2020-01-01", "2020-01-03"])}),
-        np.array([1, 2], dtype="timedelta64[h]"),
-    ],
-    ids=["Series", "datetime64", "DataFrame", "timedelta64"],
-)
+DAYS = ["2020-01-01", "2021-01-01"] * 3
+TIMES = {
+    "Series": pd.Series(pd.to_datetime([*DAYS[:5], None])),
+    "of a time zone": pd.Series(pd.to_datetime([*DAYS[:5], None], utc=True)),
+    "datetime64": np.array([*DAYS[:5], "NaT"], dtype="datetime64[D]"),
+    "timedelta64": np.array(range(6), dtype="timedelta64[h]"),
+    "objects": np.array([np.datetime64("2020-01-01"), np.datetime64("NaT")] * 3, dtype=object),
+    "dates": [datetime.date(2020, 1, day) for day in range(1, 7)],
+    "a table": pd.DataFrame({"day": pd.to_datetime(DAYS)}),
+    "a table of both": pd.DataFrame({"day": pd.to_datetime(DAYS), "v": range(6)}),
+}
+
+
+@pytest.mark.parametrize("values", TIMES.values(), ids=TIMES)
 def test_dates_are_refused_with_what_to_do(values):
     """Their numbers would be those of a unit, and a missing date a number far below all others."""
-    with pytest.raises(ValueError, match=r"hold dates or spans of time: give them as numbers, such as days"):
-        as_array(values)
+    message = r"inputs and targets hold dates or spans of time: give them as numbers, such as days"
+    for given in ((values, np.arange(6.0)), (np.zeros((6, 1)), values)):
+        with pytest.raises(ValueError, match=message):
+            of_arrays("d", *given)
 
 
 def test_the_remedy_for_dates_gives_days():
-    dates = np.array(["2020-01-01", "2020-01-03"], dtype="datetime64[s]")
-    with pytest.raises(ValueError, match="such as days") as caught:
-        as_array(dates)
-    remedy = str(caught.value).partition("such as days, ")[2]
-    assert as_array(eval(remedy, {"dates": dates, "numpy": np})).tolist() == [0.0, 2.0]
+    for dates in (np.array(["2020-01-01", "2020-01-03"], dtype="datetime64[s]"), TIMES["Series"]):
+        with pytest.raises(ValueError, match="such as days") as caught:
+            as_array(dates)
+        days = as_array(eval(str(caught.value).partition("such as days, ")[2], {"dates": dates, "numpy": np}))
+        assert days[1] - days[0] == (2 if len(dates) == 2 else 366)
+        assert np.isnan(days).sum() == (len(dates) == 6)  # a missing date is a missing number
 
 
 def test_two_columns_of_one_name_are_refused():

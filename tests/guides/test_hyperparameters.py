@@ -326,3 +326,12 @@ def test_latent_sites_are_drawn_by_a_pass_that_ends_with_them():
         assert not draws[name].requires_grad
     predict(guide, x, num_hyperparameter_draws=3)
     assert model.ends < 6  # a pass at the first row, and one or two that look at the shape of the answer
+
+
+def test_latent_sites_that_are_not_drawn_are_named():
+    x, y = regression(20)
+    guide = guided(Priors(), x, y)
+    with pytest.raises(
+        ValueError, match=r"the model draws no site 'gp.variance': its latent sites of this kind are \['gp"
+    ):
+        guide.draw_latents(["gp.variance"], x)

@@ -29,7 +29,7 @@ from pyro_dgp import (
     predict,
     scores,
 )
-from pyro_dgp.internal.distributions import is_real
+from pyro_dgp.internal.distributions import cdf_of, is_real
 from pyro_dgp.prediction.mixture import join_rows, stack_mixtures
 from tests.examples import OneLayer, regression
 
@@ -271,6 +271,12 @@ def test_a_distribution_function_far_out_is_that_of_the_closed_form():
     below = scipy.integrate.quad(lambda t: scipy.stats.gumbel_r.cdf(t, 0, 0.5) ** 2, -5, 0)[0]
     above = scipy.integrate.quad(lambda t: scipy.stats.gumbel_r.sf(t, 0, 0.5) ** 2, 0, 20)[0]
     assert float(gumbel.crps(torch.zeros(1))) == pytest.approx(below + above, rel=1e-3)
+
+
+def test_a_distribution_function_is_not_asked_outside_its_support():
+    """An unchecked Pareto distribution has negative numbers below its least value."""
+    with pytest.raises(ValueError, match="support"):
+        cdf_of(dist.Pareto(torch.ones(2), 2.0), torch.tensor([0.5, 3.0]))
 
 
 def test_a_mixture_is_real_where_its_parts_are():
