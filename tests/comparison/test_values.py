@@ -99,6 +99,9 @@ def test_words_in_a_table_of_one_column_are_classes():
 def test_a_table_of_arrow_is_taken():
     arrow = pytest.importorskip("pyarrow")
     assert as_array(arrow.table({"a": [1.0, 2.0], "b": [3, 4]})).tolist() == [[1.0, 3.0], [2.0, 4.0]]
+    for days in ([datetime.date(2020, 1, 1), None], [datetime.datetime(2020, 1, 1), None]):
+        with pytest.raises(ValueError, match="hold dates or spans of time"):
+            as_array(arrow.table({"d": days, "b": [1.0, 2.0]}))
 
 
 def test_new_rows_of_complex_numbers_are_refused(tmp_path, capsys):

@@ -185,7 +185,9 @@ def test_one_output_targets_are_vectors():
 def test_a_table_of_targets_for_one_output_is_told_what_to_pass():
     x, _ = regression(6)
     model, tables = OneLayer(), torch.eye(3)[torch.arange(6) % 3]
-    with pytest.raises(ValueError, match=r"\(6, 3\).*\(\.\.\., 6\): pass y.argmax\(-1\) for .*num_outputs=3 for as many targets"):
+    with pytest.raises(
+        ValueError, match=r"\(6, 3\).*\(\.\.\., 6\): pass y.argmax\(-1\) for .*num_outputs=3 for as many targets"
+    ):
         pyro.poutine.trace(model).get_trace(x, tables).log_prob_sum()
     with pytest.raises(ValueError, match=r"\(4,\), .* make it \(\.\.\., 6\)\n"):
         pyro.poutine.trace(model).get_trace(x, tables[:4, 0]).log_prob_sum()
