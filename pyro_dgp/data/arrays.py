@@ -113,7 +113,8 @@ def as_array(values: Any) -> Array:
     """
     if isinstance(values, Tensor):
         values = values.detach().cpu().numpy()
-    values = values.to_pandas() if hasattr(values, "to_pandas") else values  # which keeps dates apart from numbers
+    if type(values).__module__.startswith("pyarrow"):
+        values = values.to_pandas()  # which keeps dates apart from numbers
     kinds = list(getattr(values, "dtypes", ())) if hasattr(values, "columns") else [getattr(values, "dtype", None)]
     if "category" in map(str, kinds):
         raise ValueError(
