@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import reduce
 from typing import Any, cast
@@ -14,6 +13,7 @@ from pyro.poutine.trace_struct import Trace
 from torch import Size, Tensor, nn
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.guides.carried_arguments import led_by_components
 from pyro_dgp.guides.guide_pass import EndOfPass, GuidePass, SiteRecord
 from pyro_dgp.guides.latents import LatentGuides, shaped_posterior
 from pyro_dgp.guides.site_handler import SiteHandler
@@ -33,7 +33,6 @@ from pyro_dgp.internal.parameters import modules_of
 from pyro_dgp.internal.plates import known_groups
 from pyro_dgp.internal.site_names import is_inside_observation, process_key
 from pyro_dgp.likelihoods import Observation
-from pyro_dgp.likelihoods.observation import join
 from pyro_dgp.processes import FunctionMarginal, Process
 from pyro_dgp.processes.process_in_pass import ProcessInPass
 from pyro_dgp.processes.whitened import WhitenedProcess
@@ -143,11 +142,8 @@ class PassHandler(SiteHandler, AutoMessenger):
                 marginals[name] = q = self._marginal(key, prior, carried, msg)
                 regularizers.append(total_regularizer(q.regularizer, prior, carried))
                 priors[name] = _at_components_of(q, prior, carried)
-        if marginals and not any_carried and self._arguments_are_carried(observation, marginals):
-            if run.propagation is not None:
-                run.propagation.require_plain_site(msg["name"])
-            marginals = {key: q.expand((cast(int, run.components), *q.batch_shape)) for key, q in marginals.items()}
-            any_carried = True
+        if marginals and not any_carried:
+            marginals, any_carried = led_by_components(observation, marginals, run, msg["name"])
         read = Observation(observation.conditional, priors, observation.outputs) if priors else observation
         SiteRecord(read, any_carried, reduce(torch.add, regularizers) if regularizers else None).write(msg)
         msg["fn"] = observation.collapse(marginals) if marginals else observation
@@ -196,21 +192,12 @@ class PassHandler(SiteHandler, AutoMessenger):
                 run.propagation.require_plain_site(msg["name"])
             SiteRecord(fn, carried).write(msg)
 
-    def _arguments_are_carried(self, observation: Observation, marginals: Mapping[str, FunctionMarginal]) -> bool:
-        """Tell whether an argument of a likelihood leads with the axis of components, as an exposure that a hidden layer makes, while its functions do not."""
-        components, means = self._pass.components, join({key: q.mean for key, q in marginals.items()})
-        if components is None:
-            return False
-        with torch.no_grad():
-            batch = observation.conditional.given(means).batch_shape
-        return len(batch) > means.dim() - 2 and batch[0] == components
-
     def _axes_of_gp(self, key: str) -> int:
-        self._process(key)  # raises a message about GPs for a GP that initialize did not meet
+        process_of(self.processes, key)  # raises a message about GPs for a GP that initialize did not meet
         return self.structure.axes[key]
 
     def _marginal(self, key: str, prior: FunctionPrior, carried: bool, msg: Message) -> FunctionMarginal:
-        process, run = self._process(key), self._pass
+        process, run = process_of(self.processes, key), self._pass
         moving = isinstance(process, WhitenedProcess) and process.q.num_deviations
         deviations = self._latent_guides.deviations(self.trace) if moving else None
         numbers = {len(process.groups) + axis: taken for axis, taken in taken_groups(msg, self.trace).items()}
@@ -247,19 +234,21 @@ class PassHandler(SiteHandler, AutoMessenger):
         if posterior is not None:
             msg["fn"] = shaped_posterior(name, posterior, prior)
 
-    def _process(self, key: str) -> Process:
-        processes = self.processes._modules
-        if key not in processes:
-            raise ValueError(
-                f"the guide has no process for the GP {key!r}: initialize met {list(processes)}, call it on this model"
-            )
-        return cast(Process, processes[key])
-
     def get_posterior(self, name: str, prior: Any) -> Any:
         """Return the posterior of a latent site that is no GP; ``None`` stands for the prior."""
         return self._latent_guides.posterior(
             name, prior, plates=self._outer_plates, call=self.args_kwargs, trace=self.trace
         )
+
+
+def process_of(processes: PyroModule, key: str) -> Process:
+    """Return the process of a GP; raise for one that ``initialize`` did not meet."""
+    known = processes._modules
+    if key not in known:
+        raise ValueError(
+            f"the guide has no process for the GP {key!r}: initialize met {list(known)}, call it on this model"
+        )
+    return cast(Process, known[key])
 
 
 def _at_components_of(marginal: FunctionMarginal, prior: FunctionPrior, carried: bool) -> FunctionPrior:

@@ -18,7 +18,7 @@ from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.coupled_normal import CoupledNormal
 from pyro_dgp.guides.data_scales import check_scales, warn_of_far_counts
 from pyro_dgp.guides.guide_pass import GuidePass, Site, SiteRecord, WeightedTrace
-from pyro_dgp.guides.handler import PassHandler
+from pyro_dgp.guides.handler import PassHandler, process_of
 from pyro_dgp.guides.joined_data import joins_data_rows
 from pyro_dgp.guides.joint_rows import guide_joins_rows
 from pyro_dgp.guides.latents import LatentGuides
@@ -167,10 +167,9 @@ class Variational(PassHandler):
         guides, latent = self._latent_guides, latent_sites(self.trace)
         guides.keep_apart({site["name"] for site in latent} & set(local))
         require_whole_groups(latent, map(site_of, self.processes._modules), self.trace)
-        require_served(
-            [*latent, *(site for site in self.trace.nodes.values() if is_random(site) and site["is_observed"])]
-        )
-        observed = [site["value"] for site in self.trace.nodes.values() if is_random(site) and site["is_observed"]]
+        seen = [site for site in self.trace.nodes.values() if is_random(site) and site["is_observed"]]
+        require_served([*latent, *seen])
+        observed = [site["value"] for site in seen]
         for site in latent:
             name, prior = site["name"], site["fn"]
             network = guides.network(name)
@@ -188,10 +187,9 @@ class Variational(PassHandler):
         for key, prior in run.gps:
             deviations = self._latent_guides.num_deviations(names[: names.index(site_of(key))])
             if deviations:
-                process = family_of(self._families, key).coupled(
-                    self._process(key), prior, hidden=key in run.below, deviations=deviations
-                )
-                setattr(self.processes, key, process)
+                family, process = family_of(self._families, key), process_of(self.processes, key)
+                moving = family.coupled(process, prior, hidden=key in run.below, deviations=deviations)
+                setattr(self.processes, key, moving)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         """Load a state dict, and create the parameters that it holds and this guide lacks."""
@@ -240,6 +238,7 @@ class Variational(PassHandler):
         new_rows: bool = False,
         fixed: Mapping[str, Tensor] | None = None,
         reading: Reading = POSTERIOR,
+        wanted: Collection[str] = (),
         **kwargs: Any,
     ) -> WeightedTrace:
         """Make one pass with the S components of the propagation, for losses and predictions.
@@ -248,35 +247,20 @@ class Variational(PassHandler):
         :param new_rows: whether sites that are local to data are drawn from the prior.
         :param fixed: values of global latent sites that were drawn before.
         :param reading: what is taken from the processes: the posterior, or a :class:`~pyro_dgp.processes.reading.Cavity`.
+        :param wanted: names of the sites after which the pass ends; the whole model runs if there are none.
         """
         self.require_initialized()
         run = GuidePass(propagation or self.propagation, reading, new_rows=new_rows, fixed=fixed or {})
+        run.wanted = frozenset(wanted)
         self._run_model(run, args, kwargs)
         assert run.propagation is not None
         return WeightedTrace(self.trace, run.propagation.log_weights(next(self.processes.parameters())))
-
-    @pyro_method
-    def draw_latents(self, names: Collection[str], *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Draw latent sites that are neither GPs nor local to data, at new rows, in a pass that ends where all of them have values.
-
-        :param names: names of sites, among :attr:`global_latents`.
-        :raises ValueError: for a name that the model draws no such site of.
-        """
-        self.require_initialized()
-        self._run_model(GuidePass(MonteCarlo(1), new_rows=True, wanted=frozenset(names)), args, kwargs)
-        unknown = [name for name in names if name not in self.trace.nodes]
-        if unknown:
-            raise ValueError(
-                f"the model draws no site {unknown[0]!r}: its latent sites of this kind are {self.global_latents}"
-            )
-        return {name: self.trace.nodes[name]["value"].detach() for name in names}
 
     @property
     def global_latents(self) -> list[str]:
         """Names of the latent sites that are neither GPs nor local to data, known after a pass."""
         others = self.structure.local.keys() | self.structure.responses
-        names = [site["name"] for site in self.trace.nodes.values() if _is_latent(site)]
-        return [name for name in names if name not in others]
+        return [name for name, site in self.trace.nodes.items() if _is_latent(site) and name not in others]
 
 
 def _require_latent(networks: Collection[str], names: Collection[str]) -> None:

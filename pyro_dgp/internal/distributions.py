@@ -114,9 +114,10 @@ def cdf_of(distribution: Any, value: Any) -> Tensor:
     tensor([0.0000, 0.3680, 0.9200])
     """
     if not isinstance(distribution, torch.distributions.Poisson):
-        # The base of a transformed distribution has an end, such as the least uniform number, that values far out fall beyond.
         asked = (
-            _with_base_unchecked(distribution) if isinstance(distribution, TransformedDistribution) else distribution
+            _with_base_unchecked(distribution, value)
+            if isinstance(distribution, TransformedDistribution)
+            else distribution
         )
         result: Tensor = asked.cdf(value)
         return result
@@ -125,11 +126,16 @@ def cdf_of(distribution: Any, value: Any) -> Tensor:
     return torch.where(value < 0, 0.0, torch.where(value == torch.inf, 1.0, reached))
 
 
-def _with_base_unchecked(distribution: TransformedDistribution) -> TransformedDistribution:
-    """Return a transformed distribution whose base takes values as they are."""
-    made = copy.copy(distribution)
-    made.base_dist = copy.copy(made.base_dist)
-    made.base_dist._validate_args = False
+def _with_base_unchecked(distribution: TransformedDistribution, value: Tensor) -> TransformedDistribution:
+    """Return a transformed distribution whose base takes values as they are; raise for values outside its own support.
+
+    The base of some has an end that values far out fall beyond, such as the least uniform number.
+    """
+    if distribution._validate_args:
+        distribution._validate_sample(value)
+    made, base = copy.copy(distribution), copy.copy(distribution.base_dist)
+    made._validate_args = base._validate_args = False
+    made.base_dist = base
     return made
 
 

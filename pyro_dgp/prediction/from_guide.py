@@ -125,10 +125,12 @@ def _first_pass(guide: Variational, request: Request) -> WeightedTrace:
         raise ValueError(str(error).replace(of_first, of_all)) from error
 
 
-def _pass(guide: Variational, call: Call, propagation: Any, fixed: Mapping[str, Tensor]) -> WeightedTrace:
-    """Make one pass with components at new rows."""
+def _pass(
+    guide: Variational, call: Call, propagation: Any, fixed: Mapping[str, Tensor], *, wanted: Sequence[str] = ()
+) -> WeightedTrace:
+    """Make one pass with components at new rows, which ends after the wanted sites if there are any."""
     args, kwargs = call
-    return guide.components(*args, new_rows=True, propagation=propagation, fixed=fixed, **kwargs)
+    return guide.components(*args, new_rows=True, propagation=propagation, fixed=fixed, wanted=wanted, **kwargs)
 
 
 def _mixture(weighted: WeightedTrace, name: str, layout: SiteLayout, *, drawn: bool, rows: int) -> Mixture:
@@ -239,5 +241,8 @@ def _global_draws(guide: Variational, request: Request, count: int) -> list[dict
         return [{}] * (count if guide.structure.local else 1)
     # Networks of global sites look at the rows.
     looking = any(name in guide.networks._modules for name in names)
-    args, kwargs = request.rows[slice(None) if looking else slice(0, 1)]
-    return [guide.draw_latents(names, *args, **kwargs) for _ in range(count)]
+    call, draws = request.rows[slice(None) if looking else slice(0, 1)], []
+    for _ in range(count):
+        trace = _pass(guide, call, MonteCarlo(1), {}, wanted=names).trace
+        draws.append({name: trace.nodes[name]["value"].detach() for name in names})
+    return draws
