@@ -41,7 +41,6 @@ LINES = (
     Line("power", "dsvi", (0, 1), Settings(minutes=30.0, layers=3), (-0.141, 0.045)),
     Line("protein", "dsvi", (0,), Settings(minutes=30.0, layers=3), (0.888, 0.013)),
     Line("power", "dsvi-collapsed", (0, 1), Settings(minutes=30.0, layers=3), (-0.141, 0.045), "float32"),
-    Line("protein", "dsvi-collapsed", (0,), Settings(minutes=25.0, inducing=300), (0.888, 0.013), "float32"),
     Line("energy", "dsvi", (0, 1, 2, 3, 4), Settings(minutes=6.0), (-1.654, 0.124)),
     Line("energy", "dsvi-collapsed", (0, 1, 2, 3, 4), Settings(minutes=2.0), (-1.654, 0.124)),
     Line("bike", "avdgp-ar2p", (0,), Settings(minutes=30.0), (-0.299, 0.035)),
