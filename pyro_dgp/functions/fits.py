@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from pyro_dgp.functions.posterior_path import Functions, hidden_functions, posterior_functions
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.guides.handler import process_of
 from pyro_dgp.guides.row_dependence import row_dependence
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.parameters import evaluating, keep_parameters_local, module_local_parameters, modules_of
@@ -130,7 +131,7 @@ class GuideFit(Fit):
             )
         self.guide, self.model, self.keys = guide, guide.model, list(guide.processes._modules)
         for key in self.keys:
-            guide._process(key).require_functions(key)
+            process_of(guide.processes, key).require_functions(key)
         self.states = states
 
     def modules(self) -> list[nn.Module]:
@@ -166,7 +167,7 @@ class GuideFit(Fit):
 
     def _processes(self, state: Mapping[str, Tensor]) -> dict[str, Process]:
         """Return the guide's processes, or, for a state, copies that hold its values."""
-        processes = {key: self.guide._process(key) for key in self.keys}
+        processes = {key: process_of(self.guide.processes, key) for key in self.keys}
         if not state:
             return processes
         copies: nn.Module = copy.deepcopy(self.guide.processes)
