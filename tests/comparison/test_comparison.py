@@ -1,9 +1,12 @@
+import fcntl
 import json
 import math
 import os
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -346,6 +349,7 @@ def test_interrupted_it_stops_without_a_trace_of_the_unfinished(tmp_path):
     out = tmp_path / "out"
     command = [sys.executable, "-m", "pyro_dgp", "compare", "--methods", "exact-gp", "--epochs", "20000"]
     terminal, end = os.openpty()  # in a terminal the progress line moves at once, in a pipe once a minute
+    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("4H", 24, 120, 0, 0))
     process = subprocess.Popen(
         [*command, "--output", str(out)],
         stderr=end,
