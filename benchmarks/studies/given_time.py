@@ -40,6 +40,7 @@ LINES = (
     Line("kin8nm", "dsvi", (0,), Settings(minutes=10.0, width=8), (-0.031, 0.022)),
     Line("power", "dsvi", (0, 1), Settings(minutes=30.0, layers=3), (-0.141, 0.045)),
     Line("protein", "dsvi", (0,), Settings(minutes=30.0, layers=3), (0.888, 0.013)),
+    Line("protein", "dsvi-collapsed", (0, 1), Settings(minutes=30.0, inducing=300), (0.888, 0.013), "float32"),
     Line("power", "dsvi-collapsed", (0, 1), Settings(minutes=30.0, layers=3), (-0.141, 0.045), "float32"),
     Line("energy", "dsvi", (0, 1, 2, 3, 4), Settings(minutes=6.0), (-1.654, 0.124)),
     Line("energy", "dsvi-collapsed", (0, 1, 2, 3, 4), Settings(minutes=2.0), (-1.654, 0.124)),
