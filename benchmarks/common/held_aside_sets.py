@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.common.data import read_data
-from benchmarks.common.simulators import FOR_ADVICE, FORMULAS, simulated
+from benchmarks.common.simulators import FOR_ADVICE, FORMULAS, WITH_INERT_INPUTS, simulated
 from benchmarks.common.textbook_sets import TEXTBOOK, textbook
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.named import diabetes
@@ -66,4 +66,8 @@ def dataset(name: str, folder: Path | None) -> Dataset:
     if name in TEXTBOOK:
         return textbook(name)
     formula, _, rows = name.rpartition("-")
-    return simulated(formula, int(rows)) if formula in FORMULAS | FOR_ADVICE else read_data(name, folder)
+    return (
+        simulated(formula, int(rows))
+        if formula in FORMULAS | FOR_ADVICE | WITH_INERT_INPUTS
+        else read_data(name, folder)
+    )

@@ -306,8 +306,8 @@ def _uniform(function: Callable[[Array], Array], ranges: Ranges, rows: int, seed
     return x, function(x)
 
 
-def _friedman1(rows: int, seed: int) -> tuple[Array, Array]:
-    x, y = make_friedman1(rows, n_features=10, noise=1.0, random_state=seed)
+def _friedman1(rows: int, seed: int, inputs: int = 10) -> tuple[Array, Array]:
+    x, y = make_friedman1(rows, n_features=inputs, noise=1.0, random_state=seed)
     return x, y
 
 
@@ -363,14 +363,19 @@ FOR_ADVICE: dict[str, Callable[[int, int], tuple[Array, Array]]] = {
     "park": partial(_noisy, park, 4, lambda y: 0.1 * np.abs(y)),
 }
 
+#: The same, of a simulator whose five inputs are among 27 that have no effect.
+WITH_INERT_INPUTS: dict[str, Callable[[int, int], tuple[Array, Array]]] = {
+    "friedman1-inert": partial(_friedman1, inputs=32)
+}
+
 
 def simulated(name: str, rows: int, *, seed: int = 20) -> Dataset:
     """Data of a simulator, ``NAME-ROWS``: each of ten splits trains on ``rows`` rows and tests on 1000 others.
 
-    :param name: one of :data:`FORMULAS`, :data:`FOR_CHOICES` or :data:`FOR_ADVICE`.
+    :param name: one of :data:`FORMULAS`, :data:`FOR_CHOICES`, :data:`FOR_ADVICE` or :data:`WITH_INERT_INPUTS`.
     """
     total = rows + TEST_ROWS
-    x, y = (FORMULAS | FOR_CHOICES | FOR_ADVICE)[name](total, seed)
+    x, y = (FORMULAS | FOR_CHOICES | FOR_ADVICE | WITH_INERT_INPUTS)[name](total, seed)
     splits = np.zeros((total, SPLITS), dtype=bool)
     random = np.random.RandomState(seed)
     for k in range(SPLITS):
