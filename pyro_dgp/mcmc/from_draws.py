@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, field
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -18,14 +19,15 @@ from pyro_dgp.guides.leading_axes import require_leading_axes_of_likelihood
 from pyro_dgp.guides.other_rows import warn_of_other_rows
 from pyro_dgp.guides.row_dependence import row_dependence
 from pyro_dgp.guides.site_handler import Message, SiteHandler
-from pyro_dgp.guides.sites import gps_of_site, warn_of_repeated
+from pyro_dgp.guides.sites import gps_of_site, is_random, warn_of_repeated
 from pyro_dgp.internal.parameters import constant_parameters, evaluating, module_local_parameters, modules_of
 from pyro_dgp.internal.plates import known_groups
 from pyro_dgp.internal.rows import num_rows
-from pyro_dgp.internal.site_names import process_key
+from pyro_dgp.internal.site_names import process_key, site_of
 from pyro_dgp.likelihoods import CollapsedObservation, Observation
 from pyro_dgp.mcmc.conditioning import Draw, KeptConditions, condition_on
 from pyro_dgp.mcmc.whitening import without_whitening
+from pyro_dgp.prediction.drawn_observations import depends_on_draws
 from pyro_dgp.prediction.mixture import Mixture, stack_mixtures
 from pyro_dgp.prediction.request import Answer, Request, answer
 from pyro_dgp.prediction.site_components import (
@@ -170,6 +172,7 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
     with torch.no_grad():
         first = run(slice(0, 1), 0)
         name = _name(first, request)
+        passes = max(len(chosen), _fewest_passes(run, first, name, request=request))
         layout = _layout(first, name) or probed_layout(
             name, len(request.rows), lambda rows, _: components(run(rows, 0)), groups
         )
@@ -184,8 +187,8 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
     def evaluate(rows: slice) -> Mixture:
         zero, count = request.x.new_zeros(1), num_rows(request.rows[rows][0][0])
         parts = []
-        for number in range(len(chosen)):
-            done = run(rows, number)
+        for number in range(passes):
+            done = run(rows, number % len(chosen))
             fn = sites_of(done.trace)[name]["fn"]
             collapsed = fn if isinstance(fn, CollapsedObservation) else None
             parts.append(layout.mixture(components(done), zero, rows=count, observation=collapsed))
@@ -221,6 +224,20 @@ def _name(first: _Predict, request: Request) -> str:
     if isinstance(fn, CollapsedObservation):
         require_leading_axes_of_likelihood(name, fn.conditional, fn.moments.mean)
     return name
+
+
+def _fewest_passes(run: Callable[[Tensor, int], _Predict], first: _Predict, name: str, *, request: Request) -> int:
+    """Return ``num_samples`` where a site depends on sites that the draws do not hold, observations of the training data: a pass draws them once."""
+    nodes = first.trace.nodes
+    others = [
+        other
+        for other in takewhile(lambda other: other != site_of(name), nodes)
+        if is_random(nodes[other]) and not nodes[other]["is_observed"] and other not in first.draw
+    ]
+    is_fed = depends_on_draws(
+        lambda rows: run(rows, 0).trace, len(request.rows), name, others=others, drawn=first.holds(name)
+    )
+    return request.num_samples if is_fed else 1
 
 
 def _layout(first: _Predict, name: str) -> SiteLayout | None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from pyro.poutine.trace_struct import Trace
 from torch import Size, Tensor
 
 from pyro_dgp.guides.guide_pass import WeightedTrace
@@ -16,7 +17,9 @@ from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.parameters import constant_parameters, evaluating, module_local_parameters
 from pyro_dgp.internal.plates import known_groups
 from pyro_dgp.internal.rows import Call, num_rows
+from pyro_dgp.internal.site_names import site_of
 from pyro_dgp.likelihoods import CollapsedObservation
+from pyro_dgp.prediction.drawn_observations import depends_on_draws
 from pyro_dgp.prediction.mixture import Mixture, stack_mixtures
 from pyro_dgp.prediction.request import Answer, Request, answer
 from pyro_dgp.prediction.site_components import (
@@ -61,7 +64,9 @@ def answer_from_guide(guide: Variational, request: Request, states: Sequence[Sta
         drawn = name in guide.global_latents
         if request.wants_gradients:
             _require_differentiable(guide, first, name)
-        draws = _global_draws(guide, request, len(states) or _number_of_draws(guide, first, name, request))
+        feeding = _feeding(guide, first, name, request=request, unseen=unseen)
+        count = len(states) or _number_of_draws(guide, first, name, request=request, feeding=feeding)
+        draws = _global_draws(guide, request, count)
         layout = _layout(guide, first, name, request=request, fixed=draws[0])
         if layout.carried and is_computed(sites[name]):
             guide.propagation.require_plain_site(name)
@@ -185,12 +190,34 @@ def _layout(
     return probed_layout(name, len(request.rows), components, guide.groups)
 
 
-def _number_of_draws(guide: Variational, first: WeightedTrace, name: str, request: Request) -> int:
+def _feeding(
+    guide: Variational, first: WeightedTrace, name: str, *, request: Request, unseen: Sequence[str]
+) -> list[str]:
+    """Return the observations that a prediction draws and that its site depends on; none where each component draws its own."""
+    nodes = list(first.trace.nodes)
+    before = [other for other in unseen if site_of(name) in nodes[nodes.index(other) + 1 :]]
+
+    def run(rows: Tensor) -> Trace:
+        return _pass(guide, request.rows[rows], MonteCarlo(1), {}).trace
+
+    is_fed = depends_on_draws(run, len(request.rows), name, others=before, drawn=name in guide.global_latents)
+    if not is_fed:
+        return []
+    draws_at_random = guide.propagation.for_prediction(request.num_samples) is not guide.propagation
+    return [other for other in before if not (draws_at_random and first.record(first.trace.nodes[other]).carried)]
+
+
+def _number_of_draws(
+    guide: Variational, first: WeightedTrace, name: str, *, request: Request, feeding: Sequence[str]
+) -> int:
     """Return R, see :func:`~pyro_dgp.predict`."""
+    has_own = bool(guide.structure.local or feeding)
+    if not (has_own or guide.global_latents):
+        return 1
     if request.num_hyperparameter_draws is not None:
         return request.num_hyperparameter_draws
     by_values = name in guide.global_latents or is_computed(sites_of(first.trace)[name])
-    return request.num_samples if guide.structure.local or by_values else 20
+    return request.num_samples if has_own or by_values else 20
 
 
 def _require_differentiable(guide: Variational, first: WeightedTrace, name: str) -> None:
@@ -238,7 +265,7 @@ def _values(guide: Variational, state: State) -> Iterator[None]:
 def _global_draws(guide: Variational, request: Request, count: int) -> list[dict[str, Tensor]]:
     names = guide.global_latents
     if not names:
-        return [{}] * (count if guide.structure.local else 1)
+        return [{}] * count
     # Networks of global sites look at the rows.
     looking = any(name in guide.networks._modules for name in names)
     call, draws = request.rows[slice(None) if looking else slice(0, 1)], []

@@ -39,7 +39,8 @@ def predict(
     :param num_hyperparameter_draws: for a guide R, the number of draws of the latent sites besides GPs, if the model has such
         sites. Under Monte Carlo each draw gets ``num_samples / R`` components. The same draws of global sites serve every
         batch. If not given, R is 20. Where a site has values for each row, R is ``num_samples``: there each row is a mixture
-        of its own draws, whose NLL falls as R grows. It is ``num_samples`` too where the predicted site is latent or computed.
+        of its own draws, whose NLL falls as R grows. It is ``num_samples`` too where the predicted site is latent or computed, or is made from another
+        observation, as ``y1`` in ``pyro.sample("y2", Normal(2 * y1, 0.1))``, which the prediction draws unless it is given.
     :param batch_size: number of test rows evaluated at a time. Where a site joins rows, such as ``f - f.mean(-1, keepdim=True)``, all rows are one batch, and
         draws of a sampler, which have each new row by itself, are refused.
     :param site: the site to predict; it can be left out if the model has one observation, or none and one GP. Besides

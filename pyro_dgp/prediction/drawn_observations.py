@@ -1,0 +1,80 @@
+"""Observations that a prediction draws because another site is made from them, as ``y1`` in ``pyro.sample("y2", Normal(2 * y1, 0.1))``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.trace_struct import Trace
+from torch import Tensor
+
+from pyro_dgp.guides.served_sites import is_discrete
+from pyro_dgp.prediction.site_components import Site, components_at, sites_of
+
+#: Rows at which the site is looked at, and other draws that are tried.
+ROWS, TRIES = 50, 3
+
+
+class _Moved(Messenger):
+    """Puts other values in the place of those that some sites are drawn at."""
+
+    def __init__(self, names: Collection[str], seed: int) -> None:
+        super().__init__()
+        self.names, self.seed = names, seed
+
+    def _pyro_post_sample(self, msg: Any) -> None:
+        if msg["name"] in self.names and not msg["is_observed"]:
+            with torch.random.fork_rng():
+                torch.manual_seed(self.seed)
+                msg["value"] = _another(msg, self.seed)
+
+
+def _another(site: Site, step: int) -> Tensor:
+    """Return another value of a site: a draw, and of classes and counts one that differs."""
+    kind, value = components_at(site), site["value"]
+    if kind.event_shape or not is_discrete(kind):
+        return site["fn"].sample()  # type: ignore[no-any-return]
+    if not kind.has_enumerate_support:
+        return value + step
+    known = kind.enumerate_support(expand=False).reshape(-1)
+    at = (value.unsqueeze(-1) == known).to(torch.uint8).argmax(-1)
+    return known[(at + step) % len(known)].to(value.dtype)
+
+
+def depends_on_draws(
+    run: Callable[[Tensor], Trace], rows: int, name: str, *, others: Collection[str], drawn: bool = False
+) -> bool:
+    """Tell whether the distribution of a site depends on the values at which others are drawn.
+
+    The model runs several times at the same random numbers, with other values of these sites.
+
+    :param run: from numbers of rows to a trace of the model at these.
+    :param rows: number of rows to choose from.
+    :param drawn: whether the value of the site is itself a draw of the posterior.
+    """
+    if not others:
+        return False
+    at = torch.linspace(0, rows - 1, min(rows, ROWS)).long()
+
+    def looked(around: AbstractContextManager[Any]) -> tuple[Any, Tensor]:
+        torch.manual_seed(0)
+        with around:
+            site = sites_of(run(at))[name]
+        return components_at(site, drawn=drawn), site["value"]
+
+    with torch.no_grad(), torch.random.fork_rng():
+        first, value = looked(nullcontext())
+        return any(_differ(first, value, *looked(_Moved(others, seed))) for seed in range(1, TRIES + 1))
+
+
+def _differ(first: Any, value: Tensor, other: Any, moved: Tensor) -> bool:
+    """Tell whether two distributions differ, by a draw of each at the same random numbers and by the densities of one value."""
+    if value.shape != moved.shape or not torch.equal(value, moved):
+        return True
+    try:
+        return not torch.equal(first.log_prob(value), other.log_prob(value))
+    except (NotImplementedError, ValueError):  # a computed value, which has no density
+        return False
