@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -142,10 +142,15 @@ class WeightedTrace:
 
     A site that is carried leads with the S components. Components that the propagation adds, as ``WithMean`` adds the
     mean, come after these and have no weight.
+
+    :ivar data_plates: names of the plates that hold the rows of the data; ``None`` where the model could not be asked.
+    :ivar group_plates: names of the plates around Gaussian processes, each index of which has a function of its own.
     """
 
     trace: Trace
     log_weights: Tensor
+    data_plates: Collection[str] | None = None
+    group_plates: Collection[str] = ()
 
     def counted(self, values: Tensor) -> Tensor:
         """Return the S weighted components of values that lead with all components, added ones among them."""

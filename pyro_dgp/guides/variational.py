@@ -254,7 +254,9 @@ class Variational(PassHandler):
         run.wanted = frozenset(wanted)
         self._run_model(run, args, kwargs)
         assert run.propagation is not None
-        return WeightedTrace(self.trace, run.propagation.log_weights(next(self.processes.parameters())))
+        log_weights = run.propagation.log_weights(next(self.processes.parameters()))
+        plates = None if self.structure.inputs is None else self.structure.data_plates
+        return WeightedTrace(self.trace, log_weights, plates, self.structure.group_plates)
 
     @property
     def global_latents(self) -> list[str]:

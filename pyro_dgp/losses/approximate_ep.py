@@ -12,7 +12,8 @@ from pyro_dgp.guides.structure import ModelStructure
 from pyro_dgp.internal.distributions import ObservedPart
 from pyro_dgp.likelihoods import CollapsedObservation, RowObservation
 from pyro_dgp.likelihoods.missing import MissingConditional
-from pyro_dgp.losses.base import Loss, Site, count_of_rows, row_terms
+from pyro_dgp.losses.base import Loss, Site, count_of_rows
+from pyro_dgp.losses.row_terms import row_terms
 from pyro_dgp.processes.reading import Cavity
 
 #: Least power in double precision and in single: with lower ones the energy is rounding.

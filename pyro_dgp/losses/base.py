@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
@@ -20,14 +19,12 @@ from pyro_dgp.guides.scales_and_masks import require_one_scale, require_rows_unm
 from pyro_dgp.guides.sites import is_random, require_finite
 from pyro_dgp.guides.structure import ModelStructure
 from pyro_dgp.guides.variational import Variational
-from pyro_dgp.internal import linalg
 from pyro_dgp.internal.finite import require_finite_gradients, require_finite_loss
 from pyro_dgp.internal.parameters import require_names_of_their_own, require_own_parameters, show_networks_to_svi
-from pyro_dgp.internal.recording import report_invalid
 from pyro_dgp.internal.rows import Call, inputs_among, num_rows
-from pyro_dgp.likelihoods import CollapsedObservation, RowObservation, check_target
+from pyro_dgp.likelihoods import CollapsedObservation
 from pyro_dgp.likelihoods.observation import Observation
-from pyro_dgp.losses.slopes import require_slope
+from pyro_dgp.losses.row_terms import unmasked
 from pyro_dgp.processes.reading import POSTERIOR, Reading
 
 Site = dict[str, Any]
@@ -340,61 +337,3 @@ def _is_masked_out(site: Site) -> bool:
     if is_function or (isinstance(site["fn"], torch.distributions.Independent) and not by_rows):
         require_rows_unmasked(site)
     return False
-
-
-def unmasked(terms: Tensor, site: Site) -> Tensor:
-    """Return the terms of a site, with zero for each that ``poutine.mask`` hides."""
-    mask = site["mask"]
-    if not isinstance(mask, Tensor):
-        return terms
-    if not linalg.fits(mask, terms):
-        raise ValueError(
-            f"the site {site['name']!r} has a mask of shape {tuple(mask.shape)} and terms of shape {tuple(terms.shape)}: "
-            "give a mask of the site's own shape"
-        )
-    return torch.where(mask, terms, 0.0)
-
-
-def row_terms(
-    site: Site,
-    weighted: WeightedTrace,
-    collapsed: Callable[[CollapsedObservation, Tensor], Tensor],
-    plain: Callable[[Any, Tensor], Tensor],
-) -> tuple[Tensor, Tensor]:
-    """Return the terms of an observed site, ``(S, rows)``, and the log weights of its components, ``(S,)``.
-
-    :param collapsed: gives the terms of a :class:`CollapsedObservation`, ``(..., N)``.
-    :param plain: gives the terms of any other distribution p(y | f), in the shape of its ``log_prob``. The distribution
-        is that at the components' values of f.
-    """
-    fn, value = site["fn"], site["value"]
-    if isinstance(fn, CollapsedObservation):
-        terms = collapsed(fn, value)
-    else:
-        plates = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
-        report_invalid(lambda: fn.support.check(value))
-        if isinstance(fn, torch.distributions.Independent) and not plates:
-            if isinstance(fn, RowObservation):
-                fn.require(value)
-            else:
-                check_target(value, fn.event_shape, value)
-            terms = plain(fn.base_dist, value)
-            outputs = tuple(range(-fn.reinterpreted_batch_ndims + 1, 0))
-            terms = terms.sum(outputs) if outputs else terms  # the sum over no axes would be the sum over all
-        else:
-            terms = unmasked(plain(fn, value), site)
-    if not weighted.record(site).carried:
-        return terms.reshape(1, -1), terms.new_zeros(1)
-    require_slope(site, weighted.trace, terms)
-    if isinstance(fn, CollapsedObservation) and len(terms) != len(fn.moments.mean):
-        raise ValueError(
-            f"the likelihood of {site['name']!r} has a parameter that depends on a hidden layer, and the propagation carries it as {len(terms)} "
-            f"values beside {len(fn.moments.mean)} of the function: carry the layer by MonteCarlo(10)"
-        )
-    return weighted.counted(terms).reshape(len(weighted.log_weights), -1), weighted.log_weights
-
-
-def log_prob(distribution: Any, value: Tensor) -> Tensor:
-    """Return ``log p(y | f)``, the plain term of most losses."""
-    result: Tensor = distribution.log_prob(value)
-    return result

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from pyro_dgp.guides.guide_pass import WeightedTrace
 from pyro_dgp.likelihoods import log_gamma_score
-from pyro_dgp.losses.base import Loss, Site, row_terms
+from pyro_dgp.losses.base import Loss, Site
+from pyro_dgp.losses.row_terms import row_terms
 
 
 class GammaDivergence(Loss):

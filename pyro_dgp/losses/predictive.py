@@ -7,7 +7,8 @@ from torch import Tensor
 
 from pyro_dgp.guides.guide_pass import WeightedTrace
 from pyro_dgp.likelihoods import CollapsedObservation
-from pyro_dgp.losses.base import Loss, Site, log_prob, row_terms
+from pyro_dgp.losses.base import Loss, Site
+from pyro_dgp.losses.row_terms import log_prob, row_terms
 
 
 class PredictiveLogLikelihood(Loss):
