@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Size, Tensor, nn
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.guides.scales_and_masks import scale_beyond_plates
 from pyro_dgp.guides.site_handler import Message, SiteHandler
 from pyro_dgp.internal.plates import known_groups
 from pyro_dgp.internal.rows import RowArguments, inputs_among
@@ -34,6 +36,7 @@ class RowDependence:
     :ivar inputs: position or name of the argument whose rows these are; ``None`` where the model could not be asked.
     :ivar further: names of the arguments with these rows besides inputs and targets, such as an exposure.
     :ivar whole: names of other tensors among the arguments, such as a table of values that rows look up.
+    :ivar rescaled: names of the sites in a ``poutine.scale`` that follows the number of rows.
     """
 
     sites: set[str] = field(default_factory=set)
@@ -44,14 +47,16 @@ class RowDependence:
     inputs: int | str | None = None
     further: set[str] = field(default_factory=set)
     whole: set[str] = field(default_factory=set)
+    rescaled: set[str] = field(default_factory=set)
 
 
 class _Shapes(SiteHandler, Messenger):
-    """Handler that runs a model with GPs at their means and keeps the shapes of all sites and the sizes of plates."""
+    """Handler that runs a model with GPs at their means and keeps the shapes and scales of all sites and the sizes of plates."""
 
     def __init__(self) -> None:
         super().__init__()
         self.sites: dict[str, tuple[int, ...]] = {}
+        self.scales: dict[str, float] = {}
         self.plates: dict[str, int] = {}
         self.latent: set[str] = set()
         self.groups = Size()
@@ -93,6 +98,8 @@ class _Shapes(SiteHandler, Messenger):
         if not site_is_subsample(msg):
             fn = msg["fn"]
             self.sites[msg["name"]] = tuple(fn.batch_shape + fn.event_shape)
+            if not isinstance(msg["scale"], Tensor) or msg["scale"].numel() == 1:
+                self.scales[msg["name"]] = scale_beyond_plates(msg)
             if not (msg["is_observed"] or isinstance(msg["fn"], FunctionPrior | Observation | RowObservation)):
                 self.latent.add(msg["name"])
 
@@ -152,7 +159,11 @@ def _dependence(model: Callable[..., Any], rows: RowArguments, whole: _Shapes) -
     if len(rows) < 2:
         return whole.undecided()
     try:
-        sites, plates = whole.unlike(_on(model, rows, _all_but(len(rows) - 1, rows), whole))
+        less = _on(model, rows, _all_but(len(rows) - 1, rows), whole)
+        sites, plates = whole.unlike(less)
+        rescaled = {
+            name for name, scale in whole.scales.items() if not math.isclose(scale, less.scales.get(name, scale))
+        }
         always = set(sites)
         for row in torch.linspace(0, len(rows) - 2, min(_LEFT_OUT, len(rows) - 1)).long().tolist():
             other_sites, other_plates = whole.unlike(_on(model, rows, _all_but(row, rows), whole))
@@ -166,7 +177,7 @@ def _dependence(model: Callable[..., Any], rows: RowArguments, whole: _Shapes) -
     places = [place for place, value in given if value is rows.x]
     further, others = _further(model, rows, whole.observed)
     kept = whole.sites.keys() - sites
-    return RowDependence(sites, plates, kept, whole.groups, whole.group_plates, places[0], further, others)
+    return RowDependence(sites, plates, kept, whole.groups, whole.group_plates, places[0], further, others, rescaled)
 
 
 def _further(model: Callable[..., Any], rows: RowArguments, observed: list[Tensor]) -> tuple[set[str], set[str]]:
@@ -180,17 +191,26 @@ def _further(model: Callable[..., Any], rows: RowArguments, observed: list[Tenso
         named = signature.bind(*rows.args, **rows.kwargs).arguments
     except (TypeError, ValueError):
         return set(), set()
-    known = {each.untyped_storage().data_ptr() for each in (rows.x, *observed)}
     tensors = {
         name: value
         for name, value in named.items()
         if name not in [*signature.parameters][:2]
         and isinstance(value, Tensor)
         and value.dtype != torch.bool
-        and value.untyped_storage().data_ptr() not in known
+        and not any(_share_numbers(value, each) for each in (rows.x, *observed))
     }
     further = {name for name, value in tensors.items() if rows.axis_of(value) is not None}
     return further, tensors.keys() - further
+
+
+def _share_numbers(one: Tensor, other: Tensor) -> bool:
+    """Tell whether two tensors have a number in memory in common: columns of one table have a storage in common alone."""
+    storage = one.untyped_storage()
+    if storage.data_ptr() != other.untyped_storage().data_ptr() or one.dtype != other.dtype:
+        return False
+    places = torch.arange(storage.nbytes() // one.element_size())
+    of_one, of_other = (places.as_strided(each.shape, each.stride(), each.storage_offset()) for each in (one, other))
+    return bool(torch.isin(of_one, of_other).any())
 
 
 def _require_fixed_groups(whole: _Shapes, changing: set[str]) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
+from pyro.infer.util import torch_item
 from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
@@ -50,6 +53,12 @@ def require_scale_fits(site: Message, log_prob: Tensor) -> None:
             f"the site {site['name']!r} stands in a poutine.scale of shape {tuple(scale.shape)}, and has log densities of shape {tuple(log_prob.shape)}, each of which would count "
             "several times: write pyro.plate over the rows and one distribution for each of them"
         )
+
+
+def scale_beyond_plates(site: Message) -> float:
+    """Return the scale of a site besides that of plates which take some of their elements."""
+    of_plates = math.prod((frame.full_size or frame.size) / max(frame.size, 1) for frame in site["cond_indep_stack"])
+    return float(torch_item(site["scale"])) / of_plates
 
 
 def require_one_scale(site: Message) -> None:

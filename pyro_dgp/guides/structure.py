@@ -33,6 +33,7 @@ class ModelStructure:
     :ivar joins_data_rows: whether a row of the data depends on function values at other rows of the data, so that a batch is another model.
     :ivar further: names of the arguments with these rows besides inputs and targets, such as an exposure.
     :ivar whole: names of other tensors among the arguments, such as a table of values that rows look up.
+    :ivar rescaled: names of the sites in a ``poutine.scale`` that follows the number of rows.
     """
 
     axes: Mapping[str, int]
@@ -47,6 +48,7 @@ class ModelStructure:
     inputs: int | str | None = None
     further: frozenset[str] = frozenset()
     whole: frozenset[str] = frozenset()
+    rescaled: frozenset[str] = frozenset()
 
     def batch_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
         """Return the number of rows of a call; ``None`` where it is not known."""
@@ -94,6 +96,7 @@ class ModelStructure:
             dependence.inputs,
             frozenset(dependence.further),
             frozenset(dependence.whole),
+            frozenset(dependence.rescaled),
         )
 
     def axes_of(self, name: str) -> int:
@@ -119,6 +122,7 @@ class ModelStructure:
             "inputs": self.inputs,
             "further": sorted(self.further),
             "whole": sorted(self.whole),
+            "rescaled": sorted(self.rescaled),
             "kinds": kinds_of(modules),
         }
 
@@ -144,6 +148,7 @@ class ModelStructure:
             state.get("inputs"),
             frozenset(state.get("further", ())),
             frozenset(state.get("whole", ())),
+            frozenset(state.get("rescaled", ())),
         )
 
 

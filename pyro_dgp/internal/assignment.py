@@ -163,6 +163,11 @@ class CheckedModule(PyroModule):
                 f"{label} takes a number or a tensor of shape {tuple(present.shape)}, not {type(value).__name__}: "
                 "for a prior assign a PyroSample, for another parameter a PyroParam"
             )
+        if isinstance(value, Tensor) and value.requires_grad:
+            raise TypeError(
+                f"{label} takes values, and would lose the gradient of the tensor that it got: for a prior assign PyroSample(distribution) once, where the model "
+                "is built, and Pyro samples it; for a copy of values assign value.detach()"
+            )
         values = torch.as_tensor(value, dtype=present.dtype, device=present.device).detach()
         if isinstance(value, numbers.Real):
             values = values.expand(present.shape)

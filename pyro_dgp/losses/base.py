@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.guide_pass import SiteRecord, WeightedTrace
-from pyro_dgp.guides.scales_and_masks import require_one_scale, require_rows_unmasked
+from pyro_dgp.guides.scales_and_masks import require_one_scale, require_rows_unmasked, scale_beyond_plates
 from pyro_dgp.guides.sites import is_random, require_finite
 from pyro_dgp.guides.structure import ModelStructure
 from pyro_dgp.guides.variational import Variational
@@ -118,6 +118,7 @@ class Loss(PyroELBO):  # type: ignore[misc]
         self._require_one_count(sites, guide.structure, batch)
         if self.num_data not in (None, batch):
             _require_rows(sites, guide.structure, batch, what=f"num_data={self.num_data}")
+            _require_scales_of_all_rows(sites, guide.structure, what=f"num_data={self.num_data}")
         for site in sites:
             require_one_scale(site)
         _require_priors_unscaled(sites)
@@ -282,12 +283,22 @@ def _require_counts(sites: list[Site], structure: ModelStructure, batch: int | N
         )
 
 
+def _require_scales_of_all_rows(sites: list[Site], structure: ModelStructure, *, what: str) -> None:
+    """Raise for a ``poutine.scale`` that follows the rows of a step, which num_data is to weight too."""
+    name = next((site["name"] for site in sites if site["name"] in structure.rescaled), None)
+    if name is not None:
+        raise ValueError(
+            f"the site {name!r} stands in a poutine.scale that follows the number of rows, and {what} weights the rows of a step already, which would count "
+            "them twice: leave the scale out of the model"
+        )
+
+
 def _require_priors_unscaled(sites: list[Site]) -> None:
     """Raise for ``poutine.scale`` around an observation whose function values are integrated out, unless it is around all of several sites."""
     scaled = [site for site in sites if isinstance(site["fn"], CollapsedObservation) and not _is_one(site)]
     if not scaled:
         return
-    scales = [_scale_beyond_plates(site) for site in sites]
+    scales = [scale_beyond_plates(site) for site in sites]
     is_around_all = len(scales) > 1 and math.isclose(min(scales), max(scales), rel_tol=1e-5)
     if not is_around_all:
         raise ValueError(
@@ -299,13 +310,7 @@ def _require_priors_unscaled(sites: list[Site]) -> None:
 
 def _is_one(site: Site) -> bool:
     """Whether no scale besides that of plates multiplies a site."""
-    return math.isclose(_scale_beyond_plates(site), 1.0, rel_tol=1e-5)
-
-
-def _scale_beyond_plates(site: Site) -> float:
-    """The scale of a site besides that of plates which take some of their elements."""
-    of_plates = math.prod((frame.full_size or frame.size) / max(frame.size, 1) for frame in site["cond_indep_stack"])
-    return float(torch_item(site["scale"])) / of_plates
+    return math.isclose(scale_beyond_plates(site), 1.0, rel_tol=1e-5)
 
 
 def _require_rows(sites: list[Site], structure: ModelStructure, batch: int | None, *, what: str) -> None:

@@ -44,6 +44,7 @@ from pyro_dgp import (
     Variational,
     White,
     Zero,
+    fit,
 )
 from pyro_dgp.internal.assignment import CheckedModule
 from tests.examples import OneLayer, regression
@@ -138,6 +139,33 @@ def test_what_is_no_value_is_refused(name, attribute):
     for bad in (float("nan"), float("inf"), torch.full_like(getattr(module, attribute), float("nan"))):
         with pytest.raises(ValueError, match=rf"\.{attribute} takes .*, not .*(nan|inf)"):
             setattr(module, attribute, bad)
+
+
+class SetInForward(PyroModule):
+    """A model that sets its lengthscale to what it has sampled."""
+
+    def __init__(self):
+        super().__init__()
+        self.gp, self.likelihood = GaussianProcess(RBF()), Gaussian()
+
+    def forward(self, x, y=None):
+        self.gp.kernel.lengthscale = pyro.sample("lengthscale", dist.LogNormal(0.0, 1.0))
+        return pyro.sample("y", self.likelihood(self.gp(x)), obs=y)
+
+
+def test_a_tensor_whose_gradient_would_be_lost_is_refused():
+    kernel, other = RBF(), RBF(lengthscale=0.3)
+    with pytest.raises(
+        TypeError, match=r"RBF.lengthscale takes values, and would lose the gradient .* value.detach\(\)"
+    ):
+        kernel.lengthscale = other.lengthscale
+    kernel.lengthscale = other.lengthscale.detach()
+    assert float(kernel.lengthscale.detach()) == pytest.approx(0.3)
+    x, y = torch.randn(8, 1), torch.randn(8)
+    guide = Variational(SetInForward(), InducingPoints(4), MonteCarlo(2))
+    guide.initialize(x, y)
+    with pytest.raises(TypeError, match=r"assign PyroSample\(distribution\) once, where the model is built"):
+        fit(ELBO(8)(guide.model, guide), x, y, steps=1)
 
 
 def test_values_outside_the_constraint_are_refused():

@@ -65,6 +65,21 @@ def of_draws():
     return PosteriorDraws(chains.model, chains.flat, (x, y), kwargs={"exposure": exposure, "other": other})
 
 
+def test_columns_of_one_table_are_told_apart():
+    x, y, exposure, _ = data()
+    table = torch.cat([x, y[:, None], exposure[:, None]], -1)
+    guide = Variational(Counts(), InducingPoints(4))
+    guide.initialize(table[:, :1], table[:, 1], table[:, 2])
+    with pytest.warns(UserWarning, match="training gave the model exposure="):
+        predict(guide, x, site="y")
+    guide = Variational(Counts(), InducingPoints(4))
+    twice = table[:, :1].expand(N, 2)  # two columns in the place of one
+    guide.initialize(twice, table[:, 1], other=table[:, 1:2].expand(N, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # what is observed is no further argument
+        assert predict(guide, twice, site="y").mean.shape == (N,)
+
+
 @pytest.mark.parametrize("made", [of_a_guide, of_a_loaded_guide, of_a_sampler, of_draws])
 def test_a_prediction_without_an_exposure_warns(made):
     fitted, (x, _, exposure, _) = made(), data()
