@@ -168,7 +168,7 @@ def gps_of_site(name: str, fn: Any) -> list[tuple[str, FunctionPrior]]:
 
 
 def warn_of_repeated(gps: Iterable[tuple[str, FunctionPrior]]) -> None:
-    """Warn of one Gaussian process at several inputs, or twice in one observation: it may be meant as one function, and is one for each call.
+    """Warn of one Gaussian process at several sites, or twice in one observation: it may be meant as one function, and is one for each site.
 
     :param gps: priors by process key.
     """
@@ -177,9 +177,9 @@ def warn_of_repeated(gps: Iterable[tuple[str, FunctionPrior]]) -> None:
         if prior.source is None:
             continue
         before, other = first.setdefault(prior.source, (key, prior))
-        if other is prior:
+        if key == before:
             continue
-        if key != before and is_inside_observation(key) and site_of(key) == site_of(before):
+        if is_inside_observation(key) and site_of(key) == site_of(before):
             site, one, two = site_of(key), *(each.rpartition("/")[2] for each in (before, key))
             warnings.warn(
                 f"the site {site!r} is given one GaussianProcess twice, as {one} and as {two}, which makes two independent functions with the "
@@ -191,6 +191,12 @@ def warn_of_repeated(gps: Iterable[tuple[str, FunctionPrior]]) -> None:
                 f"the sites {before!r} and {key!r} sample one GaussianProcess at different inputs, and each is a function of its own, with the "
                 "hyperparameters in common: for one function at both, sample it once at torch.cat([x1, x2], -2) and split its values; "
                 "for two functions on purpose, make two GaussianProcess objects that share a kernel",
+                stacklevel=5,
+            )
+        elif other is prior:
+            warnings.warn(
+                f"the sites {before!r} and {key!r} are given one GaussianProcess by one call, f = gp(x), and each makes a function of its own, with the hyperparameters in common: for one "
+                "function under both, write f = pyro.sample('f', gp(x)), and give each site likelihood.given(f); for two functions on purpose, call gp(x) for each",
                 stacklevel=5,
             )
 

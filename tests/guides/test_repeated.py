@@ -92,6 +92,31 @@ def test_one_process_twice_in_one_observation_warns(local):
         assert re.fullmatch(re.escape(TWICE), message)
 
 
+class Shared(OneLayer):
+    """One call of a process under two likelihoods."""
+
+    def forward(self, x, y=None, z=None):
+        f = self.gp(x)
+        pyro.sample("z", Gaussian()(f), obs=x[:, 0] if z is None else z)
+        return pyro.sample("y", self.likelihood(f), obs=y)
+
+
+def test_one_call_under_two_likelihoods_warns(local):
+    x, y = regression(12)
+    exact = PosteriorDraws(Shared(), {}, (x, y))
+    uses = [
+        lambda: guided(Shared(), x, y),
+        lambda: whitened(Shared())(x, y),
+        lambda: MarginalLikelihood(Shared())(x, y),
+        lambda: predict(exact, x, site="y"),
+    ]
+    for use in uses:
+        (message,) = warned(use)
+        assert message.startswith(
+            "the sites 'z/f' and 'y/f' are given one GaussianProcess by one call, f = gp(x), and each makes a function of its own"
+        )
+
+
 class Layers(OneLayer):
     """Two layers, and a second site of the top process at the same inputs: two functions, as it is written."""
 
