@@ -246,7 +246,8 @@ def process_of(processes: PyroModule, key: str) -> Process:
     known = processes._modules
     if key not in known:
         raise ValueError(
-            f"the guide has no process for the GP {key!r}: initialize met {list(known)}, call it on this model"
+            f"the guide has no process for the GP {key!r}, and initialize met {list(known)}: call it on this model; if {key!r} was observed there, pass its values "
+            "to this call too"
         )
     return cast(Process, known[key])
 

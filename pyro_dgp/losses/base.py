@@ -179,9 +179,14 @@ class Loss(PyroELBO):  # type: ignore[misc]
 
         A site whose shape does not follow the rows of the data counts once, and each of a model that cannot be run on fewer rows where all are passed.
         """
-        if self.num_data is None or (structure.inputs is None and self.num_data == batch):
+        if self.num_data in (None, batch) or _takes_rows(site, batch, self.num_data):
             return site["scale"]
         size = count_of_rows(site, structure)
+        if size is None and site["is_observed"] and isinstance(site["fn"], FunctionPrior):
+            raise ValueError(
+                f"num_data={self.num_data} cannot weight the observed function values at {site['name']!r}, which have one joint density of all rows: pass all "
+                "data in every step"
+            )
         if size is None and site["is_observed"] and site["name"] not in structure.without_rows:
             raise ValueError(
                 f"num_data={self.num_data} cannot weight the observed site {site['name']!r}, which is in no data plate and "
@@ -323,6 +328,11 @@ def _require_rows(sites: list[Site], structure: ModelStructure, batch: int | Non
             f"{what} weights the {batch} rows of a step, the last axis but one of its inputs, and the observed site {observed[0]['name']!r} does not "
             "follow them: pass inputs (N, D), and give them another shape in the model; or leave num_data out where all data are passed"
         )
+
+
+def _takes_rows(site: Site, batch: int | None, num_data: int | None) -> bool:
+    """Tell whether a site is in a plate of all rows that takes those of a step, as ``pyro.plate("data", N, subsample=rows)``, which weights them by itself."""
+    return any(frame.size == batch and frame.full_size == num_data for frame in site["cond_indep_stack"])
 
 
 def _follows_rows(site: Site, structure: ModelStructure) -> bool:

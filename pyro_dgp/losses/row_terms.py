@@ -45,9 +45,11 @@ def row_terms(
 def _plain_terms(site: Site, weighted: WeightedTrace, plain: Callable[[Any, Tensor], Tensor]) -> Tensor:
     """Return the terms of a distribution p(y | f), which ends in the rows or in the plates of the site: one for each row and group."""
     fn, value = site["fn"], site["value"]
-    plates = {frame.name: frame.dim for frame in site["cond_indep_stack"] if frame.vectorized}
+    frames = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
+    plates = {frame.name: frame.dim for frame in frames}
     report_invalid(lambda: fn.support.check(value))
-    of_rows = plates.keys() & set(weighted.data_plates or ())
+    known = weighted.data_plates or ()
+    of_rows = {each.name for each in frames if each.name in known or each.full_size not in (None, each.size)}
     is_event = isinstance(fn, torch.distributions.Independent) and not of_rows
     if plates and not (of_rows or (is_event and weighted.data_plates is not None)):
         return unmasked(plain(fn, value), site)  # nothing is known of the rows

@@ -6,7 +6,18 @@ import torch
 from pyro import distributions as dist
 from pyro.nn import PyroModule
 
-from pyro_dgp import ELBO, RBF, GaussianProcess, InducingPoints, MonteCarlo, Variational, fit
+from pyro_dgp import (
+    ELBO,
+    RBF,
+    Gaussian,
+    GaussianProcess,
+    InducingPoints,
+    MonteCarlo,
+    PredictiveLogLikelihood,
+    Variational,
+    fit,
+    predict,
+)
 
 ROWS = 20
 
@@ -53,3 +64,52 @@ def test_a_fixed_scale_stays():
     whole = ELBO(ROWS).loss(guide.model, guide, x, y)
     halves = [ELBO(ROWS).loss(guide.model, guide, x[part], y[part]) for part in (slice(0, None, 2), slice(1, None, 2))]
     assert sum(halves) / 2 == pytest.approx(whole, rel=0.05)
+
+
+class PlateOfAll(PyroModule):
+    """A plate of all rows that takes those of a step, which weights them by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.gp = GaussianProcess(RBF())
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        with pyro.plate("data", ROWS, subsample=torch.arange(len(x))):
+            return pyro.sample("y", dist.Normal(f, 0.5), obs=y)
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("loss", [ELBO, lambda rows: PredictiveLogLikelihood(rows, 1.0)])
+def test_a_plate_of_all_rows_weights_those_of_a_step_once(loss):
+    guide, x, y = guided(PlateOfAll())
+    plain, *_ = guided(ScaledRows(1.0))
+    expected = loss(ROWS).loss(plain.model, plain, x[:5], y[:5])
+    assert loss(ROWS).loss(guide.model, guide, x[:5], y[:5]) == pytest.approx(expected, rel=0.02)
+    assert len(fit(loss(ROWS)(guide.model, guide), x, y, steps=2, batch_size=5).losses) == 2
+
+
+class ObservedFunction(PyroModule):
+    """A hidden layer that is observed without noise."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.top, self.likelihood = GaussianProcess(RBF()), GaussianProcess(RBF()), Gaussian()
+
+    def forward(self, x, h=None, y=None):
+        h = pyro.sample("h", self.hidden(x), obs=h)
+        return pyro.sample("y", self.likelihood(self.top(h)), obs=y)
+
+
+@pytest.mark.usefixtures("local")
+def test_observed_function_values_are_fitted_from_all_rows_alone():
+    x = torch.linspace(-1, 1, ROWS)[:, None]
+    h = torch.sin(3 * x)
+    guide = Variational(ObservedFunction(), InducingPoints(6), MonteCarlo(1))
+    guide.initialize(x, h, h[:, 0])
+    assert ELBO(ROWS).loss(guide.model, guide, x, h, h[:, 0]) == ELBO().loss(guide.model, guide, x, h, h[:, 0])
+    with pytest.raises(ValueError, match="observed function values at 'h', which have one joint density of all rows"):
+        ELBO(ROWS).loss(guide.model, guide, x[:5], h[:5], h[:5, 0])
+    with pytest.raises(ValueError, match="no process for the GP 'h', .* if 'h' was observed there, pass its values"):
+        predict(guide, x, site="y")
+    assert predict(guide, x, h=h, site="y").mean.shape == (ROWS,)
