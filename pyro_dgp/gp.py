@@ -77,6 +77,10 @@ class GaussianProcess(CheckedModule):
             raise ValueError(
                 f"inputs of a Gaussian process have shape (..., N, D), got {tuple(x.shape)}: use x[:, None] for one input"
             )
+        if not x.is_floating_point():
+            raise TypeError(
+                f"inputs of a Gaussian process are real numbers, not {_short(x.dtype)}: pass x.to(torch.get_default_dtype())"
+            )
         own = next(self.parameters(), None)
         if own is None:
             own = next((buffer for buffer in self.buffers() if buffer.is_floating_point()), None)

@@ -97,6 +97,8 @@ def test_bad_inputs_are_one_sentence():
         gp(torch.randn(5))
     with pytest.raises(TypeError, match="float32 and the parameters of the Gaussian process are float64"):
         gp(torch.randn(5, 1, dtype=torch.float32))
+    with pytest.raises(TypeError, match="are real numbers, not int64: pass x.to"):
+        gp(torch.arange(5)[:, None])
     without_parameters = GaussianProcess(FromFunction(lambda a, b: a @ b.mT), Projection(torch.eye(1)))
     with pytest.raises(TypeError, match="float32 and the parameters of the Gaussian process are float64"):
         without_parameters(torch.randn(5, 1, dtype=torch.float32))

@@ -23,7 +23,7 @@ from pyro_dgp.guides.sites import gps_of_site, is_random, warn_of_repeated
 from pyro_dgp.internal.parameters import constant_parameters, evaluating, module_local_parameters, modules_of
 from pyro_dgp.internal.plates import known_groups
 from pyro_dgp.internal.rows import num_rows
-from pyro_dgp.internal.site_names import process_key, site_of
+from pyro_dgp.internal.site_names import inducing_site, process_key, site_of, whitened_site
 from pyro_dgp.likelihoods import CollapsedObservation, Observation
 from pyro_dgp.mcmc.conditioning import Draw, KeptConditions, condition_on
 from pyro_dgp.mcmc.whitening import without_whitening
@@ -232,12 +232,19 @@ def _fewest_passes(run: Callable[[Tensor, int], _Predict], first: _Predict, name
     others = [
         other
         for other in takewhile(lambda other: other != site_of(name), nodes)
-        if is_random(nodes[other]) and not nodes[other]["is_observed"] and other not in first.draw
+        if is_random(nodes[other])
+        and not nodes[other]["is_observed"]
+        and not first.draw.keys() & _names_in_draws(other)
     ]
     is_fed = depends_on_draws(
         lambda rows: run(rows, 0).trace, len(request.rows), name, others=others, drawn=first.holds(name)
     )
     return request.num_samples if is_fed else 1
+
+
+def _names_in_draws(site: str) -> set[str]:
+    """Return the names by which draws may hold a site, or the function values there."""
+    return {site, whitened_site(site), inducing_site(site)}
 
 
 def _layout(first: _Predict, name: str) -> SiteLayout | None:
