@@ -161,8 +161,11 @@ def _dependence(model: Callable[..., Any], rows: RowArguments, whole: _Shapes) -
     try:
         less = _on(model, rows, _all_but(len(rows) - 1, rows), whole)
         sites, plates = whole.unlike(less)
+        of_all = len(rows) / (
+            len(rows) - 1
+        )  # a scale that is annealed, or counts what a mask keeps, changes by another factor
         rescaled = {
-            name for name, scale in whole.scales.items() if not math.isclose(scale, less.scales.get(name, scale))
+            name for name, scale in whole.scales.items() if math.isclose(less.scales.get(name, 0.0), scale * of_all)
         }
         always = set(sites)
         for row in torch.linspace(0, len(rows) - 2, min(_LEFT_OUT, len(rows) - 1)).long().tolist():
@@ -197,20 +200,32 @@ def _further(model: Callable[..., Any], rows: RowArguments, observed: list[Tenso
         if name not in [*signature.parameters][:2]
         and isinstance(value, Tensor)
         and value.dtype != torch.bool
-        and not any(_share_numbers(value, each) for each in (rows.x, *observed))
+        and not _is_whole(value, rows.x)
+        and not any(_share_numbers(value, each) for each in observed)
     }
     further = {name for name, value in tensors.items() if rows.axis_of(value) is not None}
     return further, tensors.keys() - further
 
 
+def _is_whole(value: Tensor, x: Tensor) -> bool:
+    """Tell whether a tensor is the inputs, or all of their numbers under another name."""
+    return value.data_ptr() == x.data_ptr() and value.shape == x.shape and value.stride() == x.stride()
+
+
 def _share_numbers(one: Tensor, other: Tensor) -> bool:
-    """Tell whether two tensors have a number in memory in common: columns of one table have a storage in common alone."""
-    storage = one.untyped_storage()
-    if storage.data_ptr() != other.untyped_storage().data_ptr() or one.dtype != other.dtype:
+    """Tell whether two tensors have a number in memory in common: columns of one table have a storage in common alone. Up to 1,000 numbers of the smaller one are looked up."""
+    if one.untyped_storage().data_ptr() != other.untyped_storage().data_ptr() or one.dtype != other.dtype:
         return False
-    places = torch.arange(storage.nbytes() // one.element_size())
-    of_one, of_other = (places.as_strided(each.shape, each.stride(), each.storage_offset()) for each in (one, other))
-    return bool(torch.isin(of_one, of_other).any())
+    small, large = (one, other) if one.numel() <= other.numel() else (other, one)
+    at = torch.linspace(0, small.numel() - 1, min(small.numel(), 1000)).long()
+    places = torch.full_like(at, int(small.storage_offset()) - int(large.storage_offset()))
+    for size, stride in zip(reversed(small.shape), reversed(small.stride()), strict=True):
+        places += at % size * stride
+        at //= size
+    for stride, size in sorted(zip(large.stride(), large.shape, strict=True), reverse=True):
+        if stride:
+            places -= (places // stride).clamp(0, size - 1) * stride
+    return bool((places == 0).any())
 
 
 def _require_fixed_groups(whole: _Shapes, changing: set[str]) -> None:

@@ -256,7 +256,7 @@ class Variational(PassHandler):
         assert run.propagation is not None
         log_weights = run.propagation.log_weights(next(self.processes.parameters()))
         plates = None if self.structure.inputs is None else self.structure.data_plates
-        return WeightedTrace(self.trace, log_weights, plates, self.structure.group_plates)
+        return WeightedTrace(self.trace, log_weights, plates, self.structure.group_plates, self.groups)
 
     @property
     def global_latents(self) -> list[str]:

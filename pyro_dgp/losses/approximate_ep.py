@@ -107,15 +107,12 @@ class ApproximateEP(Loss):
                     f"approximate expectation propagation has one factor for each row, and the site {site['name']!r} observes {count} values of {batch} "
                     "rows: pass one row for each value, or use ELBO"
                 )
-            others = [
-                frame.name
-                for frame in site["cond_indep_stack"]
-                if frame.vectorized and frame.name not in (*structure.data_plates, *structure.group_plates)
-            ]
-            if others and not isinstance(site["fn"], CollapsedObservation):
+            joined = site["fn"].event_shape[:1] == (batch,) and not isinstance(
+                site["fn"], torch.distributions.Independent | CollapsedObservation
+            )
+            if joined and batch != 1:
                 raise ValueError(
-                    f"approximate expectation propagation has one factor for each row, and the site {site['name']!r} has several in the plate "
-                    f"{others[0]!r}: make the plate an event, .to_event(1), or use ELBO"
+                    f"approximate expectation propagation has one factor for each row, and the distribution of the site {site['name']!r} joins the rows: use ELBO"
                 )
 
 

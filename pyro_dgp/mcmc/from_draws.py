@@ -23,7 +23,7 @@ from pyro_dgp.guides.sites import gps_of_site, is_random, warn_of_repeated
 from pyro_dgp.internal.parameters import constant_parameters, evaluating, module_local_parameters, modules_of
 from pyro_dgp.internal.plates import known_groups
 from pyro_dgp.internal.rows import num_rows
-from pyro_dgp.internal.site_names import inducing_site, process_key, site_of, whitened_site
+from pyro_dgp.internal.site_names import process_key, site_of
 from pyro_dgp.likelihoods import CollapsedObservation, Observation
 from pyro_dgp.mcmc.conditioning import Draw, KeptConditions, condition_on
 from pyro_dgp.mcmc.whitening import without_whitening
@@ -93,8 +93,8 @@ class PosteriorDraws:
     """Draws of the posterior of a model, with what they belong to: what :func:`~pyro_dgp.predict` needs.
 
     For each draw, each GP is conditioned on its sampled values at the training inputs, and the last one, under Gaussian
-    noise, on the targets in closed form. A prediction has one mixture component for each draw. What the draws are conditioned
-    on is factorised once for several predictions, if it has at most 20 million numbers (160 MB).
+    noise, on the targets in closed form. A prediction has one mixture component for each draw, or several for each, ``num_samples`` or more in all, where it
+    draws hidden layers, latent values or observations at the new rows. What the draws are conditioned on is factorised once for several predictions, if it has at most 20 million numbers (160 MB).
 
     :ivar model: the model itself, or ``whitened(model)``, which it has to be if that has inducing inputs.
     :ivar draws: ``mcmc.get_samples()`` or ``chains.flat``: by site ``(K, ...)``. Empty for a model without latent sites: exact
@@ -172,7 +172,9 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
     with torch.no_grad():
         first = run(slice(0, 1), 0)
         name = _name(first, request)
-        passes = max(len(chosen), _fewest_passes(run, first, name, request=request))
+        are_few = len(chosen) < request.num_samples
+        fewest = _fewest_passes(run, first, name, request=request) if are_few else 1
+        passes = len(chosen) * -(-fewest // len(chosen))  # each draw as often as the others
         layout = _layout(first, name) or probed_layout(
             name, len(request.rows), lambda rows, _: components(run(rows, 0)), groups
         )
@@ -227,24 +229,17 @@ def _name(first: _Predict, request: Request) -> str:
 
 
 def _fewest_passes(run: Callable[[Tensor, int], _Predict], first: _Predict, name: str, *, request: Request) -> int:
-    """Return ``num_samples`` where a site depends on sites that the draws do not hold, observations of the training data: a pass draws them once."""
+    """Return ``num_samples`` where a site depends on values that a pass draws once at new rows: hidden layers, latent values of rows, other observations."""
     nodes = first.trace.nodes
     others = [
         other
         for other in takewhile(lambda other: other != site_of(name), nodes)
-        if is_random(nodes[other])
-        and not nodes[other]["is_observed"]
-        and not first.draw.keys() & _names_in_draws(other)
+        if is_random(nodes[other]) and not nodes[other]["is_observed"] and not first.holds(other)
     ]
     is_fed = depends_on_draws(
         lambda rows: run(rows, 0).trace, len(request.rows), name, others=others, drawn=first.holds(name)
     )
     return request.num_samples if is_fed else 1
-
-
-def _names_in_draws(site: str) -> set[str]:
-    """Return the names by which draws may hold a site, or the function values there."""
-    return {site, whitened_site(site), inducing_site(site)}
 
 
 def _layout(first: _Predict, name: str) -> SiteLayout | None:

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from pyro.distributions import constraints
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.trace_struct import Trace
 from torch import Tensor
@@ -33,15 +34,27 @@ class _Moved(Messenger):
 
 
 def _another(site: Site, step: int) -> Tensor:
-    """Return another value of a site: a draw, and of classes and counts one that differs."""
+    """Return another value of a site: a draw, values far out, and of classes those that differ."""
     kind, value = components_at(site), site["value"]
-    if kind.event_shape or not is_discrete(kind):
+    if kind.event_shape or (step == 1 and not is_discrete(kind)):
         return site["fn"].sample()  # type: ignore[no-any-return]
-    if not kind.has_enumerate_support:
-        return value + step
-    known = kind.enumerate_support(expand=False).reshape(-1)
-    at = (value.unsqueeze(-1) == known).to(torch.uint8).argmax(-1)
-    return known[(at + step) % len(known)].to(value.dtype)
+    if kind.has_enumerate_support:
+        known = kind.enumerate_support(expand=False).reshape(-1)
+        at = (value.unsqueeze(-1) == known).to(torch.uint8).argmax(-1)
+        return known[(at + step) % len(known)].to(value.dtype)
+    if is_discrete(kind):
+        return (value + 1, torch.zeros_like(value), 10 * value + 100)[step - 1]
+    size = 10 * (value - site["fn"].sample()).abs() + value.abs()
+    far = value + size if step == 2 else value - size
+    return torch.where(_support_of(kind).check(far), far, value / 10)
+
+
+def _support_of(kind: Any) -> Any:
+    """Return the support of a distribution; all real numbers for one that does not say."""
+    try:
+        return kind.support
+    except (AttributeError, NotImplementedError):
+        return constraints.real
 
 
 def depends_on_draws(

@@ -35,7 +35,8 @@ def predict(
         lead with the groups, ``(*groups, N)``.
     :param num_samples: number of mixture components in all. For a guide under Monte Carlo propagation it exceeds that of
         training, since few components bias the NLL upwards; sigma points and moment matching predict by their own components, whatever it says. For posterior
-        draws at most this many are used, equally spaced: as many of each chain if it is a multiple of their number.
+        draws at most this many are used, equally spaced: as many of each chain if it is a multiple of their number. Fewer draws have several components
+        each where the prediction draws hidden layers, latent values or observations at the new rows.
     :param num_hyperparameter_draws: for a guide R, the number of draws of the latent sites besides GPs, if the model has such
         sites. Under Monte Carlo each draw gets ``num_samples / R`` components. The same draws of global sites serve every
         batch. If not given, R is 20. Where a site has values for each row, R is ``num_samples``: there each row is a mixture

@@ -9,10 +9,12 @@ from pyro.nn import PyroModule
 from pyro_dgp import (
     ELBO,
     RBF,
+    ApproximateEP,
     GammaDivergence,
     Gaussian,
     GaussianProcess,
     InducingPoints,
+    MonteCarlo,
     PredictiveLogLikelihood,
     SigmaPoints,
     Variational,
@@ -20,7 +22,22 @@ from pyro_dgp import (
 )
 
 ROWS = 12
-LOSSES = [ELBO, lambda rows: PredictiveLogLikelihood(rows, 0.0), lambda rows: GammaDivergence(rows, 1.1)]
+LOSSES = [
+    ELBO,
+    lambda rows: PredictiveLogLikelihood(rows, 0.0),
+    lambda rows: GammaDivergence(rows, 1.1),
+    lambda rows: ApproximateEP(rows, 0.5),
+]
+
+
+KINDS = [
+    "rows and values",
+    "values and rows",
+    "values around rows",
+    "a plate of a fixed number",
+    "a plate that takes all rows",
+    "values as an event of a plate",
+]
 
 
 class TwoValues(PyroModule):
@@ -36,6 +53,15 @@ class TwoValues(PyroModule):
         rows = x.shape[-2]
         if self.kind == "an event":
             return pyro.sample("y", dist.Normal(f, 0.3).to_event(2), obs=y)
+        if self.kind == "a plate of a fixed number":
+            with pyro.plate("rows", ROWS, dim=-2), pyro.plate("values", 2, dim=-1):
+                return pyro.sample("y", dist.Normal(f, 0.3), obs=y)
+        if self.kind == "a plate that takes all rows":
+            with pyro.plate("rows", ROWS, subsample=torch.arange(rows), dim=-2), pyro.plate("values", 2, dim=-1):
+                return pyro.sample("y", dist.Normal(f, 0.3), obs=y)
+        if self.kind == "values as an event of a plate":
+            with pyro.plate("rows", ROWS, subsample=torch.arange(rows)):
+                return pyro.sample("y", dist.Normal(f, 0.3).to_event(1), obs=y)
         if self.kind == "rows and values":
             with pyro.plate("rows", rows, dim=-2), pyro.plate("values", 2, dim=-1):
                 return pyro.sample("y", dist.Normal(f, 0.3), obs=y)
@@ -60,12 +86,16 @@ def guided(model, x, y):
 
 
 @pytest.mark.usefixtures("local")
-@pytest.mark.parametrize("kind", ["rows and values", "values and rows", "values around rows"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_values_in_plates_are_those_of_an_event(kind, loss):
     x, y = data()
     one, other = guided(TwoValues(kind), x, y), guided(TwoValues("an event"), x, y)
     expected = loss(ROWS).loss(other.model, other, x, y)
+    if kind == "values as an event of a plate" and isinstance(loss(ROWS), ApproximateEP):
+        with pytest.raises(ValueError, match="'y' observes 2 values of 12 rows"):
+            loss(ROWS).loss(one.model, one, x, y)
+        return
     assert loss(ROWS).loss(one.model, one, x, y) == pytest.approx(expected, rel=1e-9)
 
 
@@ -74,7 +104,7 @@ def test_the_predictive_term_is_the_density_of_a_prediction():
     x, y = data()
     guide = guided(TwoValues("an event"), x, y)
     density = float(predict(guide, x).log_prob(y).sum())
-    for kind in ("rows and values", "values and rows", "values around rows"):
+    for kind in KINDS:
         one = guided(TwoValues(kind), x, y)
         assert PredictiveLogLikelihood(ROWS, 0.0).loss(one.model, one, x, y) == pytest.approx(-density, rel=1e-9)
 
@@ -84,12 +114,12 @@ class Groups(PyroModule):
 
     def __init__(self):
         super().__init__()
-        self.gp, self.likelihood = GaussianProcess(RBF()), Gaussian(variance=0.09)
+        self.gp, self.likelihood, self.taken = GaussianProcess(RBF()), Gaussian(variance=0.09), None
 
     def forward(self, x, y=None):
-        with pyro.plate("groups", 3, dim=-1):
+        with pyro.plate("groups", 3, subsample=self.taken, dim=-1) as taken:
             f = pyro.sample("f", self.gp(x))
-            return pyro.sample("y", self.observation(f), obs=y)
+            return pyro.sample("y", self.observation(f), obs=None if y is None else y[taken])
 
     def observation(self, f):
         return dist.Normal(f[..., 0], 0.3).to_event(1)
@@ -110,6 +140,64 @@ def test_rows_of_groups_have_a_term_each(model):
     guide = guided(model(), x, y)
     density = float(predict(guide, x).log_prob(y).sum())
     assert PredictiveLogLikelihood(ROWS, 0.0).loss(guide.model, guide, x, y) == pytest.approx(-density, rel=1e-9)
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("model", [Groups, GivenGroups])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_groups_in_parts_have_the_terms_of_all(model, loss):
+    x, y = data()
+    y = torch.stack([y[:, 0], y[:, 1], -y[:, 0]])
+    guide = guided(model(), x, y)
+    expected = loss(ROWS).loss(guide.model, guide, x, y)
+    parts = []
+    for group in range(3):
+        guide.model.taken = torch.tensor([group])
+        parts.append(loss(ROWS).loss(guide.model, guide, x, y))
+    assert sum(parts) / 3 == pytest.approx(expected, rel=1e-9)
+
+
+class DataSets(TwoValues):
+    """Data sets as an axis in front of the inputs, with or without a plate for it."""
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))
+        f = f.expand(*f.shape[:-1], 2)
+        if self.kind == "an event":
+            return pyro.sample("y", dist.Normal(f, 0.3).to_event(2), obs=y)
+        if self.kind == "a plate around an event":
+            with pyro.plate("sets", 3, dim=-1):
+                return pyro.sample("y", dist.Normal(f, 0.3).to_event(2), obs=y)
+        with pyro.plate("sets", 3, dim=-3), pyro.plate("rows", x.shape[-2], dim=-2), pyro.plate("values", 2, dim=-1):
+            return pyro.sample("y", dist.Normal(f, 0.3), obs=y)
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("kind", ["a plate around an event", "plates"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_data_sets_in_a_plate_have_a_term_for_each_row(kind, loss):
+    x, y = data()
+    x, y = torch.stack([x, x + 1, 2 * x]), torch.stack([y, -y, y + 1])
+    one, other = guided(DataSets(kind), x, y), guided(DataSets("an event"), x, y)
+    expected = loss(ROWS).loss(other.model, other, x, y)
+    assert loss(ROWS).loss(one.model, one, x, y) == pytest.approx(expected, rel=1e-9)
+
+
+class Joined(TwoValues):
+    """A distribution that joins all rows."""
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        return pyro.sample("y", dist.MultivariateNormal(f, 0.1 * torch.eye(x.shape[-2])), obs=y)
+
+
+@pytest.mark.usefixtures("local")
+def test_expectation_propagation_refuses_a_distribution_that_joins_the_rows():
+    x, y = data()
+    guide = Variational(Joined(""), InducingPoints(8), MonteCarlo(2))
+    guide.initialize(x, y[:, 0])
+    with pytest.raises(ValueError, match="the distribution of the site 'y' joins the rows: use ELBO"):
+        ApproximateEP(ROWS, 0.5).loss(guide.model, guide, x, y[:, 0])
 
 
 class Hidden(TwoValues):

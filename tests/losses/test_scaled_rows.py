@@ -66,6 +66,23 @@ def test_a_fixed_scale_stays():
     assert sum(halves) / 2 == pytest.approx(whole, rel=0.05)
 
 
+class Annealed(ScaledRows):
+    """A scale that grows from call to call."""
+
+    calls = 0
+
+    def forward(self, x, y=None):
+        self.calls += 1
+        self.scale = min(1.0, 0.1 + self.calls / 1000)
+        return super().forward(x, y)
+
+
+@pytest.mark.usefixtures("local")
+def test_a_scale_that_is_annealed_stays():
+    guide, x, y = guided(Annealed())
+    assert len(fit(ELBO(ROWS)(guide.model, guide), x, y, steps=2, batch_size=5).losses) == 2
+
+
 class PlateOfAll(PyroModule):
     """A plate of all rows that takes those of a step, which weights them by itself."""
 

@@ -154,3 +154,66 @@ class OneLayer(PyroModule):
 
     def forward(self, x, y=None):
         return pyro.sample("y", self.likelihood(self.top(x)), obs=y)
+
+
+class Shifted(Chain):
+    """A second measurement that hardly depends on the first, with a hyperparameter of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.shift = PyroSample(dist.Normal(0.0, 1.0))
+
+    def forward(self, x, first=None, second=None):
+        shift = self.shift
+        first = pyro.sample("first", self.likelihood(self.gp(x)), obs=first)
+        return pyro.sample("second", dist.Normal(shift + 0.001 * first, 0.1).to_event(1), obs=second)
+
+
+@pytest.mark.parametrize("components", [60, 100, 119])
+def test_each_posterior_draw_has_the_same_share(components):
+    x, first, second, _ = data()
+    known = PosteriorDraws(Shifted(), {"shift": torch.arange(60.0)}, (x, first, second))
+    mean = predict(known, torch.tensor([[5.0]]), components, site="second").mean
+    assert float(mean) == pytest.approx(29.5, abs=0.01)
+
+
+class Rare(Chain):
+    """A second measurement that depends on the first where this is high, which is rare."""
+
+    def forward(self, x, first=None, second=None):
+        first = pyro.sample("first", self.likelihood(self.gp(x)), obs=first)
+        return pyro.sample("second", dist.Normal(10.0 * (first > 2), 0.1).to_event(1), obs=second)
+
+
+@pytest.mark.usefixtures("local")
+def test_rare_dependence_is_found_at_a_single_row():
+    x, first, second, _ = data()
+    far = torch.tensor([[9.0]])  # y1 is N(0, 1.1) there
+    expected = 10 * float(1 - dist.Normal(0.0, 1.1**0.5).cdf(torch.tensor(2.0)))
+    guide = Variational(Rare(), InducingPoints(12), MonteCarlo(1))
+    guide.initialize(x, first, second)
+    for known in (PosteriorDraws(Rare(), {}, (x, first, second)), guide):
+        assert float(predict(known, far, 2000, site="second").mean) == pytest.approx(expected, abs=0.25)
+
+
+class OwnOffsets(PyroModule):
+    """A latent offset for each row, and function values that are sampled."""
+
+    def __init__(self):
+        super().__init__()
+        self.gp = GaussianProcess(RBF())
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        with pyro.plate("rows", x.shape[-2]):
+            offset = pyro.sample("offset", dist.Normal(0.0, 1.0))
+            return pyro.sample("y", dist.Normal(f + offset, 0.1), obs=y)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_few_posterior_draws_draw_the_latent_values_of_new_rows_often(count):
+    x, *_ = data()
+    draws = {"f": 0.1 * torch.randn(count, 12, 1), "offset": torch.randn(count, 12)}
+    known = PosteriorDraws(OwnOffsets(), draws, (x, torch.randn(12)))
+    variance = predict(known, x, 1000, site="y").variance
+    torch.testing.assert_close(variance, torch.full((12,), 1.01), rtol=0.25, atol=0)

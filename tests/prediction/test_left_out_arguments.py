@@ -73,6 +73,10 @@ def test_columns_of_one_table_are_told_apart():
     with pytest.warns(UserWarning, match="training gave the model exposure="):
         predict(guide, x, site="y")
     guide = Variational(Counts(), InducingPoints(4))
+    guide.initialize(table, y, table[:, 2])  # an exposure that is one of the inputs
+    with pytest.warns(UserWarning, match="training gave the model exposure="):
+        predict(guide, table, site="y")
+    guide = Variational(Counts(), InducingPoints(4))
     twice = table[:, :1].expand(N, 2)  # two columns in the place of one
     guide.initialize(twice, table[:, 1], other=table[:, 1:2].expand(N, 2))
     with warnings.catch_warnings():
