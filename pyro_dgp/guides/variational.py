@@ -253,16 +253,21 @@ class Variational(PassHandler):
         run = GuidePass(propagation or self.propagation, reading, new_rows=new_rows, fixed=fixed or {})
         run.wanted = frozenset(wanted)
         self._run_model(run, args, kwargs)
-        assert run.propagation is not None
-        log_weights = run.propagation.log_weights(next(self.processes.parameters()))
-        plates = None if self.structure.inputs is None else self.structure.data_plates
-        return WeightedTrace(self.trace, log_weights, plates, self.structure.group_plates, self.groups)
+        return _weighted(self, run)
 
     @property
     def global_latents(self) -> list[str]:
         """Names of the latent sites that are neither GPs nor local to data, known after a pass."""
         others = self.structure.local.keys() | self.structure.responses
         return [name for name, site in self.trace.nodes.items() if _is_latent(site) and name not in others]
+
+
+def _weighted(guide: Variational, run: GuidePass) -> WeightedTrace:
+    """Return the result of a pass with components."""
+    assert run.propagation is not None
+    structure, log_weights = guide.structure, run.propagation.log_weights(next(guide.processes.parameters()))
+    plates = None if structure.inputs is None else structure.data_plates
+    return WeightedTrace(guide.trace, log_weights, plates, structure.group_plates, guide.groups)
 
 
 def _require_latent(networks: Collection[str], names: Collection[str]) -> None:

@@ -205,21 +205,27 @@ def test_what_has_no_energy_is_refused():
         energy(guide, x, y, 1.0)
 
 
-def test_a_plate_of_several_observations_a_row_is_refused():
+def test_several_observations_of_a_row_are_one_factor():
     class Replicates(PyroModule):
-        def __init__(self):
+        def __init__(self, in_plates):
             super().__init__()
-            self.gp = GaussianProcess(RBF())
+            self.in_plates, self.gp = in_plates, GaussianProcess(RBF())
 
         def forward(self, x, y=None):
             f = pyro.sample("f", self.gp(x))
+            f = f.expand(*f.shape[:-1], 3)
+            if not self.in_plates:
+                return pyro.sample("y", dist.Normal(f, 0.1).to_event(2), obs=y)
             with pyro.plate("data", len(x), dim=-2), pyro.plate("replicates", 3, dim=-1):
                 return pyro.sample("y", dist.Normal(f, 0.1), obs=y)
 
     x, y = regression(12)
-    guide = guided(Replicates(), x, y.unsqueeze(-1).expand(-1, 3), propagation=MonteCarlo(2))
-    with pytest.raises(ValueError, match="several in the plate 'replicates'"):
-        ApproximateEP(12)(guide.model, guide)(x, y.unsqueeze(-1).expand(-1, 3))
+    energies = []
+    for in_plates in (True, False):
+        guide = guided(Replicates(in_plates), x, y.unsqueeze(-1).expand(-1, 3), propagation=MonteCarlo(2))
+        torch.manual_seed(0)
+        energies.append(float(energy(guide, x, y.unsqueeze(-1).expand(-1, 3), 0.5).detach()))
+    assert energies[0] == pytest.approx(energies[1])
 
 
 @pytest.mark.parametrize("outputs", [1, 2])

@@ -107,7 +107,12 @@ def test_what_is_given_or_is_not_read_costs_no_further_pass(monkeypatch):
     guide = guided(Chain(), MonteCarlo(3), x, first, second, third)
     passes = []
     of_pass = from_guide._pass
-    monkeypatch.setattr(from_guide, "_pass", lambda *args, **named: passes.append(0) or of_pass(*args, **named))
+
+    def counted(*args, **named):
+        passes.append(0)
+        return of_pass(*args, **named)
+
+    monkeypatch.setattr(from_guide, "_pass", counted)
     given = predict(guide, X_NEW, 100, site="second", first=torch.tensor([1.0, -1.0, 0.0]))
     torch.testing.assert_close(given.mean, torch.tensor([2.0, -2.0, 0.0]))
     torch.testing.assert_close(given.variance, torch.full((3,), 0.01))
