@@ -222,6 +222,7 @@ def test_several_observations_of_a_row_are_one_factor():
     x, y = regression(12)
     energies = []
     for in_plates in (True, False):
+        torch.manual_seed(0)
         guide = guided(Replicates(in_plates), x, y.unsqueeze(-1).expand(-1, 3), propagation=MonteCarlo(2))
         torch.manual_seed(0)
         energies.append(float(energy(guide, x, y.unsqueeze(-1).expand(-1, 3), 0.5).detach()))
