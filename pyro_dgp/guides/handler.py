@@ -22,6 +22,7 @@ from pyro_dgp.guides.sites import (
     is_random,
     require_likelihood_fits,
     require_told_apart,
+    require_values_of_rows,
     shape_errors_explained,
     taken_groups,
     total_regularizer,
@@ -151,6 +152,7 @@ class PassHandler(SiteHandler, AutoMessenger):
     def at_function(self, msg: Message, prior: FunctionPrior) -> None:
         """Swap the prior of function values for the process, carried by the propagation."""
         if msg["is_observed"]:
+            require_values_of_rows(msg, prior)
             self.at_other(msg)
             return
         key, run = msg["name"], self._pass
@@ -166,8 +168,7 @@ class PassHandler(SiteHandler, AutoMessenger):
         if self.structure.joins_rows:
             marginal = marginal.jointly()
         shape = torch.broadcast_shapes(marginal.batch_shape, prior.batch_shape)
-        if marginal.batch_shape != shape:
-            marginal = marginal.expand(shape)
+        marginal = marginal if marginal.batch_shape == shape else marginal.expand(shape)
         if run.propagation is None:
             SiteRecord(prior).write(msg)
             msg["fn"] = self.propagation.draw(key, marginal, run.memory)

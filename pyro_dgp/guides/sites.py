@@ -167,6 +167,16 @@ def gps_of_site(name: str, fn: Any) -> list[tuple[str, FunctionPrior]]:
     return [(process_key(name, gp), prior) for gp, prior in fn.priors.items()] if isinstance(fn, Observation) else []
 
 
+def require_values_of_rows(site: Message, prior: FunctionPrior) -> None:
+    """Raise for observed function values of another number of rows than the inputs have, as of a conditioned model at new rows."""
+    rows, given = prior.event_shape[0], site["value"].shape[-2] if site["value"].dim() > 1 else None
+    if given != rows:
+        raise ValueError(
+            f"the function values at {site['name']!r} are observed with shape {tuple(site['value'].shape)}, and their inputs have {rows} rows: pass the values at these "
+            "rows, and leave out a pyro.condition of those of other rows"
+        )
+
+
 def warn_of_repeated(gps: Iterable[tuple[str, FunctionPrior]]) -> None:
     """Warn of one Gaussian process at several sites, or twice in one observation: it may be meant as one function, and is one for each site.
 

@@ -240,9 +240,10 @@ def _is_sampled(name: str) -> bool:
 
 @answer.register
 def answer_from_inducing_draws(sampled: InducingDraws, request: Request) -> Answer:
-    """Return the answer of draws of inducing variables: one mixture component for each."""
+    """Return the answer of draws of inducing variables: one mixture component for each, or as many for each as make ``num_samples`` where these differ."""
     states = sampled.states(equally_spaced(sampled.num_draws, request.num_samples))
-    given = answer_from_guide(sampled.guide, replace(request, num_samples=len(states)), states)
+    components = len(states) * -(-request.num_samples // len(states))
+    given = answer_from_guide(sampled.guide, replace(request, num_samples=components), states)
 
     def evaluate(rows: slice) -> Mixture:
         sampled.require_unchanged()

@@ -65,14 +65,15 @@ def answer_from_guide(guide: Variational, request: Request, states: Sequence[Sta
         if request.wants_gradients:
             _require_differentiable(guide, first, name)
         feeding = _feeding(guide, first, name, request=request, unseen=unseen)
-        count = len(states) or _number_of_draws(guide, first, name, request=request, feeding=feeding)
+        count = _number_of_draws(guide, first, name, request=request, feeding=feeding)
+        if states:
+            count = len(states) * (max(1, request.num_samples // len(states)) if feeding else 1)
         draws = _global_draws(guide, request, count)
         layout = _layout(guide, first, name, request=request, fixed=draws[0])
         if layout.carried and is_computed(sites[name]):
             guide.propagation.require_plain_site(name)
         joins = _joins_rows(guide, request, name, is_new=is_computed(sites[name]))
-    count = max(len(states), len(draws))  # one draw serves all states, or each state has its own
-    at = [(states[i] if states else {}, draws[i % len(draws)]) for i in range(count)]
+    at = [(states[i % len(states)] if states else {}, draws[i]) for i in range(count)]
     propagation = guide.propagation.for_prediction(max(1, request.num_samples // count))
 
     def evaluate(rows: slice) -> Mixture:

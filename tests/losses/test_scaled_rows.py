@@ -130,3 +130,13 @@ def test_observed_function_values_are_fitted_from_all_rows_alone():
     with pytest.raises(ValueError, match="no process for the GP 'h', .* if 'h' was observed there, pass its values"):
         predict(guide, x, site="y")
     assert predict(guide, x, h=h, site="y").mean.shape == (ROWS,)
+
+
+@pytest.mark.usefixtures("local")
+def test_function_values_of_other_rows_are_refused():
+    x = torch.linspace(-1, 1, ROWS)[:, None]
+    h = torch.sin(3 * x)
+    guide = Variational(pyro.condition(ObservedFunction(), {"h": h}), InducingPoints(6), MonteCarlo(1))
+    guide.initialize(x, y=h[:, 0])
+    with pytest.raises(ValueError, match=r"'h' are observed with shape \(20, 1\), and their inputs have 1 rows"):
+        predict(guide, x[:5], site="y")

@@ -17,6 +17,7 @@ from pyro_dgp import (
     Poisson,
     PosteriorDraws,
     SigmaPoints,
+    StochasticGradientHMC,
     Variational,
     fit,
     predict,
@@ -222,3 +223,16 @@ def test_few_posterior_draws_draw_the_latent_values_of_new_rows_often(count):
     known = PosteriorDraws(OwnOffsets(), draws, (x, torch.randn(12)))
     variance = predict(known, x, 1000, site="y").variance
     torch.testing.assert_close(variance, torch.full((12,), 1.01), rtol=0.25, atol=0)
+
+
+@pytest.mark.usefixtures("local")
+def test_few_states_of_stochastic_gradient_hmc_draw_observations_often():
+    x, first, second, third = data()
+    model = Chain().requires_grad_(False)
+    guide = Variational(model, InducingPoints(12, covariance="delta"), MonteCarlo(1))
+    guide.initialize(x, first, second, third)
+    sampler = StochasticGradientHMC(burn_in=5, thin=1, learning_rate=0.0)
+    known = sampler.run(guide, x, first, num_samples=3, batch_size=12, second=second, third=third)
+    found = predict(known, X_NEW, 900, site="first")
+    expected = 4 * found.variance + 0.01
+    torch.testing.assert_close(predict(known, X_NEW, 900, site="second").variance, expected, rtol=0.3, atol=0)
