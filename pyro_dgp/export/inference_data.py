@@ -65,6 +65,10 @@ def to_arviz(
     """
     chains, length = _sizes(draws or {}, sample_stats or {})
     functions, log_likelihood, replicates = likelihood_draws(prediction, y, 1 if draws else num_samples)
+    if draws and prediction.components_of_draw > 1:  # the first component of each draw
+        first = slice(0, len(log_likelihood) // prediction.components_of_draw)
+        functions = None if functions is None else functions[first]
+        log_likelihood, replicates = log_likelihood[first], replicates[first]
     kept = _kept(len(log_likelihood), chains, length) if draws else slice(None)
     posterior = {name: _numpy(values)[:, kept] for name, values in (draws or {}).items()}
     if functions is not None and "f" not in posterior:

@@ -174,7 +174,7 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
         name = _name(first, request)
         are_few = len(chosen) < request.num_samples
         fewest = _fewest_passes(run, first, name, request=request) if are_few else 1
-        passes = len(chosen) * -(-fewest // len(chosen))  # each draw as often as the others
+        of_draw = -(-fewest // len(chosen))  # each draw as often as the others
         layout = _layout(first, name) or probed_layout(
             name, len(request.rows), lambda rows, _: components(run(rows, 0)), groups
         )
@@ -189,14 +189,14 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
     def evaluate(rows: slice) -> Mixture:
         zero, count = request.x.new_zeros(1), num_rows(request.rows[rows][0][0])
         parts = []
-        for number in range(passes):
+        for number in range(of_draw * len(chosen)):
             done = run(rows, number % len(chosen))
             fn = sites_of(done.trace)[name]["fn"]
             collapsed = fn if isinstance(fn, CollapsedObservation) else None
             parts.append(layout.mixture(components(done), zero, rows=count, observation=collapsed))
         return stack_mixtures(parts)
 
-    return Answer(evaluate, layout.event_shape, layout.groups, request.rows.tensors)
+    return Answer(evaluate, layout.event_shape, layout.groups, request.rows.tensors, components_of_draw=of_draw)
 
 
 def _check(posterior: PosteriorDraws, request: Request) -> None:

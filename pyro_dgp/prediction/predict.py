@@ -75,12 +75,18 @@ def predict(
             f"test inputs have shape (N, D) with N at least 1, got {tuple(x.shape)}: use x[:, None] for one input"
         )
     rows = RowArguments((x,), arguments)
-    evaluate, event_shape, groups, inputs, joins = answer(
-        fit, Request(rows, num_samples, num_hyperparameter_draws, site)
-    )
-    if joins and len(rows) > batch_size:
+    found = answer(fit, Request(rows, num_samples, num_hyperparameter_draws, site))
+    if found.joins_rows and len(rows) > batch_size:
         raise ValueError(
             f"the site that is predicted joins rows (differences, sums, means), and batches of {batch_size} rows would join others: predict all {len(rows)} rows in one batch, "
             f"batch_size={len(rows)}"
         )
-    return Prediction(evaluate, len(rows), event_shape, groups=groups, batch_size=batch_size, inputs=inputs)
+    return Prediction(
+        found.evaluate,
+        len(rows),
+        found.event_shape,
+        groups=found.groups,
+        batch_size=batch_size,
+        inputs=found.inputs,
+        components_of_draw=found.components_of_draw,
+    )

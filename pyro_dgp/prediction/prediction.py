@@ -31,6 +31,7 @@ class Prediction(TorchDistribution):
     :param batch_size: number of rows evaluated at a time.
     :param keep: most numbers that mixtures may have in all to be kept after their first use.
     :param inputs: tensors that the mixtures depend on, asked whether they want gradients.
+    :param components_of_draw: number of components of each draw of a sampler; the first ones of all draws come first.
 
     >>> import pyro.distributions as dist, torch
     >>> from pyro_dgp import Mixture, Prediction
@@ -55,7 +56,9 @@ class Prediction(TorchDistribution):
         batch_size: int = 1000,
         keep: int = 20_000_000,
         inputs: Sequence[Tensor] = (),
+        components_of_draw: int = 1,
     ) -> None:
+        self.components_of_draw = components_of_draw
         self._evaluate, self._batch_size, self._keep = evaluate, batch_size, keep
         self._inputs = tuple(inputs)
         self._seed = int(torch.randint(2**31 - 1, ()))

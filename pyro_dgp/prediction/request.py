@@ -76,6 +76,7 @@ class Answer(NamedTuple):
     :ivar groups: batch axes of groups, whose rows are one behind another in the mixture.
     :ivar inputs: the row arguments, which may want gradients.
     :ivar joins_rows: whether the value at a row depends on function values at other rows, so that all rows are evaluated together.
+    :ivar components_of_draw: number of components of each posterior draw; the first ones of all draws come first.
     """
 
     evaluate: Callable[[slice], Mixture]
@@ -83,6 +84,7 @@ class Answer(NamedTuple):
     groups: Size = Size()
     inputs: Sequence[Tensor] = ()
     joins_rows: bool = False
+    components_of_draw: int = 1
 
 
 @singledispatch

@@ -399,7 +399,7 @@ def test_a_model_with_another_name_for_a_layer_is_named(local):
     guide.initialize(x, y)
     other = Variational(Renamed(x), InducingPoints(4), MonteCarlo(2))
     other.load_state_dict(guide.state_dict())
-    with pytest.raises(ValueError, match="no process for the GP 'z': initialize met"):
+    with pytest.raises(ValueError, match="no process for the GP 'z', and initialize met"):
         predict(other, x)
 
 

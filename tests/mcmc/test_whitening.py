@@ -148,7 +148,7 @@ def test_nuts_starts_and_runs_on_two_layers_from_stock_settings_too():
     model = TwoLayers(x).requires_grad_(False)
     draws = sample(whitened(model), x, y, 20, warmup=20, depth=3)
     assert draws["h_whitened"].shape == (20, 10, 2)
-    prediction = predict(PosteriorDraws(model, draws, (x, y)), torch.linspace(-2, 2, 7)[:, None])
+    prediction = predict(PosteriorDraws(model, draws, (x, y)), torch.linspace(-2, 2, 7)[:, None], num_samples=20)
     assert torch.isfinite(prediction.log_prob(torch.zeros(7))).all()
     assert prediction.component_log_prob(torch.zeros(7)).shape == (20, 7)
     few = predict(PosteriorDraws(model, draws, (x, y)), x, num_samples=5)

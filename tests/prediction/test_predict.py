@@ -279,9 +279,9 @@ def test_chains_and_inducing_draws_hold_what_a_prediction_needs(local):
     chains = run_chains(
         EllipticalSlice(Exposed()), (x, y, exposure), num_samples=6, warmup_steps=2, num_chains=2, processes=1
     )
-    by_chains = predict(chains, x[:5], exposure=exposure[:5])
+    by_chains = predict(chains, x[:5], 12, exposure=exposure[:5])
     torch.manual_seed(0)
-    again = predict(PosteriorDraws(chains.model, chains.flat, (x, y, exposure)), x[:5], exposure=exposure[:5])
+    again = predict(PosteriorDraws(chains.model, chains.flat, (x, y, exposure)), x[:5], 12, exposure=exposure[:5])
     assert by_chains.mixture().components.batch_shape == again.mixture().components.batch_shape == (12, 5)
     guide = guide_of(Exposed(), x, y, exposure=exposure, processes=InducingPoints(4, "delta"))
     sampler = StochasticGradientHMC(burn_in=2, thin=1)
