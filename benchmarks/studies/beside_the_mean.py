@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.studies.beside_the_mean --data FOLDER [--out FILE] [--methods A,B] [--only D,E] [--seeds K] [--table]``
 
-Every method of the table that is no sampler and no exact GP has 500 steps, from two seeds, on the first split of each set of ``held_aside``, and of one whose five inputs are among 27 that have no effect. A method that is trained and still has a higher NLL than
+Every method of the table that is no sampler and no exact GP has 500 steps, from two seeds, on the first split of each set of ``held_aside``, and of one
+whose five inputs are among 27 that have no effect. A method that is trained and still has a higher NLL than
 that normal has failed in silence. Makes the runs that FILE (one JSON line a run) lacks and prints the NLL of each method less that of the normal, the highest of its seeds.
 """
 
