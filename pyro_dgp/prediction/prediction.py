@@ -17,9 +17,8 @@ class Prediction(TorchDistribution):
     """The predictive distribution at N test rows: for each row the full mixture over components and posterior draws.
 
     Its batch shape is ``(N,)``, or ``(*groups, N)`` for a model with groups, its event shape ``()`` or ``(D_out,)``, in
-    units of the targets in training. Memory does not grow with N. All methods use one seed and see the same mixture.
-
-    A row is evaluated at its first use, with the parameters of that time: compute what you need before you train further.
+    units of the targets in training. Memory does not grow with N. All methods use one seed and see the same mixture. A row is evaluated
+    at its first use, with the parameters of that time: compute what you need before you train further.
 
     Where an input wants gradients (``x.requires_grad``), moments, ``log_prob``, ``cdf``, ``quantile`` (twice) and ``rsample``
     are differentiable in it. Each figure then has a graph of its own, and a mixture is evaluated again for each.
@@ -58,12 +57,11 @@ class Prediction(TorchDistribution):
         inputs: Sequence[Tensor] = (),
         components_of_draw: int = 1,
     ) -> None:
-        self.components_of_draw = components_of_draw
         self._evaluate, self._batch_size, self._keep = evaluate, batch_size, keep
         self._inputs = tuple(inputs)
         self._seed = int(torch.randint(2**31 - 1, ()))
         self._kept: dict[int, Mixture] = {}
-        self._count, self._groups = rows, groups
+        self._count, self._groups, self.components_of_draw = rows, groups, components_of_draw
         super().__init__((*groups, rows), event_shape, validate_args=False)
 
     def __repr__(self) -> str:
