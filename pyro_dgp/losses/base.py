@@ -24,7 +24,7 @@ from pyro_dgp.internal.parameters import require_names_of_their_own, require_own
 from pyro_dgp.internal.rows import Call, inputs_among, num_rows
 from pyro_dgp.likelihoods import CollapsedObservation
 from pyro_dgp.likelihoods.observation import Observation
-from pyro_dgp.losses.row_terms import unmasked
+from pyro_dgp.losses.row_terms import rows_of_functions, unmasked
 from pyro_dgp.processes.reading import POSTERIOR, Reading
 
 Site = dict[str, Any]
@@ -249,9 +249,7 @@ def _rows_passed(structure: ModelStructure, call: Call, sites: list[Site]) -> in
     inputs = inputs_among(*call)
     if structure.inputs is not None or not inputs:
         return structure.batch_of(*call)
-    priors = (record.prior for site in sites if (record := SiteRecord.of(site)) is not None)
-    gps = (gp for each in priors for gp in (each.priors.values() if isinstance(each, Observation) else [each]))
-    of_gp = next((num_rows(gp.x) for gp in gps if isinstance(gp, FunctionPrior)), None)
+    of_gp = rows_of_functions(sites)
     return of_gp if of_gp in inputs[0].shape[:-1] else num_rows(inputs[0])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -80,17 +80,16 @@ def _places_of_rows(fn: Any, frames: Sequence[Any], weighted: WeightedTrace) -> 
     known = {frame.name for frame in frames} & set(weighted.data_plates or ())
     if known or not frames:
         return is_independent and not known, known
-    rows = _rows_of_functions(weighted)
+    rows = rows_of_functions(weighted.trace.nodes.values())
     if is_independent and fn.event_shape[0] == rows:
         return True, set()
     as_long = {frame.name for frame in frames if frame.size == rows and frame.name not in weighted.group_plates}
     return is_independent and not as_long and weighted.data_plates is not None, as_long
 
 
-def _rows_of_functions(weighted: WeightedTrace) -> int | None:
-    """Return the number of rows of the first Gaussian process of a pass."""
-    records = (SiteRecord.of(site) for site in weighted.trace.nodes.values())
-    priors = (record.prior for record in records if record is not None)
+def rows_of_functions(sites: Iterable[Site]) -> int | None:
+    """Return the number of rows of the first Gaussian process among the sites of a pass."""
+    priors = (record.prior for site in sites if (record := SiteRecord.of(site)) is not None)
     gps = (gp for each in priors for gp in (each.priors.values() if isinstance(each, Observation) else [each]))
     return next((num_rows(gp.x) for gp in gps if isinstance(gp, FunctionPrior)), None)
 

@@ -64,10 +64,10 @@ def answer_from_guide(guide: Variational, request: Request, states: Sequence[Sta
         drawn = name in guide.global_latents
         if request.wants_gradients:
             _require_differentiable(guide, first, name)
-        feeding = _feeding(guide, first, name, request=request, unseen=unseen)
-        count = _number_of_draws(guide, first, name, request=request, feeding=feeding)
+        is_fed = _is_fed(guide, first, name, request=request, unseen=unseen)
+        count = _number_of_draws(guide, first, name, request=request, is_fed=is_fed)
         if states:
-            count = len(states) * (max(1, request.num_samples // len(states)) if feeding else 1)
+            count = len(states) * (max(1, request.num_samples // len(states)) if is_fed else 1)
         draws = _global_draws(guide, request, count)
         layout = _layout(guide, first, name, request=request, fixed=draws[0])
         if layout.carried and is_computed(sites[name]):
@@ -191,28 +191,24 @@ def _layout(
     return probed_layout(name, len(request.rows), components, guide.groups)
 
 
-def _feeding(
-    guide: Variational, first: WeightedTrace, name: str, *, request: Request, unseen: Sequence[str]
-) -> list[str]:
-    """Return the observations that a prediction draws and that its site depends on; none where each component draws its own."""
+def _is_fed(guide: Variational, first: WeightedTrace, name: str, *, request: Request, unseen: Sequence[str]) -> bool:
+    """Tell whether a site depends on an observation that a pass draws once for all of its components."""
     nodes = list(first.trace.nodes)
+    draws_at_random = guide.propagation.for_prediction(request.num_samples) is not guide.propagation
     before = [other for other in unseen if site_of(name) in nodes[nodes.index(other) + 1 :]]
+    shared = [
+        other for other in before if not (draws_at_random and first.record(first.trace.nodes[other]).carried)
+    ]  # each component of a carried one has a draw of its own
 
     def run(rows: Tensor) -> Trace:
         return _pass(guide, request.rows[rows], MonteCarlo(1), {}).trace
 
-    is_fed = depends_on_draws(run, len(request.rows), name, others=before, drawn=name in guide.global_latents)
-    if not is_fed:
-        return []
-    draws_at_random = guide.propagation.for_prediction(request.num_samples) is not guide.propagation
-    return [other for other in before if not (draws_at_random and first.record(first.trace.nodes[other]).carried)]
+    return depends_on_draws(run, len(request.rows), name, others=shared, drawn=name in guide.global_latents)
 
 
-def _number_of_draws(
-    guide: Variational, first: WeightedTrace, name: str, *, request: Request, feeding: Sequence[str]
-) -> int:
+def _number_of_draws(guide: Variational, first: WeightedTrace, name: str, *, request: Request, is_fed: bool) -> int:
     """Return R, see :func:`~pyro_dgp.predict`."""
-    has_own = bool(guide.structure.local or feeding)
+    has_own = bool(guide.structure.local) or is_fed
     if not (has_own or guide.global_latents):
         return 1
     if request.num_hyperparameter_draws is not None:
