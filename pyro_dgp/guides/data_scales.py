@@ -38,9 +38,11 @@ def check_scales(gps: Sequence[tuple[str, FunctionPrior]], observed: Mapping[str
     _check_inputs(prior)
     deviations = _standard_deviations(gps)
     for name, value in observed.items():
+        if not value.is_floating_point():
+            continue
         left = beside_mean(name, value.detach(), gps)
         left = left[~left.isnan()]
-        if not left.numel() or not left.is_floating_point():
+        if not left.numel():
             continue
         mean, scale = float(left.mean()), float(left.std(correction=0))
         if max(abs(mean), scale) > FAR * max(deviations) or 0 < scale < SMALL * min(deviations):

@@ -31,7 +31,7 @@ def require_served(sites: Iterable[Message]) -> None:
             )
         if isinstance(fn, Unit):
             raise ValueError(
-                f"the factor {name!r} is a number without rows, so that no loss can weight it and no prediction knows its target: write "
+                f"the factor {name!r} says neither which rows it is of nor what its target is, so that no loss can weight it and no prediction knows it: write "
                 f"pyro.sample({name!r}, distribution, obs=y) in its place"
             )
         if site["is_observed"]:

@@ -40,7 +40,7 @@ def convergence(draws: dict[str, Tensor], divergences: np.ndarray | None = None)
 
     diverged = None if divergences is None else int(divergences.sum())
     figures: dict[str, float | int | None] = {"divergences": diverged, "r_hat_max": None, "ess_min": None}
-    arrays = {name: halves(values).cpu().numpy() for name, values in draws.items()}
+    arrays = {name: halves(values).double().cpu().numpy() for name, values in draws.items()}
     moved = all(np.ptp(array, axis=(0, 1)).all() for array in arrays.values())
     has_gaps = any(bool(values.isnan().any()) for values in draws.values())
     if has_gaps or not moved or min(array.shape[1] for array in arrays.values()) < 4:

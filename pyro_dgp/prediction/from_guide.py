@@ -30,6 +30,7 @@ from pyro_dgp.prediction.site_components import (
     one_name,
     probed_layout,
     require_reparameterised,
+    require_rows_apart,
     sites_of,
 )
 from pyro_dgp.propagation import MonteCarlo
@@ -181,6 +182,7 @@ def _layout(
         shape, groups = (known.batch_shape + known.event_shape)[int(carried) :], guide.groups
         if shape[: len(groups) + 1] != (*groups, 1):  # one observation of all groups together
             groups = Size()
+        require_rows_apart(name, known, int(carried) + len(groups))
         return SiteLayout(carried, True, shape[len(groups) + 1 :], groups)
     drawn = name in guide.global_latents
 

@@ -103,6 +103,8 @@ class SiteLayout:
         if not groups or first[carried:lead] != groups or sizes[lead:][:1] != [(rows, other_rows)]:
             groups, lead = Size(), int(carried)
         by_row = sizes[lead:][:1] == [(rows, other_rows)]
+        if by_row:
+            require_rows_apart(name, probes[0], lead)
         rest = first[lead + by_row :]
         if len(first) != len(second) or len(rest) > 1 or rest != second[lead + by_row :]:
             raise ValueError(
@@ -133,6 +135,15 @@ class SiteLayout:
             return Mixture(*counted_components(components, log_weights), observations)
         lead = (1,) if self.by_row else (1, rows)
         return Mixture(components.expand((*lead, *components.batch_shape)), log_weights.new_zeros(1), observations)
+
+
+def require_rows_apart(name: str, components: Any, lead: int) -> None:
+    """Raise where the rows, behind so many leading axes, are an event of the distribution, as those of a ``MultivariateNormal`` over the rows."""
+    if lead >= len(components.batch_shape):
+        raise ValueError(
+            f"the site {name!r} has one distribution of all rows together, and a prediction has one for each row: predict the function values, by site=, in its "
+            "place"
+        )
 
 
 def _are_equal(first: Any, second: Any) -> bool:

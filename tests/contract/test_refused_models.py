@@ -91,7 +91,11 @@ def test_function_values_in_a_data_plate(kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "sentence"), [(WithFactor, "is a number without rows"), (WithClasses, "which no normal approximates")]
+    ("kind", "sentence"),
+    [
+        (WithFactor, "says neither which rows it is of nor what its target is"),
+        (WithClasses, "which no normal approximates"),
+    ],
 )
 def test_factors_and_discrete_latent_sites(kind, sentence):
     with pytest.raises(ValueError, match=sentence):

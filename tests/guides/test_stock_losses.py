@@ -124,7 +124,10 @@ def test_a_factor_and_a_discrete_latent_site_are_refused_with_the_remedy():
             return super().forward(x + z, y)
 
     x, y = regression(12)
-    with pytest.raises(ValueError, match=r"the factor 'y' is a number without rows, .* write pyro.sample\('y'"):
+    with pytest.raises(
+        ValueError,
+        match=r"the factor 'y' says neither which rows it is of nor what its target is, .* write pyro.sample\('y'",
+    ):
         guided(Factor(), x, y)
     with pytest.raises(ValueError, match="the latent site 'z' is discrete, which no normal approximates: sum it out"):
         guided(Discrete(), x, y)

@@ -5,7 +5,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 
-from pyro_dgp import ELBO, RBF, GaussianProcess, InducingPoints, MonteCarlo, Variational, fit
+from pyro_dgp import ELBO, RBF, Gaussian, GaussianProcess, InducingPoints, MonteCarlo, Variational, fit
 
 X = torch.linspace(-1, 1, 12, dtype=torch.float64)[:, None]
 
@@ -39,3 +39,15 @@ def test_a_distribution_of_pytorch_is_refused_by_name():
 
     with pytest.raises(TypeError, match="site 'y' has a Independent of torch.distributions.*pyro.distributions"):
         observed_through(bernoulli).initialize(X, (X[:, 0] > 0).to(X))
+
+
+def test_booleans_under_a_normal_noise_are_refused_by_the_loss():
+    gp, likelihood = GaussianProcess(RBF()), Gaussian()
+
+    def model(x, y=None):
+        return pyro.sample("y", likelihood(gp(x)), obs=y)
+
+    guide, y = Variational(model, InducingPoints(5)), X[:, 0] > 0
+    guide.initialize(X, y)
+    with pytest.raises(TypeError, match="y is bool on cpu and the inputs are float64 on cpu: convert one"):
+        fit(ELBO(12)(guide.model, guide), X, y, steps=2)

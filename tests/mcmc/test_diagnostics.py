@@ -27,6 +27,13 @@ def test_a_quantity_that_is_not_a_number_leaves_no_figures(fault, number):
     assert [each.symptom for each in doubts(convergence({"b": faulty}), 120)] == ["no R-hat"]
 
 
+def test_quantities_of_booleans_and_whole_numbers_have_figures():
+    draws = torch.rand(2, 61, generator=torch.Generator().manual_seed(0)) > 0.5
+    figures = convergence({"b": draws.double()})
+    assert figures["r_hat_max"] < 1.1
+    assert convergence({"b": draws}) == convergence({"b": draws.long()}) == figures
+
+
 def test_a_log_density_that_is_not_a_number_is_said_of_chains():
     x = torch.linspace(-1, 1, 6)[:, None]
     draws = {"likelihood.variance": 0.1 + 0.1 * torch.rand(2, 20)}

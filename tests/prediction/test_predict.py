@@ -249,6 +249,21 @@ def test_what_a_model_observes_by_itself_is_not_what_is_predicted(local):
         torch.testing.assert_close(again.mean, again.mean[0, 0].expand(10, 5))
 
 
+def test_one_distribution_of_all_rows_is_refused(local):
+    class Joint(TwoSites):
+        def forward(self, x, y=None):
+            f = pyro.sample("f", self.gp(x))[..., 0]
+            return pyro.sample("y", dist.MultivariateNormal(f, torch.eye(f.shape[-1])), obs=y)
+
+    x, y = regression(10)
+    guide = guide_of(Joint(), x, y)
+    assert predict(guide, x, site="f").mean.shape == (10,)
+    with pytest.raises(
+        ValueError, match="'y' has one distribution of all rows together.*the function values, by site="
+    ):
+        predict(guide, x)
+
+
 def test_what_no_prediction_can_be_made_of_is_said(local):
     class Total(TwoSites):
         def forward(self, x, y=None):
