@@ -66,8 +66,8 @@ class Encoder(torch.nn.Module):
         return None if y is None else dist.Normal(self.layers(torch.stack([x[:, 0], y], -1))[:, 0], self.spread)
 
 
-def as_recorded(graph, backend, **options):
-    """In the place of ``torch.compile``: the graph itself, or what a function makes of it."""
+def as_recorded(graph, points, backend):
+    """In the place of a compiler: the graph itself, or what a function makes of it."""
     return backend(graph, None) if callable(backend) else graph
 
 

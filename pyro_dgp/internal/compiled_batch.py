@@ -23,8 +23,7 @@ class CompiledBatch(CompiledFunction):
         found = self.run(points, before)
         if found is None:
             return None
-        results, failures = found
-        serves = (failures == 0) & results[0].reshape(len(failures), -1).isfinite().all(-1)
+        results, serves = found
         if not self.is_checked and bool(serves.any()):
             compared = [[value[serves] for value in values] for values in (results, points)]
             if not self.passes(compared[0], compared[1], before):
@@ -32,7 +31,7 @@ class CompiledBatch(CompiledFunction):
         return results, serves
 
     def recorded(self, points: Sequence[Tensor]) -> GraphModule:
-        """See :meth:`CompiledFunction.recorded`."""
+        """See :meth:`CompiledFunction.recorded`; the last result tells at which points the others are right."""
         from torch.fx.experimental.proxy_tensor import make_fx
 
         first = [point[0] for point in points]
@@ -42,7 +41,12 @@ class CompiledBatch(CompiledFunction):
             if node.target is torch.ops.aten.zero.default:  # for which vmap has no rule
                 node.target = torch.ops.aten.zeros_like.default
         one.recompile()
-        return make_fx(torch.func.vmap(one))(*points)
+
+        def several(*points: Tensor) -> tuple[Tensor, ...]:
+            *results, failures = torch.func.vmap(one)(*points)
+            return *results, (failures == 0) & results[0].reshape(len(failures), -1).isfinite().all(-1)
+
+        return make_fx(several)(*points)
 
     def is_close(self, found: Tensor, expected: Tensor) -> bool:
         """See :meth:`CompiledFunction.is_close`; each point has a scale of its own."""

@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.distributions import Distribution
 from torch.fx import GraphModule
 
+from pyro_dgp.internal import compiler
 from pyro_dgp.internal.captured_graph import CapturedGraph, stays_on
 from pyro_dgp.internal.recording import reports
 
@@ -122,8 +123,7 @@ class CompiledFunction:
                     _require_no_gradients(graph)
                 graph.graph.eliminate_dead_code()
                 graph.recompile()
-                options: Any = {"fallback_random": True} if self.backend == "inductor" else None
-                program = torch.compile(graph, backend=self.backend, dynamic=False, options=options)
+                program = compiler.compiled(graph, points, self.backend)
                 with torch.no_grad():
                     program(*points)
                     if all(point.is_cuda for point in points) and stays_on(graph, points, points[0].device):

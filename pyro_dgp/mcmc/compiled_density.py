@@ -59,18 +59,24 @@ class CompiledDensity(WhitenedDensity):
             results = self.compiled(_GRADIENT, self.energy_and_gradient, [vectors[0]])
             return super().slopes(vectors) if results is None else (-results[0][None], -results[1][None])
         if most not in self._batches:
-            self._batches[most] = CompiledBatch(f"{_GRADIENT} of {most} chains", self.energy_and_gradient, self.backend)
+            self._batches[most] = CompiledBatch(f"{_GRADIENT} of {most} chains", self._density_and_slope, self.backend)
+        if count < most:
+            vectors = torch.cat([vectors, vectors[-1:].expand(most - count, -1)])
         try:
-            found = self._batches[most].at(torch.cat([vectors, vectors[-1:].expand(most - count, -1)]))
+            found = self._batches[most].at(vectors)
         except IMPOSSIBLE:  # of the model that the program is compared with
             found = None
         if found is None:
-            return super().slopes(vectors)
-        (energies, gradients), serves = found
-        densities, gradients = -energies[:count], -gradients[:count]
-        for number in (~serves[:count]).nonzero().flatten().tolist():
-            densities[number], gradients[number] = self._slope(vectors[number])
-        return densities, gradients
+            return super().slopes(vectors[:count])
+        (densities, gradients), serves = found
+        if False in (right := serves.tolist()):
+            for number in (number for number in range(count) if not right[number]):
+                densities[number], gradients[number] = self._slope(vectors[number])
+        return densities[:count], gradients[:count]
+
+    def _density_and_slope(self, vector: Tensor) -> tuple[Tensor, Tensor]:
+        energy, gradient = self.energy_and_gradient(vector)
+        return -energy, -gradient
 
     def evaluate(
         self, values: Mapping[str, Tensor], known: Evaluation | None = None, changed: str | None = None

@@ -40,7 +40,7 @@ from pyro_dgp import (
     fit_stream,
     fit_validated,
 )
-from pyro_dgp.internal import linalg
+from pyro_dgp.internal import compiler, linalg
 from pyro_dgp.internal.compiled_function import CHECKS
 from pyro_dgp.internal.parameters import keep_parameters_local
 from pyro_dgp.models.deep_gp import DeepGP
@@ -52,15 +52,15 @@ pytestmark = pytest.mark.usefixtures("local")
 
 
 @pytest.fixture
-def compiler():
-    """The graph goes through ``torch.compile``."""
+def real():
+    """The graph goes through the compiler."""
 
 
 @pytest.fixture(autouse=True)
 def _as_recorded(request, monkeypatch):
     """The graph runs as it was recorded, in half the time, in all tests but those of the compiler."""
-    if "compiler" not in request.fixturenames:
-        monkeypatch.setattr(torch, "compile", as_recorded)
+    if "real" not in request.fixturenames:
+        monkeypatch.setattr(compiler, "compiled", as_recorded)
 
 
 class Recorded(CompiledObjective):
@@ -179,7 +179,7 @@ def moved(objective, step=0.05):
 
 
 @pytest.mark.parametrize("build", OBJECTIVES, ids=lambda build: build.__name__)
-def test_steps_are_those_of_the_objective(build, compiler):
+def test_steps_are_those_of_the_objective(build, real):
     x, y = data(build)
     compiled = Recorded(build(x, y))
     for step in range(2 + CHECKS):
@@ -201,7 +201,7 @@ def test_steps_of_single_precision(build):
     assert len(programs(compiled)) == 1
 
 
-def test_the_compiler_s_program_draws_the_same_numbers(compiler):
+def test_the_compiler_s_program_draws_the_same_numbers(real):
     """Once through the real compiler: two layers that are drawn, so that the order of draws counts too."""
     x, y = regression(12)
     compiled = CompiledObjective(objective_of(DeepGP(x, 3, 1), x, y, InducingPoints(4), MonteCarlo(10)))
@@ -564,14 +564,14 @@ class Waits(OneLayer):
 @pytest.mark.usefixtures("timed_programs")
 @pytest.mark.parametrize("wait_of_model, wait_of_program, kept", [(0.2, 0.0, True), (0.0, 0.2, False)])
 def test_a_program_that_takes_longer_is_set_aside(caplog, monkeypatch, wait_of_model, wait_of_program, kept):
-    def slowed(graph, **options):
+    def slowed(graph, points, backend):
         def program(*points):
             time.sleep(wait_of_program)
             return graph(*points)
 
         return program
 
-    monkeypatch.setattr(torch, "compile", slowed)
+    monkeypatch.setattr(compiler, "compiled", slowed)
     monkeypatch.setattr(Waits, "seconds", wait_of_model)
     x, y = regression(20)
     compiled = CompiledObjective(objective_of(Waits(), x, y))

@@ -1,0 +1,43 @@
+"""Programs of PyTorch's own compiler, against the graphs that they are made of."""
+
+import pytest
+import torch
+import torch._inductor as inductor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from pyro_dgp.internal import compiler
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
+
+POINT = torch.linspace(-1, 1, 6, dtype=torch.float64)
+
+
+def graph(data):
+    """A graph that holds data as a constant."""
+    return make_fx(lambda x: ((x * data).sin().sum(), x + data))(POINT)
+
+
+@pytest.mark.parametrize("is_direct", [True, False])
+def test_programs_of_equal_graphs_have_the_data_of_their_own(is_direct, monkeypatch):
+    """The compiler finds the second program among those that it keeps."""
+    if not is_direct:
+        monkeypatch.delattr(inductor, "standalone_compile", raising=False)
+    for data in (torch.arange(6.0, dtype=torch.float64), torch.arange(6.0, dtype=torch.float64) ** 2):
+        program = compiler.compiled(graph(data), [POINT], "inductor")
+        for x in (POINT, POINT.flip(0)):
+            total, moved = program(x)
+            torch.testing.assert_close(total, (x * data).sin().sum())
+            torch.testing.assert_close(moved, x + data)
+
+
+def test_other_compilers_are_those_of_torch():
+    data = torch.ones(6, dtype=torch.float64)
+    seen = []
+
+    def backend(given, points):
+        seen.append(len(points))
+        return given.forward
+
+    total, _ = compiler.compiled(graph(data), [POINT], backend)(POINT)
+    torch.testing.assert_close(total, POINT.sin().sum())
+    assert len(seen) == 1
