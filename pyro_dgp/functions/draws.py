@@ -101,7 +101,7 @@ class FunctionDraws:
         """Return the joint distribution of the function at rows ``(N, D)``, and of targets there.
 
         For a model of one layer it is normal, in closed form, for each setting of the other latent sites. For a deep model it is a mixture
-        of as many normals as there are draws: hidden layers are drawn as functions, and the last layer is integrated out.
+        of as many normals as there are draws: hidden layers are drawn as functions, and the last layer is integrated out. All settings weigh alike.
 
         :param arguments: further arguments of the model.
         :raises ValueError: for more than 2000 rows.
@@ -113,11 +113,7 @@ class FunctionDraws:
             self._drawn.prepare(self._rows(x, arguments))
             reached = [(group.setting, self._drawn.reach(group, x, arguments)) for group in self._groups]
         shares, components = shares_and_components(reached)
-        site = reached[0][1]
-        likelihood = site.conditional if len(site.priors) == 1 else None
-        return JointDistribution(
-            [self._checked(each) for each in components], shares, likelihood=likelihood, name=self.site
-        )
+        return JointDistribution([self._checked(each) for each in components], shares, name=self.site)
 
     def _checked(self, component: Component) -> Component:
         """Return a component that is computed with the parameters and buffers of the time when the functions were drawn, or raises."""

@@ -24,10 +24,14 @@ MOST_ROWS = 2000
 
 @dataclass(frozen=True)
 class JointNormal:
-    """One component: a function at all rows, mean ``(D_out, N)`` and covariance ``(D_out, N, N)``, independent over outputs."""
+    """One component: a function at all rows, mean ``(D_out, N)`` and covariance ``(D_out, N, N)``, independent over outputs.
+
+    :ivar likelihood: that of this component around the function; ``None`` where there is none around it alone.
+    """
 
     mean: Tensor
     covariance: Tensor
+    likelihood: Conditional | None = None
 
 
 #: A component of a mixture, computed when it is called for.
@@ -43,7 +47,6 @@ class JointDistribution:
 
     :param components: S components.
     :param shares: their weights, which sum to one.
-    :param likelihood: the likelihood around the function; ``None`` where there is none around it alone.
     :param name: the site, for messages.
 
     >>> import torch
@@ -54,10 +57,8 @@ class JointDistribution:
     (torch.Size([10]), torch.Size([10, 10]), torch.Size([]))
     """
 
-    def __init__(
-        self, components: Sequence[Component], shares: Sequence[float], *, likelihood: Conditional | None, name: str
-    ) -> None:
-        self._components, self._shares, self._likelihood, self._name = components, shares, likelihood, name
+    def __init__(self, components: Sequence[Component], shares: Sequence[float], *, name: str) -> None:
+        self._components, self._shares, self._name = components, shares, name
 
     @property
     def num_components(self) -> int:
@@ -65,8 +66,9 @@ class JointDistribution:
         return len(self._components)
 
     @cached_property
-    def _moments(self) -> tuple[Tensor, Tensor]:
-        """Mean ``(D_out, N)`` and covariance ``(D_out, N, N)`` of the mixture, about the mean of the first component."""
+    def _moments(self) -> tuple[Tensor, Tensor, list[Conditional | None]]:
+        """Mean ``(D_out, N)`` and covariance ``(D_out, N, N)`` of the mixture, about the mean of the first component, and the likelihood of each."""
+        likelihoods: list[Conditional | None] = []
         centre: Tensor | None = None
         first = second = torch.zeros(())
         for component, share in zip(self._components, self._shares, strict=True):
@@ -75,8 +77,9 @@ class JointDistribution:
             away = normal.mean - centre
             first = first + share * away
             second = second + share * (normal.covariance + away.unsqueeze(-1) * away.unsqueeze(-2))
+            likelihoods.append(normal.likelihood)
         assert centre is not None
-        return centre + first, second - first.unsqueeze(-1) * first.unsqueeze(-2)
+        return centre + first, second - first.unsqueeze(-1) * first.unsqueeze(-2), likelihoods
 
     @property
     def mean(self) -> Tensor:
@@ -94,21 +97,27 @@ class JointDistribution:
     def target_covariance(self) -> Tensor:
         """Covariance of targets over rows, noise included, in the shape of :attr:`covariance`, squared units of the targets.
 
+        The noise is the mean of those of the components.
+
         :raises ValueError: unless the noise is Gaussian.
         """
-        noise, units = self._gaussian_noise()
-        by_output = linalg.add_noise(self._moments[1], noise).movedim(0, -1)
+        _, covariance, likelihoods = self._moments
+        found = [_gaussian_noise(each, self._name) for each in likelihoods]
+        noise = torch.stack([share * noise for share, (noise, _) in zip(self._shares, found, strict=True)]).sum(0)
+        units = found[0][1]
+        by_output = linalg.add_noise(covariance, noise).movedim(0, -1)
         covariance = units.scaled(by_output, power=2).movedim(-1, 0)
         return covariance[0] if len(covariance) == 1 else covariance
 
     def log_prob(self, y: Tensor) -> Tensor:
-        """Return the joint log density of targets ``(N,)`` or ``(N, D_out)``, nats in total: ``log sum_s w_s N(y | m_s, C_s + noise)``.
+        """Return the joint log density of targets ``(N,)`` or ``(N, D_out)``, nats in total: ``log sum_s w_s N(y | m_s, C_s + noise_s)``.
 
         :raises ValueError: for targets of another shape, or unless the noise is Gaussian.
         """
-        (noise, units), terms = self._gaussian_noise(), []
+        terms = []
         for component, share in zip(self._components, self._shares, strict=True):
             normal = component()
+            noise, units = _gaussian_noise(normal.likelihood, self._name)
             outputs, rows = normal.mean.shape
             check_target(y, Size([rows] if outputs == 1 else [rows, outputs]), normal.mean)
             target = units(y).unsqueeze(0) if outputs == 1 else units(y).mT
@@ -119,15 +128,16 @@ class JointDistribution:
             terms.append(total - rows * units.log_scale(outputs).to(total) + math.log(share))
         return torch.logsumexp(torch.stack(terms), 0)
 
-    def _gaussian_noise(self) -> tuple[Tensor, Units]:
-        """Return the noise variance, in units of the function, and the units of the targets."""
-        noise = None if self._likelihood is None else self._likelihood.noise_variance()
-        if self._likelihood is None or noise is None:
-            raise ValueError(
-                f"the targets at {self._name!r} have no Gaussian noise around one Gaussian process, so that their joint distribution has "
-                "no closed form: use that of the function, .mean and .covariance"
-            )
-        return noise, self._likelihood.units
+
+def _gaussian_noise(likelihood: Conditional | None, name: str) -> tuple[Tensor, Units]:
+    """Return the noise variance, in units of the function, and the units of the targets; raise unless the noise is Gaussian."""
+    noise = None if likelihood is None else likelihood.noise_variance()
+    if likelihood is None or noise is None:
+        raise ValueError(
+            f"the targets at {name!r} have no Gaussian noise around one Gaussian process, so that their joint distribution has "
+            "no closed form: use that of the function, .mean and .covariance"
+        )
+    return noise, likelihood.units
 
 
 def require_few_rows(x: Tensor) -> None:
@@ -142,14 +152,14 @@ def require_few_rows(x: Tensor) -> None:
 def shares_and_components(
     reached: Sequence[tuple[Setting, ReachedSite]],
 ) -> tuple[list[float], list[Component]]:
-    """Return the mixture over settings and draws of the layers below: one component for all draws whose inputs do not differ."""
+    """Return the mixture over settings, of equal weights, and draws of the layers below: one component for all draws whose inputs do not differ."""
     shares: list[float] = []
     components: list[Component] = []
-    total = sum(setting.num_draws for setting, _ in reached)
     for setting, site in reached:
         carried = any(prior.x.dim() == 3 for prior in site.priors.values())
-        for draw in range(setting.num_draws) if carried else [0]:
-            shares.append(1 / total if carried else setting.num_draws / total)
+        count = setting.num_draws if carried else 1
+        for draw in range(count):
+            shares.append(1 / (len(reached) * count))
             components.append(_LastLayer(setting, site, draw))
     return shares, components
 
@@ -170,7 +180,8 @@ class _LastLayer:
             covariance = marginal.covariance_matrix
             means.append(marginal.mean.mT)
             covariances.append(covariance.expand(at.num_outputs, *covariance.shape[-2:]))
-        return JointNormal(torch.cat(means), torch.cat(covariances))
+        likelihood = self.site.conditional if len(self.site.priors) == 1 else None
+        return JointNormal(torch.cat(means), torch.cat(covariances), likelihood)
 
 
 def _of_one_draw(prior: FunctionPrior, draw: int) -> FunctionPrior:

@@ -9,6 +9,7 @@ from torch.distributions import MultivariateNormal
 from pyro_dgp import (
     RBF,
     Bernoulli,
+    DeepGP,
     InducingPoints,
     LinearCoregionalization,
     MarginalLikelihood,
@@ -16,6 +17,8 @@ from pyro_dgp import (
     PosteriorDraws,
     SigmaPoints,
     draw_functions,
+    predict,
+    with_priors,
 )
 from pyro_dgp.functions.joint import MOST_ROWS
 from tests.examples import OneLayer, TwoLayers, TwoSites, regression
@@ -71,6 +74,35 @@ def test_two_layers_are_a_mixture_over_draws_of_the_hidden_layer():
     torch.testing.assert_close(joint.log_prob(target), torch.logsumexp(densities, 0) - math.log(6))
     of_hidden = draw_functions(guide, 6, seed=0, site="h").joint(GRID)
     assert of_hidden.num_components == 1 and of_hidden.covariance.shape == (2, 5, 5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
+def test_each_draw_of_the_hyperparameters_has_its_noise(order):
+    """A mixture of two exact regressions, which does not depend on their order, nor on how many functions are drawn from each."""
+    x, y = regression(12)
+    new, target = x[8:] + 0.05, torch.randn(4)
+    values = {
+        "top.kernel.lengthscale": torch.tensor([[0.3], [1.0]]),
+        "top.kernel.variance": torch.tensor([1.0, 4.0]),
+        "likelihood.variance": torch.tensor([0.01, 0.5]),
+    }
+    model = with_priors(DeepGP(x, layers=1, kernel="rbf"))
+    draws = PosteriorDraws(model, {name: each[order] for name, each in values.items()}, (x[:8], y[:8]))
+    joints = []
+    for lengthscale, variance, noise in zip(*(each.flatten().tolist() for each in values.values()), strict=True):
+        alone = OneLayer(RBF(lengthscale=lengthscale, variance=variance))
+        alone.likelihood.variance = noise
+        joints.append(draw_functions(PosteriorDraws(alone, {}, (x[:8], y[:8])), 1).joint(new))
+    means = torch.stack([each.mean for each in joints])
+    covariance = sum(each.target_covariance for each in joints) / 2 + torch.cov(means.mT, correction=0)
+    density = torch.logsumexp(torch.stack([each.log_prob(target) for each in joints]), 0) - math.log(2)
+    for number in (2, 3):
+        joint = draw_functions(draws, number, seed=0).joint(new)
+        torch.testing.assert_close(joint.log_prob(target), density)
+        torch.testing.assert_close(joint.mean, means.mean(0))
+        torch.testing.assert_close(joint.target_covariance, covariance)
+    torch.testing.assert_close(predict(draws, new).variance, covariance.diagonal())
 
 
 @torch.no_grad()
