@@ -27,6 +27,7 @@ from pyro_dgp.prediction.thinning import equally_spaced
 from pyro_dgp.processes import WhitenedProcess
 from pyro_dgp.training.checkpoints import Run, facts_of
 from pyro_dgp.training.distributed import require_single_process
+from pyro_dgp.training.left_out import warn_of_left_out
 from pyro_dgp.training.loop import batches, training_rows
 
 #: e at the first step of the burn-in at least.
@@ -162,6 +163,7 @@ class StochasticGradientHMC:
         require_single_process("StochasticGradientHMC samples")
         guide.require_initialized()
         data = training_rows(x, y, arguments, modules=guide.model_modules, groups=guide.groups)
+        warn_of_left_out(guide, data, call="run(guide, x, y, {name}=...)")
         count = len(data)
         start, total = time.perf_counter(), self.burn_in + num_samples * self.thin
         loss = ELBO(count)(guide.model, guide)

@@ -18,6 +18,7 @@ from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.internal.parameters import limits_of_parameters, module_local_parameters
 from pyro_dgp.internal.whole_numbers import whole_number
 from pyro_dgp.training.checkpoints import CheckpointError, Run, facts_of, is_saving, random_state, set_random_state
+from pyro_dgp.training.left_out import warn_of_left_out
 from pyro_dgp.training.loop import (
     check_objective,
     groups_of_objective,
@@ -90,6 +91,7 @@ def fit_lbfgs(
     groups = groups_of_objective(objective, (x, y), arguments)
     rows, start = training_rows(x, y, arguments, modules=[objective], groups=groups), time.perf_counter()
     check_objective(objective, len(rows), len(rows))
+    warn_of_left_out(guide_of(objective), rows, call="fit_lbfgs(objective, x, y, {name}=...)")
     require_trainable(objective)
     observations = y.shape[: rows.axis_of(y)].numel() * len(rows)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,10 +16,11 @@ from pyro_dgp.guides.row_dependence import groups_of
 from pyro_dgp.guides.sites import takes_missing
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.parameters import module_local_parameters
-from pyro_dgp.internal.rows import ReadRows, RowArguments, TakenRows
+from pyro_dgp.internal.rows import RowArguments, TakenRows
 from pyro_dgp.internal.tensors import require_tensor
 from pyro_dgp.losses.marginal import MarginalLikelihood
 from pyro_dgp.training.checkpoints import facts_of
+from pyro_dgp.training.left_out import read_rows, require_no_rows, warn_of_left_out
 from pyro_dgp.training.optimising import Callback, FitResult, OptimizerRecipe, adam, bare, minimise
 from pyro_dgp.training.remarks import Trained
 
@@ -92,7 +92,7 @@ def fit(
     batch_size = _rows_of_step(objective, len(rows), batch_size)
     check_objective(objective, len(rows), batch_size)
     guide = guide_of(objective)
-    _check_arguments(guide, rows)
+    warn_of_left_out(guide, rows, call="fit(objective, x, y, {name}=...)")
     trained = None if guide is None else Trained(guide, (x, y), arguments, may_explode=trains_density(objective))
     with _says_one_row(len(rows), batch_size):
         result = minimise(
@@ -112,17 +112,6 @@ def fit(
     settle(objective, x, y, arguments)
     result.trained = trained
     return result
-
-
-def _check_arguments(guide: Variational | None, rows: RowArguments) -> None:
-    """Warn of arguments of the model, such as ``exposure``, that ``initialize`` got and training does not; raise for rows of another number."""
-    if guide is None:
-        return
-    for name in rows.left_out(guide.structure.further, guide.structure.whole):
-        warnings.warn(
-            f"guide.initialize gave the model {name}=, and this fit does not: pass fit(objective, x, y, {name}=...), or the model's default by that name if it is meant",
-            stacklevel=3,
-        )
 
 
 def settle(objective: torch.nn.Module, x: Tensor, y: Tensor, arguments: Mapping[str, Any]) -> None:
@@ -180,6 +169,7 @@ def fit_stream(
         raise ValueError(
             "a part of the model joins rows of function values, and a stream gives rows in random order: read the rows into memory and use fit"
         )
+    require_no_rows(guide, arguments, len(stream))
     batch_size = _rows_of_step(objective, len(stream), batch_size, default=STREAMED_ROWS)
     check_objective(objective, len(stream), batch_size)
     if guide is not None and guide.groups:
@@ -190,7 +180,7 @@ def fit_stream(
     with _says_one_row(len(stream), batch_size):
         return minimise(
             objective,
-            lambda start: (ReadRows(batch, arguments) for batch in stream.batches(batch_size, seed, start)),
+            lambda start: read_rows(guide, stream.batches(batch_size, seed, start), arguments),
             len(stream),
             order={"batch_size": batch_size, "seed": seed},
             steps=steps,

@@ -13,10 +13,15 @@ from pyro_dgp import (
     RBF,
     GaussianProcess,
     InducingPoints,
+    MonteCarlo,
     PosteriorDraws,
+    StochasticGradientHMC,
+    Stream,
     Variational,
     WhitenedNUTS,
     fit,
+    fit_lbfgs,
+    fit_stream,
     predict,
     run_chains,
 )
@@ -175,6 +180,65 @@ def test_a_fit_without_what_initialize_got_warns():
         warnings.simplefilter("error")
         result = fit(objective, x, y, steps=1, exposure=exposure, other=other)
     assert len(result.losses) == 1
+
+
+def test_other_ways_to_train_without_what_initialize_got_warn():
+    x, y, *_ = data()
+    guide = of_a_guide()
+    with pytest.warns(UserWarning, match=r"gave the model exposure=, and this fit does not: pass fit_lbfgs\(") as said:
+        fit_lbfgs(Sums(guide), x, y, steps=1)
+    assert len(said) == 1
+    guide = Variational(Counts(), InducingPoints(4, "delta"), MonteCarlo(1))
+    guide.initialize(*data())
+    with pytest.warns(UserWarning, match=r"gave the model exposure=, and this fit does not: pass run\(guide") as said:
+        StochasticGradientHMC(burn_in=1, thin=1).run(guide, x, y, num_samples=1)
+    assert len(said) == 1
+
+
+class Sums(torch.nn.Module):
+    """An objective without random numbers, which has a guide."""
+
+    def __init__(self, guide):
+        super().__init__()
+        self.guide = guide
+
+    def forward(self, x, y, exposure=None, other=None):
+        return sum(each.square().sum() for each in self.guide.parameters() if each.requires_grad)
+
+
+class Rows(Stream):
+    """The rows of the data, with so many of the arguments after the targets."""
+
+    def __init__(self, parts):
+        super().__init__(torch.get_default_dtype())
+        self.parts, self.sizes = parts, [N]
+
+    def read(self, block):
+        return tuple(each.numpy() for each in data()[: 2 + self.parts])
+
+
+def test_a_stream_without_what_initialize_got_warns():
+    guide = of_a_guide()
+    objective = ELBO(num_data=N)(guide.model, guide)
+    said = (
+        "gave the model exposure=, and the batches of this stream hold no row arguments .*: let the stream read rows="
+    )
+    with pytest.warns(UserWarning, match=said) as found:
+        fit_stream(objective, Rows(0), steps=2)
+    assert len(found) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(fit_stream(objective, Rows(2), steps=2).losses) == 2
+
+
+def test_rows_beside_a_stream_are_refused():
+    _, _, exposure, _ = data()
+    guide = of_a_guide()
+    objective = ELBO(num_data=N)(guide.model, guide)
+    said = r"the argument 'exposure' has an entry for each row, and the rows of a stream come in random order: .*rows=\[file\]"
+    for value in (exposure, exposure[:3]):
+        with pytest.raises(ValueError, match=said):
+            fit_stream(objective, Rows(0), steps=1, exposure=value)
 
 
 def test_rows_of_another_number_are_refused_by_name():
