@@ -17,6 +17,7 @@ from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.guide_pass import SiteRecord
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.site_names import process_key
+from pyro_dgp.kernels.stationary import StationaryCovariance
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.processes import AmortizedProcess, WhitenedProcess
 
@@ -110,9 +111,18 @@ def coinciding_points(subject: GuideSubject) -> Iterator[Finding]:
         points = process.basis.points(prior) if isinstance(process, WhitenedProcess) else None
         if points is None or points.shape[-2] < 2:
             continue
+        points = _in_lengthscales(points, prior)
         size, left = points.shape[-2], min(map(num_distinct, points.reshape(-1, *points.shape[-2:])))
         if size - left >= max(1.0, SHARE_COINCIDING * size):
             yield found("coinciding points", name=key, count=size - left, size=size, left=left)
+
+
+def _in_lengthscales(points: Tensor, prior: FunctionPrior) -> Tensor:
+    """Return points in lengthscales of the kernel; for other kernels in standard deviations of the inputs."""
+    if isinstance(prior.covariance, StationaryCovariance):
+        return prior.covariance.warp(points.unsqueeze(-3))
+    spread = prior.x.reshape(-1, prior.x.shape[-1]).std(0, correction=0)
+    return points / torch.where(spread > 0, spread, 1.0)
 
 
 def num_distinct(points: Tensor) -> int:

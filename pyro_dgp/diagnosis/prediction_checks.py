@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pyro_dgp.diagnosis.subject import Subject
 from pyro_dgp.diagnosis.symptoms import Finding, found
-from pyro_dgp.guides.data_scales import FAR, beside_mean
+from pyro_dgp.guides.data_scales import FAR, beside_mean, by_output
 from pyro_dgp.kernels.stationary import StationaryCovariance
 
 #: Share of the variance of the targets below which a fit explains nothing. Of N rows M inducing points explain some M / N by chance: twice
@@ -35,26 +35,35 @@ COARSE = 1e-3
 SMALL = 0.1
 
 
-def share_left(subject: Subject) -> float | None:
-    """Return the share of the variance of the observed targets that a fit leaves; nothing for classes, and for targets that are all the same."""
+def shares_left(subject: Subject) -> Tensor | None:
+    """Return the share of the variance of the observed targets that a fit leaves, of each output ``(D_out,)``.
+
+    The variance is that within groups. It is NaN for an output whose targets are all the same; there is nothing for classes.
+    """
     y, mean = subject.y, subject.mean
     if mean is None:
         return None
-    seen = ~y.isnan()
-    variance = y[seen].var(correction=0)
-    return float((y - mean)[seen].square().mean() / variance) if variance > 0 else None
+    event = subject.prediction.event_shape
+    rows, seen = y.dim() - len(event) - 1, ~y.isnan()
+    count = seen.sum(rows, keepdim=True).clamp_min(1)
+    about = y - y.nan_to_num().sum(rows, keepdim=True) / count
+    left, whole = (each.square().nan_to_num().reshape(-1, event.numel()).sum(0) for each in (y - mean, about))
+    return left / torch.where(whole > 0, whole, math.nan)
 
 
-def is_of_no_use(subject: Subject, left: float | None) -> bool:
-    """Tell whether what a fit leaves is all that there is."""
-    return left is not None and left > 1 - max(EXPLAINED, min(BY_CHANCE, 2 * subject.fewest / subject.total))
+def is_of_no_use(subject: Subject, left: Tensor) -> Tensor:
+    """Tell of each output whether what a fit leaves of it is all that there is."""
+    return left > 1 - max(EXPLAINED, min(BY_CHANCE, 2 * subject.fewest / subject.total))
 
 
 def unexplained_targets(subject: Subject) -> Iterator[Finding]:
-    """Compare the predictive mean with the mean of the targets."""
-    left = share_left(subject)
-    if left is not None and is_of_no_use(subject, left):
-        yield found("explains nothing", error=math.sqrt(left))
+    """Compare the predictive mean with the mean of the targets of each output."""
+    left = shares_left(subject)
+    if left is None or not bool((useless := is_of_no_use(subject, left)).any()):
+        return
+    names = [str(number) for number in useless.nonzero().flatten().tolist()]
+    targets = "the targets" if bool(useless[~left.isnan()].all()) else f"output {', '.join(names)} of the targets"
+    yield found("explains nothing", targets=targets, error=float(left[useless].mean().sqrt()))
 
 
 def collapsed_noise(subject: Subject) -> Iterator[Finding]:
@@ -145,11 +154,11 @@ def unscaled_targets(subject: Subject) -> Iterator[Finding]:
     """Look at targets that the model does not standardise, less its mean function."""
     priors = list(subject.priors())
     for name, value in subject.observed.items():
-        left = beside_mean(name, value, priors)
-        left = left[~left.isnan()]
-        centre, scale = float(left.mean()), float(left.std(correction=0))
-        if max(abs(centre), scale) > FAR or 0 < scale < SMALL:
-            yield found("unscaled targets", name=name, mean=centre, scale=scale)
+        for target, left in by_output(name, beside_mean(name, value, priors), priors):
+            centre, scale = float(left.mean()), float(left.std(correction=0))
+            if max(abs(centre), scale) > FAR or 0 < scale < SMALL:
+                yield found("unscaled targets", target=target, mean=centre, scale=scale)
+                break
 
 
 def coarse_inputs(subject: Subject) -> Iterator[Finding]:

@@ -114,7 +114,7 @@ SYMPTOMS = {
         _PAGES + "amortised-extrapolation.md",
     ),
     "unscaled targets": Symptom(
-        "the target of the site {name!r} has mean {mean:.3g} and standard deviation {scale:.3g} beside the mean function, and the prior is made for "
+        "{target} has mean {mean:.3g} and standard deviation {scale:.3g} beside the mean function, and the prior is made for "
         "0 and 1",
         "mend this first, other symptoms may follow from it; standardise by Standardizer.fit(x, y), which the model carries, as in DeepGP(x, standardizer=...)",
         _PAGES + "unscaled-targets.md",
@@ -125,7 +125,7 @@ SYMPTOMS = {
         _PAGES + "coinciding-points.md",
     ),
     "explains nothing": Symptom(
-        "the fit explains nothing of the targets at its training rows (root mean square error {error:.2f} of their standard deviation)",
+        "the fit explains nothing of {targets} at its training rows (root mean square error {error:.2f} of their standard deviation)",
         "if there is something to be found, train longer or at another learning rate, start from a fit of one layer, or leave out inputs that do "
         "not matter",
     ),

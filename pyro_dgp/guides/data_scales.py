@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -40,17 +40,15 @@ def check_scales(gps: Sequence[tuple[str, FunctionPrior]], observed: Mapping[str
     for name, value in observed.items():
         if not value.is_floating_point():
             continue
-        left = beside_mean(name, value.detach(), gps)
-        left = left[~left.isnan()]
-        if not left.numel():
-            continue
-        mean, scale = float(left.mean()), float(left.std(correction=0))
-        if max(abs(mean), scale) > FAR * max(deviations) or 0 < scale < SMALL * min(deviations):
-            warnings.warn(
-                f"the target of the site {name!r} has mean {mean:.3g} and standard deviation {scale:.3g} beside the mean function, and the prior starts near "
-                "mean 0 and variance 1: standardise targets by a Standardizer.fit(x, y) that the model carries, as in DeepGP(x, standardizer=...)",
-                stacklevel=5,
-            )
+        for target, left in by_output(name, beside_mean(name, value.detach(), gps), gps):
+            mean, scale = float(left.mean()), float(left.std(correction=0))
+            if max(abs(mean), scale) > FAR * max(deviations) or 0 < scale < SMALL * min(deviations):
+                warnings.warn(
+                    f"{target} has mean {mean:.3g} and standard deviation {scale:.3g} beside the mean function, and the prior starts near mean 0 and "
+                    "variance 1: standardise targets by a Standardizer.fit(x, y) that the model carries, as in DeepGP(x, standardizer=...)",
+                    stacklevel=5,
+                )
+                break
 
 
 @torch.no_grad()
@@ -70,6 +68,19 @@ def beside_mean(name: str, value: Tensor, gps: Sequence[tuple[str, FunctionPrior
         mean = prior.mean.detach().reshape(-1, *prior.mean.shape[-2:]).mean(0).squeeze(-1)
         left = value - mean if mean.shape == value.shape else value
     return left
+
+
+def by_output(name: str, value: Tensor, gps: Sequence[tuple[str, FunctionPrior]]) -> Iterator[tuple[str, Tensor]]:
+    """Iterate over the outputs of the observed values of a site: what they are called, and the values that are no NaN, of all groups.
+
+    :param gps: priors by process key, which know how many rows there are.
+    """
+    has_outputs = value.dim() > 1 and value.shape[-2] == gps[0][1].x.shape[-2] and value.shape[-1] > 1
+    for number, column in enumerate(value.reshape(-1, value.shape[-1]).unbind(-1) if has_outputs else [value]):
+        seen = column[~column.isnan()]
+        if seen.numel():
+            what = f"output {number} of the target" if has_outputs else "the target"
+            yield f"{what} of the site {name!r}", seen
 
 
 def _require_squares(name: str, x: Tensor) -> None:

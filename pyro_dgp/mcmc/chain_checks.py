@@ -54,8 +54,16 @@ class ChainSubject(Subject):
 
     @cached_property
     def trace(self) -> Trace:
-        """See :class:`~pyro_dgp.diagnosis.subject.Subject`."""
-        return poutine.trace(self.model).get_trace(self.x, self.y, **self.arguments)
+        """See :class:`~pyro_dgp.diagnosis.subject.Subject`; hyperparameters are those of the last draw."""
+
+        def traced(model: Any) -> Trace:
+            return poutine.trace(model).get_trace(self.x, self.y, **self.arguments)
+
+        last, drawn = {name: values[0, -1] for name, values in self.chains.draws.items()}, Trace()
+        for name, site in traced(self.model).nodes.items():
+            if name in last and site["type"] == "sample" and last[name].shape == site["value"].shape:
+                drawn.add_node(name, **(site | {"value": last[name]}))
+        return traced(poutine.replay(self.model, trace=drawn))
 
     def priors(self) -> Iterator[tuple[str, FunctionPrior]]:
         """See :class:`~pyro_dgp.diagnosis.subject.Subject`."""

@@ -17,6 +17,7 @@ from pyro_dgp import (
     AmortizedInducingPoints,
     Bernoulli,
     Chains,
+    ConstantMean,
     DeepGP,
     Diagnosis,
     Gaussian,
@@ -42,7 +43,7 @@ from pyro_dgp import (
 from pyro_dgp.diagnosis.guide_checks import num_distinct
 from pyro_dgp.diagnosis.symptoms import SYMPTOMS, found
 from pyro_dgp.mcmc.chain_checks import _r_hat
-from pyro_dgp.training.remarks import remarks
+from pyro_dgp.training.remarks import explains_nothing, remarks
 from pyro_dgp.zoo.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -241,6 +242,63 @@ def test_unscaled_targets_come_first_and_leave_out_what_they_make_meaningless():
     assert not {"collapsed noise", "exploding predictive loss"} & symptoms(found)
 
 
+def test_each_output_is_judged_by_itself():
+    """Differences between the means of outputs, and the variance of another one, explain nothing."""
+    x, y = waves()
+    noise = torch.randn(len(x), 2, generator=torch.Generator().manual_seed(1))
+    of_noise = trained(DeepGP(x, 1, outputs=2), x, noise)
+    (finding,) = [each for each in diagnose(of_noise, x, noise) if each.symptom == "explains nothing"]
+    assert "nothing of the targets at" in finding.seen
+    apart = noise + torch.tensor([0.0, 1000.0])
+    carries = trained(DeepGP(x, 1, outputs=2, standardizer=Standardizer.fit(x, apart)), x, apart)
+    assert "explains nothing" in symptoms(diagnose(carries, x, apart)) and explains_nothing(carries, x, apart)
+    mixed = torch.stack([5 * noise[:, 0], y], -1)
+    of_both = trained(DeepGP(x, 1, outputs=2, standardizer=Standardizer.fit(x, mixed)), x, mixed)
+    (finding,) = [each for each in diagnose(of_both, x, mixed) if each.symptom == "explains nothing"]
+    assert "nothing of output 0 of the targets" in finding.seen
+    assert not explains_nothing(of_both, x, mixed)
+
+
+def test_groups_are_not_told_apart_by_their_means():
+    x, _ = waves()
+    noise = torch.randn(3, len(x), generator=torch.Generator().manual_seed(1)) + torch.tensor([[0.0], [3.0], [-3.0]])
+
+    class Groups(PyroModule):
+        def __init__(self):
+            super().__init__()
+            self.gp, self.likelihood = GaussianProcess(RBF(), mean=ConstantMean()), Gaussian()
+
+        def forward(self, x, y=None):
+            with pyro.plate("groups", 3, dim=-1):
+                return pyro.sample("y", self.likelihood(self.gp(x)), obs=y)
+
+    guide = trained(Groups(), x, noise, steps=600)
+    assert "explains nothing" in symptoms(diagnose(guide, x, noise))
+
+
+@pytest.mark.filterwarnings("ignore:output 0 of the target")
+def test_unscaled_targets_of_one_output_are_named():
+    x, y = waves()
+    targets = torch.stack([1e-3 * y, y], -1)
+    with pytest.warns(UserWarning, match="output 0 of the target of the site 'y' has mean .*: standardise targets"):
+        guide = trained(DeepGP(x, 1, outputs=2), x, targets, steps=1)
+    (finding,) = [each for each in diagnose(guide, x, targets) if each.symptom == "unscaled targets"]
+    assert finding.seen.startswith("output 0 of the target of the site 'y' has mean")
+
+
+@pytest.mark.parametrize("level", [0.0, 100.0])
+def test_targets_of_chains_are_beside_the_mean_that_was_drawn(level):
+    x, y = waves(30)
+    model = DeepGP(x, 1, top_mean=ConstantMean())
+    model.top.mean.constant = PyroSample(dist.Normal(torch.zeros(1), 1000.0).to_event(1))
+    draws = {"top.mean.constant": level + 0.1 * torch.randn(2, 10, 1)}
+    chains = Chains(draws, model=model, args=(x, level + y))
+    assert "unscaled targets" not in symptoms(diagnose(chains, x, level + y))
+    away = Chains({"top.mean.constant": draws["top.mean.constant"] + 50}, model=model, args=(x, level + y))
+    (finding,) = [each for each in diagnose(away, x, level + y) if each.symptom == "unscaled targets"]
+    assert re.search(r"has mean -(49|50|51)\.?\d* ", finding.seen)
+
+
 def test_coinciding_points(sound):
     _, x, y = sound
     guide = trained(DeepGP(x, 2, width=2), x, y, steps=1)
@@ -249,6 +307,25 @@ def test_coinciding_points(sound):
     points[5:] = points[:5]
     (finding,) = [each for each in diagnose(guide, x, y) if each.symptom == "coinciding points"]
     assert finding.seen.startswith("5 of the 10 inducing points of 'h1'")
+
+
+@pytest.mark.parametrize("unit", [1.0, 2e4])
+def test_points_coincide_in_lengthscales_whatever_the_unit_of_an_input(unit):
+    """Three doses and many values of another input: points of one dose are apart in the other input alone."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.stack([torch.tensor([0.0, 0.25, 1.0]).repeat_interleave(20), torch.rand(60, generator=generator)], -1)
+    x, y = x * torch.tensor([unit, 1.0]), torch.randn(60, generator=generator)
+    for kernel in (RBF(ard=2), RBF(ard=2) + RBF(ard=2)):
+        model = DeepGP(x, 1)
+        for part in [kernel] if isinstance(kernel, RBF) else kernel.parts:
+            part.lengthscale = torch.tensor([unit, 0.3])
+        model.top.kernel = kernel
+        guide = Variational(model, InducingPoints(12))
+        guide.initialize(x, y)
+        assert "coinciding points" not in symptoms(diagnose(guide, x, y))
+        points = getattr(guide.processes, "y/f").basis.inducing_points.data
+        points[6:] = points[:6]
+        assert "coinciding points" in symptoms(diagnose(guide, x, y))
 
 
 def test_distinct_points_are_counted_by_their_spacing():
