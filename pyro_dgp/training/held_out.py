@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -26,6 +27,33 @@ def takes_few_values(y: Tensor) -> bool:
     return len(values.unique()) < FEW_VALUES * len(values)
 
 
+class Targets:
+    """All targets of a data set.
+
+    :param y: ``(*groups, N)`` or ``(*groups, N, D_out)``; NaN is an output that was not observed.
+    """
+
+    def __init__(self, y: Tensor) -> None:
+        self.y = y
+
+    @cached_property
+    def take_few_values(self) -> bool:
+        """See :func:`takes_few_values`."""
+        return takes_few_values(self.y)
+
+    def scales(self, event_dim: int) -> Tensor:
+        """Return the standard deviation of each output of each group, in which their scores are compared, ``(*groups, 1)`` and ``D_out``; 1 for a single one.
+
+        :param event_dim: number of axes of outputs.
+        """
+        rows = self.y.dim() - event_dim - 1
+        seen = ~self.y.isnan()
+        count = seen.sum(rows, keepdim=True).clamp_min(1)
+        away = (self.y - self.y.nan_to_num().sum(rows, keepdim=True) / count).nan_to_num()
+        scales = (away.square().sum(rows, keepdim=True) / count).sqrt()
+        return torch.where(scales > 0, scales, 1.0) if scales.numel() > 1 else torch.ones_like(scales)
+
+
 def row_nll(prediction: Prediction, y: Tensor) -> Tensor:
     """Return the negative log density of each row, nats. A row without any observed output, NaN in all, is left out."""
     nll = -prediction.log_prob(y)
@@ -38,7 +66,8 @@ class RowScores:
     """Scores of held-out rows, of those with an observed output, in the memory of the processor, from where they are saved and read.
 
     :ivar nll: negative log density of each row, nats.
-    :ivar crps: continuous ranked probability score of some of them, in units of y; nothing where the observation has none.
+    :ivar crps: continuous ranked probability score of some of them, in units of y, or with several outputs the mean of theirs in standard deviations of each;
+        nothing where the observation has none.
     :ivar by_crps: whether the CRPS alone decides, as of a density of targets that :func:`takes_few_values`.
     """
 
@@ -52,22 +81,24 @@ class RowScores:
 
     @classmethod
     def of(
-        cls, prediction: Prediction, y: Tensor, few: tuple[Prediction, Tensor], *, of_few_values: bool = False
+        cls, prediction: Prediction, y: Tensor, few: tuple[Prediction, Tensor], *, targets: Targets | None = None
     ) -> RowScores:
         """Score a prediction at its targets.
 
         :param few: the prediction of at most :data:`MOST_CRPS_ROWS` of these rows, and their targets.
-        :param of_few_values: whether the targets of the data set take few values.
+        :param targets: all targets of the data set; if not given, they are these, and are not asked whether they take few values.
         """
         nll = row_nll(prediction, y)
         try:
             crps = few[0].crps(few[1])
         except (ValueError, NotImplementedError):
             return cls(nll, None)  # classes, and distributions without a distribution function
+        crps = crps / (targets or Targets(y)).scales(len(prediction.event_shape))
         observed = ~few[1].isnan()  # the shape of the scores; NaN is an output that was not observed
         crps, count = crps.where(observed, 0.0).reshape(len(crps), -1), observed.reshape(len(crps), -1).sum(-1)
         seen = count > 0
-        return cls(nll, crps.sum(-1)[seen] / count[seen], of_few_values and not prediction.is_discrete)
+        by_crps = targets is not None and targets.take_few_values and not prediction.is_discrete
+        return cls(nll, crps.sum(-1)[seen] / count[seen], by_crps)
 
     @classmethod
     def joined(cls, parts: Sequence[RowScores]) -> RowScores:

@@ -20,7 +20,7 @@ from pyro_dgp.internal.rows import Call, num_rows
 from pyro_dgp.prediction.predict import predict
 from pyro_dgp.training.checkpoints import CheckpointError
 from pyro_dgp.training.fallback import Recipes
-from pyro_dgp.training.held_out import MOST_CRPS_ROWS, Curve, RowScores, row_nll, takes_few_values
+from pyro_dgp.training.held_out import MOST_CRPS_ROWS, Curve, RowScores, Targets, row_nll
 from pyro_dgp.training.remarks import EXPLODING, Trained
 
 #: Symptom of a fit that has next to no noise; with the other one, a fit has taken noise for its function.
@@ -344,12 +344,12 @@ class Training:
             (few_x, few_y), few_named = fold.few
             is_all = num_rows(x) <= MOST_CRPS_ROWS
             few = prediction if is_all else predict(guide, few_x, site=self.site, **few_named)
-            return RowScores.of(prediction, y, (few, few_y), of_few_values=self._has_few_values)
+            return RowScores.of(prediction, y, (few, few_y), targets=self._targets)
 
     @cached_property
-    def _has_few_values(self) -> bool:
-        """Whether the targets take few values."""
-        return takes_few_values(self.everything[0][1])
+    def _targets(self) -> Targets:
+        """The targets of all rows."""
+        return Targets(self.everything[0][1])
 
     def verdict(self, curve: Curve, last: Last) -> Verdict:
         """Return what is found of the fit that was kept.

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from pyro import distributions as dist
 from pyro.nn import PyroModule
 from torch import nn
 
@@ -17,8 +18,10 @@ from pyro_dgp import (
     Gaussian,
     InducingPoints,
     MissingOutputs,
+    Mixture,
     MonteCarlo,
     NaturalGradients,
+    Prediction,
     PredictiveLogLikelihood,
     SigmaPoints,
     Validation,
@@ -30,7 +33,7 @@ from pyro_dgp import (
     scores,
 )
 from pyro_dgp.diagnosis.symptoms import Finding
-from pyro_dgp.training.held_out import Curve, RowScores, simplest_of_the_best, takes_few_values
+from pyro_dgp.training.held_out import Curve, RowScores, Targets, simplest_of_the_best, takes_few_values
 from pyro_dgp.training.loop import fit as plain_fit
 from pyro_dgp.training.outcome import _on_fallback
 from pyro_dgp.training.remarks import Trained
@@ -366,15 +369,52 @@ def test_targets_that_take_few_values():
     )
 
 
+def scores_in(units, errors):
+    """Scores of a calibrated prediction of two outputs, whose errors have these standard deviations, in some units."""
+    generator = torch.Generator().manual_seed(0)
+    units = torch.tensor(units)
+    z = torch.randn(200, 2, generator=generator)
+    scale = units * torch.tensor(errors)
+    mean = units * z + scale * torch.randn(200, 2, generator=generator)
+
+    def mixture(rows):
+        return Mixture(dist.Normal(mean[None, rows], scale.expand(1, 200, 2)[:, rows]), torch.zeros(1))
+
+    prediction = Prediction(mixture, rows=200, event_shape=torch.Size([2]))
+    return RowScores.of(prediction, units * z, (prediction, units * z))
+
+
+@pytest.mark.parametrize("units", [(8.0, 8.0), (1.0, 1e4), (1e4, 1.0)])
+def test_no_choice_depends_on_the_unit_of_an_output(units):
+    first, second = ([0.2, 0.6], [0.7, 0.2])
+    own = [scores_in((1.0, 1.0), errors) for errors in (first, second)]
+    scaled = [scores_in(units, errors) for errors in (first, second)]
+    assert scaled[0].merit - scaled[1].merit == pytest.approx(own[0].merit - own[1].merit, abs=1e-9)
+    assert scaled[0].is_clearly_better_than(scaled[1]) == own[0].is_clearly_better_than(own[1])
+    torch.testing.assert_close(scaled[0].crps, own[0].crps)
+
+
+def test_scales_are_those_of_each_output_of_each_group():
+    y = torch.randn(3, 50, 2, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 1e4])
+    y[1] *= 7
+    y[2, :, 1] = 4.0  # all the same
+    whole = Targets(y).scales(1)
+    torch.testing.assert_close(whole[:2], y[:2].std(1, correction=0, keepdim=True))
+    assert whole.shape == (3, 1, 2) and whole[2, 0, 1] == 1.0
+    gaps = torch.where(torch.arange(50)[:, None] < 20, y, math.nan)
+    torch.testing.assert_close(Targets(gaps).scales(1)[:2], y[:2, :20].std(1, correction=0, keepdim=True))
+    assert Targets(1e4 * y[0, :, 0]).scales(0).tolist() == [1.0]
+
+
 @pytest.mark.usefixtures("local")
 @pytest.mark.parametrize("values", [2, 300])
 def test_a_validation_knows_whether_its_targets_take_few_values(values, monkeypatch):
     x, y = torch.randn(300, 2), (torch.arange(300) % values).to(torch.get_default_dtype()) / values
     seen, of = set(), RowScores.of
 
-    def watched(*args, of_few_values):
-        scores = of(*args, of_few_values=of_few_values)
-        seen.add((of_few_values, scores.by_crps))
+    def watched(*args, targets):
+        scores = of(*args, targets=targets)
+        seen.add((targets.take_few_values, scores.by_crps))
         return scores
 
     monkeypatch.setattr(RowScores, "of", watched)
