@@ -68,7 +68,12 @@ def held_out_rows(dataset: Dataset, number: int) -> NDArray[np.bool_]:
         count = dataset.splits.shape[1]
         if not 0 <= number < count:
             raise ValueError(f"{dataset.name!r} has splits 0 to {count - 1}, not {number}")
-        return np.asarray(dataset.splits[:, number])
+        mask = np.asarray(dataset.splits)[:, number]
+        if not np.isin(mask, (0, 1)).all():
+            raise ValueError(
+                f"splits of {dataset.name!r} hold other numbers than 0 and 1: give masks (N, K), true at the rows that are tested"
+            )
+        return mask.astype(bool)
     if number < 0:
         raise ValueError(f"a split is numbered from 0, got {number}")
     test = np.zeros(len(dataset.x), dtype=bool)

@@ -49,6 +49,15 @@ def test_archives_are_read_with_their_splits(tmp_path):
     assert read.fingerprint() != data.fingerprint()
 
 
+@pytest.mark.parametrize("kind", [bool, np.uint8, np.int64, float])
+def test_masks_of_splits_may_be_numbers(kind):
+    mask = np.zeros((60, 1))
+    mask[:7] = 1
+    assert len(split(waves(splits=mask.astype(kind)), 0).y_test) == 7
+    with pytest.raises(ValueError, match="hold other numbers than 0 and 1: give masks"):
+        split(waves(splits=np.arange(60)[:, None]), 0)
+
+
 def test_a_split_is_standardised_by_its_training_part():
     mask = np.zeros((60, 1), dtype=bool)
     mask[:7] = True
