@@ -50,7 +50,7 @@ def test_archives_are_read_with_their_splits(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [bool, np.uint8, np.int64, float])
-def test_masks_of_splits_may_be_numbers(kind):
+def test_masks_of_splits_may_be_numbers(kind, unannotated):
     mask = np.zeros((60, 1))
     mask[:7] = 1
     assert len(split(waves(splits=mask.astype(kind)), 0).y_test) == 7
