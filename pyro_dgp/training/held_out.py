@@ -17,6 +17,8 @@ MOST_CRPS_ROWS = 500
 #: Standard errors of the NLL by which a predictive loss must be better than the fallback. A predictive loss has heavy tails: on 455 rows of
 #: Boston housing one was better by two to three of them at 153 held-out rows, and worse by 5.9 nats a row at 51 others.
 FALLBACK_ERRORS = 3.0
+#: Mean NLL of normals at targets that are drawn from them, less the logarithm of their mean CRPS: ``log(2 pi e) / 2 + log(pi) / 2``.
+CALIBRATED = 0.5 * math.log(2 * math.pi**2 * math.e)
 #: Share of the rows below which the number of different targets is few.
 FEW_VALUES = 0.02
 
@@ -68,12 +70,14 @@ class RowScores:
     :ivar nll: negative log density of each row, nats.
     :ivar crps: continuous ranked probability score of some of them, in units of y, or with several outputs the mean of theirs in standard deviations of each;
         nothing where the observation has none.
-    :ivar by_crps: whether the CRPS alone decides, as of a density of targets that :func:`takes_few_values`.
+    :ivar by_crps: whether the CRPS decides, as of a density of targets that :func:`takes_few_values`: a low NLL counts for nothing.
+    :ivar outputs: number of outputs of a row, of which the NLL is the sum.
     """
 
     nll: Tensor
     crps: Tensor | None
     by_crps: bool = False
+    outputs: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nll", self.nll.cpu())
@@ -98,27 +102,29 @@ class RowScores:
         crps, count = crps.where(observed, 0.0).reshape(len(crps), -1), observed.reshape(len(crps), -1).sum(-1)
         seen = count > 0
         by_crps = targets is not None and targets.take_few_values and not prediction.is_discrete
-        return cls(nll, crps.sum(-1)[seen] / count[seen], by_crps)
+        return cls(nll, crps.sum(-1)[seen] / count[seen], by_crps, prediction.event_shape.numel())
 
     @classmethod
     def joined(cls, parts: Sequence[RowScores]) -> RowScores:
         """Scores of the rows of several folds together."""
         crps = [part.crps for part in parts if part.crps is not None]
         joined = torch.cat(crps) if len(crps) == len(parts) else None
-        return cls(torch.cat([part.nll for part in parts]), joined, all(part.by_crps for part in parts))
+        by_crps = all(part.by_crps for part in parts)
+        return cls(torch.cat([part.nll for part in parts]), joined, by_crps, parts[0].outputs)
 
     @property
     def merit(self) -> float:
         """Mean NLL plus the logarithm of the mean CRPS, lower is better; infinity where a score is no number.
 
-        Both terms grow by log c where errors and predicted standard deviations grow c times, so that they weigh alike. Targets that take few values
-        have the second alone.
+        Both terms grow by log c where errors and predicted standard deviations grow c times, so that they weigh alike. Where targets take few values an
+        NLL below that of a calibrated normal of the same CRPS, as spikes have it, counts as that one; one above it, as of predictions that are too sure, counts.
         """
         value = float(self.nll.mean())
-        if self.by_crps and math.isfinite(value):
-            value = 0.0
-        if self.crps is not None:
-            value += math.log(max(float(self.crps.mean()), torch.finfo(self.crps.dtype).tiny))
+        if self.crps is not None and math.isfinite(value):
+            log_crps = math.log(max(float(self.crps.mean()), torch.finfo(self.crps.dtype).tiny))
+            if self.by_crps:
+                value = max(value, log_crps + CALIBRATED) if self.outputs == 1 else log_crps + CALIBRATED
+            value += log_crps
         return value if math.isfinite(value) else math.inf
 
     def is_close_to(self, best: RowScores, errors: float = 1.0) -> bool:

@@ -27,7 +27,8 @@ class Validation:
        check: NLL plus the logarithm of the CRPS, so that the mean is not paid for the density. The largest beta within one
        standard error of the best (of the differences between rows) wins: more regularisation is the safer error. It must be
        better than the fallback by three standard errors in NLL, and worse by no more than one in CRPS. Where the targets take few values, less than one for
-       50 rows, a density can put a spike on each, and the CRPS alone decides, by three standard errors. The folds are held out one after
+       50 rows, a density can put a spike on each, and the CRPS alone decides, by three standard errors; the NLL counts between checks where it is above that of a
+       calibrated normal of the same CRPS. The folds are held out one after
        another. A beta that is behind the best one by more than three standard errors is left out of those that come next. The remaining folds are skipped where no beta
        is ahead of the fallback so far, and the fallback is left out where one is ahead by five standard errors.
     3. Runs: where the best check of the search lies in its last quarter, or where nothing was to be searched for, the chosen
