@@ -14,12 +14,13 @@ from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.internal.parameters import modules_of
 from pyro_dgp.internal.tensors import require_tensor
-from pyro_dgp.likelihoods import Gaussian, Observation
+from pyro_dgp.likelihoods import Gaussian, MissingOutputs, Observation
 from pyro_dgp.losses import ELBO
 from pyro_dgp.means import LinearMean, Projection
 from pyro_dgp.models.deep_gp import DeepGP
 from pyro_dgp.processes import InducingPoints
 from pyro_dgp.propagation import MonteCarlo
+from pyro_dgp.training.loop import check_data
 from pyro_dgp.training.optimising import Callback
 from pyro_dgp.training.second_start import fit_with_second_start
 
@@ -97,7 +98,11 @@ def _noise_of(sites: ModelSites, y: Tensor) -> Tensor | None:
 
 
 def _is_same(value: Any, y: Tensor) -> bool:
-    return isinstance(value, Tensor) and value.shape == y.shape and torch.equal(value, y)
+    return (
+        isinstance(value, Tensor)
+        and value.shape == y.shape
+        and bool(((value == y) | (value.isnan() & y.isnan())).all())
+    )
 
 
 def start_from_one_layer(
@@ -134,7 +139,7 @@ def start_from_one_layer(
 
     :param model: the model, called as ``model(x, y)``.
     :param x: training inputs ``(N, D)``.
-    :param y: their targets, ``(N,)`` or ``(N, D_out)``, in any units.
+    :param y: their targets, ``(N,)`` or ``(N, D_out)``, in any units; NaN is an output that was not observed, where the model takes missing outputs.
     :param numbers: what the one layer fits in the place of y, ``(N, K)``: for classes, a column of 0 and 1 for each.
     :param steps: training steps of the one layer.
     :param num_inducing: its number of inducing points.
@@ -170,6 +175,7 @@ def start_from_one_layer(
     }
     if not began:
         return OneLayerStart()
+    check_data(x, fitted, modules)
     inputs = hidden[0][1].x.detach()
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -196,9 +202,10 @@ def _first_hidden(sites: ModelSites, rows: int) -> list[tuple[str, FunctionPrior
 
 def _relevant(x: Tensor, y: Tensor, num_inducing: int, *, steps: int, **options: Any) -> tuple[Tensor, Tensor] | None:
     """Return the lengthscales ``(D,)`` of one layer that is trained, and its noise variance; nothing if it cannot be factorised."""
-    spread, scale = _spread(x), _spread(y)
-    x, y = (x - x.mean(0)) / spread, (y - y.mean(0)) / scale
-    model = DeepGP(x, 1, outputs=1 if y.dim() == 1 else y.shape[-1]).to(x)
+    spread, scale, outputs = _spread(x), _spread(y), 1 if y.dim() == 1 else y.shape[-1]
+    x, y = (x - x.mean(0)) / spread, (y - y.nanmean(0)) / scale
+    noisy = Gaussian(outputs)
+    model = DeepGP(x, 1, outputs=outputs, likelihood=MissingOutputs(noisy) if y.isnan().any() else noisy).to(x)
     guide = Variational(model, InducingPoints(min(num_inducing, len(x))), MonteCarlo(1))
     try:
         guide.initialize(x, y)
@@ -206,13 +213,13 @@ def _relevant(x: Tensor, y: Tensor, num_inducing: int, *, steps: int, **options:
     except NotPositiveDefiniteError:
         return None
     lengthscales: Tensor = model.top.kernel.lengthscale.detach().reshape(-1)
-    noise: Tensor = model.likelihood.variance.detach() * scale.square()
+    noise: Tensor = noisy.variance.detach() * scale.square()
     return lengthscales * spread, noise
 
 
 def _spread(values: Tensor) -> Tensor:
-    """Return the standard deviation of each column, one for a column that does not vary."""
-    spread = values.std(0, correction=0)
+    """Return the standard deviation of each column without its NaN, one for a column that does not vary."""
+    spread = (values - values.nanmean(0)).square().nanmean(0).sqrt()
     return torch.where(spread > 0, spread, torch.ones_like(spread))
 
 

@@ -1,6 +1,7 @@
 """The start from one layer: which parameters it sets, to what, and where it leaves a model as it is."""
 
 import copy
+import math
 
 import pyro
 import pyro.distributions as dist
@@ -174,6 +175,26 @@ class OfLogs(PyroModule):
     def forward(self, x, y=None):
         h = pyro.sample("h", self.gp.hidden[0](x))
         return pyro.sample("y", self.likelihood(self.gp.top(h)), obs=None if y is None else y.log())
+
+
+def test_rows_without_a_target_are_left_out():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(120, 3, generator=generator)
+    y = torch.sin(2 * x[:, 1]) + 0.1 * torch.randn(120, generator=generator)
+    missing = torch.where(torch.arange(120) % 3 == 0, math.nan, y)
+
+    def made():
+        return DeepGP(x, width=2, mean=LinearMean.fit, likelihood=MissingOutputs(Gaussian()))
+
+    model, complete = made(), DeepGP(x, width=2, mean=LinearMean.fit)
+    start = start_from_one_layer(model, x, missing, steps=200, num_inducing=20)
+    assert start.sites == ["h1"]
+    assert model.hidden[0].mean.weight.abs().sum(1).argmax() == 1
+    observed = ~missing.isnan()
+    expected = start_from_one_layer(complete, x[observed], y[observed], steps=200, num_inducing=20).noise
+    torch.testing.assert_close(start.noise, expected, rtol=0.3, atol=0.0)
+    with pytest.raises(ValueError, match="y holds NaN or infinity"):
+        start_from_one_layer(complete, x, missing)
 
 
 def test_noise_begins_at_that_of_one_layer_in_any_units(lengthscales):
