@@ -162,11 +162,11 @@ class Trajectory:
         """Join two neighbouring pieces into one, with the point drawn from both."""
         before, after = (near, far) if is_forward else (far, near)
         momentum = before.momentum + after.momentum
-        turns = (
-            _turns(momentum, before.first, after.last)
-            or _turns(before.momentum + after.first.momentum, before.first, after.first)
-            or _turns(before.last.momentum + after.momentum, before.last, after.last)
-        )
+        turns = _turns(momentum, before.first, after.last)
+        if not turns and before.first is not before.last:  # of two single points the halves are the whole
+            turns = _turns(before.momentum + after.first.momentum, before.first, after.first) or _turns(
+                before.last.momentum + after.momentum, before.last, after.last
+            )
         log_weight = log_sum(near.log_weight, far.log_weight)
         return _Tree(before.first, after.last, draw, log_weight, momentum, turns)
 
