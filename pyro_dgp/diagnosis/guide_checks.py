@@ -118,9 +118,9 @@ def coinciding_points(subject: GuideSubject) -> Iterator[Finding]:
 
 
 def _in_lengthscales(points: Tensor, prior: FunctionPrior) -> Tensor:
-    """Return points in lengthscales of the kernel; for other kernels in standard deviations of the inputs."""
+    """Return points in lengthscales of the kernel, those of all outputs side by side; for other kernels in standard deviations of the inputs."""
     if isinstance(prior.covariance, StationaryCovariance):
-        return prior.covariance.warp(points.unsqueeze(-3))
+        return prior.covariance.warp(points.unsqueeze(-3)).movedim(-3, -2).flatten(-2)
     spread = prior.x.reshape(-1, prior.x.shape[-1]).std(0, correction=0)
     return points / torch.where(spread > 0, spread, 1.0)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from pyro_dgp.diagnosis.subject import Subject
 from pyro_dgp.diagnosis.symptoms import Finding, found
 from pyro_dgp.guides.data_scales import FAR, beside_mean, by_output
+from pyro_dgp.internal.spreads import spread_along
 from pyro_dgp.kernels.stationary import StationaryCovariance
 
 #: Share of the variance of the targets below which a fit explains nothing. Of N rows M inducing points explain some M / N by chance: twice
@@ -45,9 +46,8 @@ def shares_left(subject: Subject) -> Tensor | None:
         return None
     event = subject.prediction.event_shape
     rows, seen = y.dim() - len(event) - 1, ~y.isnan()
-    count = seen.sum(rows, keepdim=True).clamp_min(1)
-    about = y - y.nan_to_num().sum(rows, keepdim=True) / count
-    left, whole = (each.square().nan_to_num().reshape(-1, event.numel()).sum(0) for each in (y - mean, about))
+    spreads = spread_along(y, rows).square() * seen.sum(rows, keepdim=True)
+    left, whole = (each.reshape(-1, event.numel()).sum(0) for each in ((y - mean).square().nan_to_num(), spreads))
     return left / torch.where(whole > 0, whole, math.nan)
 
 

@@ -38,9 +38,8 @@ def check_scales(gps: Sequence[tuple[str, FunctionPrior]], observed: Mapping[str
     _check_inputs(prior)
     deviations = _standard_deviations(gps)
     for name, value in observed.items():
-        if not value.is_floating_point():
-            continue
-        for target, left in by_output(name, beside_mean(name, value.detach(), gps), gps):
+        real = value.detach() if value.is_floating_point() else value.double()
+        for target, left in by_output(name, beside_mean(name, real, gps), gps):
             mean, scale = float(left.mean()), float(left.std(correction=0))
             if max(abs(mean), scale) > FAR * max(deviations) or 0 < scale < SMALL * min(deviations):
                 warnings.warn(
@@ -53,8 +52,9 @@ def check_scales(gps: Sequence[tuple[str, FunctionPrior]], observed: Mapping[str
 
 @torch.no_grad()
 def _standard_deviations(gps: Sequence[tuple[str, FunctionPrior]]) -> list[float]:
-    """Return the standard deviation of each Gaussian process at the rows where it is a number, and 1."""
-    found = [float(prior.variance.double().mean().sqrt()) for _, prior in gps]
+    """Return the standard deviation of each output of each Gaussian process at the rows where it is a number, and 1."""
+    variances = [prior.variance.double().reshape(-1, prior.variance.shape[-1]).mean(0) for _, prior in gps]
+    found = torch.cat(variances).sqrt().tolist()
     return [1.0, *(each for each in found if math.isfinite(each))]
 
 

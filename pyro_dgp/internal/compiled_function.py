@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyro
 import torch
@@ -59,6 +59,7 @@ class CompiledFunction:
         self._checks = CHECKS
         self._is_made = False
         self._compiled: Callable[..., Any] | None = None
+        self._layouts: list[_Layout] = []
 
     def __call__(self, *points: Tensor) -> list[Tensor] | None:
         """The function's results without gradients; nothing where there is no program, where something that it reports
@@ -75,15 +76,19 @@ class CompiledFunction:
         return results if serves else None
 
     def run(self, points: Sequence[Tensor], before: list[Tensor]) -> tuple[list[Tensor], Tensor] | None:
-        """Results of the program and the number of failures that it reports; nothing where there is no program, with the generators as before."""
+        """Results of the program and the number of failures that it reports; nothing where there is no program, with the generators as before.
+
+        A program reads memory in the arrangement of the first arguments: others are copied into it, and those of other shapes or types have no program.
+        """
         if not self._is_made:
-            self._is_made, self._compiled = True, self._make(points)
+            self._is_made, self._compiled, self._layouts = True, self._make(points), [*map(_Layout.of, points)]
             _set_generators(before, points)
-        if self._compiled is None:
+        arranged = None if self._compiled is None else _arranged(points, self._layouts)
+        if self._compiled is None or arranged is None:
             return None
         try:
             with torch.no_grad():
-                *results, failed = self._compiled(*points)
+                *results, failed = self._compiled(*arranged)
         except (RuntimeError, ValueError, TypeError) as problem:  # for example, sizes that depend on values
             self._compiled = None
             _set_generators(before, points)
@@ -164,6 +169,34 @@ class CompiledFunction:
 
     def _say(self, why: str) -> None:
         say_not_compiled(self.what, why)
+
+
+class _Layout(NamedTuple):
+    """What a program takes for granted of an argument."""
+
+    stride: tuple[int, ...]
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, value: Tensor) -> _Layout:
+        """Read it from an argument."""
+        return cls(value.stride(), value.shape, value.dtype, value.device)
+
+
+def _arranged(points: Sequence[Tensor], layouts: Sequence[_Layout]) -> Sequence[Tensor] | None:
+    """Return arguments with the strides of these layouts; nothing for other shapes, types or devices."""
+    found = [_Layout.of(point) for point in points]
+    if found == layouts:
+        return points
+    if [each[1:] for each in found] != [each[1:] for each in layouts]:
+        return None
+    with torch.no_grad():
+        return [
+            point if own.stride == wanted.stride else point.new_empty_strided(wanted.shape, wanted.stride).copy_(point)
+            for point, own, wanted in zip(points, found, layouts, strict=True)
+        ]
 
 
 class FasterFunction(CompiledFunction):

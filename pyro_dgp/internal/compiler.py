@@ -28,7 +28,17 @@ def compiled(graph: GraphModule, points: Sequence[Tensor], backend: Any) -> Call
 
     if not hasattr(inductor, "standalone_compile"):
         return torch.compile(graph, backend=backend, dynamic=False, options=_OPTIONS)  # type: ignore[no-any-return]
+    _detach_constants(graph)
     with torch.no_grad():
         return inductor.standalone_compile(
             graph, list(points), dynamic_shapes="from_example_inputs", options={"config_patches": _OPTIONS}
         )
+
+
+def _detach_constants(graph: GraphModule) -> None:
+    """Let constants that were computed with gradients, which no compiler copies, stand without them, in the same memory."""
+    for module in graph.modules():
+        for store in (module._buffers, vars(module)):
+            for name, value in list(store.items()):
+                if isinstance(value, Tensor) and value.requires_grad and not value.is_leaf:
+                    store[name] = value.detach()

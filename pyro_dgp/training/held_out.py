@@ -10,6 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from pyro_dgp.internal.spreads import spread_along
 from pyro_dgp.prediction.prediction import Prediction
 
 #: Rows whose CRPS is computed, at most: that of a mixture costs the square of its components.
@@ -44,16 +45,18 @@ class Targets:
         return takes_few_values(self.y)
 
     def scales(self, event_dim: int) -> Tensor:
-        """Return the standard deviation of each output of each group, in which their scores are compared, ``(*groups, 1)`` and ``D_out``; 1 for a single one.
+        """Return the standard deviation of each output of each group, in which their scores are compared, ``(*groups, 1)`` and ``D_out``.
+
+        It is 1 for a single one, for targets that are all the same, and for booleans and whole numbers.
 
         :param event_dim: number of axes of outputs.
         """
         rows = self.y.dim() - event_dim - 1
-        seen = ~self.y.isnan()
-        count = seen.sum(rows, keepdim=True).clamp_min(1)
-        away = (self.y - self.y.nan_to_num().sum(rows, keepdim=True) / count).nan_to_num()
-        scales = (away.square().sum(rows, keepdim=True) / count).sqrt()
-        return torch.where(scales > 0, scales, 1.0) if scales.numel() > 1 else torch.ones_like(scales)
+        single = torch.ones_like(self.y.narrow(rows, 0, 1), dtype=torch.get_default_dtype())
+        if single.numel() == 1 or not self.y.is_floating_point():
+            return single
+        scales = spread_along(self.y, rows)
+        return torch.where(scales > 0, scales, 1.0)
 
 
 def row_nll(prediction: Prediction, y: Tensor) -> Tensor:
@@ -71,13 +74,13 @@ class RowScores:
     :ivar crps: continuous ranked probability score of some of them, in units of y, or with several outputs the mean of theirs in standard deviations of each;
         nothing where the observation has none.
     :ivar by_crps: whether the CRPS decides, as of a density of targets that :func:`takes_few_values`: a low NLL counts for nothing.
-    :ivar outputs: number of outputs of a row, of which the NLL is the sum.
+    :ivar is_single: whether both scores are of a single output, in units of y.
     """
 
     nll: Tensor
     crps: Tensor | None
     by_crps: bool = False
-    outputs: int = 1
+    is_single: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nll", self.nll.cpu())
@@ -90,19 +93,22 @@ class RowScores:
         """Score a prediction at its targets.
 
         :param few: the prediction of at most :data:`MOST_CRPS_ROWS` of these rows, and their targets.
-        :param targets: all targets of the data set; if not given, they are these, and are not asked whether they take few values.
+        :param targets: all targets of the data set; if not given, outputs are standardised already.
         """
         nll = row_nll(prediction, y)
         try:
             crps = few[0].crps(few[1])
         except (ValueError, NotImplementedError):
             return cls(nll, None)  # classes, and distributions without a distribution function
-        crps = crps / (targets or Targets(y)).scales(len(prediction.event_shape))
+        scales = crps.new_ones(1) if targets is None else targets.scales(len(prediction.event_shape)).to(crps)
+        crps = crps / scales
         observed = ~few[1].isnan()  # the shape of the scores; NaN is an output that was not observed
         crps, count = crps.where(observed, 0.0).reshape(len(crps), -1), observed.reshape(len(crps), -1).sum(-1)
         seen = count > 0
         by_crps = targets is not None and targets.take_few_values and not prediction.is_discrete
-        return cls(nll, crps.sum(-1)[seen] / count[seen], by_crps, prediction.event_shape.numel())
+        return cls(
+            nll, crps.sum(-1)[seen] / count[seen], by_crps, scales.numel() == 1 == prediction.event_shape.numel()
+        )
 
     @classmethod
     def joined(cls, parts: Sequence[RowScores]) -> RowScores:
@@ -110,7 +116,7 @@ class RowScores:
         crps = [part.crps for part in parts if part.crps is not None]
         joined = torch.cat(crps) if len(crps) == len(parts) else None
         by_crps = all(part.by_crps for part in parts)
-        return cls(torch.cat([part.nll for part in parts]), joined, by_crps, parts[0].outputs)
+        return cls(torch.cat([part.nll for part in parts]), joined, by_crps, parts[0].is_single)
 
     @property
     def merit(self) -> float:
@@ -123,12 +129,12 @@ class RowScores:
         if self.crps is not None and math.isfinite(value):
             log_crps = math.log(max(float(self.crps.mean()), torch.finfo(self.crps.dtype).tiny))
             if self.by_crps:
-                value = max(value, log_crps + CALIBRATED) if self.outputs == 1 else log_crps + CALIBRATED
+                value = max(value, log_crps + CALIBRATED) if self.is_single else log_crps + CALIBRATED
             value += log_crps
         return value if math.isfinite(value) else math.inf
 
     def is_close_to(self, best: RowScores, errors: float = 1.0) -> bool:
-        """Whether the merit is within some standard errors of the best one's, by the differences of each row."""
+        """Whether the scores that decide, NLL and CRPS or the CRPS alone, are within some standard errors of the best one's, by the differences of each row."""
         if not math.isfinite(self.merit):
             return False
         means, variances = zip(*map(_mean_and_its_variance, self._differences(best)), strict=True)

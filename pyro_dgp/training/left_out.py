@@ -31,12 +31,19 @@ def require_no_rows(guide: Variational | None, arguments: Mapping[str, Any], row
 
     :param rows: number of rows of the stream.
     """
-    structure = None if guide is None else guide.structure
+    whole = frozenset[str]() if guide is None else guide.structure.whole
+    further = frozenset[str]() if guide is None else guide.structure.further
     for name, value in arguments.items():
-        has_rows = isinstance(value, Tensor) and value.dim() > 0 and len(value) == rows > 1
-        if (has_rows or (structure and name in structure.further)) and not (structure and name in structure.whole):
+        if name in whole or not isinstance(value, Tensor) or value.dim() == 0 or value.numel() <= 1:
+            continue
+        if len(value) == rows or name in further:
+            what = (
+                "an entry for each row"
+                if len(value) == rows
+                else f"{len(value)} entries, and had one for each row in guide.initialize"
+            )
             raise ValueError(
-                f"the argument {name!r} has an entry for each row, and the rows of a stream come in random order: let the stream read it with them, as "
+                f"the argument {name!r} has {what}; the rows of a stream come in random order: let the stream read it with them, as "
                 "NumpyStream(inputs, targets, rows=[file]) does, whose batches have it after the targets"
             )
 
@@ -53,14 +60,14 @@ def read_rows(
 
 def _warn_of_parts(guide: Variational, parts: int, arguments: Mapping[str, Any]) -> None:
     """Warn where batches have fewer row arguments than ``initialize`` got, and of arguments without rows that are not given."""
-    further, whole = sorted(guide.structure.further), sorted(guide.structure.whole - arguments.keys())
+    further, whole = (sorted(names - arguments.keys()) for names in (guide.structure.further, guide.structure.whole))
     if parts < len(further):
         warnings.warn(
             f"guide.initialize gave the model {', '.join(f'{name}=' for name in further)}, and the batches of this stream hold {parts or 'no'} "
             "row arguments after inputs and targets: let the stream read rows=[file] too, or the model's default if it is meant",
             stacklevel=2,
         )
-    for name in whole:
+    for name in whole if parts <= len(further) else ():  # one of the parts may be it
         warnings.warn(
             f"guide.initialize gave the model {name}=, and this fit does not: pass fit_stream(objective, stream, {name}=...), or the model's default by that "
             "name if it is meant",

@@ -13,6 +13,7 @@ from pyro_dgp.guides.model_sites import ModelSites, sites_of
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.internal.parameters import modules_of
+from pyro_dgp.internal.spreads import spread_along
 from pyro_dgp.internal.tensors import require_tensor
 from pyro_dgp.likelihoods import Gaussian, MissingOutputs, Observation
 from pyro_dgp.losses import ELBO
@@ -218,9 +219,9 @@ def _relevant(x: Tensor, y: Tensor, num_inducing: int, *, steps: int, **options:
 
 
 def _spread(values: Tensor) -> Tensor:
-    """Return the standard deviation of each column without its NaN, one for a column that does not vary."""
-    spread = (values - values.nanmean(0)).square().nanmean(0).sqrt()
-    return torch.where(spread > 0, spread, torch.ones_like(spread))
+    """Return the standard deviation of each column, NaN aside, and one for a column that does not vary."""
+    spread = spread_along(values, 0).squeeze(0)
+    return torch.where(spread > 0, spread, 1.0)
 
 
 def _can_begin(gp: GaussianProcess, x: Tensor) -> bool:

@@ -125,9 +125,10 @@ class Trial:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Set what ``state_dict`` returned."""
         self.scores = {int(step): RowScores(**scores) for step, scores in state["scores"].items()}
-        self.best, self.since, self.best_state = state["best"], state["since"], state["best_state"]
+        self.since, self.best_state = state["since"], state["best_state"]
         self.checking_seconds = state["checking_seconds"]
         self.best_scores = min(self.scores.values(), key=lambda scores: scores.merit, default=None)
+        self.best = math.inf if self.best_scores is None else self.best_scores.merit
 
 
 @dataclass

@@ -259,6 +259,13 @@ def test_each_output_is_judged_by_itself():
     assert not explains_nothing(of_both, x, mixed)
 
 
+def test_an_output_that_is_the_same_in_all_rows_is_not_unexplained():
+    x, y = waves()
+    both = torch.stack([y, torch.full_like(y, 3.7)], -1)
+    guide = trained(DeepGP(x, 1, outputs=2), x, both)
+    assert "explains nothing" not in symptoms(diagnose(guide, x, both))
+
+
 def test_groups_are_not_told_apart_by_their_means():
     x, _ = waves()
     noise = torch.randn(3, len(x), generator=torch.Generator().manual_seed(1)) + torch.tensor([[0.0], [3.0], [-3.0]])
@@ -326,6 +333,19 @@ def test_points_coincide_in_lengthscales_whatever_the_unit_of_an_input(unit):
         points = getattr(guide.processes, "y/f").basis.inducing_points.data
         points[6:] = points[:6]
         assert "coinciding points" in symptoms(diagnose(guide, x, y))
+
+
+def test_points_that_one_output_tells_apart_do_not_coincide():
+    x = torch.cartesian_prod(torch.linspace(0, 1, 10), torch.linspace(0, 1, 4))
+    y = torch.randn(len(x), 2, generator=torch.Generator().manual_seed(0))
+    model = DeepGP(x, 1, outputs=2)
+    model.top.kernel = RBF(ard=2, outputs=2)
+    model.top.kernel.lengthscale = torch.tensor(
+        [[1e6, 1.0], [1.0, 1.0]]
+    )  # the first output does not see the first input
+    guide = Variational(model, InducingPoints(20))
+    guide.initialize(x, y)
+    assert "coinciding points" not in symptoms(diagnose(guide, x, y))
 
 
 def test_distinct_points_are_counted_by_their_spacing():

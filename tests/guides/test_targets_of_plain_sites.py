@@ -51,3 +51,13 @@ def test_booleans_under_a_normal_noise_are_refused_by_the_loss():
     guide.initialize(X, y)
     with pytest.raises(TypeError, match="y is bool on cpu and the inputs are float64 on cpu: convert one"):
         fit(ELBO(12)(guide.model, guide), X, y, steps=2)
+
+
+def test_whole_numbers_far_from_zero_are_warned_of():
+    gp = GaussianProcess(RBF())
+
+    def model(x, y=None):
+        return pyro.sample("y", dist.Normal(pyro.sample("f", gp(x))[..., 0], 1.0).to_event(1), obs=y)
+
+    with pytest.warns(UserWarning, match="the target of the site 'y' has mean 500 .*: standardise targets"):
+        Variational(model, InducingPoints(5)).initialize(X, torch.full((12,), 500))

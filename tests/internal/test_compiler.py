@@ -6,6 +6,7 @@ import torch._inductor as inductor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pyro_dgp.internal import compiler
+from pyro_dgp.internal.compiled_function import CHECKS, CompiledFunction
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
 
@@ -41,3 +42,27 @@ def test_other_compilers_are_those_of_torch():
     total, _ = compiler.compiled(graph(data), [POINT], backend)(POINT)
     torch.testing.assert_close(total, POINT.sin().sum())
     assert len(seen) == 1
+
+
+def test_arguments_in_another_arrangement_give_the_same_numbers(caplog):
+    weights = torch.arange(12, dtype=torch.float64).reshape(3, 4)
+    program = CompiledFunction("the sum", lambda x: ((x * weights).sin().sum(), x * weights), "inductor")
+    x = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(3, 4)
+    for number in range(CHECKS + 1):
+        program(x + number)
+    assert program.is_checked
+    for other in (x.mT.contiguous().mT, torch.stack([x, -x], -1)[..., 0]):
+        found = program(other)
+        assert found is not None
+        total, each = found
+        torch.testing.assert_close(total, (x * weights).sin().sum())
+        torch.testing.assert_close(each, x * weights)
+    assert program(x[:2]) is None and program(x.float()) is None  # which it was not made for
+    assert program(x) is not None and "not compiled" not in caplog.text
+
+
+def test_constants_that_have_gradients_are_taken_without():
+    data = torch.ones(6, dtype=torch.float64, requires_grad=True) * 2
+    total, _ = compiler.compiled(graph(data), [POINT], "inductor")(POINT)
+    torch.testing.assert_close(total, (2 * POINT).sin().sum())
+    assert data.requires_grad

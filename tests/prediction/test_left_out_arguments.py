@@ -235,10 +235,16 @@ def test_rows_beside_a_stream_are_refused():
     _, _, exposure, _ = data()
     guide = of_a_guide()
     objective = ELBO(num_data=N)(guide.model, guide)
-    said = r"the argument 'exposure' has an entry for each row, and the rows of a stream come in random order: .*rows=\[file\]"
-    for value in (exposure, exposure[:3]):
-        with pytest.raises(ValueError, match=said):
+    for value, said in (
+        (exposure, "has an entry for each row"),
+        (exposure[:3], "has 3 entries, and had one for each row"),
+    ):
+        with pytest.raises(ValueError, match=rf"the argument 'exposure' {said}.* random order: .*rows=\[file\]"):
             fit_stream(objective, Rows(0), steps=1, exposure=value)
+    for default in (None, torch.tensor(1.0), torch.ones(1)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert len(fit_stream(objective, Rows(0), steps=1, exposure=default).losses) == 1
 
 
 def test_rows_of_another_number_are_refused_by_name():

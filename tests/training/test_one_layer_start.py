@@ -238,3 +238,13 @@ def test_the_noise_that_one_layer_learns_is_in_units_of_the_targets():
     assert start_from_one_layer(DeepGP(x, 1), x, y).noise is None
     flat = start_from_one_layer(DeepGP(x, 2, 2, mean=LinearMean.fit), x, torch.full_like(y, 3.0), steps=5)
     assert flat.sites == ["h1"] and flat.noise is None
+
+
+def test_an_input_that_is_the_same_in_all_rows_is_left_as_it_is():
+    """Its mean is rounded, and so are differences to it."""
+    torch.manual_seed(0)
+    x = torch.cat([torch.randn(100, 2), torch.full((100, 1), 0.1)], -1).float()
+    y = torch.sin(2 * x[:, 1])
+    model = DeepGP(x, width=2).float()
+    assert start_from_one_layer(model, x, y, steps=50, num_inducing=10).sites == ["h1"]
+    assert bool((model.hidden[0].kernel.lengthscale > 0.05).all())

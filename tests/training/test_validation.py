@@ -12,6 +12,7 @@ from torch import nn
 
 from pyro_dgp import (
     ELBO,
+    Bernoulli,
     DeepGP,
     DeepKernel,
     Fallback,
@@ -33,6 +34,7 @@ from pyro_dgp import (
     scores,
 )
 from pyro_dgp.diagnosis.symptoms import Finding
+from pyro_dgp.internal.spreads import spread_along
 from pyro_dgp.training.held_out import CALIBRATED, Curve, RowScores, Targets, simplest_of_the_best, takes_few_values
 from pyro_dgp.training.loop import fit as plain_fit
 from pyro_dgp.training.outcome import _on_fallback
@@ -358,7 +360,7 @@ def test_a_check_that_is_too_sure_is_not_the_best_where_targets_take_few_values(
     spikes = replace(late, nll=torch.full((4,), -9.0))
     assert early.merit < late.merit and spikes.merit < early.merit
     assert spikes.merit == replace(late, nll=torch.full((4,), 0.0)).merit  # how sharp they are counts for nothing
-    assert replace(late, outputs=2).merit == spikes.merit  # the NLL of several outputs is a sum over their units
+    assert replace(late, is_single=False).merit == spikes.merit  # the NLL of several outputs is a sum, in their units
 
 
 def test_the_crps_alone_decides_where_targets_take_few_values():
@@ -398,7 +400,7 @@ def scores_in(units, errors):
         return Mixture(dist.Normal(mean[None, rows], scale.expand(1, 200, 2)[:, rows]), torch.zeros(1))
 
     prediction = Prediction(mixture, rows=200, event_shape=torch.Size([2]))
-    return RowScores.of(prediction, units * z, (prediction, units * z))
+    return RowScores.of(prediction, units * z, (prediction, units * z), targets=Targets(units * z))
 
 
 @pytest.mark.parametrize("units", [(8.0, 8.0), (1.0, 1e4), (1e4, 1.0)])
@@ -421,6 +423,28 @@ def test_scales_are_those_of_each_output_of_each_group():
     gaps = torch.where(torch.arange(50)[:, None] < 20, y, math.nan)
     torch.testing.assert_close(Targets(gaps).scales(1)[:2], y[:2, :20].std(1, correction=0, keepdim=True))
     assert Targets(1e4 * y[0, :, 0]).scales(0).tolist() == [1.0]
+    assert Targets(y[0] > 0).scales(1).tolist() == [[1.0, 1.0]] and Targets(y[0, :, 0] > 0).scales(0).tolist() == [1.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("value", [0.1, 3.7, 1000.1])
+def test_numbers_that_are_the_same_do_not_vary_by_rounding(value, dtype):
+    same = torch.full((100,), value, dtype=dtype)
+    y = torch.stack([torch.randn(100, dtype=dtype), same, torch.where(torch.arange(100) < 7, math.nan, same)], -1)
+    assert spread_along(y, 0)[0, 1:].tolist() == [0.0, 0.0]
+    assert Targets(y).scales(1)[0, 1:].tolist() == [1.0, 1.0]
+    assert spread_along(torch.full((3, 1), math.nan), 0).tolist() == [[0.0]]
+    torch.testing.assert_close(spread_along(y[:, :1], 0)[0], y[:, :1].std(0, correction=0))
+
+
+@pytest.mark.usefixtures("local")
+def test_a_validation_takes_boolean_targets():
+    x, y = regression(40)
+    guide = Variational(OneLayer(likelihood=Bernoulli()), InducingPoints(6), MonteCarlo(1))
+    fitted = fit_validated(
+        guide, lambda beta, rows: ELBO(rows), x, y > 0, steps=2, validation=Validation(betas=(1.0,), checks=1)
+    )
+    assert fitted.validation_rows > 0
 
 
 @pytest.mark.usefixtures("local")
