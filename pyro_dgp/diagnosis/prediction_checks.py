@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pyro_dgp.diagnosis.subject import Subject
 from pyro_dgp.diagnosis.symptoms import Finding, found
-from pyro_dgp.guides.data_scales import FAR, beside_mean, by_output
+from pyro_dgp.guides.data_scales import FAR, beside_mean, out_of_scale
 from pyro_dgp.internal.spreads import spread_along
 from pyro_dgp.kernels.stationary import StationaryCovariance
 
@@ -154,11 +154,10 @@ def unscaled_targets(subject: Subject) -> Iterator[Finding]:
     """Look at targets that the model does not standardise, less its mean function."""
     priors = list(subject.priors())
     for name, value in subject.observed.items():
-        for target, left in by_output(name, beside_mean(name, value, priors), priors):
-            centre, scale = float(left.mean()), float(left.std(correction=0))
-            if max(abs(centre), scale) > FAR or 0 < scale < SMALL:
-                yield found("unscaled targets", target=target, mean=centre, scale=scale)
-                break
+        beyond = out_of_scale(name, beside_mean(name, value, priors), priors, far=FAR, small=SMALL)
+        if beyond is not None:
+            target, mean, scale = beyond
+            yield found("unscaled targets", target=target, mean=mean, scale=scale)
 
 
 def coarse_inputs(subject: Subject) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.sites import is_random
 from pyro_dgp.internal.distributions import elementwise
 from pyro_dgp.internal.site_names import site_of
+from pyro_dgp.internal.spreads import spread_along
 from pyro_dgp.kernels.covariance import CombinedCovariance
 from pyro_dgp.kernels.stationary import Scaling
 from pyro_dgp.likelihoods import Observation
@@ -38,16 +39,15 @@ def check_scales(gps: Sequence[tuple[str, FunctionPrior]], observed: Mapping[str
     _check_inputs(prior)
     deviations = _standard_deviations(gps)
     for name, value in observed.items():
-        real = value.detach() if value.is_floating_point() else value.double()
-        for target, left in by_output(name, beside_mean(name, real, gps), gps):
-            mean, scale = float(left.mean()), float(left.std(correction=0))
-            if max(abs(mean), scale) > FAR * max(deviations) or 0 < scale < SMALL * min(deviations):
-                warnings.warn(
-                    f"{target} has mean {mean:.3g} and standard deviation {scale:.3g} beside the mean function, and the prior starts near mean 0 and "
-                    "variance 1: standardise targets by a Standardizer.fit(x, y) that the model carries, as in DeepGP(x, standardizer=...)",
-                    stacklevel=5,
-                )
-                break
+        left = beside_mean(name, value.detach(), gps)
+        found = out_of_scale(name, left, gps, far=FAR * max(deviations), small=SMALL * min(deviations))
+        if found is not None:
+            target, mean, scale = found
+            warnings.warn(
+                f"{target} has mean {mean:.3g} and standard deviation {scale:.3g} beside the mean function, and the prior starts near mean 0 and "
+                "variance 1: standardise targets by a Standardizer.fit(x, y) that the model carries, as in DeepGP(x, standardizer=...)",
+                stacklevel=5,
+            )
 
 
 @torch.no_grad()
@@ -63,24 +63,37 @@ def beside_mean(name: str, value: Tensor, gps: Sequence[tuple[str, FunctionPrior
 
     :param gps: priors by process key.
     """
-    left = value
+    left = value = value if value.is_floating_point() else value.double()
     for prior in (prior for key, prior in gps if site_of(key) == name):
         mean = prior.mean.detach().reshape(-1, *prior.mean.shape[-2:]).mean(0).squeeze(-1)
         left = value - mean if mean.shape == value.shape else value
     return left
 
 
-def by_output(name: str, value: Tensor, gps: Sequence[tuple[str, FunctionPrior]]) -> Iterator[tuple[str, Tensor]]:
-    """Iterate over the outputs of the observed values of a site: what they are called, and the values that are no NaN, of all groups.
+def out_of_scale(
+    name: str, value: Tensor, gps: Sequence[tuple[str, FunctionPrior]], *, far: float, small: float
+) -> tuple[str, float, float] | None:
+    """Return an output of the observed values of a site that is in raw units: what it is called, its mean and its standard deviation; nothing if none is.
+
+    One of many outputs may vary little in the unit of the others, as a pixel at the border of an image: half of those that vary have to.
 
     :param gps: priors by process key, which know how many rows there are.
+    :param far: the mean, or the standard deviation, above which an output is.
+    :param small: the standard deviation below which it is.
     """
     has_outputs = value.dim() > 1 and value.shape[-2] == gps[0][1].x.shape[-2] and value.shape[-1] > 1
-    for number, column in enumerate(value.reshape(-1, value.shape[-1]).unbind(-1) if has_outputs else [value]):
-        seen = column[~column.isnan()]
-        if seen.numel():
-            what = f"output {number} of the target" if has_outputs else "the target"
-            yield f"{what} of the site {name!r}", seen
+    columns = value.reshape(-1, value.shape[-1] if has_outputs else 1)
+    scales, known = spread_along(columns, 0)[0], ~columns.isnan().all(0)
+    means = columns.nanmean(0)
+    is_small, varies = (scales > 0) & (scales < small), scales > 0
+    beyond = known & (torch.maximum(means.abs(), scales) > far)
+    if 2 * int(is_small.sum()) >= int(varies.sum()):
+        beyond = beyond | is_small
+    if not bool(beyond.any()):
+        return None
+    number = int(beyond.nonzero()[0])
+    what = f"output {number} of the target" if has_outputs else "the target"
+    return f"{what} of the site {name!r}", float(means[number]), float(scales[number])
 
 
 def _require_squares(name: str, x: Tensor) -> None:

@@ -293,6 +293,14 @@ def test_unscaled_targets_of_one_output_are_named():
     assert finding.seen.startswith("output 0 of the target of the site 'y' has mean")
 
 
+def test_a_few_outputs_may_vary_little_in_the_unit_of_the_others():
+    """As pixels at the border of an image."""
+    x, y = waves()
+    pixels = y[:, None] * torch.tensor([1e-3, 0.8, 0.5, 1.0, 0.0])
+    guide = trained(DeepGP(x, 1, outputs=5), x, pixels, steps=1)
+    assert "unscaled targets" not in symptoms(diagnose(guide, x, pixels))
+
+
 @pytest.mark.parametrize("level", [0.0, 100.0])
 def test_targets_of_chains_are_beside_the_mean_that_was_drawn(level):
     x, y = waves(30)
