@@ -17,6 +17,7 @@ from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.guide_pass import SiteRecord
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.site_names import process_key
+from pyro_dgp.internal.spreads import scale_along
 from pyro_dgp.kernels.stationary import StationaryCovariance
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.processes import AmortizedProcess, WhitenedProcess
@@ -121,8 +122,7 @@ def _in_lengthscales(points: Tensor, prior: FunctionPrior) -> Tensor:
     """Return points in lengthscales of the kernel, those of all outputs side by side; for other kernels in standard deviations of the inputs."""
     if isinstance(prior.covariance, StationaryCovariance):
         return prior.covariance.warp(points.unsqueeze(-3)).movedim(-3, -2).flatten(-2)
-    spread = prior.x.reshape(-1, prior.x.shape[-1]).std(0, correction=0)
-    return points / torch.where(spread > 0, spread, 1.0)
+    return points / scale_along(prior.x.reshape(-1, prior.x.shape[-1]), 0)
 
 
 def num_distinct(points: Tensor) -> int:

@@ -56,13 +56,20 @@ def is_of_no_use(subject: Subject, left: Tensor) -> Tensor:
     return left > 1 - max(EXPLAINED, min(BY_CHANCE, 2 * subject.fewest / subject.total))
 
 
+def are_all_of_no_use(subject: Subject, left: Tensor) -> bool:
+    """Tell whether that holds for every output whose targets vary, and for one at least."""
+    known = left[~left.isnan()]
+    return bool(len(known) and is_of_no_use(subject, known).all())
+
+
 def unexplained_targets(subject: Subject) -> Iterator[Finding]:
     """Compare the predictive mean with the mean of the targets of each output."""
     left = shares_left(subject)
     if left is None or not bool((useless := is_of_no_use(subject, left)).any()):
         return
     names = [str(number) for number in useless.nonzero().flatten().tolist()]
-    targets = "the targets" if bool(useless[~left.isnan()].all()) else f"output {', '.join(names)} of the targets"
+    some = f"output{'s' if len(names) > 1 else ''} {', '.join(names)} of the targets"
+    targets = "the targets" if are_all_of_no_use(subject, left) else some
     yield found("explains nothing", targets=targets, error=float(left[useless].mean().sqrt()))
 
 

@@ -172,7 +172,7 @@ class CompiledFunction:
 
 
 class _Layout(NamedTuple):
-    """What a program takes for granted of an argument."""
+    """Arrangement of an argument in memory, with its shape and type, which a program takes for granted."""
 
     stride: tuple[int, ...]
     shape: torch.Size

@@ -20,3 +20,9 @@ def spread_along(values: Tensor, dim: int) -> Tensor:
         torch.where(seen, values, torch.inf).amin(dim, keepdim=True),
     )
     return torch.where(highest > lowest, spread, 0.0)
+
+
+def scale_along(values: Tensor, dim: int) -> Tensor:
+    """Return :func:`spread_along`, and one where nothing varies: what numbers are divided by to be compared."""
+    spread = spread_along(values, dim)
+    return torch.where(spread > 0, spread, 1.0)

@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from pyro_dgp.internal.spreads import spread_along
+from pyro_dgp.internal.spreads import scale_along
 from pyro_dgp.prediction.prediction import Prediction
 
 #: Rows whose CRPS is computed, at most: that of a mixture costs the square of its components.
@@ -55,8 +55,7 @@ class Targets:
         single = torch.ones_like(self.y.narrow(rows, 0, 1), dtype=torch.get_default_dtype())
         if single.numel() == 1 or not self.y.is_floating_point():
             return single
-        scales = spread_along(self.y, rows)
-        return torch.where(scales > 0, scales, 1.0)
+        return scale_along(self.y, rows)
 
 
 def row_nll(prediction: Prediction, y: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from pyro_dgp.guides.model_sites import ModelSites, sites_of
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.internal.parameters import modules_of
-from pyro_dgp.internal.spreads import spread_along
+from pyro_dgp.internal.spreads import scale_along
 from pyro_dgp.internal.tensors import require_tensor
 from pyro_dgp.likelihoods import Gaussian, MissingOutputs, Observation
 from pyro_dgp.losses import ELBO
@@ -203,7 +203,7 @@ def _first_hidden(sites: ModelSites, rows: int) -> list[tuple[str, FunctionPrior
 
 def _relevant(x: Tensor, y: Tensor, num_inducing: int, *, steps: int, **options: Any) -> tuple[Tensor, Tensor] | None:
     """Return the lengthscales ``(D,)`` of one layer that is trained, and its noise variance; nothing if it cannot be factorised."""
-    spread, scale, outputs = _spread(x), _spread(y), 1 if y.dim() == 1 else y.shape[-1]
+    spread, scale, outputs = scale_along(x, 0)[0], scale_along(y, 0)[0], 1 if y.dim() == 1 else y.shape[-1]
     x, y = (x - x.mean(0)) / spread, (y - y.nanmean(0)) / scale
     noisy = Gaussian(outputs)
     model = DeepGP(x, 1, outputs=outputs, likelihood=MissingOutputs(noisy) if y.isnan().any() else noisy).to(x)
@@ -216,12 +216,6 @@ def _relevant(x: Tensor, y: Tensor, num_inducing: int, *, steps: int, **options:
     lengthscales: Tensor = model.top.kernel.lengthscale.detach().reshape(-1)
     noise: Tensor = noisy.variance.detach() * scale.square()
     return lengthscales * spread, noise
-
-
-def _spread(values: Tensor) -> Tensor:
-    """Return the standard deviation of each column, NaN aside, and one for a column that does not vary."""
-    spread = spread_along(values, 0).squeeze(0)
-    return torch.where(spread > 0, spread, 1.0)
 
 
 def _can_begin(gp: GaussianProcess, x: Tensor) -> bool:

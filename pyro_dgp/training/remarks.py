@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pyro_dgp.diagnosis.guide_checks import GuideSubject, idle_layers
 from pyro_dgp.diagnosis.loss_checks import SHORTEST, still_falling
-from pyro_dgp.diagnosis.prediction_checks import is_of_no_use, shares_left
+from pyro_dgp.diagnosis.prediction_checks import are_all_of_no_use, shares_left
 from pyro_dgp.diagnosis.subject import Rows
 from pyro_dgp.diagnosis.symptoms import Finding, found
 from pyro_dgp.gp import GaussianProcess
@@ -81,7 +81,7 @@ def explains_nothing(guide: Variational, x: Tensor, y: Tensor, *, site: str | No
     subject = GuideSubject(guide, Rows(x, y, site, arguments))
     with subject.scope():
         left = shares_left(subject)
-        return left is not None and bool(is_of_no_use(subject, left)[~left.isnan()].all() and (~left.isnan()).any())
+        return left is not None and are_all_of_no_use(subject, left)
 
 
 def _on_lengthscales(model: nn.Module, start: Mapping[str, Tensor], steps: int) -> Iterator[Finding]:

@@ -116,7 +116,6 @@ class Trial:
         """Return the scores and the best checkpoint."""
         return {
             "scores": {str(step): vars(scores) for step, scores in self.scores.items()},
-            "best": self.best,
             "since": self.since,
             "best_state": self.best_state,
             "checking_seconds": self.checking_seconds,
