@@ -7,7 +7,7 @@ GPU: tensors of the processor are refused, unless they are single numbers or ind
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map
 
 ELSEWHERE = torch.device("meta")
 
@@ -74,16 +73,29 @@ def _is_elsewhere(device: Any) -> bool:
     return device is not None and torch.device(device).type == ELSEWHERE.type
 
 
-def _held(value: Any) -> Any:
-    return value.held if isinstance(value, Elsewhere) else value
+def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    """Apply a function to what lies in lists and tuples: operations take no other containers, and a walk over those alone is short."""
+    if type(value) in (list, tuple):
+        return type(value)(_mapped(change, each) for each in value)
+    return change(value)
 
 
 def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Carry out an operation on what the tensors hold."""
     name, wanted = func.overloadpacket.__name__, kwargs.get("device")
-    tensors = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, Tensor)]
-    there = [each for each in tensors if isinstance(each, Elsewhere)]
-    here = [each for each in tensors if not isinstance(each, Elsewhere) and each.dim()]
+    there: list[Elsewhere] = []
+    here: list[Tensor] = []
+
+    def held(value: Any) -> Any:
+        if isinstance(value, Elsewhere):
+            there.append(value)
+            return value.held
+        if isinstance(value, Tensor) and value.dim():
+            here.append(value)
+        return value
+
+    plain = _mapped(held, args)
+    options = {key: _mapped(held, value) for key, value in kwargs.items()}
     if there and here and name not in _TRANSFERS and not (name in _INDEXING and isinstance(args[0], Elsewhere)):
         raise RuntimeError(
             f"Expected all tensors to be on the same device, but {name} got {[tuple(each.shape) for each in there]} elsewhere and "
@@ -93,21 +105,28 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         ends_there = _is_elsewhere(wanted)
     else:
         ends_there = isinstance(args[0], Elsewhere) if name == "copy_" else bool(there)
-    options = kwargs | ({"device": torch.device("cpu")} if _is_elsewhere(wanted) else {})
-    with _other_numbers(ends_there and torch.Tag.nondeterministic_seeded in func.tags):
-        result = func(*tree_map(_held, args), **tree_map(_held, options))
+    if _is_elsewhere(wanted):
+        options["device"] = torch.device("cpu")
+    if ends_there and torch.Tag.nondeterministic_seeded in func.tags:
+        with _other_numbers():
+            result = func(*plain, **options)
+    else:
+        result = func(*plain, **options)
     if not ends_there:
         return result
     known = {id(each.held): each for each in there}  # an operation in place returns the tensor that it was given
-    return tree_map(lambda each: known.get(id(each), Elsewhere(each)) if type(each) is Tensor else each, result)
+
+    def elsewhere(value: Any) -> Any:
+        if type(value) is not Tensor:
+            return value
+        return known[id(value)] if id(value) in known else Elsewhere(value)
+
+    return _mapped(elsewhere, result)
 
 
 @contextmanager
-def _other_numbers(apply: bool) -> Iterator[None]:
+def _other_numbers() -> Iterator[None]:
     """A scope whose random numbers follow from the generator and are not those that it gives the processor."""
-    if not apply:
-        yield
-        return
     seed = int(torch.randint(2**40, (), dtype=torch.int64))
     before = torch.get_rng_state()
     torch.random.default_generator.manual_seed(seed)

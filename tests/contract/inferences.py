@@ -38,6 +38,8 @@ from tests.contract.known import Known, distance, distance_of_classes, distance_
 from tests.examples import Recorded
 
 STEPS, RATE = 300, 0.05
+#: Draws of a prediction, and the share of the draws of a chain that are made. The tests have less of both.
+DRAWS, SHARE = 500, 1.0
 #: Test rows between rows of training.
 BETWEEN = slice(0, 2)
 
@@ -70,7 +72,7 @@ def compared(
     """
     torch.manual_seed(1)
     site = site or case.site
-    prediction = predict(posterior, case.new[0], 500, site=site, **case.new_kwargs)
+    prediction = predict(posterior, case.new[0], DRAWS, site=site, **case.new_kwargs)
     known = case.answers.by_site[site]
     if case.has_classes:
         return Result(distance_of_classes(known, prediction.probs), bound)
@@ -126,9 +128,9 @@ def by_functions(case: Case) -> Result:
     """Whole functions drawn from a guide that ``fit`` trained."""
     guide = trained(case, ELBO)
     with torch.no_grad():
-        values = draw_functions(guide, 500, site=case.function, seed=0)(case.new[0], **case.new_kwargs)
+        values = draw_functions(guide, DRAWS, site=case.function, seed=0)(case.new[0], **case.new_kwargs)
     known = case.answers.by_site["f"]
-    values = values[:, : len(known.mean)].reshape(500, *known.mean.shape)  # a model may add rows of its own behind them
+    values = values[:, : len(known.mean)].reshape(DRAWS, *known.mean.shape)  # a model may add rows of its own behind them
     return Result(distance(known, values.mean(0), values.var(0)))
 
 
@@ -180,7 +182,7 @@ def exactly(case: Case) -> Result:
 
 def sampled(case: Case, model: Any, kernel: Any, *, count: int, warmup: int) -> Result:
     """Run one chain and predict from its draws."""
-    mcmc = MCMC(kernel, num_samples=count, warmup_steps=warmup, disable_progbar=True)
+    mcmc = MCMC(kernel, num_samples=round(SHARE * count), warmup_steps=warmup, disable_progbar=True)
     mcmc.run(*case.args, **case.kwargs)
     return compared(case, PosteriorDraws(model, mcmc.get_samples(), case.args, kwargs=case.kwargs))
 
@@ -213,7 +215,7 @@ def by_sghmc(case: Case) -> Result:
     x, y = case.args
     rate = 0.01 if guide.global_latents else 0.0  # the posterior of other latent sites is trained
     sampler = StochasticGradientHMC(burn_in=500 if rate else 300, thin=4, learning_rate=rate)
-    return compared(case, sampler.run(guide, x, y, num_samples=150, batch_size=x.shape[-2], **case.kwargs))
+    return compared(case, sampler.run(guide, x, y, num_samples=round(SHARE * 150), batch_size=x.shape[-2], **case.kwargs))
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,8 @@ ELSEWHERE = {
 @pytest.mark.parametrize(("model", "inference"), HERE, ids=lambda name: name.replace(" ", "_"))
 def test_a_model_is_fitted_or_refused(model, inference, monkeypatch):
     monkeypatch.setattr(inferences, "STEPS", 200)
+    monkeypatch.setattr(inferences, "DRAWS", 200)
+    monkeypatch.setattr(inferences, "SHARE", 0.6)
     assert outcome(model, inference).failure == ""
 
 

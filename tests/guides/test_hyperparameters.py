@@ -146,7 +146,7 @@ def test_it_is_as_wide_as_the_posterior():
     model.gp.kernel.lengthscale = PyroSample(dist.LogNormal(-0.5, 0.7))
     model.likelihood.variance = PyroSample(dist.LogNormal(-3.0, 1.0))
     guide = guided(model, x, y, InducingPoints(15))
-    fit(ELBO()(model, guide), x, y, steps=2500, learning_rate=0.04)
+    fit(ELBO()(model, guide), x, y, steps=1200, learning_rate=0.04)
     names = ("gp.kernel.lengthscale", "likelihood.variance")
     with torch.no_grad():
         draws = torch.tensor(
