@@ -130,7 +130,8 @@ def by_functions(case: Case) -> Result:
     with torch.no_grad():
         values = draw_functions(guide, DRAWS, site=case.function, seed=0)(case.new[0], **case.new_kwargs)
     known = case.answers.by_site["f"]
-    values = values[:, : len(known.mean)].reshape(DRAWS, *known.mean.shape)  # a model may add rows of its own behind them
+    values = values[:, : len(known.mean)]  # a model may add rows of its own behind them
+    values = values.reshape(DRAWS, *known.mean.shape)
     return Result(distance(known, values.mean(0), values.var(0)))
 
 
@@ -215,7 +216,8 @@ def by_sghmc(case: Case) -> Result:
     x, y = case.args
     rate = 0.01 if guide.global_latents else 0.0  # the posterior of other latent sites is trained
     sampler = StochasticGradientHMC(burn_in=500 if rate else 300, thin=4, learning_rate=rate)
-    return compared(case, sampler.run(guide, x, y, num_samples=round(SHARE * 150), batch_size=x.shape[-2], **case.kwargs))
+    draws = sampler.run(guide, x, y, num_samples=round(SHARE * 150), batch_size=x.shape[-2], **case.kwargs)
+    return compared(case, draws)
 
 
 @dataclass(frozen=True)
