@@ -172,8 +172,8 @@ def require_values_of_rows(site: Message, prior: FunctionPrior) -> None:
     rows, given = prior.event_shape[0], site["value"].shape[-2] if site["value"].dim() > 1 else None
     if given != rows:
         raise ValueError(
-            f"the function values at {site['name']!r} are observed with shape {tuple(site['value'].shape)}, and their inputs have {rows} rows: pass the values at these "
-            "rows, and leave out a pyro.condition of those of other rows"
+            f"the function values at {site['name']!r} are observed with shape {tuple(site['value'].shape)}, and their inputs have {rows} rows, "
+            "where N rows of inputs have values of shape (N, D): pass the values at these rows, and leave out a pyro.condition of those of other rows"
         )
 
 

@@ -19,7 +19,7 @@ from pyro_dgp.guides.leading_axes import require_leading_axes_of_likelihood
 from pyro_dgp.guides.other_rows import warn_of_other_rows
 from pyro_dgp.guides.row_dependence import row_dependence
 from pyro_dgp.guides.site_handler import Message, SiteHandler
-from pyro_dgp.guides.sites import gps_of_site, is_random, warn_of_repeated
+from pyro_dgp.guides.sites import gps_of_site, is_random, require_values_of_rows, warn_of_repeated
 from pyro_dgp.internal.parameters import constant_parameters, evaluating, module_local_parameters, modules_of
 from pyro_dgp.internal.plates import known_groups
 from pyro_dgp.internal.rows import num_rows
@@ -56,6 +56,8 @@ class _Predict(SiteHandler, TraceMessenger):
 
     def at_function(self, msg: Message, prior: FunctionPrior) -> None:
         """Draw from the conditioned process."""
+        if msg["is_observed"]:
+            require_values_of_rows(msg, prior)
         msg["fn"] = self.processes[msg["name"]](prior)
 
     def at_other(self, msg: Message) -> None:

@@ -13,6 +13,7 @@ from pyro_dgp import (
     GaussianProcess,
     InducingPoints,
     MonteCarlo,
+    PosteriorDraws,
     PredictiveLogLikelihood,
     Variational,
     fit,
@@ -138,5 +139,8 @@ def test_function_values_of_other_rows_are_refused():
     h = torch.sin(3 * x)
     guide = Variational(pyro.condition(ObservedFunction(), {"h": h}), InducingPoints(6), MonteCarlo(1))
     guide.initialize(x, y=h[:, 0])
-    with pytest.raises(ValueError, match=r"'h' are observed with shape \(20, 1\), and their inputs have 1 rows"):
-        predict(guide, x[:5], site="y")
+    exact = PosteriorDraws(guide.model, {}, (x,), kwargs={"y": h[:, 0]})
+    for posterior in (guide, exact):
+        for rows in (x[:5], x + 1):  # as many other rows as in training, too
+            with pytest.raises(ValueError, match=r"'h' are observed with shape \(20, 1\), and their inputs have 1 rows"):
+                predict(posterior, rows, site="y")
