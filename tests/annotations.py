@@ -24,7 +24,7 @@ Decorator = Callable[..., Any]
 WITH_TYPE_ERRORS: Decorator = beartype(conf=BeartypeConf(violation_type=TypeError))
 #: First calls of each function that are checked in each test, and after them those whose numbers are powers of two. Hundreds of steps of
 #: training call it alike.
-CHECKED = 4
+CHECKED = 8
 #: Calls of each function so far, in the test that runs.
 calls: dict[types.FunctionType, int] = {}
 #: Functions within functions that were defined so far, in the test that runs. A step of training defines them anew, and to make their checks

@@ -6,11 +6,24 @@ import argparse
 import functools
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from datetime import date, time, timedelta, tzinfo
 from enum import Enum
+from numbers import Number
+from operator import attrgetter, itemgetter, methodcaller
 from pathlib import PurePath
-from types import CellType, CodeType, FunctionType, MethodType, SimpleNamespace
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    CodeType,
+    FunctionType,
+    MethodDescriptorType,
+    MethodType,
+    SimpleNamespace,
+    WrapperDescriptorType,
+)
 from typing import Any
 
 import numpy as np
@@ -33,6 +46,12 @@ _CACHES = ("_validate_args", "_inv", "_cached_x_y")
 #: Kinds of values whose words say what they are.
 _WORDS = (torch.dtype, torch.device, np.dtype, np.generic, range, PurePath, Enum)
 
+#: Kinds of values of Python's own whose words say what they are, also where these hold an object, whose address they leave out.
+_PLAIN = (Number, date, time, timedelta, tzinfo, re.Pattern, itemgetter, attrgetter, methodcaller)
+
+#: Functions that are compiled, whose code cannot be looked into.
+_COMPILED = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, np.ufunc)
+
 #: The address in the words for an object, which differs from process to process.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
@@ -41,7 +60,7 @@ def fingerprint(value: Any) -> str:
     """A short hash of what a value is: the code of functions and classes, the fields of records, the numbers of a model and its priors.
 
     It is equal for equal values in every process. Code is looked into with what it reads by global names: numbers, words, arrays, and functions and
-    classes of the user's own, see :func:`~pyro_dgp.comparison.global_values.global_values`. Of an object of another kind, such as one of an installed package, its class counts
+    classes of the user's own, see :func:`~pyro_dgp.comparison.global_values.global_values`. Compiled functions count by their names. Of an object of another kind, such as one of an installed package, its class counts
     alone, as of one that cannot be looked into. What code imports or reads from a file while it runs is not seen.
     """
     return _hashed(_Facts().of(value))
@@ -75,8 +94,8 @@ class _Line:
 class _Facts:
     """Lines of text about a value and the values that it holds, each looked into once."""
 
-    def __init__(self, seen: dict[int, Any] | None = None) -> None:
-        self._seen: dict[int, Any] = {} if seen is None else dict(seen)
+    def __init__(self, seen: dict[int, tuple[int, Any]] | None = None) -> None:
+        self._seen: dict[int, tuple[int, Any]] = {} if seen is None else dict(seen)
 
     def of(self, value: Any) -> Iterator[str]:
         """The lines about one value, however deep it is; of an object that cannot be looked into its class alone."""
@@ -86,7 +105,7 @@ class _Facts:
             if type(held) is _Line:
                 yield held.text
             elif id(held) in self._seen:
-                yield "seen"
+                yield f"value {self._seen[id(held)][0]} again"
             else:
                 lines, inside = self._looked_into(held)
                 yield from lines
@@ -97,7 +116,7 @@ class _Facts:
         try:
             if value is None or isinstance(value, bool | int | float | complex | str | bytes):
                 return [repr(value)], []
-            self._seen[id(value)] = value  # held, so that no other value takes its id
+            self._seen[id(value)] = len(self._seen), value  # held, so that no other value takes its id
             return [type(value).__qualname__], list(self._inside(value))
         except Exception:  # whatever it is, a comparison goes on
             return [type(value).__qualname__], []
@@ -130,6 +149,8 @@ class _Facts:
 def _behind(held: Any) -> Any:
     """The function of a method or a property of a class, and another value as it is."""
     try:
+        if isinstance(held, functools.cached_property):
+            return held.func
         return getattr(held, "__func__", None) or getattr(held, "fget", None) or held
     except Exception:  # whatever a stand-in for another object raises
         return held
@@ -179,15 +200,21 @@ def _parts(value: Any) -> Sequence[Any]:
         return [value.co_code, value.co_names, value.co_consts]
     if is_dataclass(value):
         return [item for field in fields(value) for item in (field.name, getattr(value, field.name))]
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return [item for pair in value.items() for item in pair]
+    if isinstance(value, _COMPILED):
+        return [getattr(value, "__module__", None), getattr(value, "__qualname__", value.__name__)]
+    if isinstance(value, _PLAIN):
+        return [_ADDRESS.sub("", repr(value))]
+    if type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "to_numpy"):
+        return [value.to_numpy(), *(getattr(value, name, None) for name in ("index", "columns"))]
     if isinstance(value, functools._lru_cache_wrapper):
         return [value.__wrapped__]
     if isinstance(value, np.ndarray):  # of objects
         return [value.shape, *value.ravel().tolist()]
     if isinstance(value, slice):
         return [value.start, value.stop, value.step]
-    return value if isinstance(value, tuple | list) else _of_object(value)
+    return list(value) if isinstance(value, tuple | list | deque) else _of_object(value)
 
 
 def _of_object(value: Any) -> Sequence[Any]:

@@ -1,9 +1,21 @@
 """Fingerprints of models: priors and attributes that neither the words nor the state of a module hold."""
 
+import collections
+import copy
+import datetime
+import decimal
+import fractions
+import functools
+import math
+import operator
 import os
+import re
 import subprocess
 import sys
+import types
 
+import numpy as np
+import pandas as pd
 import pyro.distributions as dist
 import pytest
 import torch
@@ -200,6 +212,48 @@ def test_a_prior_that_was_used_is_the_same(make):
         assert each.inv is not None
     assert fingerprint(used) == fingerprint(make())
     assert fingerprint(model(used)) == fingerprint(model(make()))
+
+
+ONE, OTHER = (lambda value: value), (lambda value: -value)
+
+
+def kept(value):
+    """A class with a property that is computed once."""
+    return type("Kept", (), {"value": functools.cached_property(value)})
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ([ONE, OTHER, ONE], [ONE, OTHER, OTHER]),
+        ({ONE: 1, "b": OTHER, "c": ONE}, {ONE: 1, "b": OTHER, "c": OTHER}),
+        (torch.tanh, torch.sin),
+        (torch.Tensor.tanh, torch.Tensor.sin),
+        (np.tanh, np.sin),
+        (math.tanh, math.sin),
+        (kept(ONE), kept(OTHER)),
+        (collections.deque([1]), collections.deque([2])),
+        (types.MappingProxyType({"a": 1}), types.MappingProxyType({"a": 2})),
+        (decimal.Decimal("0.1"), decimal.Decimal("0.2")),
+        (fractions.Fraction(1, 2), fractions.Fraction(1, 3)),
+        (datetime.date(2020, 1, 1), datetime.date(2020, 1, 2)),
+        (operator.itemgetter(0), operator.itemgetter(1)),
+        (re.compile("a"), re.compile("b")),
+        (pd.Series([1.0, 2.0]), pd.Series([1.0, 3.0])),
+        (pd.Series([1.0], index=["a"]), pd.Series([1.0], index=["b"])),
+        (pd.DataFrame({"a": [1.0]}), pd.DataFrame({"b": [1.0]})),
+        (pd.Timestamp("2020-01-01"), pd.Timestamp("2020-01-02")),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_values_that_hold_others_more_than_once_or_have_no_code_to_look_into_are_told_apart(first, second):
+    assert fingerprint(first) != fingerprint(second)
+    is_copied = not isinstance(first, types.MappingProxyType)
+    assert fingerprint(first) == fingerprint(copy.copy(first) if is_copied else types.MappingProxyType(dict(first)))
+
+
+def test_an_object_within_words_has_no_address_there():
+    assert fingerprint(operator.methodcaller("a", Part())) == fingerprint(operator.methodcaller("a", Part()))
 
 
 def test_a_model_with_another_prior_is_not_taken_for_the_old_one(tmp_path):
