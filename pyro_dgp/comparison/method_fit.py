@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_dgp.comparison.method_functions import MethodFunctions
-from pyro_dgp.data.arrays import as_array, in_order
+from pyro_dgp.data.arrays import as_array, in_order, numbered
 from pyro_dgp.data.dataset import by_output
 from pyro_dgp.data.splitting import Scaler
 from pyro_dgp.diagnosis.subject import Rows, Subject, subject_of
@@ -140,5 +140,5 @@ def subject_of_method(fit: MethodFit, rows: Rows) -> Subject:
     """Return what is looked at of a method's fit, at rows in their own units."""
     predictor = fit._predictor()
     x = torch.as_tensor(fit.inputs(in_order(rows.x, fit.columns))).to(fit.like)
-    y = torch.as_tensor(fit.target(as_array(by_output(rows.y, fit.outputs)))).to(fit.like)
+    y = torch.as_tensor(fit.target(as_array(numbered(by_output(rows.y, fit.outputs), fit.labels)))).to(fit.like)
     return subject_of(predictor.fit(fit.sample_stats), Rows(x, y, rows.site or getattr(predictor, "site", None)))

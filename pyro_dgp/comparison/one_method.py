@@ -217,14 +217,14 @@ def pooled_scores(folds: Sequence[Fold], parts: Sequence[Part]) -> dict[str, Any
 
 
 def _pooled_scores_of_outputs(folds: Sequence[Fold]) -> dict[str, Any]:
-    """Scores of several outputs over the test rows of all folds, each fold in its own standardised units."""
+    """Scores of several outputs over the test rows of all folds, each fold in its own standardised units: of RMSE that of each output over all rows, then the mean."""
     rows = np.array([len(fold.part.x_test) for fold in folds])
     values = {name: np.array([fold.figures[name] for fold in folds]) for name in _SCORES}
-    pooled: dict[str, Any] = {}
-    for name, own in values.items():
-        is_root = name.startswith("rmse")
-        mean = float((rows * (own**2 if is_root else own)).sum() / rows.sum())
-        pooled[name] = math.sqrt(mean) if is_root else mean
+    pooled = {name: float((rows * own).sum() / rows.sum()) for name, own in values.items()}
+    squared = [(fold.prediction.mean - fold.part.y_test).square().sum(0) for fold in folds]
+    scaled = [own * fold.part.target_scale.to(own).square() for own, fold in zip(squared, folds, strict=True)]
+    for name, each in (("rmse", squared), ("rmse_original", scaled)):
+        pooled[name] = float((torch.stack(each).sum(0) / int(rows.sum())).sqrt().mean())
     per_fold = {f"{name}_per_fold": [float(each) for each in values[name]] for name in ("nll", "rmse", "crps")}
     return pooled | {"folds": len(folds)} | per_fold
 

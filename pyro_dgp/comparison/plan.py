@@ -25,6 +25,7 @@ from pyro_dgp.comparison.target_remarks import (
 )
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.internal.site_names import is_inside_observation, site_of
+from pyro_dgp.likelihoods import Ordinal
 from pyro_dgp.models.standardizer import Standardizer
 from pyro_dgp.zoo.anatomy import Anatomy, anatomy_of
 from pyro_dgp.zoo.method import Method
@@ -109,6 +110,7 @@ def plan_of(request: Request, dataset: Dataset, *, finished: Sequence[Row], say:
     is_real = _is_standardised(anatomy) if request.model is not None else dataset.task.is_standardized
     if request.model is not None and dataset.labels and anatomy is not None:
         _require_classes(request.model, dataset, anatomy)
+        _require_order(model, dataset)
     if request.standardize and request.model is not None and is_real:
         _require_no_units_of_targets(model)
     parts = [
@@ -218,6 +220,16 @@ def _require_classes(model: OwnModel, dataset: Dataset, anatomy: Anatomy) -> Non
         f"the target {dataset.target!r} holds the words {words}, and {model.name} observes {observed}: give it a likelihood of {number} classes, such as {remedy}, "
         "or choose another target"
     )
+
+
+def _require_order(model: nn.Module | None, dataset: Dataset) -> None:
+    """Raise for words without an order as targets of a model of classes that have one."""
+    parts = () if model is None or dataset.is_ordered else model.modules()
+    if any(isinstance(part, Ordinal) for part in parts):
+        raise ValueError(
+            f"the model has the likelihood Ordinal, of classes in an order, and the words {', '.join(dataset.labels)} of {dataset.target!r} have none: "
+            "number them 0, 1, ... in their order, or declare it, as in pandas.Categorical(y, categories=[...], ordered=True)"
+        )
 
 
 def _require_no_units_of_targets(model: nn.Module | None) -> None:

@@ -140,7 +140,8 @@ def predicted(fit: MethodFit, rows: pd.DataFrame, target: str | None = None) -> 
         raise ValueError(f"the new rows have no column {target!r}: they have {', '.join(map(str, rows.columns))}")
     if fit.outputs and target is not None:
         raise ValueError(f"the fit is of {len(fit.outputs)} targets, {fit.target_name}: leave --target out")
-    target = target or (fit.target_name if fit.target_name in rows.columns else None)
+    is_there = fit.target_name in rows.columns and fit.target_name not in fit.columns
+    target = target or (fit.target_name if is_there else None)
     targets = [name for name in fit.outputs if name in rows.columns] or ([] if target is None else [target])
     inputs = encoded_as(rows.drop(columns=targets), fit.columns)
     missing = [name for name in fit.columns if name not in inputs.columns]
@@ -157,7 +158,7 @@ def predicted(fit: MethodFit, rows: pd.DataFrame, target: str | None = None) -> 
     )
     prediction = fit.predict(inputs.to_numpy(dtype=float))
     if has_few_values(prediction.standardised.mixture().components):
-        columns = _of_classes(prediction.probs, fit.labels)
+        columns = _of_classes(prediction.probs, fit.labels, fit.outputs)
     else:
         low, high = _quantiles(prediction)
         figures = {"mean": prediction.mean, "sd": prediction.variance.sqrt(), "quantile_05": low, "quantile_95": high}
@@ -200,10 +201,13 @@ def _numbered(column: Any, labels: Sequence[str]) -> Any:
     return class_numbers(column, labels)
 
 
-def _of_classes(probs: Tensor, labels: Sequence[str]) -> dict[str, Any]:
-    """The most probable class, and the probability of each class."""
+def _of_classes(probs: Tensor, labels: Sequence[str], outputs: Sequence[str]) -> dict[str, Any]:
+    """The most probable class, and the probability of each class, of each output where there are several."""
     import numpy as np
 
+    if outputs:
+        each = [(name, _of_classes(probs[:, number], labels, ())) for number, name in enumerate(outputs)]
+        return {f"{figure}({name})": values for name, columns in each for figure, values in columns.items()}
     names = list(labels) or [str(number) for number in range(probs.shape[-1])]
     columns: dict[str, Any] = {"class": np.array(names)[probs.argmax(-1).cpu().numpy()]}
     return columns | {f"p({name})": probs[:, number].cpu().numpy() for number, name in enumerate(names)}

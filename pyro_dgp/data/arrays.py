@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from pyro_dgp.data.categories import (
+    are_in_order,
     are_kinds,
     class_numbers,
     encoded_as,
@@ -19,10 +20,11 @@ from pyro_dgp.data.categories import (
     or_its_source,
     words_of,
 )
-from pyro_dgp.data.dataset import Array, Dataset, numbered_outputs, require_real
+from pyro_dgp.data.dataset import Array, Dataset, as_table, numbered_outputs, require_real
+from pyro_dgp.data.names import require_own_names
 from pyro_dgp.data.reading import with_task
 from pyro_dgp.data.tasks import Task
-from pyro_dgp.data.written_numbers import as_numbers
+from pyro_dgp.data.written_numbers import all_numbers, as_numbers
 from pyro_dgp.internal.optional import optional
 
 
@@ -35,11 +37,12 @@ def of_arrays(name: str, x: Any, y: Any, *, task: str = Task().kind) -> Dataset:
     :param task: kind of the target, one of :data:`~pyro_dgp.data.tasks.TASKS`.
     :raises ValueError: for what holds no numbers, and for targets of another kind.
     """
-    x = _encoded(x)
+    x, y = _encoded(as_table(x)), as_table(y)
     columns = tuple(str(column) for column in getattr(x, "columns", ()))
     if (words := _column_of_words(y)) is not None:
         labels = words_of(words, "y", "the targets")
-        dataset = Dataset(name, as_array(x), class_numbers(words, labels), columns=columns, labels=tuple(labels))
+        numbers, in_order = class_numbers(words, labels), are_in_order(words)
+        dataset = Dataset(name, as_array(x), numbers, columns=columns, labels=tuple(labels), is_ordered=in_order)
         return with_task(dataset, None if task == Task().kind else task)
     dataset = Dataset(name, as_array(x), as_array(y), columns=columns, task=Task(is_guessed=True))
     if dataset.y.ndim == 2 and dataset.y.shape[1] > 1:
@@ -53,22 +56,32 @@ def _encoded(x: Any) -> Any:
     if not hasattr(x, "columns") or not hasattr(x, "iloc"):
         return x
     require_real(_as_it_is(x), "inputs and targets")
-    if twice := [str(name) for name in x.columns[x.columns.duplicated()]]:
-        raise ValueError(f"the inputs have two columns {twice[0]!r}: give each a name of its own")
+    require_own_names(x.columns, "the inputs")
     return one_hot(x, "the inputs") if any(is_words(x[name]) for name in x.columns) else x
 
 
 def numbered(y: Any, labels: Sequence[str]) -> Any:
     """Return targets that are words as the numbers of classes, where these have names, and all others as they are.
 
-    :raises ValueError: for a word that is no name of a class.
+    Numbers are names where the names of the classes are numbers, else numbers of classes.
+
+    :raises ValueError: for a word or a number that is no name of a class.
     """
     words = _column_of_words(y) if labels else None
     if words is None:
-        return y
+        return _numbered_by_value(y, labels) if labels and all_numbers(labels) else y
     if unknown := sorted({str(word) for word in words} - set(labels)):
         raise ValueError(f"the targets hold {unknown[0]!r}, which training had not: it had {', '.join(labels)}")
     return class_numbers(words, labels)
+
+
+def _numbered_by_value(y: Any, labels: Sequence[str]) -> Any:
+    """Return numbers as the numbers of the classes that have them as names."""
+    values, known = as_array(y), np.array([float(label) for label in labels])
+    number = np.argmin(np.abs(values[..., None] - known), -1)
+    if (unknown := values[known[number] != values]).size:
+        raise ValueError(f"the targets hold {unknown[0]:g}, which training had not: it had {', '.join(labels)}")
+    return number.astype(float)
 
 
 def _column_of_words(y: Any) -> Any:
@@ -96,6 +109,8 @@ def in_order(x: Any, columns: Sequence[str]) -> Array:
     """
     if not columns or not hasattr(x, "columns"):
         return as_array(x)
+    x = as_table(x)
+    require_own_names(x.columns, "the inputs")
     x = encoded_as(x, columns)
     by_name = {str(column): column for column in x.columns}
     missing = [name for name in columns if name not in by_name]

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pyro_dgp.data.dataset import hold_times
 from pyro_dgp.data.lines import place
 from pyro_dgp.data.names import by_bare, same_names
-from pyro_dgp.data.written_numbers import NUMBERS, are_numbers, different, require_plain_numbers
+from pyro_dgp.data.written_numbers import NUMBERS, all_numbers, are_numbers, different, require_plain_numbers
 from pyro_dgp.internal.optional import optional
 
 #: Most different words of a column: more are names or free text.
@@ -47,16 +48,22 @@ def kinds_in(schema: Any) -> list[str]:
         return []
 
 
+def are_in_order(column: Any) -> bool:
+    """Tell whether a column of a table was declared as one of kinds that have an order, or its kinds are numbers."""
+    return are_kinds(column) and (bool(column.cat.ordered) or all_numbers(list(column.cat.categories)))
+
+
 def kinds_as_words(column: Any) -> Any:
-    """Return a column of kinds whose kinds are words without blanks around them."""
+    """Return a column of kinds whose kinds are words without blanks around them, in their order if they were declared with one."""
     pandas = optional("pandas", extra="compare", what="reading a table")
     missing = column.isna().to_numpy()
     words = [None if gone else str(cell).strip() or None for cell, gone in zip(column, missing, strict=True)]
-    return pandas.Series(pandas.Categorical(words), index=column.index)
+    order = list(dict.fromkeys(str(kind).strip() for kind in column.cat.categories)) if column.cat.ordered else None
+    return pandas.Series(pandas.Categorical(words, categories=order, ordered=order is not None), index=column.index)
 
 
 def words_of(column: Any, name: str, where: str, *, path: Path | None = None) -> list[str]:
-    """Return the different words of a column, sorted.
+    """Return the different words of a column: in the order that the column declares, else sorted, as numbers where all are numbers.
 
     :param where: the table, for messages.
     :param path: its file, if it comes from one.
@@ -67,9 +74,13 @@ def words_of(column: Any, name: str, where: str, *, path: Path | None = None) ->
         raise ValueError(
             f"column {name!r} of {where} is empty in {place(row, path, len(column))}: drop or fill {int(column.isna().sum())} such rows"
         )
+    if hold_times(column.to_numpy()):
+        raise ValueError(
+            f"column {name!r} of {where} holds dates or spans of time: write it as numbers, such as days since the first, or as words"
+        )
     if not are_kinds(column):
         require_plain_numbers(column, name, where, path=path, remedy=_KINDS)
-    words: list[str] = sorted(different(column)[1])
+    words = _sorted(different(column)[1].tolist(), column)
     most = min(MOST_WORDS, max(2, len(column) // 2))
     if len(words) > most:
         rule = f"and at most {most} are made columns" + ("" if most == MOST_WORDS else ", one for two rows")
@@ -86,6 +97,12 @@ def words_of(column: Any, name: str, where: str, *, path: Path | None = None) ->
             f"column {name!r} of {where} holds a word of {longest} characters, and at most {MOST_CHARACTERS} make a word: encode or drop it"
         )
     return words
+
+
+def _sorted(words: Sequence[str], column: Any) -> list[str]:
+    if are_kinds(column) and column.cat.ordered:
+        return [kind for kind in map(str, column.cat.categories) if kind in set(words)]
+    return sorted(words, key=float) if all_numbers(words) else sorted(words)
 
 
 def _first_word(column: Any, path: Path | None) -> str:
@@ -119,11 +136,12 @@ def one_hot(table: Any, where: str, path: Path | None = None) -> Any:
                 f"column {str(name)!r} of {where} holds {taken[0]!r}, and {_NOT!r} stands between two words in the names of the columns that are made of "
                 "them: write it otherwise, without the comma"
             )
+        rows, given = different(table[name])
         shown = {f"{words[1]}{_NOT}{words[0]}": words[1]} if len(words) == 2 else {word: word for word in words}
         for text, word in shown.items():
             made = f"{name}{_IS}{text}"
             _require_own_name(made, str(name), table, where)
-            columns[made] = (table[name].astype(str) == word).astype(float)
+            columns[made] = (given[rows] == word).astype(float)
     return pandas.DataFrame(columns, index=table.index)
 
 

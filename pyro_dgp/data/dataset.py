@@ -29,6 +29,7 @@ class Dataset:
     :ivar outputs: names of the outputs, where there are several.
     :ivar task: the kind of the target; real numbers if not given.
     :ivar labels: names of the classes, where they have any.
+    :ivar is_ordered: whether the data declare an order of the classes, in which ``labels`` stand.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Dataset:
     task: Task = Task()
     labels: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    is_ordered: bool = False
 
     def column(self, number: int) -> str:
         """The name of an input in quotes, or its number where inputs have no names."""
@@ -57,6 +59,11 @@ def numbered_outputs(count: int) -> tuple[str, ...]:
     return tuple(f"y{number}" for number in range(count))
 
 
+def as_table(values: Any) -> Any:
+    """Return a table of another library, such as Arrow or Polars, as one of pandas, and all other values as they are."""
+    return values.to_pandas() if hasattr(values, "columns") and not hasattr(values, "iloc") else values
+
+
 def by_output(y: Any, outputs: Sequence[str]) -> Any:
     """Return targets with their columns in the order of the outputs: those of a table by name, blanks around it aside, all else as it is.
 
@@ -64,6 +71,7 @@ def by_output(y: Any, outputs: Sequence[str]) -> Any:
 
     :raises ValueError: for a table that lacks an output, or has another column or one of them twice.
     """
+    y = as_table(y)
     if not outputs or not hasattr(y, "columns"):
         return y
     same = same_names(y.columns, outputs)
@@ -92,7 +100,7 @@ def check(dataset: Dataset, path: Path | None = None) -> None:
         raise ValueError(f"{dataset.name!r} has {len(dataset.y)} rows: at least 10 are needed to train and test")
 
 
-def _hold_times(values: Any) -> bool:
+def hold_times(values: Any) -> bool:
     """Tell whether an array holds dates or spans of time, or objects that are."""
     kind = getattr(getattr(values, "dtype", None), "kind", "")
     times = (np.datetime64, np.timedelta64, datetime.date, datetime.timedelta)
@@ -108,7 +116,7 @@ def require_real(values: Any, what: str) -> None:
         raise ValueError(
             f"{what} hold masked entries ({int(np.ma.getmaskarray(values).sum())}): drop or fill such rows"
         )
-    if _hold_times(values):
+    if hold_times(values):
         raise ValueError(
             f"{what} hold dates or spans of time: give them as numbers, such as days, (dates - numpy.datetime64('2000-01-01')) / numpy.timedelta64(1, 'D')"
         )

@@ -18,3 +18,12 @@ def same_names(given: Iterable[Any], wanted: Iterable[str]) -> dict[str, str]:
     """Return the wanted name of each given one that is the same, but for the blanks around both, and the only one on either side."""
     known = by_bare(wanted)
     return {name: known[bare] for bare, name in by_bare(given).items() if bare in known}
+
+
+def require_own_names(names: Iterable[Any], what: str) -> None:
+    """Raise ``ValueError`` for two columns of one name, which numbers and text can have: 0 and ``"0"``.
+
+    :param what: the table in words, for the message, as the subject of a sentence in the plural.
+    """
+    if twice := [name for name, count in Counter(map(str, names)).items() if count > 1]:
+        raise ValueError(f"{what} have two columns {twice[0]!r}: give each a name of its own")

@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyro_dgp.data.categories import are_kinds, class_numbers, is_words, kinds_as_words, kinds_in, one_hot, words_of
+from pyro_dgp.data.categories import (
+    are_in_order,
+    are_kinds,
+    class_numbers,
+    is_words,
+    kinds_as_words,
+    kinds_in,
+    one_hot,
+    words_of,
+)
 from pyro_dgp.data.dataset import Dataset, check, numbered_outputs, require_real
 from pyro_dgp.data.separators import require_commas
 from pyro_dgp.data.tasks import TASKS, guessed_task, task_of
@@ -89,6 +98,10 @@ def _from_npz(path: Path, target: str | None) -> tuple[Dataset, str | None]:
         raise ValueError(f"'y' in {path.name!r} has shape {y.shape} for {len(x)} rows of X: it must be (N,) or (N, P)")
     if splits is not None and (splits.ndim != 2 or len(splits) != len(x)):
         raise ValueError(f"'splits' in {path.name!r} has shape {splits.shape}: it must be (N, K), 1 for test rows")
+    if splits is not None and not np.isin(splits, (0, 1)).all():
+        raise ValueError(
+            f"'splits' in {path.name!r} hold other numbers than 0 and 1: give masks (N, K), 1 at the rows that are tested"
+        )
     said = str(arrays["task"]) if "task" in arrays else None
     outputs = () if y.ndim == 1 else numbered_outputs(y.shape[1])
     masks = None if splits is None else splits == 1
@@ -150,6 +163,7 @@ def _from_table(path: Path, target: str | None) -> Dataset:
         target=", ".join(several) or target,
         labels=tuple(labels),
         outputs=tuple(several),
+        is_ordered=not several and are_in_order(table[target]),
     )
 
 

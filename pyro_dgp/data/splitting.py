@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -89,6 +89,8 @@ def split(dataset: Dataset, number: int, *, dtype: torch.dtype = torch.float64, 
     test = held_out_rows(dataset, number)
     if test.all() or not test.any():
         raise ValueError(f"split {number} of {dataset.name!r} leaves no training or no test rows: check 'splits'")
+    if dataset.x.dtype != np.float64 or dataset.y.dtype != np.float64:  # statistics of other numbers overflow or round
+        dataset = replace(dataset, x=np.asarray(dataset.x, dtype=float), y=np.asarray(dataset.y, dtype=float))
     is_real = dataset.task.is_standardized
     scale_x, scale_y = Scaler.fit(dataset.x[~test]), Scaler.fit(dataset.y[~test]) if is_real else identity()
     if (constant := np.flatnonzero(is_constant(dataset.x[~test]))).size:

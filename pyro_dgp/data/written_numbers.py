@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,14 @@ def as_numbers(column: Any) -> Any:
     if not cells or not all(isinstance(cell, str) for cell in cells):
         return column
     words = np.array(list(dict.fromkeys(cells)), dtype=object)
-    if any(_CODE.match(word) for word in words) or not _plain(words).all():
+    if not all_numbers(words.tolist()):
         return column
     return pandas.to_numeric(column)
+
+
+def all_numbers(words: Sequence[str]) -> bool:
+    """Tell whether all words are numbers, and none a code such as 007."""
+    return not any(_CODE.match(word) for word in words) and bool(_plain(np.array(words, dtype=object)).all())
 
 
 def _plain(words: NDArray[np.object_]) -> NDArray[np.bool_]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from pyro_dgp.export.arviz_groups import from_groups
 from pyro_dgp.export.likelihood_draws import likelihood_draws
 from pyro_dgp.prediction.prediction import Prediction
+from pyro_dgp.prediction.rescaled import RescaledPrediction
 from pyro_dgp.prediction.thinning import equally_spaced
 
 
@@ -61,8 +62,14 @@ def to_arviz(
     :param new: prediction at new inputs, the inputs, and the targets or ``None``.
     :param rows: numbers of the training rows, as labels; counted from 0 if not given.
     :param num_samples: number of draws at new rows, and least number of draws of a variational method.
+    :raises TypeError: for a prediction in the units of the data, of a fit of :func:`~pyro_dgp.compare`.
     :raises ValueError: for draws and statistics that differ in chains or draws, or a prediction from other draws.
     """
+    if isinstance(prediction, RescaledPrediction):
+        raise TypeError(
+            "the prediction is in the units of the data, and functions and likelihoods are in those of training: take prediction.standardised with "
+            "targets standardised, or the file METHOD.nc of compare(..., output=FOLDER)"
+        )
     chains, length = _sizes(draws or {}, sample_stats or {})
     functions, log_likelihood, replicates = likelihood_draws(prediction, y, 1 if draws else num_samples)
     if draws and prediction.components_of_draw > 1:  # the first component of each draw

@@ -1,17 +1,23 @@
 """Values that would be taken for others on their way into a comparison: masked entries, parts of complex numbers, rows of no use."""
 
 import datetime
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+import pyro
+import pyro.distributions as dist
 import pytest
 import torch
+from pyro.nn import PyroModule
 
-from pyro_dgp import Settings, advise, sweep
+from pyro_dgp import RBF, GaussianProcess, Ordinal, Settings, advise, sweep, to_arviz
 from pyro_dgp.comparison.cli import main
+from pyro_dgp.comparison.predict_command import predicted
 from pyro_dgp.comparison.run import compare
-from pyro_dgp.data.arrays import as_array, of_arrays
+from pyro_dgp.data.arrays import as_array, numbered, of_arrays
 from pyro_dgp.data.dataset import Dataset
+from pyro_dgp.data.reading import load
 from pyro_dgp.data.streams import Stream
 from tests.comparison.test_own_model import TOY, data, quiet
 
@@ -91,6 +97,125 @@ def test_two_columns_of_one_name_are_refused():
         compare(None, pd.DataFrame(np.hstack([x, x]), columns=["a"] * (2 * x.shape[1])), y, methods=["svgp"], say=quiet)
 
 
+def test_a_number_and_a_word_that_name_two_columns_alike_are_refused():
+    """The second stood for both: inputs vanished, and predictions from a table were others than from its array."""
+    x, y = data()
+    table = pd.DataFrame(np.hstack([x, -x]), columns=[0, "0"])
+    sentence = "the inputs have two columns '0': give each a name of its own"
+    with pytest.raises(ValueError, match=sentence):
+        compare(None, table, y, methods=["svgp"], say=quiet)
+    with pytest.raises(ValueError, match=sentence):
+        compare(None, table.assign(word=["a", "b"] * 15), y, methods=["svgp"], say=quiet)
+    fit = compare(None, pd.DataFrame(x, columns=["0"]), y, methods=["svgp"], settings=TOY, say=quiet)["svgp"]
+    with pytest.raises(ValueError, match=sentence):
+        fit.predict(table)
+
+
+def test_numbers_that_name_kinds_are_taken_by_name():
+    """Names were sorted as text, 0, 1, 10, 2, and a number was taken for the place of a name there."""
+    y = np.array([10, 9, 2, 2, 10, 9])
+    kinds = of_arrays("d", np.zeros((6, 1)), pd.Series(pd.Categorical(y)))
+    assert kinds.labels == ("2", "9", "10") and kinds.is_ordered and kinds.y.tolist() == [2, 1, 0, 0, 2, 1]
+    for given in (y, y.astype(float), torch.as_tensor(y), list(y)):
+        assert numbered(given, kinds.labels).tolist() == kinds.y.tolist()
+    with pytest.raises(ValueError, match="the targets hold 3, which training had not: it had 2, 9, 10"):
+        numbered(np.array([2, 3]), kinds.labels)
+    assert numbered(np.array([0, 1]), ("007", "010")).tolist() == [0, 1]  # codes are words
+
+
+class Ranks(PyroModule):
+    def __init__(self, x):
+        super().__init__()
+        self.gp, self.likelihood = GaussianProcess(RBF()), Ordinal(3)
+
+    def forward(self, x, y=None):
+        return pyro.sample("y", self.likelihood(self.gp(x)), obs=y)
+
+
+def test_classes_in_an_order_are_those_that_the_data_declare():
+    x, y = data()
+    words = np.array(["low", "medium", "high"])[(np.argsort(np.argsort(y)) // 10)]
+    declared = pd.Categorical(words, categories=["low", "medium", "high"], ordered=True)
+    found = of_arrays("d", x, pd.Series(declared))
+    assert found.labels == ("low", "medium", "high") and found.is_ordered
+    with pytest.raises(ValueError, match=r"and the words high, low, medium of 'y' have none: number them 0, 1, \.\.\."):
+        compare(Ranks, x, words, methods=["svgp"], settings=TOY, say=quiet)
+    by_words, by_numbers = (
+        compare(Ranks, x, target, methods=["svgp"], settings=TOY, say=quiet).rows[0]["nll"]
+        for target in (pd.Series(declared), found.y)
+    )
+    assert by_words == by_numbers
+
+
+def test_masks_of_splits_hold_nothing_else(tmp_path):
+    x, y = data()
+    for masks in (np.arange(30) % 5, np.where(np.arange(30) < 5, np.nan, 0), np.where(np.arange(30) < 5, -1, 1)):
+        np.savez(tmp_path / "d.npz", X=x, y=y, splits=masks[:, None])
+        with pytest.raises(ValueError, match="'splits' in 'd.npz' hold other numbers than 0 and 1"):
+            load(tmp_path / "d.npz")
+
+
+@pytest.mark.parametrize("name", ["Series", "timedelta64", "dates"])
+def test_dates_in_a_file_are_refused(name, tmp_path):
+    """They became columns of zeros."""
+    pytest.importorskip("pyarrow")
+    pd.DataFrame({"d": list(pd.Series(TIMES[name]))[:5] * 4, "y": range(20)}).to_parquet(tmp_path / "d.parquet")
+    with pytest.raises(ValueError, match="column 'd' of 'd.parquet' holds dates or spans of time: write it as numbers"):
+        load(tmp_path / "d.parquet")
+
+
+@pytest.mark.usefixtures("unannotated")
+def test_small_whole_numbers_and_single_precision_are_scaled_in_double_precision():
+    """The spread of bytes from -100 to 100 wrapped around, and targets far from zero were rounded."""
+    x, y = data()
+    far = (1e6 + y).astype("float32")
+    tens = np.linspace(-100, 100, 30).round()[:, None]
+    for given, same in (
+        ((tens.astype("int8"), y), (tens, y)),
+        ((x, far), (x, far.astype(float))),
+        ((x > np.median(x), y), (1.0 * (x > np.median(x)), y)),
+    ):
+        few = replace(SMALL, inducing=2)  # a truth value has two
+        rows = [sweep([Dataset("d", *values)], ["svgp"], settings=few)[0] for values in (given, same)]
+        assert [row.get("error") for row in rows] == [None, None]
+        assert rows[0]["rmse_original"] == rows[1]["rmse_original"]
+
+
+def test_a_target_that_has_the_name_of_an_input_is_not_looked_for_in_new_rows(tmp_path):
+    x, y = data()
+    table = pd.DataFrame({"x": x[:, 0], "y": -(x[:, 0] ** 2)})
+    fit = compare(None, table, y, methods=["svgp"], settings=TOY, say=quiet)["svgp"]
+    assert fit.target_name == "y"
+    np.testing.assert_allclose(predicted(fit, table[["y", "x"]])["mean"], fit.predict(table).mean)
+
+
+class Labels(PyroModule):
+    def __init__(self, x):
+        super().__init__()
+        self.gp = GaussianProcess(RBF(), num_outputs=2)
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))
+        return pyro.sample("y", dist.Bernoulli(logits=f).to_event(2), obs=y)
+
+
+def test_a_table_of_several_classes_a_row_has_columns_for_each():
+    x, _ = data()
+    y = np.hstack([x > np.median(x), x > np.quantile(x, 0.7)]).astype(float)
+    fit = compare(Labels, x, y, methods=["svgp"], settings=TOY, say=quiet)["svgp"]
+    found = predicted(fit, pd.DataFrame(x[:4]))
+    assert list(found) == ["class(y0)", "p(0)(y0)", "p(1)(y0)", "class(y1)", "p(0)(y1)", "p(1)(y1)"]
+    np.testing.assert_allclose(found["p(1)(y1)"], fit.predict(x[:4]).probs[:, 1, 1])
+
+
+@pytest.mark.usefixtures("unannotated")
+def test_a_prediction_in_units_of_the_data_makes_no_object_of_arviz():
+    x, y = data()
+    fit = compare(None, x, y, methods=["svgp"], settings=TOY, say=quiet)["svgp"]
+    with pytest.raises(TypeError, match="take prediction.standardised with targets standardised"):
+        to_arviz(fit.predict(x), torch.as_tensor(x), torch.as_tensor(y))
+
+
 def test_words_in_a_table_of_one_column_are_classes():
     table = of_arrays("d", np.zeros((4, 1)), pd.DataFrame({"kind": ["cat", "dog", "cat", "dog"]}))
     assert table.labels == ("cat", "dog") and table.y.tolist() == [0, 1, 0, 1]
@@ -98,6 +223,10 @@ def test_words_in_a_table_of_one_column_are_classes():
 
 def test_a_table_of_arrow_is_taken():
     arrow = pytest.importorskip("pyarrow")
+    x, y = data()
+    fit = compare(None, arrow.table({"a": x[:, 0]}), y, methods=["svgp"], settings=TOY, say=quiet)["svgp"]
+    assert fit.columns == ("a",)
+    assert torch.equal(fit.predict(arrow.table({"b": y, "a": x[:, 0]})).mean, fit.predict(x).mean)
     assert as_array(arrow.table({"a": [1.0, 2.0], "b": [3, 4]})).tolist() == [[1.0, 3.0], [2.0, 4.0]]
     for days in ([datetime.date(2020, 1, 1), None], [datetime.datetime(2020, 1, 1), None]):
         with pytest.raises(ValueError, match="hold dates or spans of time"):

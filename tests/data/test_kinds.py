@@ -20,10 +20,10 @@ def parquet(folder, **columns):
 def test_kinds_of_whole_numbers_are_kinds(tmp_path):
     kinds = pd.Categorical([70, 5, 9] * 8)
     inputs = load(parquet(tmp_path, a=A, k=kinds, y=A))
-    assert inputs.columns == ("a", "k=5", "k=70", "k=9") and inputs.x[0, 1:].tolist() == [0.0, 1.0, 0.0]
+    assert inputs.columns == ("a", "k=5", "k=9", "k=70") and inputs.x[0, 1:].tolist() == [0.0, 0.0, 1.0]
     classes = load(parquet(tmp_path, a=A, y=kinds))
-    assert classes.labels == ("5", "70", "9") and classes.task == Task("multiclass", 3)
-    assert classes.y[:3].tolist() == [1.0, 0.0, 2.0]
+    assert classes.labels == ("5", "9", "70") and classes.task == Task("multiclass", 3)
+    assert classes.y[:3].tolist() == [2.0, 0.0, 1.0]
 
 
 @pytest.mark.parametrize(

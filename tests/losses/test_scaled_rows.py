@@ -142,5 +142,7 @@ def test_function_values_of_other_rows_are_refused():
     exact = PosteriorDraws(guide.model, {}, (x,), kwargs={"y": h[:, 0]})
     for posterior in (guide, exact):
         for rows in (x[:5], x + 1):  # as many other rows as in training, too
-            with pytest.raises(ValueError, match=r"'h' are observed with shape \(20, 1\), and their inputs have 1 rows"):
+            with pytest.raises(
+                ValueError, match=r"'h' are observed with shape \(20, 1\), and their inputs have 1 rows"
+            ):
                 predict(posterior, rows, site="y")
