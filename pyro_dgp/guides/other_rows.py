@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from pyro.poutine.messenger import Messenger
-from torch import Tensor, nn
-from torch.distributions import MixtureSameFamily, transform_to
+from torch import Size, Tensor, nn
+from torch.distributions import MixtureSameFamily, constraints, transform_to
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.joint_rows import LOOKED_AT, site_joins_rows
@@ -107,15 +107,18 @@ def _parts_of(fn: Any) -> list[Any]:
 
 
 class _Met(SiteHandler, Messenger):
-    """Handler that runs a model at given function values and at the middle of latent values, and keeps what it is computed from at each row.
+    """Handler that runs a model at given function values and near the middle of latent values, and keeps what it is computed from at each row.
 
+    :param rows: numbers of the rows of the call.
+    :param axes: by name of latent sites with a value for each row, the axis of the rows.
     :ivar numbers: inputs and means of Gaussian processes ``(..., N, D)``, and parameters of sites, of any shape.
     :ivar latent: those of Gaussian processes whose values are latent, which may come in any order.
     """
 
-    def __init__(self, memory: _Memory) -> None:
+    def __init__(self, memory: _Memory, rows: Tensor, axes: Mapping[str, int]) -> None:
         super().__init__()
-        self.memory = memory
+        self.memory, self.rows, self.axes = memory, rows, axes
+        self.shapes: dict[str, Size] = {}
         self.numbers: dict[_Number, Tensor] = {}
         self.latent: set[_Number] = set()
 
@@ -143,16 +146,32 @@ class _Met(SiteHandler, Messenger):
         msg["value"] = first.mean.new_zeros(observation.batch_shape + observation.event_shape)
 
     def at_other(self, msg: Message) -> None:
-        """Set a latent value to the middle of its distribution."""
+        """Set a latent value near the middle of its distribution."""
         if is_random(msg):
             self.numbers |= self.memory.numbers_of(msg["name"], msg["fn"])
             if msg["value"] is None:
-                msg["value"] = _middle(msg["fn"])
+                middle = _middle(msg["fn"])
+                self.shapes[msg["name"]] = msg["fn"].shape()
+                msg["value"] = self._moved(middle, msg) if msg["name"] in self.axes else middle
+
+    def _moved(self, middle: Tensor | None, msg: Message) -> Tensor | None:
+        """Return real values moved from row to row, by what the number of the row decides: at equal values no row tells that it looks at others."""
+        if middle is None or not _is_any_real(msg["fn"]):
+            return middle
+        shape = [1] * middle.dim()
+        shape[self.axes[msg["name"]]] = len(self.rows)
+        return middle + self.memory.spread * (1.7 * self.rows.to(middle) + 0.4).sin().reshape(shape)
 
     def _meet(self, key: str, prior: FunctionPrior) -> set[_Number]:
         met = {_Number(OtherRows("inputs", key)): prior.x, _Number(OtherRows("mean", key)): prior.mean}
         self.numbers |= met
         return set(met)
+
+
+def _is_any_real(fn: Any) -> bool:
+    """Tell whether a value of a distribution may be any real number."""
+    support: Any = fn.support
+    return getattr(support, "base_constraint", support) is constraints.real
 
 
 def _middle(fn: Any) -> Tensor | None:
@@ -182,18 +201,31 @@ class _Runs:
         self.index = torch.linspace(0, len(rows) - 1, self.count, dtype=torch.float64).round().long().to(rows.x.device)
         row = torch.arange(self.count, device=rows.x.device)
         self.order = torch.cat([row[1::2], row[::2].flip(0)])
-        self.whole = self._on(self.index)
-        self.half = self._on(self.index[: self.count // 2])
+        self.axes: dict[str, int] = {}
+        self.whole, self.half = self._on(self.index), self._on(self.index[: self.count // 2])
+        self.axes = self._axes_of_rows() if spread else {}
+        if self.axes:
+            self.whole, self.half = self._on(self.index), self._on(self.index[: self.count // 2])
         try:
             self.ordered = self._on(self.index[self.order])
         except Exception:  # whatever a model raises that cannot be run in another order
-            self.ordered = _Met(self.memory)
+            self.ordered = _Met(self.memory, self.index[self.order], self.axes)
 
     def _on(self, index: Tensor) -> _Met:
         args, kwargs = self.rows[index]
-        with _Met(self.memory) as met:
+        with _Met(self.memory, index, self.axes) as met:
             self.model(*args, **kwargs)
         return met
+
+    def _axes_of_rows(self) -> dict[str, int]:
+        """Return the axis of latent sites that is half as long on half of the rows, by name, where it is the only one that changes."""
+        found = dict[str, int]()
+        for name, shape in self.whole.shapes.items():
+            half = self.half.shapes.get(name, Size())
+            changed = [axis for axis, size in enumerate(shape) if len(half) == len(shape) and half[axis] != size]
+            if [(shape[axis], half[axis]) for axis in changed] == [(self.count, self.count // 2)]:
+                found[name] = changed[0]
+        return found
 
     def differing(self) -> Iterator[OtherRows]:
         """Iterate over what changes at a row with the other rows, or with their order, and is not random."""

@@ -16,6 +16,7 @@ from torch import Size, Tensor, nn
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.scales_and_masks import scale_beyond_plates
 from pyro_dgp.guides.site_handler import Message, SiteHandler
+from pyro_dgp.internal.distributions import elementwise
 from pyro_dgp.internal.plates import known_groups
 from pyro_dgp.internal.rows import RowArguments, inputs_among
 from pyro_dgp.likelihoods import Observation, RowObservation
@@ -59,6 +60,7 @@ class _Shapes(SiteHandler, Messenger):
         self.scales: dict[str, float] = {}
         self.plates: dict[str, int] = {}
         self.latent: set[str] = set()
+        self.joint: dict[str, Any] = {}
         self.groups = Size()
         self.group_plates: set[str] = set()
         self.observed: list[Tensor] = []
@@ -102,6 +104,7 @@ class _Shapes(SiteHandler, Messenger):
                 self.scales[msg["name"]] = scale_beyond_plates(msg)
             if not (msg["is_observed"] or isinstance(msg["fn"], FunctionPrior | Observation | RowObservation)):
                 self.latent.add(msg["name"])
+                self.joint[msg["name"]] = elementwise(fn)
 
 
 @torch.no_grad()
@@ -174,6 +177,8 @@ def _dependence(model: Callable[..., Any], rows: RowArguments, whole: _Shapes) -
         halved = _of_half(model, rows, whole)
     except _ERRORS:
         return whole.undecided()
+    _require_sites_of_all_rows(whole, less, len(rows))
+    _require_rows_of_latents_apart(whole, less)
     _require_fixed_groups(whole, sites - always)
     sites |= halved
     given: list[tuple[int | str, Any]] = [*enumerate(rows.args), *rows.kwargs.items()]
@@ -226,6 +231,26 @@ def _share_numbers(one: Tensor, other: Tensor) -> bool:
         if stride:
             places -= (places // stride).clamp(0, size - 1) * stride
     return bool((places == 0).any())
+
+
+def _require_sites_of_all_rows(whole: _Shapes, less: _Shapes, rows: int) -> None:
+    """Raise for a latent site that a model has at all rows and not without the last: a site for each row, of a loop over the rows."""
+    name = next((name for name in whole.sites if name in whole.latent and name not in less.sites), None)
+    if name is not None:
+        raise ValueError(
+            f"the latent site {name!r} is there at {rows} rows and not at {rows - 1}, as where a loop over the rows makes a site for each, so that new rows would take the values of "
+            "training: write one site in a vectorised plate, as in with pyro.plate('rows', len(x)): pyro.sample('e', Normal(0, 1))"
+        )
+
+
+def _require_rows_of_latents_apart(whole: _Shapes, less: _Shapes) -> None:
+    """Raise for a latent site with one distribution of all rows, as of a function that is written by hand: new rows would be drawn without regard to it."""
+    for name, fn in whole.joint.items():
+        if name in less.joint and fn.event_shape != less.joint[name].event_shape:
+            raise ValueError(
+                f"the latent site {name!r} has one {type(fn).__name__} of all rows, which values at new rows cannot be conditioned on: write it as a Gaussian process, "
+                "pyro.sample('f', gp(x)), or give each row a value of its own"
+            )
 
 
 def _require_fixed_groups(whole: _Shapes, changing: set[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import CellType
 from typing import Any
 
 from pyro.nn.module import to_pyro_module_
@@ -52,7 +53,11 @@ class PresentFunction:
 
     @classmethod
     def of(cls, function: Any) -> PresentFunction:
-        """Read every parameter of a network now; one read later would be drawn again."""
+        """Read every parameter of a network now; one read later would be drawn again.
+
+        :raises ValueError: for a function that reads a prior of a module by itself.
+        """
+        _require_no_late_prior(function)
         return cls(with_values(function) if isinstance(function, nn.Module) else function)
 
     def __call__(self, x: Tensor, *more: Tensor) -> Any:
@@ -66,6 +71,30 @@ class PresentFunction:
                         "as in network.to(x.dtype)"
                     )
         return self.function(x, *more)
+
+
+def _require_no_late_prior(function: Any) -> None:
+    """Raise for a function of the user, ``lambda x: self.slope * x``, that reads a prior of a module: each evaluation would draw it anew."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return
+    held = [cell.cell_contents for cell in function.__closure__ or () if _is_set(cell)]
+    held.append(getattr(function, "__self__", None))
+    for module in (each for each in held if isinstance(each, nn.Module)):
+        read = [name for name in getattr(module, "_pyro_samples", ()) if name in code.co_names]
+        if read:
+            raise ValueError(
+                f"a function of a Gaussian process reads the prior {read[0]!r} of {type(module).__name__} by itself, and each evaluation would draw another value: write "
+                f"it as a PyroModule that holds the prior, self.{read[0]} = PyroSample(...), and give that as the mean or covariance function"
+            )
+
+
+def _is_set(cell: CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018  # which raises where there is none
+    except ValueError:
+        return False
+    return True
 
 
 def with_values(module: nn.Module) -> nn.Module:

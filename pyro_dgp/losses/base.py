@@ -15,7 +15,11 @@ from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.guide_pass import SiteRecord, WeightedTrace
-from pyro_dgp.guides.scales_and_masks import require_one_scale, require_rows_unmasked, scale_beyond_plates
+from pyro_dgp.guides.scales_and_masks import (
+    require_one_scale,
+    require_rows_unmasked,
+    scale_beyond_plates,
+)
 from pyro_dgp.guides.sites import is_random, require_finite
 from pyro_dgp.guides.structure import ModelStructure
 from pyro_dgp.guides.variational import Variational
@@ -193,6 +197,7 @@ class Loss(PyroELBO):  # type: ignore[misc]
                 "whose distribution has no rows: make them an event, as in Poisson(f[..., 0].exp()).to_event(1), or use a likelihood "
                 "of this library, as in likelihood(gp(x))"
             )
+        size = batch if size is None and site["name"] in structure.local else size  # rows in an event, or in no plate
         if size is None:
             return site["scale"]
         if batch is not None and _follows_rows(site, structure):
@@ -224,11 +229,9 @@ class Loss(PyroELBO):  # type: ignore[misc]
                 f"the latent site {site['name']!r} has no reparameterised guide: give one through latents="
             )
         difference = unmasked(fn.log_prob(site["value"]) - record.prior.log_prob(site["value"]), site)
-        plates = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
         total = weighted.average(difference) if record.carried else difference.sum()
-        by_rows = site["name"] in guide.structure.local or any(
-            frame.name in guide.structure.data_plates for frame in plates
-        )
+        plates = {frame.name for frame in site["cond_indep_stack"] if frame.vectorized}
+        by_rows = site["name"] in guide.structure.local or bool(plates & guide.structure.data_plates)
         return (self._weight(site, guide.structure, batch) if by_rows else site["scale"]) * total
 
 
@@ -297,8 +300,9 @@ def _require_scales_of_all_rows(sites: list[Site], structure: ModelStructure, *,
 
 
 def _require_priors_unscaled(sites: list[Site]) -> None:
-    """Raise for ``poutine.scale`` around an observation whose function values are integrated out, unless it is around all of several sites."""
-    scaled = [site for site in sites if isinstance(site["fn"], CollapsedObservation) and not _is_one(site)]
+    """Raise for ``poutine.scale`` around function values, or an observation that integrates them out, unless it is around all of several sites."""
+    with_prior = [site for site in sites if isinstance(site["fn"], CollapsedObservation) or _has_function_values(site)]
+    scaled = [site for site in with_prior if not _is_one(site)]
     if not scaled:
         return
     scales = [scale_beyond_plates(site) for site in sites]
@@ -309,6 +313,12 @@ def _require_priors_unscaled(sites: list[Site]) -> None:
             "f = pyro.sample('f', gp(x)) before the scale, and pyro.sample('y', likelihood.given(f), obs=y) alone in it; a scale around the whole model "
             "changes the units of the loss alone, and can be left out"
         )
+
+
+def _has_function_values(site: Site) -> bool:
+    """Tell whether a site holds latent function values."""
+    record = SiteRecord.of(site)
+    return record is not None and isinstance(record.prior, FunctionPrior) and not site["is_observed"]
 
 
 def _is_one(site: Site) -> bool:

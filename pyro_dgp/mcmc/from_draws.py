@@ -27,7 +27,7 @@ from pyro_dgp.internal.site_names import process_key, site_of
 from pyro_dgp.likelihoods import CollapsedObservation, Observation
 from pyro_dgp.mcmc.conditioning import Draw, KeptConditions, condition_on
 from pyro_dgp.mcmc.whitening import without_whitening
-from pyro_dgp.prediction.drawn_observations import depends_on_draws
+from pyro_dgp.prediction.drawn_observations import depends_on_draws, require_no_observation_of_draws
 from pyro_dgp.prediction.mixture import Mixture, stack_mixtures
 from pyro_dgp.prediction.request import Answer, Request, answer
 from pyro_dgp.prediction.site_components import (
@@ -174,6 +174,12 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
     with torch.no_grad():
         first = run(slice(0, 1), 0)
         name = _name(first, request)
+        nodes = {key: node for key, node in first.trace.nodes.items() if is_random(node)}
+        observed = [key for key, node in nodes.items() if node["is_observed"] and key in dependence.sites]
+        drawn = [key for key, node in nodes.items() if not (node["is_observed"] or first.holds(key))]
+        require_no_observation_of_draws(
+            lambda rows: run(rows, 0).trace, len(request.rows), name, observed=observed, drawn=drawn
+        )
         are_few = len(chosen) < request.num_samples
         fewest = _fewest_passes(run, first, name, request=request) if are_few else 1
         of_draw = -(-fewest // len(chosen))  # each draw as often as the others

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pyro_dgp.guides.served_sites import is_discrete
 from pyro_dgp.prediction.site_components import Site, components_at, sites_of
+from pyro_dgp.processes import FunctionMarginal
 
 #: Rows at which the site is looked at, and other draws that are tried.
 ROWS, TRIES = 50, 3
@@ -55,6 +56,34 @@ def _support_of(kind: Any) -> Any:
         return kind.support
     except (AttributeError, NotImplementedError):
         return constraints.real
+
+
+def require_no_observation_of_draws(
+    run: Callable[[Tensor], Trace], rows: int, name: str, *, observed: Collection[str], drawn: Sequence[str]
+) -> None:
+    """Raise where new rows bring an observation of what a prediction draws at them without regard to it, such as a noisy measurement of a hidden layer.
+
+    :param run: from numbers of rows to a trace of the model at these.
+    :param name: the site to predict.
+    :param observed: sites with rows that are observed at the new rows.
+    :param drawn: sites whose values there are drawn.
+    """
+    if not (observed and drawn):
+        return
+    nodes = run(torch.zeros(1).long()).nodes
+    met = list(nodes)
+    for site in observed:
+        for other in drawn:
+            if met.index(other) > met.index(site) or not depends_on_draws(run, rows, site, others=[other]):
+                continue
+            if other == name or depends_on_draws(run, rows, name, others=[other]):
+                is_function = isinstance(nodes[other]["fn"], FunctionMarginal)
+                network = f", or fit a guide that looks at them, Variational(..., networks={{{other!r}: network}})"
+                raise ValueError(
+                    f"the site {site!r} is observed at the new rows and depends on {other!r}, whose values there are drawn without regard to it, so that the prediction "
+                    f"of {name!r} would not know of the observation: leave its values out of the call, as in obs=z if self.training else None"
+                    + ("" if is_function else network)
+                )
 
 
 def depends_on_draws(

@@ -19,7 +19,7 @@ from pyro_dgp.internal.plates import known_groups
 from pyro_dgp.internal.rows import Call, num_rows
 from pyro_dgp.internal.site_names import site_of
 from pyro_dgp.likelihoods import CollapsedObservation
-from pyro_dgp.prediction.drawn_observations import depends_on_draws
+from pyro_dgp.prediction.drawn_observations import depends_on_draws, require_no_observation_of_draws
 from pyro_dgp.prediction.mixture import Mixture, stack_mixtures
 from pyro_dgp.prediction.request import Answer, Request, answer
 from pyro_dgp.prediction.site_components import (
@@ -65,6 +65,7 @@ def answer_from_guide(guide: Variational, request: Request, states: Sequence[Sta
         drawn = name in guide.global_latents
         if request.wants_gradients:
             _require_differentiable(guide, first, name)
+        _require_no_observation_of_draws(guide, first, name, request=request)
         is_fed = _is_fed(guide, first, name, request=request, unseen=unseen)
         count = _number_of_draws(guide, first, name, request=request, is_fed=is_fed)
         if states:
@@ -182,6 +183,11 @@ def _layout(
         shape, groups = (known.batch_shape + known.event_shape)[int(carried) :], guide.groups
         if shape[: len(groups) + 1] != (*groups, 1):  # one observation of all groups together
             groups = Size()
+        if 1 in shape[len(groups) + 1 :] and shape[len(groups)] != 1:
+            raise ValueError(
+                f"the site {name!r} has shape {tuple(shape)} at one row, where predictions need the rows in front, or behind the groups: observe several values of a row "
+                "as its outputs, (N, D_out), or write replicates as rows of their own"
+            )
         require_rows_apart(name, known, int(carried) + len(groups))
         return SiteLayout(carried, True, shape[len(groups) + 1 :], groups)
     drawn = name in guide.global_latents
@@ -206,6 +212,20 @@ def _is_fed(guide: Variational, first: WeightedTrace, name: str, *, request: Req
         return _pass(guide, request.rows[rows], MonteCarlo(1), {}).trace
 
     return depends_on_draws(run, len(request.rows), name, others=shared, drawn=name in guide.global_latents)
+
+
+def _require_no_observation_of_draws(guide: Variational, first: WeightedTrace, name: str, *, request: Request) -> None:
+    """Raise where the new rows bring an observation of what is drawn at them; a network looks at it."""
+    nodes = {key: node for key, node in first.trace.nodes.items() if is_random(node)}
+    with_rows = guide.structure.with_rows
+    observed = [key for key, node in nodes.items() if node["is_observed"] and key in with_rows]
+    known = {*guide.global_latents, *guide.networks._modules}
+    drawn = [key for key, node in nodes.items() if not node["is_observed"] and key not in known]
+
+    def run(rows: Tensor) -> Trace:
+        return _pass(guide, request.rows[rows], MonteCarlo(1), {}).trace
+
+    require_no_observation_of_draws(run, len(request.rows), name, observed=observed, drawn=drawn)
 
 
 def _number_of_draws(guide: Variational, first: WeightedTrace, name: str, *, request: Request, is_fed: bool) -> int:

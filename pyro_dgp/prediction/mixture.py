@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from pyro import distributions as dist
+from pyro.distributions import MultivariateStudentT
 from torch import Tensor
 from torch.distributions import Distribution, LowRankMultivariateNormal
 
@@ -109,12 +110,7 @@ class Mixture:
             independent = (self._weights * components.cov_diag).sum(0)
             return between + torch.einsum("s,snik,snjk->nij", weights, root, root) + torch.diag_embed(independent)
         if components.event_shape:
-            within: Any = components
-            if not hasattr(innermost(within), "covariance_matrix"):
-                raise NotImplementedError(
-                    f"{type(innermost(within)).__name__} has no covariance matrix: take variance or sample"
-                )
-            return between + torch.einsum("s,snij->nij", weights, within.covariance_matrix)
+            return between + torch.einsum("s,snij->nij", weights, _covariance_of(components))
         return between + torch.diag_embed((self._weights * components.variance).sum(0).reshape(deviation.shape[1:]))
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -230,6 +226,17 @@ class Mixture:
                     draws = self.sample(_DRAWS).movedim(0, -1)
             score = import_module("scoringrules").crps_ensemble(value.cpu().numpy(), draws.cpu().numpy())
             return torch.as_tensor(score, dtype=value.dtype, device=value.device)
+
+
+def _covariance_of(components: Any) -> Tensor:
+    """Return the covariance matrix of each component at each row, ``(S, N, D, D)``."""
+    inner = innermost(components)
+    if not hasattr(inner, "covariance_matrix"):
+        raise NotImplementedError(f"{type(inner).__name__} has no covariance matrix: take variance or sample")
+    matrix: Tensor = components.covariance_matrix
+    if isinstance(inner, MultivariateStudentT):  # Pyro names its scatter so
+        matrix = matrix * torch.where(inner.df > 2, inner.df / (inner.df - 2), torch.inf)[..., None, None]
+    return matrix
 
 
 def _observed_log_prob(observation: CollapsedObservation, value: Tensor) -> Tensor:

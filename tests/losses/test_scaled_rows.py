@@ -5,6 +5,7 @@ import pytest
 import torch
 from pyro import distributions as dist
 from pyro.nn import PyroModule
+from torch.distributions import AffineTransform
 
 from pyro_dgp import (
     ELBO,
@@ -146,3 +147,66 @@ def test_function_values_of_other_rows_are_refused():
                 ValueError, match=r"'h' are observed with shape \(20, 1\), and their inputs have 1 rows"
             ):
                 predict(posterior, rows, site="y")
+
+
+class ScaledFunctions(PyroModule):
+    """Function values as a site of their own, within a scale."""
+
+    def __init__(self):
+        super().__init__()
+        self.gp = GaussianProcess(RBF())
+
+    def forward(self, x, y=None):
+        with pyro.poutine.scale(scale=0.5):
+            f = pyro.sample("f", self.gp(x))[..., 0]
+        return pyro.sample("y", dist.Normal(f, 0.5).to_event(1), obs=y)
+
+
+@pytest.mark.usefixtures("local")
+def test_a_scale_around_function_values_is_refused():
+    """It multiplied their KL, so that the bound was above the evidence."""
+    x = torch.linspace(-1, 1, ROWS)[:, None]
+    guide = Variational(ScaledFunctions(), InducingPoints(6), MonteCarlo(1))
+    guide.initialize(x, x[:, 0])
+    with pytest.raises(
+        ValueError, match="the function values at 'f' stand in a poutine.scale, which would scale their"
+    ):
+        ELBO().loss(guide.model, guide, x, x[:, 0])
+
+
+class RowEvent(PyroModule):
+    """A latent value of each row, all in one event."""
+
+    def __init__(self):
+        super().__init__()
+        self.gp = GaussianProcess(RBF())
+
+    def forward(self, x, y=None):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0).expand([len(x)]).to_event(1))
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        return pyro.sample("y", dist.Normal(f + w, 0.5).to_event(1), obs=y)
+
+
+class Posterior(torch.nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x, y=None):
+        if self.kind == "joint":
+            return dist.MultivariateNormal(x[:, 0], 0.01 * torch.eye(len(x)))
+        normal = dist.Normal(x[:, 0], 0.1).to_event(1)
+        return normal if self.kind == "apart" else dist.TransformedDistribution(normal, [AffineTransform(0.0, 1.0)])
+
+
+@pytest.mark.usefixtures("local")
+def test_the_kl_of_latent_values_of_rows_is_weighted_whatever_their_posterior_is():
+    """That of a posterior with the rows in an event of its own counted a row as all rows."""
+    x = torch.linspace(-1, 1, ROWS)[:, None]
+    found = []
+    for kind in ("apart", "joint", "transformed"):
+        guide = Variational(RowEvent(), InducingPoints(6), MonteCarlo(1), networks={"w": Posterior(kind)})
+        guide.initialize(x, x[:, 0])
+        torch.manual_seed(0)
+        found.append(ELBO(ROWS).terms(guide.model, guide, x[:1], x[:1, 0])["the regulariser at 'w'"])
+    torch.testing.assert_close(found[1:], [found[0], found[0]])

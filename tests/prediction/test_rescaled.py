@@ -89,6 +89,21 @@ def test_values_that_would_lose_a_part_are_refused(values, sentence):
         of_one().log_prob(values)
 
 
+def test_the_covariance_of_student_t_is_its_scatter_times_df_over_df_less_two():
+    """Pyro's ``covariance_matrix`` is the scatter, a third of the covariance at df 3."""
+    scatter, df = torch.tensor([[0.3, 0.1], [0.1, 0.2]]).double(), torch.tensor([3.0, 5.0]).double()
+
+    def evaluate(rows):
+        root = torch.linalg.cholesky(scatter).expand(2, rows.stop - rows.start, 2, 2)
+        freedom = df[:, None].expand(2, rows.stop - rows.start)
+        loc = torch.zeros(2, rows.stop - rows.start, 2).double()
+        return Mixture(dist.MultivariateStudentT(freedom, loc, root), torch.tensor([0.5, 0.5]).double().log())
+
+    prediction = Prediction(evaluate, 3, torch.Size([2]))
+    torch.testing.assert_close(prediction.covariance, (0.5 * (3 + 5 / 3) * scatter).expand(3, 2, 2))
+    torch.testing.assert_close(prediction.covariance.diagonal(dim1=1, dim2=2), prediction.variance)
+
+
 def test_the_covariance_is_that_of_draws_in_the_units_of_the_targets():
     """Correlated outputs, of units that differ by a factor of fifty; a single target has its variance."""
     within = torch.tensor([[1.0, 0.6], [0.6, 2.0]]).double()

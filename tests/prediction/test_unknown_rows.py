@@ -1,0 +1,216 @@
+"""Models whose values at new rows do not follow from a pass of the model at these rows: refused in a sentence, by guides and by draws."""
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.infer import SVI
+from pyro.nn import PyroModule, PyroSample
+
+from pyro_dgp import (
+    ELBO,
+    RBF,
+    EllipticalSlice,
+    Gaussian,
+    GaussianProcess,
+    InducingPoints,
+    MarginalLikelihood,
+    MonteCarlo,
+    PosteriorDraws,
+    Variational,
+    fit,
+    module_local_parameters,
+    predict,
+    run_chains,
+)
+
+X = torch.linspace(-1.5, 1.5, 5).double()[:, None]
+Y = torch.sin(2 * X[:, 0])
+NEW = torch.tensor([[-1.0], [0.4], [2.0]]).double()
+
+pytestmark = pytest.mark.usefixtures("local")
+
+
+class Model(PyroModule):
+    def __init__(self):
+        super().__init__()
+        self.gp, self.likelihood = GaussianProcess(RBF()), Gaussian(variance=0.1)
+
+    def forward(self, x, y=None):
+        return pyro.sample("y", self.likelihood(self.gp(x)), obs=y)
+
+
+class MeasuredInputs(Model):
+    """Inputs that are measured with an error: the measurement stands in x, at new rows too."""
+
+    def forward(self, x, y=None):
+        with pyro.plate("rows", x.shape[-2]):
+            t = pyro.sample("t", dist.Normal(0.0, 1.5))
+            pyro.sample("measured", dist.Normal(t, 0.2), obs=x[..., 0])
+        return pyro.sample("y", self.likelihood(self.gp(t.unsqueeze(-1))), obs=y)
+
+
+class MeasuredTwice(Model):
+    """A second measurement of the function, which may be there at new rows."""
+
+    def forward(self, x, y=None, z=None):
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        pyro.sample("z", dist.Normal(f, 0.1).to_event(1), obs=z)
+        return pyro.sample("y", dist.Normal(f, 0.3).to_event(1), obs=y)
+
+
+class MeasuredApart(Model):
+    """Another function of the same rows is measured, which says nothing of y."""
+
+    def __init__(self):
+        super().__init__()
+        self.other = GaussianProcess(RBF())
+
+    def forward(self, x, y=None):
+        g = pyro.sample("g", self.other(x))[..., 0]
+        pyro.sample("z", dist.Normal(g, 0.1).to_event(1), obs=x[..., 0])
+        return pyro.sample("y", self.likelihood(self.gp(x)), obs=y)
+
+
+class Network(torch.nn.Module):
+    def forward(self, x, y=None):
+        return dist.Normal(x[..., 0], 0.2)
+
+
+def guide_of(model, *args, **kwargs):
+    networks = kwargs.pop("networks", None)
+    guide = Variational(model, InducingPoints(5), MonteCarlo(3), networks=networks)
+    guide.initialize(*args, **kwargs)
+    return guide
+
+
+def test_a_measurement_at_new_rows_of_what_is_drawn_there_is_refused():
+    """Latent inputs came from their prior, and every new row had the same prediction."""
+    message = "'measured' is observed at the new rows and depends on 't', .* networks={'t': network}"
+    draws = {"t": X[:, 0].expand(4, 5)}
+    guide = guide_of(MeasuredInputs(), X, Y)
+    fit(ELBO()(guide.model, guide), X, Y, steps=3)
+    for posterior in (guide, PosteriorDraws(MeasuredInputs(), draws, (X, Y))):
+        with pytest.raises(ValueError, match=message):
+            predict(posterior, NEW, 20)
+    seen = predict(guide_of(MeasuredInputs(), X, Y, networks={"t": Network()}), NEW, 200, site="t")
+    assert (seen.mean - NEW[:, 0]).abs().max() < 0.1
+
+
+def test_function_values_with_an_observation_at_new_rows_are_refused():
+    message = r"'z' is observed at the new rows and depends on 'f', .*as in obs=z if self.training else None$"
+    draws = {"f": Y.expand(4, 5)[..., None]}
+    guide = guide_of(MeasuredTwice(), X, Y, z=Y)
+    for posterior in (guide, PosteriorDraws(MeasuredTwice(), draws, (X, Y), kwargs={"z": Y})):
+        for site in ("y", "f"):
+            with pytest.raises(ValueError, match=message):
+                predict(posterior, NEW, 20, site=site, z=NEW[:, 0])
+    assert predict(guide, NEW, 20, site="y").mean.shape == (3,)
+
+
+def test_an_observation_that_says_nothing_of_the_prediction_is_passed_over():
+    assert predict(guide_of(MeasuredApart(), X, Y), NEW, 20, site="y").mean.shape == (3,)
+    with pytest.raises(ValueError, match="'z' is observed at the new rows and depends on 'g'"):
+        predict(guide_of(MeasuredApart(), X, Y), NEW, 20, site="g")
+
+
+class Loop(Model):
+    def forward(self, x, y=None):
+        errors = torch.stack([pyro.sample(f"e_{i}", dist.Normal(0.0, 2.0)) for i in pyro.plate("rows", len(x))], -1)
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        return pyro.sample("y", dist.Normal(f + errors, 0.3).to_event(1), obs=y)
+
+
+class ByHand(Model):
+    """A function that is written by hand, as one normal of all rows."""
+
+    def forward(self, x, y=None):
+        covariance = torch.exp(-0.5 * (x - x.mT).square()) + 1e-6 * torch.eye(len(x))
+        z = pyro.sample("z", dist.MultivariateNormal(torch.zeros(len(x)), covariance))
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        return pyro.sample("y", dist.Normal(f + z, 0.3).to_event(1), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("model", "site", "sentence"),
+    [
+        (Loop, "e_0", "the latent site 'e_4' is there at 5 rows and not at 4, .* write one site in a vectorised plate"),
+        (ByHand, "z", "the latent site 'z' has one MultivariateNormal of all rows, .*: write it as a Gaussian process"),
+    ],
+)
+def test_latent_values_of_rows_that_new_rows_would_take_or_forget_are_refused(model, site, sentence):
+    """New rows took the values of training rows, or were drawn without regard to them."""
+    with pytest.raises(ValueError, match=sentence):
+        guide_of(model(), X, Y)
+    with module_local_parameters():
+        chains = run_chains(EllipticalSlice(model()), (X, Y), num_samples=3, warmup_steps=1, num_chains=1, processes=1)
+    assert site in chains.draws  # sampling at the training rows is right
+    with pytest.raises(ValueError, match=sentence):
+        predict(chains, NEW, 3)
+
+
+class Mixed(Model):
+    """A function that is written by hand, as a matrix times one number for each row."""
+
+    def forward(self, x, y=None):
+        covariance = torch.exp(-0.5 * (x - x.mT).square()) + 1e-6 * torch.eye(len(x))
+        with pyro.plate("rows", len(x)):
+            e = pyro.sample("e", dist.Normal(0.0, 1.0))
+        z = (torch.linalg.cholesky(covariance) @ e.unsqueeze(-1))[..., 0]
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        return pyro.sample("y", dist.Normal(f + z, 0.3).to_event(1), obs=y)
+
+
+def test_latent_values_that_are_joined_across_rows_are_told():
+    with pytest.warns(UserWarning, match="the parameters of the site 'y' at a row depend on the other rows"):
+        guide_of(Mixed(), X, Y)
+
+
+class Replicates(Model):
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        with pyro.plate("replicates", 3, dim=-2), pyro.plate("rows", len(x), dim=-1):
+            return pyro.sample("y", dist.Normal(f.unsqueeze(-2), 0.3), obs=y)
+
+
+def test_as_many_new_rows_as_replicates_are_refused_as_others_are():
+    """The first axis, of replicates, was taken for rows."""
+    guide = guide_of(Replicates(), X, Y.expand(3, 5))
+    SVI(guide.model, guide, pyro.optim.Adam({"lr": 0.01}), ELBO()).step(X, Y.expand(3, 5))
+    for rows in (NEW, NEW[:2]):
+        with pytest.raises(ValueError, match=r"'y' has shape \(3, 1\) at one row, where predictions need the rows"):
+            predict(guide, rows, 20)
+    assert predict(guide, NEW, 20, site="f").mean.shape == (3,)
+
+
+class Slope(PyroModule):
+    def __init__(self):
+        super().__init__()
+        self.slope = PyroSample(dist.Normal(0.0, 1.0))
+        self.gp = GaussianProcess(RBF(), mean=lambda x: self.slope * x)
+        self.likelihood = Gaussian()
+
+    def forward(self, x, y=None):
+        return pyro.sample("y", self.likelihood(self.gp(x)), obs=y)
+
+
+class Linear(PyroModule):
+    def __init__(self):
+        super().__init__()
+        self.slope = PyroSample(dist.Normal(0.0, 1.0))
+
+    def forward(self, x):
+        return self.slope * x
+
+
+def test_a_mean_that_reads_a_prior_by_itself_is_refused():
+    """Each evaluation drew another slope: five calls of the marginal likelihood gave five numbers."""
+    model = Slope()
+    for ask in (lambda: MarginalLikelihood(model)(X, Y), lambda: guide_of(model, X, Y)):
+        with pytest.raises(
+            ValueError, match="reads the prior 'slope' of Slope by itself, .* as a PyroModule that holds"
+        ):
+            ask()
+    remedied = Model()
+    remedied.gp = GaussianProcess(RBF(), mean=Linear())
+    assert guide_of(remedied, X, Y).global_latents == ["gp.mean.function.slope"]
