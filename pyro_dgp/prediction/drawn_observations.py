@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from pyro.distributions import constraints
+from pyro.distributions import Unit, constraints
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.trace_struct import Trace
 from torch import Tensor
@@ -72,7 +72,7 @@ def require_no_observation_of_draws(
         return
     nodes = run(torch.zeros(1).long()).nodes
     met = list(nodes)
-    for site in observed:
+    for site in (each for each in observed if not isinstance(nodes[each]["fn"], Unit)):  # a factor observes nothing
         for other in drawn:
             if met.index(other) > met.index(site) or not depends_on_draws(run, rows, site, others=[other]):
                 continue

@@ -114,6 +114,20 @@ def test_an_observation_that_says_nothing_of_the_prediction_is_passed_over():
         predict(guide_of(MeasuredApart(), X, Y), NEW, 20, site="g")
 
 
+class Factor(Model):
+    """A soft constraint of the function at the rows of a call."""
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        pyro.factor("soft", -10 * torch.relu(-f).square())
+        return pyro.sample("y", dist.Normal(f, 0.3).to_event(1), obs=y)
+
+
+def test_a_factor_is_no_observation():
+    draws = PosteriorDraws(Factor(), {"f": Y.expand(4, 5)[..., None]}, (X, Y))
+    assert predict(draws, NEW, 20, site="y").mean.shape == (3,)
+
+
 class Loop(Model):
     def forward(self, x, y=None):
         errors = torch.stack([pyro.sample(f"e_{i}", dist.Normal(0.0, 2.0)) for i in pyro.plate("rows", len(x))], -1)
