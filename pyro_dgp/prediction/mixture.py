@@ -133,7 +133,7 @@ class Mixture:
                 wants_gradients
             ):  # the likelihood holds its parameters, which a prediction does not train
                 return torch.cat([_observed_log_prob(each, value) for each in self.observations])
-        log_prob: Tensor = self.components.log_prob(value)
+        log_prob = _log_prob_of(self.components, value)
         return log_prob.sum(-1) if log_prob.dim() == 3 else log_prob
 
     def require(self, value: Tensor) -> None:
@@ -226,6 +226,21 @@ class Mixture:
                     draws = self.sample(_DRAWS).movedim(0, -1)
             score = import_module("scoringrules").crps_ensemble(value.cpu().numpy(), draws.cpu().numpy())
             return torch.as_tensor(score, dtype=value.dtype, device=value.device)
+
+
+def _log_prob_of(components: Any, value: Tensor) -> Tensor:
+    """Return the log density of each component, minus infinity where its own support, as of a uniform distribution, leaves a value out."""
+    try:
+        log_prob: Tensor = components.log_prob(value)
+        return log_prob
+    except ValueError:
+        inside = components.support.check(value)
+        if not bool(inside.any(0).all()):
+            raise
+    within = inside.reshape(*inside.shape, *[1] * len(components.event_shape))
+    with torch.random.fork_rng():
+        possible = components.sample()
+    return components.log_prob(torch.where(within, value, possible)).where(inside, -torch.inf)  # type: ignore[no-any-return]
 
 
 def _covariance_of(components: Any) -> Tensor:

@@ -143,3 +143,13 @@ def test_a_distribution_function_outside_a_support_is_zero_or_one():
     assert cdf_within(two, torch.tensor([0.0, 3.0])).tolist() == pytest.approx([0.0, 0.25 * (1 - (2 / 3) ** 3)])
     ends = moved(torch.zeros(3), -1.0)
     assert cdf_within(ends, torch.tensor([-math.inf, 0.5, math.inf])).tolist() == [0.0, 1.0, 1.0]
+
+
+def test_a_target_outside_the_support_of_some_components_has_the_density_of_the_others():
+    """Checked uniform distributions raised torch's error; one value that no component can have is still refused."""
+    low = torch.tensor([[0.0, 0.0], [1.0, 5.0]]).double()
+    mixture = Mixture(dist.Uniform(low, low + 2.0, validate_args=True), torch.tensor([0.25, 0.75]).double().log())
+    found = mixture.log_prob(torch.tensor([0.5, 6.0]).double())
+    torch.testing.assert_close(found, torch.tensor([0.25 / 2, 0.75 / 2]).double().log())
+    with pytest.raises(ValueError, match="to be within the support"):
+        mixture.log_prob(torch.tensor([0.5, 4.0]).double())
