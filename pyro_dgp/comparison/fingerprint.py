@@ -7,7 +7,7 @@ import functools
 import hashlib
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import date, time, timedelta, tzinfo
 from enum import Enum
@@ -19,8 +19,10 @@ from types import (
     CellType,
     CodeType,
     FunctionType,
+    MappingProxyType,
     MethodDescriptorType,
     MethodType,
+    ModuleType,
     SimpleNamespace,
     WrapperDescriptorType,
 )
@@ -46,8 +48,8 @@ _CACHES = ("_validate_args", "_inv", "_cached_x_y")
 #: Kinds of values whose words say what they are.
 _WORDS = (torch.dtype, torch.device, np.dtype, np.generic, range, PurePath, Enum)
 
-#: Kinds of values of Python's own whose words say what they are, also where these hold an object, whose address they leave out.
-_PLAIN = (Number, date, time, timedelta, tzinfo, re.Pattern, itemgetter, attrgetter, methodcaller)
+#: Kinds of values of Python's own whose words say what they are.
+_PLAIN = (Number, date, time, timedelta, tzinfo)
 
 #: Functions that are compiled, whose code cannot be looked into.
 _COMPILED = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, np.ufunc)
@@ -200,12 +202,18 @@ def _parts(value: Any) -> Sequence[Any]:
         return [value.co_code, value.co_names, value.co_consts]
     if is_dataclass(value):
         return [item for field in fields(value) for item in (field.name, getattr(value, field.name))]
-    if isinstance(value, Mapping):
+    if isinstance(value, dict | MappingProxyType):
         return [item for pair in value.items() for item in pair]
     if isinstance(value, _COMPILED):
-        return [getattr(value, "__module__", None), getattr(value, "__qualname__", value.__name__)]
-    if isinstance(value, _PLAIN):
-        return [_ADDRESS.sub("", repr(value))]
+        owner = getattr(value, "__self__", None)
+        named = [getattr(value, "__module__", None), getattr(value, "__qualname__", value.__name__)]
+        return named if isinstance(owner, ModuleType | type) else [*named, owner]
+    if isinstance(value, _PLAIN) and is_installed(type(value)):
+        return [repr(value)]
+    if isinstance(value, re.Pattern):
+        return [value.pattern, value.flags]
+    if isinstance(value, itemgetter | attrgetter | methodcaller):
+        return [value.__reduce__()]
     if type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "to_numpy"):
         return [value.to_numpy(), *(getattr(value, name, None) for name in ("index", "columns"))]
     if isinstance(value, functools._lru_cache_wrapper):
@@ -214,7 +222,9 @@ def _parts(value: Any) -> Sequence[Any]:
         return [value.shape, *value.ravel().tolist()]
     if isinstance(value, slice):
         return [value.start, value.stop, value.step]
-    return list(value) if isinstance(value, tuple | list | deque) else _of_object(value)
+    if type(value) is deque:
+        return [value.maxlen, *value]
+    return value if isinstance(value, tuple | list) else _of_object(value)
 
 
 def _of_object(value: Any) -> Sequence[Any]:

@@ -205,6 +205,7 @@ class _Runs:
         self.whole, self.half = self._on(self.index), self._on(self.index[: self.count // 2])
         self.axes = self._axes_of_rows() if spread else {}
         if self.axes:
+            self.memory = _Memory(spread)  # scales at other latent values
             self.whole, self.half = self._on(self.index), self._on(self.index[: self.count // 2])
         try:
             self.ordered = self._on(self.index[self.order])

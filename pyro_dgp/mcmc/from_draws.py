@@ -175,11 +175,9 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
         first = run(slice(0, 1), 0)
         name = _name(first, request)
         nodes = {key: node for key, node in first.trace.nodes.items() if is_random(node)}
-        observed = [key for key, node in nodes.items() if node["is_observed"] and key in dependence.sites]
         drawn = [key for key, node in nodes.items() if not (node["is_observed"] or first.holds(key))]
-        require_no_observation_of_draws(
-            lambda rows: run(rows, 0).trace, len(request.rows), name, observed=observed, drawn=drawn
-        )
+        if any(node["is_observed"] for node in nodes.values()):
+            require_no_observation_of_draws(lambda rows: run(rows, 0).trace, len(request.rows), name, drawn=drawn)
         are_few = len(chosen) < request.num_samples
         fewest = _fewest_passes(run, first, name, request=request) if are_few else 1
         of_draw = -(-fewest // len(chosen))  # each draw as often as the others

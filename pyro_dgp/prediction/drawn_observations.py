@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -13,6 +13,7 @@ from pyro.poutine.trace_struct import Trace
 from torch import Tensor
 
 from pyro_dgp.guides.served_sites import is_discrete
+from pyro_dgp.guides.sites import is_random
 from pyro_dgp.prediction.site_components import Site, components_at, sites_of
 from pyro_dgp.processes import FunctionMarginal
 
@@ -59,22 +60,20 @@ def _support_of(kind: Any) -> Any:
 
 
 def require_no_observation_of_draws(
-    run: Callable[[Tensor], Trace], rows: int, name: str, *, observed: Collection[str], drawn: Sequence[str]
+    run: Callable[[Tensor], Trace], rows: int, name: str, *, drawn: Sequence[str]
 ) -> None:
     """Raise where new rows bring an observation of what a prediction draws at them without regard to it, such as a noisy measurement of a hidden layer.
 
     :param run: from numbers of rows to a trace of the model at these.
     :param name: the site to predict.
-    :param observed: sites with rows that are observed at the new rows.
     :param drawn: sites whose values there are drawn.
     """
-    if not (observed and drawn):
-        return
-    nodes = run(torch.zeros(1).long()).nodes
+    nodes = run(torch.zeros(min(rows, 2)).long()).nodes
     met = list(nodes)
-    for site in (each for each in observed if not isinstance(nodes[each]["fn"], Unit)):  # a factor observes nothing
+    for site in _observed_with_rows(run, nodes) if drawn else ():
         for other in drawn:
-            if met.index(other) > met.index(site) or not depends_on_draws(run, rows, site, others=[other]):
+            is_before = other in nodes and met.index(other) < met.index(site)
+            if site == name or not (is_before and depends_on_draws(run, rows, site, others=[other])):
                 continue
             if other == name or depends_on_draws(run, rows, name, others=[other]):
                 is_function = isinstance(nodes[other]["fn"], FunctionMarginal)
@@ -84,6 +83,29 @@ def require_no_observation_of_draws(
                     f"of {name!r} would not know of the observation: leave its values out of the call, as in obs=z if self.training else None"
                     + ("" if is_function else network)
                 )
+
+
+def _observed_with_rows(run: Callable[[Tensor], Trace], nodes: Mapping[str, Site]) -> list[str]:
+    """Return the observed sites that follow the number of new rows. A factor observes nothing, and what a mask hides is not observed."""
+    observed = [
+        name
+        for name, node in nodes.items()
+        if is_random(node) and node["is_observed"] and not (isinstance(node["fn"], Unit) or _is_hidden(node))
+    ]
+    if not observed:
+        return []
+    of_one = run(torch.zeros(1).long()).nodes
+    return [name for name in observed if name not in of_one or of_one[name]["fn"].shape() != nodes[name]["fn"].shape()]
+
+
+def _is_hidden(site: Site) -> bool:
+    """Tell whether masks hide all of a site."""
+    inner = site["fn"]
+    masks = [site["mask"]]
+    while hasattr(inner, "base_dist"):
+        masks.append(getattr(inner, "_mask", None))
+        inner = inner.base_dist
+    return any(mask is not None and not bool(torch.as_tensor(mask).any()) for mask in masks)
 
 
 def depends_on_draws(

@@ -217,15 +217,15 @@ def _is_fed(guide: Variational, first: WeightedTrace, name: str, *, request: Req
 def _require_no_observation_of_draws(guide: Variational, first: WeightedTrace, name: str, *, request: Request) -> None:
     """Raise where the new rows bring an observation of what is drawn at them; a network looks at it."""
     nodes = {key: node for key, node in first.trace.nodes.items() if is_random(node)}
-    with_rows = guide.structure.with_rows
-    observed = [key for key, node in nodes.items() if node["is_observed"] and key in with_rows]
+    if not any(node["is_observed"] for node in nodes.values()):
+        return
     known = {*guide.global_latents, *guide.networks._modules}
     drawn = [key for key, node in nodes.items() if not node["is_observed"] and key not in known]
 
     def run(rows: Tensor) -> Trace:
         return _pass(guide, request.rows[rows], MonteCarlo(1), {}).trace
 
-    require_no_observation_of_draws(run, len(request.rows), name, observed=observed, drawn=drawn)
+    require_no_observation_of_draws(run, len(request.rows), name, drawn=drawn)
 
 
 def _number_of_draws(guide: Variational, first: WeightedTrace, name: str, *, request: Request, is_fed: bool) -> int:
