@@ -224,7 +224,8 @@ def _require_classes(model: OwnModel, dataset: Dataset, anatomy: Anatomy) -> Non
 
 def _require_order(model: nn.Module | None, dataset: Dataset) -> None:
     """Raise for words without an order as targets of a model of classes that have one."""
-    parts = () if model is None or dataset.is_ordered else model.modules()
+    has_order = dataset.is_ordered or len(dataset.labels) < 3  # of two classes either order is one
+    parts = () if model is None or has_order else model.modules()
     if any(isinstance(part, Ordinal) for part in parts):
         raise ValueError(
             f"the model has the likelihood Ordinal, of classes in an order, and the words {', '.join(dataset.labels)} of {dataset.target!r} have none: "

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyro_dgp.data.arrays import named
 from pyro_dgp.data.categories import class_numbers, encoded_as, or_its_source
 from pyro_dgp.data.dataset import numbered_outputs
 from pyro_dgp.data.reading import read_arrays, read_table, require_file, require_numbers
@@ -140,7 +141,8 @@ def predicted(fit: MethodFit, rows: pd.DataFrame, target: str | None = None) -> 
         raise ValueError(f"the new rows have no column {target!r}: they have {', '.join(map(str, rows.columns))}")
     if fit.outputs and target is not None:
         raise ValueError(f"the fit is of {len(fit.outputs)} targets, {fit.target_name}: leave --target out")
-    is_there = fit.target_name in rows.columns and fit.target_name not in fit.columns
+    is_input = any(name == fit.target_name or name.startswith(f"{fit.target_name}=") for name in fit.columns)
+    is_there = fit.target_name in rows.columns and not is_input
     target = target or (fit.target_name if is_there else None)
     targets = [name for name in fit.outputs if name in rows.columns] or ([] if target is None else [target])
     inputs = encoded_as(rows.drop(columns=targets), fit.columns)
@@ -171,7 +173,7 @@ def predicted(fit: MethodFit, rows: pd.DataFrame, target: str | None = None) -> 
             raise ValueError(
                 f"the target {targets[number]!r} of the new rows holds NaN or infinity: drop the column or fill it"
             )
-        y = y if fit.outputs else y[:, 0]
+        y = named(y if fit.outputs else y[:, 0], fit.labels)
         table["log_density"] = prediction.log_prob(y).cpu().numpy()
     return table
 

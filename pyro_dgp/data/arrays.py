@@ -75,11 +75,20 @@ def numbered(y: Any, labels: Sequence[str]) -> Any:
     return class_numbers(words, labels)
 
 
+def named(numbers: Any, labels: Sequence[str]) -> Any:
+    """Return numbers of classes as :func:`numbered` takes them: as the names of the classes where these are numbers."""
+    if not labels or not all_numbers(labels):
+        return numbers
+    return np.array([float(label) for label in labels])[np.asarray(numbers).astype(int)]
+
+
 def _numbered_by_value(y: Any, labels: Sequence[str]) -> Any:
     """Return numbers as the numbers of the classes that have them as names."""
+    is_single = str(getattr(y, "dtype", "")).endswith("float32")
     values, known = as_array(y), np.array([float(label) for label in labels])
     number = np.argmin(np.abs(values[..., None] - known), -1)
-    if (unknown := values[known[number] != values]).size:
+    rounded = known.astype(np.float32).astype(float) if is_single else known
+    if (unknown := values[rounded[number] != values]).size:
         raise ValueError(f"the targets hold {unknown[0]:g}, which training had not: it had {', '.join(labels)}")
     return number.astype(float)
 
@@ -110,7 +119,7 @@ def in_order(x: Any, columns: Sequence[str]) -> Array:
     if not columns or not hasattr(x, "columns"):
         return as_array(x)
     x = as_table(x)
-    require_own_names(x.columns, "the inputs")
+    require_own_names([name for name in x.columns if str(name) in columns], "the inputs")
     x = encoded_as(x, columns)
     by_name = {str(column): column for column in x.columns}
     missing = [name for name in columns if name not in by_name]

@@ -61,7 +61,8 @@ def numbered_outputs(count: int) -> tuple[str, ...]:
 
 def as_table(values: Any) -> Any:
     """Return a table of another library, such as Arrow or Polars, as one of pandas, and all other values as they are."""
-    return values.to_pandas() if hasattr(values, "columns") and not hasattr(values, "iloc") else values
+    is_other = hasattr(values, "columns") and hasattr(values, "to_pandas") and not hasattr(values, "iloc")
+    return values.to_pandas() if is_other else values
 
 
 def by_output(y: Any, outputs: Sequence[str]) -> Any:

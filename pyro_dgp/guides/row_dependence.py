@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from pyro.distributions import Delta, TransformedDistribution
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Size, Tensor, nn
@@ -104,7 +105,7 @@ class _Shapes(SiteHandler, Messenger):
                 self.scales[msg["name"]] = scale_beyond_plates(msg)
             if not (msg["is_observed"] or isinstance(msg["fn"], FunctionPrior | Observation | RowObservation)):
                 self.latent.add(msg["name"])
-                self.joint[msg["name"]] = elementwise(fn)
+                self.joint[msg["name"]] = _single(fn)
 
 
 @torch.no_grad()
@@ -177,9 +178,9 @@ def _dependence(model: Callable[..., Any], rows: RowArguments, whole: _Shapes) -
         halved = _of_half(model, rows, whole)
     except _ERRORS:
         return whole.undecided()
+    _require_fixed_groups(whole, sites - always)
     _require_sites_of_all_rows(whole, less, len(rows))
     _require_rows_of_latents_apart(whole, less)
-    _require_fixed_groups(whole, sites - always)
     sites |= halved
     given: list[tuple[int | str, Any]] = [*enumerate(rows.args), *rows.kwargs.items()]
     places = [place for place, value in given if value is rows.x]
@@ -243,10 +244,18 @@ def _require_sites_of_all_rows(whole: _Shapes, less: _Shapes, rows: int) -> None
         )
 
 
+def _single(fn: Any) -> Any:
+    """Return the distribution of single elements, also of one that is transformed element by element."""
+    inner = elementwise(fn)
+    while isinstance(inner, TransformedDistribution) and not any(each.domain.event_dim for each in inner.transforms):
+        inner = elementwise(inner.base_dist)
+    return inner
+
+
 def _require_rows_of_latents_apart(whole: _Shapes, less: _Shapes) -> None:
     """Raise for a latent site with one distribution of all rows, as of a function that is written by hand: new rows would be drawn without regard to it."""
     for name, fn in whole.joint.items():
-        if name in less.joint and fn.event_shape != less.joint[name].event_shape:
+        if name in less.joint and fn.event_shape != less.joint[name].event_shape and not isinstance(fn, Delta):
             raise ValueError(
                 f"the latent site {name!r} has one {type(fn).__name__} of all rows, which values at new rows cannot be conditioned on: write it as a Gaussian process, "
                 "pyro.sample('f', gp(x)), or give each row a value of its own"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from types import CellType
 from typing import Any
 
 from pyro.nn.module import to_pyro_module_
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
-from pyro_dgp.internal.parameters import trainable_of
+from pyro_dgp.internal.parameters import modules_of, trainable_of
 
 
 def adopted(function: Any, part: str) -> Any:
@@ -47,21 +47,21 @@ class PresentFunction:
     """A function of the user with the parameter values of one moment.
 
     :ivar function: the function, or a copy of the network that :func:`with_values` made.
+    :ivar named: modules that a plain function names.
     """
 
     function: Callable[..., Any]
+    named: tuple[nn.Module, ...] = ()
 
     @classmethod
     def of(cls, function: Any) -> PresentFunction:
-        """Read every parameter of a network now; one read later would be drawn again.
-
-        :raises ValueError: for a function that reads a prior of a module by itself.
-        """
-        _require_no_late_prior(function)
-        return cls(with_values(function) if isinstance(function, nn.Module) else function)
+        """Read every parameter of a network now; one read later would be drawn again."""
+        if isinstance(function, nn.Module):
+            return cls(with_values(function))
+        return cls(function, tuple(modules_of(function)))
 
     def __call__(self, x: Tensor, *more: Tensor) -> Any:
-        """Call the function; raise if its parameters have another dtype than the inputs."""
+        """Call the function; raise if its parameters have another dtype than the inputs, or a plain function reads a prior of a module."""
         if isinstance(self.function, nn.Module):
             for parameter in self.function.parameters():
                 if parameter.is_floating_point() and parameter.dtype != x.dtype:
@@ -70,31 +70,36 @@ class PresentFunction:
                         f"the network {type(self.function).__name__} has parameters of {ours} and inputs of {theirs}: convert it, "
                         "as in network.to(x.dtype)"
                     )
-        return self.function(x, *more)
+        with _without_priors(self.named):
+            return self.function(x, *more)
 
 
-def _require_no_late_prior(function: Any) -> None:
-    """Raise for a function of the user, ``lambda x: self.slope * x``, that reads a prior of a module: each evaluation would draw it anew."""
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return
-    held = [cell.cell_contents for cell in function.__closure__ or () if _is_set(cell)]
-    held.append(getattr(function, "__self__", None))
-    for module in (each for each in held if isinstance(each, nn.Module)):
-        read = [name for name in getattr(module, "_pyro_samples", ()) if name in code.co_names]
-        if read:
-            raise ValueError(
-                f"a function of a Gaussian process reads the prior {read[0]!r} of {type(module).__name__} by itself, and each evaluation would draw another value: write "
-                f"it as a PyroModule that holds the prior, self.{read[0]} = PyroSample(...), and give that as the mean or covariance function"
-            )
+class _Unread(dict[str, Any]):
+    """Priors of a module that a function of the user's may not read by itself: each evaluation would draw them anew."""
+
+    def __init__(self, priors: Mapping[str, Any], module: nn.Module) -> None:
+        super().__init__(priors)
+        self.owner = type(module).__name__
+
+    def __getitem__(self, name: str) -> Any:
+        raise ValueError(
+            f"a function of a Gaussian process reads the prior {name!r} of {self.owner} by itself, and each evaluation would draw another value: write "
+            f"it as a PyroModule that holds the prior, self.{name} = PyroSample(...), and give that as the mean or covariance function"
+        )
 
 
-def _is_set(cell: CellType) -> bool:
+@contextmanager
+def _without_priors(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """A scope in which reading a prior of the modules raises."""
+    parts = [part for module in modules for part in module.modules() if vars(part).get("_pyro_samples")]
+    before = [part.__dict__["_pyro_samples"] for part in parts]
+    for part, priors in zip(parts, before, strict=True):
+        part.__dict__["_pyro_samples"] = _Unread(priors, part)
     try:
-        cell.cell_contents  # noqa: B018  # which raises where there is none
-    except ValueError:
-        return False
-    return True
+        yield
+    finally:
+        for part, priors in zip(parts, before, strict=True):
+            part.__dict__["_pyro_samples"] = priors
 
 
 def with_values(module: nn.Module) -> nn.Module:

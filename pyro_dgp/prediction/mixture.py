@@ -250,7 +250,8 @@ def _covariance_of(components: Any) -> Tensor:
         raise NotImplementedError(f"{type(inner).__name__} has no covariance matrix: take variance or sample")
     matrix: Tensor = components.covariance_matrix
     if isinstance(inner, MultivariateStudentT):  # Pyro names its scatter so
-        matrix = matrix * torch.where(inner.df > 2, inner.df / (inner.df - 2), torch.inf)[..., None, None]
+        ratio = torch.where(inner.df > 2, inner.df / (inner.df - 2), torch.inf)[..., None, None]
+        matrix = torch.where(matrix == 0, matrix, matrix * ratio)
     return matrix
 
 

@@ -12,7 +12,7 @@ import torch
 from pyro.distributions import TorchDistribution, constraints
 from torch import Tensor
 
-from pyro_dgp.data.arrays import numbered
+from pyro_dgp.data.arrays import named, numbered
 from pyro_dgp.data.dataset import by_output, require_real
 from pyro_dgp.internal.affine import restored, standardised
 from pyro_dgp.prediction.prediction import Prediction
@@ -132,8 +132,9 @@ class RescaledPrediction(TorchDistribution):
         return self._restored(lambda p: p.quantile(level))
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Draws ``(*sample_shape, N)``, independent over rows."""
-        return self._restored(lambda p: p.sample(sample_shape))
+        """Draws ``(*sample_shape, N)``, independent over rows; of classes their numbers, or their names where these are numbers."""
+        draws = self._restored(lambda p: p.sample(sample_shape))
+        return torch.as_tensor(named(draws.cpu(), self.labels)).to(draws) if self.labels else draws
 
     def crps(self, value: Any) -> Tensor:
         """Continuous ranked probability score of each row, units of the target."""
