@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -113,6 +114,9 @@ def cdf_of(distribution: Any, value: Any) -> Tensor:
     >>> cdf_of(torch.distributions.Poisson(1.0), torch.tensor([-1.0, 0.0, 2.5])).round(decimals=3)
     tensor([0.0000, 0.3680, 0.9200])
     """
+    if getattr(type(distribution), "cdf", None) is torch.distributions.Normal.cdf:  # which rounds the lower tail away
+        below: Tensor = 0.5 * torch.special.erfc((distribution.loc - value) / (math.sqrt(2) * distribution.scale))
+        return below
     if not isinstance(distribution, torch.distributions.Poisson):
         asked = (
             _with_base_unchecked(distribution, value)

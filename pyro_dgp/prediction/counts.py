@@ -12,6 +12,8 @@ from torch import Tensor
 MOST = 100_000
 #: Standard deviations above its mean up to which the values of a count are expected to matter in a sum over all.
 _FAR = 6.0
+#: Probability that a sum may lack at its end, as rounding of the terms leaves it; in single precision more.
+_MISSING, _MISSING_IN_FLOAT32 = 1e-3, 5e-3
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class SummedCounts:
         score, before, top = torch.zeros_like(value), torch.zeros_like(value), float(value.max())
         for at, reached in self._cumulative():
             score = score + (reached - (value <= at).to(reached)).square()
-            if float(at.max()) >= top and is_full(reached, before):
+            if float(at.max()) >= top and self._is_full(at, reached, before):
                 break
             before = reached
         return score
@@ -76,33 +78,37 @@ class SummedCounts:
         result, before = torch.zeros_like(self.least), torch.zeros_like(self.least)
         for at, reached in self._cumulative():
             result = result + term(at.unsqueeze(0))[0].to(result)
-            if is_full(reached, before):
+            if self._is_full(at, reached, before):
                 break
             before = reached
         return result
 
     def _cumulative(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Iterate over values from the least on: the value and the probability of at most that value."""
-        total = torch.zeros(())
+        total = torch.zeros((), dtype=torch.float64, device=self.least.device)
         for step in range(MOST):
             value = self.least + step
-            total = (total + self.pmf(value)).clamp_max(1.0)
-            yield value, total
+            total = (total + self.pmf(value).double()).clamp_max(1.0)
+            yield value, total.to(value)
         raise ValueError(too_many(MOST))
+
+    def _is_full(self, at: Tensor, reached: Tensor, before: Tensor) -> bool:
+        """Tell whether sums of probabilities hold all, or all that numbers of their precision add up to.
+
+        A sum that stands still may stand in a gap between two groups of values, as that of a count that is zero or near 1,000.
+
+        :param before: the sums without their last terms.
+        """
+        missing = _MISSING if at.dtype == torch.float64 else _MISSING_IN_FLOAT32
+        is_far = (at >= self.mean + _FAR * self.scale) | self.mean.isnan() | self.scale.isnan()
+        stands = (reached == before) & (reached > 1 - missing) & is_far
+        return bool(((reached > 1 - 1e-9) | stands).all())
 
     def _require(self, top: Tensor) -> None:
         """Raise where a sum up to these values has too many terms; NaN counts as few."""
         count = float((top - self.least).nan_to_num(0.0, torch.inf).max())
         if count > MOST:
             raise ValueError(too_many(count))
-
-
-def is_full(reached: Tensor, before: Tensor) -> bool:
-    """Tell whether sums of probabilities hold all, or all that numbers of their precision add up to.
-
-    :param before: the sums without their last terms.
-    """
-    return bool(((reached > 1 - 1e-9) | ((reached > 0.5) & (reached == before))).all())
 
 
 def too_many(count: float) -> str:

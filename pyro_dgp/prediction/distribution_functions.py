@@ -151,7 +151,7 @@ class DistributionFunction:
     @property
     def _many(self) -> int:
         """Number of values of each row that are evaluated together."""
-        return max(1, _MOST // max(1, self.components.batch_shape.numel()))
+        return max(1, _MOST // max(1, torch.Size(self.components.batch_shape).numel()))
 
     def _reached(self, values: Tensor) -> Tensor:
         """Return F of a count at several values of each row, ``(K, N, ...)``, by the components' own distribution function."""

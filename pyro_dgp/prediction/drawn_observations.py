@@ -68,7 +68,7 @@ def require_no_observation_of_draws(
     :param name: the site to predict.
     :param drawn: sites whose values there are drawn.
     """
-    nodes = run(torch.zeros(min(rows, 2)).long()).nodes
+    nodes = run(torch.zeros(2).long()).nodes  # one row twice
     met = list(nodes)
     for site in _observed_with_rows(run, nodes) if drawn else ():
         for other in drawn:

@@ -7,6 +7,7 @@ import decimal
 import fractions
 import functools
 import math
+import numbers
 import operator
 import os
 import re
@@ -214,6 +215,38 @@ def test_a_prior_that_was_used_is_the_same(make):
     assert fingerprint(model(used)) == fingerprint(model(make()))
 
 
+class OwnNumber(numbers.Number):
+    __hash__ = object.__hash__
+
+    def __init__(self, value):
+        self.value = value
+
+
+class OwnMapping(collections.abc.Mapping):
+    def __init__(self, value):
+        self.value = value
+
+    def __getitem__(self, key):
+        return 1
+
+    def __iter__(self):
+        return iter("a")
+
+    def __len__(self):
+        return 1
+
+
+class OwnDeque(collections.deque):
+    value = 0
+
+    def __init__(self, value):
+        super().__init__([1])
+        self.value = value
+
+    def __copy__(self):
+        return OwnDeque(self.value)
+
+
 ONE, OTHER = (lambda value: value), (lambda value: -value)
 
 
@@ -239,6 +272,12 @@ def kept(value):
         (datetime.date(2020, 1, 1), datetime.date(2020, 1, 2)),
         (operator.itemgetter(0), operator.itemgetter(1)),
         (re.compile("a"), re.compile("b")),
+        (re.compile("a" * 300 + "b"), re.compile("a" * 300 + "c")),
+        ({"a": 1}.get, {"a": 2}.get),
+        (OwnNumber(1.0), OwnNumber(2.0)),
+        (OwnMapping(1.0), OwnMapping(2.0)),
+        (OwnDeque(1.0), OwnDeque(2.0)),
+        (operator.methodcaller("f", {"a", "b"}), operator.methodcaller("f", {"a", "c"})),
         (pd.Series([1.0, 2.0]), pd.Series([1.0, 3.0])),
         (pd.Series([1.0], index=["a"]), pd.Series([1.0], index=["b"])),
         (pd.DataFrame({"a": [1.0]}), pd.DataFrame({"b": [1.0]})),
@@ -250,6 +289,12 @@ def test_values_that_hold_others_more_than_once_or_have_no_code_to_look_into_are
     assert fingerprint(first) != fingerprint(second)
     is_copied = not isinstance(first, types.MappingProxyType)
     assert fingerprint(first) == fingerprint(copy.copy(first) if is_copied else types.MappingProxyType(dict(first)))
+
+
+def test_the_environment_is_no_part_of_a_model(monkeypatch):
+    before = fingerprint(os.environ)
+    monkeypatch.setenv("ANOTHER_VARIABLE", "1")
+    assert fingerprint(os.environ) == before
 
 
 def test_an_object_within_words_has_no_address_there():

@@ -123,6 +123,43 @@ def test_numbers_that_name_kinds_are_taken_by_name():
     assert numbered(np.array([0, 1]), ("007", "010")).tolist() == [0, 1]  # codes are words
 
 
+def test_classes_whose_names_are_numbers_have_their_own_log_density_in_files_and_draws():
+    """Their places were taken for names once more, of other classes."""
+    x, y = data()
+    kinds = pd.Series(pd.Categorical(1 + np.argsort(np.argsort(y)) // 10))
+    fit = compare(None, x, kinds, methods=["svgp"], settings=TOY, say=quiet)["svgp"]
+    assert fit.labels == ("1", "2", "3")
+    rows = pd.DataFrame({"0": x[:4, 0], "y": [2, 3, 2, 3]})
+    found = predicted(replace(fit, columns=("0",)), rows)
+    np.testing.assert_allclose(
+        np.exp(found["log_density"]), [found[f"p({each})"][at] for at, each in enumerate(rows["y"])], rtol=1e-6
+    )
+    prediction = fit.predict(x[:4])
+    draws = prediction.sample((50,))
+    assert set(draws.unique().tolist()) <= {1.0, 2.0, 3.0}
+    one = torch.full((4,), 3.0).double()
+    torch.testing.assert_close(prediction.log_prob(one), prediction.probs[:, 2].log())
+    assert numbered(np.array([0.2, 0.1], dtype="float32"), ("0.1", "0.2")).tolist() == [1, 0]
+
+
+def test_names_of_columns_that_a_fit_does_not_take_and_two_words_need_no_order(unannotated):
+    x, y = data()
+    fit = compare(None, pd.DataFrame({"a": x[:, 0]}), y, methods=["svgp"], settings=TOY, say=quiet)["svgp"]
+    twice = pd.DataFrame(np.hstack([x, x, x]), columns=["id", "id", "a"])
+    assert torch.equal(fit.predict(twice).mean, fit.predict(x).mean)
+    words = np.where(y > np.median(y), "yes", "no")
+    assert len(compare(Pair, x, words, methods=["svgp"], settings=TOY, say=quiet).rows) == 1
+
+
+class Pair(PyroModule):
+    def __init__(self, x):
+        super().__init__()
+        self.gp, self.likelihood = GaussianProcess(RBF()), Ordinal(2)
+
+    def forward(self, x, y=None):
+        return pyro.sample("y", self.likelihood(self.gp(x)), obs=y)
+
+
 class Ranks(PyroModule):
     def __init__(self, x):
         super().__init__()

@@ -9,6 +9,7 @@ import pytest
 import torch
 from pyro import distributions as dist
 from pyro.distributions import TorchDistribution, constraints
+from scipy.stats import norm, poisson
 
 from pyro_dgp import (
     DeepGP,
@@ -258,3 +259,34 @@ def test_several_values_of_each_row_are_no_components():
     mixture = Mixture(dist.Poisson(torch.tensor([[3.0, 5.0], [4.0, 6.0], [1.0, 2.0]])), torch.full((3,), -math.log(3)))
     values = torch.arange(6.0).reshape(3, 2).to(mixture.log_weights)
     assert torch.equal(mixture.cdf(values), torch.stack([mixture.cdf(each) for each in values]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(("mean", "gate"), [(1000.0, 0.6), (30.0, 0.6), (1000.0, 0.98)])
+def test_the_score_of_two_groups_of_values_is_that_of_both(mean, gate, dtype):
+    """The sum stood still between zero and the values near the mean, and was taken for full: 0.32 where 157 is right."""
+    counts = dist.ZeroInflatedPoisson(torch.tensor([[mean]], dtype=dtype), gate=torch.tensor([[gate]], dtype=dtype))
+    mixture = Mixture(counts, torch.zeros(1, dtype=dtype))
+    k = np.arange(int(mean + 12 * mean**0.5))
+    below = gate + (1 - gate) * poisson.cdf(k, mean)
+    for y in (0.0, 3.0):
+        expected = np.square(below - (k >= y)).sum()
+        assert float(mixture.crps(torch.tensor([y], dtype=dtype))) == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_divergence_of_two_groups_of_values_is_that_of_both():
+    def of(mean):
+        counts = dist.ZeroInflatedPoisson(torch.tensor([[mean]]), gate=torch.tensor([[0.6]]))
+        return Prediction(lambda rows: Mixture(counts, torch.zeros(1)), 1)
+
+    expected = 0.4 * (900 * math.log(900 / 1000) - 900 + 1000)
+    assert float(_divergence(of(900.0), of(1000.0))) == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_lower_tail_of_a_normal_is_kept_in_single_precision():
+    """It ended at -5.42 standard deviations, with a distribution function of zero below."""
+    mixture = Mixture(dist.Normal(torch.zeros(1, 1).float(), torch.ones(1, 1).float()), torch.zeros(1).float())
+    for level in (1e-7, 1e-9, 1e-12):
+        found = float(mixture.quantile(torch.tensor(level).float()))
+        assert found == pytest.approx(norm.ppf(level), rel=1e-4)
+        assert float(mixture.cdf(torch.tensor([found]).float())) == pytest.approx(level, rel=1e-2)

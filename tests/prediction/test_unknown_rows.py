@@ -1,11 +1,14 @@
 """Models whose values at new rows do not follow from a pass of the model at these rows: refused in a sentence, by guides and by draws."""
 
+from types import SimpleNamespace
+
 import pyro
 import pyro.distributions as dist
 import pytest
 import torch
 from pyro.infer import SVI
 from pyro.nn import PyroModule, PyroSample
+from torch.distributions.transforms import ExpTransform
 
 from pyro_dgp import (
     ELBO,
@@ -23,6 +26,7 @@ from pyro_dgp import (
     predict,
     run_chains,
 )
+from pyro_dgp.guides.other_rows import sees_other_rows
 
 X = torch.linspace(-1.5, 1.5, 5).double()[:, None]
 Y = torch.sin(2 * X[:, 0])
@@ -105,6 +109,8 @@ def test_function_values_with_an_observation_at_new_rows_are_refused():
         for site in ("y", "f"):
             with pytest.raises(ValueError, match=message):
                 predict(posterior, NEW, 20, site=site, z=NEW[:, 0])
+        with pytest.raises(ValueError, match=message):
+            predict(posterior, NEW[:1], 20, site="y", z=NEW[:1, 0])
     assert predict(guide, NEW, 20, site="y").mean.shape == (3,)
 
 
@@ -126,6 +132,81 @@ class Factor(Model):
 def test_a_factor_is_no_observation():
     draws = PosteriorDraws(Factor(), {"f": Y.expand(4, 5)[..., None]}, (X, Y))
     assert predict(draws, NEW, 20, site="y").mean.shape == (3,)
+
+
+class MaskedTwice(Model):
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        with pyro.poutine.mask(mask=self.training):
+            pyro.sample("z", dist.Normal(f, 0.1).to_event(1), obs=x[..., 0])
+        return pyro.sample("y", dist.Normal(f, 0.3).to_event(1), obs=y)
+
+
+class Fidelities(Model):
+    """Cheap rows of their own, which are passed to predictions too."""
+
+    def forward(self, x, cheap, y=None, of_cheap=None):
+        f = pyro.sample("f", self.gp(torch.cat([cheap, x])))[..., 0]
+        pyro.sample("cheap", dist.Normal(f[..., : len(cheap)], 0.3).to_event(1), obs=of_cheap)
+        return pyro.sample("y", dist.Normal(f[..., len(cheap) :], 0.1).to_event(1), obs=y)
+
+
+class MeasuredByRow(Model):
+    """A second measurement in a loop over the rows."""
+
+    def forward(self, x, y=None, z=None):
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        for i in pyro.plate("rows", len(x)):
+            pyro.sample(f"z_{i}", dist.Normal(f[..., i], 0.1), obs=None if z is None else z[i])
+        return pyro.sample("y", dist.Normal(f, 0.3).to_event(1), obs=y)
+
+
+def test_what_a_mask_hides_the_predicted_site_and_rows_of_training_are_no_observations():
+    draws = {"f": Y.expand(4, 5)[..., None]}
+    for posterior in (guide_of(MaskedTwice(), X, Y), PosteriorDraws(MaskedTwice(), draws, (X, Y))):
+        assert predict(posterior, NEW, 20, site="y").mean.shape == (3,)
+    plain = guide_of(MeasuredTwice(), X, Y, z=Y)
+    assert predict(plain, NEW, 20, site="y", y=NEW[:, 0]).mean.shape == (3,)
+    low = guide_of(Fidelities(), X, X, Y, of_cheap=Y)  # as many cheap rows as others
+    assert predict(low, NEW, 20, site="y", cheap=X, of_cheap=Y).mean.shape == (3,)
+
+
+def test_observations_in_a_loop_over_new_rows_are_refused():
+    guide = guide_of(MeasuredByRow(), X, Y, z=Y)
+    with pytest.raises(ValueError, match="'z_1' is observed at the new rows and depends on 'f'"):
+        predict(guide, NEW, 20, site="y", z=NEW[:, 0])
+
+
+class Positive(Model):
+    """Values of rows that are independent, in a transformed event."""
+
+    def forward(self, x, y=None):
+        normal = dist.Normal(torch.zeros(len(x)), 1.0).to_event(1)
+        e = pyro.sample("e", dist.TransformedDistribution(normal, [ExpTransform()]))
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        return pyro.sample("y", dist.Normal(f + e, 0.3).to_event(1), obs=y)
+
+
+def test_rows_of_a_transformed_event_are_apart():
+    assert predict(guide_of(Positive(), X, Y), NEW, 20).mean.shape == (3,)
+
+
+class Latent(Model):
+    """Inputs of a Gaussian process made of latent values of each row."""
+
+    def forward(self, x, y=None):
+        with pyro.plate("rows", len(x)):
+            t = pyro.sample("t", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        weights = torch.linspace(-1, 1, 6).reshape(2, 3).to(t)
+        return pyro.sample("y", self.likelihood(self.gp(torch.tanh(t @ weights))), obs=y)
+
+
+@pytest.mark.parametrize("rows", [7, 20, 47])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_of_latent_inputs_look_at_no_other_rows(rows, dtype):
+    x = torch.linspace(-1, 1, rows, dtype=dtype)[:, None]
+    model = Latent().to(dtype)
+    assert sees_other_rows(model, ((x, x[:, 0]), {}), [model]) is None
 
 
 class Loop(Model):
@@ -215,6 +296,34 @@ class Linear(PyroModule):
 
     def forward(self, x):
         return self.slope * x
+
+
+class Names(PyroModule):
+    """Attributes of the same names as priors, which the mean does not read, and a helper that does."""
+
+    def __init__(self, mean):
+        super().__init__()
+        self.shift, self.slope = 0.5, PyroSample(dist.Normal(0.0, 1.0))
+        self.gp = GaussianProcess(RBF(), mean=lambda x: mean(self, x))
+
+    def helper(self, x):
+        return self.slope * x
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        return pyro.sample("y", dist.Normal(f + 0 * self.slope.unsqueeze(-1), 0.3).to_event(1), obs=y)
+
+
+def test_whether_a_mean_reads_a_prior_is_seen_when_it_runs():
+    fine = SimpleNamespace(slope=2.0)
+    assert guide_of(Names(lambda model, x: model.shift * fine.slope * x), X, Y).global_latents == ["slope"]
+    for read in (
+        lambda model, x: model.helper(x),
+        lambda model, x: getattr(model, "slope") * x,  # noqa: B009
+        lambda model, x: sum((lambda: model.slope)() * x for _ in range(1)),
+    ):
+        with pytest.raises(ValueError, match="reads the prior 'slope' of Names by itself"):
+            guide_of(Names(read), X, Y)
 
 
 def test_a_mean_that_reads_a_prior_by_itself_is_refused():
