@@ -309,7 +309,7 @@ def _require_priors_unscaled(sites: list[Site]) -> None:
     is_around_all = len(scales) > 1 and math.isclose(min(scales), max(scales), rel_tol=1e-5)
     if not is_around_all:
         raise ValueError(
-            f"the function values at {scaled[0]['name']!r} stand in a poutine.scale, which would scale their prior too and leave the posterior as it is: write "
+            f"the function values at {scaled[0]['name']!r} stand in a poutine.scale, which would scale their prior too, so that the posterior is none of the model: write "
             "f = pyro.sample('f', gp(x)) before the scale, and pyro.sample('y', likelihood.given(f), obs=y) alone in it; a scale around the whole model "
             "changes the units of the loss alone, and can be left out"
         )
