@@ -205,9 +205,7 @@ def _parts(value: Any) -> Sequence[Any]:
     if isinstance(value, dict | MappingProxyType):
         return [item for pair in value.items() for item in pair]
     if isinstance(value, _COMPILED):
-        owner = getattr(value, "__self__", None)
-        named = [getattr(value, "__module__", None), getattr(value, "__qualname__", value.__name__)]
-        return named if isinstance(owner, ModuleType | type) else [*named, owner]
+        return _of_compiled(value)
     if isinstance(value, _PLAIN) and is_installed(type(value)):
         return [repr(value)]
     if isinstance(value, re.Pattern):
@@ -225,6 +223,13 @@ def _parts(value: Any) -> Sequence[Any]:
     if type(value) is deque:
         return [value.maxlen, *value]
     return value if isinstance(value, tuple | list) else _of_object(value)
+
+
+def _of_compiled(function: Any) -> Sequence[Any]:
+    """The name of a compiled function, and the object that it is a method of."""
+    owner = getattr(function, "__self__", None)
+    name = [getattr(function, "__module__", None), getattr(function, "__qualname__", function.__name__)]
+    return name if isinstance(owner, ModuleType | type) else [*name, owner]
 
 
 def _of_object(value: Any) -> Sequence[Any]:

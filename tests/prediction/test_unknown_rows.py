@@ -257,8 +257,10 @@ class Mixed(Model):
 
 
 def test_latent_values_that_are_joined_across_rows_are_told():
+    model = Mixed()
     with pytest.warns(UserWarning, match="the parameters of the site 'y' at a row depend on the other rows"):
-        guide_of(Mixed(), X, Y)
+        guide_of(model, X, Y)
+    assert sees_other_rows(model, ((X, Y), {}), [model]) == ("parameters", "y")
 
 
 class Replicates(Model):
