@@ -363,8 +363,10 @@ class Standardized(Stream):
             x, y, *_ = stream._checked(block)
             self.inputs.partial_fit(x.astype(float))
             self.targets.partial_fit(y.astype(float)[:, None])
-        if not (self.inputs.var_ > 0).all() or not self.targets.var_[0] > 0:
-            constant = "the target" if not self.targets.var_[0] > 0 else f"input {int(self.inputs.var_.argmin())}"
+        # The scale of a column that is constant up to rounding is 1, not the root of its variance.
+        of_target, of_inputs = (part.scale_ ** 2 > 2 * part.var_ for part in (self.targets, self.inputs))
+        if of_target.any() or of_inputs.any():
+            constant = "the target" if of_target.any() else f"input {int(of_inputs.argmax())}"
             raise ValueError(f"{constant} of the stream is constant: drop it")
         self.target_mean, self.target_scale = float(self.targets.mean_[0]), float(self.targets.scale_[0])
 

@@ -65,8 +65,8 @@ def require_shape(value: Tensor, shape: tuple[int, ...], label: str) -> None:
 def modules_of(model: Any) -> list[nn.Module]:
     """The modules that a model runs: the model itself if it is a module.
 
-    For a plain function or object, the modules that it names in its closure, globals, imported files, arguments, attributes and
-    containers of these, and those that the functions it names name in turn.
+    For a plain function or object, the modules that it names in its closure, globals, imported files, default and bound arguments,
+    attributes, ``__call__`` method and containers of these, and those that the functions it names name in turn.
     """
     return _named_by(model, nn.Module)
 
@@ -103,7 +103,8 @@ def _named_by(root: Any, kind: type[_Kind]) -> list[_Kind]:
         elif isinstance(value, dict):
             parts = list(value.values())
         elif value is root or (depth < _DEEPEST and not _is_of_a_library(type(value).__module__)):
-            parts, depth = list(getattr(value, "__dict__", {}).values()), depth + 1
+            called = type(value).__call__ if callable(value) and not isinstance(value, type) else None
+            parts, depth = [*getattr(value, "__dict__", {}).values(), called], depth + 1
         else:
             parts = []
         for part in parts:
@@ -123,6 +124,7 @@ def _named_in(function: FunctionType) -> list[Any]:
         return []
     named = inspect.getclosurevars(function)
     values = [*named.nonlocals.values(), *named.globals.values()]
+    values += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     files = [value for value in values if isinstance(value, ModuleType) and not _is_of_a_library(value.__name__)]
     return values + [vars(file)[name] for file in files for name in function.__code__.co_names if name in vars(file)]
 

@@ -170,8 +170,10 @@ def test_errors_name_the_row_and_the_files(tmp_path):
     with pytest.raises(ValueError, match="block_rows must be at least 1"):
         on_disk(tmp_path, block_rows=0)
     np.save(tmp_path / "x.npy", np.ones((100, 2)))
-    with pytest.raises(ValueError, match="input 0 of the stream is constant"):
-        Standardized(NumpyStream(tmp_path / "x.npy", tmp_path / "y.npy"))
+    for constant in (1.0, 0.1, 1e9 + 0.1):  # the variance of the last two is not zero in the sums
+        np.save(tmp_path / "x.npy", np.full((100, 2), constant))
+        with pytest.raises(ValueError, match="input 0 of the stream is constant"):
+            Standardized(NumpyStream(tmp_path / "x.npy", tmp_path / "y.npy", block_rows=7))
 
 
 def test_files_of_no_numbers_are_named(tmp_path):

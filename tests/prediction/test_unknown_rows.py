@@ -328,6 +328,29 @@ def test_whether_a_mean_reads_a_prior_is_seen_when_it_runs():
             guide_of(Names(read), X, Y)
 
 
+class CallsAHelper:
+    """An object that is called as a function, and names a model in its method alone."""
+
+    def __call__(self, x):
+        return HOLDER.slope * x
+
+
+def of_a_default(x, model=None):
+    return model.slope * x
+
+
+HOLDER = Linear()
+
+
+def test_a_mean_that_is_an_object_or_has_a_default_argument_is_searched():
+    of_a_default.__defaults__ = (HOLDER,)
+    for mean in (CallsAHelper(), of_a_default):
+        model = Model()
+        model.gp = GaussianProcess(RBF(), mean=mean)
+        with pytest.raises(ValueError, match="reads the prior 'slope' of Linear by itself"):
+            guide_of(model, X, Y)
+
+
 def test_a_mean_that_reads_a_prior_by_itself_is_refused():
     """Each evaluation drew another slope: five calls of the marginal likelihood gave five numbers."""
     model = Slope()
