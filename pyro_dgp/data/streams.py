@@ -364,7 +364,7 @@ class Standardized(Stream):
             self.inputs.partial_fit(x.astype(float))
             self.targets.partial_fit(y.astype(float)[:, None])
         # The scale of a column that is constant up to rounding is 1, not the root of its variance.
-        of_target, of_inputs = (part.scale_ ** 2 > 2 * part.var_ for part in (self.targets, self.inputs))
+        of_target, of_inputs = (part.scale_**2 > 2 * part.var_ for part in (self.targets, self.inputs))
         if of_target.any() or of_inputs.any():
             constant = "the target" if of_target.any() else f"input {int(of_inputs.argmax())}"
             raise ValueError(f"{constant} of the stream is constant: drop it")

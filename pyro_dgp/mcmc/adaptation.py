@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pyro_dgp.mcmc.trajectories import Phase, Random, Steps, leapfrog
+from pyro_dgp.mcmc.trajectories import Leap, Phase, Random, Steps
 
 #: Share of the warm-up after which windows are long, and share at whose end only the step size is learned.
 _EARLY, _METRIC = 0.3, 0.85
@@ -189,7 +189,7 @@ class Adaptation:
         while 1e-10 < step < 1e10:
             momentum = random.normal(len(variances)) / np.sqrt(variances)
             start = Phase.of(at.position, momentum, (at.log_density, at.gradient), variances)
-            end = yield from leapfrog(start, step, variances)
+            end = yield Leap(start, step, variances)
             now = 1 if start.energy - end.energy > wanted else -1
             if direction and now != direction:
                 break

@@ -1,26 +1,21 @@
-"""Several chains in step: each asks for one gradient at a time, and all that are asked for are computed together."""
+"""Several chains in step: each asks for one leapfrog step at a time, and all that are asked for are made together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-import numpy as np
-
-from pyro_dgp.mcmc.trajectories import Result, Slope, Steps
-
-#: From positions ``(C, n)`` to the slope at each.
-Slopes = Callable[[np.ndarray], list[Slope]]
+from pyro_dgp.mcmc.trajectories import Leap, Phase, Result, Slopes, Steps, leapfrog
 
 
 def lockstep(runs: Iterable[Steps[Result]], slopes: Slopes) -> list[Result]:
-    """Run computations that ask for slopes to their ends, and return their results in order."""
+    """Run computations that ask for leapfrog steps to their ends, and return their results in order."""
     runs = list(runs)
     results: dict[int, Result] = {}
-    wanted: dict[int, np.ndarray] = {}
+    wanted: dict[int, Leap] = {}
 
-    def go_on(number: int, slope: Slope | None) -> None:
+    def go_on(number: int, phase: Phase | None) -> None:
         try:
-            wanted[number] = next(runs[number]) if slope is None else runs[number].send(slope)
+            wanted[number] = next(runs[number]) if phase is None else runs[number].send(phase)
         except StopIteration as end:
             wanted.pop(number, None)
             results[number] = end.value
@@ -28,6 +23,6 @@ def lockstep(runs: Iterable[Steps[Result]], slopes: Slopes) -> list[Result]:
     for number in range(len(runs)):
         go_on(number, None)
     while wanted:
-        for number, slope in zip(list(wanted), slopes(np.stack(list(wanted.values()))), strict=True):
-            go_on(number, slope)
+        for number, phase in zip(list(wanted), leapfrog(list(wanted.values()), slopes), strict=True):
+            go_on(number, phase)
     return [results[number] for number in range(len(runs))]

@@ -16,7 +16,7 @@ from pyro_dgp.mcmc.density_kernel import DensityKernel
 from pyro_dgp.mcmc.evaluation import IMPOSSIBLE
 from pyro_dgp.mcmc.initial_points import PriorDraw, Start
 from pyro_dgp.mcmc.lockstep import lockstep
-from pyro_dgp.mcmc.trajectories import Phase, Random, Slope, Steps, Trajectory
+from pyro_dgp.mcmc.trajectories import Leap, Phase, Random, Steps, Trajectory
 
 #: Prior draws that are tried as a start before giving up.
 _TRIES = 100
@@ -91,24 +91,23 @@ class WhitenedNUTS(DensityKernel):
         (drawn,) = lockstep([self.steps(params)], self.slopes)
         return drawn
 
-    def slopes(self, positions: np.ndarray) -> list[Slope]:
-        """Log densities and gradients at positions of one or more chains of this model and data, ``(C, n)``."""
+    def slopes(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Log densities ``(C,)`` and gradients ``(C, n)`` at positions of one or more chains of this model and data, ``(C, n)``."""
         density = self.require_density()
         values, gradients = density.slopes(density.tensor(positions))
-        return list(zip(values.double().tolist(), gradients.double().cpu().numpy(), strict=True))
+        return values.double().cpu().numpy(), gradients.double().cpu().numpy()
 
     def steps(self, params: dict[str, Tensor]) -> Steps[dict[str, Tensor]]:
-        """Make one draw as a generator: it yields positions, is sent the slope at each, and returns the draw in unconstrained space."""
+        """Make one draw as a generator: it yields leapfrog steps, is sent the point at the end of each, and returns the draw in unconstrained space."""
         density, random, adaptation = self.require_density(), self._random, self._adaptation
         at = self._at
         if at is None or not self.is_at(params):
             position = density.vector(params).double().cpu().numpy()
-            slope = yield position
-            if not (math.isfinite(slope[0]) and np.isfinite(slope[1]).all()):
+            at = yield Leap.onto(position, adaptation.metric.variances)
+            if not (math.isfinite(at.log_density) and np.isfinite(at.gradient).all()):
                 raise ValueError(
                     f"the posterior density or its gradient is not finite where the chain starts: {density.remedy()}, or give another start"
                 )
-            at = Phase.of(position, np.zeros_like(position), slope, adaptation.metric.variances)
         if not self._done:
             yield from adaptation.begin(at, random)
         variances = adaptation.metric.variances

@@ -19,7 +19,7 @@ from pyro_dgp.internal.parameters import module_local_parameters, modules_of
 from pyro_dgp.mcmc.chain_file import SENSELESS, ChainFile, ChainState
 from pyro_dgp.mcmc.kernel_state import stateful
 from pyro_dgp.mcmc.lockstep import lockstep
-from pyro_dgp.mcmc.trajectories import Slope, Steps
+from pyro_dgp.mcmc.trajectories import Steps
 from pyro_dgp.mcmc.whitening import without_whitening
 
 #: Seconds between two savings of a chain, at least.
@@ -31,10 +31,10 @@ OwnProgress = Callable[[int], object]
 
 @runtime_checkable
 class Stepwise(Protocol):
-    """A kernel whose draws can be made gradient by gradient, so that several chains share the evaluation of their gradients."""
+    """A kernel whose draws can be made step by step, so that several chains share the evaluation of their gradients."""
 
     def steps(self, params: dict[str, Tensor]) -> Steps[dict[str, Tensor]]:
-        """Make one draw: yield positions, be sent the slope at each, and return the draw."""
+        """Make one draw: yield leapfrog steps, be sent the point at the end of each, and return the draw."""
         ...
 
     @property
@@ -42,8 +42,8 @@ class Stepwise(Protocol):
         """Whether slopes of several chains take less time than those of one after another."""
         ...
 
-    def slopes(self, positions: np.ndarray) -> list[Slope]:
-        """Slopes at positions of any chains of the same model and data, ``(C, n)``."""
+    def slopes(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Log densities ``(C,)`` and gradients ``(C, n)`` at positions of any chains of the same model and data, ``(C, n)``."""
         ...
 
 
@@ -102,7 +102,7 @@ class ChainPlan:
     def iterations(
         self, kernel: MCMCKernel, state: ChainState, report: OwnProgress | None, running: list[ChainPlan]
     ) -> Steps[None]:
-        """Make the iterations that are left, as a computation that asks for slopes where the kernel does.
+        """Make the iterations that are left, as a computation that asks for leapfrog steps where the kernel does.
 
         :param running: plans of the chains that run at the same time in this process and share its time; this one leaves them at its end.
         """

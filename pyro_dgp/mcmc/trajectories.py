@@ -1,22 +1,19 @@
-"""The No-U-Turn sampler on vectors, as a generator that asks for one gradient at a time."""
+"""The No-U-Turn sampler on vectors, as a generator that asks for one leapfrog step at a time."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
-#: Log density at a position, nats up to a constant, and its gradient.
-Slope = tuple[float, np.ndarray]
-
 Result = TypeVar("Result")
 
-#: A computation that yields positions, is sent the slope at each, and returns a result.
-Steps = Generator[np.ndarray, Slope, Result]
+#: From positions ``(C, n)`` to the log density at each, nats up to a constant, ``(C,)``, and the gradients ``(C, n)``.
+Slopes = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 #: Error of the energy, nats, above which a trajectory has diverged.
 LARGEST_ERROR = 1000.0
@@ -52,32 +49,91 @@ class Random:
 class Phase:
     """A point of a trajectory.
 
-    :ivar velocity: the momentum times the variances of the metric.
+    :ivar numbers: position, momentum, velocity (the momentum times the variances of the metric) and gradient of the log density, ``(4, n)``:
+        one array, so that those of several chains are joined at once.
+    :ivar log_density: nats, up to a constant.
     :ivar energy: minus the log density plus the kinetic energy, nats; infinite where it is not finite.
     """
 
-    position: np.ndarray
-    momentum: np.ndarray
-    velocity: np.ndarray
+    numbers: np.ndarray
     log_density: float
-    gradient: np.ndarray
     energy: float
 
     @classmethod
-    def of(cls, position: np.ndarray, momentum: np.ndarray, slope: Slope, variances: np.ndarray) -> Phase:
-        """Build the point with its velocity and energy."""
+    def of(
+        cls,
+        position: np.ndarray,
+        momentum: np.ndarray,
+        slope: tuple[float, np.ndarray],
+        variances: np.ndarray,
+    ) -> Phase:
+        """Build the point with its velocity and energy from the log density there and its gradient."""
         log_density, gradient = slope
         velocity = variances * momentum
         energy = 0.5 * float(momentum.dot(velocity)) - log_density
-        return cls(position, momentum, velocity, log_density, gradient, energy if math.isfinite(energy) else math.inf)
+        numbers = np.stack([position, momentum, velocity, gradient])
+        return cls(numbers, log_density, energy if math.isfinite(energy) else math.inf)
+
+    @property
+    def position(self) -> np.ndarray:
+        """Where it is, ``(n,)``."""
+        return self.numbers[0]
+
+    @property
+    def momentum(self) -> np.ndarray:
+        """Its momentum, ``(n,)``."""
+        return self.numbers[1]
+
+    @property
+    def velocity(self) -> np.ndarray:
+        """Its momentum times the variances of the metric, ``(n,)``."""
+        return self.numbers[2]
+
+    @property
+    def gradient(self) -> np.ndarray:
+        """The gradient of the log density there, ``(n,)``."""
+        return self.numbers[3]
 
 
-def leapfrog(at: Phase, step_size: float, variances: np.ndarray) -> Steps[Phase]:
-    """Make one leapfrog step, forwards in time where the step size is positive."""
-    half = at.momentum + (0.5 * step_size) * at.gradient
-    position = at.position + step_size * (variances * half)
-    slope = yield position
-    return Phase.of(position, half + (0.5 * step_size) * slope[1], slope, variances)
+@dataclass(slots=True)
+class Leap:
+    """A leapfrog step that a chain asks for.
+
+    :ivar step_size: negative where the step goes backwards in time.
+    :ivar variances: diagonal of the inverse mass matrix.
+    """
+
+    start: Phase
+    step_size: float
+    variances: np.ndarray
+
+    @classmethod
+    def onto(cls, position: np.ndarray, variances: np.ndarray) -> Leap:
+        """The step of size zero that ends at rest at a position, whose slope is not known yet."""
+        at_rest = np.zeros((4, len(position)))
+        at_rest[0] = position
+        return cls(Phase(at_rest, 0.0, 0.0), 0.0, variances)
+
+
+#: A computation that yields leapfrog steps, is sent the point at the end of each, and returns a result.
+Steps = Generator[Leap, Phase, Result]
+
+
+def leapfrog(leaps: Sequence[Leap], slopes: Slopes) -> list[Phase]:
+    """Make leapfrog steps of several chains, whose slopes are asked for at once."""
+    starts = np.concatenate([leap.start.numbers for leap in leaps]).reshape(len(leaps), 4, -1)
+    variances = np.concatenate([leap.variances for leap in leaps]).reshape(len(leaps), -1)
+    steps = np.array([leap.step_size for leap in leaps])[:, None]
+    ends = np.empty_like(starts)
+    with np.errstate(all="ignore"):  # what is not finite has infinite energy
+        half = starts[:, 1] + (0.5 * steps) * starts[:, 3]
+        ends[:, 0] = starts[:, 0] + steps * (variances * half)
+        log_densities, ends[:, 3] = slopes(ends[:, 0])
+        ends[:, 1] = half + (0.5 * steps) * ends[:, 3]
+        ends[:, 2] = variances * ends[:, 1]
+        energies = 0.5 * (ends[:, 1] * ends[:, 2]).sum(1) - log_densities
+    energies[~np.isfinite(energies)] = np.inf
+    return [Phase(*end) for end in zip(ends, log_densities.tolist(), energies.tolist(), strict=True)]
 
 
 @dataclass(slots=True)
@@ -120,7 +176,7 @@ class Trajectory:
         self._energy = 0.0
 
     def run(self, start: Phase) -> Steps[Phase]:
-        """Yield positions of the trajectory through ``start`` and return the point drawn from it."""
+        """Yield the steps of the trajectory through ``start`` and return the point drawn from it."""
         self._energy = start.energy
         tree = _Tree(start, start, start, 0.0, start.momentum)
         for depth in range(self.max_depth):
@@ -129,46 +185,53 @@ class Trajectory:
             if new.ends:
                 break
             draw = new.draw if self._happens(new.log_weight - tree.log_weight) else tree.draw
-            tree = self._joined(tree, new, is_forward, draw)
+            tree = _joined(tree, new, is_forward, draw, log_sum(tree.log_weight, new.log_weight))
             if tree.ends:
                 break
         return tree.draw
 
     def _grown(self, edge: Phase, depth: int, is_forward: bool) -> Steps[_Tree]:
-        """Build the ``2**depth`` points after an edge, or before it; fewer where they turn or diverge."""
-        if depth == 0:
-            phase = yield from leapfrog(edge, self.step_size if is_forward else -self.step_size, self.variances)
-            error = phase.energy - self._energy
+        """Build the ``2**depth`` points after an edge, or before it; fewer where they turn or diverge.
+
+        Pieces of equal length are joined as soon as there are two, as the leaves of a binary tree are from the first to the last.
+        """
+        step_size = self.step_size if is_forward else -self.step_size
+        pieces: list[_Tree] = []
+        for count in range(1, 2**depth + 1):
+            edge = yield Leap(edge, step_size, self.variances)
+            error = edge.energy - self._energy
             self.n_steps += 1
-            self.acceptance += math.exp(-max(error, 0.0))
-            has_diverged = not error < LARGEST_ERROR
-            self.diverging = self.diverging or has_diverged
-            return _Tree(phase, phase, phase, -error, phase.momentum, has_diverged)
-        near = yield from self._grown(edge, depth - 1, is_forward)
-        if near.ends:
-            return near
-        far = yield from self._grown(near.last if is_forward else near.first, depth - 1, is_forward)
-        if far.ends:
-            return far
-        draw = far.draw if self._happens(far.log_weight - log_sum(near.log_weight, far.log_weight)) else near.draw
-        return self._joined(near, far, is_forward, draw)
+            self.acceptance += math.exp(-error) if error > 0 else 1.0
+            piece = _Tree(edge, edge, edge, -error, edge.momentum, not error < LARGEST_ERROR)
+            if piece.ends:
+                self.diverging = True
+                return piece
+            while count % 2 == 0:
+                near, far = pieces.pop(), piece
+                log_weight = log_sum(near.log_weight, far.log_weight)
+                draw = far.draw if self._happens(far.log_weight - log_weight) else near.draw
+                piece = _joined(near, far, is_forward, draw, log_weight)
+                if piece.ends:
+                    return piece
+                count //= 2
+            pieces.append(piece)
+        return pieces[0]
 
     def _happens(self, log_probability: float) -> bool:
         """Draw whether something of this probability happens; from one on it is certain."""
         return bool(log_probability >= 0 or self.random.uniform() < math.exp(log_probability))
 
-    @staticmethod
-    def _joined(near: _Tree, far: _Tree, is_forward: bool, draw: Phase) -> _Tree:
-        """Join two neighbouring pieces into one, with the point drawn from both."""
-        before, after = (near, far) if is_forward else (far, near)
-        momentum = before.momentum + after.momentum
-        turns = _turns(momentum, before.first, after.last)
-        if not turns and before.first is not before.last:  # of two single points the halves are the whole
-            turns = _turns(before.momentum + after.first.momentum, before.first, after.first) or _turns(
-                before.last.momentum + after.momentum, before.last, after.last
-            )
-        log_weight = log_sum(near.log_weight, far.log_weight)
-        return _Tree(before.first, after.last, draw, log_weight, momentum, turns)
+
+def _joined(near: _Tree, far: _Tree, is_forward: bool, draw: Phase, log_weight: float) -> _Tree:
+    """Join two neighbouring pieces into one, with the point drawn from both."""
+    before, after = (near, far) if is_forward else (far, near)
+    first, last, momentum = before.first, after.last, before.momentum + after.momentum
+    turns = _turns(momentum, first, last)
+    if not turns and first is not before.last:  # of two single points the halves are the whole
+        turns = _turns(before.momentum + after.first.momentum, first, after.first) or _turns(
+            before.last.momentum + after.momentum, before.last, last
+        )
+    return _Tree(first, last, draw, log_weight, momentum, turns)
 
 
 def _turns(momentum: np.ndarray, first: Phase, last: Phase) -> bool:

@@ -20,8 +20,13 @@ def phase(position):
     return Phase.of(position, np.zeros(3), density(position), np.ones(3))
 
 
+def slopes(positions):
+    values, gradients = zip(*map(density, positions), strict=True)
+    return np.array(values), np.stack(gradients)
+
+
 def drive(steps):
-    return lockstep([steps], lambda positions: [density(each) for each in positions])[0]
+    return lockstep([steps], slopes)[0]
 
 
 def warmed(warmup, draws, *, target=0.8, step_size=None, depth=8, seed=0, start=np.ones(3)):

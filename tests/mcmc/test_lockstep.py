@@ -3,19 +3,21 @@
 import numpy as np
 
 from pyro_dgp.mcmc.lockstep import lockstep
+from pyro_dgp.mcmc.trajectories import Leap
+
+VARIANCES = np.array([0.5, 2.0])
 
 
 def walk(start, count):
-    """Follow gradients for some steps and return the last position."""
-    position = np.array([start])
+    """Make some leapfrog steps and return the last position."""
+    at = yield Leap.onto(np.array([start, 1.0]), VARIANCES)
     for _ in range(count):
-        _, gradient = yield position
-        position = position + 0.1 * gradient
-    return float(position[0])
+        at = yield Leap(at, 0.1 * start, VARIANCES)
+    return tuple(at.position)
 
 
 def slopes(positions):
-    return [(0.0, -position) for position in positions]
+    return -0.5 * (positions**2).sum(1), -positions
 
 
 def test_each_gives_what_it_gives_alone():
@@ -28,7 +30,7 @@ def test_each_gives_what_it_gives_alone():
     plans = [(1.0, 3), (2.0, 0), (-1.0, 5), (4.0, 3)]
     together = lockstep([walk(*plan) for plan in plans], counted)
     assert together == [lockstep([walk(*plan)], slopes)[0] for plan in plans]
-    assert asked == [3, 3, 3, 1, 1]  # all that is wanted at once, and nothing else
+    assert asked == [4, 3, 3, 3, 1, 1]  # all that is wanted at once, and nothing else
 
 
 def test_nothing_to_run_asks_for_nothing():

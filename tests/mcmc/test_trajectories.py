@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from pyro_dgp.mcmc.lockstep import lockstep
-from pyro_dgp.mcmc.trajectories import Phase, Random, Trajectory, leapfrog, log_sum
+from pyro_dgp.mcmc.trajectories import Leap, Phase, Random, Trajectory, leapfrog, log_sum
 
 
 def double_well(position):
@@ -20,12 +20,22 @@ def normal(position):
     return -0.5 * float(position @ position), -position
 
 
+def each(density):
+    """Log densities and gradients of several positions, from a density of one."""
+
+    def slopes(positions):
+        values, gradients = zip(*(density(position) for position in positions), strict=True)
+        return np.array(values), np.stack(gradients)
+
+    return slopes
+
+
 def draw(density, position, *, step_size, variances, depth, random):
     """One transition, and its trajectory."""
     momentum = random.normal(len(position)) / np.sqrt(variances)
     start = Phase.of(position, momentum, density(position), variances)
     trajectory = Trajectory(step_size, variances, depth, random)
-    (end,) = lockstep([trajectory.run(start)], lambda positions: [density(each) for each in positions])
+    (end,) = lockstep([trajectory.run(start)], each(density))
     return end, trajectory
 
 
@@ -69,16 +79,41 @@ def test_a_chain_has_the_moments_of_a_correlated_normal():
 def test_leapfrog_goes_back_where_it_came_from():
     variances = np.array([1.0, 3.0])
     start = Phase.of(np.array([0.3, -1.0]), np.array([1.0, 0.2]), normal(np.array([0.3, -1.0])), variances)
-    there = ask(leapfrog(start, 0.4, variances))
-    back = ask(leapfrog(there, -0.4, variances))
+    (there,) = leapfrog([Leap(start, 0.4, variances)], each(normal))
+    (back,) = leapfrog([Leap(there, -0.4, variances)], each(normal))
     np.testing.assert_allclose(back.position, start.position, atol=1e-12)
     np.testing.assert_allclose(back.momentum, start.momentum, atol=1e-12)
     assert abs(there.energy - start.energy) < 0.1 and not np.allclose(there.position, start.position)
 
 
-def ask(steps):
-    (result,) = lockstep([steps], lambda positions: [normal(each) for each in positions])
-    return result
+def test_leapfrog_steps_of_several_chains_are_those_of_each():
+    """Positions, steps and metrics of their own; compared with the formula written out for one."""
+    generator = np.random.default_rng(0)
+    plans = [(generator.normal(size=2), generator.normal(size=2), step) for step in (0.1, -0.3, 0.7)]
+    metrics = [np.array([1.0, 3.0]), np.array([0.2, 0.5]), np.array([4.0, 1.0])]
+    starts = [Phase.of(q, p, double(q), m) for (q, p, _), m in zip(plans, metrics, strict=True)]
+    leaps = [Leap(start, plan[2], metric) for start, plan, metric in zip(starts, plans, metrics, strict=True)]
+    for (q, p, step), metric, end in zip(plans, metrics, leapfrog(leaps, each(double)), strict=True):
+        half = p + 0.5 * step * double(q)[1]
+        at = q + step * metric * half
+        value, slope = double(at)
+        after = half + 0.5 * step * slope
+        np.testing.assert_allclose(end.position, at, rtol=1e-14)
+        np.testing.assert_allclose(end.momentum, after, rtol=1e-14)
+        np.testing.assert_allclose(end.velocity, metric * after, rtol=1e-14)
+        np.testing.assert_allclose(end.gradient, slope, rtol=1e-14)
+        assert end.log_density == value and end.energy == pytest.approx(0.5 * after @ (metric * after) - value)
+
+
+def double(position):
+    return -float(position @ position) + 0.3 * position[0], -2 * position + np.array([0.3, 0.0])
+
+
+def test_the_step_onto_a_position_asks_for_its_slope_and_stands_still():
+    position = np.array([0.3, -1.0])
+    (at,) = leapfrog([Leap.onto(position, np.array([1e-3, 1e3]))], each(normal))
+    assert np.array_equal(at.position, position) and not at.momentum.any()
+    assert at.log_density == normal(position)[0] and np.array_equal(at.gradient, -position)
 
 
 def test_a_trajectory_ends_where_it_turns_back():
