@@ -11,6 +11,7 @@ import torch
 from pyro.infer import ELBO as PyroELBO
 from pyro.infer.elbo import ELBOModule
 from pyro.infer.util import torch_item
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
@@ -29,6 +30,7 @@ from pyro_dgp.internal.rows import Call, inputs_among, num_rows
 from pyro_dgp.likelihoods import CollapsedObservation
 from pyro_dgp.likelihoods.observation import Observation
 from pyro_dgp.losses.row_terms import rows_of_functions, unmasked
+from pyro_dgp.losses.scaled_priors import common_scale, require_function_priors_unscaled, require_priors_visible
 from pyro_dgp.processes.reading import POSTERIOR, Reading
 
 Site = dict[str, Any]
@@ -118,6 +120,7 @@ class Loss(PyroELBO):  # type: ignore[misc]
             )
         terms: dict[str, Tensor] = {}
         batch = _rows_passed(guide.structure, (args, kwargs), sites)
+        require_priors_visible(sites)
         sites = [site for site in sites if not _is_masked_out(site)]
         self._require_one_count(sites, guide.structure, batch)
         if self.num_data not in (None, batch):
@@ -125,12 +128,13 @@ class Loss(PyroELBO):  # type: ignore[misc]
             _require_scales_of_all_rows(sites, guide.structure, what=f"num_data={self.num_data}")
         for site in sites:
             require_one_scale(site)
-        _require_priors_unscaled(sites)
+        require_function_priors_unscaled(sites)
+        common = common_scale(sites)
         for site in sites:
             if site["is_observed"]:
-                weight = self._weight(site, guide.structure, batch)
+                weight = self._weight(site, weighted, guide.structure, batch)
                 terms[f"the likelihood at {site['name']!r}"] = weight * self.observed(site, weighted)
-            regularizer = self.regularizer_weight() * self._regularizer(site, weighted, guide, batch)
+            regularizer = self.regularizer_weight() * self._regularizer(site, weighted, guide, batch, common)
             if isinstance(regularizer, Tensor):
                 terms[f"the regulariser at {site['name']!r}"] = -regularizer
         return terms
@@ -178,12 +182,14 @@ class Loss(PyroELBO):  # type: ignore[misc]
             )
         require_own_parameters(*guide.model_modules, guide)
 
-    def _weight(self, site: Site, structure: ModelStructure, batch: int | None) -> float | Tensor:
+    def _weight(
+        self, site: Site, weighted: WeightedTrace, structure: ModelStructure, batch: int | None
+    ) -> float | Tensor:
         """Return num_data over the rows of the batch, or of the data plate that these are taken from, times the scale of the site's plates.
 
         A site whose shape does not follow the rows of the data counts once, and each of a model that cannot be run on fewer rows where all are passed.
         """
-        if self.num_data in (None, batch) or _takes_rows(site, batch, self.num_data):
+        if self.num_data in (None, batch) or _takes_rows(site, weighted, batch, self.num_data):
             return site["scale"]
         size = count_of_rows(site, structure)
         if size is None and site["is_observed"] and isinstance(site["fn"], FunctionPrior):
@@ -216,8 +222,9 @@ class Loss(PyroELBO):  # type: ignore[misc]
             _require_counts(sites, structure, batch, what=f"num_data={self.num_data}")
 
     def _regularizer(
-        self, site: Site, weighted: WeightedTrace, guide: Variational, batch: int | None
+        self, site: Site, weighted: WeightedTrace, guide: Variational, batch: int | None, common: float
     ) -> Tensor | float:
+        """Return the KL term of a latent site whose prior has a power: that of a ``poutine.scale``, beside the common one of all sites."""
         fn, record = site["fn"], weighted.record(site)
         if record.regularizer is not None:
             terms = record.regularizer
@@ -228,11 +235,12 @@ class Loss(PyroELBO):  # type: ignore[misc]
             raise ValueError(
                 f"the latent site {site['name']!r} has no reparameterised guide: give one through latents="
             )
-        difference = unmasked(fn.log_prob(site["value"]) - record.prior.log_prob(site["value"]), site)
+        power = scale_beyond_plates(site) / common
+        difference = unmasked(fn.log_prob(site["value"]) - power * record.prior.log_prob(site["value"]), site)
         total = weighted.average(difference) if record.carried else difference.sum()
         plates = {frame.name for frame in site["cond_indep_stack"] if frame.vectorized}
         by_rows = site["name"] in guide.structure.local or bool(plates & guide.structure.data_plates)
-        return (self._weight(site, guide.structure, batch) if by_rows else site["scale"]) * total
+        return (self._weight(site, weighted, guide.structure, batch) if by_rows else site["scale"]) * total / power
 
 
 def count_of_rows(site: Site, structure: ModelStructure) -> int | None:
@@ -299,33 +307,6 @@ def _require_scales_of_all_rows(sites: list[Site], structure: ModelStructure, *,
         )
 
 
-def _require_priors_unscaled(sites: list[Site]) -> None:
-    """Raise for ``poutine.scale`` around function values, or an observation that integrates them out, unless it is around all of several sites."""
-    with_prior = [site for site in sites if isinstance(site["fn"], CollapsedObservation) or _has_function_values(site)]
-    scaled = [site for site in with_prior if not _is_one(site)]
-    if not scaled:
-        return
-    scales = [scale_beyond_plates(site) for site in sites]
-    is_around_all = len(scales) > 1 and math.isclose(min(scales), max(scales), rel_tol=1e-5)
-    if not is_around_all:
-        raise ValueError(
-            f"the function values at {scaled[0]['name']!r} stand in a poutine.scale, which would scale their prior too, so that the posterior is none of the model: write "
-            "f = pyro.sample('f', gp(x)) before the scale, and pyro.sample('y', likelihood.given(f), obs=y) alone in it; a scale around the whole model "
-            "changes the units of the loss alone, and can be left out"
-        )
-
-
-def _has_function_values(site: Site) -> bool:
-    """Tell whether a site holds latent function values."""
-    record = SiteRecord.of(site)
-    return record is not None and isinstance(record.prior, FunctionPrior) and not site["is_observed"]
-
-
-def _is_one(site: Site) -> bool:
-    """Whether no scale besides that of plates multiplies a site."""
-    return math.isclose(scale_beyond_plates(site), 1.0, rel_tol=1e-5)
-
-
 def _require_rows(sites: list[Site], structure: ModelStructure, batch: int | None, *, what: str) -> None:
     """Raise if no observed site follows the rows of a step, which num_data is to weight."""
     observed = [site for site in sites if site["is_observed"]]
@@ -338,9 +319,15 @@ def _require_rows(sites: list[Site], structure: ModelStructure, batch: int | Non
         )
 
 
-def _takes_rows(site: Site, batch: int | None, num_data: int | None) -> bool:
-    """Tell whether a site is in a plate of all rows that takes those of a step, as ``pyro.plate("data", N, subsample=rows)``, which weights them by itself."""
-    return any(frame.size == batch and frame.full_size == num_data for frame in site["cond_indep_stack"])
+def _takes_rows(site: Site, weighted: WeightedTrace, batch: int | None, num_data: int | None) -> bool:
+    """Tell whether a site is in a plate of all rows that takes those of a step, as ``pyro.plate("data", N, subsample=rows)``, which weights them by itself.
+
+    A plate that draws what it takes, as one of groups may, takes no rows of a step.
+    """
+    plates = {name: node for name, node in weighted.trace.nodes.items() if site_is_subsample(node)}
+    is_drawn = {name: node["fn"].subsample_size is not None for name, node in plates.items()}
+    frames = [frame for frame in site["cond_indep_stack"] if not is_drawn.get(frame.name)]
+    return any(frame.size == batch and frame.full_size == num_data for frame in frames)
 
 
 def _follows_rows(site: Site, structure: ModelStructure) -> bool:

@@ -20,7 +20,14 @@ from pyro_dgp.guides.served_sites import require_usable
 from pyro_dgp.guides.sites import gps_of_site, is_observation, warn_of_repeated
 from pyro_dgp.internal.callers import is_trained
 from pyro_dgp.internal.parameters import evaluating, module_local_parameters, modules_of, require_own_parameters
-from pyro_dgp.internal.site_names import function_site, inducing_site, process_key, whitened_site
+from pyro_dgp.internal.site_names import (
+    function_site,
+    function_site_of,
+    inducing_site,
+    is_whitened,
+    process_key,
+    whitened_site,
+)
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.likelihoods.observation import join
 from pyro_dgp.mcmc.sparse import Inputs, num_coefficients, sparse_moments, sparse_observation, sparse_values
@@ -121,11 +128,14 @@ class Whitening:
         self._whiten, self._expand = Whiten(inducing), ExpandObservation(inducing)
         self._inputs: Tensor | None = None
         self._met: dict[str, FunctionPrior] | None = {}
+        self._latent: set[str] = set()
 
     def __call__(self, msg: Any) -> Reparam | None:
         """The strategy for one site, or nothing for sites that are no GP."""
         fn = msg["fn"]
         self.meet(msg["name"], fn)
+        if not (msg["is_observed"] or isinstance(fn, FunctionPrior)):
+            self._latent.add(msg["name"])
         if self._met is not None and msg["is_observed"]:
             require_usable(msg)
         if isinstance(fn, FunctionPrior) or is_observation(msg):
@@ -152,10 +162,20 @@ class Whitening:
         self._met |= gps_of_site(name, fn)
 
     def end_first_run(self) -> None:
-        """Warn of what the sites of the model have in common."""
+        """Warn of what the sites of the model have in common; raise for a latent site with a name that belongs to function values or their whitened form."""
+        if self._met is None:
+            return
+        functions = {function_site_of(key) for key in self._met}
+        own = {name_of(function) for function in functions for name_of in (whitened_site, inducing_site)}
+        taken = sorted(name for name in self._latent - own if is_whitened(name) or name in functions)
+        if taken:
+            raise ValueError(
+                f"the latent site {taken[0]!r} has a name that samplers give to function values, which end in _whitened or are called after an observation and its "
+                "Gaussian process, as y_f is: give it another name"
+            )
         if self._met:
             warn_of_repeated(self._met.items())
-            self._met = None
+            self._met, self._latent = None, set()
 
     def require_inputs(self, inputs: Tensor) -> None:
         """Remember the inputs at the first call; raise at a later one that brings others."""

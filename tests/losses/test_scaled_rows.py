@@ -1,5 +1,7 @@
 """A ``poutine.scale`` that weights the rows of a step, beside the ``num_data`` of a loss."""
 
+from contextlib import nullcontext
+
 import pyro
 import pytest
 import torch
@@ -172,6 +174,142 @@ def test_a_scale_around_function_values_is_refused():
         ValueError, match="the function values at 'f' stand in a poutine.scale, which would scale their"
     ):
         ELBO().loss(guide.model, guide, x, x[:, 0])
+
+
+class Shifted(PyroModule):
+    """A latent shift of all rows in a handler, and a function that is nearly zero, so that the posterior of the shift is known."""
+
+    def __init__(self, handler=nullcontext, around_all=False):
+        super().__init__()
+        self.handler, self.around_all, self.gp = handler, around_all, GaussianProcess(RBF())
+        self.gp.kernel.variance = torch.tensor(1e-8)
+        self.gp.kernel.requires_grad_(False)
+
+    def forward(self, x, y=None):
+        with self.handler():
+            shift = pyro.sample("shift", dist.Normal(0.0, 1.0))
+            if self.around_all:
+                return self.rest(x, y, shift)
+        return self.rest(x, y, shift)
+
+    def rest(self, x, y, shift):
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        return pyro.sample("y", dist.Normal(f + shift.unsqueeze(-1), 1.0).to_event(1), obs=y)
+
+
+def posterior_of_shift(model, x, y):
+    guide = Variational(model, InducingPoints(3), MonteCarlo(20))
+    guide.initialize(x, y)
+    fit(ELBO()(guide.model, guide), x, y, steps=400, learning_rate=0.05)
+    return predict(guide, x[:1], num_samples=2000, site="shift")
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("power", [0.25, 4.0])
+def test_a_scale_around_a_latent_site_is_a_power_of_its_prior(power):
+    """It scaled the density of the guide too: the likelihood had the power 1 / 0.25 beside the prior."""
+    x, y = torch.linspace(-1, 1, 4)[:, None], torch.tensor([2.5, 3.0, 2.2, 2.7])
+    torch.manual_seed(0)
+    found = posterior_of_shift(Shifted(lambda: pyro.poutine.scale(scale=power)), x, y)
+    assert float(found.mean) == pytest.approx(float(y.sum()) / (4 + power), abs=0.1)
+    assert float(found.variance.sqrt()) == pytest.approx((4 + power) ** -0.5, rel=0.12)
+
+
+@pytest.mark.usefixtures("local")
+def test_a_scale_around_all_sites_is_one_of_the_units_of_the_loss():
+    x, y = torch.linspace(-1, 1, 4)[:, None], torch.tensor([2.5, 3.0, 2.2, 2.7])
+    losses = []
+    for scale in (1.0, 0.25):
+        model = Shifted(lambda scale=scale: pyro.poutine.scale(scale=scale), around_all=True)
+        guide = Variational(model, InducingPoints(3), MonteCarlo(20))
+        guide.initialize(x, y)
+        torch.manual_seed(0)
+        losses.append(ELBO().loss(guide.model, guide, x, y) / scale)
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+@pytest.mark.usefixtures("local")
+def test_a_mask_that_hides_a_prior_is_refused_where_observations_may_depend_on_it():
+    """It hid the density of the guide too, which shrank to a point."""
+    x, y = torch.linspace(-1, 1, 4)[:, None], torch.tensor([2.5, 3.0, 2.2, 2.7])
+    guide = Variational(Shifted(lambda: pyro.poutine.mask(mask=torch.tensor(False))), InducingPoints(3), MonteCarlo(2))
+    guide.initialize(x, y)
+    with pytest.raises(
+        ValueError, match=r"latent site 'shift' stands in a poutine.mask .* the observation 'y', .*mask\(False"
+    ):
+        ELBO().loss(guide.model, guide, x, y)
+    hidden = Shifted(lambda: pyro.poutine.mask(mask=torch.tensor(False)), around_all=True)
+    shown = Shifted(lambda: pyro.poutine.mask(mask=torch.tensor(True)))
+    for model, expected in ((hidden, True), (shown, False)):
+        guide = Variational(model, InducingPoints(3), MonteCarlo(2))
+        guide.initialize(x, y)
+        assert (ELBO().loss(guide.model, guide, x, y) == 0.0) is expected
+
+
+class PaddedRows(PyroModule):
+    """Rows of which some are padding: hidden with their latent values, or the latent values alone."""
+
+    def __init__(self, kept, alone=False):
+        super().__init__()
+        self.kept, self.alone, self.gp = kept, alone, GaussianProcess(RBF())
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        with pyro.plate("rows", x.shape[-2]), pyro.poutine.mask(mask=self.kept):
+            w = pyro.sample("w", dist.Normal(0.0, 1.0))
+            if not self.alone:
+                return pyro.sample("y", dist.Normal(f + w, 0.5), obs=y)
+        with pyro.plate("data", x.shape[-2]):
+            return pyro.sample("y", dist.Normal(f + w, 0.5), obs=y)
+
+
+@pytest.mark.usefixtures("local")
+def test_rows_of_padding_may_be_hidden_with_their_latent_values():
+    x, y = torch.linspace(-1, 1, 4)[:, None], torch.tensor([2.5, 3.0, 2.2, 2.7])
+    kept = torch.tensor([True, True, True, False])
+    losses = []
+    for target in (2.7, 1e3):
+        guide = Variational(PaddedRows(kept), InducingPoints(3), MonteCarlo(2))
+        guide.initialize(x, y)
+        torch.manual_seed(0)
+        losses.append(ELBO().loss(guide.model, guide, x, torch.cat([y[:3], torch.tensor([target])])))
+    assert losses[0] == losses[1] != 0.0
+    guide = Variational(PaddedRows(kept, alone=True), InducingPoints(3), MonteCarlo(2))
+    guide.initialize(x, y)
+    with pytest.raises(ValueError, match="the latent site 'w' stands in a poutine.mask"):
+        ELBO().loss(guide.model, guide, x, y)
+
+
+class People(PyroModule):
+    """Groups of which a plate takes some, as many as a step has rows, and as many in all as there are rows."""
+
+    def __init__(self, people, some):
+        super().__init__()
+        self.people, self.some, self.gp = people, some, GaussianProcess(RBF())
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        with pyro.plate("people", self.people, subsample_size=self.some) as chosen:
+            return pyro.sample("y", dist.Normal(f.unsqueeze(-2), 0.3).to_event(1), obs=y.mT[chosen])
+
+
+@pytest.mark.usefixtures("local")
+def test_a_plate_of_groups_as_large_as_the_data_is_not_that_of_the_rows():
+    """Four of eight people beside four of eight rows: the likelihood was half of what it is."""
+    torch.manual_seed(0)
+    x, y = torch.linspace(-1, 1, 8)[:, None], torch.randn(8, 8)
+    means = {}
+    for some, rows in ((8, 8), (4, 4)):
+        guide = Variational(People(8, some), InducingPoints(3), MonteCarlo(20))
+        guide.initialize(x, y)
+        found = []
+        for _ in range(1 if rows == 8 else 200):
+            taken = torch.randperm(8)[:rows]
+            with torch.no_grad():
+                terms = ELBO(8).terms(guide.model, guide, x[taken], y[taken])
+            found.append(terms["the likelihood at 'y'"])
+        means[some] = float(torch.stack(found).mean())
+    assert means[4] == pytest.approx(means[8], rel=0.1)
 
 
 class RowEvent(PyroModule):

@@ -10,12 +10,14 @@ import torch
 from pyro import distributions as dist
 from pyro import poutine
 from pyro.infer import MCMC, NUTS
-from pyro.nn import PyroSample
+from pyro.nn import PyroModule, PyroSample
 
 from pyro_dgp import (
+    RBF,
     Bernoulli,
     EllipticalSlice,
     Gaussian,
+    GaussianProcess,
     PosteriorDraws,
     Projection,
     inducing_inputs,
@@ -253,3 +255,30 @@ def test_a_sampled_tensor_is_no_starting_value_of_a_kernel():
             [sys.executable, "-c", program], capture_output=True, text=True
         )  # without the tests' type checks
         assert "TypeError: a parameter starts at a number, not at a tensor: for a prior assign PyroSample" in run.stderr
+
+
+class Named(PyroModule):
+    """A latent offset of a name of the user's, beside function values that are sampled."""
+
+    def __init__(self, name):
+        super().__init__()
+        self.site, self.gp, self.likelihood = name, GaussianProcess(RBF()), Bernoulli()
+
+    def forward(self, x, y=None):
+        offset = pyro.sample(self.site, dist.Normal(3.0, 1.0).expand([1]).to_event(1))
+        return pyro.sample("y", self.likelihood(self.gp(x + offset)), obs=y)
+
+
+def test_names_of_the_library_s_own_sites_are_refused():
+    """A site whose name ended in _whitened had a second, standard normal, prior; one called y_f had the factors of another point."""
+    x, y = torch.linspace(-1, 1, 4)[:, None], torch.tensor([0.0, 1.0, 1.0, 0.0])
+    for name in ("offset_whitened", "y_f", "offset_inducing_whitened"):
+        with pytest.raises(
+            ValueError, match=f"the latent site '{name}' has a name that samplers give to function values"
+        ):
+            run_chains(EllipticalSlice(Named(name)), (x, y), num_samples=1, warmup_steps=1, num_chains=1, processes=1)
+    for name in ("offset", "whitened", "f"):
+        chains = run_chains(
+            EllipticalSlice(Named(name)), (x, y), num_samples=1, warmup_steps=1, num_chains=1, processes=1
+        )
+        assert set(chains.draws) == {name, "y_f_whitened"}
