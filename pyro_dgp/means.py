@@ -26,20 +26,20 @@ MeanFunction = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class _Affine:
-    """Function ``x W + b``, in which W or b may be missing."""
+    """Function ``x W + b``, in which W ``(..., D, D_out)`` or b ``(..., D_out)`` may be missing; leading axes are those of plates."""
 
     weight: Tensor | None
     bias: Tensor | None
     name: str = "the mean"
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self.weight is not None and x.shape[-1] != self.weight.shape[0]:
+        if self.weight is not None and x.shape[-1] != self.weight.shape[-2]:
             raise ValueError(
-                f"{self.name} was made for inputs of {self.weight.shape[0]} dimensions and got {x.shape[-1]}: "
-                f"call the model on {self.weight.shape[0]}, or build a mean for {x.shape[-1]}"
+                f"{self.name} was made for inputs of {self.weight.shape[-2]} dimensions and got {x.shape[-1]}: "
+                f"call the model on {self.weight.shape[-2]}, or build a mean for {x.shape[-1]}"
             )
         result = x.new_zeros(*x.shape[:-1], 1) if self.weight is None else x @ self.weight
-        return result if self.bias is None else result + self.bias
+        return result if self.bias is None else result + self.bias.unsqueeze(-2)
 
 
 class Mean(CheckedModule):

@@ -7,14 +7,15 @@ import pyro
 import pytest
 import torch
 from pyro import distributions as dist
-from pyro.infer import SVI
-from pyro.nn import PyroSample
+from pyro.infer import SVI, Predictive
+from pyro.nn import PyroModule, PyroSample
 
 from pyro_dgp import (
     ELBO,
     RBF,
     ConstantMean,
     FunctionMean,
+    Gaussian,
     GaussianProcess,
     InducingPoints,
     LinearMean,
@@ -286,6 +287,62 @@ def test_a_network_that_mixes_rows_or_draws_is_refused(layer):
         ValueError, match=f"a mean function with {type(layer).__name__} is no function of single rows: take"
     ):
         GaussianProcess(RBF(), mean=torch.nn.Sequential(torch.nn.Linear(1, 4), layer, torch.nn.Linear(4, 1)))
+
+
+def constant_of_a_prior():
+    mean = ConstantMean()
+    mean.constant = PyroSample(dist.Normal(0.0, 2.0).expand([1]).to_event(1))
+    return mean
+
+
+def line_of_priors():
+    mean = LinearMean(2)
+    mean.weight = PyroSample(dist.Normal(0.0, 2.0).expand([2, 1]).to_event(2))
+    mean.bias = PyroSample(dist.Normal(0.0, 2.0).expand([1]).to_event(1))
+    return mean
+
+
+class ByGroup(PyroModule):
+    """A function of each group, whose mean has priors."""
+
+    def __init__(self, mean):
+        super().__init__()
+        self.gp, self.likelihood = GaussianProcess(RBF(ard=2), mean=mean), Gaussian()
+
+    def forward(self, x, y=None):
+        with pyro.plate("groups", len(x)) if x.dim() == 3 else contextlib.nullcontext():
+            return pyro.sample("y", self.likelihood(self.gp(x)), obs=y)
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("mean", [constant_of_a_prior, line_of_priors])
+@pytest.mark.parametrize("groups", [2, 3])
+def test_priors_of_a_mean_in_a_plate_are_those_of_each_group(mean, groups):
+    """Also where there are as many groups as inputs: each function has a mean of its own."""
+    x, y = torch.randn(groups, 8, 2), torch.randn(groups, 8)
+    trace = pyro.poutine.trace(ByGroup(mean())).get_trace(x, y)
+    values = {name.rpartition(".")[2]: site["value"] for name, site in trace.nodes.items() if ".mean." in name}
+    found = trace.nodes["y"]["fn"].log_prob(y)
+    for group in range(groups):
+        center = torch.zeros(8)
+        if "weight" in values:
+            center = center + (x[group] @ values["weight"][group] + values["bias"][group])[:, 0]
+        else:
+            center = center + values["constant"][group]
+        cov = torch.exp(-0.5 * torch.cdist(x[group], x[group]).square()) + 0.1 * torch.eye(8)
+        wanted = torch.distributions.MultivariateNormal(center, cov).log_prob(y[group])
+        torch.testing.assert_close(found[group], wanted, rtol=1e-3, atol=1e-3)
+    guide = Variational(ByGroup(mean()), InducingPoints(4), MonteCarlo(2))
+    guide.initialize(x, y)
+    assert predict(guide, x).mean.shape == (groups, 8)
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("mean", [constant_of_a_prior, line_of_priors])
+@pytest.mark.parametrize("draws", [1, 2, 5, 8])
+def test_priors_of_a_mean_are_drawn_at_once(mean, draws):
+    samples = Predictive(ByGroup(mean()), num_samples=draws, parallel=True)(torch.randn(8, 2))
+    assert samples["y"].shape == (draws, 8)
 
 
 @pytest.mark.usefixtures("unannotated")

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from pyro_dgp.comparison.fingerprint import fingerprint, fingerprints_of_globals
-from pyro_dgp.internal.errors import first_line
+from pyro_dgp.internal.errors import first_line, place_in_own_code
 from pyro_dgp.internal.untrusted_files import UnreadableError, require_plain
 from pyro_dgp.zoo.architecture import Architecture
 from pyro_dgp.zoo.settings import Settings
@@ -51,7 +51,7 @@ class OwnModel:
             model = self.make(x)
         except Exception as error:
             raise ValueError(
-                f"{self.name} raised {first_line(error)} when it was called with training inputs of shape {tuple(x.shape)}"
+                f"{self.name} raised {first_line(error)}{place_in_own_code(error)} when it was called with training inputs of shape {tuple(x.shape)}"
             ) from error
         if not isinstance(model, nn.Module):
             raise ValueError(

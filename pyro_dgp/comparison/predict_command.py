@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyro_dgp.data.arrays import named
-from pyro_dgp.data.categories import class_numbers, encoded_as, or_its_source
+from pyro_dgp.data.categories import class_numbers, encoded_as, or_its_source, sources_of
 from pyro_dgp.data.dataset import numbered_outputs
 from pyro_dgp.data.reading import read_arrays, read_table, require_file, require_numbers
 from pyro_dgp.internal.errors import shown
@@ -149,7 +149,7 @@ def predicted(fit: MethodFit, rows: pd.DataFrame, target: str | None = None) -> 
     missing = [name for name in fit.columns if name not in inputs.columns]
     if missing:
         raise ValueError(
-            f"the new rows have no column {or_its_source(missing[0])}, which the fit takes: its inputs are {', '.join(fit.columns)}"
+            f"the new rows have no column {or_its_source(missing[0])}, which the fit takes: its inputs are {', '.join(sources_of(fit.columns))}"
         )
     inputs = inputs[list(fit.columns)] if fit.columns else inputs
     is_blank = bool(targets) and bool(rows[targets].isna().all(axis=None))  # a column that waits to be filled in

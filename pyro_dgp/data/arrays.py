@@ -18,6 +18,7 @@ from pyro_dgp.data.categories import (
     kinds_as_words,
     one_hot,
     or_its_source,
+    sources_of,
     words_of,
 )
 from pyro_dgp.data.dataset import Array, Dataset, as_table, numbered_outputs, require_real
@@ -125,7 +126,7 @@ def in_order(x: Any, columns: Sequence[str]) -> Array:
     missing = [name for name in columns if name not in by_name]
     if missing:
         raise ValueError(
-            f"the inputs have no column {or_its_source(missing[0])}, which the fit takes: its inputs are {', '.join(columns)}"
+            f"the inputs have no column {or_its_source(missing[0])}, which the fit takes: its inputs are {', '.join(sources_of(columns))}"
         )
     return as_array(x[[by_name[name] for name in columns]])
 

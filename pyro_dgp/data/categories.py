@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +166,11 @@ def or_its_source(name: str) -> str:
     """Return the name of a column that is missing, for a message, with that of the column of words that it may be made of."""
     source, sign, _ = name.partition(_IS)
     return f"{name!r}, nor {source!r} of words to make it of" if sign else repr(name)
+
+
+def sources_of(columns: Iterable[str]) -> list[str]:
+    """Return the names of the columns that inputs are made of: those of numbers, and of each column of words one for all of its words."""
+    return list(dict.fromkeys(name.partition(_IS)[0] for name in columns))
 
 
 def encoded_as(table: Any, columns: Sequence[str]) -> Any:

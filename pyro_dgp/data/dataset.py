@@ -98,7 +98,8 @@ def check(dataset: Dataset, path: Path | None = None) -> None:
     _check_shapes(dataset)
     _check_numbers(dataset, path)
     if len(dataset.y) < 10:
-        raise ValueError(f"{dataset.name!r} has {len(dataset.y)} rows: at least 10 are needed to train and test")
+        rows = "1 row" if len(dataset.y) == 1 else f"{len(dataset.y)} rows"
+        raise ValueError(f"{dataset.name!r} has {rows}: at least 10 are needed to train and test")
 
 
 def hold_times(values: Any) -> bool:

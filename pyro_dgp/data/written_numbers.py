@@ -91,7 +91,7 @@ def require_plain_numbers(column: Any, name: str, where: str, *, path: Path | No
         row = int(np.argmax(written[rows]))
         raise ValueError(
             f"column {name!r} of {where} holds numbers written as {words[rows[row]]!r} in {place(row, path, len(column))}: write numbers as 1000.5, "
-            f"without signs or separators{remedy}"
+            f"without separators of thousands, units or currency signs{remedy}"
         )
 
 

@@ -134,7 +134,7 @@ def _gaussian_noise(likelihood: Conditional | None, name: str) -> tuple[Tensor, 
     noise = None if likelihood is None else likelihood.noise_variance()
     if likelihood is None or noise is None:
         raise ValueError(
-            f"the targets at {name!r} have no Gaussian noise around one Gaussian process, so that their joint distribution has "
+            f"the targets at {name!r} have no Gaussian noise around one Gaussian process, or may be missing, so that their joint distribution has "
             "no closed form: use that of the function, .mean and .covariance"
         )
     return noise, likelihood.units

@@ -225,9 +225,9 @@ class PassHandler(SiteHandler, AutoMessenger):
         subsampled = any(frame.full_size not in (None, frame.size) for frame in msg["cond_indep_stack"])
         if per_row and not subsampled and prior.shape() != structure.local[name]:
             raise ValueError(
-                f"the latent site {name!r} is local to data, the guide holds {structure.local[name]} and this call asks for "
-                f"{tuple(prior.shape())}: pass the training rows; if the site depends on a hidden layer, or for new rows, "
-                "give an amortised guide through latents="
+                f"the latent site {name!r} has a value for each row: the guide holds {tuple(structure.local[name])}, those of the training rows, and this call has "
+                f"{tuple(prior.shape())}. Pass all training rows, without batch_size=; or give a network that finds the values of the rows of a call, "
+                f"Variational(..., networks={{{name!r}: network}})"
             )
         if name in run.fixed:
             msg["value"] = run.fixed[name]

@@ -29,7 +29,7 @@ def refuse_data_plate(rows: int, what: str) -> None:
     for frame in get_plates():
         if frame.name in _GROUPS.get():
             continue
-        if frame.size == rows > 1 and frame.vectorized and "particles" not in frame.name:
+        if frame.size == rows > 1 and frame.vectorized and not _holds_draws(frame.name):
             remedy = "move the sample statement out of the data plate"
             if frame.full_size not in (None, rows):
                 remedy += f", and take no rows at random in the model: fit(..., batch_size={rows}) does"
@@ -37,3 +37,8 @@ def refuse_data_plate(rows: int, what: str) -> None:
                 f"{what} stands inside the plate {frame.name!r} of {rows}: its rows are an event "
                 f"dimension and each would be counted once more; {remedy}"
             )
+
+
+def _holds_draws(plate: str) -> bool:
+    """Tell whether Pyro names a plate so that holds whole runs of the model: the particles of a loss, or the draws of ``Predictive``."""
+    return "particles" in plate or plate == "_num_predictive_samples"

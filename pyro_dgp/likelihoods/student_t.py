@@ -48,14 +48,13 @@ class StudentTConditional(Conditional):
         return self.df * self.scale.square()
 
     def _log_constant(self) -> Tensor:
-        half = self.df / 2
-        return torch.lgamma(half + 0.5) - torch.lgamma(half) - 0.5 * (math.pi * self._spread).log()
+        return _log_gamma_ratio(self.df / 2) - 0.5 * (math.pi * self._spread).log()
 
     def given(self, f: Tensor) -> RowObservation:
         """Student's t distributions around f."""
         loc = one_output(f, "StudentT")
         df, scale = self.df.expand(loc.shape), self.scale.expand(loc.shape)
-        return RowObservation(dist.StudentT(df, loc, scale, validate_args=False), 1)
+        return RowObservation(_StudentT(df, loc, scale, validate_args=False), 1)
 
     def location(self, f: Tensor) -> Tensor:
         """The function itself."""
@@ -95,12 +94,7 @@ class StudentTConditional(Conditional):
     def log_power_integral(self, f: Moments, power: float) -> Tensor:
         """``log int p(y | f)^power dy``: p to a power is Student's density with other degrees of freedom, not normalised."""
         half = power * (self.df + 1) / 2
-        return (
-            power * self._log_constant()
-            + 0.5 * (math.pi * self._spread).log()
-            + torch.lgamma(half - 0.5)
-            - torch.lgamma(half)
-        )
+        return power * self._log_constant() + 0.5 * (math.pi * self._spread).log() - _log_gamma_ratio(half - 0.5)
 
     def components(self, f: Moments) -> Distribution:
         """Mixtures of normals over the precision."""
@@ -116,6 +110,23 @@ class StudentTConditional(Conditional):
         excess = torch.where(has_variance, self.df - 2, 1.0)  # gradients stay finite where the variance does not
         without = torch.where(self.df <= 1, torch.nan, torch.inf).to(self.df)
         return torch.where(has_variance, self._spread / excess, without)
+
+
+def _log_gamma_ratio(z: Tensor) -> Tensor:
+    """``log(Gamma(z + 1/2) / Gamma(z))``, the difference of two large numbers, in double precision."""
+    double = z.double()
+    return (torch.lgamma(double + 0.5) - torch.lgamma(double)).to(z)
+
+
+class _StudentT(dist.StudentT):  # type: ignore[misc]
+    """Student's t distribution whose log density keeps single precision where the degrees of freedom are many."""
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """See ``torch.distributions``."""
+        spread = self.df * self.scale.square()
+        constant = _log_gamma_ratio(self.df / 2) - 0.5 * (math.pi * spread).log()
+        log_density: Tensor = constant - 0.5 * (self.df + 1) * torch.log1p((value - self.loc).square() / spread)
+        return log_density
 
 
 class HeavyTailed(Integrated):
@@ -141,7 +152,9 @@ class HeavyTailed(Integrated):
 def _log_gamma_nodes(
     concentration: Tensor, batch: int, *, farthest: float, first: float = -math.inf
 ) -> tuple[Tensor, Tensor]:
-    """Logarithms of t ``(K, 1, ...)``, and log weights ``(K, ...)``, for expectations over ``t ~ Gamma(concentration, 1)``.
+    """Logarithms of t ``(K, 1, ...)``, and log weights ``(K, ...)`` whose exponentials sum to one, for expectations over ``t ~ Gamma(concentration, 1)``.
+
+    Weights are computed in double precision, being differences of numbers as large as the concentration.
 
     :param batch: number of axes behind K.
     :param farthest: the nodes serve means of ``exp(-t r)`` for r up to this.
@@ -151,15 +164,17 @@ def _log_gamma_nodes(
     low = (math.log(1e-16) + math.lgamma(least + 1)) / least - math.log(farthest)
     high = math.log(most + 12 * math.sqrt(most) + 40)
     step = min(_STEP, _FINE / math.sqrt(most))
-    log_t = torch.arange(max(low, first), high, step).to(concentration).reshape(-1, *[1] * batch)
-    log_weights = concentration * log_t - log_t.exp() - torch.lgamma(concentration) + math.log(step)
+    double = concentration.double()
+    log_t = torch.arange(max(low, first), high, step).to(double).reshape(-1, *[1] * batch)
+    log_weights = double * log_t - log_t.exp() - torch.lgamma(double) + math.log(step)
     if low < first:
-        below = concentration * first - torch.lgamma(concentration + 1)
+        below = double * first - torch.lgamma(double + 1)
         # The end of a trapezoidal rule counts half, with the first correction for the slope there.
-        share = (0.5 + step * concentration / 12).log()
+        share = (0.5 + step * double / 12).log()
         end = torch.logaddexp(log_weights[:1] + share, below.expand_as(log_weights[:1]))
         log_weights = torch.cat([end, log_weights[1:]])
-    return log_t, log_weights
+    log_weights = log_weights - torch.logsumexp(log_weights, 0)
+    return log_t.to(concentration), log_weights.to(concentration)
 
 
 class StudentT(Likelihood):

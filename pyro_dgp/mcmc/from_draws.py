@@ -37,6 +37,7 @@ from pyro_dgp.prediction.site_components import (
     probed_layout,
     require_reparameterised,
     sites_of,
+    warn_of_prior,
 )
 from pyro_dgp.processes import FunctionMarginal, Process
 
@@ -174,6 +175,8 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
     with torch.no_grad():
         first = run(slice(0, 1), 0)
         name = _name(first, request)
+        if name in local:
+            warn_of_prior(name, f"chains.draws[{name!r}]")
         nodes = {key: node for key, node in first.trace.nodes.items() if is_random(node)}
         drawn = [key for key, node in nodes.items() if not (node["is_observed"] or first.holds(key))]
         if any(node["is_observed"] for node in nodes.values()):

@@ -32,6 +32,7 @@ from pyro_dgp.prediction.site_components import (
     require_reparameterised,
     require_rows_apart,
     sites_of,
+    warn_of_prior,
 )
 from pyro_dgp.propagation import MonteCarlo
 
@@ -63,6 +64,8 @@ def answer_from_guide(guide: Variational, request: Request, states: Sequence[Sta
         ]  # the others the model observes by itself
         name = one_name(sites, request.site, unseen or responses)
         drawn = name in guide.global_latents
+        if name in guide.structure.local and first.record(sites[name]).prior is sites[name]["fn"]:
+            warn_of_prior(name, f"guide(x, y)[{name!r}], drawn by each call")
         if request.wants_gradients:
             _require_differentiable(guide, first, name)
         _require_no_observation_of_draws(guide, first, name, request=request)

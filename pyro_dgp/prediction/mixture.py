@@ -163,7 +163,7 @@ class Mixture:
         if not components.has_enumerate_support:
             raise ValueError(
                 f"probs lists the probabilities of classes, and {type(innermost(components)).__name__} is no distribution of classes: take mean, "
-                "log_prob or sample; for classes give the model a likelihood such as Bernoulli() or Softmax(3), or a comparison Settings(task='multiclass')"
+                "log_prob or sample; for classes give the model a likelihood such as Bernoulli() or Softmax(3), or a comparison Settings(task='binary') or Settings(task='multiclass')"
             )
         values = components.enumerate_support(expand=False)
         log_probs = torch.stack([components.log_prob(value) for value in values], -1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -204,3 +205,15 @@ def require_reparameterised(latent: Iterable[Site]) -> None:
                 f"the latent site {site['name']!r} has no reparameterised draws, through which gradients in the inputs would pass: "
                 "give predict inputs without gradients, x.detach()"
             )
+
+
+def warn_of_prior(name: str, posterior: str) -> None:
+    """Say that a latent value of each row is drawn from its prior, where that is what a user asks for.
+
+    :param posterior: the expression that has its values at the training rows.
+    """
+    warnings.warn(
+        f"the latent site {name!r} has a value for each row, and predictions draw those of all rows from its prior, as those of new rows: "
+        f"its values at the training rows are {posterior}",
+        stacklevel=5,
+    )

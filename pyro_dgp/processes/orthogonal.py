@@ -129,7 +129,7 @@ def _columns_at(basis: Basis, prior: FunctionPrior, points: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Orthogonal(ProcessFamily):
-    """A family, and a second one for what the first leaves of the prior: any basis with any other.
+    """A family, and a second one for what the first leaves of the prior: one of the two is inducing points.
 
     | recipe | name | paper |
     |---|---|---|

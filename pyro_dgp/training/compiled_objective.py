@@ -7,6 +7,7 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
+from pyro.infer.elbo import ELBOModule
 from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -14,6 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from pyro_dgp.internal.compiled_function import CompiledFunction, FasterFunction, say_not_compiled, with_gradients
 from pyro_dgp.internal.parameters import module_local_parameters
+from pyro_dgp.training.optimising import bare
 
 
 class CompiledObjective(nn.Module):
@@ -77,7 +79,7 @@ class CompiledObjective(nn.Module):
     @property
     def elbo(self) -> Any:
         """Loss of the objective; ``None`` where the objective has none."""
-        return getattr(self.objective, "elbo", None)
+        return getattr(bare(self.objective), "elbo", None)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Return the objective's loss, a scalar, with gradients."""
@@ -90,7 +92,7 @@ class CompiledObjective(nn.Module):
     def _compiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
         call = _Call.read(self.objective, args, kwargs)
         try:
-            signature = call.signature(self.elbo)
+            signature = call.signature()
         except ValueError as problem:
             if str(problem) not in self._said:
                 self._said.add(str(problem))
@@ -137,10 +139,11 @@ class _Call(NamedTuple):
         """Inputs of a program."""
         return *self.parameters, *self.buffers, *self.arguments
 
-    def signature(self, loss: Any) -> tuple[Any, ...]:
+    def signature(self) -> tuple[Any, ...]:
         """Return all that a program depends on besides the values of tensors; raise where it cannot be compared."""
         if any(argument.requires_grad for argument in self.arguments):
             raise ValueError("an argument wants gradients")
+        losses = [module.elbo for module in self.modules if isinstance(module, ELBOModule)]
         return (
             self.modules,
             tuple(
@@ -149,8 +152,7 @@ class _Call(NamedTuple):
             tuple([(t.shape, t.stride(), t.dtype, t.device, t.requires_grad) for t in self.tensors]),
             _values("the call", self.others),
             str(self.structure),
-            type(loss),
-            _values("the loss", vars(loss).items() if loss is not None else ()),
+            tuple([(type(loss), _values("the loss", vars(loss).items())) for loss in losses]),
             torch.get_default_dtype(),
         )
 

@@ -18,6 +18,7 @@ from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.internal.rows import RowArguments, TakenRows
 from pyro_dgp.internal.tensors import require_tensor
+from pyro_dgp.internal.whole_numbers import whole_number
 from pyro_dgp.losses.marginal import MarginalLikelihood
 from pyro_dgp.training.checkpoints import facts_of
 from pyro_dgp.training.left_out import read_rows, require_no_rows, warn_of_left_out
@@ -299,8 +300,7 @@ def check_objective(objective: torch.nn.Module, rows: int, batch_size: int) -> N
         raise ValueError(
             "training needs gradients, which are off here: call fit outside torch.no_grad() and torch.inference_mode()"
         )
-    if batch_size < 1:
-        raise ValueError(f"batch_size is at least 1, got {batch_size}")
+    whole_number("batch_size", batch_size, 1)
     inner: Any = bare(objective)
     loss: Any = getattr(inner, "elbo", inner)
     if not hasattr(loss, "num_data"):

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from pyro.infer.elbo import ELBOModule
 from pyro.optim import PyroOptim
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.internal.rows import Batch, Call
 from pyro_dgp.internal.series import Series
 from pyro_dgp.internal.subnormals import subnormals_as_zero
+from pyro_dgp.internal.whole_numbers import whole_number
 from pyro_dgp.training.checkpoints import Run, Stateful, is_saving, optimizer_state, set_optimizer_state
 from pyro_dgp.training.distributed import processes
 from pyro_dgp.training.remarks import Trained
@@ -109,6 +111,7 @@ def minimise(
     :param order: what the order of the rows depends on.
     :param data_sets: number of data sets of so many rows that each step has.
     """
+    steps = whole_number("steps", steps, 0)
     losses, start, together = Series(steps), time.perf_counter(), processes()
 
     def mean_loss(call: Call) -> Tensor:
@@ -219,12 +222,24 @@ def _terms(objective: Any, batch: Batch) -> Mapping[str, Tensor]:
 
 
 def bare(objective: Any) -> Any:
-    """Return an objective without what compiles it, adds a prior to it or joins it to other processes, such as ``DistributedDataParallel``."""
+    """Return an objective without what compiles it, adds a prior to it, joins it to other processes, such as ``DistributedDataParallel``, or adds a term of the user's.
+
+    Of several objectives inside a module of the user's it is one that needs all rows, or else the first.
+    """
     while True:
         inner = getattr(objective, "module", getattr(objective, "objective", objective))
         if inner is objective or not isinstance(inner, torch.nn.Module):
-            return objective
+            break
         objective = inner
+    if not isinstance(objective, torch.nn.Module) or _is_of_a_loss(objective):
+        return objective
+    inside = [module for module in objective.modules() if _is_of_a_loss(module)]
+    return min(inside, key=lambda module: not getattr(module, "needs_all_rows", False), default=objective)
+
+
+def _is_of_a_loss(module: torch.nn.Module) -> bool:
+    """Tell whether a module is a loss of a model and a guide, or another objective of a model."""
+    return isinstance(module, ELBOModule) or hasattr(module, "needs_all_rows") or hasattr(module, "num_data")
 
 
 def rows_of_loss(objective: Any) -> int | None:

@@ -133,7 +133,7 @@ def test_the_density_in_own_units_integrates_to_one_and_is_normal_where_the_pred
         (Skip, ["exact-gp"], ["exact-gp cannot fit this model: it needs a model whose only site is observed; yours has latent, "]),
         (Switch, ["svgp", "ess"], ["svgp, ess cannot fit this model: the latent site 'z' is discrete"]),
         (Skip, ["dkl-svgp"], ["dkl-svgp puts a network of its own in front of the zoo's model and fits no other: .* take svgp"]),
-        (Breaks, ["svgp"], ["Breaks raised RuntimeError: no such thing when it was called with training inputs of shape"]),
+        (Breaks, ["svgp"], ["Breaks raised RuntimeError: no such thing .*, line [0-9]+. when it was called with training inputs of shape"]),
         (lambda x: 3, ["svgp"], ["returned int, not a model"]),
         (lambda x: torch.nn.Linear(1, 1), ["svgp"], ["raised TypeError: .* when it was called as model.x, y."]),
         (own_models.constant, ["svgp"], ["the model is int: give a factory"]),
@@ -287,7 +287,7 @@ def test_a_model_that_cannot_be_read_is_one_sentence_and_exit_status_2(tmp_path,
         "there is no file 'absent.py'": "absent.py:Skip",
         "has no 'Skipp': it has": f"{FILE}:Skipp",
         "which cannot be called with the training inputs": f"{FILE}:constant",
-        "Breaks raised RuntimeError: no such thing when it was called with training inputs of shape (27, 1)": f"{FILE}:Breaks",
+        f"Breaks raised RuntimeError: no such thing ({Path(FILE).name}, line ": f"{FILE}:Breaks",
         "cannot be run as a module: it raised ModuleNotFoundError": f"{tmp_path / 'broken.py'}:Skip",
     }.items():
         command = [

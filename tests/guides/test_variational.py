@@ -281,7 +281,10 @@ def test_latent_inputs_train_and_new_rows_come_from_the_prior():
     trace = guide.components(x, new_rows=True).trace  # as many rows as in training, but new ones
     assert trace.nodes["w"]["value"].abs().max() < 10
     assert guide.components(x, y).trace.nodes["w"]["value"].min() > 40
-    with pytest.raises(ValueError, match="'w' is local to data, the guide holds .14,. and this call asks for .5,."):
+    with pytest.raises(
+        ValueError,
+        match=r"'w' has a value for each row: the guide holds \(14,\), .* this call has \(5,\). .*batch_size=; .*networks=\{'w'",
+    ):
         guide.components(x[:5], y[:5])
 
 

@@ -258,7 +258,7 @@ MISTAKES = {
     "convergence(x)": "convergence takes draws by name, as {'f': draws}, and got a Tensor",
     "convergence({'f': x[:, 0]})": "draws of 'f' have shape (5,) where (chains, draws, ...) is needed: pass draws.unsqueeze(0)",
     "Settings(zzz=3)": "there is no setting 'zzz': there are layers, width, inducing,",
-    "fit(ELBO(5)(guide.model, guide), x, x[:, 0], steps=1, batch_size=0)": "batch_size is at least 1, got 0",
+    "fit(ELBO(5)(guide.model, guide), x, x[:, 0], steps=1, batch_size=0)": "batch_size is a whole number, 1 or more, got 0",
 }
 
 

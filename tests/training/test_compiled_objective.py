@@ -27,6 +27,7 @@ from pyro_dgp import (
     FromFunction,
     GammaDivergence,
     GaussianProcess,
+    HyperparameterPrior,
     InducingPoints,
     MarginalLikelihood,
     MonteCarlo,
@@ -36,6 +37,7 @@ from pyro_dgp import (
     Validation,
     Variational,
     WithMean,
+    WithPrior,
     fit,
     fit_stream,
     fit_validated,
@@ -396,6 +398,17 @@ class Dropping(OneLayer):
         return super().forward(torch.nn.functional.dropout(x, 0.5, self.training), y)
 
 
+class Penalised(torch.nn.Module):
+    """A user's own module around an objective."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *args):
+        return self.inner(*args) + 0.25
+
+
 def test_training_and_evaluation_are_two_programs():
     x, y = regression(20)
     compiled = Recorded(objective_of(Dropping(), x, y))
@@ -406,9 +419,19 @@ def test_training_and_evaluation_are_two_programs():
     assert len(programs(compiled)) == 2
 
 
-def test_a_loss_whose_numbers_change():
+def alone(objective):
+    return objective
+
+
+def with_prior(objective):
+    return WithPrior(objective, HyperparameterPrior(objective.model))
+
+
+@pytest.mark.parametrize("wrapped", [alone, with_prior, Penalised])
+def test_a_loss_whose_numbers_change(wrapped):
+    """With a prior beside the loss, the program went on with the old numbers."""
     x, y = regression(20)
-    compiled = Recorded(sigma_points(x, y))
+    compiled = Recorded(wrapped(sigma_points(x, y)))
     for beta in (0.05, 1.0):
         compiled.elbo.beta = beta
         for _ in range(3):

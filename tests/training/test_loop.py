@@ -23,6 +23,12 @@ from pyro_dgp.training.optimising import decay
 from tests.examples import OneLayer, TwoLayers, regression
 
 
+def guided(x, y):
+    guide = Variational(OneLayer(), InducingPoints(3), MonteCarlo(1))
+    guide.initialize(x, y)
+    return guide.model, guide
+
+
 def trained(seed, steps=5):
     torch.manual_seed(seed)
     x, y = regression(30)
@@ -76,6 +82,17 @@ def test_a_loss_that_is_not_finite_stops_it_with_the_remedy():
         fit(ELBO()(model, guide), x, y, steps=1)
 
 
+@pytest.mark.usefixtures("unannotated")
+def test_numbers_of_steps_and_rows_are_whole():
+    x, y = regression(10)
+    for options, sentence in (
+        ({"steps": 2.5}, "steps is a whole number, 0 or more, got 2.5"),
+        ({"steps": 1, "batch_size": 2.5}, "batch_size is a whole number, 1 or more, got 2.5"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            fit(ELBO(10)(*guided(x, y)), x, y, **options)
+
+
 @pytest.mark.parametrize("num_data", [None, 5, 20])
 def test_a_loss_for_another_number_of_rows_is_refused(num_data):
     x, y = regression(10)
@@ -98,6 +115,34 @@ def test_the_marginal_likelihood_is_that_of_all_rows():
         fit(objective, x, y, steps=1, batch_size=256)
     with pytest.raises(ValueError, match="needs all 300 rows"):
         fit(CompiledObjective(objective), x, y, steps=1, batch_size=100)
+
+
+class Own(torch.nn.Module):
+    """A user's own module around objectives, which adds a term to their sum."""
+
+    def __init__(self, *inner):
+        super().__init__()
+        self.inner = torch.nn.ModuleList(inner)
+
+    def forward(self, x, y):
+        return sum(each(x, y) for each in self.inner) + 0.25
+
+
+def test_what_an_objective_needs_is_seen_inside_a_module_of_the_user_s():
+    """A marginal likelihood inside one was trained on 256 rows a step, and its num_data was not looked at."""
+    torch.manual_seed(0)
+    x = torch.linspace(-2, 2, 300)[:, None]
+    y = torch.sin(3 * x[:, 0]) + 0.1 * torch.randn(300)
+    marginal = MarginalLikelihood(DeepGP(x, layers=1))
+    guide = Variational(OneLayer(), InducingPoints(3), MonteCarlo(1))
+    guide.initialize(x, y)
+    bound = ELBO(299)(guide.model, guide)
+    expected = float(marginal(x, y).detach() + 0.25) / 300
+    assert fit(Own(marginal), x, y, steps=1).losses == pytest.approx([expected], abs=1e-12)
+    with pytest.raises(ValueError, match="MarginalLikelihood needs all 300 rows in each step, not 256"):
+        fit(Own(ELBO(300)(guide.model, guide), marginal), x, y, steps=1, batch_size=256)
+    with pytest.raises(ValueError, match="num_data=299 and there are 300 rows"):
+        fit(Own(bound), x, y, steps=1, batch_size=256)
 
 
 def test_the_marginal_likelihood_is_that_of_all_rows_of_a_stream(tmp_path):
