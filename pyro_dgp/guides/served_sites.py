@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pyro.distributions import MaskedDistribution, Unit
+from pyro.distributions import Delta, MaskedDistribution, Unit
 from torch import Tensor
 from torch.distributions import Independent
 from torch.distributions.constraints import Constraint, is_dependent
@@ -36,10 +36,20 @@ def require_served(sites: Iterable[Message]) -> None:
             )
         if site["is_observed"]:
             require_usable(site)
-        elif is_discrete(fn):
+            continue
+        require_density(name, fn)
+        if is_discrete(fn):
             raise ValueError(
                 f"the latent site {name!r} is discrete, which no normal approximates: sum it out in the model, as in MixtureSameFamily"
             )
+
+
+def require_density(name: str, fn: Any) -> None:
+    """Raise for a latent site of one value, whose density is infinite there and zero elsewhere."""
+    if isinstance(elementwise(fn), Delta):
+        raise ValueError(
+            f"the latent site {name!r} is a Delta, which has a value and no density: write pyro.deterministic({name!r}, value)"
+        )
 
 
 def require_usable(site: Message) -> None:

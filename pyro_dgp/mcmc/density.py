@@ -16,6 +16,7 @@ from torch.distributions import biject_to
 from torch.distributions.constraints import Constraint
 from torch.distributions.transforms import Transform
 
+from pyro_dgp.guides.served_sites import require_density
 from pyro_dgp.guides.sites import takes_missing
 from pyro_dgp.internal.compiled_function import Function
 from pyro_dgp.internal.parameters import evaluating, modules_of
@@ -27,6 +28,7 @@ from pyro_dgp.mcmc.whitening import WhitenedModel
 
 
 def _require_continuous(name: str, fn: Any) -> None:
+    require_density(name, fn)
     if fn.has_enumerate_support or fn.support.is_discrete:
         raise ValueError(f"the latent site {name!r} is discrete: sum it out in the model, or sample the rest of it")
 

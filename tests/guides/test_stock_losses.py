@@ -18,7 +18,7 @@ from pyro.infer import (
 from pyro.infer.importance import vectorized_importance_weights
 from pyro.optim import Adam
 
-from pyro_dgp import ELBO, InducingPoints, MonteCarlo, SigmaPoints, Variational
+from pyro_dgp import ELBO, EllipticalSlice, InducingPoints, MonteCarlo, SigmaPoints, Variational
 from tests.examples import OneLayer, TwoLayers, TwoSites, regression
 
 
@@ -131,6 +131,24 @@ def test_a_factor_and_a_discrete_latent_site_are_refused_with_the_remedy():
         guided(Factor(), x, y)
     with pytest.raises(ValueError, match="the latent site 'z' is discrete, which no normal approximates: sum it out"):
         guided(Discrete(), x, y)
+
+
+def test_a_latent_delta_is_refused_by_guides_and_samplers():
+    """A guide had an infinite loss, and a chain stood still."""
+
+    class Fixed(OneLayer):
+        def forward(self, x, y=None):
+            return super().forward(x * pyro.sample("a", dist.Delta(torch.tensor(0.5))), y)
+
+    class Computed(OneLayer):
+        def forward(self, x, y=None):
+            return super().forward(x * pyro.deterministic("a", torch.tensor(0.5)), y)
+
+    x, y = regression(12)
+    for fitted in (lambda model: guided(model, x, y), lambda model: EllipticalSlice(model).setup(1, x, y)):
+        with pytest.raises(ValueError, match=r"'a' is a Delta, .* write pyro.deterministic\('a', value\)"):
+            fitted(Fixed())
+    assert guided(Computed(), x, y).global_latents == []
 
 
 def test_dependencies_of_a_model_are_found():
