@@ -22,7 +22,9 @@ EXIT_BAD_INPUT = 2
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status: 0, 1 (a method failed, or files could not be written), 2 (bad input), 130 (interrupted)."""
     logging.basicConfig(format="%(message)s")
-    parsed = parser().parse_args(arguments)
+    parsed, unknown = parser().parse_known_args(arguments)
+    if unknown:
+        parsed.command.error(_without(unknown, parsed.others))
     try:
         status: int = parsed.run(parsed)
     except (ValueError, TypeError, ImportError) as error:
@@ -32,6 +34,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"pyro-dgp: {_sentence(error)}", file=sys.stderr)
         return EXIT_FAILED
     return status
+
+
+def _without(unknown: Sequence[str], others: dict[str, argparse.ArgumentParser]) -> str:
+    """Return a sentence on arguments that a command does not have, with the commands that have the first of them."""
+    first = unknown[0].partition("=")[0]
+    having = [name for name, command in others.items() if first in command._option_string_actions]
+    return f"unrecognized arguments: {' '.join(unknown)}" + (
+        f" (an option of pyro-dgp {' and '.join(having)})" if having else ""
+    )
 
 
 def _sentence(error: OSError) -> str:
@@ -53,6 +64,8 @@ def parser() -> argparse.ArgumentParser:
     methods = commands.add_parser("methods", help="list the named methods with their papers")
     methods.add_argument("--json", action="store_true", help="print the list as JSON")
     methods.set_defaults(run=_methods)
+    for command in commands.choices.values():
+        command.set_defaults(command=command, others=commands.choices)
     return root
 
 

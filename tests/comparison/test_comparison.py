@@ -573,3 +573,18 @@ def test_what_ran_before_a_method_does_not_change_its_figures(tmp_path):
         rows = rows_of(asked(tmp_path / folder, methods=names, settings=settings), quiet)
         figures.append([rows[-1][key] for key in ("nll", "rmse", "validation_nll")])
     assert figures[0] == figures[1]
+
+
+def test_an_option_of_another_command_is_named_beside_the_usage_of_this_one(capsys):
+    for arguments, sentence in (
+        (
+            ["advise", "--model", "m.py:A", "--data", "x.csv"],
+            "--model m.py:A (an option of pyro-dgp compare and predict)",
+        ),
+        (["methods", "--chains=4"], "--chains=4 (an option of pyro-dgp compare and sweep)"),
+        (["methods", "--nothing"], "unrecognized arguments: --nothing\n"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            main(arguments)
+        error = capsys.readouterr().err
+        assert sentence in error and f"usage: pyro-dgp {arguments[0]} " in error
