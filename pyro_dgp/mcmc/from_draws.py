@@ -175,7 +175,7 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
     with torch.no_grad():
         first = run(slice(0, 1), 0)
         name = _name(first, request)
-        if name in local:
+        if name in local & first.draw.keys() and not isinstance(first.trace.nodes[name]["fn"], FunctionMarginal):
             warn_of_prior(name, f"chains.draws[{name!r}]")
         nodes = {key: node for key, node in first.trace.nodes.items() if is_random(node)}
         drawn = [key for key, node in nodes.items() if not (node["is_observed"] or first.holds(key))]
