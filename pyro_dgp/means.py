@@ -39,7 +39,10 @@ class _Affine:
                 f"call the model on {self.weight.shape[-2]}, or build a mean for {x.shape[-1]}"
             )
         result = x.new_zeros(*x.shape[:-1], 1) if self.weight is None else x @ self.weight
-        return result if self.bias is None else result + self.bias.unsqueeze(-2)
+        if self.bias is None:
+            return result
+        in_plates = self.bias.dim() > 1 and self.bias.shape[:-1].numel() > 1
+        return result + (self.bias.unsqueeze(-2) if in_plates else self.bias)
 
 
 class Mean(CheckedModule):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -168,9 +168,11 @@ def or_its_source(name: str) -> str:
     return f"{name!r}, nor {source!r} of words to make it of" if sign else repr(name)
 
 
-def sources_of(columns: Iterable[str]) -> list[str]:
-    """Return the names of the columns that inputs are made of: those of numbers, and of each column of words one for all of its words."""
-    return list(dict.fromkeys(name.partition(_IS)[0] for name in columns))
+def sources_of(columns: Sequence[str]) -> list[str]:
+    """Return the names of the columns that inputs are made of: several with a column of words before the sign are made of that."""
+    sources = [name.partition(_IS)[0] for name in columns]
+    named = zip(columns, sources, strict=True)
+    return list(dict.fromkeys(source if sources.count(source) > 1 else name for name, source in named))
 
 
 def encoded_as(table: Any, columns: Sequence[str]) -> Any:

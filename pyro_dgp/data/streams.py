@@ -359,15 +359,18 @@ class Standardized(Stream):
         super().__init__(stream.dtype, stream.device)
         self.stream, self.sizes = stream, stream.sizes
         self.inputs, self.targets = StandardScaler(), StandardScaler()
+        ends: list[Any] = []  # of the target and each input: the variance of a constant need not be zero, by rounding
         for block in [block for block, size in enumerate(self.sizes) if size]:
             x, y, *_ = stream._checked(block)
-            self.inputs.partial_fit(x.astype(float))
-            self.targets.partial_fit(y.astype(float)[:, None])
-        # The scale of a column that is constant up to rounding is 1, not the root of its variance.
-        of_target, of_inputs = (part.scale_**2 > 2 * part.var_ for part in (self.targets, self.inputs))
-        if of_target.any() or of_inputs.any():
-            constant = "the target" if of_target.any() else f"input {int(of_inputs.argmax())}"
-            raise ValueError(f"{constant} of the stream is constant: drop it")
+            x, y = x.astype(float), y.astype(float)[:, None]
+            self.inputs.partial_fit(x)
+            self.targets.partial_fit(y)
+            columns = np.hstack([y, x])
+            ends += [columns.min(0), columns.max(0)]
+        is_constant = np.min(ends, axis=0) == np.max(ends, axis=0)
+        if is_constant.any():
+            number = int(is_constant.argmax())
+            raise ValueError(f"{f'input {number - 1}' if number else 'the target'} of the stream is constant: drop it")
         self.target_mean, self.target_scale = float(self.targets.mean_[0]), float(self.targets.scale_[0])
 
     def read(self, block: int) -> Block:

@@ -39,6 +39,7 @@ class RowDependence:
     :ivar further: names of the arguments with these rows besides inputs and targets, such as an exposure.
     :ivar whole: names of other tensors among the arguments, such as a table of values that rows look up.
     :ivar rescaled: names of the sites in a ``poutine.scale`` that follows the number of rows.
+    :ivar taking: names of the plates of which as many elements are taken as there are rows; ``None`` where the model could not be asked.
     """
 
     sites: set[str] = field(default_factory=set)
@@ -50,6 +51,7 @@ class RowDependence:
     further: set[str] = field(default_factory=set)
     whole: set[str] = field(default_factory=set)
     rescaled: set[str] = field(default_factory=set)
+    taking: set[str] | None = None
 
 
 class _Shapes(SiteHandler, Messenger):
@@ -60,6 +62,7 @@ class _Shapes(SiteHandler, Messenger):
         self.sites: dict[str, tuple[int, ...]] = {}
         self.scales: dict[str, float] = {}
         self.plates: dict[str, int] = {}
+        self.taken: dict[str, int] = {}
         self.latent: set[str] = set()
         self.joint: dict[str, Any] = {}
         self.groups = Size()
@@ -98,6 +101,7 @@ class _Shapes(SiteHandler, Messenger):
     def _pyro_post_sample(self, msg: Message) -> None:
         for frame in msg["cond_indep_stack"]:
             self.plates[frame.name] = frame.full_size or frame.size
+            self.taken[frame.name] = frame.size
         if not site_is_subsample(msg):
             fn = msg["fn"]
             self.sites[msg["name"]] = tuple(fn.batch_shape + fn.event_shape)
@@ -165,6 +169,7 @@ def _dependence(model: Callable[..., Any], rows: RowArguments, whole: _Shapes) -
     try:
         less = _on(model, rows, _all_but(len(rows) - 1, rows), whole)
         sites, plates = whole.unlike(less)
+        taking = {name for name, size in whole.taken.items() if less.taken.get(name) != size}
         of_all = len(rows) / (
             len(rows) - 1
         )  # a scale that is annealed, or counts what a mask keeps, changes by another factor
@@ -186,7 +191,9 @@ def _dependence(model: Callable[..., Any], rows: RowArguments, whole: _Shapes) -
     places = [place for place, value in given if value is rows.x]
     further, others = _further(model, rows, whole.observed)
     kept = whole.sites.keys() - sites
-    return RowDependence(sites, plates, kept, whole.groups, whole.group_plates, places[0], further, others, rescaled)
+    return RowDependence(
+        sites, plates, kept, whole.groups, whole.group_plates, places[0], further, others, rescaled, taking
+    )
 
 
 def _further(model: Callable[..., Any], rows: RowArguments, observed: list[Tensor]) -> tuple[set[str], set[str]]:

@@ -57,8 +57,13 @@ def require_scale_fits(site: Message, log_prob: Tensor) -> None:
 
 def scale_beyond_plates(site: Message) -> float:
     """Return the scale of a site besides that of plates which take some of their elements."""
-    of_plates = math.prod((frame.full_size or frame.size) / max(frame.size, 1) for frame in site["cond_indep_stack"])
-    return float(torch_item(site["scale"])) / of_plates
+    return float(torch_item(site["scale"])) / scale_of_plates(site)
+
+
+def scale_of_plates(site: Message) -> float:
+    """Return the scale of a site that its plates have which take some of their elements."""
+    shares = ((frame.full_size or frame.size) / max(frame.size, 1) for frame in site["cond_indep_stack"])
+    return math.prod(shares, start=1.0)
 
 
 def require_one_scale(site: Message) -> None:

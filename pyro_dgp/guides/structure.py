@@ -34,6 +34,7 @@ class ModelStructure:
     :ivar further: names of the arguments with these rows besides inputs and targets, such as an exposure.
     :ivar whole: names of other tensors among the arguments, such as a table of values that rows look up.
     :ivar rescaled: names of the sites in a ``poutine.scale`` that follows the number of rows.
+    :ivar taking: names of the plates of which as many elements are taken as there are rows; ``None`` where this is not known.
     """
 
     axes: Mapping[str, int]
@@ -49,6 +50,7 @@ class ModelStructure:
     further: frozenset[str] = frozenset()
     whole: frozenset[str] = frozenset()
     rescaled: frozenset[str] = frozenset()
+    taking: frozenset[str] | None = None
 
     def batch_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
         """Return the number of rows of a call; ``None`` where it is not known."""
@@ -97,6 +99,7 @@ class ModelStructure:
             frozenset(dependence.further),
             frozenset(dependence.whole),
             frozenset(dependence.rescaled),
+            None if dependence.taking is None else frozenset(dependence.taking),
         )
 
     def axes_of(self, name: str) -> int:
@@ -123,6 +126,7 @@ class ModelStructure:
             "further": sorted(self.further),
             "whole": sorted(self.whole),
             "rescaled": sorted(self.rescaled),
+            "taking": None if self.taking is None else sorted(self.taking),
             "kinds": kinds_of(modules),
         }
 
@@ -149,6 +153,7 @@ class ModelStructure:
             frozenset(state.get("further", ())),
             frozenset(state.get("whole", ())),
             frozenset(state.get("rescaled", ())),
+            None if state.get("taking") is None else frozenset(state["taking"]),
         )
 
 

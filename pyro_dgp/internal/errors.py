@@ -9,8 +9,9 @@ from pathlib import Path
 
 #: Where this package, those installed beside it and Python's own are.
 _LIBRARIES = (
+    "<",  # code without a file
     f"{Path(__file__).parents[1]}{os.sep}",
-    *(sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib")),
+    *(f"{sysconfig.get_paths()[name]}{os.sep}" for name in ("purelib", "platlib", "stdlib")),
 )
 
 

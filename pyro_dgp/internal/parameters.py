@@ -84,43 +84,46 @@ def _named_by(root: Any, kind: type[_Kind]) -> list[_Kind]:
     """The objects of one kind that a function or object names."""
     found: dict[int, _Kind] = {}
     seen: set[int] = set()
-
-    def look(value: Any, depth: int) -> None:
+    left: list[tuple[Any, int]] = [(root, 0)]
+    while left:
+        value, depth = left.pop()
         if isinstance(value, kind):
             found[id(value)] = value
-            return
+            continue
         if id(value) in seen or (isinstance(value, nn.Module) and value is not root):
-            return
+            continue
         seen.add(id(value))
-        if isinstance(value, partial):
-            parts = [value.func, value.args, value.keywords]
-        elif isinstance(value, MethodType):
-            parts = [value.__self__]
-        elif isinstance(value, FunctionType):
-            parts = _named_in(value)
-        elif isinstance(value, list | tuple):
-            parts = list(value)
-        elif isinstance(value, dict):
-            parts = list(value.values())
-        elif value is root or (depth < _DEEPEST and not _is_of_a_library(type(value).__module__)):
-            called = type(value).__call__ if callable(value) and not isinstance(value, type) else None
-            parts, depth = [*getattr(value, "__dict__", {}).values(), called], depth + 1
-        else:
-            parts = []
-        for part in parts:
-            look(part, depth)
-
-    look(root, 0)
+        is_own = value is root or (depth < _DEEPEST and not _is_of_a_library(type(value).__module__))
+        left += [(part, depth + is_own) for part in reversed(_parts_of(value, is_own=is_own))]
     return list(found.values())
+
+
+def _parts_of(value: Any, *, is_own: bool) -> list[Any]:
+    """Return what an object names or holds: a function, a container, or an object of the user's own."""
+    if isinstance(value, partial):
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, MethodType):
+        return [value.__self__]
+    if isinstance(value, FunctionType):
+        return _named_in(value)
+    if isinstance(value, list | tuple):
+        return list(value)
+    if isinstance(value, dict):
+        return list(value.values())
+    if not is_own:
+        return []
+    called = type(value).__call__ if callable(value) and not isinstance(value, type) else None
+    return [*getattr(value, "__dict__", {}).values(), called]
 
 
 def _named_in(function: FunctionType) -> list[Any]:
     """Return what a function of the user's names: in its closure, in its file, and in files that it imports."""
-    path = function.__code__.co_filename
-    package = sys.modules.get(function.__module__.split(".")[0])
-    if _is_of_a_library(function.__module__) and path.startswith(
-        str(Path(package.__file__ or "").parent) if package else ""
-    ):
+    path, module = (
+        function.__code__.co_filename,
+        function.__module__ or "",
+    )  # a class that exec makes may have no module
+    package = sys.modules.get(module.split(".")[0])
+    if _is_of_a_library(module) and path.startswith(str(Path(package.__file__ or "").parent) if package else ""):
         return []
     named = inspect.getclosurevars(function)
     values = [*named.nonlocals.values(), *named.globals.values()]

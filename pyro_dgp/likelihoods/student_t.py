@@ -64,7 +64,7 @@ class StudentTConditional(Conditional):
         """From ``E log(1 + r^2 / c) = int_0^inf (1 - E exp(-t r^2 / c)) exp(-t) / t dt`` for the residual r."""
         deviation, variance = y - one_output(f.mean), one_output(f.variance)
         low = -32 - math.log(self._farthest(deviation, variance))
-        log_t = torch.arange(low, 3.7, _STEP).to(deviation)
+        log_t = torch.arange(low, 3.7, _STEP, dtype=deviation.dtype, device=deviation.device)
         log_t = log_t.reshape(-1, *[1] * max(deviation.dim(), self.df.dim()))
         log_kernel = self._log_kernel(log_t.exp(), deviation, variance)
         expected = _STEP * (-torch.expm1(log_kernel) * (-log_t.exp()).exp()).sum(0)
@@ -165,7 +165,9 @@ def _log_gamma_nodes(
     high = math.log(most + 12 * math.sqrt(most) + 40)
     step = min(_STEP, _FINE / math.sqrt(most))
     double = concentration.double()
-    log_t = torch.arange(max(low, first), high, step).to(double).reshape(-1, *[1] * batch)
+    log_t = torch.arange(max(low, first), high, step, dtype=double.dtype, device=double.device).reshape(
+        -1, *[1] * batch
+    )
     log_weights = double * log_t - log_t.exp() - torch.lgamma(double) + math.log(step)
     if low < first:
         below = double * first - torch.lgamma(double + 1)

@@ -11,7 +11,6 @@ import torch
 from pyro.infer import ELBO as PyroELBO
 from pyro.infer.elbo import ELBOModule
 from pyro.infer.util import torch_item
-from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
@@ -19,7 +18,6 @@ from pyro_dgp.guides.guide_pass import SiteRecord, WeightedTrace
 from pyro_dgp.guides.scales_and_masks import (
     require_one_scale,
     require_rows_unmasked,
-    scale_beyond_plates,
 )
 from pyro_dgp.guides.sites import is_random, require_finite
 from pyro_dgp.guides.structure import ModelStructure
@@ -30,7 +28,12 @@ from pyro_dgp.internal.rows import Call, inputs_among, num_rows
 from pyro_dgp.likelihoods import CollapsedObservation
 from pyro_dgp.likelihoods.observation import Observation
 from pyro_dgp.losses.row_terms import rows_of_functions, unmasked
-from pyro_dgp.losses.scaled_priors import common_scale, require_function_priors_unscaled, require_priors_visible
+from pyro_dgp.losses.scaled_priors import (
+    common_scale,
+    power_of_prior,
+    require_function_priors_unscaled,
+    require_priors_visible,
+)
 from pyro_dgp.processes.reading import POSTERIOR, Reading
 
 Site = dict[str, Any]
@@ -121,6 +124,7 @@ class Loss(PyroELBO):  # type: ignore[misc]
         terms: dict[str, Tensor] = {}
         batch = _rows_passed(guide.structure, (args, kwargs), sites)
         require_priors_visible(sites)
+        common = common_scale(sites)
         sites = [site for site in sites if not _is_masked_out(site)]
         self._require_one_count(sites, guide.structure, batch)
         if self.num_data not in (None, batch):
@@ -128,11 +132,10 @@ class Loss(PyroELBO):  # type: ignore[misc]
             _require_scales_of_all_rows(sites, guide.structure, what=f"num_data={self.num_data}")
         for site in sites:
             require_one_scale(site)
-        require_function_priors_unscaled(sites)
-        common = common_scale(sites)
+        require_function_priors_unscaled(sites, common)
         for site in sites:
             if site["is_observed"]:
-                weight = self._weight(site, weighted, guide.structure, batch)
+                weight = self._weight(site, guide.structure, batch)
                 terms[f"the likelihood at {site['name']!r}"] = weight * self.observed(site, weighted)
             regularizer = self.regularizer_weight() * self._regularizer(site, weighted, guide, batch, common)
             if isinstance(regularizer, Tensor):
@@ -182,14 +185,12 @@ class Loss(PyroELBO):  # type: ignore[misc]
             )
         require_own_parameters(*guide.model_modules, guide)
 
-    def _weight(
-        self, site: Site, weighted: WeightedTrace, structure: ModelStructure, batch: int | None
-    ) -> float | Tensor:
+    def _weight(self, site: Site, structure: ModelStructure, batch: int | None) -> float | Tensor:
         """Return num_data over the rows of the batch, or of the data plate that these are taken from, times the scale of the site's plates.
 
         A site whose shape does not follow the rows of the data counts once, and each of a model that cannot be run on fewer rows where all are passed.
         """
-        if self.num_data in (None, batch) or _takes_rows(site, weighted, batch, self.num_data):
+        if self.num_data in (None, batch) or _takes_rows(site, structure, batch, self.num_data):
             return site["scale"]
         size = count_of_rows(site, structure)
         if size is None and site["is_observed"] and isinstance(site["fn"], FunctionPrior):
@@ -235,12 +236,13 @@ class Loss(PyroELBO):  # type: ignore[misc]
             raise ValueError(
                 f"the latent site {site['name']!r} has no reparameterised guide: give one through latents="
             )
-        power = scale_beyond_plates(site) / common
+        # A scale that follows the rows of a step stands for those that it leaves out, here as at the observations.
+        power = 1.0 if site["name"] in guide.structure.rescaled else power_of_prior(site, common)
         difference = unmasked(fn.log_prob(site["value"]) - power * record.prior.log_prob(site["value"]), site)
         total = weighted.average(difference) if record.carried else difference.sum()
         plates = {frame.name for frame in site["cond_indep_stack"] if frame.vectorized}
         by_rows = site["name"] in guide.structure.local or bool(plates & guide.structure.data_plates)
-        return (self._weight(site, weighted, guide.structure, batch) if by_rows else site["scale"]) * total / power
+        return (self._weight(site, guide.structure, batch) if by_rows else site["scale"]) * total / power
 
 
 def count_of_rows(site: Site, structure: ModelStructure) -> int | None:
@@ -319,14 +321,10 @@ def _require_rows(sites: list[Site], structure: ModelStructure, batch: int | Non
         )
 
 
-def _takes_rows(site: Site, weighted: WeightedTrace, batch: int | None, num_data: int | None) -> bool:
-    """Tell whether a site is in a plate of all rows that takes those of a step, as ``pyro.plate("data", N, subsample=rows)``, which weights them by itself.
-
-    A plate that draws what it takes, as one of groups may, takes no rows of a step.
-    """
-    plates = {name: node for name, node in weighted.trace.nodes.items() if site_is_subsample(node)}
-    is_drawn = {name: node["fn"].subsample_size is not None for name, node in plates.items()}
-    frames = [frame for frame in site["cond_indep_stack"] if not is_drawn.get(frame.name)]
+def _takes_rows(site: Site, structure: ModelStructure, batch: int | None, num_data: int | None) -> bool:
+    """Tell whether a site is in a plate of all rows that takes those of a step, as ``pyro.plate("data", N, subsample=rows)``, which weights them by itself."""
+    taking = structure.taking
+    frames = [frame for frame in site["cond_indep_stack"] if taking is None or frame.name in taking]
     return any(frame.size == batch and frame.full_size == num_data for frame in frames)
 
 

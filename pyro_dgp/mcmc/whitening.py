@@ -128,7 +128,7 @@ class Whitening:
         self._whiten, self._expand = Whiten(inducing), ExpandObservation(inducing)
         self._inputs: Tensor | None = None
         self._met: dict[str, FunctionPrior] | None = {}
-        self._latent: set[str] = set()
+        self._latent, self._made = set[str](), set[str]()
 
     def __call__(self, msg: Any) -> Reparam | None:
         """The strategy for one site, or nothing for sites that are no GP."""
@@ -146,14 +146,20 @@ class Whitening:
             require_unscaled(msg)
             if not msg["is_observed"]:
                 require_prior_unmasked(msg)
+                self._note_made(msg["name"])
             return self._whiten
         if isinstance(fn, Observation) and (
             is_expanded(fn) or any(process_key(msg["name"], gp) in self.inducing for gp in fn.priors)
         ):
             require_unscaled(msg)
             require_prior_unmasked(msg)
+            self._note_made(*(function_site(msg["name"], gp) for gp in fn.priors))
             return self._expand
         return None
+
+    def _note_made(self, *functions: str) -> None:
+        """Note the names of the sites that stand for function values."""
+        self._made |= {name_of(function) for function in functions for name_of in (whitened_site, inducing_site)}
 
     def meet(self, name: str, fn: Any) -> None:
         """Note the GPs of a site in the first run of the model; see :meth:`end_first_run`."""
@@ -166,16 +172,15 @@ class Whitening:
         if self._met is None:
             return
         functions = {function_site_of(key) for key in self._met}
-        own = {name_of(function) for function in functions for name_of in (whitened_site, inducing_site)}
-        taken = sorted(name for name in self._latent - own if is_whitened(name) or name in functions)
+        taken = sorted(name for name in self._latent - self._made if is_whitened(name) or name in functions)
         if taken:
             raise ValueError(
-                f"the latent site {taken[0]!r} has a name that samplers give to function values, which end in _whitened or are called after an observation and its "
-                "Gaussian process, as y_f is: give it another name"
+                f"the latent site {taken[0]!r} has a name that samplers give to function values (f_whitened for those of f, y_f for the function f of an observation y): "
+                "give it another name"
             )
         if self._met:
             warn_of_repeated(self._met.items())
-            self._met, self._latent = None, set()
+            self._met, self._latent, self._made = None, set(), set()
 
     def require_inputs(self, inputs: Tensor) -> None:
         """Remember the inputs at the first call; raise at a later one that brings others."""

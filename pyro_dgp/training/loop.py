@@ -267,11 +267,12 @@ def groups_of_objective(objective: Any, args: tuple[Tensor, ...], arguments: Map
 
 def _rows_of_step(objective: Any, rows: int, batch_size: int | None, *, default: int = DEFAULT_ROWS) -> int:
     """Return the number of rows in a step; raise for fewer than all where the objective, or its model, needs all."""
+    batch_size = None if batch_size is None else whole_number("batch_size", batch_size, 1)
     guide = guide_of(objective)
     joins = guide is not None and guide.structure.joins_data_rows
     if not (joins or getattr(bare(objective), "needs_all_rows", False)):
         return default if batch_size is None else batch_size
-    if batch_size is not None and 1 <= batch_size < rows:
+    if batch_size is not None and batch_size < rows:
         if joins:
             raise ValueError(
                 f"a part of the model joins rows of function values, which a batch of {batch_size} of {rows} rows changes: leave batch_size out, or give {rows}, so that each step has all rows"
@@ -300,7 +301,6 @@ def check_objective(objective: torch.nn.Module, rows: int, batch_size: int) -> N
         raise ValueError(
             "training needs gradients, which are off here: call fit outside torch.no_grad() and torch.inference_mode()"
         )
-    whole_number("batch_size", batch_size, 1)
     inner: Any = bare(objective)
     loss: Any = getattr(inner, "elbo", inner)
     if not hasattr(loss, "num_data"):

@@ -224,7 +224,7 @@ def _terms(objective: Any, batch: Batch) -> Mapping[str, Tensor]:
 def bare(objective: Any) -> Any:
     """Return an objective without what compiles it, adds a prior to it, joins it to other processes, such as ``DistributedDataParallel``, or adds a term of the user's.
 
-    Of several objectives inside a module of the user's it is one that needs all rows, or else the first.
+    A module of the user's with several objectives inside, which may be of different rows, is returned as it is.
     """
     while True:
         inner = getattr(objective, "module", getattr(objective, "objective", objective))
@@ -234,12 +234,12 @@ def bare(objective: Any) -> Any:
     if not isinstance(objective, torch.nn.Module) or _is_of_a_loss(objective):
         return objective
     inside = [module for module in objective.modules() if _is_of_a_loss(module)]
-    return min(inside, key=lambda module: not getattr(module, "needs_all_rows", False), default=objective)
+    return inside[0] if len(inside) == 1 else objective
 
 
 def _is_of_a_loss(module: torch.nn.Module) -> bool:
     """Tell whether a module is a loss of a model and a guide, or another objective of a model."""
-    return isinstance(module, ELBOModule) or hasattr(module, "needs_all_rows") or hasattr(module, "num_data")
+    return isinstance(module, ELBOModule) or hasattr(module, "needs_all_rows")
 
 
 def rows_of_loss(objective: Any) -> int | None:

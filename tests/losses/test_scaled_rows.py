@@ -348,3 +348,90 @@ def test_the_kl_of_latent_values_of_rows_is_weighted_whatever_their_posterior_is
         torch.manual_seed(0)
         found.append(ELBO(ROWS).terms(guide.model, guide, x[:1], x[:1, 0])["the regulariser at 'w'"])
     torch.testing.assert_close(found[1:], [found[0], found[0]])
+
+
+class OfTheTarget(torch.nn.Module):
+    """Posterior of a latent value of each row from its target."""
+
+    def __init__(self):
+        super().__init__()
+        self.slope, self.log_scale = (torch.nn.Parameter(torch.zeros(())) for _ in range(2))
+
+    def forward(self, x, y=None):
+        return None if y is None else dist.Normal(self.slope * y, self.log_scale.exp())
+
+
+class LatentRows(PyroModule):
+    """A latent value of each row, in a scale or a plate that stands for the rows that a step leaves out."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.gp = kind, GaussianProcess(RBF())
+        self.gp.kernel.variance = torch.tensor(1e-8)
+        self.gp.kernel.requires_grad_(False)
+
+    def forward(self, x, y=None):
+        f, rows = pyro.sample("f", self.gp(x))[..., 0], x.shape[-2]
+        if self.kind == "scale":
+            with pyro.plate("rows", rows), pyro.poutine.scale(scale=ROWS / rows):
+                return self.row(f, y)
+        taken = {"size": {"subsample_size": rows}, "index": {"subsample": torch.arange(rows)}}[self.kind]
+        with pyro.plate("rows", ROWS, **taken):
+            return self.row(f, y)
+
+    def row(self, f, y):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        return pyro.sample("y", dist.Normal(f + w, 1.0), obs=y)
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize(("kind", "num_data"), [("scale", None), ("size", None), ("size", ROWS), ("index", ROWS)])
+def test_rows_that_a_step_leaves_out_are_counted_once_in_priors_and_likelihoods(kind, num_data):
+    """A step of five rows of twenty has four times their terms."""
+    torch.manual_seed(0)
+    x, y = torch.linspace(-1, 1, ROWS)[:, None], torch.randn(ROWS)
+    guide = Variational(LatentRows(kind), InducingPoints(3), MonteCarlo(1), networks={"w": OfTheTarget()})
+    guide.initialize(x, y)
+    with torch.no_grad():
+        guide.networks.w.slope.fill_(0.5)
+        guide.networks.w.log_scale.fill_(-0.2)
+        draws = [ELBO(num_data).terms(guide.model, guide, x[:5], y[:5]) for _ in range(800)]
+    terms = {name: float(torch.stack([each[name] for each in draws]).mean()) for name in draws[0]}
+    q = dist.Normal(0.5 * y[:5], torch.tensor(-0.2).exp())
+    kl = 4 * torch.distributions.kl_divergence(q, dist.Normal(torch.zeros(5), torch.ones(5))).sum()
+    expected = dist.Normal(0.5 * y[:5], 1.0).log_prob(y[:5]).sum() - 0.5 * 5 * torch.tensor(-0.4).exp()
+    assert terms["the regulariser at 'w'"] == pytest.approx(-float(kl), abs=1.0)
+    assert terms["the likelihood at 'y'"] == pytest.approx(4 * float(expected), abs=1.0)
+
+
+class SecondInstrument(PyroModule):
+    """A second observation, hidden with the latent value that it alone depends on."""
+
+    def __init__(self, has_second, plates=("rows", "rows")):
+        super().__init__()
+        self.has_second, self.plates, self.gp = has_second, plates, GaussianProcess(RBF())
+
+    def forward(self, x, y=None, z=None):
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        plates = {name: pyro.plate(name, x.shape[-2]) for name in dict.fromkeys(("data", *self.plates))}
+        with plates["data"]:
+            pyro.sample("y", dist.Normal(f, 0.5), obs=y)
+        first, second = self.plates
+        with plates[first], pyro.poutine.mask(mask=self.has_second):
+            w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        with plates[second], pyro.poutine.mask(mask=self.has_second):
+            pyro.sample("z", dist.Normal(f + w, 0.5), obs=z)
+
+
+@pytest.mark.usefixtures("local")
+def test_observations_that_come_before_a_hidden_site_do_not_depend_on_it():
+    x, y = torch.linspace(-1, 1, 4)[:, None], torch.randn(4)
+    kept = torch.tensor([True, True, False, True])
+    for mask in (kept, torch.tensor(False), False):
+        guide = Variational(SecondInstrument(mask), InducingPoints(3), MonteCarlo(2))
+        guide.initialize(x, y, y)
+        assert ELBO().loss(guide.model, guide, x, y, y) > 0
+    guide = Variational(SecondInstrument(kept, ("people", "rows")), InducingPoints(3), MonteCarlo(2))
+    guide.initialize(x, y, y)
+    with pytest.raises(ValueError, match="'w' stands in a poutine.mask .* the observation 'z'"):  # of other rows
+        ELBO().loss(guide.model, guide, x, y, y)

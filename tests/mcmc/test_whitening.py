@@ -272,7 +272,11 @@ class Named(PyroModule):
 def test_names_of_the_library_s_own_sites_are_refused():
     """A site whose name ended in _whitened had a second, standard normal, prior; one called y_f had the factors of another point."""
     x, y = torch.linspace(-1, 1, 4)[:, None], torch.tensor([0.0, 1.0, 1.0, 0.0])
-    for name in ("offset_whitened", "y_f", "offset_inducing_whitened"):
+    for name in (
+        "offset_whitened",
+        "y_f",
+        "offset_inducing_whitened",
+    ):  # also beside function values that are integrated out
         with pytest.raises(
             ValueError, match=f"the latent site '{name}' has a name that samplers give to function values"
         ):

@@ -139,8 +139,11 @@ def test_what_an_objective_needs_is_seen_inside_a_module_of_the_user_s():
     bound = ELBO(299)(guide.model, guide)
     expected = float(marginal(x, y).detach() + 0.25) / 300
     assert fit(Own(marginal), x, y, steps=1).losses == pytest.approx([expected], abs=1e-12)
+    holder = Own(marginal)
+    holder.num_data = 5  # of the user's own
     with pytest.raises(ValueError, match="MarginalLikelihood needs all 300 rows in each step, not 256"):
-        fit(Own(ELBO(300)(guide.model, guide), marginal), x, y, steps=1, batch_size=256)
+        fit(holder, x, y, steps=1, batch_size=256)
+    assert len(fit(Own(ELBO(300)(guide.model, guide), bound), x, y, steps=1, batch_size=256).losses) == 1
     with pytest.raises(ValueError, match="num_data=299 and there are 300 rows"):
         fit(Own(bound), x, y, steps=1, batch_size=256)
 
