@@ -23,7 +23,7 @@ from pyro_dgp.likelihoods import Conditional, Observation
 from pyro_dgp.likelihoods.observation import join
 
 #: Errors of a model at random function values, or at stacked ones: what is wrong with it is said where it is trained.
-_ERRORS = (
+ERRORS = (
     RuntimeError,
     ValueError,
     IndexError,
@@ -45,6 +45,7 @@ class _Met(SiteHandler, Messenger):
     :ivar values: by site, or by process key for GPs inside an observation, the values; those of plain latent sites and subsamples among them.
     :ivar met: what the model makes of them, each with the name of its site: inputs and means of GPs, log densities of elements, deterministic values.
     :ivar drawn: names of those values that are of functions.
+    :ivar stamp: a random number that is drawn at the first Gaussian process.
     """
 
     def __init__(self, values: Mapping[str, Tensor], components: int | None = None) -> None:
@@ -52,6 +53,7 @@ class _Met(SiteHandler, Messenger):
         self.values, self.components = dict(values), components
         self.met: dict[str, tuple[str, Tensor]] = {}
         self.drawn: set[str] = set()
+        self.stamp: float | None = None
 
     def at_subsample(self, msg: Message) -> None:
         """Take the rows or groups that the first run took."""
@@ -91,6 +93,7 @@ class _Met(SiteHandler, Messenger):
         return self.values[key]
 
     def _meet(self, key: str, name: str, prior: FunctionPrior) -> None:
+        self.stamp = float(torch.rand((), dtype=torch.float64)) if self.stamp is None else self.stamp
         self.met[f"inputs of {key}"] = name, prior.x
         self.met[f"mean of {key}"] = name, prior.mean
 
@@ -133,7 +136,7 @@ def require_leading_axes(
         with torch.random.fork_rng(), known_groups(dependence.group_plates), evaluating(*modules):
             torch.manual_seed(0)
             name = _unlike(model, call)
-    except _ERRORS:
+    except ERRORS:
         return
     if name is not None:
         raise ValueError(_message(name))
@@ -154,7 +157,7 @@ def require_leading_axes_of_likelihood(name: str, conditional: Conditional, f: T
             y = given[0].sample()
             stacked = conditional.given(torch.stack(parts)).log_prob(y)
             is_same = _is_stack(stacked, [each.log_prob(y) for each in given])
-    except _ERRORS:
+    except ERRORS:
         return
     if not is_same:
         raise ValueError(_message(name))
@@ -169,31 +172,33 @@ def _message(name: str) -> str:
 
 def _unlike(model: Callable[..., Any], call: Call) -> str | None:
     """Return the name of the first site at which stacked function values make a difference; ``None`` if there is none."""
-    first = _run(model, call, {})
+    first = run_at(model, call, {})
     if not first.drawn:
         return None
     others = {name: value for name, value in first.values.items() if name not in first.drawn}
-    if not _are_equal(_run(model, call, first.values).met, first.met):
+    if not are_equal(run_at(model, call, first.values).met, first.met):
         return None  # the model is random itself
     sizes = {size for _, tensor in first.met.values() for size in tensor.shape}
     count = next(count for count in _COUNTS if count not in sizes)
-    runs = [first, *(_run(model, call, others) for _ in range(1, count))]
+    runs = [first, *(run_at(model, call, others) for _ in range(1, count))]
     stacked = {key: torch.stack([run.values[key] for run in runs]) for key in first.drawn}
-    met = _run(model, call, others | stacked, count).met
+    met = run_at(model, call, others | stacked, count).met
     for key, (name, _) in first.met.items():
         if key in met and not _is_stack(met[key][1], [run.met[key][1] for run in runs]):
             return name
     return None
 
 
-def _run(model: Callable[..., Any], call: Call, values: Mapping[str, Tensor], components: int | None = None) -> _Met:
+def run_at(model: Callable[..., Any], call: Call, values: Mapping[str, Tensor], components: int | None = None) -> _Met:
+    """Run a model at values of its sites, drawn where none are given, and return what it makes of them."""
     args, kwargs = call
     with _Met(values, components) as handler:
         model(*args, **kwargs)
     return handler
 
 
-def _are_equal(one: Mapping[str, tuple[str, Tensor]], other: Mapping[str, tuple[str, Tensor]]) -> bool:
+def are_equal(one: Mapping[str, tuple[str, Tensor]], other: Mapping[str, tuple[str, Tensor]]) -> bool:
+    """Tell whether two runs met the same, up to rounding."""
     return one.keys() == other.keys() and all(_is_stack(one[key][1], [other[key][1]]) for key in one)
 
 

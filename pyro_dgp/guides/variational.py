@@ -19,6 +19,7 @@ from pyro_dgp.guides.coupled_normal import CoupledNormal
 from pyro_dgp.guides.data_scales import check_scales, warn_of_far_counts
 from pyro_dgp.guides.guide_pass import GuidePass, Site, SiteRecord, WeightedTrace
 from pyro_dgp.guides.handler import PassHandler, process_of
+from pyro_dgp.guides.hidden_draws import require_no_hidden_draws
 from pyro_dgp.guides.joined_data import joins_data_rows
 from pyro_dgp.guides.joint_rows import guide_joins_rows
 from pyro_dgp.guides.latents import LatentGuides
@@ -26,7 +27,7 @@ from pyro_dgp.guides.leading_axes import require_leading_axes
 from pyro_dgp.guides.loading import missing_latents, missing_processes
 from pyro_dgp.guides.networks import pyro_networks, try_network
 from pyro_dgp.guides.other_rows import warn_of_other_rows
-from pyro_dgp.guides.row_dependence import row_dependence
+from pyro_dgp.guides.row_dependence import RowDependence, row_dependence
 from pyro_dgp.guides.scales_and_masks import require_scaled_subsamples
 from pyro_dgp.guides.served_sites import require_served
 from pyro_dgp.guides.sites import (
@@ -138,7 +139,7 @@ class Variational(PassHandler):
                 self._create_processes(run)
                 self._create_latents(dependence.sites, args, kwargs)
                 self._couple_processes(run)
-                require_leading_axes(self.model, (args, kwargs), dependence, modules=self._modules_of_model)
+                _require_one_model(self, (args, kwargs), dependence)
                 joins = bool(run.means) and guide_joins_rows(self, (args, kwargs))
                 joined = joins and joins_data_rows(self.model, args, kwargs, dependence)
                 self._structure = ModelStructure.of(
@@ -260,6 +261,13 @@ class Variational(PassHandler):
         """Names of the latent sites that are neither GPs nor local to data, known after a pass."""
         others = self.structure.local.keys() | self.structure.responses
         return [name for name, site in self.trace.nodes.items() if _is_latent(site) and name not in others]
+
+
+def _require_one_model(guide: Variational, call: Call, dependence: RowDependence) -> None:
+    """Raise for a model that is another one in each run, or at function values with axes in front."""
+    modules = guide._modules_of_model
+    require_no_hidden_draws(guide.model, call, modules=modules, groups=dependence.group_plates)
+    require_leading_axes(guide.model, call, dependence, modules=modules)
 
 
 def _weighted(guide: Variational, run: GuidePass) -> WeightedTrace:

@@ -35,6 +35,14 @@ class Likelihood(CheckedModule):
     #: Whether NaN among the targets is an output that was not observed; see :class:`~pyro_dgp.MissingOutputs`.
     takes_missing: ClassVar[bool] = False
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Raise for a subclass that overrides ``given`` here, where no integral would see it."""
+        super().__init_subclass__(**kwargs)
+        if "given" in vars(cls):
+            raise TypeError(
+                f"{cls.__name__} overrides given, which the integrals of a likelihood do not ask: write given in a subclass of Conditional, and return that from conditional"
+            )
+
     def __init__(self) -> None:
         super().__init__()
         self.units: Units | None = None

@@ -93,6 +93,18 @@ class Conditional(ABC):
     'Gauss-Hermite, 20 nodes for each function'
     """
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Raise for a subclass that overrides ``given`` and inherits closed forms of another p(y | f)."""
+        super().__init_subclass__(**kwargs)
+        inherited = {name for base in cls.__mro__[1:-1] if base is not Conditional for name in vars(base)}
+        integrals = {"expected_log_prob", "predictive_log_prob", "components"}
+        if "given" in vars(cls) and "given" in inherited and integrals & inherited - vars(cls).keys():
+            closed = ", ".join(sorted(integrals & inherited - vars(cls).keys()))
+            raise TypeError(
+                f"{cls.__name__} overrides given and inherits {closed} of {cls.__mro__[1].__name__}, which are closed forms of another p(y | f): override these too, or "
+                "inherit from Conditional, whose integrals are sums over nodes"
+            )
+
     #: How the last layer is integrated: for the expected and for the predictive log density.
     integration: str = "Gauss-Hermite, 20 nodes for each function"
 

@@ -126,8 +126,9 @@ class Loss(PyroELBO):  # type: ignore[misc]
         require_priors_visible(sites)
         common = common_scale(sites)
         sites = [site for site in sites if not _is_masked_out(site)]
-        self._require_one_count(sites, guide.structure, batch)
         if self.num_data not in (None, batch):
+            _require_all_rows(guide.structure, batch, what=f"num_data={self.num_data}")
+            _require_counts(sites, guide.structure, batch, what=f"num_data={self.num_data}")
             _require_rows(sites, guide.structure, batch, what=f"num_data={self.num_data}")
             _require_scales_of_all_rows(sites, guide.structure, what=f"num_data={self.num_data}")
         for site in sites:
@@ -215,12 +216,6 @@ class Loss(PyroELBO):  # type: ignore[misc]
                 "training set, of which a step passes a part; give len(x) of all data"
             )
         return site["scale"] * self.num_data / max(size, 1)
-
-    def _require_one_count(self, sites: list[Site], structure: ModelStructure, batch: int | None) -> None:
-        """Raise if num_data is to weight a model that joins rows, or an observed site that has not one value for each row of a step, which has not all rows."""
-        if self.num_data not in (None, batch):
-            _require_all_rows(structure, batch, what=f"num_data={self.num_data}")
-            _require_counts(sites, structure, batch, what=f"num_data={self.num_data}")
 
     def _regularizer(
         self, site: Site, weighted: WeightedTrace, guide: Variational, batch: int | None, common: float

@@ -13,6 +13,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.guides.hidden_draws import require_no_hidden_draws
 from pyro_dgp.guides.scales_and_masks import require_as_written, require_scaled_subsamples
 from pyro_dgp.guides.site_handler import Message, SiteHandler
 from pyro_dgp.guides.sites import gps_of_site, is_observation, require_exact, warn_of_repeated
@@ -83,6 +84,7 @@ class MarginalLikelihood(torch.nn.Module):
         if not self._is_checked:
             check_parameters_found(trace, modules_of(self.model))
             require_scaled_subsamples(trace)
+            require_no_hidden_draws(self.model, (args, kwargs), modules=modules_of(self.model))
             warn_of_repeated(gp for name, site in trace.nodes.items() for gp in gps_of_site(name, site.get("fn")))
             self._is_checked = True
         for site in trace.nodes.values():

@@ -14,6 +14,7 @@ from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.guides.hidden_draws import require_no_hidden_draws
 from pyro_dgp.guides.joint_rows import LOOKED_AT, joined_rows_message, site_joins_rows
 from pyro_dgp.guides.leading_axes import require_leading_axes_of_likelihood
 from pyro_dgp.guides.other_rows import warn_of_other_rows
@@ -150,6 +151,9 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
         )
     with torch.no_grad(), module_local_parameters(*scope), evaluating(*scope):
         dependence = row_dependence(model, posterior.args, dict(posterior.kwargs))
+        require_no_hidden_draws(
+            model, (posterior.args, dict(posterior.kwargs)), modules=scope, groups=dependence.group_plates
+        )
         with known_groups(dependence.group_plates):
             warn_of_other_rows(model, (posterior.args, dict(posterior.kwargs)), scope)
     local, groups = dependence.sites, dependence.groups

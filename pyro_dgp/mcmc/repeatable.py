@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from pyro_dgp.guides.hidden_draws import HIDDEN_DRAWS
 from pyro_dgp.mcmc.evaluation import IMPOSSIBLE
 
 #: Evaluations at one point that are compared, and those of a model that has moved the random state of torch: a hidden draw of few values may be the same twice.
@@ -32,8 +33,4 @@ def require_repeatable(density: Callable[[], float], point: Mapping[str, Tensor]
             if not torch.equal(state, torch.get_rng_state()):
                 repeats = _REPEATS_OF_DRAWS
     if not all(math.isclose(each, found[0], rel_tol=tolerance, abs_tol=tolerance) for each in found):
-        raise ValueError(
-            "the model draws at random beyond its sites, as a site that pyro.poutine.block hides or torch.randn does, so that its density at one point "
-            "differs from run to run: take the block away or give the hidden site a value, as in pyro.condition(model, {'a': value}), and make other "
-            "draws pyro.sample sites, or draw them once, before the model"
-        )
+        raise ValueError(HIDDEN_DRAWS)

@@ -181,8 +181,9 @@ def test_dropout_hides_no_axis():
         initialised(Dropped(F.normalize), X[:, 0])
 
 
-def test_a_model_that_is_random_itself_is_not_judged():
-    assert initialised(Hidden(lambda h: F.normalize(F.dropout(h, 0.5))), X[:, 0]).hidden == ["h"]
+def test_a_model_that_is_random_itself_is_refused_for_that():
+    with pytest.raises(ValueError, match="the model draws at random beyond its sites"):
+        initialised(Hidden(lambda h: F.normalize(F.dropout(h, 0.5))), X[:, 0])
 
 
 def test_batch_norm_of_a_hidden_layer_is_explained():

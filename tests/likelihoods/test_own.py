@@ -13,6 +13,7 @@ from pyro_dgp import (
     Conditional,
     DeepGP,
     GammaDivergence,
+    Gaussian,
     InducingPoints,
     Likelihood,
     MonteCarlo,
@@ -22,6 +23,7 @@ from pyro_dgp import (
     fit,
     predict,
 )
+from pyro_dgp.likelihoods.gaussian import GaussianConditional
 from pyro_dgp.likelihoods.moments import Moments
 
 
@@ -94,3 +96,30 @@ def test_more_functions_than_nodes_serve_are_refused():
         match="BetaConditional has 3 functions, and Gauss-Hermite nodes serve 2 at most: give it nodes of its own",
     ):
         ELBO()(model, guide)(x, y)
+
+
+def test_a_given_that_no_integral_would_ask_is_refused():
+    """Both were called in no closed form: the variance was that of a function half as large."""
+    with pytest.raises(TypeError, match="Louder overrides given, which the integrals of a likelihood do not ask"):
+
+        class Louder(Gaussian):
+            def given(self, f):
+                return super().given(2 * f)
+
+    with pytest.raises(TypeError, match="inherits components, expected_log_prob, predictive_log_prob of GaussianCond"):
+
+        class LouderConditional(GaussianConditional):
+            def given(self, f):
+                return super().given(2 * f)
+
+    class Complete(GaussianConditional):
+        """One with its integrals, which may come from the base."""
+
+        expected_log_prob = Conditional.expected_log_prob
+        predictive_log_prob = Conditional.predictive_log_prob
+        components = Conditional.components
+
+        def given(self, f):
+            return super().given(2 * f)
+
+    assert Complete(torch.ones(1)).given(torch.ones(3, 1)).mean.tolist() == [2.0, 2.0, 2.0]

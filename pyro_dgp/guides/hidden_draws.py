@@ -1,0 +1,57 @@
+"""Check that a model draws nothing beyond its sites, and that nothing sets the seed of what it draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from pyro_dgp.guides.leading_axes import ERRORS, are_equal, run_at
+from pyro_dgp.internal.parameters import evaluating
+from pyro_dgp.internal.plates import known_groups
+from pyro_dgp.internal.rows import Call
+
+#: Runs at one point that are compared where the random state of torch moves: a hidden draw of few values may be the same twice.
+_REPEATS = 10
+
+#: Sentence on a model with hidden draws.
+HIDDEN_DRAWS = (
+    "the model draws at random beyond its sites, as a site that pyro.poutine.block hides or torch.randn does, so that its density at one point "
+    "differs from run to run: take the block away or give the hidden site a value, as in pyro.condition(model, {'a': value}), and make other "
+    "draws pyro.sample sites, or draw them once, before the model"
+)
+
+
+@torch.no_grad()
+def require_no_hidden_draws(
+    model: Callable[..., Any], call: Call, *, modules: Sequence[nn.Module], groups: Collection[str] = ()
+) -> None:
+    """Raise for a model that is another one in each run at the same values of all sites, and for one that sets the seed of its random numbers.
+
+    A prediction of the first holds one of its draws for all samples, and all samples of the second are one. The model is run with its networks in evaluation mode. One
+    that cannot be run here passes.
+
+    :param modules: what the model runs.
+    :param groups: names of the plates that hold groups.
+    """
+    try:
+        with torch.random.fork_rng(devices=[]), known_groups(groups), evaluating(*modules):
+            torch.manual_seed(0)
+            first = run_at(model, call, {})
+            state = torch.get_rng_state()
+            is_same = are_equal(run_at(model, call, first.values).met, first.met)
+            more = 0 if torch.equal(state, torch.get_rng_state()) else _REPEATS
+            is_same = is_same and all(are_equal(run_at(model, call, first.values).met, first.met) for _ in range(more))
+            torch.manual_seed(1)
+            is_seeded = first.stamp is not None and run_at(model, call, {}).stamp == first.stamp
+    except ERRORS:
+        return
+    if not is_same:
+        raise ValueError(HIDDEN_DRAWS)
+    if is_seeded:
+        raise ValueError(
+            "the model sets the seed of its random numbers, as pyro.poutine.seed or torch.manual_seed does, so that all samples would be one: set the seed before training in its place, "
+            "as pyro.set_rng_seed does"
+        )
