@@ -16,7 +16,6 @@ from torch import Tensor
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.guide_pass import SiteRecord, WeightedTrace
 from pyro_dgp.guides.scales_and_masks import (
-    require_one_scale,
     require_rows_unmasked,
 )
 from pyro_dgp.guides.sites import is_random, require_finite
@@ -29,10 +28,9 @@ from pyro_dgp.likelihoods import CollapsedObservation
 from pyro_dgp.likelihoods.observation import Observation
 from pyro_dgp.losses.row_terms import rows_of_functions, unmasked
 from pyro_dgp.losses.scaled_priors import (
-    common_scale,
+    checked_scale,
     power_of_prior,
     require_function_priors_unscaled,
-    require_priors_visible,
 )
 from pyro_dgp.processes.reading import POSTERIOR, Reading
 
@@ -123,16 +121,12 @@ class Loss(PyroELBO):  # type: ignore[misc]
             )
         terms: dict[str, Tensor] = {}
         batch = _rows_passed(guide.structure, (args, kwargs), sites)
-        require_priors_visible(sites)
-        common = common_scale(sites)
+        common = checked_scale(sites)
         sites = [site for site in sites if not _is_masked_out(site)]
+        self._require_one_count(sites, guide.structure, batch)
         if self.num_data not in (None, batch):
-            _require_all_rows(guide.structure, batch, what=f"num_data={self.num_data}")
-            _require_counts(sites, guide.structure, batch, what=f"num_data={self.num_data}")
             _require_rows(sites, guide.structure, batch, what=f"num_data={self.num_data}")
             _require_scales_of_all_rows(sites, guide.structure, what=f"num_data={self.num_data}")
-        for site in sites:
-            require_one_scale(site)
         require_function_priors_unscaled(sites, common)
         for site in sites:
             if site["is_observed"]:
@@ -217,13 +211,18 @@ class Loss(PyroELBO):  # type: ignore[misc]
             )
         return site["scale"] * self.num_data / max(size, 1)
 
+    def _require_one_count(self, sites: list[Site], structure: ModelStructure, batch: int | None) -> None:
+        """Raise if num_data is to weight a model that joins rows, or an observed site that has not one value for each row of a step, which has not all rows."""
+        if self.num_data not in (None, batch):
+            _require_all_rows(structure, batch, what=f"num_data={self.num_data}")
+            _require_counts(sites, structure, batch, what=f"num_data={self.num_data}")
+
     def _regularizer(
         self, site: Site, weighted: WeightedTrace, guide: Variational, batch: int | None, common: float
     ) -> Tensor | float:
         """Return the KL term of a latent site whose prior has a power: that of a ``poutine.scale``, beside the common one of all sites."""
         fn, record = site["fn"], weighted.record(site)
-        if record.regularizer is not None:
-            terms = record.regularizer
+        if (terms := record.regularizer) is not None:
             return site["scale"] * (weighted.average(terms) if terms.dim() else terms)
         if site["is_observed"]:
             return 0.0

@@ -10,9 +10,17 @@ from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.guide_pass import Site, SiteRecord
-from pyro_dgp.guides.scales_and_masks import scale_beyond_plates, scale_of_plates
+from pyro_dgp.guides.scales_and_masks import require_one_scale, scale_beyond_plates, scale_of_plates
 from pyro_dgp.internal.recording import require_all
 from pyro_dgp.likelihoods import CollapsedObservation
+
+
+def checked_scale(sites: Sequence[Site]) -> float:
+    """Return the common scale of all sites, see :func:`common_scale`; raise for a mask that hides a prior, and for a scale with an entry for each row."""
+    require_priors_visible(sites)
+    for site in sites:
+        require_one_scale(site)
+    return common_scale(sites)
 
 
 def common_scale(sites: Sequence[Site]) -> float:
