@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.guides.sites import is_random
+from pyro_dgp.guides.sites import is_random, shown_values
 from pyro_dgp.internal.distributions import elementwise
 from pyro_dgp.internal.site_names import site_of
 from pyro_dgp.internal.spreads import spread_along
@@ -148,7 +148,7 @@ def warn_of_far_counts(trace: Trace) -> None:
     for site in trace.nodes.values():
         if not is_random(site) or not site["is_observed"]:
             continue
-        start, value = _mean_of_counts(site["fn"]), torch.as_tensor(site["value"]).detach().double()
+        start, value = _mean_of_counts(site["fn"]), shown_values(site).detach().double()
         value = value[~value.isnan()]
         if start is None or not value.numel() or not float(value.mean()) > 0:
             continue

@@ -10,13 +10,15 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from pyro.distributions import Delta
+from pyro.distributions import Delta, MaskedDistribution
 from pyro.nn import PyroModule
 from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
+from torch.distributions import Independent
 
 from pyro_dgp.gp import FunctionPrior, too_many_values_message
+from pyro_dgp.internal import linalg
 from pyro_dgp.internal.distributions import elementwise, is_real, is_real_where_observed
 from pyro_dgp.internal.errors import first_line
 from pyro_dgp.internal.parameters import modules_of
@@ -132,7 +134,26 @@ def real_observations(trace: Trace) -> dict[str, Tensor]:
     Where the model standardises its targets, they are the standardised ones.
     """
     sites = [site for site in trace.nodes.values() if is_random(site) and site["is_observed"]]
-    return {site["name"]: _standardised(site["fn"], site["value"]) for site in sites if _explains_reals(site["fn"])}
+    return {
+        site["name"]: _standardised(site["fn"], shown_values(site)) for site in sites if _explains_reals(site["fn"])
+    }
+
+
+def shown_values(site: Message) -> Tensor:
+    """Return the values of a site, NaN where a mask of the site or of its distribution hides them."""
+    value, fn, masks = torch.as_tensor(site["value"]), site["fn"], [site["mask"]]
+    while isinstance(fn, Independent | MaskedDistribution):
+        masks += [fn._mask] if isinstance(fn, MaskedDistribution) else []
+        fn = fn.base_dist
+    for mask in (mask for mask in masks if isinstance(mask, Tensor)):
+        shown = (
+            mask.reshape(mask.shape + (1,) * (value.dim() - mask.dim()))
+            if mask.shape == value.shape[: mask.dim()]
+            else mask
+        )
+        if linalg.fits(shown, value):
+            value = torch.where(shown, value if value.is_floating_point() else value.double(), torch.nan)
+    return value
 
 
 def _explains_reals(fn: Any) -> bool:

@@ -298,3 +298,23 @@ def test_losses_refuse_function_values_whose_prior_is_hidden():
     assert shown == remedied
     with pytest.raises(ValueError, match="'f' stands in a poutine.mask that hides its prior, and the observation 'y'"):
         value(ELBO(), model, guides[0], x, y, False)
+
+
+@pytest.mark.parametrize("by_site", [True, False])
+def test_hidden_targets_are_not_looked_at_in_warnings_of_scale(by_site):
+    """A warning named the mean of targets of which one, -999, was hidden."""
+
+    class Masked(Rows):
+        def forward(self, x, y=None):
+            f, kept = pyro.sample("f", self.gp(x))[..., 0], torch.arange(len(x)) != 2
+            if by_site:
+                with pyro.plate("rows", len(x)), poutine.mask(mask=kept):
+                    return pyro.sample("y", dist.Normal(f, 0.3), obs=y)
+            return pyro.sample("y", dist.Normal(f, 0.3).mask(kept).to_event(1), obs=y)
+
+    x, y = regression(9)
+    y[2] = -999.0
+    Variational(Masked(), InducingPoints(4), MonteCarlo(1)).initialize(x, y)  # warnings are errors
+    y[3] = -999.0
+    with pytest.warns(UserWarning, match="the target of the site 'y' has mean"):
+        Variational(Masked(), InducingPoints(4), MonteCarlo(1)).initialize(x, y)
