@@ -45,7 +45,7 @@ class _Met(SiteHandler, Messenger):
     :ivar values: by site, or by process key for GPs inside an observation, the values; those of plain latent sites and subsamples among them.
     :ivar met: what the model makes of them, each with the name of its site: inputs and means of GPs, log densities of elements, deterministic values.
     :ivar drawn: names of those values that are of functions.
-    :ivar stamp: a random number that is drawn at the first Gaussian process.
+    :ivar stamp: a random number that is drawn with the first of them; none where all are given.
     """
 
     def __init__(self, values: Mapping[str, Tensor], components: int | None = None) -> None:
@@ -89,11 +89,11 @@ class _Met(SiteHandler, Messenger):
     def _values_of(self, key: str, prior: FunctionPrior) -> Tensor:
         self.drawn.add(key)
         if key not in self.values:
+            self.stamp = float(torch.rand((), dtype=torch.float64)) if self.stamp is None else self.stamp
             self.values[key] = prior.mean + SPREAD * prior.variance.sqrt() * torch.randn_like(prior.mean)
         return self.values[key]
 
     def _meet(self, key: str, name: str, prior: FunctionPrior) -> None:
-        self.stamp = float(torch.rand((), dtype=torch.float64)) if self.stamp is None else self.stamp
         self.met[f"inputs of {key}"] = name, prior.x
         self.met[f"mean of {key}"] = name, prior.mean
 

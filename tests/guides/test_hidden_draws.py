@@ -1,5 +1,6 @@
 """Models that draw beyond their sites, or set the seed of what they draw: all samples of a prediction would be one."""
 
+import numpy as np
 import pyro
 import pytest
 import torch
@@ -61,6 +62,21 @@ class Seeded(Plain):
         return super().forward(x, y)
 
 
+class OfNumPy(Plain):
+    def forward(self, x, y=None):
+        return super().forward(x + float(np.random.standard_normal()), y)
+
+
+class Annealed(Plain):
+    """Another model in each run, without a draw."""
+
+    calls = 0
+
+    def forward(self, x, y=None):
+        self.calls += 1
+        return super().forward(x + 0.01 * self.calls, y)
+
+
 class Dropped(Plain):
     """Random in training alone, which is no matter."""
 
@@ -81,6 +97,7 @@ def fitted_by(model):
         (Hidden, "draws at random beyond its sites"),
         (Coin, "draws at random beyond its sites"),
         (Noisy, "draws at random beyond its sites"),
+        (OfNumPy, "draws at random beyond its sites"),
         (Seeded, "sets the seed of its random numbers"),
     ],
 )
@@ -97,7 +114,7 @@ def test_a_model_under_a_seed_is_refused():
         guide.initialize(X, Y)
 
 
-@pytest.mark.parametrize("kind", [Plain, Dropped])
+@pytest.mark.parametrize("kind", [Plain, Dropped, Annealed])
 def test_draws_at_sites_and_in_training_are_fine_and_leave_the_random_state_alone(kind):
     state = torch.get_rng_state()
     for run in fitted_by(kind().eval()):

@@ -128,6 +128,12 @@ class Own(torch.nn.Module):
         return sum(each(x, y) for each in self.inner) + 0.25
 
 
+class Holder(Own):
+    """One with a number of that name of the user's own."""
+
+    num_data = 5
+
+
 def test_what_an_objective_needs_is_seen_inside_a_module_of_the_user_s():
     """A marginal likelihood inside one was trained on 256 rows a step, and its num_data was not looked at."""
     torch.manual_seed(0)
@@ -139,8 +145,7 @@ def test_what_an_objective_needs_is_seen_inside_a_module_of_the_user_s():
     bound = ELBO(299)(guide.model, guide)
     expected = float(marginal(x, y).detach() + 0.25) / 300
     assert fit(Own(marginal), x, y, steps=1).losses == pytest.approx([expected], abs=1e-12)
-    holder = Own(marginal)
-    holder.num_data = 5  # of the user's own
+    holder = Holder(marginal)
     with pytest.raises(ValueError, match="MarginalLikelihood needs all 300 rows in each step, not 256"):
         fit(holder, x, y, steps=1, batch_size=256)
     assert len(fit(Own(ELBO(300)(guide.model, guide), bound), x, y, steps=1, batch_size=256).losses) == 1
