@@ -199,8 +199,10 @@ def assert_same(found, wanted):
 
 
 class Noisy(nn.Module):
+    """Draws in training, as dropout does."""
+
     def forward(self, x):
-        return x + 0.01 * torch.randn_like(x)
+        return x + 0.01 * torch.randn_like(x) if self.training else x
 
 
 class Centred(nn.Module):
