@@ -222,12 +222,12 @@ class PassHandler(SiteHandler, AutoMessenger):
         per_row = name in structure.local and self._latent_guides.holds_rows(name)
         if name in structure.responses or (per_row and run.new_rows):
             return
-        subsampled = any(frame.full_size not in (None, frame.size) for frame in msg["cond_indep_stack"])
-        if per_row and not subsampled and prior.shape()[int(carried) :] != structure.local[name]:
+        shape, frames = prior.shape()[int(carried) :], msg["cond_indep_stack"]
+        subsampled = any(frame.full_size not in (None, frame.size) for frame in frames)
+        if per_row and not subsampled and shape != structure.local[name]:
             raise ValueError(
-                f"the latent site {name!r} has a value for each row: the guide holds {tuple(structure.local[name])}, those of the training rows, and this call has "
-                f"{tuple(prior.shape()[int(carried) :])}. Pass all training rows, without batch_size=; or give a network that finds the values of the rows of a call, "
-                f"Variational(..., networks={{{name!r}: network}})"
+                f"the latent site {name!r} has a value for each row: the guide holds {tuple(structure.local[name])}, those of the training rows, and this call has {tuple(shape)}. "
+                f"Pass all training rows, without batch_size=; or give a network that finds the values of the rows of a call, Variational(..., networks={{{name!r}: network}})"
             )
         if name in run.fixed:
             msg["value"] = run.fixed[name]

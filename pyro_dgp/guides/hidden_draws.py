@@ -30,10 +30,10 @@ HIDDEN_DRAWS = (
 def require_no_hidden_draws(
     model: Callable[..., Any], call: Call, *, modules: Sequence[nn.Module], groups: Collection[str] = ()
 ) -> None:
-    """Raise for a model that is another one in each run at the same values of all sites, and for one that sets the seed of its random numbers.
+    """Raise for a model that draws at random beyond its sites, and for one that sets the seed of its random numbers.
 
-    A model that changes from run to run without a draw, as one that is annealed, passes. A prediction of the first holds one of its draws for all samples, and all samples of the second are one. The model is run with its networks in evaluation mode. One
-    that cannot be run here passes.
+    A prediction of the first holds one of its draws for all samples, and all samples of the second are one. The model is run several times at the same values of all
+    sites, with its networks in evaluation mode. A model that changes from run to run without a draw, as one that is annealed, passes, and so does one that cannot be run here.
 
     :param modules: what the model runs.
     :param groups: names of the plates that hold groups.

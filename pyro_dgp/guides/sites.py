@@ -146,11 +146,8 @@ def shown_values(site: Message) -> Tensor:
         masks += [fn._mask] if isinstance(fn, MaskedDistribution) else []
         fn = fn.base_dist
     for mask in (mask for mask in masks if isinstance(mask, Tensor)):
-        shown = (
-            mask.reshape(mask.shape + (1,) * (value.dim() - mask.dim()))
-            if mask.shape == value.shape[: mask.dim()]
-            else mask
-        )
+        is_of_rows = mask.shape == value.shape[: mask.dim()]  # and not of the outputs behind them
+        shown = mask.reshape(mask.shape + (1,) * (value.dim() - mask.dim())) if is_of_rows else mask
         if linalg.fits(shown, value):
             value = torch.where(shown, value if value.is_floating_point() else value.double(), torch.nan)
     return value

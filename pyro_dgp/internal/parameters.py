@@ -118,10 +118,8 @@ def _parts_of(value: Any, *, is_own: bool) -> list[Any]:
 
 def _named_in(function: FunctionType) -> list[Any]:
     """Return what a function of the user's names: in its closure, in its file, and in files that it imports."""
-    path, module = (
-        function.__code__.co_filename,
-        function.__module__ or "",
-    )  # a class that exec makes may have no module
+    path = function.__code__.co_filename
+    module = function.__module__ or ""  # a class that exec makes may have none
     package = sys.modules.get(module.split(".")[0])
     if _is_of_a_library(module) and path.startswith(str(Path(package.__file__ or "").parent) if package else ""):
         return []

@@ -40,5 +40,5 @@ def refuse_data_plate(rows: int, what: str) -> None:
 
 
 def _holds_draws(plate: str) -> bool:
-    """Tell whether Pyro names a plate so that holds whole runs of the model: the particles of a loss, or the draws of ``Predictive``."""
+    """Tell by its name whether a plate is one of Pyro's own over whole runs of the model: the particles of a loss, or the draws of ``Predictive``."""
     return "particles" in plate or plate == "_num_predictive_samples"

@@ -11,19 +11,19 @@ from typing import Any
 import torch
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.trace_messenger import TraceMessenger
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.hidden_draws import require_no_hidden_draws
 from pyro_dgp.guides.joint_rows import LOOKED_AT, joined_rows_message, site_joins_rows
 from pyro_dgp.guides.leading_axes import require_leading_axes_of_likelihood
 from pyro_dgp.guides.other_rows import warn_of_other_rows
-from pyro_dgp.guides.row_dependence import row_dependence
+from pyro_dgp.guides.row_dependence import RowDependence, row_dependence
 from pyro_dgp.guides.site_handler import Message, SiteHandler
 from pyro_dgp.guides.sites import gps_of_site, is_random, require_values_of_rows, warn_of_repeated
 from pyro_dgp.internal.parameters import constant_parameters, evaluating, module_local_parameters, modules_of
 from pyro_dgp.internal.plates import known_groups
-from pyro_dgp.internal.rows import num_rows
+from pyro_dgp.internal.rows import Call, num_rows
 from pyro_dgp.internal.site_names import process_key, site_of
 from pyro_dgp.likelihoods import CollapsedObservation, Observation
 from pyro_dgp.mcmc.conditioning import Draw, KeptConditions, condition_on
@@ -145,17 +145,12 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
     _check(posterior, request)
     conditioned_on = condition_on if posterior.conditions is None else posterior.conditions.of
     repeated = getattr(posterior, "_repeated", None) or _Repeated()  # draws that an older version pickled have none
+    is_first = not repeated.is_over
     with repeated if model is posterior.model else nullcontext():  # a whitened model has said it
         chosen, conditioned = conditioned_on(
             posterior.model, posterior.draws, posterior.args, posterior.kwargs, num_draws=request.num_samples
         )
-    with torch.no_grad(), module_local_parameters(*scope), evaluating(*scope):
-        dependence = row_dependence(model, posterior.args, dict(posterior.kwargs))
-        require_no_hidden_draws(
-            model, (posterior.args, dict(posterior.kwargs)), modules=scope, groups=dependence.group_plates
-        )
-        with known_groups(dependence.group_plates):
-            warn_of_other_rows(model, (posterior.args, dict(posterior.kwargs)), scope)
+    dependence = _looked_at(model, (posterior.args, dict(posterior.kwargs)), scope, is_first=is_first)
     local, groups = dependence.sites, dependence.groups
     request = request.of_groups(groups, whole=dependence.whole)
     request.check_arguments(dependence.further, dependence.whole)
@@ -210,6 +205,18 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
         return stack_mixtures(parts)
 
     return Answer(evaluate, layout.event_shape, layout.groups, request.rows.tensors, components_of_draw=of_draw)
+
+
+def _looked_at(model: Callable[..., Any], call: Call, scope: list[nn.Module], *, is_first: bool) -> RowDependence:
+    """Return what of a model follows the rows of the call that it was sampled with; raise, at the first prediction, for hidden draws."""
+    args, kwargs = call
+    with torch.no_grad(), module_local_parameters(*scope), evaluating(*scope):
+        dependence = row_dependence(model, args, dict(kwargs))
+        if is_first:
+            require_no_hidden_draws(model, call, modules=scope, groups=dependence.group_plates)
+        with known_groups(dependence.group_plates):
+            warn_of_other_rows(model, call, scope)
+    return dependence
 
 
 def _check(posterior: PosteriorDraws, request: Request) -> None:

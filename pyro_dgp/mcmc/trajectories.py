@@ -76,22 +76,22 @@ class Phase:
 
     @property
     def position(self) -> np.ndarray:
-        """Where it is, ``(n,)``."""
+        """Position, ``(n,)``."""
         return self.numbers[0]
 
     @property
     def momentum(self) -> np.ndarray:
-        """Its momentum, ``(n,)``."""
+        """Momentum, ``(n,)``."""
         return self.numbers[1]
 
     @property
     def velocity(self) -> np.ndarray:
-        """Its momentum times the variances of the metric, ``(n,)``."""
+        """Momentum times the variances of the metric, ``(n,)``."""
         return self.numbers[2]
 
     @property
     def gradient(self) -> np.ndarray:
-        """The gradient of the log density there, ``(n,)``."""
+        """Gradient of the log density, ``(n,)``."""
         return self.numbers[3]
 
 
@@ -127,8 +127,11 @@ def leapfrog(leaps: Sequence[Leap], slopes: Slopes) -> list[Phase]:
     ends = np.empty_like(starts)
     with np.errstate(all="ignore"):  # what is not finite has infinite energy
         half = starts[:, 1] + (0.5 * steps) * starts[:, 3]
-        ends[:, 0] = starts[:, 0] + steps * (variances * half)
-        log_densities, ends[:, 3] = slopes(ends[:, 0])
+        positions = starts[:, 0] + steps * (
+            variances * half
+        )  # an array of its own, contiguous, as a compiled program takes it
+        log_densities, ends[:, 3] = slopes(positions)
+        ends[:, 0] = positions
         ends[:, 1] = half + (0.5 * steps) * ends[:, 3]
         ends[:, 2] = variances * ends[:, 1]
         energies = 0.5 * (ends[:, 1] * ends[:, 2]).sum(1) - log_densities

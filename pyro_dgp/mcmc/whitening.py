@@ -134,7 +134,7 @@ class Whitening:
         """The strategy for one site, or nothing for sites that are no GP."""
         fn = msg["fn"]
         self.meet(msg["name"], fn)
-        if not (msg["is_observed"] or isinstance(fn, FunctionPrior)):
+        if self._met is not None and not (msg["is_observed"] or isinstance(fn, FunctionPrior)):
             self._latent.add(msg["name"])
         if self._met is not None and msg["is_observed"]:
             require_usable(msg)
@@ -158,8 +158,9 @@ class Whitening:
         return None
 
     def _note_made(self, *functions: str) -> None:
-        """Note the names of the sites that stand for function values."""
-        self._made |= {name_of(function) for function in functions for name_of in (whitened_site, inducing_site)}
+        """Note the names of the sites that stand for function values in the first run of the model."""
+        if self._met is not None:
+            self._made |= {name_of(function) for function in functions for name_of in (whitened_site, inducing_site)}
 
     def meet(self, name: str, fn: Any) -> None:
         """Note the GPs of a site in the first run of the model; see :meth:`end_first_run`."""
