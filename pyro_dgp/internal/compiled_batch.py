@@ -19,12 +19,13 @@ class CompiledBatch(CompiledFunction):
 
     def at(self, *points: Tensor) -> tuple[list[Tensor], Tensor] | None:
         """The results, and at which points they are right ``(C,)``; nothing where there is no program."""
-        before = generators(points)
+        is_new = not self.is_checked
+        before = generators(points) if is_new else []
         found = self.run(points, before)
         if found is None:
             return None
         results, serves = found
-        if not self.is_checked and bool(serves.any()):
+        if is_new and bool(serves.any()):
             compared = [[value[serves] for value in values] for values in (results, points)]
             if not self.passes(compared[0], compared[1], before):
                 return None

@@ -76,7 +76,7 @@ class CompiledFunction:
         return results if serves else None
 
     def run(self, points: Sequence[Tensor], before: list[Tensor]) -> tuple[list[Tensor], Tensor] | None:
-        """Results of the program and the number of failures that it reports; nothing where there is no program, with the generators as before.
+        """Results of the program and the number of failures that it reports; nothing where there is no program, with the generators as ``before``.
 
         A program reads memory in the arrangement of the first arguments: others are copied into it, and those of other shapes or types have no program.
         """
@@ -311,6 +311,8 @@ def generators(points: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _set_generators(states: Sequence[Tensor], points: Sequence[Tensor]) -> None:
+    if not states:
+        return
     torch.set_rng_state(states[0])
     device = _gpu(points)
     if device is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,6 +14,10 @@ from torch.fx import GraphModule
 #: Options of PyTorch's own compiler. Random numbers are those of torch. The sizes of results, which cannot change, are not looked at in every call. What took five
 #: operations or more is kept rather than computed again where it is used: square roots of distances are used in several places.
 _OPTIONS: dict[str, Any] = {"fallback_random": True, "size_asserts": False, "realize_opcount_threshold": 5}
+
+#: Options beside these where all is on the processor. The kernels of a program are called from C++, in one library, and not from Python: a small program
+#: takes a tenth to a third less time, and is made in half the time.
+_ALL_IN_CPP: dict[str, Any] = {"cpp_wrapper": True}
 
 
 def compiled(graph: GraphModule, points: Sequence[Tensor], backend: Any) -> Callable[..., Sequence[Tensor]]:
@@ -29,10 +35,34 @@ def compiled(graph: GraphModule, points: Sequence[Tensor], backend: Any) -> Call
     if not hasattr(inductor, "standalone_compile"):
         return torch.compile(graph, backend=backend, dynamic=False, options=_OPTIONS)  # type: ignore[no-any-return]
     _detach_constants(graph)
-    with torch.no_grad():
-        return inductor.standalone_compile(
-            graph, list(points), dynamic_shapes="from_example_inputs", options={"config_patches": _OPTIONS}
-        )
+
+    def made(options: dict[str, Any]) -> Callable[..., Sequence[Tensor]]:
+        with torch.no_grad():
+            program: Callable[..., Sequence[Tensor]] = inductor.standalone_compile(
+                graph, list(points), dynamic_shapes="from_example_inputs", options={"config_patches": options}
+            )
+            program(*points)
+        return program
+
+    if any(point.is_cuda for point in points):
+        return made(_OPTIONS)
+    try:
+        with _without_remarks():
+            return made(_OPTIONS | _ALL_IN_CPP)
+    except Exception:  # an operation that PyTorch cannot call from C++
+        return made(_OPTIONS)
+
+
+@contextmanager
+def _without_remarks() -> Iterator[None]:
+    """A scope in which the compiler does not remark that an operation is called the longer way."""
+    remarks = logging.getLogger("torch._inductor.ir")
+    level = remarks.level
+    remarks.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        remarks.setLevel(level)
 
 
 def _detach_constants(graph: GraphModule) -> None:

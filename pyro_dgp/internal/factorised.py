@@ -151,7 +151,7 @@ class _LogDensity(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         matrix, factor, columns = ctx.saved_tensors
         factor = _differentiable(matrix, factor)
-        inverse = torch.cholesky_inverse(factor)
+        inverse = linalg.inverse_of_factorised(factor)
         solved = inverse @ columns
         scale = grad[..., None, None]
         to_matrix = (0.5 * scale) * (solved @ solved.mT - columns.shape[-1] * inverse)

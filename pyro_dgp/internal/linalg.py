@@ -20,6 +20,9 @@ LARGEST_JITTER = {torch.float64: 1e-4, torch.float32: 1e-3}
 #: without an error (pull request 187717 of pytorch/pytorch).
 _MOST_COLUMNS = 2**18
 
+#: Rows up to which the inverse of a batch of matrices is two triangular ones multiplied: beyond, LAPACK's own takes less time.
+_SMALL = 64
+
 #: From matrices to their factors and reports that are zero where there is one.
 Factorise = Callable[[Tensor], tuple[Tensor, Tensor]]
 
@@ -90,6 +93,15 @@ def stacked(*parts: Tensor) -> Tensor:
 def inverse_cholesky(matrix: Tensor, jitter: float | None, name: str) -> tuple[Tensor, float]:
     """Inverse of the factor that :func:`cholesky` gives, without gradients, and the relative jitter in it."""
     return _with_jitter(matrix.detach(), jitter, name, _inverse_factor)[:2]
+
+
+def inverse_of_factorised(factor: Tensor) -> Tensor:
+    """Inverse of ``L L'``, from a lower triangular L."""
+    if factor.dim() == 2 or factor.shape[-1] > _SMALL:
+        return torch.cholesky_inverse(factor)
+    identity = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device).expand(factor.shape)
+    inverse = solve_triangular(factor, identity, upper=False)
+    return inverse.mT @ inverse
 
 
 def through_jitter_(cotangent: Tensor, jitter: float) -> Tensor:

@@ -114,8 +114,8 @@ class WhitenedNUTS(DensityKernel):
         momentum = random.normal(len(variances)) / np.sqrt(variances)
         start = Phase.of(at.position, momentum, (at.log_density, at.gradient), variances)
         step_size = adaptation.step_size
-        trajectory = Trajectory(step_size, variances, self.max_tree_depth, random)
-        end = yield from trajectory.run(start)
+        trajectory = Trajectory(start, step_size, variances, self.max_tree_depth, random)
+        end = yield trajectory
         rate = trajectory.acceptance / trajectory.n_steps
         self.stats = {
             "energy": start.energy,

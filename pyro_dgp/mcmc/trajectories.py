@@ -1,10 +1,10 @@
-"""The No-U-Turn sampler on vectors, as a generator that asks for one leapfrog step at a time."""
+"""The No-U-Turn sampler on vectors: points, leapfrog steps and a trajectory that asks for one step at a time."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -32,9 +32,9 @@ class Random:
         """Draw standard normal numbers."""
         return self.generator.standard_normal(count)
 
-    def uniform(self) -> float:
-        """Draw a number between zero and one."""
-        return self.generator.random()
+    def uniform(self, count: int) -> np.ndarray:
+        """Draw numbers between zero and one."""
+        return self.generator.random(count)
 
     def state(self) -> str:
         """Return the state as text."""
@@ -115,28 +115,33 @@ class Leap:
         return cls(Phase(at_rest, 0.0, 0.0), 0.0, variances)
 
 
-#: A computation that yields leapfrog steps, is sent the point at the end of each, and returns a result.
-Steps = Generator[Leap, Phase, Result]
+def leapfrog(leap: Leap, slopes: Slopes) -> Phase:
+    """Make one leapfrog step."""
+    ends, log_densities, energies = leapfrogs(
+        leap.start.numbers[None], np.array([leap.step_size]), leap.variances[None], slopes
+    )
+    return Phase(ends[0], float(log_densities[0]), float(energies[0]))
 
 
-def leapfrog(leaps: Sequence[Leap], slopes: Slopes) -> list[Phase]:
-    """Make leapfrog steps of several chains, whose slopes are asked for at once."""
-    starts = np.concatenate([leap.start.numbers for leap in leaps]).reshape(len(leaps), 4, -1)
-    variances = np.concatenate([leap.variances for leap in leaps]).reshape(len(leaps), -1)
-    steps = np.array([leap.step_size for leap in leaps])[:, None]
-    ends = np.empty_like(starts)
+def leapfrogs(
+    starts: np.ndarray, step_sizes: np.ndarray, variances: np.ndarray, slopes: Slopes
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Make leapfrog steps of several chains, whose slopes are asked for at once.
+
+    :param starts: ``numbers`` of their phases, ``(C, 4, n)``; ``step_sizes`` ``(C,)``, ``variances`` ``(C, n)``.
+    :returns: numbers ``(C, 4, n)``, log densities and energies ``(C,)`` at the ends.
+    """
+    ends, steps = np.empty_like(starts), step_sizes[:, None]
     with np.errstate(all="ignore"):  # what is not finite has infinite energy
         half = starts[:, 1] + (0.5 * steps) * starts[:, 3]
-        positions = starts[:, 0] + steps * (
-            variances * half
-        )  # an array of its own, contiguous, as a compiled program takes it
+        positions = starts[:, 0] + steps * (variances * half)  # contiguous, as a compiled program takes it
         log_densities, ends[:, 3] = slopes(positions)
         ends[:, 0] = positions
         ends[:, 1] = half + (0.5 * steps) * ends[:, 3]
         ends[:, 2] = variances * ends[:, 1]
-        energies = 0.5 * (ends[:, 1] * ends[:, 2]).sum(1) - log_densities
+        energies = 0.5 * np.einsum("cn,cn->c", ends[:, 1], ends[:, 2]) - log_densities
     energies[~np.isfinite(energies)] = np.inf
-    return [Phase(*end) for end in zip(ends, log_densities.tolist(), energies.tolist(), strict=True)]
+    return ends, log_densities, energies
 
 
 @dataclass(slots=True)
@@ -144,16 +149,12 @@ class _Tree:
     """A piece of a trajectory.
 
     :ivar first: its earliest point in time; ``last``, its latest.
-    :ivar draw: the point drawn from it, each with weight ``exp(-energy)``.
-    :ivar log_weight: logarithm of the sum of the weights.
     :ivar momentum: sum of the momenta.
-    :ivar ends: whether it has turned, or diverged, so that the trajectory ends.
+    :ivar ends: whether it has turned, so that the trajectory ends.
     """
 
     first: Phase
     last: Phase
-    draw: Phase
-    log_weight: float
     momentum: np.ndarray
     ends: bool = False
 
@@ -162,71 +163,75 @@ class Trajectory:
     """One trajectory of the No-U-Turn sampler (Hoffman and Gelman 2014) with multinomial draws and the U-turn criterion of Betancourt (2017).
 
     It is doubled, forwards or backwards in time, until it turns back. The criterion is also asked of each half with the nearest point of
-    the other, as in Stan.
+    the other, as in Stan. A chain that yields it is sent the point drawn from it.
 
+    :param start: the point that it goes through.
     :param step_size: of the leapfrog steps.
     :param variances: diagonal of the inverse mass matrix.
     :param max_depth: largest number of doublings.
-    :param random: source of random numbers.
+    :param random: source of random numbers: ``2 + 2**d`` for the doubling number ``d``.
     :ivar n_steps: gradients so far.
     :ivar acceptance: sum over the points of the probability to accept each from the start.
     :ivar diverging: whether the energy has gone astray.
     """
 
-    def __init__(self, step_size: float, variances: np.ndarray, max_depth: int, random: Random) -> None:
-        self.step_size, self.variances, self.max_depth, self.random = step_size, variances, max_depth, random
+    def __init__(self, start: Phase, step_size: float, variances: np.ndarray, max_depth: int, random: Random) -> None:
+        self.start, self.step_size, self.variances, self.max_depth = start, step_size, variances, max_depth
+        self.random = random
         self.n_steps, self.acceptance, self.diverging = 0, 0.0, False
-        self._energy = 0.0
 
-    def run(self, start: Phase) -> Steps[Phase]:
-        """Yield the steps of the trajectory through ``start`` and return the point drawn from it."""
-        self._energy = start.energy
-        tree = _Tree(start, start, start, 0.0, start.momentum)
+    def run(self) -> Generator[Leap, Phase, Phase]:
+        """Yield the steps of the trajectory and return the point drawn from it, each with weight ``exp(-energy)``."""
+        start = self.start
+        tree, draw, log_weight = _Tree(start, start, start.momentum), start, 0.0
         for depth in range(self.max_depth):
-            is_forward = self.random.uniform() < 0.5
-            new = yield from self._grown(tree.last if is_forward else tree.first, depth, is_forward)
-            if new.ends:
+            forward, taken, *each = self.random.uniform(2 + 2**depth).tolist()
+            is_forward = forward < 0.5
+            grown = yield from self._grown(tree.last if is_forward else tree.first, each, is_forward)
+            if grown is None:
                 break
-            draw = new.draw if self._happens(new.log_weight - tree.log_weight) else tree.draw
-            tree = _joined(tree, new, is_forward, draw, log_sum(tree.log_weight, new.log_weight))
+            new, new_draw, new_weight = grown
+            if taken < math.exp(min(0.0, new_weight - log_weight)):
+                draw = new_draw
+            tree, log_weight = _joined(tree, new, is_forward), log_sum(log_weight, new_weight)
             if tree.ends:
                 break
-        return tree.draw
+        return draw
 
-    def _grown(self, edge: Phase, depth: int, is_forward: bool) -> Steps[_Tree]:
-        """Build the ``2**depth`` points after an edge, or before it; fewer where they turn or diverge.
+    def _grown(
+        self, edge: Phase, uniform: list[float], is_forward: bool
+    ) -> Generator[Leap, Phase, tuple[_Tree, Phase, float] | None]:
+        """As many points after an edge, or before it, as there are random numbers, one drawn from them, and the logarithm of the sum of their weights.
 
-        Pieces of equal length are joined as soon as there are two, as the leaves of a binary tree are from the first to the last.
+        Nothing where they turn or diverge. Pieces of equal length are joined as soon as there are two, as the leaves of a binary tree are from the
+        first to the last.
         """
         step_size = self.step_size if is_forward else -self.step_size
         pieces: list[_Tree] = []
-        for count in range(1, 2**depth + 1):
+        draw, log_weight = edge, -math.inf
+        for count, number in enumerate(uniform, 1):
             edge = yield Leap(edge, step_size, self.variances)
-            error = edge.energy - self._energy
+            error = edge.energy - self.start.energy
             self.n_steps += 1
             self.acceptance += math.exp(-error) if error > 0 else 1.0
-            piece = _Tree(edge, edge, edge, -error, edge.momentum, not error < LARGEST_ERROR)
-            if piece.ends:
+            if not error < LARGEST_ERROR:
                 self.diverging = True
-                return piece
+                return None
+            log_weight = log_sum(log_weight, -error)
+            if number < math.exp(-error - log_weight):
+                draw = edge
+            piece = _Tree(edge, edge, edge.momentum)
             while count % 2 == 0:
-                near, far = pieces.pop(), piece
-                log_weight = log_sum(near.log_weight, far.log_weight)
-                draw = far.draw if self._happens(far.log_weight - log_weight) else near.draw
-                piece = _joined(near, far, is_forward, draw, log_weight)
+                piece = _joined(pieces.pop(), piece, is_forward)
                 if piece.ends:
-                    return piece
+                    return None
                 count //= 2
             pieces.append(piece)
-        return pieces[0]
-
-    def _happens(self, log_probability: float) -> bool:
-        """Draw whether something of this probability happens; from one on it is certain."""
-        return bool(log_probability >= 0 or self.random.uniform() < math.exp(log_probability))
+        return pieces[0], draw, log_weight
 
 
-def _joined(near: _Tree, far: _Tree, is_forward: bool, draw: Phase, log_weight: float) -> _Tree:
-    """Join two neighbouring pieces into one, with the point drawn from both."""
+def _joined(near: _Tree, far: _Tree, is_forward: bool) -> _Tree:
+    """Join two neighbouring pieces into one."""
     before, after = (near, far) if is_forward else (far, near)
     first, last, momentum = before.first, after.last, before.momentum + after.momentum
     turns = _turns(momentum, first, last)
@@ -234,7 +239,7 @@ def _joined(near: _Tree, far: _Tree, is_forward: bool, draw: Phase, log_weight: 
         turns = _turns(before.momentum + after.first.momentum, first, after.first) or _turns(
             before.last.momentum + after.momentum, before.last, last
         )
-    return _Tree(first, last, draw, log_weight, momentum, turns)
+    return _Tree(first, last, momentum, turns)
 
 
 def _turns(momentum: np.ndarray, first: Phase, last: Phase) -> bool:
@@ -246,3 +251,8 @@ def log_sum(a: float, b: float) -> float:
     """``log(exp(a) + exp(b))``; both may be minus infinity."""
     larger, smaller = (a, b) if a >= b else (b, a)
     return larger if smaller == -math.inf else larger + math.log1p(math.exp(smaller - larger))
+
+
+#: A computation of a chain. It yields leapfrog steps and trajectories, is sent the point at the end of a step and the point drawn from a trajectory, and
+#: returns a result.
+Steps = Generator[Leap | Trajectory, Phase, Result]

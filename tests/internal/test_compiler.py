@@ -66,3 +66,29 @@ def test_constants_that_have_gradients_are_taken_without():
     total, _ = compiler.compiled(graph(data), [POINT], "inductor")(POINT)
     torch.testing.assert_close(total, (2 * POINT).sin().sum())
     assert data.requires_grad
+
+
+def test_programs_that_cannot_be_called_from_cpp_are_called_from_python(monkeypatch):
+    """The compiler is asked a second time; on the processor it is first asked for calls from C++."""
+    asked = []
+
+    def refuses(graph, points, *, dynamic_shapes, options):
+        asked.append(options["config_patches"].get("cpp_wrapper", False))
+        if asked[-1]:
+            raise NotImplementedError("an operation without a C++ interface")
+        return graph.forward
+
+    monkeypatch.setattr(inductor, "standalone_compile", refuses, raising=False)
+    data = torch.arange(6.0, dtype=torch.float64)
+    total, _ = compiler.compiled(graph(data), [POINT], "inductor")(POINT)
+    assert asked == [True, False] and float(total) == float((POINT * data).sin().sum())
+
+
+def test_the_compiler_makes_no_remarks(caplog):
+    """A Cholesky factor is an operation that PyTorch calls from C++ the longer way."""
+    matrix = torch.eye(3, dtype=torch.float64) + 0.1
+    factorised = make_fx(lambda matrix: (torch.linalg.cholesky(matrix).sum(),))(matrix)
+    with caplog.at_level("WARNING"):
+        (total,) = compiler.compiled(factorised, [matrix], "inductor")(matrix)
+    torch.testing.assert_close(total, torch.linalg.cholesky(matrix).sum())
+    assert not [record.message for record in caplog.records if "shim" in record.message]

@@ -37,8 +37,8 @@ def warmed(warmup, draws, *, target=0.8, step_size=None, depth=8, seed=0, start=
     for number in range(warmup + draws):
         variances = adaptation.metric.variances
         start = Phase.of(at.position, random.normal(3) / np.sqrt(variances), (at.log_density, at.gradient), variances)
-        trajectory = Trajectory(adaptation.step_size, variances, depth, random)
-        at = drive(trajectory.run(start))
+        trajectory = Trajectory(start, adaptation.step_size, variances, depth, random)
+        at = drive(trajectory.run())
         rate = trajectory.acceptance / trajectory.n_steps
         drive(adaptation.update(at, rate, random))
         if number >= warmup:

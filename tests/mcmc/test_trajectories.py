@@ -6,14 +6,24 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pyro_dgp.mcmc.lockstep import lockstep
-from pyro_dgp.mcmc.trajectories import Leap, Phase, Random, Trajectory, leapfrog, log_sum
+from pyro_dgp.mcmc.lockstep import alone, lockstep
+from pyro_dgp.mcmc.trajectories import Leap, Phase, Random, Trajectory, leapfrog, leapfrogs, log_sum
 
 
 def double_well(position):
     """Two modes of unequal height: log density and gradient."""
     x = position[0]
     return -(x**4) + 2 * x**2 + 0.5 * x, np.array([-4 * x**3 + 4 * x + 0.5])
+
+
+def double_well_in_three(position):
+    """The product of three such densities."""
+    return float((-(position**4) + 2 * position**2 + 0.5 * position).sum()), -4 * position**3 + 4 * position + 0.5
+
+
+def wall(position):
+    """A normal density that is not finite beyond a plane."""
+    return (-0.5 * float(position @ position), -position) if position[0] < 1.2 else (math.nan, np.full(3, math.nan))
 
 
 def normal(position):
@@ -34,9 +44,8 @@ def draw(density, position, *, step_size, variances, depth, random):
     """One transition, and its trajectory."""
     momentum = random.normal(len(position)) / np.sqrt(variances)
     start = Phase.of(position, momentum, density(position), variances)
-    trajectory = Trajectory(step_size, variances, depth, random)
-    (end,) = lockstep([trajectory.run(start)], each(density))
-    return end, trajectory
+    trajectory = Trajectory(start, step_size, variances, depth, random)
+    return alone(trajectory.run(), each(density)), trajectory
 
 
 @pytest.mark.parametrize(("step_size", "depth"), [(0.35, 1), (0.35, 2), (0.3, 3), (0.2, 5), (0.6, 4)])
@@ -79,8 +88,8 @@ def test_a_chain_has_the_moments_of_a_correlated_normal():
 def test_leapfrog_goes_back_where_it_came_from():
     variances = np.array([1.0, 3.0])
     start = Phase.of(np.array([0.3, -1.0]), np.array([1.0, 0.2]), normal(np.array([0.3, -1.0])), variances)
-    (there,) = leapfrog([Leap(start, 0.4, variances)], each(normal))
-    (back,) = leapfrog([Leap(there, -0.4, variances)], each(normal))
+    there = leapfrog(Leap(start, 0.4, variances), each(normal))
+    back = leapfrog(Leap(there, -0.4, variances), each(normal))
     np.testing.assert_allclose(back.position, start.position, atol=1e-12)
     np.testing.assert_allclose(back.momentum, start.momentum, atol=1e-12)
     assert abs(there.energy - start.energy) < 0.1 and not np.allclose(there.position, start.position)
@@ -92,8 +101,10 @@ def test_leapfrog_steps_of_several_chains_are_those_of_each():
     plans = [(generator.normal(size=2), generator.normal(size=2), step) for step in (0.1, -0.3, 0.7)]
     metrics = [np.array([1.0, 3.0]), np.array([0.2, 0.5]), np.array([4.0, 1.0])]
     starts = [Phase.of(q, p, double(q), m) for (q, p, _), m in zip(plans, metrics, strict=True)]
-    leaps = [Leap(start, plan[2], metric) for start, plan, metric in zip(starts, plans, metrics, strict=True)]
-    for (q, p, step), metric, end in zip(plans, metrics, leapfrog(leaps, each(double)), strict=True):
+    steps = np.array([step for _, _, step in plans])
+    ends = leapfrogs(np.stack([start.numbers for start in starts]), steps, np.stack(metrics), each(double))
+    for (q, p, step), metric, *numbers in zip(plans, metrics, *ends, strict=True):
+        end = Phase(*numbers)
         half = p + 0.5 * step * double(q)[1]
         at = q + step * metric * half
         value, slope = double(at)
@@ -111,7 +122,7 @@ def double(position):
 
 def test_the_step_onto_a_position_asks_for_its_slope_and_stands_still():
     position = np.array([0.3, -1.0])
-    (at,) = leapfrog([Leap.onto(position, np.array([1e-3, 1e3]))], each(normal))
+    at = leapfrog(Leap.onto(position, np.array([1e-3, 1e3])), each(normal))
     assert np.array_equal(at.position, position) and not at.momentum.any()
     assert at.log_density == normal(position)[0] and np.array_equal(at.gradient, -position)
 
@@ -148,7 +159,51 @@ def test_sums_of_exponentials():
 def test_random_numbers_go_on_where_their_state_was_kept():
     first = Random(5)
     first.normal(3)
-    state, after = first.state(), first.uniform()
+    state, after = first.state(), first.uniform(2).tolist()
     other = Random(6)
     other.set_state(state)
-    assert other.uniform() == after and Random(5).uniform() != Random(6).uniform()
+    assert other.uniform(2).tolist() == after and Random(5).uniform(1) != Random(6).uniform(1)
+
+
+def chain(density, position, *, step_size, variances, depth, seed, count):
+    """Make some transitions: their ends, counts of steps, acceptances, and whether each diverged."""
+    random, found = Random(seed), []
+    at = yield Leap.onto(position, variances)
+    for _ in range(count):
+        momentum = random.normal(len(position)) / np.sqrt(variances)
+        start = Phase.of(at.position, momentum, (at.log_density, at.gradient), variances)
+        trajectory = Trajectory(start, step_size, variances, depth, random)
+        at = yield trajectory
+        found.append((at, trajectory))
+    return found
+
+
+@pytest.mark.parametrize("density", [normal, double_well_in_three, wall])
+def test_trajectories_as_arrays_are_those_of_each_chain_alone(density):
+    """Chains of unequal steps, metrics, depths and lengths: each transition is that of the reference, which grows a tree of points."""
+    generator = np.random.default_rng(4)
+    plans = [
+        {
+            "position": 0.3 * generator.normal(size=3),
+            "variances": generator.uniform(0.3, 2.0, size=3),
+            "step_size": step,
+            "depth": depth,
+            "seed": seed,
+            "count": 20 + 15 * seed,
+        }
+        for seed, (step, depth) in enumerate([(0.05, 9), (0.1, 4), (0.4, 6), (0.9, 3), (1.7, 5), (0.3, 1)])
+    ]
+    together = lockstep([chain(density, **plan) for plan in plans], each(density))
+    ended = []
+    for plan, found in zip(plans, together, strict=True):
+        for (end, trajectory), (wanted, reference) in zip(
+            found, alone(chain(density, **plan), each(density)), strict=True
+        ):
+            np.testing.assert_allclose(end.numbers, wanted.numbers, rtol=1e-7, atol=1e-9)
+            assert end.log_density == pytest.approx(wanted.log_density) and end.energy == pytest.approx(wanted.energy)
+            assert (trajectory.n_steps, trajectory.diverging) == (reference.n_steps, reference.diverging)
+            assert trajectory.acceptance == pytest.approx(reference.acceptance)
+            assert (end is trajectory.start) == (wanted is reference.start)
+            ended.append((trajectory.n_steps, trajectory.diverging))
+    assert len({steps for steps, _ in ended}) > 7
+    assert density is not wall or any(diverging for _, diverging in ended)
