@@ -115,14 +115,6 @@ class Leap:
         return cls(Phase(at_rest, 0.0, 0.0), 0.0, variances)
 
 
-def leapfrog(leap: Leap, slopes: Slopes) -> Phase:
-    """Make one leapfrog step."""
-    ends, log_densities, energies = leapfrogs(
-        leap.start.numbers[None], np.array([leap.step_size]), leap.variances[None], slopes
-    )
-    return Phase(ends[0], float(log_densities[0]), float(energies[0]))
-
-
 def leapfrogs(
     starts: np.ndarray, step_sizes: np.ndarray, variances: np.ndarray, slopes: Slopes
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pyro_dgp.mcmc.lockstep import alone, lockstep
-from pyro_dgp.mcmc.trajectories import Leap, Phase, Random, Trajectory, leapfrog, leapfrogs, log_sum
+from pyro_dgp.mcmc.lockstep import _MANY, lockstep
+from pyro_dgp.mcmc.trajectories import Leap, Phase, Random, Trajectory, leapfrogs, log_sum
 
 
 def double_well(position):
@@ -40,12 +40,27 @@ def each(density):
     return slopes
 
 
+def alone(run, density):
+    """The result of the computation of one chain."""
+    (result,) = lockstep([run], each(density))
+    return result
+
+
+def leapfrog(leap, density):
+    """The end of one leapfrog step."""
+
+    def one():
+        return (yield leap)
+
+    return alone(one(), density)
+
+
 def draw(density, position, *, step_size, variances, depth, random):
     """One transition, and its trajectory."""
     momentum = random.normal(len(position)) / np.sqrt(variances)
     start = Phase.of(position, momentum, density(position), variances)
     trajectory = Trajectory(start, step_size, variances, depth, random)
-    return alone(trajectory.run(), each(density)), trajectory
+    return alone(trajectory.run(), density), trajectory
 
 
 @pytest.mark.parametrize(("step_size", "depth"), [(0.35, 1), (0.35, 2), (0.3, 3), (0.2, 5), (0.6, 4)])
@@ -88,8 +103,8 @@ def test_a_chain_has_the_moments_of_a_correlated_normal():
 def test_leapfrog_goes_back_where_it_came_from():
     variances = np.array([1.0, 3.0])
     start = Phase.of(np.array([0.3, -1.0]), np.array([1.0, 0.2]), normal(np.array([0.3, -1.0])), variances)
-    there = leapfrog(Leap(start, 0.4, variances), each(normal))
-    back = leapfrog(Leap(there, -0.4, variances), each(normal))
+    there = leapfrog(Leap(start, 0.4, variances), normal)
+    back = leapfrog(Leap(there, -0.4, variances), normal)
     np.testing.assert_allclose(back.position, start.position, atol=1e-12)
     np.testing.assert_allclose(back.momentum, start.momentum, atol=1e-12)
     assert abs(there.energy - start.energy) < 0.1 and not np.allclose(there.position, start.position)
@@ -122,7 +137,7 @@ def double(position):
 
 def test_the_step_onto_a_position_asks_for_its_slope_and_stands_still():
     position = np.array([0.3, -1.0])
-    at = leapfrog(Leap.onto(position, np.array([1e-3, 1e3])), each(normal))
+    at = leapfrog(Leap.onto(position, np.array([1e-3, 1e3])), normal)
     assert np.array_equal(at.position, position) and not at.momentum.any()
     assert at.log_density == normal(position)[0] and np.array_equal(at.gradient, -position)
 
@@ -193,12 +208,11 @@ def test_trajectories_as_arrays_are_those_of_each_chain_alone(density):
         }
         for seed, (step, depth) in enumerate([(0.05, 9), (0.1, 4), (0.4, 6), (0.9, 3), (1.7, 5), (0.3, 1)])
     ]
+    assert len(plans) >= _MANY
     together = lockstep([chain(density, **plan) for plan in plans], each(density))
     ended = []
     for plan, found in zip(plans, together, strict=True):
-        for (end, trajectory), (wanted, reference) in zip(
-            found, alone(chain(density, **plan), each(density)), strict=True
-        ):
+        for (end, trajectory), (wanted, reference) in zip(found, alone(chain(density, **plan), density), strict=True):
             np.testing.assert_allclose(end.numbers, wanted.numbers, rtol=1e-7, atol=1e-9)
             assert end.log_density == pytest.approx(wanted.log_density) and end.energy == pytest.approx(wanted.energy)
             assert (trajectory.n_steps, trajectory.diverging) == (reference.n_steps, reference.diverging)
