@@ -10,8 +10,8 @@ import numpy as np
 from pyro_dgp.mcmc.trajectories import Leap, Phase, Result, Slopes, Steps, Trajectory, leapfrogs
 from pyro_dgp.mcmc.trajectory_arrays import TrajectoryArrays
 
-#: Chains from which on their trajectories are arrays: the arrays take the time of about four trajectories of points.
-_MANY = 6
+#: Chains from which on their trajectories are arrays. A step of arrays takes the time of a step of about a dozen trajectories of points.
+_MANY = 12
 
 
 class _Rows(Protocol):
