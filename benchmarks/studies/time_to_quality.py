@@ -148,10 +148,11 @@ def report(path: Path, figures: Path | None) -> None:
         print(f"\nlevel: the lowest NLL of the peer{f' plus {slack}' if slack else ''}")
         print(found.to_string(index=False, float_format="{:.3f}".format))
         for (peer, method), part in found.groupby(["peer", "method"]):
-            ratios = part["times faster"].dropna()
-            mean = math.exp(float(np.log(ratios).mean())) if len(ratios) else math.nan
+            ratios = part[["times faster", "in processor seconds"]].dropna()
+            seconds, processor = np.exp(np.log(ratios).mean())
             print(
-                f"{method} beside {peer}: {mean:.1f} times faster in the geometric mean of {len(ratios)} sets; {len(part) - len(ratios)} not reached"
+                f"{method} beside {peer}: {seconds:.1f} times faster in the geometric mean of {len(ratios)} sets ({processor:.1f} in processor seconds); "
+                f"{len(part) - len(ratios)} not reached"
             )
     if figures is not None:
         figures.mkdir(parents=True, exist_ok=True)

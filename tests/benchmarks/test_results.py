@@ -33,6 +33,11 @@ TABLES = {
         "layers_and_networks.jsonl",
         r"dspp-3 +dspp +-0\.006 +-0\.000 +2 pairs",
     ),
+    "time_to_quality": (
+        [],
+        "time_to_quality.jsonl",
+        r"dsvi-collapsed beside gpytorch-dgp: .* \(24\.6 in processor seconds\)",
+    ),
     "sghmc_beside_dsvi": (["same"], "sghmc_beside_dsvi.jsonl", r"kin8nm +3 +0\.012 +0\.001 +0\.014"),
 }
 
@@ -57,6 +62,7 @@ def test_the_other_files_of_runs_are_read():
             "sampler_mixing": "sampler",
             "sampler_calibration": "sampler",
             "samplers_beside_jax": "sampler",
+            "time_to_quality": "library",
         }
         key |= dict.fromkeys(
             (
