@@ -98,7 +98,7 @@ class WhitenedNUTS(DensityKernel):
         return values.double().cpu().numpy(), gradients.double().cpu().numpy()
 
     def steps(self, params: dict[str, Tensor]) -> Steps[dict[str, Tensor]]:
-        """Make one draw as a generator: it yields leapfrog steps, is sent the point at the end of each, and returns the draw in unconstrained space."""
+        """Make one draw as a generator, which returns it in unconstrained space; see :data:`~pyro_dgp.mcmc.trajectories.Steps`."""
         density, random, adaptation = self.require_density(), self._random, self._adaptation
         at = self._at
         if at is None or not self.is_at(params):

@@ -34,7 +34,7 @@ class Stepwise(Protocol):
     """A kernel whose draws can be made step by step, so that several chains share the evaluation of their gradients."""
 
     def steps(self, params: dict[str, Tensor]) -> Steps[dict[str, Tensor]]:
-        """Make one draw: yield leapfrog steps, be sent the point at the end of each, and return the draw."""
+        """Make one draw: yield leapfrog steps and trajectories, be sent the point at the end of each step and the point drawn from each trajectory, and return the draw."""
         ...
 
     @property
@@ -102,7 +102,7 @@ class ChainPlan:
     def iterations(
         self, kernel: MCMCKernel, state: ChainState, report: OwnProgress | None, running: list[ChainPlan]
     ) -> Steps[None]:
-        """Make the iterations that are left, as a computation that asks for leapfrog steps where the kernel does.
+        """Make the iterations that are left, as a computation that asks for leapfrog steps and trajectories where the kernel does.
 
         :param running: plans of the chains that run at the same time in this process and share its time; this one leaves them at its end.
         """
