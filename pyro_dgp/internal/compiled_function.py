@@ -79,6 +79,8 @@ class CompiledFunction:
         """Results of the program and the number of failures that it reports; nothing where there is no program, with the generators as ``before``.
 
         A program reads memory in the arrangement of the first arguments: others are copied into it, and those of other shapes or types have no program.
+
+        :param before: states of the generators (:func:`generators`); none where nothing is drawn at random.
         """
         if not self._is_made:
             self._is_made, self._compiled, self._layouts = True, self._make(points), [*map(_Layout.of, points)]

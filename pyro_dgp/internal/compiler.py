@@ -11,6 +11,10 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from pyro_dgp.internal.errors import first_line
+
+logger = logging.getLogger("pyro_dgp")
+
 #: Options of PyTorch's own compiler. Random numbers are those of torch. The sizes of results, which cannot change, are not looked at in every call. What took five
 #: operations or more is kept rather than computed again where it is used: square roots of distances are used in several places.
 _OPTIONS: dict[str, Any] = {"fallback_random": True, "size_asserts": False, "realize_opcount_threshold": 5}
@@ -41,15 +45,17 @@ def compiled(graph: GraphModule, points: Sequence[Tensor], backend: Any) -> Call
             program: Callable[..., Sequence[Tensor]] = inductor.standalone_compile(
                 graph, list(points), dynamic_shapes="from_example_inputs", options={"config_patches": options}
             )
-            program(*points)
         return program
 
     if any(point.is_cuda for point in points):
         return made(_OPTIONS)
     try:
-        with _without_remarks():
-            return made(_OPTIONS | _ALL_IN_CPP)
-    except Exception:  # an operation that PyTorch cannot call from C++
+        with _without_remarks(), torch.no_grad():
+            program = made(_OPTIONS | _ALL_IN_CPP)
+            program(*points)  # which may be what fails
+        return program
+    except Exception as problem:  # an operation that PyTorch cannot call from C++
+        logger.info("a program is called from Python: %s", first_line(problem))
         return made(_OPTIONS)
 
 

@@ -14,8 +14,8 @@ from pyro_dgp.mcmc.trajectory_arrays import TrajectoryArrays
 _MANY = 12
 
 
-class _Rows(Protocol):
-    """What several chains ask for, with a row for each."""
+class _Requests(Protocol):
+    """Requests of several chains, with a row for each."""
 
     def put(self, row: int, request: Leap | Trajectory) -> None: ...
 
@@ -45,7 +45,7 @@ def lockstep(runs: Iterable[Steps[Result]], slopes: Slopes) -> list[Result]:
     first = {number: next_of(number, None) for number in range(len(runs))}
     wanted = {number: request for number, request in first.items() if request is not None}
     rows = list(wanted)  # the chain of each row
-    requests: _Rows = (TrajectoryArrays if many else _Leaps)(list(wanted.values()))
+    requests: _Requests = (TrajectoryArrays if many else _Leaps)(list(wanted.values()))
     while rows:
         ended = []
         for row, phase in requests.step(slopes):

@@ -193,9 +193,9 @@ class Trajectory:
     def _grown(
         self, edge: Phase, uniform: list[float], is_forward: bool
     ) -> Generator[Leap, Phase, tuple[_Tree, Phase, float] | None]:
-        """As many points after an edge, or before it, as there are random numbers, one drawn from them, and the logarithm of the sum of their weights.
+        """Grow as many points after an edge, or before it, as there are random numbers; return them, one drawn from them, and the logarithm of the sum of their weights.
 
-        Nothing where they turn or diverge. Pieces of equal length are joined as soon as there are two, as the leaves of a binary tree are from the
+        There is no result where they turn or diverge. Pieces of equal length are joined as soon as there are two, as the leaves of a binary tree are from the
         first to the last.
         """
         step_size = self.step_size if is_forward else -self.step_size

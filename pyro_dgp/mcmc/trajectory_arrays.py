@@ -17,7 +17,7 @@ _SUMS, _POINTS = np.array([0, 0, 1, 1, 2, 2]), np.array([0, 3, 0, 2, 1, 3])
 
 
 class TrajectoryArrays:
-    """What several chains ask for: a :class:`Leap` or a :class:`Trajectory` each, whose random numbers and results are those of :meth:`Trajectory.run`.
+    """Requests of several chains as arrays: a :class:`Leap` or a :class:`Trajectory` each, whose random numbers and results are those of :meth:`Trajectory.run`.
 
     Each step of a doubling ends pieces of 1, 2, 4, ... points. The last piece of each length that waits for its neighbour is kept, with the
     trajectory before the doubling as the longest. All pairs of neighbours that a step of any chain completes are looked at together, so that a
@@ -44,7 +44,7 @@ class TrajectoryArrays:
         self._new, self._sum = np.zeros((count, 4, size)), np.zeros((count, size))
         self._new_density, self._new_energy, self._new_weight = (np.zeros(count) for _ in range(3))
         self._step, self._taken, self._count = np.zeros(count), np.zeros(count), np.zeros(count, int)
-        self._side, self._length = np.zeros(count, int), np.ones(count, int)
+        self._side = np.zeros(count, int)
         self._uniform = np.zeros((count, 1))
         for row, request in enumerate(requests):
             self.put(row, request)
@@ -57,13 +57,10 @@ class TrajectoryArrays:
         self._is_leap[row] = isinstance(request, Leap)
         if isinstance(request, Leap):
             self._edge[row], self._step[row] = start.numbers, request.step_size
-            self._count[row], self._depth[row], self._length[row] = 0, 0, 1
+            self._count[row], self._depth[row] = 0, 0
             return
-        self._ends[row], self._draw[row], self._total[row] = (
-            start.numbers,
-            start.numbers,
-            self._scales[row] * start.momentum,
-        )
+        self._ends[row], self._draw[row] = start.numbers, start.numbers
+        self._total[row] = self._scales[row] * start.momentum
         self._density[row], self._energy[row], self._start_energy[row] = start.log_density, start.energy, start.energy
         self._weight[row], self._acceptance[row], self._n_steps[row], self._depth[row] = 0.0, 0.0, 0, 0
         self._has_moved[row], self._deepest[row] = False, request.max_depth
@@ -89,7 +86,7 @@ class TrajectoryArrays:
             diverged = ~(errors < LARGEST_ERROR)
             self._draw_one(ends, densities, energies, errors)
             momenta = self._scales * ends[:, 1]
-            is_complete = self._count == self._length
+            is_complete = self._count == 1 << self._depth
             levels = np.frexp((self._count & -self._count).astype(float))[1] - 1  # how often two divides each count
             has_turned, is_over = self._join(momenta, levels + is_complete)
         stops = has_turned | diverged | self._is_leap
@@ -171,7 +168,6 @@ class TrajectoryArrays:
             self._uniform[row, :length], self._taken[row] = numbers[2:], numbers[1]
             self._side[row] = side = int(numbers[0] < 0.5)
             self._step[row] = request.step_size if side else -request.step_size
-            self._length[row] = length
         sides = self._side[rows]
         self._edge[rows] = edges = self._ends[rows, sides]
         self._count[rows], self._new_weight[rows], self._sum[rows] = 0, -np.inf, 0.0
