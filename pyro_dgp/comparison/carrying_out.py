@@ -16,6 +16,7 @@ import torch
 from pyro_dgp.comparison.files import Row
 from pyro_dgp.internal.executors import require_processes
 from pyro_dgp.internal.parent import end_with
+from pyro_dgp.internal.user_warning import warn_user
 
 #: Libraries whose threads are counted by variables of the environment.
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -112,10 +113,9 @@ def in_processes(runs: Sequence[Work], jobs: int, threads: int) -> Iterator[Row]
         lost: list[Work] = []
         yield from _until_broken(waiting, lost, pool, at_a_time=jobs)
         if lost:
-            warnings.warn(
+            warn_user(
                 f"a process of the sweep was ended from outside (killed, or out of memory): the {len(lost)} runs under way are made again, one at a "
-                "time, and the others go on",
-                stacklevel=3,
+                "time, and the others go on"
             )
         for run in lost:
             again: list[Work] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from pyro_dgp.export.arviz_groups import from_groups
 from pyro_dgp.export.likelihood_draws import likelihood_draws
+from pyro_dgp.internal.user_warning import warn_user
 from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.prediction.rescaled import RescaledPrediction
 from pyro_dgp.prediction.thinning import equally_spaced
@@ -127,10 +127,9 @@ def _kept(predicted: int, chains: int, length: int) -> list[int] | slice:
             f"the prediction has {predicted} components and there are {chains} chains of {length} draws: make it from these draws, "
             f"with predict(..., num_samples={chains * length})"
         )
-    warnings.warn(
+    warn_user(
         f"the prediction was made from {predicted} of the {chains * length} draws, and the ArviZ object has these alone: for all "
-        f"draws use predict(..., num_samples={chains * length})",
-        stacklevel=3,
+        f"draws use predict(..., num_samples={chains * length})"
     )
     return own[0]
 

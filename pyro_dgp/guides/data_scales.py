@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from pyro_dgp.guides.sites import is_random, shown_values
 from pyro_dgp.internal.distributions import elementwise
 from pyro_dgp.internal.site_names import site_of
 from pyro_dgp.internal.spreads import spread_along
+from pyro_dgp.internal.user_warning import warn_user
 from pyro_dgp.kernels.covariance import CombinedCovariance
 from pyro_dgp.kernels.stationary import Scaling
 from pyro_dgp.likelihoods import Observation
@@ -43,10 +43,9 @@ def check_scales(gps: Sequence[tuple[str, FunctionPrior]], observed: Mapping[str
         found = out_of_scale(name, left, gps, far=FAR * max(deviations), small=SMALL * min(deviations))
         if found is not None:
             target, mean, scale = found
-            warnings.warn(
+            warn_user(
                 f"{target} has mean {mean:.3g} and standard deviation {scale:.3g} beside the mean function, and the prior starts near mean 0 and "
-                "variance 1: standardise targets by a Standardizer.fit(x, y) that the model carries, as in DeepGP(x, standardizer=...)",
-                stacklevel=5,
+                "variance 1: standardise targets by a Standardizer.fit(x, y) that the model carries, as in DeepGP(x, standardizer=...)"
             )
 
 
@@ -120,12 +119,11 @@ def _check_inputs(prior: FunctionPrior) -> None:
     far = torch.nonzero((wide > FAR) | ((narrow < 1 / FAR**2) & (spread > 0)))
     if len(far):
         column = int(far[0])
-        warnings.warn(
+        warn_user(
             f"input column {column} has a standard deviation of {float(spread[column]):.3g}, and its lengthscale starts at "
             f"{float(lengthscales.expand_as(spread)[column]):.3g}: standardise "
             "inputs by a Standardizer.fit(x, y) that the model carries, as in DeepGP(x, standardizer=...), or start the lengthscales at the scale "
-            "of the inputs",
-            stacklevel=6,
+            "of the inputs"
         )
 
 
@@ -154,11 +152,10 @@ def warn_of_far_counts(trace: Trace) -> None:
             continue
         ratio = float(value.mean()) / start
         if not 1 / FAR_COUNTS < ratio < FAR_COUNTS:
-            warnings.warn(
+            warn_user(
                 f"the counts of the site {site['name']!r} have mean {float(value.mean()):.3g}, and the untrained model has counts of mean {start:.3g}: a "
                 f"fit may not get from there to the data. Add {math.log(ratio):.3g}, the logarithm of the ratio, to the mean function of the Gaussian "
-                f"process that they observe, as mean=ConstantMean(value={math.log(ratio):.3g}) adds it to zero; or pass exposures",
-                stacklevel=5,
+                f"process that they observe, as mean=ConstantMean(value={math.log(ratio):.3g}) adds it to zero; or pass exposures"
             )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from pyro_dgp.internal.distributions import elementwise, parameters_of
 from pyro_dgp.internal.parameters import evaluating
 from pyro_dgp.internal.rows import Call, RowArguments, inputs_among
 from pyro_dgp.internal.site_names import process_key
+from pyro_dgp.internal.user_warning import warn_user
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.likelihoods.observation import join
 
@@ -338,7 +338,7 @@ def warn_of_other_rows(model: Callable[..., Any], call: Call, modules: Iterable[
     """Warn of numbers of a model that change at a row with the other rows of a call."""
     seen = sees_other_rows(model, call, modules)
     if seen is not None:
-        warnings.warn(f"{other_rows_message(seen)}, pass all of them in every call", stacklevel=4)
+        warn_user(f"{other_rows_message(seen)}, pass all of them in every call")
 
 
 def other_rows_message(seen: OtherRows) -> str:

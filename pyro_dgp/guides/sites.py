@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import warnings
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,6 +23,7 @@ from pyro_dgp.internal.errors import first_line
 from pyro_dgp.internal.parameters import modules_of
 from pyro_dgp.internal.recording import recording
 from pyro_dgp.internal.site_names import is_inside_observation, process_key, require_no_slash, site_of
+from pyro_dgp.internal.user_warning import warn_user
 from pyro_dgp.likelihoods import CollapsedObservation, Observation, RowObservation
 from pyro_dgp.likelihoods.observation import join
 from pyro_dgp.likelihoods.units import standardised_value
@@ -171,9 +171,8 @@ def warn_of_unread_priors(models: Iterable[nn.Module], trace: Trace) -> None:
         for attribute in module._pyro_samples:
             name = f"{module._pyro_name}.{attribute}" if module._pyro_name else attribute
             if name not in trace.nodes:
-                warnings.warn(
-                    f"the prior on {name!r} is read by no forward of the model, so it changes nothing: look at the spelling of the attribute",
-                    stacklevel=5,
+                warn_user(
+                    f"the prior on {name!r} is read by no forward of the model, so it changes nothing: look at the spelling of the attribute"
                 )
 
 
@@ -209,23 +208,20 @@ def warn_of_repeated(gps: Iterable[tuple[str, FunctionPrior]]) -> None:
             continue
         if is_inside_observation(key) and site_of(key) == site_of(before):
             site, one, two = site_of(key), *(each.rpartition("/")[2] for each in (before, key))
-            warnings.warn(
+            warn_user(
                 f"the site {site!r} is given one GaussianProcess twice, as {one} and as {two}, which makes two independent functions with the "
-                "hyperparameters in common: make a second GaussianProcess, as in likelihood(gp(x), other_gp(x))",
-                stacklevel=5,
+                "hyperparameters in common: make a second GaussianProcess, as in likelihood(gp(x), other_gp(x))"
             )
         elif other.x.shape != prior.x.shape or not torch.equal(other.x, prior.x):
-            warnings.warn(
+            warn_user(
                 f"the sites {before!r} and {key!r} sample one GaussianProcess at different inputs, and each is a function of its own, with the "
                 "hyperparameters in common: for one function at both, sample it once at torch.cat([x1, x2], -2) and split its values; "
-                "for two functions on purpose, make two GaussianProcess objects that share a kernel",
-                stacklevel=5,
+                "for two functions on purpose, make two GaussianProcess objects that share a kernel"
             )
         elif other is prior:
-            warnings.warn(
+            warn_user(
                 f"the sites {before!r} and {key!r} are given one GaussianProcess by one call, f = gp(x), and each makes a function of its own, with the hyperparameters in common: for one "
-                "function under both, write f = pyro.sample('f', gp(x)), and give each site likelihood.given(f); for two functions on purpose, call gp(x) for each",
-                stacklevel=5,
+                "function under both, write f = pyro.sample('f', gp(x)), and give each site likelihood.given(f); for two functions on purpose, call gp(x) for each"
             )
 
 

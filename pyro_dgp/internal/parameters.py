@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import sys
-import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -24,6 +23,7 @@ from torch import Tensor, nn
 from torch.distributions import transform_to
 
 from pyro_dgp.internal.one_thread import one_thread
+from pyro_dgp.internal.user_warning import warn_user
 
 _Kind = TypeVar("_Kind")
 
@@ -197,10 +197,9 @@ def check_parameters_found(trace: Trace, modules: Iterable[nn.Module]) -> None:
         if any(id(tensor) not in own for tensor in _leaves(value)):
             lost.append(name)
     if lost:
-        warnings.warn(
+        warn_user(
             f"the model makes a module in each call, or has it where it is not found, so that no optimiser trains its parameters {', '.join(lost)}: make the module "
-            "once, as an attribute of the model, or freeze it where the values are meant to stay, as in Gaussian(variance=0.1).requires_grad_(False)",
-            stacklevel=5,
+            "once, as an attribute of the model, or freeze it where the values are meant to stay, as in Gaussian(variance=0.1).requires_grad_(False)"
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from contextlib import suppress
 from typing import Any
 
@@ -16,6 +15,7 @@ from pyro_dgp.guides.handler import PassHandler
 from pyro_dgp.guides.sites import Message, is_random
 from pyro_dgp.internal.parameters import module_local_parameters, modules_of
 from pyro_dgp.internal.tensors import require_tensors_among
+from pyro_dgp.internal.user_warning import warn_user
 from pyro_dgp.mcmc.whitening import without_whitening
 
 
@@ -50,7 +50,7 @@ def warn_of_no_observation(kernel: MCMCKernel, args: tuple[Any, ...]) -> None:
     ):
         sites = poutine.trace(model).get_trace(*args).nodes.values()
         if not any(_is_observed(site) for site in sites):
-            warnings.warn("no site is observed: pass (x, y); these chains sample the prior", stacklevel=3)
+            warn_user("no site is observed: pass (x, y); these chains sample the prior")
 
 
 def _is_observed(site: Message) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from pyro_dgp.internal.checkpoint import StateError, read_state, write_state
 from pyro_dgp.internal.errors import first_line
+from pyro_dgp.internal.user_warning import warn_user
 
 #: Version of what a file holds; a file of a later one is refused.
 FORMAT = 1
@@ -89,9 +89,8 @@ class ChainFile:
         try:
             write_state(self.path, whole)
         except OSError as error:
-            warnings.warn(
-                f"the chain {str(self.path)!r} cannot be written ({error.strerror or error}): sampling goes on, and the file stays as it was",
-                stacklevel=2,
+            warn_user(
+                f"the chain {str(self.path)!r} cannot be written ({error.strerror or error}): sampling goes on, and the file stays as it was"
             )
 
     def read(self, device: torch.device, *, warmup_steps: int) -> ChainState | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 
+from pyro_dgp.internal.user_warning import warn_user
 from pyro_dgp.mcmc.density import WhitenedDensity
 from pyro_dgp.mcmc.initial_points import Start, require_start
 from pyro_dgp.mcmc.rounding import ROUGH, rounding
@@ -77,9 +77,8 @@ class DensityKernel(MCMCKernel):  # type: ignore[misc]
                 if vector.dtype == torch.float32
                 else "give the priors of noise and of lengthscales less room near zero and infinity"
             )
-            warnings.warn(
-                f"rounding changes the log posterior density by {rough:.2g} nats where the chain is, and chains take that for the posterior: {remedy}",
-                stacklevel=2,
+            warn_user(
+                f"rounding changes the log posterior density by {rough:.2g} nats where the chain is, and chains take that for the posterior: {remedy}"
             )
 
     def cleanup(self) -> None:

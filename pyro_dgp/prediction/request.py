@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import singledispatch
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 from torch import Size, Tensor
 
 from pyro_dgp.internal.rows import RowArguments
+from pyro_dgp.internal.user_warning import warn_user
 from pyro_dgp.prediction.mixture import Mixture
 
 
@@ -57,9 +57,8 @@ class Request:
         :param further: names of the tensors with rows that training gave besides inputs and targets, and ``whole``, of those without.
         """
         for name in self.rows.left_out(further, whole):
-            warnings.warn(
-                f"training gave the model {name}=, and this prediction does not: pass predict(fit, x, {name}=...), or the model's default by that name if it is meant",
-                stacklevel=5,
+            warn_user(
+                f"training gave the model {name}=, and this prediction does not: pass predict(fit, x, {name}=...), or the model's default by that name if it is meant"
             )
 
     @property

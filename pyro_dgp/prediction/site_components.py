@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from torch import Size, Tensor
 from pyro_dgp.guides.guide_pass import SiteRecord
 from pyro_dgp.internal.distributions import parameters_of
 from pyro_dgp.internal.site_names import process_key
+from pyro_dgp.internal.user_warning import warn_user
 from pyro_dgp.likelihoods import CollapsedObservation
 from pyro_dgp.likelihoods.units import plain
 from pyro_dgp.prediction.joining import counted_components, flattened
@@ -212,8 +212,7 @@ def warn_of_prior(name: str, posterior: str) -> None:
 
     :param posterior: the expression that has its values at the training rows.
     """
-    warnings.warn(
+    warn_user(
         f"the latent site {name!r} has a value for each row, and predictions draw those of all rows from its prior, as those of new rows: "
-        f"its values at the training rows are {posterior}",
-        stacklevel=5,
+        f"its values at the training rows are {posterior}"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
@@ -15,6 +14,7 @@ from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.internal import linalg
 from pyro_dgp.internal.differentiation import clamped
 from pyro_dgp.internal.gegenbauer import coefficients, gegenbauer, multiplicity, nodes
+from pyro_dgp.internal.user_warning import warn_user
 from pyro_dgp.kernels.zonal import ZonalCovariance
 from pyro_dgp.processes.basis import Basis
 from pyro_dgp.processes.basis_family import BasisFamily
@@ -212,7 +212,7 @@ class ActivationFeatures(BasisFamily):
         directions = initial_points_of_groups(lifted / lifted.norm(dim=-1, keepdim=True), units, prior.name)
         basis = self.kind(directions, levels, self.function, len(prior.batch_shape))
         for sentence in _too_much_variance(basis, prior):
-            warnings.warn(sentence, stacklevel=2)
+            warn_user(sentence)
         return basis
 
     def _levels(self, covariance: ZonalCovariance, lifted: Tensor) -> Tensor:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
+from pyro_dgp.internal.user_warning import warn_user
 from pyro_dgp.processes.basis import Basis
 
 
@@ -75,10 +74,9 @@ def initial_points(x: Float[Tensor, "n d"], size: int, name: str) -> Float[Tenso
         return distinct + torch.randn(min(size, len(x)), x.shape[-1], dtype=x.dtype, device=x.device)
     if size >= len(distinct):
         if size > len(distinct):
-            warnings.warn(
+            warn_user(
                 f"{size} inducing points are wanted at {name!r}, which has {len(distinct)} distinct training inputs: "
-                f"reduced to {len(distinct)}",
-                stacklevel=2,
+                f"reduced to {len(distinct)}"
             )
         return distinct
     from sklearn.cluster import KMeans, MiniBatchKMeans

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
@@ -12,6 +11,7 @@ from torch import Tensor
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.internal import linalg
 from pyro_dgp.internal.gegenbauer import coefficients, fundamental_set, gegenbauer, multiplicity, nodes
+from pyro_dgp.internal.user_warning import warn_user
 from pyro_dgp.kernels.zonal import ZonalCovariance
 from pyro_dgp.processes.basis import Basis
 from pyro_dgp.processes.basis_family import BasisFamily
@@ -160,10 +160,9 @@ class SphericalHarmonics(BasisFamily):
 
     def _warn_of_few(self, prior: FunctionPrior, more: int, size: int) -> None:
         if 2 * size < self.num_features:
-            warnings.warn(
+            warn_user(
                 f"{size} of at most {self.num_features} harmonics of {prior.name!r} are taken, since they come in whole levels and the next one makes them "
-                f"{more}: take SphericalHarmonics({more}), or Orthogonal(SphericalHarmonics({size}), InducingPoints({self.num_features - size}))",
-                stacklevel=4,
+                f"{more}: take SphericalHarmonics({more}), or Orthogonal(SphericalHarmonics({size}), InducingPoints({self.num_features - size}))"
             )
 
     @staticmethod

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 import time
-import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from pyro_dgp.internal.checkpoint import StateError, read_state, write_state
 from pyro_dgp.internal.errors import first_line
+from pyro_dgp.internal.user_warning import warn_user
 from pyro_dgp.internal.whole_file import remove_parts
 
 #: What a run is told apart by, in the words of a message: the number of steps, of rows, and so on. Values are those that JSON has.
@@ -179,9 +179,8 @@ class Run:
                 now = {"changing": sorted(self._changing), "random": random_state(), "state": values}
                 write_state(self.path, begin | now)
             except OSError as error:
-                warnings.warn(
-                    f"the checkpoint {str(self.path)!r} cannot be written ({error.strerror or error}): training goes on, and the one before stays",
-                    stacklevel=3,
+                warn_user(
+                    f"the checkpoint {str(self.path)!r} cannot be written ({error.strerror or error}): training goes on, and the one before stays"
                 )
         self._saved = time.monotonic()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.rows import ReadRows, RowArguments
+from pyro_dgp.internal.user_warning import warn_user
 
 
 def warn_of_left_out(guide: Variational | None, rows: RowArguments, *, call: str) -> None:
@@ -20,9 +20,8 @@ def warn_of_left_out(guide: Variational | None, rows: RowArguments, *, call: str
     if guide is None:
         return
     for name in rows.left_out(guide.structure.further, guide.structure.whole):
-        warnings.warn(
-            f"guide.initialize gave the model {name}=, and this fit does not: pass {call.format(name=name)}, or the model's default by that name if it is meant",
-            stacklevel=3,
+        warn_user(
+            f"guide.initialize gave the model {name}=, and this fit does not: pass {call.format(name=name)}, or the model's default by that name if it is meant"
         )
 
 
@@ -62,14 +61,12 @@ def _warn_of_parts(guide: Variational, parts: int, arguments: Mapping[str, Any])
     """Warn where batches have fewer row arguments than ``initialize`` got, and of arguments without rows that are not given."""
     further, whole = (sorted(names - arguments.keys()) for names in (guide.structure.further, guide.structure.whole))
     if parts < len(further):
-        warnings.warn(
+        warn_user(
             f"guide.initialize gave the model {', '.join(f'{name}=' for name in further)}, and the batches of this stream hold {parts or 'no'} "
-            "row arguments after inputs and targets: let the stream read rows=[file] too, or the model's default if it is meant",
-            stacklevel=2,
+            "row arguments after inputs and targets: let the stream read rows=[file] too, or the model's default if it is meant"
         )
     for name in whole if parts <= len(further) else ():  # one of the parts may be it
-        warnings.warn(
+        warn_user(
             f"guide.initialize gave the model {name}=, and this fit does not: pass fit_stream(objective, stream, {name}=...), or the model's default by that "
-            "name if it is meant",
-            stacklevel=2,
+            "name if it is meant"
         )
