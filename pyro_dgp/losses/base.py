@@ -24,6 +24,7 @@ from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.finite import require_finite_gradients, require_finite_loss
 from pyro_dgp.internal.parameters import require_names_of_their_own, require_own_parameters, show_networks_to_svi
 from pyro_dgp.internal.rows import Call, inputs_among, num_rows
+from pyro_dgp.internal.training_step import require_weight_of_all_rows
 from pyro_dgp.likelihoods import CollapsedObservation
 from pyro_dgp.likelihoods.observation import Observation
 from pyro_dgp.losses.row_terms import rows_of_functions, unmasked
@@ -121,6 +122,7 @@ class Loss(PyroELBO):  # type: ignore[misc]
             )
         terms: dict[str, Tensor] = {}
         batch = _rows_passed(guide.structure, (args, kwargs), sites)
+        require_weight_of_all_rows(type(self).__name__, batch, self.num_data)
         common = checked_scale(sites)
         sites = [site for site in sites if not _is_masked_out(site)]
         self._require_one_count(sites, guide.structure, batch)

@@ -13,6 +13,7 @@ from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal import linalg
 from pyro_dgp.internal.parameters import evaluating, module_local_parameters, modules_of, require_own_parameters
 from pyro_dgp.internal.rows import num_rows
+from pyro_dgp.internal.training_step import require_weight_of_all_rows
 from pyro_dgp.internal.whole_numbers import whole_number
 from pyro_dgp.losses.single_regression import Regression, minus_bound, process_of, regression_of, set_best
 from pyro_dgp.processes.basis import Basis
@@ -98,6 +99,7 @@ class CollapsedELBO(torch.nn.Module):
         :param arguments: further arguments of the model.
         :raises ValueError: for a model that observes more than one Gaussian process, or in another way than under Gaussian noise.
         """
+        require_weight_of_all_rows(type(self).__name__, num_rows(x), self.num_data)
         require_own_parameters(*modules_of(self.model))
         if self.num_data not in (None, num_rows(x)) and self.guide.structure.joins_data_rows:
             raise ValueError(

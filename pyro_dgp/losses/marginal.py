@@ -20,6 +20,7 @@ from pyro_dgp.guides.sites import gps_of_site, is_observation, require_exact, wa
 from pyro_dgp.internal.one_thread import one_thread
 from pyro_dgp.internal.parameters import check_parameters_found, modules_of, require_own_parameters
 from pyro_dgp.internal.rows import num_rows
+from pyro_dgp.internal.training_step import require_weight_of_all_rows
 from pyro_dgp.internal.whole_numbers import whole_number
 from pyro_dgp.likelihoods import Observation
 
@@ -77,6 +78,8 @@ class MarginalLikelihood(torch.nn.Module):
 
         :raises ValueError: for a model with latent sites, or one that could not be predicted from its data in closed form.
         """
+        rows = num_rows(next((value for value in args if isinstance(value, Tensor)), torch.zeros(1)))
+        require_weight_of_all_rows(type(self).__name__, rows, None, takes_num_data=False)
         with one_thread:
             require_own_parameters(*modules_of(self.model))
             with nullcontext() if self.terms is None else _SomeTerms(self.terms):
@@ -104,7 +107,6 @@ class MarginalLikelihood(torch.nn.Module):
         if not trace.observation_nodes:
             raise ValueError("nothing is observed: pass y to the loss, as in loss(x, y)")
         loss: Tensor = -trace.log_prob_sum()
-        rows = num_rows(next((value for value in args if isinstance(value, Tensor)), torch.zeros(1)))
         for name in trace.observation_nodes:
             require_exact(trace.nodes[name], rows)
         return loss

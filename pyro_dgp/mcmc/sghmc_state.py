@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pyro_dgp.internal.attributes import Attributes
 from pyro_dgp.internal.finite import all_finite
 from pyro_dgp.training.checkpoints import optimizer_state, set_optimizer_state
 from pyro_dgp.training.optimising import decay
@@ -121,10 +122,15 @@ class Progressed:
     kept: list[list[Tensor]] = field(default_factory=list)
     potentials: list[float] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        """Note how attributes begin."""
+        self.attributes = Attributes(self.loss)
+
     def state_dict(self) -> dict[str, Any]:
         """See :class:`~pyro_dgp.training.checkpoints.Stateful`."""
         return {
             "parameters": self.loss.state_dict(),
+            "attributes": self.attributes.changed(),
             "moments": [getattr(self.chain, name) for name in _MOMENTS],
             "past": list(self.window.past),
             "optimizer": optimizer_state(self.window.adam),
@@ -138,6 +144,7 @@ class Progressed:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Set the state."""
         self.loss.load_state_dict(state["parameters"])
+        self.attributes.set(state["attributes"])
         device = self.chain.positions[0].device
         for name, values in zip(_MOMENTS, state["moments"], strict=True):
             setattr(self.chain, name, [value.to(device) for value in values])

@@ -72,7 +72,7 @@ def predict(
         raise ValueError("test inputs hold NaN or infinity: drop or fill such rows before prediction")
     if x.dim() < 2 or 0 in x.shape[:-1]:
         raise ValueError(
-            f"test inputs have shape (N, D) with N at least 1, got {tuple(x.shape)}: use x[:, None] for one input"
+            f"test inputs have shape (N, D) with N at least 1, got {tuple(x.shape)}: use x[:, None] for one input, and x[None] for one row"
         )
     rows = RowArguments((x,), arguments)
     found = answer(fit, Request(rows, num_samples, num_hyperparameter_draws, site))

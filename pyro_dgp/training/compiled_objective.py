@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -195,6 +196,15 @@ class _Step:
         self.objective, self.structure, self.others = objective, call.structure, call.others
         self.parameters = [name for name, _ in objective.named_parameters()]
         self.buffers = [name for name, _ in objective.named_buffers()]
+        # Every place of a tensor, with the name under which it is given. A module that has two names is one place: to put a tensor there twice,
+        # as the weights that functional_call ties by itself are, would leave it there.
+        names = {id(tensor): name for name, tensor in chain(objective.named_parameters(), objective.named_buffers())}
+        self.places = {
+            f"{path}.{slot}".lstrip("."): names[id(tensor)]
+            for path, module in objective.named_modules()
+            for slot, tensor in chain(module._parameters.items(), module._buffers.items())
+            if tensor is not None
+        }
         self.trained = [number for number, p in enumerate(call.parameters) if p.requires_grad]
         self.used: list[int] = []  # trained parameters that the loss depends on
         self.changed: list[int] = []  # buffers that the objective changes
@@ -229,13 +239,14 @@ class _Step:
         buffers = [value.clone() for value in tensors[count:end]]
         trained = [parameters[number].requires_grad_() for number in self.trained]
         before = [_Buffer(value, copy, copy._version) for value, copy in zip(tensors[count:end], buffers, strict=True)]
-        given = dict(zip([*self.parameters, *self.buffers], [*parameters, *buffers], strict=True))
+        named = dict(zip([*self.parameters, *self.buffers], [*parameters, *buffers], strict=True))
+        given = {place: named[name] for place, name in self.places.items()}
         leaves: list[Any] = list(tensors[end:])
         for place, value in self.others:
             leaves.insert(place, value)
         args, kwargs = tree_unflatten(leaves, self.structure)
         with torch.enable_grad():
-            loss = functional_call(self.objective, given, args, kwargs)
+            loss = functional_call(self.objective, given, args, kwargs, tie_weights=False)
             gradients = torch.autograd.grad(loss, trained, allow_unused=True)
         return loss, gradients, before, [given[name] for name in self.buffers]
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from pyro_dgp.guides.variational import Variational
-from pyro_dgp.training.optimising import OptimizerRecipe, bare
+from pyro_dgp.training.optimising import OptimizerRecipe, losses_in
 
 #: Function from model and guide to an objective: a :class:`~pyro_dgp.losses.Loss` is one.
 Objective = Callable[[Any, Any], torch.nn.Module]
@@ -75,8 +75,9 @@ class Recipes:
             made = self.fallback.loss(rows)(guide.model, guide)
         else:
             made = self.loss(beta, rows)(guide.model, guide)
-        if hasattr(bare(made), "settle"):
+        settling = next((loss for loss in losses_in(made) if hasattr(loss, "settle")), None)
+        if settling is not None:
             raise ValueError(
-                f"{type(bare(made)).__name__} sets q(v) at the end, and held-out rows are scored on the way: take fit_collapsed, or a loss such as ELBO"
+                f"{type(settling).__name__} sets q(v) at the end, and held-out rows are scored on the way: take fit_collapsed, or a loss such as ELBO"
             )
         return made

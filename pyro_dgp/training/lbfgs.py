@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pyro_dgp.diagnosis.loss_checks import falling_at_the_end
+from pyro_dgp.internal.attributes import Attributes
 from pyro_dgp.internal.finite import require_finite_loss
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.internal.parameters import limits_of_parameters, module_local_parameters
+from pyro_dgp.internal.training_step import step_with
 from pyro_dgp.internal.whole_numbers import whole_number
 from pyro_dgp.training.checkpoints import CheckpointError, Run, facts_of, is_saving, random_state, set_random_state
 from pyro_dgp.training.left_out import warn_of_left_out
@@ -96,7 +98,8 @@ def fit_lbfgs(
     observations = y.shape[: rows.axis_of(y)].numel() * len(rows)
 
     def mean_loss() -> Tensor:
-        loss: Tensor = objective(x, y, **arguments) / observations
+        with step_with(len(rows), of=len(rows)):
+            loss: Tensor = objective(x, y, **arguments) / observations
         return loss
 
     trained = {name: each for name, each in objective.named_parameters() if each.requires_grad}
@@ -296,6 +299,7 @@ class _State:
     def __init__(self, objective: torch.nn.Module, descent: Descent, start: float) -> None:
         self.objective, self.descent, self.start = objective, descent, start
         self.seconds, self.is_over = 0.0, False
+        self.attributes = Attributes(objective)
 
     def state_dict(self) -> dict[str, Any]:
         """See :class:`~pyro_dgp.training.checkpoints.Stateful`."""
@@ -303,6 +307,7 @@ class _State:
         known = descent.evaluated
         return {
             "parameters": self.objective.state_dict(),
+            "attributes": self.attributes.changed(),
             "points": torch.from_numpy(np.array([each.point for each in known]).reshape(len(known), width)),
             "losses": torch.tensor([each.loss for each in known], dtype=torch.float64),
             "gradients": torch.from_numpy(np.array([each.gradient for each in known]).reshape(len(known), width)),
@@ -315,13 +320,14 @@ class _State:
         columns = state["points"].numpy(), state["losses"].tolist(), state["gradients"].numpy()
         self.descent.evaluated = [Evaluation(*each) for each in zip(*columns, strict=True)]
         self.descent.done, self.seconds = state["done"], state["seconds"]
-        saved = state["parameters"]
+        saved, attributes = state["parameters"], state["attributes"]
 
         @torch.no_grad()
         def restore() -> None:
             for name, buffer in self.objective.named_buffers():
                 if name in saved:
                     buffer.copy_(saved[name])
+            self.attributes.set(attributes)
 
         self.descent.restore = restore
 

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Size, Tensor
@@ -16,13 +16,13 @@ from pyro_dgp.guides.row_dependence import groups_of
 from pyro_dgp.guides.sites import takes_missing
 from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.parameters import module_local_parameters
-from pyro_dgp.internal.rows import RowArguments, TakenRows
+from pyro_dgp.internal.rows import Call, RowArguments, TakenRows
 from pyro_dgp.internal.tensors import require_tensor
 from pyro_dgp.internal.whole_numbers import whole_number
 from pyro_dgp.losses.marginal import MarginalLikelihood
 from pyro_dgp.training.checkpoints import facts_of
 from pyro_dgp.training.left_out import read_rows, require_no_rows, warn_of_left_out
-from pyro_dgp.training.optimising import Callback, FitResult, OptimizerRecipe, adam, bare, minimise
+from pyro_dgp.training.optimising import Callback, FitResult, OptimizerRecipe, adam, bare, losses_in, minimise
 from pyro_dgp.training.remarks import Trained
 
 #: Rows in a step where nothing else is said, from memory and from a stream.
@@ -116,10 +116,23 @@ def fit(
 
 
 def settle(objective: torch.nn.Module, x: Tensor, y: Tensor, arguments: Mapping[str, Any]) -> None:
-    """Let an objective that has the best q(v) put in, such as :class:`~pyro_dgp.CollapsedELBO`, set q(v) of its guide to it."""
-    found = getattr(bare(objective), "settle", None)
-    if found is not None:
-        found(x, y, **arguments)
+    """Let each loss that has the best q(v) put in, such as :class:`~pyro_dgp.CollapsedELBO`, set q(v) of its guide to it, by what the objective gives it."""
+    settling = [loss for loss in losses_in(objective) if hasattr(loss, "settle")]
+    given: dict[torch.nn.Module, Call] = {}
+
+    def note(loss: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given[loss] = args, kwargs
+
+    if settling == [objective]:
+        given[objective] = (x, y), dict(arguments)
+    elif settling:
+        hooks = [loss.register_forward_pre_hook(note, with_kwargs=True) for loss in settling]
+        with module_local_parameters(objective), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            objective(x, y, **arguments)
+        for hook in hooks:
+            hook.remove()
+    for loss, (args, kwargs) in given.items():
+        cast(Any, loss).settle(*args, **kwargs)
 
 
 def fit_stream(
@@ -161,9 +174,10 @@ def fit_stream(
     3
     """
     require_loss(objective)
-    if hasattr(bare(objective), "settle"):
+    settling = next((loss for loss in losses_in(objective) if hasattr(loss, "settle")), None)
+    if settling is not None:
         raise ValueError(
-            f"{type(bare(objective)).__name__} sets q(v) by all rows at the end, and a stream gives them in parts: read the rows into memory and use fit, or take ELBO"
+            f"{type(settling).__name__} sets q(v) by all rows at the end, and a stream gives them in parts: read the rows into memory and use fit, or take ELBO"
         )
     guide = guide_of(objective)
     if guide is not None and guide.structure.joins_data_rows:
@@ -268,17 +282,18 @@ def groups_of_objective(objective: Any, args: tuple[Tensor, ...], arguments: Map
 def _rows_of_step(objective: Any, rows: int, batch_size: int | None, *, default: int = DEFAULT_ROWS) -> int:
     """Return the number of rows in a step; raise for fewer than all where the objective, or its model, needs all."""
     batch_size = None if batch_size is None else whole_number("batch_size", batch_size, 1)
-    guide = guide_of(objective)
-    joins = guide is not None and guide.structure.joins_data_rows
-    if not (joins or getattr(bare(objective), "needs_all_rows", False)):
+    losses = losses_in(objective)
+    joins = any(guide is not None and guide.structure.joins_data_rows for guide in map(guide_of, losses))
+    needing = [loss for loss in losses if getattr(loss, "needs_all_rows", False)]
+    if not (joins or needing):
         return default if batch_size is None else batch_size
-    if batch_size is not None and batch_size < rows:
+    if batch_size is not None and batch_size < rows and len(losses) == 1:
         if joins:
             raise ValueError(
                 f"a part of the model joins rows of function values, which a batch of {batch_size} of {rows} rows changes: leave batch_size out, or give {rows}, so that each step has all rows"
             )
         raise ValueError(
-            f"{type(bare(objective)).__name__} needs all {rows} rows in each step, not {batch_size}: leave batch_size out"
+            f"{type(needing[0]).__name__} needs all {rows} rows in each step, not {batch_size}: leave batch_size out"
         )
     return rows if batch_size is None else batch_size
 

@@ -15,11 +15,13 @@ from pyro.infer.elbo import ELBOModule
 from pyro.optim import PyroOptim
 from torch import Tensor
 
+from pyro_dgp.internal.attributes import Attributes
 from pyro_dgp.internal.finite import require_finite_gradients, require_finite_loss
 from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.internal.rows import Batch, Call
 from pyro_dgp.internal.series import Series
 from pyro_dgp.internal.subnormals import subnormals_as_zero
+from pyro_dgp.internal.training_step import step_with
 from pyro_dgp.internal.whole_numbers import whole_number
 from pyro_dgp.training.checkpoints import Run, Stateful, is_saving, optimizer_state, set_optimizer_state
 from pyro_dgp.training.distributed import processes
@@ -141,7 +143,8 @@ def minimise(
         with together.sharing(state.watchers, decides=stop is not None):
             for step, batch in zip(remaining, batches(done), strict=False):
                 stepper.zero_grad()
-                value = together.backward(objective, mean_loss, batch) / data_sets
+                with step_with(len(batch), of=rows):
+                    value = together.backward(objective, mean_loss, batch) / data_sets
                 if step == done:
                     run.look()  # before a watcher evaluates the model at other rows
                 require_finite_loss(value, [objective], partial(_terms, objective, batch), at=f" at step {step}")
@@ -224,17 +227,26 @@ def _terms(objective: Any, batch: Batch) -> Mapping[str, Tensor]:
 def bare(objective: Any) -> Any:
     """Return an objective without what compiles it, adds a prior to it, joins it to other processes, such as ``DistributedDataParallel``, or adds a term of the user's.
 
-    A module of the user's with several objectives inside, which may be of different rows, is returned as it is.
+    A module of the user's with several objectives inside, which may be of different rows, is returned as it is: see :func:`losses_in`.
     """
+    inside = losses_in(objective)
+    if inside:
+        return inside[0] if len(inside) == 1 else objective
     while True:
         inner = getattr(objective, "module", getattr(objective, "objective", objective))
         if inner is objective or not isinstance(inner, torch.nn.Module):
-            break
+            return objective
         objective = inner
-    if not isinstance(objective, torch.nn.Module) or _is_of_a_loss(objective):
-        return objective
-    inside = [module for module in objective.modules() if _is_of_a_loss(module)]
-    return inside[0] if len(inside) == 1 else objective
+
+
+def losses_in(objective: Any) -> list[torch.nn.Module]:
+    """Return the losses of a model and a guide, and other objectives of a model, that an objective is made of: itself, if it is one."""
+    if not isinstance(objective, torch.nn.Module):
+        return []
+    if _is_of_a_loss(objective):
+        return [objective]
+    found = [loss for child in objective.children() for loss in losses_in(child)]
+    return list(dict.fromkeys(found))
 
 
 def _is_of_a_loss(module: torch.nn.Module) -> bool:
@@ -270,10 +282,15 @@ class _State:
     seconds: float = 0.0
     is_over: bool = False
 
+    def __post_init__(self) -> None:
+        """Note how attributes begin."""
+        self.attributes = Attributes(self.objective, self.optimizer)
+
     def state_dict(self) -> dict[str, Any]:
         """See :class:`~pyro_dgp.training.checkpoints.Stateful`."""
         return {
             "parameters": self.objective.state_dict(),
+            "attributes": self.attributes.changed(),
             "optimizer": {} if self.is_over else optimizer_state(self.optimizer),
             "losses": torch.from_numpy(self.losses.values),
             "seconds": self.seconds + time.perf_counter() - self.start,
@@ -284,6 +301,7 @@ class _State:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Set the state."""
         self.objective.load_state_dict(state["parameters"])
+        self.attributes.set(state["attributes"])
         self.is_over = state["is_over"]
         if not self.is_over:
             set_optimizer_state(self.optimizer, state["optimizer"])

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 
 import torch
 
+from pyro_dgp.internal.attributes import restore, snapshot
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.training.checkpoints import CheckpointError
 from pyro_dgp.training.plan import Plan
-from pyro_dgp.training.trials import Candidate, Last, Training, Verdict, restore, snapshot
+from pyro_dgp.training.trials import Candidate, Last, Training, Verdict
 
 _NOISE_FOR_FUNCTION = "the fit with beta {beta:g} had next to no noise and overfitted, where the fallback has noise and is not far behind: the fallback is kept"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ import torch
 
 from pyro_dgp.diagnosis.symptoms import Finding, found
 from pyro_dgp.guides.variational import Variational
+from pyro_dgp.internal.attributes import restore, snapshot
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.internal.progress import Progress
 from pyro_dgp.internal.rows import Call, num_rows
@@ -387,13 +387,3 @@ class Verdict:
             return False
         gained = fallback.curve.nll - kept.curve_on(len(fallback.trials)).nll
         return {NO_NOISE, OVERFITTED} <= {each.symptom for each in self.findings} and gained < GAINED * self.gap
-
-
-def snapshot(module: torch.nn.Module) -> dict[str, Any]:
-    """Return a copy of the state of a module."""
-    return copy.deepcopy(module.state_dict())
-
-
-def restore(module: torch.nn.Module, state: dict[str, Any]) -> None:
-    """Set the state of a module."""
-    module.load_state_dict(state)

@@ -120,7 +120,75 @@ def by_sghmc(after, folder):
     ]
 
 
+class Annealed(torch.nn.Module):
+    """An objective of the user's, whose weight of the KL follows what it counts."""
+
+    def __init__(self, inner, *, kind):
+        super().__init__()
+        self.inner, self.kind, self._count, self.passes = inner, kind, 0, []
+        self.register_buffer("seen", torch.zeros(()), persistent=False)
+
+    def forward(self, x, y):
+        self._count += 1
+        self.passes.append(len(x))
+        self.seen += 1
+        counted = {"number": self._count, "list": len(self.passes), "buffer": float(self.seen)}[self.kind]
+        self.inner.elbo.beta = min(1.0, counted / 10)
+        return self.inner(x, y)
+
+
+class Warmed(torch.optim.Adam):
+    """An optimiser that counts its steps by itself."""
+
+    calls = 0
+
+    def step(self, closure=None):
+        self.calls += 1
+        self.param_groups[0]["weight_decay"] = 1 / self.calls
+        return super().step(closure)
+
+
+def by_own_objective(kind):
+    def run(after, folder):
+        guide, x, y = start()
+        objective = Annealed(PredictiveLogLikelihood(30, 0.05)(guide.model, guide), kind=kind)
+        result = fit(objective, x, y, steps=13, batch_size=8, callback=after)
+        return guide, result.losses
+
+    return run
+
+
+def by_callback_that_sets_beta(after, folder):
+    guide, x, y = start()
+    objective = PredictiveLogLikelihood(30, 0.05)(guide.model, guide)
+
+    def anneal(step, loss):
+        objective.elbo.beta = min(1.0, step / 10)
+        after(step, loss)
+
+    return guide, fit(objective, x, y, steps=13, batch_size=8, callback=anneal).losses
+
+
+def by_own_optimiser(after, folder):
+    guide, x, y = start()
+    result = fit(
+        ELBO(30)(guide.model, guide),
+        x,
+        y,
+        steps=13,
+        batch_size=8,
+        callback=after,
+        optimizer=lambda objective, lr: Warmed(objective.parameters(), lr),
+    )
+    return guide, result.losses
+
+
 RUNS = {
+    "counts in a number": (by_own_objective("number"), (6,)),
+    "counts in a list": (by_own_objective("list"), (6,)),
+    "counts in a buffer": (by_own_objective("buffer"), (6,)),
+    "beta by a callback": (by_callback_that_sets_beta, (6,)),
+    "own optimiser": (by_own_optimiser, (6,)),
     "fit": (by_fit, (1, 6, 13)),
     "marginal likelihood": (by_marginal_likelihood, (5,)),
     "stream": (by_stream, (2, 5, 6, 11)),

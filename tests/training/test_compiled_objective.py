@@ -26,6 +26,7 @@ from pyro_dgp import (
     FeatureExtractor,
     FromFunction,
     GammaDivergence,
+    Gaussian,
     GaussianProcess,
     HyperparameterPrior,
     InducingPoints,
@@ -811,3 +812,49 @@ def test_sizes_that_follow_values_set_the_program_aside(caplog):
     compare(compiled, other, y)
     compare(compiled, x, y)
     assert "is not compiled" in caplog.text
+
+
+class OfOneKernel(PyroModule):
+    """Two outputs whose functions share a kernel, which has two names."""
+
+    def __init__(self):
+        super().__init__()
+        kernel = RBF()
+        self.first, self.second = GaussianProcess(kernel), GaussianProcess(kernel)
+        self.likelihood = Gaussian()
+
+    def forward(self, x, y=None):
+        for number, gp in enumerate((self.first, self.second)):
+            pyro.sample(f"y{number}", self.likelihood(gp(x)), obs=None if y is None else y[:, number])
+
+
+class OfTiedWeights(OneLayer):
+    """A model with two networks of one weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = torch.nn.Linear(1, 1).double(), torch.nn.Linear(1, 1).double()
+        self.other.weight = self.one.weight
+        self.normed = torch.nn.BatchNorm1d(1).double()
+        self.twice = torch.nn.Sequential(self.normed, torch.nn.Tanh(), self.normed)
+
+    def forward(self, x, y=None):
+        return super().forward(self.twice(self.one(x)) + self.other(x), y)
+
+
+@pytest.mark.parametrize("build", [OfOneKernel, OfTiedWeights])
+def test_modules_with_two_names_and_tied_weights_are_trained(build):
+    x, y = regression(20)
+    losses, found = [], []
+    for wrap in (lambda objective: objective, Recorded):
+        torch.manual_seed(0)
+        model = build()
+        own = list(model.parameters())
+        objective = MarginalLikelihood(model)
+        targets = torch.stack([y, -y], -1) if build is OfOneKernel else y
+        losses.append(fit(wrap(objective), x, targets, steps=8, learning_rate=0.05).losses)
+        assert all(one is other for one, other in zip(own, model.parameters(), strict=True))
+        found.append([value.clone() for value in model.state_dict().values()])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-9)
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-9)

@@ -4,6 +4,7 @@ import torch
 
 from pyro_dgp import (
     ELBO,
+    CollapsedELBO,
     CompiledObjective,
     DeepGP,
     DeepKernel,
@@ -21,6 +22,100 @@ from pyro_dgp import (
 from pyro_dgp.training.loop import batches, fit, steps_for
 from pyro_dgp.training.optimising import decay
 from tests.examples import OneLayer, TwoLayers, regression
+
+
+class Sum(torch.nn.Module):
+    """The sum of objectives, each of which may have data of its own."""
+
+    def __init__(self, *objectives, own=None):
+        super().__init__()
+        self.objectives, self.own = torch.nn.ModuleList(objectives), own
+
+    def forward(self, x, y):
+        first, *others = self.objectives
+        return first(x, y) + sum(each(*(self.own or (x, y))) for each in others)
+
+
+class AndAnother(torch.nn.Module):
+    """An objective by the name that a wrapper has for it, and another one."""
+
+    def __init__(self, objective, other):
+        super().__init__()
+        self.objective, self.other = objective, other
+
+    def forward(self, x, y):
+        return self.objective(x, y) + self.other(x, y)
+
+
+class OfTwiceTheInputs(torch.nn.Module):
+    """An objective at other inputs than it is given."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x, y):
+        return self.inner(2 * x, y)
+
+
+class WithoutAModule(torch.nn.Module):
+    """An objective whose loss is no module in it."""
+
+    def __init__(self, guide, num_data):
+        super().__init__()
+        self.guide, self.num_data = guide, num_data
+
+    def forward(self, x, y):
+        return ELBO(self.num_data).differentiable_loss(self.guide.model, self.guide, x, y)
+
+
+def elbo(x, y, num_data=None):
+    model, guide = guided(x, y)
+    return ELBO(num_data)(model, guide)
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("join", [Sum, AndAnother])
+def test_objectives_that_need_all_rows_have_them_in_a_sum(join):
+    x, y = regression(300)
+    both = [MarginalLikelihood(OneLayer()) for _ in range(2)]
+    wanted = sum(float(each(x, y).detach()) for each in both) / 300
+    assert fit(join(*both), x, y, steps=1).losses[0] == pytest.approx(wanted)
+    with pytest.raises(ValueError, match="MarginalLikelihood needs all 300 rows in each step, not 50"):
+        fit(join(*both), x, y, steps=1, batch_size=50)
+    with pytest.raises(ValueError, match="MarginalLikelihood needs all 300 rows in each step, not 50"):
+        fit(join(elbo(x, y, 300), both[0]), x, y, steps=1, batch_size=50)
+
+
+@pytest.mark.parametrize("numbers", [(None, None), (30, None), (30, 20)])
+def test_losses_in_a_sum_weight_the_rows_of_a_step(numbers):
+    x, y = regression(30)
+    with pytest.raises(ValueError, match=rf"num_data={numbers[1]} and there are 30 rows, in batches of 10"):
+        fit(Sum(*(elbo(x, y, number) for number in numbers)), x, y, steps=1, batch_size=10)
+    own = x[:20], y[:20]
+    assert fit(Sum(elbo(x, y, 30), elbo(x, y, numbers[1]), own=own), x, y, steps=1, batch_size=10).losses
+    assert fit(Sum(elbo(x, y, 30), MarginalLikelihood(OneLayer()), own=own), x, y, steps=1, batch_size=10).losses
+
+
+def test_a_loss_that_is_no_module_weights_the_rows_of_a_step():
+    x, y = regression(30)
+    with pytest.raises(ValueError, match="num_data=None and there are 30 rows, in batches of 10"):
+        fit(WithoutAModule(guided(x, y)[1], None), x, y, steps=1, batch_size=10)
+    assert fit(WithoutAModule(guided(x, y)[1], None), x, y, steps=1).losses
+    assert fit(WithoutAModule(guided(x, y)[1], 30), x, y, steps=1, batch_size=10).losses
+
+
+@pytest.mark.usefixtures("local")
+def test_every_collapsed_bound_in_an_objective_sets_its_posterior():
+    x, y = regression(40)
+    guides = [guided(x, y)[1] for _ in range(3)]
+    fit(Sum(CollapsedELBO(guides[0]), CollapsedELBO(guides[1])), x, y, steps=40)
+    fit(OfTwiceTheInputs(CollapsedELBO(guides[2])), x, y, steps=40)
+    for guide, inputs in zip(guides, (x, x, 2 * x), strict=True):
+        with torch.no_grad():
+            bound = float(CollapsedELBO(guide)(inputs, y))
+            loss = float(ELBO().differentiable_loss(guide.model, guide, inputs, y))
+        assert loss == pytest.approx(bound, abs=1e-4)
 
 
 def guided(x, y):
@@ -148,9 +243,9 @@ def test_what_an_objective_needs_is_seen_inside_a_module_of_the_user_s():
     holder = Holder(marginal)
     with pytest.raises(ValueError, match="MarginalLikelihood needs all 300 rows in each step, not 256"):
         fit(holder, x, y, steps=1, batch_size=256)
-    assert len(fit(Own(ELBO(300)(guide.model, guide), bound), x, y, steps=1, batch_size=256).losses) == 1
-    with pytest.raises(ValueError, match="num_data=299 and there are 300 rows"):
-        fit(Own(bound), x, y, steps=1, batch_size=256)
+    for objective in (Own(bound), Own(ELBO(300)(guide.model, guide), bound)):
+        with pytest.raises(ValueError, match="num_data=299 and there are 300 rows"):
+            fit(objective, x, y, steps=1, batch_size=256)
 
 
 def test_the_marginal_likelihood_is_that_of_all_rows_of_a_stream(tmp_path):

@@ -894,6 +894,40 @@ def test_row_arguments_are_held_out_with_their_rows(local):
         )
 
 
+class Moving(OneLayer):
+    """A model with numbers that every training step moves, and that its ``state_dict`` leaves out."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("shift", torch.zeros(1), persistent=False)
+        self.passes = 0
+
+    def forward(self, x, y=None):
+        if self.training and torch.is_grad_enabled():
+            self.shift += 0.3
+            self.passes += 1
+        return super().forward(x - self.shift, y)
+
+
+def test_the_kept_checkpoint_has_the_numbers_that_the_state_of_a_module_leaves_out():
+    x, y = regression(24)
+    torch.manual_seed(0)
+    guide = Variational(Moving(), InducingPoints(5), MonteCarlo(1))
+    guide.initialize(x, y)
+    begun = guide.model.passes
+    fitted = fit_validated(
+        guide,
+        lambda beta, rows: ELBO(rows),
+        x,
+        y,
+        steps=12,
+        validation=OneFold(betas=(1.0,), share=0.25, checks=4),
+    )
+    assert 0 < fitted.best_step < 12
+    assert guide.model.passes == begun + fitted.best_step
+    assert float(guide.model.shift) == pytest.approx(0.3 * guide.model.passes)
+
+
 def scored(*merits):
     """Scores of 50 rows with these means, each with noise of its own, as a trial asks for them."""
     noise = torch.randn(len(merits), 50, generator=torch.Generator().manual_seed(0))
