@@ -55,7 +55,7 @@ def to_arviz(
 
     :param prediction: prediction at the training rows ``x``, from a guide or from MCMC draws.
     :param x: training inputs ``(N, D)``.
-    :param y: training targets.
+    :param y: training targets. All of them count: leave rows that the model masks out of ``x`` and ``y``, and of the prediction.
     :param draws: MCMC draws by site, ``(chains, draws, ...)``: :attr:`Chains.draws`, not ``flat``. Draws of one chain get
         an axis in front.
     :param sample_stats: statistics of the sampler by name, ``(chains, draws)``.
@@ -63,12 +63,17 @@ def to_arviz(
     :param rows: numbers of the training rows, as labels; counted from 0 if not given.
     :param num_samples: number of draws at new rows, and least number of draws of a variational method.
     :raises TypeError: for a prediction in the units of the data, of a fit of :func:`~pyro_dgp.compare`.
-    :raises ValueError: for draws and statistics that differ in chains or draws, or a prediction from other draws.
+    :raises ValueError: for draws and statistics that differ in chains or draws, a prediction from other draws, and a model with latent values of single rows.
     """
     if isinstance(prediction, RescaledPrediction):
         raise TypeError(
             "the prediction is in the units of the data, and functions and likelihoods are in those of training: take prediction.standardised with "
             "targets standardised, or the file METHOD.nc of compare(..., output=FOLDER)"
+        )
+    if prediction.drawn_by_row:
+        raise ValueError(
+            f"the latent site {prediction.drawn_by_row[0]!r} has a value for each row, which the prediction draws from its prior as for new rows, so that its "
+            "log likelihoods are not those of the draws: put the draws alone into ArviZ, as in arviz.from_dict({'posterior': chains.draws})"
         )
     chains, length = _sizes(draws or {}, sample_stats or {})
     functions, log_likelihood, replicates = likelihood_draws(prediction, y, 1 if draws else num_samples)

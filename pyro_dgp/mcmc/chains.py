@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from concurrent.futures import Executor, as_completed
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
@@ -13,21 +12,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyro
 import torch
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 
 from pyro_dgp.internal.executors import require_processes
+from pyro_dgp.internal.parameters import modules_of
 from pyro_dgp.internal.parent import end_if_orphaned
 from pyro_dgp.internal.progress import Progress
 from pyro_dgp.internal.whole_file import remove_parts
 from pyro_dgp.mcmc.chain_arguments import require_arguments, warn_of_no_observation
 from pyro_dgp.mcmc.chain_file import ChainState
 from pyro_dgp.mcmc.chain_identity import identity
+from pyro_dgp.mcmc.elsewhere import Surroundings
 from pyro_dgp.mcmc.from_draws import PosteriorDraws, answer_from_draws
 from pyro_dgp.mcmc.kernel_state import stateful
+from pyro_dgp.mcmc.remembered import Remembered
 from pyro_dgp.mcmc.single_chain import ChainPlan, OwnProgress, Stepwise, run_together
+from pyro_dgp.mcmc.whitening import without_whitening
 from pyro_dgp.prediction.request import Answer, Request, answer
 
 
@@ -52,6 +54,7 @@ class Chains:
     sampling_seconds: float = 0.0
     model: Any = None
     args: tuple[Any, ...] = ()
+    _then: Remembered | None = field(default=None, repr=False, compare=False)
 
     @property
     def flat(self) -> dict[str, Tensor]:
@@ -60,10 +63,19 @@ class Chains:
 
     @property
     def posterior(self) -> PosteriorDraws:
-        """The draws with the model and the arguments that they belong to."""
+        """The draws with the model and the arguments that they belong to.
+
+        :raises ValueError: after parameters of the model have changed, on which the draws depend.
+        """
         if self.model is None:
             raise ValueError(
                 "these chains hold no model: take PosteriorDraws(model, chains.flat, (x, y)) in their place"
+            )
+        changed = [] if self._then is None else self._then.changed()
+        if changed:
+            raise ValueError(
+                f"the parameter {changed[0].removesuffix('_unconstrained')!r} of the model has changed since the chains were sampled, by training or by hand: sample again, or give each "
+                "way to fit a model of its own, copy.deepcopy(model)"
             )
         return PosteriorDraws(self.model, self.flat, self.args)
 
@@ -142,6 +154,7 @@ def run_chains(
         name: torch.stack([torch.stack(state.draws[name][:num_samples]) for state in states])
         for name in states[0].draws
     }
+    model = getattr(kernel, "model", None)
     stats = {name: np.array([state.stats[name][:num_samples] for state in states]) for name in states[0].stats}
     return Chains(
         draws,
@@ -149,8 +162,9 @@ def run_chains(
         diagnostics=[state.diagnostics for state in states],
         seconds=time.perf_counter() - start,
         sampling_seconds=sum(state.seconds for state in states),
-        model=getattr(kernel, "model", None),
+        model=model,
         args=args,
+        _then=Remembered(modules_of(without_whitening(model))),
     )
 
 
@@ -173,7 +187,7 @@ def _run_elsewhere(
     from joblib import Parallel, delayed
 
     each = plans[0].warmup_steps + plans[0].num_samples
-    run = _in_a_process_of_its_own()
+    run = partial(_run_some, surroundings=Surroundings.here(kernel, args))
     jobs = (delayed(run)(plans[group], kernel, args) for group in _groups(len(plans), workers, kernel))
     states: list[ChainState] = []
     for group in Parallel(n_jobs=workers, return_as="generator")(jobs):
@@ -195,7 +209,7 @@ def _run_by(
 ) -> list[ChainState]:
     """The chains where and when an executor sees fit; an error of one ends those that have not begun."""
     each = plans[0].warmup_steps + plans[0].num_samples
-    run = _in_a_process_of_its_own()
+    run = partial(_run_some, surroundings=Surroundings.here(kernel, args))
     chains = [executor.submit(run, [plan], kernel, args) for plan in plans]
     try:
         for done, chain in enumerate(as_completed(chains), 1):
@@ -208,19 +222,12 @@ def _run_by(
             chain.cancel()
 
 
-def _in_a_process_of_its_own() -> Callable[[list[ChainPlan], MCMCKernel, tuple[Any, ...]], list[ChainState]]:
-    """Return the function that runs chains in a process by the settings of this one."""
-    local = bool(pyro.settings.get("module_local_params"))
-    return partial(_run_some, dtype=torch.get_default_dtype(), local=local)
-
-
 def _run_some(
-    plans: list[ChainPlan], kernel: MCMCKernel, args: tuple[Any, ...], *, dtype: torch.dtype, local: bool
+    plans: list[ChainPlan], kernel: MCMCKernel, args: tuple[Any, ...], *, surroundings: Surroundings
 ) -> list[ChainState]:
     """Chains in a process that knows nothing of the caller's settings."""
     torch.set_num_threads(1)
-    torch.set_default_dtype(dtype)
-    with pyro.settings.context(module_local_params=local):
+    with surroundings.kept(kernel, args):
         return run_together(plans, kernel, args, [_while_the_parent_lives()] * len(plans))
 
 

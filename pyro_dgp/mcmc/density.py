@@ -111,7 +111,7 @@ class WhitenedDensity:
 
         :param values: whitened values and latent values in their own space, by site.
         :param known: a run whose values differ in ``changed`` alone. Used again: log densities of other sites whose distribution is the same
-            object (a ``PyroSample`` of fixed parameters), and factors of GPs that the model meets no later than ``changed``.
+            object (a ``PyroSample`` of fixed parameters) under equal scales and masks, and factors of GPs that the model meets no later than ``changed``.
         :param changed: name of the site.
         """
         try:

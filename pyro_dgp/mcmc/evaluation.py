@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from pyro.distributions.util import scale_and_mask
@@ -65,6 +65,24 @@ def _is_at_end(value: Tensor, support: Constraint, start: Tensor) -> bool:
     return excludes_zero and bool((size < numbers.tiny**0.5).any())
 
 
+class Prior(NamedTuple):
+    """What the log density of a latent site is computed by: a distribution, and the scale and the mask of the handlers around it."""
+
+    fn: Any
+    scale: Any
+    mask: Any
+
+    def is_same_as(self, other: Prior) -> bool:
+        """Tell whether a value has the same log density: the same object, whose parameters are then those of before, under equal weights."""
+        return self.fn is other.fn and _are_equal(self.scale, other.scale) and _are_equal(self.mask, other.mask)
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.shape == other.shape and torch.equal(one, other)
+    return one is other or (not isinstance(one, Tensor) and not isinstance(other, Tensor) and bool(one == other))
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """One run of the model at given values.
@@ -72,13 +90,13 @@ class Evaluation:
     :ivar log_likelihood: log p of all that is observed, nats, given whitened values and hyperparameters.
     :ivar log_priors: log density of each latent site that is no GP, in its own (constrained) space.
     :ivar factors: factor that whitens each GP whose values are sampled, by name.
-    :ivar priors: the distribution object of each entry of ``log_priors``.
+    :ivar priors: what each entry of ``log_priors`` was computed by.
     """
 
     log_likelihood: float
     log_priors: dict[str, float] = field(default_factory=dict)
     factors: Factors = field(default_factory=dict)
-    priors: dict[str, Any] = field(default_factory=dict)
+    priors: dict[str, Prior] = field(default_factory=dict)
 
     @classmethod
     def of_numbers(cls, log_likelihood: float, sites: Iterable[str], log_priors: Iterable[float]) -> Evaluation:
@@ -104,7 +122,7 @@ class Evaluate(SiteHandler, Messenger):
         self.factors: Factors = {}
         self.observed: list[Tensor] = []
         self.log_priors: dict[str, Tensor | float] = {}
-        self.priors: dict[str, Any] = {}
+        self.priors: dict[str, Prior] = {}
 
     def evaluation(self) -> Evaluation:
         """The evaluation that the run has made, as numbers."""
@@ -162,14 +180,14 @@ class Evaluate(SiteHandler, Messenger):
     def _pyro_post_sample(self, msg: Message) -> None:
         if not is_random(msg) or (isinstance(msg["fn"], FunctionPrior) and not msg["is_observed"]):
             return
-        name, fn = msg["name"], msg["fn"]
-        if self.known.priors.get(name) is fn:
-            self.log_priors[name], self.priors[name] = self.known.log_priors[name], fn
+        name, prior = msg["name"], Prior(msg["fn"], msg["scale"], msg["mask"])
+        if name in self.known.priors and prior.is_same_as(self.known.priors[name]):
+            self.log_priors[name], self.priors[name] = self.known.log_priors[name], prior
             return
-        terms = fn.log_prob(msg["value"])
+        terms = prior.fn.log_prob(msg["value"])
         require_scale_fits(msg, terms)
-        log_prob = scale_and_mask(terms, msg["scale"], msg["mask"]).sum()
+        log_prob = scale_and_mask(terms, prior.scale, prior.mask).sum()
         if msg["is_observed"]:
             self.observed.append(log_prob)
         else:
-            self.log_priors[name], self.priors[name] = log_prob, fn
+            self.log_priors[name], self.priors[name] = log_prob, prior

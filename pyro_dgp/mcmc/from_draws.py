@@ -204,7 +204,15 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
             parts.append(layout.mixture(components(done), zero, rows=count, observation=collapsed))
         return stack_mixtures(parts)
 
-    return Answer(evaluate, layout.event_shape, layout.groups, request.rows.tensors, components_of_draw=of_draw)
+    by_row = [key for key in local & first.draw.keys() if not isinstance(nodes[key]["fn"], FunctionMarginal)]
+    return Answer(
+        evaluate,
+        layout.event_shape,
+        layout.groups,
+        request.rows.tensors,
+        components_of_draw=of_draw,
+        drawn_by_row=sorted(by_row),
+    )
 
 
 def _looked_at(model: Callable[..., Any], call: Call, scope: list[nn.Module], *, is_first: bool) -> RowDependence:

@@ -90,7 +90,14 @@ def answer_from_guide(guide: Variational, request: Request, states: Sequence[Sta
                 parts.append(_mixture(weighted, name, layout, drawn=drawn, rows=num_rows(call[0][0])))
         return stack_mixtures(parts)
 
-    return Answer(evaluate, layout.event_shape, layout.groups, request.rows.tensors, joins)
+    return Answer(
+        evaluate,
+        layout.event_shape,
+        layout.groups,
+        request.rows.tensors,
+        joins,
+        drawn_by_row=tuple(guide.structure.local),
+    )
 
 
 def _joins_rows(guide: Variational, request: Request, name: str, *, is_new: bool) -> bool:

@@ -89,4 +89,5 @@ def predict(
         batch_size=batch_size,
         inputs=found.inputs,
         components_of_draw=found.components_of_draw,
+        drawn_by_row=found.drawn_by_row,
     )

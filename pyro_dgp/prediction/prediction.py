@@ -31,6 +31,7 @@ class Prediction(TorchDistribution):
     :param keep: most numbers that mixtures may have in all to be kept after their first use.
     :param inputs: tensors that the mixtures depend on, asked whether they want gradients.
     :param components_of_draw: number of components of each draw of a sampler; the first ones of all draws come first.
+    :param drawn_by_row: names of latent sites with a value for each row that are drawn from their priors.
 
     >>> import pyro.distributions as dist, torch
     >>> from pyro_dgp import Mixture, Prediction
@@ -56,12 +57,14 @@ class Prediction(TorchDistribution):
         keep: int = 20_000_000,
         inputs: Sequence[Tensor] = (),
         components_of_draw: int = 1,
+        drawn_by_row: Sequence[str] = (),
     ) -> None:
         self._evaluate, self._batch_size, self._keep = evaluate, batch_size, keep
         self._inputs = tuple(inputs)
         self._seed = int(torch.randint(2**31 - 1, ()))
         self._kept: dict[int, Mixture] = {}
-        self._count, self._groups, self.components_of_draw = rows, groups, components_of_draw
+        self._count, self._groups = rows, groups
+        self.components_of_draw, self.drawn_by_row = components_of_draw, tuple(drawn_by_row)
         super().__init__((*groups, rows), event_shape, validate_args=False)
 
     def __repr__(self) -> str:

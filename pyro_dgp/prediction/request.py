@@ -76,6 +76,7 @@ class Answer(NamedTuple):
     :ivar inputs: the row arguments, which may want gradients.
     :ivar joins_rows: whether the value at a row depends on function values at other rows, so that all rows are evaluated together.
     :ivar components_of_draw: number of components of each posterior draw; the first ones of all draws come first.
+    :ivar drawn_by_row: names of latent sites with a value for each row, which are drawn from their priors as those of new rows.
     """
 
     evaluate: Callable[[slice], Mixture]
@@ -84,6 +85,7 @@ class Answer(NamedTuple):
     inputs: Sequence[Tensor] = ()
     joins_rows: bool = False
     components_of_draw: int = 1
+    drawn_by_row: Sequence[str] = ()
 
 
 @singledispatch

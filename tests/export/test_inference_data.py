@@ -2,6 +2,7 @@ import math
 import warnings
 
 import numpy as np
+import pyro
 import pytest
 import torch
 from pyro import distributions as dist
@@ -234,3 +235,24 @@ def test_numpy_alone_makes_the_object():
         "numpy",
         "arviz",
     }
+
+
+class WithOffsets(OneLayer):
+    """A layer with a latent offset of each row."""
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))
+        with pyro.plate("rows", len(x)):
+            offset = pyro.sample("offset", dist.Normal(torch.zeros((), dtype=x.dtype), 2.0))
+            return pyro.sample("y", dist.Normal(f[..., 0] + offset, 0.3), obs=y)
+
+
+def test_latent_values_of_rows_which_a_prediction_draws_anew_are_refused(local):
+    x, y = regression(8)
+    model = WithOffsets().requires_grad_(False)
+    chains = run_chains(EllipticalSlice(model), (x, y), num_samples=4, warmup_steps=1, num_chains=2, processes=1)
+    guide = Variational(model, InducingPoints(4), MonteCarlo(2))
+    guide.initialize(x, y)
+    for fit, draws in ((chains, chains.draws), (guide, None)):
+        with pytest.raises(ValueError, match="the latent site 'offset' has a value for each row"):
+            to_arviz(predict(fit, x, num_samples=8), x, y, draws=draws)

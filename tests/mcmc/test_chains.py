@@ -382,3 +382,15 @@ def test_chains_of_the_prior_say_so_once():
         prior = run(EllipticalSlice(model), (x,))
     assert len(record) == 1 and prior.draws["f_whitened"].shape == (2, 2, 6, 1)
     run(EllipticalSlice(pyro.condition(model, data={"y": y})), (x,))  # which observes by itself
+
+
+def test_chains_of_parameters_that_have_changed_are_refused():
+    x, y = regression(8)
+    model = TwoSites()
+    chains = run_chains(EllipticalSlice(model), (x, y), num_samples=3, warmup_steps=1, num_chains=1)
+    assert predict(chains, x).mean.shape == (8,)
+    model.gp.kernel.lengthscale = 3.0
+    with pytest.raises(
+        ValueError, match="the parameter 'gp.kernel.lengthscale' of the model has changed since the chains"
+    ):
+        predict(chains, x)

@@ -262,3 +262,30 @@ def test_what_it_cannot_sample_is_named():
     ):
         with pytest.raises(ValueError, match=message):
             MCMC(EllipticalSlice(model), num_samples=1, warmup_steps=0, disable_progbar=True).run(*arguments)
+
+
+def weighted(x, y):
+    """A latent site whose prior, one object for all runs, counts by a weight that another site decides."""
+    t = pyro.sample("t", dist.Uniform(torch.tensor(0.1, dtype=x.dtype), 3.0))
+    with poutine.scale(scale=t):
+        w = pyro.sample("w", NORMAL)
+    with poutine.mask(mask=t > 1):
+        pyro.sample("v", NORMAL)
+    pyro.sample("y", dist.Normal(w, 1.0), obs=torch.tensor(2.0, dtype=x.dtype))
+
+
+NORMAL = dist.Normal(torch.zeros((), dtype=torch.float64), 1.0)
+
+
+def test_a_prior_whose_scale_or_mask_has_changed_counts_anew():
+    density = WhitenedDensity(whitened(weighted), (torch.zeros(2, 1, dtype=torch.float64), None), {})
+    values = {
+        name: torch.tensor(number, dtype=torch.float64) for name, number in {"t": 0.5, "w": 1.2, "v": 0.3}.items()
+    }
+    known = density.evaluate(values)
+    for t in (0.7, 2.0):
+        moved = values | {"t": torch.tensor(t, dtype=torch.float64)}
+        again = density.evaluate(moved, known, "t")
+        assert again.log_priors == pytest.approx(density.evaluate(moved).log_priors, rel=1e-12)
+        assert again.log_priors["w"] == pytest.approx(t * float(NORMAL.log_prob(moved["w"])))
+    assert again.log_priors["v"] != known.log_priors["v"] == 0.0

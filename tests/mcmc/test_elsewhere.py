@@ -1,0 +1,120 @@
+"""Chains in other processes: the model has the same density there, or is refused."""
+
+import importlib
+import sys
+
+import pyro
+import pytest
+import torch
+from joblib.externals.loky import get_reusable_executor
+from pyro import distributions as dist
+
+from pyro_dgp import EllipticalSlice, WhitenedNUTS, run_chains
+from pyro_dgp.mcmc.elsewhere import Surroundings
+from tests.examples import TwoSites, regression
+
+pytestmark = pytest.mark.usefixtures("local")
+
+#: A file of a user's: a function, and an object beside it that is trained.
+FILE = """
+import pyro
+import torch
+from pyro import distributions as dist
+
+from pyro_dgp import GaussianProcess, RBF
+
+gp = GaussianProcess(RBF()).double()
+SPREAD = 1.0
+
+
+def of_gp(x, y=None):
+    f = pyro.sample("f", gp(x))
+    with pyro.plate("rows", len(x)):
+        return pyro.sample("y", dist.Normal(f[..., 0], 0.1), obs=y)
+
+
+def of_number(x, y=None):
+    mean = pyro.sample("mean", dist.Normal(torch.zeros((), dtype=x.dtype), 1.0))
+    with pyro.plate("rows", len(x)):
+        return pyro.sample("y", dist.Normal(mean, SPREAD), obs=y)
+"""
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """The file as a module, which processes that are started afterwards can import too."""
+    (tmp_path / "models_of_a_user.py").write_text(FILE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    get_reusable_executor().shutdown(wait=True)
+    yield importlib.import_module("models_of_a_user")
+    del sys.modules["models_of_a_user"]
+    get_reusable_executor().shutdown(wait=True)
+
+
+def spread(x, y=None):
+    """A model with a ``pyro.param`` statement."""
+    scale = pyro.param("scale", torch.tensor(1.0, dtype=x.dtype), constraint=dist.constraints.positive)
+    mean = pyro.sample("mean", dist.Normal(torch.zeros((), dtype=x.dtype), 10.0))
+    with pyro.plate("rows", len(x)):
+        return pyro.sample("y", dist.Normal(mean, scale), obs=y)
+
+
+def chains(kernel, args, processes):
+    return run_chains(kernel, args, num_samples=20, warmup_steps=10, num_chains=2, processes=processes)
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_values_of_param_statements_go_along(is_local):
+    x, y = regression(8)
+    with pyro.settings.context(module_local_params=is_local):
+        pyro.clear_param_store()
+        pyro.param("scale", torch.tensor(0.1, dtype=x.dtype), constraint=dist.constraints.positive)
+        one, two = (chains(EllipticalSlice(spread), (x, y), processes) for processes in (1, 2))
+        pyro.clear_param_store()
+    assert torch.equal(one.draws["mean"], two.draws["mean"])
+    assert float(one.draws["mean"].std()) < 0.15  # 0.1 / sqrt(8), and 0.35 by the value that the statement begins with
+
+
+def trained(file):
+    file.gp.kernel.lengthscale = 0.3
+
+
+def renumbered(file):
+    file.SPREAD = 0.1
+
+
+@pytest.mark.parametrize(("name", "change"), [("of_gp", trained), ("of_number", renumbered)])
+def test_a_function_that_another_process_imports_with_other_values_is_refused(file, name, change):
+    x, y = regression(8)
+    kernel = WhitenedNUTS(getattr(file, name), max_tree_depth=2)
+    before = Surroundings.here(kernel, (x, y))
+    with before.kept(kernel, (x, y)):
+        pass
+    change(file)
+    with pytest.raises(ValueError, match=r"in another one, which imports its functions anew.*processes=1\)"):
+        chains(kernel, (x, y), 2)
+    assert chains(kernel, (x, y), 1).draws
+
+
+def test_a_store_is_as_before_behind_the_chains():
+    x, y = regression(8)
+    pyro.param("scale", torch.tensor(0.1, dtype=x.dtype))
+    surroundings = Surroundings.here(EllipticalSlice(spread), (x, y))
+    pyro.param("scale").data.fill_(0.2)
+    pyro.param("other", torch.tensor(3.0))
+    with surroundings.kept(EllipticalSlice(spread), (x, y)):
+        assert float(pyro.param("scale").detach()) == pytest.approx(0.1)
+    assert float(pyro.param("scale").detach()) == pytest.approx(0.2) and "other" in pyro.get_param_store()
+    pyro.clear_param_store()
+
+
+def test_parameters_of_modules_are_no_statements():
+    x, y = regression(8)
+    model = TwoSites()
+    with pyro.settings.context(module_local_params=False):
+        pyro.clear_param_store()
+        model(x)
+        assert len(pyro.get_param_store()) > 0
+        assert Surroundings.here(EllipticalSlice(model), (x, y)).statements == {}
+        pyro.clear_param_store()
