@@ -53,7 +53,8 @@ class Checkpoints:
     In its scope every run of :func:`~pyro_dgp.fit`, :func:`~pyro_dgp.fit_stream` and :class:`~pyro_dgp.StochasticGradientHMC` is saved,
     those that :func:`~pyro_dgp.fit_validated` and the named methods make among them. The runs are numbered in the order in which
     the program makes them. A run that has ended is not made again: its parameters are set. One that was cut off goes on
-    after the last step that was saved, with its optimiser, schedule, order of the rows, random numbers and held-out scores.
+    after the last step that was saved, with its optimiser, schedule, order of the rows, random numbers and held-out scores, and with the numbers, words, tensors, lists and
+    dictionaries that modules, losses and optimisers hold and have changed, such as the counter of an annealing. What other objects hold is not saved.
 
     A run is known by its settings, those of the optimiser and of a validation among them, by its data, to the last bit, by the kinds and the plain
     attributes of the loss, the model and the guide, numbers and words, by which parameters are trained and where those of the model begin, by its first
