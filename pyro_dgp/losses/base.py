@@ -115,11 +115,7 @@ class Loss(PyroELBO):  # type: ignore[misc]
         self._check(model, guide)
         weighted = guide.components(*args, reading=self.reading, **kwargs)
         sites = [site for site in weighted.trace.nodes.values() if is_random(site)]
-        if not any(site["is_observed"] for site in sites):
-            raise ValueError(
-                "nothing is observed: pass y to the loss, as in svi.step(x, y), and hand it on in the model, as in "
-                "pyro.sample('y', likelihood(gp(x)), obs=y)"
-            )
+        _require_observed(sites)
         terms: dict[str, Tensor] = {}
         batch = _rows_passed(guide.structure, (args, kwargs), sites)
         require_weight_of_all_rows(type(self).__name__, batch, self.num_data)
@@ -250,6 +246,15 @@ def count_of_rows(site: Site, structure: ModelStructure) -> int | None:
         return None
     has_rows = isinstance(site["fn"], CollapsedObservation | torch.distributions.Independent)
     return int(site["fn"].event_shape[0]) if has_rows else None
+
+
+def _require_observed(sites: list[Site]) -> None:
+    """Raise for a model that observes nothing."""
+    if not any(site["is_observed"] for site in sites):
+        raise ValueError(
+            "nothing is observed: pass y to the loss, as in svi.step(x, y), and hand it on in the model, as in "
+            "pyro.sample('y', likelihood(gp(x)), obs=y)"
+        )
 
 
 def _rows_passed(structure: ModelStructure, call: Call, sites: list[Site]) -> int | None:

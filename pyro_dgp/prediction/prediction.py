@@ -32,6 +32,7 @@ class Prediction(TorchDistribution):
     :param inputs: tensors that the mixtures depend on, asked whether they want gradients.
     :param components_of_draw: number of components of each draw of a sampler; the first ones of all draws come first.
     :param drawn_by_row: names of latent sites with a value for each row that are drawn from their priors.
+    :ivar seed: of the mixtures, for use where functions or targets are drawn from them.
 
     >>> import pyro.distributions as dist, torch
     >>> from pyro_dgp import Mixture, Prediction
@@ -61,7 +62,7 @@ class Prediction(TorchDistribution):
     ) -> None:
         self._evaluate, self._batch_size, self._keep = evaluate, batch_size, keep
         self._inputs = tuple(inputs)
-        self._seed = int(torch.randint(2**31 - 1, ()))
+        self.seed = int(torch.randint(2**31 - 1, ()))
         self._kept: dict[int, Mixture] = {}
         self._count, self._groups = rows, groups
         self.components_of_draw, self.drawn_by_row = components_of_draw, tuple(drawn_by_row)
@@ -81,7 +82,7 @@ class Prediction(TorchDistribution):
         if start in self._kept and not wanted:
             return self._kept[start]
         with torch.random.fork_rng(), torch.set_grad_enabled(wanted):
-            torch.manual_seed(self._seed + start)
+            torch.manual_seed(self.seed + start)
             mixture = self._evaluate(slice(start, min(start + self._batch_size, self._count)))
         size = (mixture.components.batch_shape + mixture.components.event_shape).numel()
         if not wanted and size * self._count // min(self._batch_size, self._count) <= self._keep:
@@ -106,11 +107,6 @@ class Prediction(TorchDistribution):
     def is_discrete(self) -> bool:
         """Whether the target is a class or a count."""
         return self._mixture(0).is_discrete
-
-    @property
-    def seed(self) -> int:
-        """Seed by which the mixtures are drawn, for use where functions or targets are drawn from them."""
-        return self._seed
 
     def _starts(self) -> range:
         return range(0, self._count, self._batch_size)

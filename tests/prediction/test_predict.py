@@ -144,7 +144,7 @@ def test_a_function_inside_an_observation_is_the_prediction_without_noise(local,
     draws = PosteriorDraws(guide.model, {"h": torch.randn(5, 12, 2)}, (x, y))
     for fitted in (guide, draws):
         f, noisy = predict(fitted, x, 8, site="y/f"), predict(fitted, x, 8)
-        noisy._seed = f._seed  # the same draws of the hidden layer
+        noisy.seed = f.seed  # the same draws of the hidden layer
         torch.testing.assert_close(f.mean, noisy.mean)
         torch.testing.assert_close(f.variance + guide.model.likelihood.variance, noisy.variance)
         torch.testing.assert_close(f.mixture().components.mean, noisy.functions().components.mean[..., 0])
