@@ -24,7 +24,7 @@ from pyro_dgp.internal.whole_file import remove_parts
 from pyro_dgp.mcmc.chain_arguments import require_arguments, warn_of_no_observation
 from pyro_dgp.mcmc.chain_file import ChainState
 from pyro_dgp.mcmc.chain_identity import identity
-from pyro_dgp.mcmc.elsewhere import Surroundings
+from pyro_dgp.mcmc.elsewhere import Surroundings, sending
 from pyro_dgp.mcmc.from_draws import PosteriorDraws, answer_from_draws
 from pyro_dgp.mcmc.kernel_state import stateful
 from pyro_dgp.mcmc.remembered import Remembered
@@ -190,10 +190,11 @@ def _run_elsewhere(
     run = partial(_run_some, surroundings=Surroundings.here(kernel, args))
     jobs = (delayed(run)(plans[group], kernel, args) for group in _groups(len(plans), workers, kernel))
     states: list[ChainState] = []
-    for group in Parallel(n_jobs=workers, return_as="generator")(jobs):
-        states += group
-        if report is not None:
-            report(len(states) * each, len(plans) * each, {})
+    with sending():
+        for group in Parallel(n_jobs=workers, return_as="generator")(jobs):
+            states += group
+            if report is not None:
+                report(len(states) * each, len(plans) * each, {})
     return states
 
 

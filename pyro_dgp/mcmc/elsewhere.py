@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pickle import PicklingError
 from typing import Any
 
 import pyro
@@ -70,6 +71,21 @@ class Surroundings:
             "without the values that objects of their module have now: run the chains here, run_chains(..., processes=1), or let the model be a PyroModule "
             "that holds its parts"
         )
+
+
+@contextmanager
+def sending() -> Iterator[None]:
+    """A scope in which a model that cannot be sent to other processes is refused in a sentence."""
+    try:
+        yield
+    except PicklingError as error:
+        reason = (
+            str(error.__cause__ or error).replace('"""', "").strip().splitlines()[-1:]
+        )  # a traceback of the process
+        raise ValueError(
+            f"the model, or an argument, cannot be sent to another process ({' '.join(reason)}): run the chains here, "
+            "run_chains(..., processes=1)"
+        ) from error
 
 
 def _statements(kernel: MCMCKernel) -> dict[str, dict[str, Any]]:

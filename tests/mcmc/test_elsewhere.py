@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+import threading
 
 import pyro
 import pytest
@@ -95,6 +96,17 @@ def test_a_function_that_another_process_imports_with_other_values_is_refused(fi
     with pytest.raises(ValueError, match=r"in another one, which imports its functions anew.*processes=1\)"):
         chains(kernel, (x, y), 2)
     assert chains(kernel, (x, y), 1).draws
+
+
+def test_a_model_that_cannot_be_sent_is_refused():
+    class Locked(TwoSites):
+        def __init__(self):
+            super().__init__()
+            self.requires_grad_(False)
+            self.lock = threading.Lock()
+
+    with pytest.raises(ValueError, match=r"cannot be sent to another process .*lock.*processes=1\)"):
+        chains(EllipticalSlice(Locked()), regression(8), 2)
 
 
 def test_a_store_is_as_before_behind_the_chains():
