@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from pyro_dgp.internal.rows import Call
 
 
-class _Step(NamedTuple):
-    """Numbers of rows: of a step, and of all of them."""
+@dataclass
+class _Step:
+    """Numbers of rows, of a step and of all of them, and the tensors that the objective is given."""
 
     rows: int
     of: int
+    tensors: list[Tensor] = field(default_factory=list)
 
 
 _STEP: ContextVar[_Step | None] = ContextVar("step of training", default=None)
@@ -28,19 +35,26 @@ def step_with(rows: int, of: int) -> Iterator[None]:
         _STEP.reset(token)
 
 
-def require_weight_of_all_rows(
-    loss: str, rows: int | None, num_data: int | None, *, takes_num_data: bool = True
-) -> None:
+def note_arguments(call: Call) -> None:
+    """Note what the objective is given in this step, if there is one."""
+    step = _STEP.get()
+    if step is not None:
+        step.tensors = _tensors(*call)
+
+
+def require_weight_of_all_rows(loss: str, call: Call, num_data: int | None, *, takes_num_data: bool = True) -> None:
     """Raise in a step of training for a loss that is given the rows of the step and does not weight them to stand for all.
 
-    A loss inside an objective of the user's, such as one of two whose sum is trained, is seen here alone. One that is given other rows, such as those of a
-    second data set, is right by itself.
+    A loss inside an objective of the user's, such as one of two whose sum is trained, is seen here alone. It is asked where it is given a tensor of the step
+    itself. One that is given others, such as those of a second data set, is right by itself.
 
     :param loss: name of the loss.
-    :param rows: number of rows that it is given.
+    :param call: what it is given.
     """
     step = _STEP.get()
-    if step is None or rows != step.rows or num_data == step.of or (num_data is None and step.rows == step.of):
+    if step is None or num_data == step.of or (num_data is None and step.rows == step.of):
+        return
+    if not any(given is own for given in _tensors(*call) for own in step.tensors):
         return
     if not takes_num_data:
         raise ValueError(f"{loss} needs all {step.of} rows in each step, not {step.rows}: leave batch_size out")
@@ -48,3 +62,7 @@ def require_weight_of_all_rows(
         f"the loss has num_data={num_data} and there are {step.of} rows, in batches of {step.rows}: give {loss}(num_data={step.of}), which weights the KL by "
         "that number"
     )
+
+
+def _tensors(args: tuple[Any, ...], kwargs: Any) -> list[Tensor]:
+    return [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]

@@ -107,6 +107,7 @@ class Loss(PyroELBO):  # type: ignore[misc]
 
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Return minus the objective, with gradients."""
+        require_weight_of_all_rows(type(self).__name__, (args, kwargs), self.num_data)
         terms = self.terms(model, guide, *args, **kwargs).values()
         return -reduce(torch.add, terms) if terms else torch.zeros(())
 
@@ -118,7 +119,6 @@ class Loss(PyroELBO):  # type: ignore[misc]
         _require_observed(sites)
         terms: dict[str, Tensor] = {}
         batch = _rows_passed(guide.structure, (args, kwargs), sites)
-        require_weight_of_all_rows(type(self).__name__, batch, self.num_data)
         common = checked_scale(sites)
         sites = [site for site in sites if not _is_masked_out(site)]
         self._require_one_count(sites, guide.structure, batch)

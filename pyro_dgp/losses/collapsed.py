@@ -99,7 +99,7 @@ class CollapsedELBO(torch.nn.Module):
         :param arguments: further arguments of the model.
         :raises ValueError: for a model that observes more than one Gaussian process, or in another way than under Gaussian noise.
         """
-        require_weight_of_all_rows(type(self).__name__, num_rows(x), self.num_data)
+        require_weight_of_all_rows(type(self).__name__, ((x, y), arguments), self.num_data)
         require_own_parameters(*modules_of(self.model))
         if self.num_data not in (None, num_rows(x)) and self.guide.structure.joins_data_rows:
             raise ValueError(

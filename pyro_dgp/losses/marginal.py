@@ -78,8 +78,7 @@ class MarginalLikelihood(torch.nn.Module):
 
         :raises ValueError: for a model with latent sites, or one that could not be predicted from its data in closed form.
         """
-        rows = num_rows(next((value for value in args if isinstance(value, Tensor)), torch.zeros(1)))
-        require_weight_of_all_rows(type(self).__name__, rows, None, takes_num_data=False)
+        require_weight_of_all_rows(type(self).__name__, (args, kwargs), None, takes_num_data=False)
         with one_thread:
             require_own_parameters(*modules_of(self.model))
             with nullcontext() if self.terms is None else _SomeTerms(self.terms):
@@ -107,6 +106,7 @@ class MarginalLikelihood(torch.nn.Module):
         if not trace.observation_nodes:
             raise ValueError("nothing is observed: pass y to the loss, as in loss(x, y)")
         loss: Tensor = -trace.log_prob_sum()
+        rows = num_rows(next((value for value in args if isinstance(value, Tensor)), torch.zeros(1)))
         for name in trace.observation_nodes:
             require_exact(trace.nodes[name], rows)
         return loss

@@ -17,19 +17,16 @@ from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 
 from pyro_dgp.internal.executors import require_processes
-from pyro_dgp.internal.parameters import modules_of
 from pyro_dgp.internal.parent import end_if_orphaned
 from pyro_dgp.internal.progress import Progress
 from pyro_dgp.internal.whole_file import remove_parts
 from pyro_dgp.mcmc.chain_arguments import require_arguments, warn_of_no_observation
 from pyro_dgp.mcmc.chain_file import ChainState
 from pyro_dgp.mcmc.chain_identity import identity
-from pyro_dgp.mcmc.elsewhere import Surroundings, sending
+from pyro_dgp.mcmc.elsewhere import Sampled, Surroundings, sending
 from pyro_dgp.mcmc.from_draws import PosteriorDraws, answer_from_draws
 from pyro_dgp.mcmc.kernel_state import stateful
-from pyro_dgp.mcmc.remembered import Remembered
 from pyro_dgp.mcmc.single_chain import ChainPlan, OwnProgress, Stepwise, run_together
-from pyro_dgp.mcmc.whitening import without_whitening
 from pyro_dgp.prediction.request import Answer, Request, answer
 
 
@@ -54,7 +51,7 @@ class Chains:
     sampling_seconds: float = 0.0
     model: Any = None
     args: tuple[Any, ...] = ()
-    _then: Remembered | None = field(default=None, repr=False, compare=False)
+    _then: Sampled | None = field(default=None, repr=False, compare=False)
 
     @property
     def flat(self) -> dict[str, Tensor]:
@@ -71,10 +68,10 @@ class Chains:
             raise ValueError(
                 "these chains hold no model: take PosteriorDraws(model, chains.flat, (x, y)) in their place"
             )
-        changed = [] if self._then is None else self._then.changed()
-        if changed:
+        changed = None if self._then is None else self._then.changed(self.model, self.args)
+        if changed is not None:
             raise ValueError(
-                f"the parameter {changed[0].removesuffix('_unconstrained')!r} of the model has changed since the chains were sampled, by training or by hand: sample again, or give each "
+                f"the parameter {changed.removesuffix('_unconstrained')!r} of the model has changed since the chains were sampled, by training or by hand: sample again, or give each "
                 "way to fit a model of its own, copy.deepcopy(model)"
             )
         return PosteriorDraws(self.model, self.flat, self.args)
@@ -164,7 +161,7 @@ def run_chains(
         sampling_seconds=sum(state.seconds for state in states),
         model=model,
         args=args,
-        _then=Remembered(modules_of(without_whitening(model))),
+        _then=Sampled.of(model, args),
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pickle import PicklingError
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyro
 import torch
@@ -15,11 +16,15 @@ from pyro import poutine
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 
-from pyro_dgp.internal.parameters import module_local_parameters, modules_of, pyro_parameters
+from pyro_dgp.internal.parameters import evaluating, module_local_parameters, modules_of, pyro_parameters
+from pyro_dgp.internal.rows import RowArguments
+from pyro_dgp.mcmc.remembered import Remembered
 from pyro_dgp.mcmc.whitening import without_whitening
 
-#: Largest difference of log densities of one point, as a share of their size, that rounding in another process may make.
-ROUNDING = 1e-5
+#: Largest difference of log densities of one draw, as a share of their size, that rounding on another machine may make: in double and in single precision.
+ROUNDING = {torch.float64: 1e-5, torch.float32: 0.1}
+#: Rows at which the density is evaluated.
+ROWS = 50
 
 
 @dataclass(frozen=True)
@@ -28,20 +33,22 @@ class Surroundings:
 
     :ivar dtype: default dtype.
     :ivar is_local: whether modules keep their parameters to themselves.
-    :ivar statements: state of Pyro's store, without the parameters of the model's modules.
-    :ivar log_density: nats; ``None`` where the model cannot be evaluated at such a draw, or is not known.
+    :ivar point: the draw.
+    :ivar statements: values in Pyro's store that the model reads, and their constraints.
     """
 
     dtype: torch.dtype
     is_local: bool
+    point: Point
     statements: dict[str, dict[str, Any]] = field(default_factory=dict)
-    log_density: float | None = None
 
     @classmethod
     def here(cls, kernel: MCMCKernel, args: tuple[Any, ...]) -> Surroundings:
         """Return those of this process."""
+        model = getattr(kernel, "model", None)
+        point = Point.of(model, args)
         is_local = bool(pyro.settings.get("module_local_params"))
-        return cls(torch.get_default_dtype(), is_local, _statements(kernel), _log_density(kernel, args))
+        return cls(torch.get_default_dtype(), is_local, point, _statements(model, point.statements))
 
     @contextmanager
     def kept(self, kernel: MCMCKernel, args: tuple[Any, ...]) -> Iterator[None]:
@@ -56,21 +63,89 @@ class Surroundings:
             if self.statements:
                 store.set_state(self.statements)
             try:
-                self._require_same(_log_density(kernel, args))
+                there = Point.of(getattr(kernel, "model", None), args)
+                if not self.point.is_like(there):
+                    raise ValueError(
+                        f"at one draw of the prior the model has log density {self.point.log_density:.6g} in this process, and {there.log_density:.6g} in another "
+                        "one, which imports its functions anew, without the values that objects of their module have now: run the chains here, "
+                        "run_chains(..., processes=1), or let the model be a PyroModule that holds its parts"
+                    )
                 yield
             finally:
                 if self.statements:
                     store.set_state(before)
 
-    def _require_same(self, there: float | None) -> None:
-        here = self.log_density
-        if here is None or there is None or math.isclose(here, there, rel_tol=ROUNDING, abs_tol=ROUNDING):
-            return
-        raise ValueError(
-            f"at one draw of the prior the model has log density {here:.6g} in this process, and {there:.6g} in another one, which imports its functions anew, "
-            "without the values that objects of their module have now: run the chains here, run_chains(..., processes=1), or let the model be a PyroModule "
-            "that holds its parts"
-        )
+
+class Point(NamedTuple):
+    """A draw of a model's prior, by random numbers that are the same in every process.
+
+    :ivar log_density: nats, of latent values and observations; ``None`` where the model cannot be run, or is not known.
+    :ivar dtype: of the inputs.
+    :ivar statements: names of the ``pyro.param`` statements that the model meets; ``None`` where it cannot be run.
+    """
+
+    log_density: float | None = None
+    dtype: torch.dtype = torch.float64
+    statements: frozenset[str] | None = None
+
+    @classmethod
+    def of(cls, model: Any, args: tuple[Any, ...]) -> Point:
+        """Draw, at some of the rows. The model and its modules stay as they are."""
+        model = without_whitening(model)
+        if model is None:
+            return cls()
+        try:
+            model = copy.deepcopy(model)
+            args, kwargs = RowArguments(args, {})[slice(0, ROWS)]
+        except Exception:  # a model that cannot be copied, and arguments without rows
+            kwargs = {}
+        modules = modules_of(model)
+        scope = module_local_parameters(*modules), evaluating(*modules), torch.random.fork_rng(), torch.no_grad()
+        with ExitStack() as stack:
+            for each in scope:
+                stack.enter_context(each)
+            stack.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(1)  # as in the processes of chains, for the same rounding
+            torch.manual_seed(0)
+            try:
+                trace = poutine.trace(model).get_trace(*args, **kwargs)
+                total = float(trace.log_prob_sum())
+            except Exception:  # which the chains raise where they meet it
+                return cls()
+        dtype = next((value.dtype for value in args if isinstance(value, Tensor)), torch.float64)
+        return cls(total if math.isfinite(total) else None, dtype, frozenset(trace.param_nodes))
+
+    def is_same_as(self, other: Point) -> bool:
+        """Tell whether the model has the same log density up to rounding in this process."""
+        both = self.log_density is not None and other.log_density is not None
+        return both and math.isclose(self.log_density or 0.0, other.log_density or 0.0, rel_tol=1e-6, abs_tol=1e-6)
+
+    def is_like(self, other: Point) -> bool:
+        """Tell whether the model has the same log density, or cannot be compared."""
+        if self.log_density is None or other.log_density is None:
+            return True
+        rounding = ROUNDING.get(self.dtype, ROUNDING[torch.float32])
+        return math.isclose(self.log_density, other.log_density, rel_tol=rounding, abs_tol=rounding)
+
+
+class Sampled(NamedTuple):
+    """A model as it was when chains were sampled.
+
+    :ivar parameters: those of its modules, and ``point`` its log density at a draw of its prior.
+    """
+
+    parameters: Remembered
+    point: Point
+
+    @classmethod
+    def of(cls, model: Any, args: tuple[Any, ...]) -> Sampled:
+        """Remember a model."""
+        return cls(Remembered(modules_of(without_whitening(model))), Point.of(model, args))
+
+    def changed(self, model: Any, args: tuple[Any, ...]) -> str | None:
+        """Return the name of a parameter of the model, or of a copy, that has changed with the log density, if any has."""
+        changed = self.parameters.changed(modules=modules_of(without_whitening(model)))
+        return changed[0] if changed and not self.point.is_same_as(Point.of(model, args)) else None
 
 
 @contextmanager
@@ -88,27 +163,11 @@ def sending() -> Iterator[None]:
         ) from error
 
 
-def _statements(kernel: MCMCKernel) -> dict[str, dict[str, Any]]:
-    """Return the state of Pyro's store without the parameters of modules, which travel with these; nothing where it holds no others."""
+def _statements(model: Any, met: frozenset[str] | None) -> dict[str, dict[str, Any]]:
+    """Return what Pyro's store holds of the statements that a model meets, without the parameters of modules, which travel with these; all where that is not known."""
     state: dict[str, dict[str, Any]] = pyro.get_param_store().get_state()
-    modules = modules_of(without_whitening(getattr(kernel, "model", None)))
-    parts = (part for module in modules for part in module.modules())
+    parts = (part for module in modules_of(without_whitening(model)) for part in module.modules())
     own = {id(parameter) for part in parts for _, parameter in pyro_parameters(part)}
-    values = {name: value.detach().clone() for name, value in state["params"].items() if id(value) not in own}
-    return (
-        {} if not values else {"params": values, "constraints": {name: state["constraints"][name] for name in values}}
-    )
-
-
-def _log_density(kernel: MCMCKernel, args: tuple[Any, ...]) -> float | None:
-    """Return the log density of a draw of the prior, with the same random numbers in every process."""
-    model = without_whitening(getattr(kernel, "model", None))
-    if model is None:
-        return None
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), module_local_parameters(*modules_of(model)):
-        torch.manual_seed(0)
-        try:
-            total: float | Tensor = poutine.trace(model).get_trace(*args).log_prob_sum()
-        except Exception:  # which the chains raise where they meet it
-            return None
-    return float(total) if math.isfinite(float(total)) else None
+    names = [name for name, value in state["params"].items() if id(value) not in own and (met is None or name in met)]
+    values = {name: state["params"][name].detach().clone() for name in names}
+    return {} if not values else {"params": values, "constraints": {name: state["constraints"][name] for name in names}}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -27,14 +27,15 @@ class Remembered:
         self._modules = list(modules)
         self._then = [{name: value.detach().clone() for name, value in _held(m).items()} for m in self._modules]
 
-    def changed(self, besides: Collection[str] = ()) -> list[str]:
+    def changed(self, besides: Collection[str] = (), modules: Sequence[nn.Module] | None = None) -> list[str]:
         """Return the names of parameters and buffers that have other values now; a move to another device or dtype is no change.
 
         :param besides: names that may change.
+        :param modules: copies to look at in the place of the modules themselves.
         """
         return [
             name
-            for module, before in zip(self._modules, self._then, strict=True)
+            for module, before in zip(self._modules if modules is None else modules, self._then, strict=True)
             for now in [_held(module)]
             for name, value in before.items()
             if name not in besides and not (name in now and _are_equal(now[name].detach(), value))

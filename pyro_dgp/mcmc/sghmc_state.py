@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from pyro_dgp.internal.attributes import Attributes
 from pyro_dgp.internal.finite import all_finite
-from pyro_dgp.training.checkpoints import optimizer_state, set_optimizer_state
+from pyro_dgp.training.checkpoints import is_saving, optimizer_state, set_optimizer_state
 from pyro_dgp.training.optimising import decay
 
 _REMEDY = "lower step_size, or use float64 if this is float32"
@@ -124,7 +124,7 @@ class Progressed:
 
     def __post_init__(self) -> None:
         """Note how attributes begin."""
-        self.attributes = Attributes(self.loss)
+        self.attributes = Attributes(*((self.loss,) if is_saving() else ()))
 
     def state_dict(self) -> dict[str, Any]:
         """See :class:`~pyro_dgp.training.checkpoints.Stateful`."""
@@ -144,7 +144,7 @@ class Progressed:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Set the state."""
         self.loss.load_state_dict(state["parameters"])
-        self.attributes.set(state["attributes"])
+        self.attributes.set(state.get("attributes", {}))
         device = self.chain.positions[0].device
         for name, values in zip(_MOMENTS, state["moments"], strict=True):
             setattr(self.chain, name, [value.to(device) for value in values])

@@ -17,7 +17,7 @@ from pyro_dgp.internal.attributes import Attributes
 from pyro_dgp.internal.finite import require_finite_loss
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.internal.parameters import limits_of_parameters, module_local_parameters
-from pyro_dgp.internal.training_step import step_with
+from pyro_dgp.internal.training_step import note_arguments, step_with
 from pyro_dgp.internal.whole_numbers import whole_number
 from pyro_dgp.training.checkpoints import CheckpointError, Run, facts_of, is_saving, random_state, set_random_state
 from pyro_dgp.training.left_out import warn_of_left_out
@@ -99,6 +99,7 @@ def fit_lbfgs(
 
     def mean_loss() -> Tensor:
         with step_with(len(rows), of=len(rows)):
+            note_arguments(((x, y), arguments))
             loss: Tensor = objective(x, y, **arguments) / observations
         return loss
 
@@ -299,7 +300,7 @@ class _State:
     def __init__(self, objective: torch.nn.Module, descent: Descent, start: float) -> None:
         self.objective, self.descent, self.start = objective, descent, start
         self.seconds, self.is_over = 0.0, False
-        self.attributes = Attributes(objective)
+        self.attributes = Attributes(*((objective,) if is_saving() else ()))
 
     def state_dict(self) -> dict[str, Any]:
         """See :class:`~pyro_dgp.training.checkpoints.Stateful`."""
@@ -320,7 +321,7 @@ class _State:
         columns = state["points"].numpy(), state["losses"].tolist(), state["gradients"].numpy()
         self.descent.evaluated = [Evaluation(*each) for each in zip(*columns, strict=True)]
         self.descent.done, self.seconds = state["done"], state["seconds"]
-        saved, attributes = state["parameters"], state["attributes"]
+        saved, attributes = state["parameters"], state.get("attributes", {})
 
         @torch.no_grad()
         def restore() -> None:

@@ -15,8 +15,8 @@ from pyro_dgp.data.streams import Stream
 from pyro_dgp.guides.row_dependence import groups_of
 from pyro_dgp.guides.sites import takes_missing
 from pyro_dgp.guides.variational import Variational
-from pyro_dgp.internal.parameters import module_local_parameters
-from pyro_dgp.internal.rows import Call, RowArguments, TakenRows
+from pyro_dgp.internal.parameters import evaluating, module_local_parameters
+from pyro_dgp.internal.rows import Call, RowArguments, TakenRows, num_rows
 from pyro_dgp.internal.tensors import require_tensor
 from pyro_dgp.internal.whole_numbers import whole_number
 from pyro_dgp.losses.marginal import MarginalLikelihood
@@ -121,18 +121,30 @@ def settle(objective: torch.nn.Module, x: Tensor, y: Tensor, arguments: Mapping[
     given: dict[torch.nn.Module, Call] = {}
 
     def note(loss: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        given[loss] = args, kwargs
+        if loss not in given or _first_rows(args) > _first_rows(
+            given[loss][0]
+        ):  # those of all rows, where it has parts too
+            given[loss] = args, kwargs
 
     if settling == [objective]:
         given[objective] = (x, y), dict(arguments)
     elif settling:
         hooks = [loss.register_forward_pre_hook(note, with_kwargs=True) for loss in settling]
-        with module_local_parameters(objective), torch.no_grad(), torch.random.fork_rng(devices=[]):
-            objective(x, y, **arguments)
-        for hook in hooks:
-            hook.remove()
-    for loss, (args, kwargs) in given.items():
+        try:
+            with module_local_parameters(objective), evaluating(objective), torch.no_grad(), torch.random.fork_rng():
+                objective(x, y, **arguments)
+        except RuntimeError:  # an objective that takes gradients by itself
+            pass
+        finally:
+            for hook in hooks:
+                hook.remove()
+    for loss in settling:
+        args, kwargs = given.get(loss, ((x, y), dict(arguments)))  # which it is given where it is called by its forward
         cast(Any, loss).settle(*args, **kwargs)
+
+
+def _first_rows(args: tuple[Any, ...]) -> int:
+    return num_rows(args[0]) if args and isinstance(args[0], Tensor) else 0
 
 
 def fit_stream(

@@ -21,7 +21,7 @@ from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.internal.rows import Batch, Call
 from pyro_dgp.internal.series import Series
 from pyro_dgp.internal.subnormals import subnormals_as_zero
-from pyro_dgp.internal.training_step import step_with
+from pyro_dgp.internal.training_step import note_arguments, step_with
 from pyro_dgp.internal.whole_numbers import whole_number
 from pyro_dgp.training.checkpoints import Run, Stateful, is_saving, optimizer_state, set_optimizer_state
 from pyro_dgp.training.distributed import processes
@@ -117,6 +117,7 @@ def minimise(
     losses, start, together = Series(steps), time.perf_counter(), processes()
 
     def mean_loss(call: Call) -> Tensor:
+        note_arguments(call)
         args, kwargs = call
         loss: Tensor = objective(*args, **kwargs) / rows
         return loss
@@ -284,7 +285,7 @@ class _State:
 
     def __post_init__(self) -> None:
         """Note how attributes begin."""
-        self.attributes = Attributes(self.objective, self.optimizer)
+        self.attributes = Attributes(*((self.objective, self.optimizer) if is_saving() else ()))
 
     def state_dict(self) -> dict[str, Any]:
         """See :class:`~pyro_dgp.training.checkpoints.Stateful`."""
@@ -301,7 +302,7 @@ class _State:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Set the state."""
         self.objective.load_state_dict(state["parameters"])
-        self.attributes.set(state["attributes"])
+        self.attributes.set(state.get("attributes", {}))
         self.is_over = state["is_over"]
         if not self.is_over:
             set_optimizer_state(self.optimizer, state["optimizer"])
