@@ -18,9 +18,10 @@ NUMBERS = 0.9
 #: Characters of a written number at most.
 _LONGEST = 40
 #: A number with the sign of a currency or of a share, with signs between thousands or with a decimal comma. Blanks stand between thousands and beside units.
+#: A minus may be U+2212, or stand behind.
 _WRITTEN = re.compile(
     r"""
-    [+-]?  ([$€£]\s*[+-]?)?
+    [+\-\u2212]?  ([$€£]\s*[+\-\u2212]?)?
     (
         [0-9]{1,3}(,[0-9]{3})+(\.[0-9]+)?         # 1,000.5
       | [0-9]{1,3}(\.[0-9]{3})+,[0-9]+            # 1.000,5
@@ -29,8 +30,8 @@ _WRITTEN = re.compile(
       | [0-9]+(\.[0-9]*)?                         # 5 and 5.5, as in $5
       | \.[0-9]+
     )
-    ([eE][+-]?[0-9]+)?
-    (\s*[$€£%])?
+    ([eE][+\-\u2212]?[0-9]+)?
+    (\s*[$€£%])?  [\-\u2212]?
     """,
     re.VERBOSE,
 )
@@ -90,11 +91,13 @@ def require_plain_numbers(column: Any, name: str, where: str, *, path: Path | No
     if written.any() and (plain | written)[rows].mean() >= NUMBERS:
         row = int(np.argmax(written[rows]))
         raise ValueError(
-            f"column {name!r} of {where} holds numbers written as {words[rows[row]]!r} in {place(row, path, len(column))}: write numbers as 1000.5, "
-            f"without separators of thousands, units or currency signs{remedy}"
+            f"column {name!r} of {where} holds numbers written as {words[rows[row]]!r} in {place(row, path, len(column))}: write numbers as -1000.5, "
+            f"with a hyphen for the minus, without separators of thousands, units or currency signs{remedy}"
         )
 
 
 def _is_written(word: str) -> bool:
     """Tell of a word whether it is a number, with signs and separators or without."""
+    if word[:1] == "(" and word[-1:] == ")":  # as accounts write what is below zero
+        word = word[1:-1].strip()
     return len(word) <= _LONGEST and _WRITTEN.fullmatch(word) is not None

@@ -108,6 +108,7 @@ class FunctionDraws:
         """
         self._check(x)
         require_few_rows(x)
+        x = x.clone()  # components are computed when they are asked for, and the caller may have changed it by then
         self._fit.require_joint(self.site)
         with torch.no_grad(), self._fit.running():
             self._drawn.prepare(self._rows(x, arguments))

@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from pyro.infer.autoguide.effect import AutoMessenger
 from pyro.nn import PyroModule
+from pyro.poutine.guide import GuideMessenger
 from pyro.poutine.trace_struct import Trace
 from torch import Size, Tensor, nn
 
@@ -40,7 +41,18 @@ from pyro_dgp.processes.whitened import WhitenedProcess
 from pyro_dgp.propagation import Propagation
 
 
-class PassHandler(SiteHandler, AutoMessenger):
+class _CopiedOften(AutoMessenger):
+    """A guide whose copies can be copied. Pyro takes the trace of the last run out of the state of a guide, and a copy has none."""
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return the state without the trace of the last run."""
+        for part in self.modules():
+            if isinstance(part, GuideMessenger):  # a guide of the other latent sites, which may be Pyro's
+                vars(part).setdefault("trace", Trace())
+        return {name: value for name, value in vars(self).items() if name != "trace"}
+
+
+class PassHandler(SiteHandler, _CopiedOften):
     """Handler that runs the model with processes in the place of its GPs; the base of :class:`~pyro_dgp.Variational`.
 
     :ivar processes: the processes by name, ``h`` or ``y/f``.

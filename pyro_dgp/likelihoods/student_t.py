@@ -20,6 +20,7 @@ from pyro_dgp.likelihoods.base import Likelihood
 from pyro_dgp.likelihoods.conditional import Conditional, RowObservation, one_output
 from pyro_dgp.likelihoods.gaussian import NOISE_FLOOR
 from pyro_dgp.likelihoods.moments import Moments
+from pyro_dgp.likelihoods.units import CLOSED
 
 #: Largest distance of nodes in the logarithm of a precision.
 _STEP = 0.3
@@ -127,6 +128,9 @@ class _StudentT(dist.StudentT):  # type: ignore[misc]
         constant = _log_gamma_ratio(self.df / 2) - 0.5 * (math.pi * spread).log()
         log_density: Tensor = constant - 0.5 * (self.df + 1) * torch.log1p((value - self.loc).square() / spread)
         return log_density
+
+
+CLOSED[_StudentT] = CLOSED[dist.StudentT]
 
 
 class HeavyTailed(Integrated):

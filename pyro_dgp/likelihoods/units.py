@@ -74,12 +74,12 @@ class Units(nn.Module):
             return type(distribution)(self.image(distribution.inner), distribution.log_weights, known_variance=variance)
         self._require_outputs(distribution.batch_shape + distribution.event_shape)
         kind: Any = type(distribution)
-        if kind not in _CLOSED:
+        if kind not in CLOSED:
             raise ValueError(
                 f"targets cannot be put into units of their own through {kind.__name__}: give a normal, Student's t, Laplace, Cauchy or Gumbel "
                 "distribution, or standardise the targets before training"
             )
-        changed = {name: change(getattr(distribution, name), self) for name, change in _CLOSED[kind].items()}
+        changed = {name: change(getattr(distribution, name), self) for name, change in CLOSED[kind].items()}
         return kind(loc=self.restored(distribution.loc), **changed, validate_args=False)
 
     def scaled(self, values: Tensor, *, power: int = 1, axis: int = -1) -> Tensor:
@@ -106,7 +106,7 @@ _ROWS_SCALED: _Change = lambda values, units: units.scaled(values, axis=-2)  # n
 _SCALED_TWICE: _Change = lambda values, units: units.scaled(values, power=2)  # noqa: E731
 
 #: Families that an affine map leaves in place, with what it does to their parameters besides ``loc``.
-_CLOSED: dict[Any, dict[str, _Change]] = {
+CLOSED: dict[Any, dict[str, _Change]] = {
     getattr(module, name): changes
     for module in (torch.distributions, dist)
     for name, changes in {

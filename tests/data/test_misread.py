@@ -96,6 +96,9 @@ WRITTEN = {
     "shares": ["5%", "10 %", "5%", "10 %"],
     "decimal commas": ["0,5", "1,5", "-0,5", "1,5e3"],
     "blanks": ["1 000", "2\u00a0000", "1\u202f000,5", "1 000"],
+    "another minus": ["\u22125", "\u22126", "7", "\u22125e\u22123"],
+    "minus behind": ["5-", "6-", "7", "5.5-"],
+    "accounts": ["(5)", "(6)", "7", "(1,000)"],
     "some of many": ["1", "2", "3", "4"] * 4 + ["1,000"] * 4,
     "one and a word": ["1,000", "2,000"] * 9 + ["many", "1,000"],
 }
@@ -108,7 +111,7 @@ def test_numbers_with_signs_or_separators_are_refused_as_numbers(cells, tmp_path
     example = next(cell for cell in cells if not cell.isdigit() and cell != "many")
     sentence = (
         rf"column 'c' of '?(t.csv|the new rows)'? holds numbers written as {re.escape(repr(example))} in row \d+ .*: "
-        "write numbers as 1000.5, without separators of thousands, units or currency signs"
+        "write numbers as -1000.5, with a hyphen for the minus, without separators of thousands, units or currency signs"
     )
     for columns in ({"c": cells, "y": numbers}, {"a": numbers, "c": cells}):
         pd.DataFrame(columns).to_csv(path, index=False)
@@ -156,7 +159,7 @@ def test_words_with_figures_are_words(words, tmp_path):
 def test_kinds_that_look_like_numbers_are_refused_with_the_remedy(kinds, tmp_path):
     path = tmp_path / "t.csv"
     cells, numbers = (kinds * 6)[:12], [k / 12 for k in range(12)]
-    sentence = "write numbers as 1000.5, without separators of thousands, units or currency signs"
+    sentence = "write numbers as -1000.5, with a hyphen for the minus, without separators of thousands, units or currency signs"
     remedy = "; if its numbers name kinds, write them as words, such as k1"
     for columns in ({"c": cells, "y": numbers}, {"a": numbers, "c": cells}):
         pd.DataFrame(columns).to_csv(path, index=False)

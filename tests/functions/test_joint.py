@@ -139,3 +139,12 @@ def test_what_has_no_joint_distribution_is_refused():
         next(guide.parameters()).add_(0.1)
     with pytest.raises(ValueError, match="have changed since"):
         joint.log_prob(torch.zeros(5))
+
+
+def test_inputs_that_change_after_the_call_change_nothing():
+    x, y = regression(8)
+    inputs = x.clone()
+    functions = draw_functions(PosteriorDraws(OneLayer(), {}, (x, y)), 2)
+    joint = functions.joint(inputs)
+    inputs.add_(1.0)
+    torch.testing.assert_close(joint.mean, functions.joint(x).mean, rtol=0, atol=0)

@@ -1,6 +1,7 @@
 import copy
 import io
 import math
+import pickle
 import warnings
 
 import pyro
@@ -554,3 +555,14 @@ def test_models_written_for_one_draw_alone_are_told_of_the_axis_of_components():
         ELBO().loss(model, guide, x, y)
     with pytest.raises(TypeError, match="not the distribution over the values of 'hidden': sample that layer first"):
         Variational(Unsampled(x), InducingPoints(4)).initialize(x, y)
+
+
+def test_copies_are_copied_and_pickled_again():
+    x, y = regression(12)
+    guide = Variational(OneLayer(), InducingPoints(4), MonteCarlo(1))
+    guide.initialize(x, y)
+    twice = copy.deepcopy(copy.deepcopy(guide))
+    read = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(guide))))
+    wanted = predict(guide, x).mean
+    for other in (twice, read):
+        torch.testing.assert_close(predict(other, x).mean, wanted, rtol=0, atol=0)

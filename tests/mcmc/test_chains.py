@@ -1,4 +1,6 @@
+import copy
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from types import ModuleType, SimpleNamespace
 
@@ -394,3 +396,26 @@ def test_chains_of_parameters_that_have_changed_are_refused():
         ValueError, match="the parameter 'gp.kernel.lengthscale' of the model has changed since the chains"
     ):
         predict(chains, x)
+
+
+def test_chains_follow_a_copy_of_their_model_and_ignore_what_it_does_not_use():
+    x, y = regression(8)
+
+    class Holder:
+        def __init__(self):
+            self.model, self.unused = TwoSites(), torch.nn.Linear(1, 1)
+
+        def run(self, x, y=None):
+            return self.model(x, y)
+
+    holder, model = Holder(), TwoSites()
+    options = {"num_samples": 3, "warmup_steps": 1, "num_chains": 1}
+    chains = run_chains(EllipticalSlice(holder.run), (x, y), **options)
+    holder.unused.weight.data.add_(1.0)
+    assert predict(chains, x).mean.shape == (8,)
+    of_copy = replace(run_chains(EllipticalSlice(model), (x, y), **options), model=copy.deepcopy(model))
+    model.gp.kernel.lengthscale = 3.0
+    assert predict(of_copy, x).mean.shape == (8,)
+    of_copy.model.gp.kernel.lengthscale = 3.0
+    with pytest.raises(ValueError, match="has changed since the chains"):
+        predict(of_copy, x)

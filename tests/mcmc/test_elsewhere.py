@@ -12,7 +12,7 @@ from joblib.externals.loky import get_reusable_executor
 from pyro import distributions as dist
 
 from pyro_dgp import EllipticalSlice, WhitenedNUTS, run_chains
-from pyro_dgp.mcmc.elsewhere import Surroundings
+from pyro_dgp.mcmc.elsewhere import Point, Surroundings
 from tests.examples import TwoSites, regression
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -123,3 +123,53 @@ def test_parameters_of_modules_are_no_statements():
         assert len(pyro.get_param_store()) > 0
         assert Surroundings.here(EllipticalSlice(model), (x, y)).statements == {}
         pyro.clear_param_store()
+
+
+class Normed(TwoSites):
+    """A model with batch statistics and a count of its runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.requires_grad_(False)
+        self.norm = torch.nn.BatchNorm1d(1).double().requires_grad_(False)
+        self.runs = 0
+
+    def forward(self, x, y=None):
+        self.runs += 1
+        return super().forward(self.norm(x), y)
+
+
+def test_the_model_stays_as_it_is():
+    x, y = regression(80)
+    model = Normed()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    surroundings = Surroundings.here(EllipticalSlice(model), (x, y))
+    assert surroundings.point.log_density is not None and model.runs == 0 and model.norm.training
+    for name, value in model.state_dict().items():
+        assert torch.equal(before[name], value), name
+
+
+def test_rounding_of_single_precision_is_no_other_model():
+    """In float32 the density of hundreds of near rows differs by some percent with the number of threads."""
+    x = torch.linspace(-1, 1, 400)[:, None]
+    model = TwoSites().float().requires_grad_(False)
+    threads, points = torch.get_num_threads(), []
+    try:
+        for number in (1, 2):
+            torch.set_num_threads(number)
+            points.append(Point.of(model, (x.float(), x[:, 0].float())))
+            assert torch.get_num_threads() == number
+    finally:
+        torch.set_num_threads(threads)
+    assert points[0].dtype == torch.float32 and points[0].log_density == points[1].log_density
+    assert points[0].is_like(points[0]._replace(log_density=1.05 * points[0].log_density))
+    assert not points[0].is_like(points[0]._replace(log_density=1.2 * points[0].log_density))
+
+
+def test_statements_that_the_model_does_not_meet_stay_here():
+    x, y = regression(8)
+    pyro.param("scale", torch.tensor(0.1, dtype=x.dtype))
+    pyro.param("of another model", torch.tensor(3.0))
+    found = Surroundings.here(EllipticalSlice(spread), (x, y)).statements
+    assert list(found["params"]) == list(found["constraints"]) == ["scale"]
+    pyro.clear_param_store()

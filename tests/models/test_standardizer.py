@@ -28,6 +28,7 @@ from pyro_dgp import (
     SigmaPoints,
     Standardizer,
     StochasticGradientHMC,
+    StudentT,
     SurrogateSlice,
     Variational,
     draw_functions,
@@ -144,6 +145,18 @@ def test_training_and_predictions_are_those_of_standardised_data(loss, outputs):
     assert_same_predictions(
         seeded(predict, guides[0], raw[0], num_samples=20), seeded(predict, guides[1], ready[0], num_samples=20), raw[1]
     )
+
+
+def test_the_likelihood_of_student_t():
+    raw, ready, models = pair(1, StudentT)
+    guides = guides_of(models, (raw, ready))
+    for guide, data in zip(guides, (raw, ready), strict=True):
+        seeded(fit, ELBO(ROWS)(guide.model, guide), *data, steps=4, optimizer=sgd)
+    assert_equal_parameters(*models)
+    ours, theirs = (
+        seeded(predict, guide, data[0], num_samples=6) for guide, data in zip(guides, (raw, ready), strict=True)
+    )
+    assert_same_predictions(ours, theirs, raw[1])
 
 
 def test_correlated_outputs():

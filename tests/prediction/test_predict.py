@@ -349,3 +349,23 @@ def test_an_error_at_the_first_row_names_the_shape_of_all_rows(local):
     guide.initialize(x, y)
     with pytest.raises(ValueError, match=r"made for inputs \(N, 1\) of real numbers, got \(30, 2\)"):
         predict(guide, torch.zeros(30, 2))
+
+
+def test_inputs_that_change_after_the_call_change_nothing():
+    """Mixtures are evaluated when they are asked for."""
+    x, y = regression(12)
+    model = Exposed().requires_grad_(False)
+    exposure = torch.linspace(0.5, 2.0, 12, dtype=x.dtype)
+    guide = Variational(model, InducingPoints(5), MonteCarlo(3))
+    counts = y.exp().round()
+    guide.initialize(x, counts, exposure=exposure)
+    exact = PosteriorDraws(OneLayer(), {}, (x, y))
+    for fit_, arguments in ((guide, {"exposure": exposure}), (exact, {})):
+        torch.manual_seed(0)
+        wanted = predict(fit_, x, **arguments).mean
+        inputs, others = x.clone(), {name: value.clone() for name, value in arguments.items()}
+        torch.manual_seed(0)
+        prediction = predict(fit_, inputs, **others)
+        for value in (inputs, *others.values()):
+            value.mul_(0.1)
+        torch.testing.assert_close(prediction.mean, wanted, rtol=0, atol=0)

@@ -131,7 +131,7 @@ class Annealed(torch.nn.Module):
     def forward(self, x, y):
         self._count += 1
         self.passes.append(len(x))
-        self.seen += 1
+        self.seen.add_(1)
         counted = {"number": self._count, "list": len(self.passes), "buffer": float(self.seen)}[self.kind]
         self.inner.elbo.beta = min(1.0, counted / 10)
         return self.inner(x, y)

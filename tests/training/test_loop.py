@@ -58,6 +58,30 @@ class OfTwiceTheInputs(torch.nn.Module):
         return self.inner(2 * x, y)
 
 
+class ByForward(torch.nn.Module):
+    """An objective that calls the method of another one."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x, y):
+        return self.inner.forward(x, y)
+
+
+class OfSlopes(torch.nn.Module):
+    """An objective that takes gradients by itself, and looks at some of the rows once more."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x, y):
+        loss = self.inner(x, y)
+        slopes = torch.autograd.grad(loss, self.inner.guide.model.likelihood.parameters(), create_graph=True)
+        return loss + 0 * slopes[0].square().sum() + 0 * self.inner(x[:9], y[:9])
+
+
 class WithoutAModule(torch.nn.Module):
     """An objective whose loss is no module in it."""
 
@@ -108,10 +132,14 @@ def test_a_loss_that_is_no_module_weights_the_rows_of_a_step():
 @pytest.mark.usefixtures("local")
 def test_every_collapsed_bound_in_an_objective_sets_its_posterior():
     x, y = regression(40)
-    guides = [guided(x, y)[1] for _ in range(3)]
+    guides = [guided(x, y)[1] for _ in range(5)]
     fit(Sum(CollapsedELBO(guides[0]), CollapsedELBO(guides[1])), x, y, steps=40)
     fit(OfTwiceTheInputs(CollapsedELBO(guides[2])), x, y, steps=40)
-    for guide, inputs in zip(guides, (x, x, 2 * x), strict=True):
+    fit(ByForward(CollapsedELBO(guides[3])), x, y, steps=40)
+    objective = OfSlopes(CollapsedELBO(guides[4]))
+    fit(objective, x, y, steps=40)
+    assert not objective.inner._forward_pre_hooks
+    for guide, inputs in zip(guides, (x, x, 2 * x, x, x), strict=True):
         with torch.no_grad():
             bound = float(CollapsedELBO(guide)(inputs, y))
             loss = float(ELBO().differentiable_loss(guide.model, guide, inputs, y))
