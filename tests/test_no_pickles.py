@@ -20,9 +20,10 @@ IN_MEMORY = {
     "comparison/own_model.py": "cloudpickle",
     "mcmc/chain_identity.py": "joblib",
     "mcmc/chains.py": "joblib",
+    "mcmc/elsewhere.py": "pickle",
 }
-#: Names that may be taken from joblib: none that reads or writes files.
-OF_JOBLIB = {"Parallel", "delayed", "hash", "ProcessPoolExecutor"}
+#: Names that may be taken from them: none that reads or writes files.
+TAKEN = {"joblib": {"Parallel", "delayed", "hash", "ProcessPoolExecutor"}, "pickle": {"PicklingError"}}
 
 #: Calls that unpickle files, by the name of the function; of torch and pandas, wherever they are imported.
 READERS = {"load", "save", "read_pickle", "to_pickle", "load_state", "dump", "loads", "dumps"}
@@ -51,8 +52,8 @@ def faults(path, text):
     for package, taken in imports(tree):
         if package in PICKLERS and IN_MEMORY.get(path) != package:
             yield f"imports {package}"
-        if package == "joblib" and taken is not None and taken not in OF_JOBLIB:
-            yield f"takes {taken} from joblib"
+        if taken is not None and taken not in TAKEN.get(package, {taken}):
+            yield f"takes {taken} from {package}"
     for node in ast.walk(tree):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
             continue
@@ -62,7 +63,7 @@ def faults(path, text):
             yield f"allows pickles in {owner}.{name}"
         if name in READERS and (owner in PICKLERS or owner == "torch" or name.endswith("_pickle")):
             yield f"calls {owner}.{name}"
-        if owner == "joblib" and name not in OF_JOBLIB:
+        if owner == "joblib" and name not in TAKEN["joblib"]:
             yield f"calls joblib.{name}"
         if owner in ("np", "numpy") and name == "load" and "allow_pickle" not in ast.unparse(node):
             yield "calls np.load and does not say allow_pickle=False"
@@ -84,6 +85,7 @@ def test_the_list_of_those_that_pickle_in_memory_has_no_others():
         "import pickle",
         "def f():\n    import cloudpickle",
         "from joblib import dump",
+        "from pickle import loads",
         "import importlib\nimportlib.import_module('pickle')",
         "torch.load('x')",
         "torch.save({}, 'x')",

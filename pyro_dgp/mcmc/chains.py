@@ -131,7 +131,8 @@ def run_chains(
         require_processes(executor)
         if processes is not None:
             raise ValueError("processes are those of this machine, and an executor has its own: give one of both")
-    start = time.perf_counter()
+    start, model = time.perf_counter(), getattr(kernel, "model", None)
+    sampled = Sampled.of(model, args)
     plans = [ChainPlan(num_samples, warmup_steps, seed + 1000 * chain) for chain in range(num_chains)]
     if folder is not None:
         stateful(kernel)  # which raises where it cannot be saved
@@ -151,7 +152,6 @@ def run_chains(
         name: torch.stack([torch.stack(state.draws[name][:num_samples]) for state in states])
         for name in states[0].draws
     }
-    model = getattr(kernel, "model", None)
     stats = {name: np.array([state.stats[name][:num_samples] for state in states]) for name in states[0].stats}
     return Chains(
         draws,
@@ -161,7 +161,7 @@ def run_chains(
         sampling_seconds=sum(state.seconds for state in states),
         model=model,
         args=args,
-        _then=Sampled.of(model, args),
+        _then=sampled,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -100,13 +101,18 @@ class Point(NamedTuple):
         except Exception:  # a model that cannot be copied, and arguments without rows
             kwargs = {}
         modules = modules_of(model)
-        scope = module_local_parameters(*modules), evaluating(*modules), torch.random.fork_rng(), torch.no_grad()
-        with ExitStack() as stack:
-            for each in scope:
-                stack.enter_context(each)
+        with (
+            warnings.catch_warnings(),
+            torch.random.fork_rng(),
+            torch.no_grad(),
+            module_local_parameters(*modules),
+            evaluating(*modules),
+            ExitStack() as stack,
+        ):
             stack.callback(torch.set_num_threads, torch.get_num_threads())
             torch.set_num_threads(1)  # as in the processes of chains, for the same rounding
             torch.manual_seed(0)
+            warnings.simplefilter("ignore")  # the chains say what there is to say
             try:
                 trace = poutine.trace(model).get_trace(*args, **kwargs)
                 total = float(trace.log_prob_sum())
@@ -143,9 +149,10 @@ class Sampled(NamedTuple):
         return cls(Remembered(modules_of(without_whitening(model))), Point.of(model, args))
 
     def changed(self, model: Any, args: tuple[Any, ...]) -> str | None:
-        """Return the name of a parameter of the model, or of a copy, that has changed with the log density, if any has."""
+        """Return the name of a parameter of the model, or of a copy, or of a ``pyro.param`` statement, that has changed with the log density, if any has."""
         changed = self.parameters.changed(modules=modules_of(without_whitening(model)))
-        return changed[0] if changed and not self.point.is_same_as(Point.of(model, args)) else None
+        suspects = [*changed, *sorted(self.point.statements or ())]
+        return suspects[0] if suspects and not self.point.is_same_as(Point.of(model, args)) else None
 
 
 @contextmanager
@@ -154,11 +161,9 @@ def sending() -> Iterator[None]:
     try:
         yield
     except PicklingError as error:
-        reason = (
-            str(error.__cause__ or error).replace('"""', "").strip().splitlines()[-1:]
-        )  # a traceback of the process
+        lines = str(error.__cause__ or error).replace('"""', "").strip().splitlines()  # of a traceback
         raise ValueError(
-            f"the model, or an argument, cannot be sent to another process ({' '.join(reason)}): run the chains here, "
+            f"the model, or an argument, cannot be sent to another process ({lines[-1] if lines else error!r}): run the chains here, "
             "run_chains(..., processes=1)"
         ) from error
 

@@ -121,9 +121,8 @@ def settle(objective: torch.nn.Module, x: Tensor, y: Tensor, arguments: Mapping[
     given: dict[torch.nn.Module, Call] = {}
 
     def note(loss: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if loss not in given or _first_rows(args) > _first_rows(
-            given[loss][0]
-        ):  # those of all rows, where it has parts too
+        before = given.get(loss)
+        if before is None or _first_rows(args) > _first_rows(before[0]):  # all rows, where it is given some too
             given[loss] = args, kwargs
 
     if settling == [objective]:

@@ -11,7 +11,7 @@ import torch
 from joblib.externals.loky import get_reusable_executor
 from pyro import distributions as dist
 
-from pyro_dgp import EllipticalSlice, WhitenedNUTS, run_chains
+from pyro_dgp import EllipticalSlice, WhitenedNUTS, predict, run_chains
 from pyro_dgp.mcmc.elsewhere import Point, Surroundings
 from tests.examples import TwoSites, regression
 
@@ -172,4 +172,15 @@ def test_statements_that_the_model_does_not_meet_stay_here():
     pyro.param("of another model", torch.tensor(3.0))
     found = Surroundings.here(EllipticalSlice(spread), (x, y)).statements
     assert list(found["params"]) == list(found["constraints"]) == ["scale"]
+    pyro.clear_param_store()
+
+
+def test_chains_of_a_statement_whose_value_has_changed_are_refused():
+    x, y = regression(8)
+    pyro.param("scale", torch.tensor(0.1, dtype=x.dtype))
+    found = chains(EllipticalSlice(spread), (x, y), 1)
+    assert predict(found, x, site="y").mean.shape == (8,)
+    pyro.param("scale").data.fill_(0.2)
+    with pytest.raises(ValueError, match="the parameter 'scale' of the model has changed since the chains"):
+        predict(found, x, site="y")
     pyro.clear_param_store()
