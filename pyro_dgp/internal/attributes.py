@@ -26,7 +26,7 @@ _OF_MODULES, _OF_OPTIMIZERS = (
 MOST = 1_000_000
 #: How deep lists and dictionaries are looked into.
 _DEEPEST = 5
-#: Word that begins the list by which a value is told that JSON has not.
+#: First entry of a list that stands for a value which JSON does not have.
 _KIND = "kind of the value"
 
 
@@ -92,8 +92,11 @@ def _set(owners: tuple[Any, ...], values: Values) -> None:
         for name, value in values.get(path, {}).items():
             if name in now and _is_same(_encoded(now[name]), value):
                 continue
-            if name not in now or not _filled(now[name], _decoded(value)):
-                setattr(owner, name, _decoded(value))
+            old, new = now.get(name), _decoded(value)
+            if isinstance(old, Tensor) and isinstance(new, Tensor):
+                new = new.to(old.device)
+            if name not in now or not _filled(old, new):
+                setattr(owner, name, new)
 
 
 def _objects_in(owners: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
@@ -184,9 +187,12 @@ def _filled(old: Any, value: Any) -> bool:
         old[...] = value
     elif type(old) is list and type(value) is list:
         old[:] = value
-    elif (type(old) is dict and type(value) is dict) or (type(old) is deque and old.maxlen == value.maxlen):
+    elif type(old) is dict and type(value) is dict:
         old.clear()
-        old.update(value) if isinstance(old, dict) else old.extend(value)
+        old.update(value)
+    elif type(old) is deque and type(value) is deque and old.maxlen == value.maxlen:
+        old.clear()
+        old.extend(value)
     else:
         return False
     return True
