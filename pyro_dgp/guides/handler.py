@@ -41,7 +41,7 @@ from pyro_dgp.processes.whitened import WhitenedProcess
 from pyro_dgp.propagation import Propagation
 
 
-class _CopiedOften(AutoMessenger):
+class _Copyable(AutoMessenger):
     """A guide whose copies can be copied. Pyro takes the trace of the last run out of the state of a guide, and a copy has none."""
 
     def __getstate__(self) -> dict[str, object]:
@@ -52,7 +52,7 @@ class _CopiedOften(AutoMessenger):
         return {name: value for name, value in vars(self).items() if name != "trace"}
 
 
-class PassHandler(SiteHandler, _CopiedOften):
+class PassHandler(SiteHandler, _Copyable):
     """Handler that runs the model with processes in the place of its GPs; the base of :class:`~pyro_dgp.Variational`.
 
     :ivar processes: the processes by name, ``h`` or ``y/f``.

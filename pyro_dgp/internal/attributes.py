@@ -12,6 +12,8 @@ import torch
 from pyro.infer import ELBO as PyroELBO
 from torch import Tensor, nn
 
+from pyro_dgp.internal.tensors import are_same
+
 #: Attributes by name, by the path of their owner, each as :func:`_encoded` has it.
 Values = dict[str, dict[str, Any]]
 
@@ -57,7 +59,7 @@ class Attributes:
         for path, values in _values(self.owners).items():
             start = self._start.get(path, {})
             new = {
-                name: value for name, value in values.items() if name not in start or not _is_same(start[name], value)
+                name: value for name, value in values.items() if name not in start or not are_same(start[name], value)
             }
             if new:
                 changed[path] = new
@@ -90,7 +92,7 @@ def _set(owners: tuple[Any, ...], values: Values) -> None:
     for path, owner in _objects_in(owners):
         now = dict(_attributes_of(owner))
         for name, value in values.get(path, {}).items():
-            if name in now and _is_same(_encoded(now[name]), value):
+            if name in now and are_same(_encoded(now[name]), value):
                 continue
             old, new = now.get(name), _decoded(value)
             if isinstance(old, Tensor) and isinstance(new, Tensor):
@@ -196,15 +198,3 @@ def _filled(old: Any, value: Any) -> bool:
     else:
         return False
     return True
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    """Tell whether two encoded values are equal, tensors to the last bit."""
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        same = one.shape == other.shape and one.dtype == other.dtype
-        return same and torch.equal(one.to(other.device), other)
-    if type(one) is not type(other):
-        return False
-    if type(one) is list:
-        return len(one) == len(other) and all(map(_is_same, one, other))
-    return bool(one == other)

@@ -7,6 +7,7 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 
@@ -72,3 +73,15 @@ def _first_of(value: Any, kind: Any) -> bool:
             return False
         value, is_nested = values[0], True
     return is_nested and isinstance(value, kind)
+
+
+def are_same(one: Any, other: Any) -> bool:
+    """Tell whether two values are equal, tensors and lists of them to the last bit, on whatever device they are."""
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        same = one.shape == other.shape and one.dtype == other.dtype
+        return same and torch.equal(one.to(other.device), other)
+    if type(one) is not type(other):
+        return False
+    if type(one) is list:
+        return len(one) == len(other) and all(map(are_same, one, other))
+    return bool(one == other)

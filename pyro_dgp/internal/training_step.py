@@ -57,10 +57,20 @@ def require_weight_of_all_rows(loss: str, call: Call, num_data: int | None, *, t
     if not any(given is own for given in _tensors(*call) for own in step.tensors):
         return
     if not takes_num_data:
-        raise ValueError(f"{loss} needs all {step.of} rows in each step, not {step.rows}: leave batch_size out")
-    raise ValueError(
-        f"the loss has num_data={num_data} and there are {step.of} rows, in batches of {step.rows}: give {loss}(num_data={step.of}), which weights the KL by "
-        "that number"
+        raise ValueError(all_rows_message(loss, step.rows, of=step.of))
+    raise ValueError(num_data_message(loss, num_data, step.rows, of=step.of))
+
+
+def all_rows_message(loss: str, rows: int, of: int) -> str:
+    """Say that a loss needs all rows."""
+    return f"{loss} needs all {of} rows in each step, not {rows}: leave batch_size out"
+
+
+def num_data_message(loss: str, num_data: int | None, rows: int, of: int) -> str:
+    """Say that a loss weights the rows of a step by another number than there are."""
+    return (
+        f"the loss has num_data={num_data} and there are {of} rows, in batches of {rows}: give {loss}(num_data={of}), which weights the KL by that "
+        "number"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from concurrent.futures import Executor, as_completed
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
@@ -23,11 +24,14 @@ from pyro_dgp.internal.whole_file import remove_parts
 from pyro_dgp.mcmc.chain_arguments import require_arguments, warn_of_no_observation
 from pyro_dgp.mcmc.chain_file import ChainState
 from pyro_dgp.mcmc.chain_identity import identity
-from pyro_dgp.mcmc.elsewhere import Sampled, Surroundings, sending
+from pyro_dgp.mcmc.elsewhere import ModelWhenSampled, Surroundings, sending
 from pyro_dgp.mcmc.from_draws import PosteriorDraws, answer_from_draws
 from pyro_dgp.mcmc.kernel_state import stateful
 from pyro_dgp.mcmc.single_chain import ChainPlan, OwnProgress, Stepwise, run_together
 from pyro_dgp.prediction.request import Answer, Request, answer
+
+#: A function that runs chains of a kernel in another process.
+Run = Callable[[list[ChainPlan], MCMCKernel, tuple[Any, ...]], list[ChainState]]
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class Chains:
     sampling_seconds: float = 0.0
     model: Any = None
     args: tuple[Any, ...] = ()
-    _then: Sampled | None = field(default=None, repr=False, compare=False)
+    _then: ModelWhenSampled | None = field(default=None, repr=False, compare=False)
 
     @property
     def flat(self) -> dict[str, Tensor]:
@@ -132,7 +136,7 @@ def run_chains(
         if processes is not None:
             raise ValueError("processes are those of this machine, and an executor has its own: give one of both")
     start, model = time.perf_counter(), getattr(kernel, "model", None)
-    sampled = Sampled.of(model, args)
+    sampled = ModelWhenSampled.of(model, args)
     plans = [ChainPlan(num_samples, warmup_steps, seed + 1000 * chain) for chain in range(num_chains)]
     if folder is not None:
         stateful(kernel)  # which raises where it cannot be saved
@@ -141,13 +145,14 @@ def run_chains(
         remove_parts(folder)
         own = identity(kernel, args, warmup_steps)
         plans = [plan.saved_in(folder, chain, own) for chain, plan in enumerate(plans)]
+    run = partial(_run_some, surroundings=Surroundings.here(model, sampled.draw))
     workers = min(num_chains, processes or torch.multiprocessing.cpu_count())
     if executor is not None:
-        states = _run_by(executor, plans, kernel, args, report)
+        states = _run_by(executor, run, plans, kernel, args, report=report)
     elif workers == 1:
         states = _run_here(plans, kernel, args, report)
     else:
-        states = _run_elsewhere(plans, kernel, args, workers=workers, report=report)
+        states = _run_elsewhere(run, plans, kernel, args, workers=workers, report=report)
     draws = {
         name: torch.stack([torch.stack(state.draws[name][:num_samples]) for state in states])
         for name in states[0].draws
@@ -178,13 +183,18 @@ def _run_here(
 
 
 def _run_elsewhere(
-    plans: list[ChainPlan], kernel: MCMCKernel, args: tuple[Any, ...], *, workers: int, report: Progress | None
+    run: Run,
+    plans: list[ChainPlan],
+    kernel: MCMCKernel,
+    args: tuple[Any, ...],
+    *,
+    workers: int,
+    report: Progress | None,
 ) -> list[ChainState]:
     """The chains in processes of their own, in order."""
     from joblib import Parallel, delayed
 
     each = plans[0].warmup_steps + plans[0].num_samples
-    run = partial(_run_some, surroundings=Surroundings.here(kernel, args))
     jobs = (delayed(run)(plans[group], kernel, args) for group in _groups(len(plans), workers, kernel))
     states: list[ChainState] = []
     with sending():
@@ -203,11 +213,16 @@ def _groups(chains: int, workers: int, kernel: MCMCKernel) -> list[slice]:
 
 
 def _run_by(
-    executor: Executor, plans: list[ChainPlan], kernel: MCMCKernel, args: tuple[Any, ...], report: Progress | None
+    executor: Executor,
+    run: Run,
+    plans: list[ChainPlan],
+    kernel: MCMCKernel,
+    args: tuple[Any, ...],
+    *,
+    report: Progress | None,
 ) -> list[ChainState]:
     """The chains where and when an executor sees fit; an error of one ends those that have not begun."""
     each = plans[0].warmup_steps + plans[0].num_samples
-    run = partial(_run_some, surroundings=Surroundings.here(kernel, args))
     chains = [executor.submit(run, [plan], kernel, args) for plan in plans]
     try:
         for done, chain in enumerate(as_completed(chains), 1):

@@ -1,4 +1,4 @@
-"""Chains in other processes: what they take along from this one, and a check that the model is the same there."""
+"""The model of chains: a check that it is the same in other processes, with what they take along from this one, and afterwards."""
 
 from __future__ import annotations
 
@@ -30,26 +30,24 @@ ROWS = 50
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a model depends on besides its own parts: settings, values of ``pyro.param`` statements, and its log density at a draw of its prior.
+    """Settings of a process that a model depends on, besides its own parts, values of ``pyro.param`` statements, and its log density at a draw of its prior.
 
     :ivar dtype: default dtype.
     :ivar is_local: whether modules keep their parameters to themselves.
-    :ivar point: the draw.
+    :ivar draw: the draw.
     :ivar statements: values in Pyro's store that the model reads, and their constraints.
     """
 
     dtype: torch.dtype
     is_local: bool
-    point: Point
+    draw: PriorDraw
     statements: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @classmethod
-    def here(cls, kernel: MCMCKernel, args: tuple[Any, ...]) -> Surroundings:
-        """Return those of this process."""
-        model = getattr(kernel, "model", None)
-        point = Point.of(model, args)
+    def here(cls, model: Any, draw: PriorDraw) -> Surroundings:
+        """Return those of this process, where a draw of the prior of the model was made."""
         is_local = bool(pyro.settings.get("module_local_params"))
-        return cls(torch.get_default_dtype(), is_local, point, _statements(model, point.statements))
+        return cls(torch.get_default_dtype(), is_local, draw, _statements(model, draw.statements))
 
     @contextmanager
     def kept(self, kernel: MCMCKernel, args: tuple[Any, ...]) -> Iterator[None]:
@@ -64,10 +62,10 @@ class Surroundings:
             if self.statements:
                 store.set_state(self.statements)
             try:
-                there = Point.of(getattr(kernel, "model", None), args)
-                if not self.point.is_like(there):
+                there = PriorDraw.of(getattr(kernel, "model", None), args)
+                if not self.draw.is_like(there):
                     raise ValueError(
-                        f"at one draw of the prior the model has log density {self.point.log_density:.6g} in this process, and {there.log_density:.6g} in another "
+                        f"at one draw of the prior the model has log density {self.draw.log_density:.6g} in this process, and {there.log_density:.6g} in another "
                         "one, which imports its functions anew, without the values that objects of their module have now: run the chains here, "
                         "run_chains(..., processes=1), or let the model be a PyroModule that holds its parts"
                     )
@@ -77,7 +75,7 @@ class Surroundings:
                     store.set_state(before)
 
 
-class Point(NamedTuple):
+class PriorDraw(NamedTuple):
     """A draw of a model's prior, by random numbers that are the same in every process.
 
     :ivar log_density: nats, of latent values and observations; ``None`` where the model cannot be run, or is not known.
@@ -90,7 +88,7 @@ class Point(NamedTuple):
     statements: frozenset[str] | None = None
 
     @classmethod
-    def of(cls, model: Any, args: tuple[Any, ...]) -> Point:
+    def of(cls, model: Any, args: tuple[Any, ...]) -> PriorDraw:
         """Draw, at some of the rows. The model and its modules stay as they are."""
         model = without_whitening(model)
         if model is None:
@@ -121,12 +119,12 @@ class Point(NamedTuple):
         dtype = next((value.dtype for value in args if isinstance(value, Tensor)), torch.float64)
         return cls(total if math.isfinite(total) else None, dtype, frozenset(trace.param_nodes))
 
-    def is_same_as(self, other: Point) -> bool:
+    def is_same_as(self, other: PriorDraw) -> bool:
         """Tell whether the model has the same log density up to rounding in this process."""
         both = self.log_density is not None and other.log_density is not None
         return both and math.isclose(self.log_density or 0.0, other.log_density or 0.0, rel_tol=1e-6, abs_tol=1e-6)
 
-    def is_like(self, other: Point) -> bool:
+    def is_like(self, other: PriorDraw) -> bool:
         """Tell whether the model has the same log density, or cannot be compared."""
         if self.log_density is None or other.log_density is None:
             return True
@@ -134,25 +132,25 @@ class Point(NamedTuple):
         return math.isclose(self.log_density, other.log_density, rel_tol=rounding, abs_tol=rounding)
 
 
-class Sampled(NamedTuple):
+class ModelWhenSampled(NamedTuple):
     """A model as it was when chains were sampled.
 
-    :ivar parameters: those of its modules, and ``point`` its log density at a draw of its prior.
+    :ivar parameters: those of its modules, and ``draw`` its log density at a draw of its prior.
     """
 
     parameters: Remembered
-    point: Point
+    draw: PriorDraw
 
     @classmethod
-    def of(cls, model: Any, args: tuple[Any, ...]) -> Sampled:
+    def of(cls, model: Any, args: tuple[Any, ...]) -> ModelWhenSampled:
         """Remember a model."""
-        return cls(Remembered(modules_of(without_whitening(model))), Point.of(model, args))
+        return cls(Remembered(modules_of(without_whitening(model))), PriorDraw.of(model, args))
 
     def changed(self, model: Any, args: tuple[Any, ...]) -> str | None:
         """Return the name of a parameter of the model, or of a copy, or of a ``pyro.param`` statement, that has changed with the log density, if any has."""
         changed = self.parameters.changed(modules=modules_of(without_whitening(model)))
-        suspects = [*changed, *sorted(self.point.statements or ())]
-        return suspects[0] if suspects and not self.point.is_same_as(Point.of(model, args)) else None
+        suspects = [*changed, *sorted(self.draw.statements or ())]
+        return suspects[0] if suspects and not self.draw.is_same_as(PriorDraw.of(model, args)) else None
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from pyro_dgp.guides.site_handler import Message, SiteHandler
 from pyro_dgp.guides.sites import is_random
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.internal.site_names import function_site, inducing_site, process_key, whitened_site
+from pyro_dgp.internal.tensors import are_same
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.likelihoods.observation import join
 from pyro_dgp.mcmc.sparse import Inputs, sparse_moments, sparse_observation, sparse_values
@@ -66,7 +67,7 @@ def _is_at_end(value: Tensor, support: Constraint, start: Tensor) -> bool:
 
 
 class Prior(NamedTuple):
-    """What the log density of a latent site is computed by: a distribution, and the scale and the mask of the handlers around it."""
+    """Parts of the log density of a latent site: a distribution, and the scale and the mask of the handlers around it."""
 
     fn: Any
     scale: Any
@@ -74,13 +75,7 @@ class Prior(NamedTuple):
 
     def is_same_as(self, other: Prior) -> bool:
         """Tell whether a value has the same log density: the same object, whose parameters are then those of before, under equal weights."""
-        return self.fn is other.fn and _are_equal(self.scale, other.scale) and _are_equal(self.mask, other.mask)
-
-
-def _are_equal(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return one.shape == other.shape and torch.equal(one, other)
-    return one is other or (not isinstance(one, Tensor) and not isinstance(other, Tensor) and bool(one == other))
+        return self.fn is other.fn and are_same(self.scale, other.scale) and are_same(self.mask, other.mask)
 
 
 @dataclass(frozen=True)

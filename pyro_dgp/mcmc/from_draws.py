@@ -174,9 +174,10 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
     with torch.no_grad():
         first = run(slice(0, 1), 0)
         name = _name(first, request)
-        if name in local & first.draw.keys() and not isinstance(first.trace.nodes[name]["fn"], FunctionMarginal):
-            warn_of_prior(name, f"chains.draws[{name!r}]")
         nodes = {key: node for key, node in first.trace.nodes.items() if is_random(node)}
+        by_row = [key for key in nodes if key in local and key in first.draw and not _is_function(nodes[key])]
+        if name in by_row:
+            warn_of_prior(name, f"chains.draws[{name!r}]")
         drawn = [key for key, node in nodes.items() if not (node["is_observed"] or first.holds(key))]
         if any(node["is_observed"] for node in nodes.values()):
             require_no_observation_of_draws(lambda rows: run(rows, 0).trace, len(request.rows), name, drawn=drawn)
@@ -204,15 +205,18 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
             parts.append(layout.mixture(components(done), zero, rows=count, observation=collapsed))
         return stack_mixtures(parts)
 
-    by_row = [key for key in local & first.draw.keys() if not isinstance(nodes[key]["fn"], FunctionMarginal)]
     return Answer(
         evaluate,
         layout.event_shape,
         layout.groups,
         request.rows.tensors,
         components_of_draw=of_draw,
-        drawn_by_row=sorted(by_row),
+        drawn_by_row=by_row,
     )
+
+
+def _is_function(site: Mapping[str, Any]) -> bool:
+    return isinstance(site["fn"], FunctionMarginal)
 
 
 def _looked_at(model: Callable[..., Any], call: Call, scope: list[nn.Module], *, is_first: bool) -> RowDependence:

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyro_dgp.internal.attributes import Attributes
 from pyro_dgp.internal.finite import all_finite
-from pyro_dgp.training.checkpoints import is_saving, optimizer_state, set_optimizer_state
+from pyro_dgp.training.checkpoints import attributes_to_save, optimizer_state, set_optimizer_state
 from pyro_dgp.training.optimising import decay
 
 _REMEDY = "lower step_size, or use float64 if this is float32"
@@ -124,7 +123,7 @@ class Progressed:
 
     def __post_init__(self) -> None:
         """Note how attributes begin."""
-        self.attributes = Attributes(*((self.loss,) if is_saving() else ()))
+        self.attributes = attributes_to_save(self.loss)
 
     def state_dict(self) -> dict[str, Any]:
         """See :class:`~pyro_dgp.training.checkpoints.Stateful`."""

@@ -74,7 +74,7 @@ def predict(
         raise ValueError(
             f"test inputs have shape (N, D) with N at least 1, got {tuple(x.shape)}: use x[:, None] for one input, and x[None] for one row"
         )
-    rows = RowArguments((x.clone(),), {name: _kept(value) for name, value in arguments.items()})
+    rows = RowArguments((x.clone(),), {name: _copied(value) for name, value in arguments.items()})
     found = answer(fit, Request(rows, num_samples, num_hyperparameter_draws, site))
     if found.joins_rows and len(rows) > batch_size:
         raise ValueError(
@@ -93,6 +93,6 @@ def predict(
     )
 
 
-def _kept(value: Any) -> Any:
+def _copied(value: Any) -> Any:
     """Return a copy of a tensor, which the caller may change before the prediction is read."""
     return value.clone() if isinstance(value, Tensor) else value

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyro_dgp.internal.attributes import Attributes
 from pyro_dgp.internal.checkpoint import StateError, read_state, write_state
 from pyro_dgp.internal.errors import first_line
 from pyro_dgp.internal.user_warning import warn_user
@@ -213,6 +214,11 @@ class Run:
 def is_saving() -> bool:
     """Tell whether runs are saved."""
     return _SCOPE.get() is not None
+
+
+def attributes_to_save(*owners: torch.nn.Module | torch.optim.Optimizer) -> Attributes:
+    """Return what a run saves of objects beside their ``state_dict``; nothing where no run is saved."""
+    return Attributes(*(owners if is_saving() else ()))
 
 
 @contextmanager

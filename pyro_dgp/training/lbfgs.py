@@ -13,13 +13,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pyro_dgp.diagnosis.loss_checks import falling_at_the_end
-from pyro_dgp.internal.attributes import Attributes
 from pyro_dgp.internal.finite import require_finite_loss
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.internal.parameters import limits_of_parameters, module_local_parameters
 from pyro_dgp.internal.training_step import note_arguments, step_with
 from pyro_dgp.internal.whole_numbers import whole_number
-from pyro_dgp.training.checkpoints import CheckpointError, Run, facts_of, is_saving, random_state, set_random_state
+from pyro_dgp.training.checkpoints import (
+    CheckpointError,
+    Run,
+    attributes_to_save,
+    facts_of,
+    is_saving,
+    random_state,
+    set_random_state,
+)
 from pyro_dgp.training.left_out import warn_of_left_out
 from pyro_dgp.training.loop import (
     check_objective,
@@ -300,7 +307,7 @@ class _State:
     def __init__(self, objective: torch.nn.Module, descent: Descent, start: float) -> None:
         self.objective, self.descent, self.start = objective, descent, start
         self.seconds, self.is_over = 0.0, False
-        self.attributes = Attributes(*((objective,) if is_saving() else ()))
+        self.attributes = attributes_to_save(objective)
 
     def state_dict(self) -> dict[str, Any]:
         """See :class:`~pyro_dgp.training.checkpoints.Stateful`."""

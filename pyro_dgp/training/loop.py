@@ -18,6 +18,7 @@ from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.parameters import evaluating, module_local_parameters
 from pyro_dgp.internal.rows import Call, RowArguments, TakenRows, num_rows
 from pyro_dgp.internal.tensors import require_tensor
+from pyro_dgp.internal.training_step import all_rows_message, num_data_message
 from pyro_dgp.internal.whole_numbers import whole_number
 from pyro_dgp.losses.marginal import MarginalLikelihood
 from pyro_dgp.training.checkpoints import facts_of
@@ -303,9 +304,7 @@ def _rows_of_step(objective: Any, rows: int, batch_size: int | None, *, default:
             raise ValueError(
                 f"a part of the model joins rows of function values, which a batch of {batch_size} of {rows} rows changes: leave batch_size out, or give {rows}, so that each step has all rows"
             )
-        raise ValueError(
-            f"{type(needing[0]).__name__} needs all {rows} rows in each step, not {batch_size}: leave batch_size out"
-        )
+        raise ValueError(all_rows_message(type(needing[0]).__name__, batch_size, of=rows))
     return rows if batch_size is None else batch_size
 
 
@@ -334,10 +333,7 @@ def check_objective(objective: torch.nn.Module, rows: int, batch_size: int) -> N
     if loss.num_data is None and batch_size >= rows:
         return
     if loss.num_data != rows:
-        raise ValueError(
-            f"the loss has num_data={loss.num_data} and there are {rows} rows, in batches of {min(batch_size, rows)}: give "
-            f"{type(loss).__name__}(num_data={rows}), which weights the KL by that number"
-        )
+        raise ValueError(num_data_message(type(loss).__name__, loss.num_data, min(batch_size, rows), of=rows))
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from pyro_dgp.gp import FunctionPrior, GaussianProcess
 from pyro_dgp.guides.model_sites import sites_of
 from pyro_dgp.guides.site_handler import Message, SiteHandler
 from pyro_dgp.guides.variational import Variational
+from pyro_dgp.internal.attributes import restore, snapshot
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.losses import CollapsedELBO
 from pyro_dgp.processes import GaussianCoefficients, ProcessFamily
@@ -87,7 +87,7 @@ def start_at_means(
     hidden = _hidden(guide, x, y)
     if not isinstance(model, nn.Module) or not hidden:
         return False
-    before = copy.deepcopy(model.state_dict())
+    before = snapshot(model)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         try:
@@ -102,7 +102,7 @@ def start_at_means(
         except (ValueError, NotPositiveDefiniteError):
             is_done = False
     if not is_done:
-        model.load_state_dict(before)
+        restore(model, before)
         return False
     top.load_state_dict(process.state_dict())
     for name, gp in hidden.items():

@@ -15,7 +15,6 @@ from pyro.infer.elbo import ELBOModule
 from pyro.optim import PyroOptim
 from torch import Tensor
 
-from pyro_dgp.internal.attributes import Attributes
 from pyro_dgp.internal.finite import require_finite_gradients, require_finite_loss
 from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.internal.rows import Batch, Call
@@ -23,7 +22,14 @@ from pyro_dgp.internal.series import Series
 from pyro_dgp.internal.subnormals import subnormals_as_zero
 from pyro_dgp.internal.training_step import note_arguments, step_with
 from pyro_dgp.internal.whole_numbers import whole_number
-from pyro_dgp.training.checkpoints import Run, Stateful, is_saving, optimizer_state, set_optimizer_state
+from pyro_dgp.training.checkpoints import (
+    Run,
+    Stateful,
+    attributes_to_save,
+    is_saving,
+    optimizer_state,
+    set_optimizer_state,
+)
 from pyro_dgp.training.distributed import processes
 from pyro_dgp.training.remarks import Trained
 from pyro_dgp.training.run_facts import attributes_of_modules, facts_of_run
@@ -285,7 +291,7 @@ class _State:
 
     def __post_init__(self) -> None:
         """Note how attributes begin."""
-        self.attributes = Attributes(*((self.objective, self.optimizer) if is_saving() else ()))
+        self.attributes = attributes_to_save(self.objective, self.optimizer)
 
     def state_dict(self) -> dict[str, Any]:
         """See :class:`~pyro_dgp.training.checkpoints.Stateful`."""

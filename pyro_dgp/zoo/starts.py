@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_dgp.guides.variational import Variational
+from pyro_dgp.internal.attributes import restore, snapshot
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
 from pyro_dgp.losses import ELBO
 from pyro_dgp.processes import InducingPoints
@@ -63,7 +64,7 @@ def sparse_gp_first(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) 
     Inducing points of each row follow the noise of few rows. Noise and lengthscales that start where sparse variational inference ends keep the
     fit from it, for as long as it is stopped early. A validated method holds rows out afterwards: these few numbers have seen them.
     """
-    before = copy.deepcopy(model.state_dict())
+    before = snapshot(model)
 
     def train(model: nn.Module, steps: int, callback: Callback | None = None) -> None:
         guide = Variational(model, InducingPoints(min(settings.inducing, len(x))), MonteCarlo(1))
@@ -80,7 +81,7 @@ def sparse_gp_first(model: nn.Module, x: Tensor, y: Tensor, settings: Settings) 
         try:
             train(model, _steps_before(settings, len(x), trial))
         except NotPositiveDefiniteError:
-            model.load_state_dict(before)
+            restore(model, before)
 
 
 def _steps_before(settings: Settings, rows: int, trial: Callable[[int, Callback], object]) -> int:

@@ -12,7 +12,7 @@ from joblib.externals.loky import get_reusable_executor
 from pyro import distributions as dist
 
 from pyro_dgp import EllipticalSlice, WhitenedNUTS, predict, run_chains
-from pyro_dgp.mcmc.elsewhere import Point, Surroundings
+from pyro_dgp.mcmc.elsewhere import PriorDraw, Surroundings
 from tests.examples import TwoSites, regression
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -62,6 +62,10 @@ def spread(x, y=None):
         return pyro.sample("y", dist.Normal(mean, scale), obs=y)
 
 
+def here(model, args):
+    return Surroundings.here(model, PriorDraw.of(model, args))
+
+
 def chains(kernel, args, processes):
     return run_chains(kernel, args, num_samples=20, warmup_steps=10, num_chains=2, processes=processes)
 
@@ -82,7 +86,7 @@ def test_a_function_that_another_process_imports_with_other_values_is_refused(fi
     x, y = regression(8)
     for name, attribute, value in (("of_gp", "gp.kernel.lengthscale", 0.3), ("of_number", "SPREAD", 0.1)):
         kernel = WhitenedNUTS(getattr(file, name), max_tree_depth=2)
-        with Surroundings.here(kernel, (x, y)).kept(kernel, (x, y)):
+        with here(kernel.model, (x, y)).kept(kernel, (x, y)):
             pass
         owner, _, last = attribute.rpartition(".")
         setattr(operator.attrgetter(owner)(file) if owner else file, last, value)
@@ -105,7 +109,7 @@ def test_a_model_that_cannot_be_sent_is_refused():
 def test_a_store_is_as_before_behind_the_chains():
     x, y = regression(8)
     pyro.param("scale", torch.tensor(0.1, dtype=x.dtype))
-    surroundings = Surroundings.here(EllipticalSlice(spread), (x, y))
+    surroundings = here(spread, (x, y))
     pyro.param("scale").data.fill_(0.2)
     pyro.param("other", torch.tensor(3.0))
     with surroundings.kept(EllipticalSlice(spread), (x, y)):
@@ -121,7 +125,7 @@ def test_parameters_of_modules_are_no_statements():
         pyro.clear_param_store()
         model(x)
         assert len(pyro.get_param_store()) > 0
-        assert Surroundings.here(EllipticalSlice(model), (x, y)).statements == {}
+        assert here(model, (x, y)).statements == {}
         pyro.clear_param_store()
 
 
@@ -143,8 +147,8 @@ def test_the_model_stays_as_it_is():
     x, y = regression(80)
     model = Normed()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    surroundings = Surroundings.here(EllipticalSlice(model), (x, y))
-    assert surroundings.point.log_density is not None and model.runs == 0 and model.norm.training
+    surroundings = here(model, (x, y))
+    assert surroundings.draw.log_density is not None and model.runs == 0 and model.norm.training
     for name, value in model.state_dict().items():
         assert torch.equal(before[name], value), name
 
@@ -157,7 +161,7 @@ def test_rounding_of_single_precision_is_no_other_model():
     try:
         for number in (1, 2):
             torch.set_num_threads(number)
-            points.append(Point.of(model, (x.float(), x[:, 0].float())))
+            points.append(PriorDraw.of(model, (x.float(), x[:, 0].float())))
             assert torch.get_num_threads() == number
     finally:
         torch.set_num_threads(threads)
@@ -170,7 +174,7 @@ def test_statements_that_the_model_does_not_meet_stay_here():
     x, y = regression(8)
     pyro.param("scale", torch.tensor(0.1, dtype=x.dtype))
     pyro.param("of another model", torch.tensor(3.0))
-    found = Surroundings.here(EllipticalSlice(spread), (x, y)).statements
+    found = here(spread, (x, y)).statements
     assert list(found["params"]) == list(found["constraints"]) == ["scale"]
     pyro.clear_param_store()
 
