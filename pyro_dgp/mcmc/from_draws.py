@@ -36,6 +36,7 @@ from pyro_dgp.prediction.site_components import (
     components_at,
     one_name,
     probed_layout,
+    require_follows_rows,
     require_reparameterised,
     sites_of,
     warn_of_prior,
@@ -187,6 +188,7 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
         layout = _layout(first, name) or probed_layout(
             name, len(request.rows), lambda rows, _: components(run(rows, 0)), groups
         )
+        require_follows_rows(name, layout, asked=request.site)
         with known_groups(dependence.group_plates), module_local_parameters(*scope), evaluating(*scope):
             if site_joins_rows(model, request.rows[slice(0, LOOKED_AT)], name):
                 raise ValueError(joined_rows_message(name))
@@ -275,8 +277,8 @@ def _fewest_passes(run: Callable[[Tensor, int], _Predict], first: _Predict, name
 
 
 def _layout(first: _Predict, name: str) -> SiteLayout | None:
-    """Return the layout of an observation, which is known."""
+    """Return the layout of an observation, which is known where it has one row at the first row."""
     fn = sites_of(first.trace)[name]["fn"]
-    if not isinstance(fn, CollapsedObservation):
+    if not isinstance(fn, CollapsedObservation) or fn.event_shape[0] != 1:
         return None
     return SiteLayout(False, True, fn.event_shape[1:], fn.batch_shape)

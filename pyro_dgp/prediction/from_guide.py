@@ -29,6 +29,7 @@ from pyro_dgp.prediction.site_components import (
     is_computed,
     one_name,
     probed_layout,
+    require_follows_rows,
     require_reparameterised,
     require_rows_apart,
     sites_of,
@@ -75,6 +76,7 @@ def answer_from_guide(guide: Variational, request: Request, states: Sequence[Sta
             count = len(states) * (max(1, request.num_samples // len(states)) if is_fed else 1)
         draws = _global_draws(guide, request, count)
         layout = _layout(guide, first, name, request=request, fixed=draws[0])
+        require_follows_rows(name, layout, asked=request.site)
         if layout.carried and is_computed(sites[name]):
             guide.propagation.require_plain_site(name)
         joins = _joins_rows(guide, request, name, is_new=is_computed(sites[name]))

@@ -177,6 +177,18 @@ def probed_layout(name: str, rows: int, components: Callable[[Tensor, int], Any]
     )
 
 
+def require_follows_rows(name: str, layout: SiteLayout, *, asked: str | None) -> None:
+    """Raise where nobody asked for the site, and its values are the same whatever the rows are, as those of a model that does not use its inputs.
+
+    :param asked: the site that a user asked for.
+    """
+    if asked is None and not layout.by_row and layout.event_shape:
+        raise ValueError(
+            f"the site {name!r} has the same {layout.event_shape[0]} values whatever the test inputs are, as where the model does not use its inputs, or "
+            f"a poutine.do gives function values of other rows: let the model use x, or pass site={name!r} to have these values repeated for each row"
+        )
+
+
 def one_name(sites: Mapping[str, Site], wanted: str | None, observed: Sequence[str]) -> str:
     """Return the site to predict: the wanted one, else the only observation, else the only GP.
 

@@ -362,3 +362,29 @@ def test_a_mean_that_reads_a_prior_by_itself_is_refused():
     remedied = Model()
     remedied.gp = GaussianProcess(RBF(), mean=Linear())
     assert guide_of(remedied, X, Y).global_latents == ["gp.mean.function.slope"]
+
+
+class OwnRows(Model):
+    """The GP stands at the training rows, whatever the inputs are."""
+
+    def forward(self, x, y=None):
+        return pyro.sample("y", self.likelihood(self.gp(X)), obs=y)
+
+
+def guide_of_own_rows():
+    guide = Variational(OwnRows().double(), InducingPoints(5), MonteCarlo(2))
+    guide.initialize(X, Y)
+    return guide
+
+
+def draws_of_own_rows():
+    return PosteriorDraws(OwnRows().double(), {}, (X, Y))
+
+
+@pytest.mark.parametrize("fitted", [guide_of_own_rows, draws_of_own_rows])
+def test_a_model_that_does_not_use_its_inputs_has_no_prediction_unless_it_is_asked_for(fitted):
+    """The values at the five training rows stood in each of the three new ones."""
+    posterior = fitted()
+    with pytest.raises(ValueError, match="'y' has the same 5 values whatever the test inputs are"):
+        predict(posterior, NEW)
+    assert predict(posterior, NEW, site="y").mean.shape == (3, 5)
