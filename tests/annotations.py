@@ -54,7 +54,7 @@ def holds_array(hint: Any) -> bool:
 
 
 def checked(function: types.FunctionType, hints: dict[str, Any]) -> Decorator:
-    """A function of which :data:`CHECKED` first calls in each test, and some later ones, are checked, unless jaxtyping is switched off."""
+    """A function whose arguments and result are checked."""
     same = types.FunctionType(
         function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
@@ -63,15 +63,25 @@ def checked(function: types.FunctionType, hints: dict[str, Any]) -> Decorator:
     with_checks = WITH_TYPE_ERRORS(same)
     scope = jaxtyped if holds_array(list(hints.values())) else None
 
+    if scope is None:
+        return sometimes(function, with_checks)
+
+    def in_scope(*args: Any, **kwargs: Any) -> Any:
+        with scope("context"):
+            return with_checks(*args, **kwargs)
+
+    return sometimes(function, in_scope)
+
+
+def sometimes(function: types.FunctionType, with_checks: Decorator) -> Decorator:
+    """A function of which :data:`CHECKED` first calls in each test, and some later ones, are checked, unless jaxtyping is switched off."""
+
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         calls[function] = number = calls.get(function, 0) + 1
         if (number > CHECKED and number & (number - 1)) or jaxtyping.config.jaxtyping_disable:
             return function(*args, **kwargs)
-        if scope is None:
-            return with_checks(*args, **kwargs)
-        with scope("context"):
-            return with_checks(*args, **kwargs)
+        return with_checks(*args, **kwargs)
 
     return call
 
@@ -85,9 +95,10 @@ def decorator_of(typechecker: Decorator) -> Decorator:
             if made.__init__.__globals__["__name__"] not in (__name__, jaxtyped.__module__):
                 made.__init__ = decorate(made.__init__)
             return made
-        is_function = isinstance(decorated, types.FunctionType)
-        if not is_function or inspect.isgeneratorfunction(decorated) or inspect.iscoroutinefunction(decorated):
+        if not isinstance(decorated, types.FunctionType) or inspect.iscoroutinefunction(decorated):
             return jaxtyped(decorated, typechecker=typechecker)
+        if inspect.isgeneratorfunction(decorated):
+            return sometimes(decorated, jaxtyped(decorated, typechecker=typechecker))
         if in_test and "<locals>" in decorated.__qualname__:
             place = decorated.__code__.co_filename, decorated.__code__
             if place in defined:
