@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pyro_dgp.prediction.mixture import Mixture, with_components
+from pyro_dgp.prediction.picked_draws import picked_draws
 from pyro_dgp.prediction.prediction import Prediction, require_no_groups
 
 
@@ -29,9 +30,8 @@ class LikelihoodDraws(NamedTuple):
 def likelihood_draws(prediction: Prediction, value: Tensor, least: int = 1) -> LikelihoodDraws:
     """Draw functions from a prediction and score the targets given these functions.
 
-    Each component has one draw. Components of different weights are drawn by systematic resampling, and so are components
-    with functions to draw of which there are fewer than ``least``. There are then ``least`` draws, or one for each
-    component if these are more.
+    Each component has one draw. Components of different weights are drawn by systematic resampling, and so are fewer
+    components than ``least``. There are then ``least`` draws, or one for each component if these are more.
 
     :param value: targets ``(N,)`` or ``(N, D_out)``.
     """
@@ -45,7 +45,9 @@ def likelihood_draws(prediction: Prediction, value: Tensor, least: int = 1) -> L
 def _draws_of_batch(mixture: Mixture, value: Tensor, least: int) -> LikelihoodDraws:
     index = _components(mixture, least)
     if not mixture.observations:
-        return LikelihoodDraws(None, mixture.component_log_prob(value)[index], mixture.components.sample()[index])
+        each = index[:, None].expand(-1, mixture.components.batch_shape[1])
+        replicates = picked_draws(mixture.components, each, reparameterised=False)
+        return LikelihoodDraws(None, mixture.component_log_prob(value)[index], replicates)
     parts, start = [], 0
     for observation in mixture.observations:
         mean, variance = with_components(observation.moments)
@@ -61,8 +63,7 @@ def _draws_of_batch(mixture: Mixture, value: Tensor, least: int) -> LikelihoodDr
 def _components(mixture: Mixture, least: int) -> Tensor:
     """Return the numbers of the components to draw from, so that each draw has the same weight."""
     index, weights = torch.arange(len(mixture.log_weights)), mixture.log_weights.exp()
-    few = bool(mixture.observations) and len(weights) < least
-    if few or not bool(torch.isclose(weights, weights[0]).all()):
+    if len(weights) < least or not bool(torch.isclose(weights, weights[0]).all()):
         count = max(least, len(weights))
         levels = (torch.arange(count).to(weights) + 0.5) / count
         index = torch.searchsorted(weights.cumsum(0), levels).clamp_max(len(weights) - 1)

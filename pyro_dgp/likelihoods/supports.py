@@ -36,6 +36,8 @@ def bounds(components: Distribution) -> tuple[Tensor, Tensor]:
         return _of_view(components, 0), _of_view(components, 1)
     if type(components) in _TRANSFORMED and not components.event_shape:
         return _image(components)
+    if isinstance(components, MixtureSameFamily) and not components.event_shape:
+        return _of_mixture(components)
     return _ends(components.support, _parameter_of(components))
 
 
@@ -120,6 +122,13 @@ def _common(view: Integrated, end: Tensor, nowhere: float) -> Tensor:
         each = each if each.is_floating_point() else each.to(torch.get_default_dtype())
         end = torch.where((each == each[:1]).all(0), each[0], nowhere)
     return end.expand(view.batch_shape)
+
+
+def _of_mixture(mixture: MixtureSameFamily) -> tuple[Tensor, Tensor]:
+    """Least and greatest value of any part of a mixture."""
+    parts: Any = mixture.component_distribution
+    low, high = (end if end.dim() == 0 else end.expand(parts.batch_shape) for end in bounds(parts))
+    return low.amin(-1) if low.dim() else low, high.amax(-1) if high.dim() else high
 
 
 def _of_view(view: View, end: int) -> Tensor:

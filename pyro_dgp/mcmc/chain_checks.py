@@ -27,7 +27,7 @@ from pyro_dgp.mcmc.from_draws import PosteriorDraws
 from pyro_dgp.mcmc.sghmc import InducingDraws
 from pyro_dgp.mcmc.whitening import without_whitening
 from pyro_dgp.prediction.predict import predict
-from pyro_dgp.prediction.target_kinds import are_classes
+from pyro_dgp.prediction.target_kinds import means_of
 
 #: Share of the excess of R-hat over 1 that is left where mirror images are what is wrong.
 EXCESS_LEFT = 0.5
@@ -95,8 +95,7 @@ class ChainSubject(Subject):
         chains, draws = self.shape
         kept = chains * min(draws, max(1, MOST_DRAWS // chains))
         components: Any = predict(self.fit, self.x, kept, site=site, **self.arguments).mixture().components
-        means: Tensor = components.probs if are_classes(components) else components.mean
-        return means.unflatten(0, (chains, -1))
+        return means_of(components).unflatten(0, (chains, -1))
 
     def hidden_functions(self) -> Iterator[tuple[str, Tensor]]:
         """Iterate over the sampled values of hidden functions by site, ``(chains, draws, N, D_out)``."""

@@ -23,7 +23,10 @@ from pyro_dgp.prediction.picked_draws import picked_draws
 from pyro_dgp.prediction.ranked_score import ranked_score
 from pyro_dgp.prediction.target_kinds import (
     is_discrete,
+    is_mixture_of_numbers,
+    kind_of,
     moment,
+    require_line,
     require_normal_outputs,
     require_numbers,
     require_targets,
@@ -103,7 +106,7 @@ class Mixture:
         """
         require_numbers(self.components, "covariance")
         weights, components = self._shares, self.components
-        deviation = (components.mean - self.mean).reshape(len(weights), components.batch_shape[1], -1)
+        deviation = (moment(components, "mean") - self.mean).reshape(len(weights), components.batch_shape[1], -1)
         between = torch.einsum("s,sni,snj->nij", weights, deviation, deviation)
         if isinstance(components, LowRankMultivariateNormal):  # its covariance matrix would take (S, N, D, D)
             root = components.cov_factor
@@ -111,7 +114,8 @@ class Mixture:
             return between + torch.einsum("s,snik,snjk->nij", weights, root, root) + torch.diag_embed(independent)
         if components.event_shape:
             return between + torch.einsum("s,snij->nij", weights, _covariance_of(components))
-        return between + torch.diag_embed((self._weights * components.variance).sum(0).reshape(deviation.shape[1:]))
+        variance = (self._weights * moment(components, "variance")).sum(0)
+        return between + torch.diag_embed(variance.reshape(deviation.shape[1:]))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log of the mixture density for each row, joint over outputs: ``(N,)``."""
@@ -160,12 +164,14 @@ class Mixture:
     def probs(self) -> Tensor:
         """Probabilities of the values of y, for classes and other targets of few values: ``(N, ..., C)``."""
         components: Any = self.components
-        if not components.has_enumerate_support:
+        single = kind_of(components) if is_mixture_of_numbers(innermost(components)) else components
+        if not single.has_enumerate_support:
             raise ValueError(
                 f"probs lists the probabilities of classes, and {type(innermost(components)).__name__} is no distribution of classes: take mean, "
                 "log_prob or sample; for classes give the model a likelihood such as Bernoulli() or Softmax(3), or a comparison Settings(task='binary') or Settings(task='multiclass')"
             )
-        values = components.enumerate_support(expand=False)
+        values = single.enumerate_support(expand=False)
+        values = values if single is components else values.flatten()
         log_probs = torch.stack([components.log_prob(value) for value in values], -1)
         return (self._shares.reshape(-1, *[1] * (log_probs.dim() - 1)) * log_probs.exp()).sum(0)
 
@@ -184,6 +190,7 @@ class Mixture:
 
     def _distribution_function(self, figure: str) -> DistributionFunction:
         require_numbers(self.components, figure)
+        require_line(self.components, figure)
         require_normal_outputs(self.components, figure)
         return DistributionFunction(self._marginals, self.log_weights)
 
@@ -234,13 +241,30 @@ def _log_prob_of(components: Any, value: Tensor) -> Tensor:
         log_prob: Tensor = components.log_prob(value)
         return log_prob
     except ValueError:
-        inside = components.support.check(value)
+        inside = _has(components, value)
         if not bool(inside.any(0).all()):
             raise
+    return _log_prob_where(components, value, inside)
+
+
+def _log_prob_where(components: Any, value: Tensor, inside: Tensor) -> Tensor:
+    """Return the log density where a value is inside the support of a component, and minus infinity elsewhere."""
+    if is_mixture_of_numbers(components):
+        each, value = components.component_distribution, value.unsqueeze(-1)
+        log_shares = components.mixture_distribution.logits.log_softmax(-1)
+        return torch.logsumexp(_log_prob_where(each, value, _has(each, value)) + log_shares, -1)
     within = inside.reshape(*inside.shape, *[1] * len(components.event_shape))
     with torch.random.fork_rng():
         possible = components.sample()
     return components.log_prob(torch.where(within, value, possible)).where(inside, -torch.inf)  # type: ignore[no-any-return]
+
+
+def _has(components: Any, value: Tensor) -> Tensor:
+    """Tell whether a value is inside the support of each component; a mixture in itself has what any of its parts has."""
+    if is_mixture_of_numbers(components):
+        return _has(components.component_distribution, value.unsqueeze(-1)).any(-1)
+    inside: Tensor = components.support.check(value)
+    return inside
 
 
 def _covariance_of(components: Any) -> Tensor:

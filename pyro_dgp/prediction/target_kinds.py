@@ -12,6 +12,7 @@ from torch.distributions import (
     Distribution,
     Independent,
     LowRankMultivariateNormal,
+    MixtureSameFamily,
     MultivariateNormal,
     VonMises,
 )
@@ -22,24 +23,48 @@ from pyro_dgp.likelihoods.supports import innermost, require_support
 DIRECTIONS = (VonMises, VonMises3D, ProjectedNormal, SineBivariateVonMises, SineSkewed)
 
 
+def kind_of(components: Distribution) -> Any:
+    """Return a distribution that has the values of y, inside all views, events and mixtures."""
+    kind = innermost(components)
+    while isinstance(kind, MixtureSameFamily | Independent):
+        kind = innermost(kind.component_distribution if isinstance(kind, MixtureSameFamily) else kind.base_dist)
+    return kind
+
+
+def is_mixture_of_numbers(components: Distribution) -> bool:
+    """Tell whether each component is a mixture in itself, of distributions of single numbers."""
+    return isinstance(components, MixtureSameFamily) and not components.event_shape
+
+
 def are_classes(components: Distribution) -> bool:
     """Tell whether y is the number of a class, so that sums and differences of its values mean nothing."""
-    return isinstance(innermost(components), Categorical)
+    return isinstance(kind_of(components), Categorical)
 
 
 def has_few_values(components: Distribution) -> bool:
     """Tell whether y is a class: one of several, or of two."""
-    kind = innermost(components)
-    while isinstance(kind, Independent):
-        kind = innermost(kind.base_dist)
-    return isinstance(kind, Categorical | Bernoulli)
+    return isinstance(kind_of(components), Categorical | Bernoulli)
+
+
+def means_of(components: Any) -> Tensor:
+    """Return the mean of each component, and for classes the probability of each class."""
+    means: Tensor = class_probabilities(innermost(components)) if are_classes(components) else components.mean
+    return means
+
+
+def class_probabilities(components: Any) -> Tensor:
+    """Return the probability of each class, of a distribution of classes or a mixture of such."""
+    if not isinstance(components, MixtureSameFamily):
+        return components.probs  # type: ignore[no-any-return]
+    each = class_probabilities(components.component_distribution)
+    return (components.mixture_distribution.probs.unsqueeze(-1) * each).sum(-2)
 
 
 def require_numbers(components: Distribution, figure: str) -> None:
     """Raise for classes, which have probabilities and no figures such as a mean."""
     if are_classes(components):
         raise ValueError(
-            f"the targets are {innermost(components).probs.shape[-1]} classes, whose numbers have no {figure}: take probs, log_prob or sample of the "
+            f"the targets are {kind_of(components).probs.shape[-1]} classes, whose numbers have no {figure}: take probs, log_prob or sample of the "
             "prediction"
         )
 
@@ -49,6 +74,16 @@ def require_normal_outputs(components: Distribution, figure: str) -> None:
     if components.event_shape and not isinstance(components, MultivariateNormal | LowRankMultivariateNormal):
         raise NotImplementedError(
             f"{type(innermost(components)).__name__} has no {figure} of each output by itself: take mean, variance, log_prob or sample"
+        )
+
+
+def require_line(components: Distribution, figure: str) -> None:
+    """Raise for angles and directions, whose values have no order."""
+    kind = kind_of(components)
+    if isinstance(kind, DIRECTIONS):
+        raise NotImplementedError(
+            f"angles and directions have no {figure} on a line, and that of {type(kind).__name__} is an angle or a direction: take log_prob or sample of "
+            "the prediction"
         )
 
 
@@ -66,12 +101,7 @@ def require_targets(components: Distribution, value: Tensor) -> None:
 
 def moment(components: Distribution, figure: str) -> Tensor:
     """Return the mean or the variance of each component; raise if the distribution does not have it in closed form, and for angles."""
-    kind = innermost(components)
-    if isinstance(kind, DIRECTIONS):
-        raise NotImplementedError(
-            f"angles and directions have no {figure} on a line, and that of {type(kind).__name__} is an angle or a direction: take log_prob or sample of "
-            "the prediction"
-        )
+    require_line(components, figure)
     try:
         value: Tensor = getattr(components, figure)
     except NotImplementedError as error:

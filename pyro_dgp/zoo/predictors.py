@@ -18,7 +18,7 @@ from pyro_dgp.mcmc.conditioning import KeptConditions
 from pyro_dgp.mcmc.sghmc import InducingDraws
 from pyro_dgp.prediction.predict import predict
 from pyro_dgp.prediction.prediction import Prediction
-from pyro_dgp.prediction.target_kinds import are_classes
+from pyro_dgp.prediction.target_kinds import means_of
 
 
 @dataclass(frozen=True)
@@ -204,5 +204,4 @@ def predictive_means(predictor: Predictor, x: Tensor, chains: int) -> Tensor:
     """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         components: Any = predictor(x).mixture().components
-    means: Tensor = components.probs if are_classes(components) else components.mean
-    return means.unflatten(0, (chains, -1))
+    return means_of(components).unflatten(0, (chains, -1))

@@ -44,7 +44,7 @@ def test_groups_and_dimensions(outputs):
     y = torch.randn(5) if outputs is None else torch.randn(5, outputs)
     p = prediction(outputs)
     x, rows = torch.randn(5, 2), torch.tensor([3, 5, 7, 9, 11])
-    data = to_arviz(p, x, y, rows=rows, new=(prediction(outputs), x + 1, y + 1), num_samples=11)
+    data = to_arviz(p, x, y, rows=rows, new=(prediction(outputs), x + 1, y + 1), num_samples=3)
     assert data.log_likelihood["y"].shape == (1, 3, 5)
     np.testing.assert_allclose(data.log_likelihood["y"].values[0], p.component_log_prob(y))
     outputs = [] if outputs is None else ["output"]
@@ -58,7 +58,7 @@ def test_groups_and_dimensions(outputs):
     assert data.constant_data["x"].dims == ("row", "input")
     assert data.predictions_constant_data["x"].dims == ("new_row", "input")
     assert data.observed_data["row"].values.tolist() == rows.tolist()
-    assert data.predictions["y"].shape[1] == 11 and data.posterior_predictive["y"].shape[1] == 3
+    assert data.predictions["y"].shape[1] == 3 and data.posterior_predictive["y"].shape[1] == 3
     np.testing.assert_allclose(data.predictions_constant_data["x"].values, x + 1)
 
 
@@ -215,6 +215,19 @@ def test_log_likelihoods_stand_for_the_mixture_even_if_its_weights_differ():
     np.testing.assert_allclose(np.exp(log_likelihood).mean(0), p.log_prob(y).exp(), rtol=1e-6)
     each = p.component_log_prob(y).numpy()
     assert {int(np.abs(each[:, 0] - value).argmin()) for value in log_likelihood[:, 0]} == {0, 2}
+
+
+@pytest.mark.parametrize("weights", [(0.5, 0.5), (0.2, 0.8)], ids=["equal", "different"])
+def test_each_replicate_of_a_plain_site_is_a_draw_of_its_own(weights):
+    """Two components were drawn once each, and these two values stood for all replicates."""
+    weights = torch.tensor(weights, dtype=torch.float64)
+    components = dist.Laplace(torch.tensor([[-1.0] * 3, [1.0] * 3]).double(), 0.5)
+    p = Prediction(lambda rows: Mixture(components, weights.log()), 3)
+    replicates = to_arviz(p, torch.zeros(3, 1), torch.zeros(3), num_samples=4000).posterior_predictive["y"].values[0]
+    assert replicates.shape == (4000, 3)
+    np.testing.assert_allclose(replicates.mean(0), p.mean, atol=0.1)
+    np.testing.assert_allclose(replicates.var(0), p.variance, rtol=0.1)
+    assert len(np.unique(replicates[:, 0])) == 4000
 
 
 def test_numpy_alone_makes_the_object():

@@ -75,7 +75,7 @@ def test_targets_that_are_not_finite():
 
 
 def test_a_distribution_without_a_cdf_has_the_score_of_its_draws():
-    m = Mixture(dist.VonMises(torch.zeros(1, 2), torch.full((1, 2), 4.0)), torch.zeros(1))
+    m = Mixture(dist.StudentT(4.0, torch.zeros(1, 2), torch.ones(1, 2)), torch.zeros(1))
     with pytest.raises(NotImplementedError):
         m.cdf(torch.zeros(2))
     y = torch.tensor([0.0, 1.0])

@@ -31,6 +31,7 @@ from pyro_dgp import (
 )
 from pyro_dgp.internal.distributions import cdf_of, is_real
 from pyro_dgp.prediction.mixture import join_rows, stack_mixtures
+from pyro_dgp.prediction.target_kinds import means_of
 from tests.examples import OneLayer, regression
 
 WEIGHTS = torch.tensor([0.3, 0.7], dtype=torch.float64)
@@ -245,16 +246,21 @@ def test_transformed_targets_have_quantiles_without_moments():
         lambda f: dist.VonMises(f, 2.0),
         lambda f: dist.ProjectedNormal(torch.stack([f + 0.5, f], -1)),
         lambda f: dist.SineBivariateVonMises(f, f, 2.0, 2.0, correlation=torch.zeros_like(f)),
+        lambda f: dist.MixtureSameFamily(
+            dist.Categorical(torch.ones(*f.shape, 2)), dist.VonMises(torch.stack([f, f + 2], -1), 2.0)
+        ),
     ],
-    ids=["VonMises", "ProjectedNormal", "SineBivariateVonMises"],
+    ids=["VonMises", "ProjectedNormal", "SineBivariateVonMises", "a mixture"],
 )
-def test_angles_have_no_moments_on_a_line(components):
+def test_angles_have_no_figures_on_a_line(components):
     angles = made(components)
-    for figure in ("mean", "variance"):
+    for figure in ("mean", "variance", "covariance"):
         with pytest.raises(
             NotImplementedError, match="angles and directions have no (mean|variance) on a line, and that of "
         ):
             getattr(angles, figure)
+    with pytest.raises(NotImplementedError, match="angles and directions have no CRPS on a line"):
+        angles.crps(torch.zeros(6, *angles.event_shape))
 
 
 def test_angles_have_densities_and_draws():
@@ -284,3 +290,55 @@ def test_a_mixture_is_real_where_its_parts_are():
     assert is_real(dist.MixtureSameFamily(parts, dist.Normal(torch.zeros(2), 1.0)))
     assert not is_real(dist.MixtureSameFamily(parts, dist.Gamma(torch.ones(2), 1.0)))
     assert not is_real(dist.MixtureSameFamily(parts, dist.Poisson(torch.ones(2))))
+
+
+PARTS = {
+    "Poisson": lambda: dist.Poisson(torch.tensor([[[1.5, 6.0], [0.5, 20.0]]]).double()),
+    "NegativeBinomial": lambda: dist.NegativeBinomial(2.0, logits=torch.tensor([[[0.1, 1.2], [0.5, -1.0]]]).double()),
+    "Geometric": lambda: dist.Geometric(torch.tensor([[[0.6, 0.1], [0.5, 0.3]]]).double()),
+    "Bernoulli": lambda: dist.Bernoulli(torch.tensor([[[0.6, 0.1], [0.5, 0.3]]]).double()),
+    "Categorical": lambda: dist.Categorical(torch.tensor([[[[0.6, 0.1, 0.3], [0.2, 0.3, 0.5]]] * 2]).double()),
+    "Uniform": lambda: dist.Uniform(torch.tensor([[[-4.0, 0.0], [0.0, 1.0]]]).double(), 2.0),
+}
+
+
+def outside_and_inside(name):
+    """One mixture of two parts for each of two rows, as one component that is a mixture in itself, and as two components."""
+    parts, weights = PARTS[name](), WEIGHTS.expand(1, 2, 2)
+    inside = Mixture(dist.MixtureSameFamily(dist.Categorical(weights), parts), torch.zeros(1).double())
+    axes = {key: value for key, value in parts.__dict__.items() if key in ("rate", "low", "high", "probs", "logits")}
+    moved = {key: value.expand(1, 2, 2, *value.shape[3:])[0].movedim(1, 0) for key, value in axes.items()}
+    moved |= {"total_count": 2.0} if name == "NegativeBinomial" else {}
+    return mixed(type(parts)(**moved)), inside
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_component_that_is_a_mixture_has_the_figures_of_its_parts(name):
+    """Counts had no least value there, classes a mean that is NaN, and a value that some parts do not have no density."""
+    outside, inside = outside_and_inside(name)
+    y = torch.tensor([1.0, 0.0] if name != "Uniform" else [-1.0, 0.5]).double()
+    torch.testing.assert_close(inside.log_prob(y), outside.log_prob(y))
+    assert bool(inside.log_prob(y).isfinite().all())
+    if name in ("Bernoulli", "Categorical"):
+        torch.testing.assert_close(inside.probs, outside.probs)
+        rows = scores(prediction(inside, 2), y)
+        assert rows == pytest.approx(scores(prediction(outside, 2), y))
+    if name == "Categorical":
+        with pytest.raises(ValueError, match="the targets are 3 classes, whose numbers have no mean"):
+            _ = inside.mean
+        return
+    torch.testing.assert_close(inside.cdf(y), outside.cdf(y))
+    torch.testing.assert_close(inside.crps(y), outside.crps(y), rtol=1e-3, atol=1e-6)
+    levels = torch.tensor([0.05, 0.4, 0.9]).double()
+    torch.testing.assert_close(inside.quantile(levels), outside.quantile(levels))
+
+
+def test_means_of_components_that_are_mixtures_of_classes_are_their_probabilities():
+    outside, inside = outside_and_inside("Categorical")
+    torch.testing.assert_close(means_of(inside.components)[0], outside.probs)
+
+
+def test_covariances_that_are_not_known_are_refused_in_a_sentence():
+    exponential = made(lambda f: dist.TransformedDistribution(dist.Normal(f, 0.3), [ExpTransform()]))
+    with pytest.raises(NotImplementedError, match="TransformedDistribution has no mean in closed form"):
+        _ = exponential.covariance
