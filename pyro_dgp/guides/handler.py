@@ -227,7 +227,7 @@ class PassHandler(SiteHandler, _Copyable):
     def _draw_latent(self, msg: Message) -> None:
         name, prior, run = msg["name"], msg["fn"], self._pass
         structure = self.structure
-        carried = run.leads_with_components(prior.batch_shape, structure.axes_of(name))
+        carried = run.leads_with_components(torch.Size(prior.batch_shape), structure.axes_of(name))
         if carried and run.propagation is not None:
             run.propagation.require_plain_site(name)
         SiteRecord(prior, carried).write(msg)

@@ -21,6 +21,7 @@ from torch.fx import GraphModule
 from pyro_dgp.internal import compiler
 from pyro_dgp.internal.captured_graph import CapturedGraph, stays_on
 from pyro_dgp.internal.recording import reports
+from pyro_dgp.internal.unread_values import values_unread
 
 logger = logging.getLogger("pyro_dgp")
 
@@ -155,7 +156,7 @@ class CompiledFunction:
         from torch.fx.experimental.proxy_tensor import make_fx
 
         def reported(*values: Tensor) -> tuple[Tensor, ...]:
-            with reports() as failures:
+            with reports() as failures, values_unread():
                 results = self.function(*values)
             return *results, sum(failures, torch.zeros((), dtype=torch.int32))
 

@@ -66,7 +66,7 @@ class Chains:
     def posterior(self) -> PosteriorDraws:
         """The draws with the model and the arguments that they belong to.
 
-        :raises ValueError: after parameters of the model have changed, on which the draws depend.
+        :raises ValueError: after parameters or attributes of the model have changed, on which the draws depend.
         """
         if self.model is None:
             raise ValueError(
@@ -75,8 +75,8 @@ class Chains:
         changed = None if self._then is None else self._then.changed(self.model, self.args)
         if changed is not None:
             raise ValueError(
-                f"the parameter {changed.removesuffix('_unconstrained')!r} of the model has changed since the chains were sampled, by training or by hand: sample again, or give each "
-                "way to fit a model of its own, copy.deepcopy(model)"
+                f"{changed} has changed since the chains were sampled, by training or by hand: sample again, or give each way to fit a model of its own, "
+                "copy.deepcopy(model)"
             )
         return PosteriorDraws(self.model, self.flat, self.args)
 

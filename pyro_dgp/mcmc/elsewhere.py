@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pickle import PicklingError
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pyro
@@ -136,21 +137,31 @@ class ModelWhenSampled(NamedTuple):
     """A model as it was when chains were sampled.
 
     :ivar parameters: those of its modules, and ``draw`` its log density at a draw of its prior.
+    :ivar statements: values of the ``pyro.param`` statements that it meets.
     """
 
     parameters: Remembered
     draw: PriorDraw
+    statements: Mapping[str, Tensor] = MappingProxyType({})
 
     @classmethod
     def of(cls, model: Any, args: tuple[Any, ...]) -> ModelWhenSampled:
         """Remember a model."""
-        return cls(Remembered(modules_of(without_whitening(model))), PriorDraw.of(model, args))
+        draw = PriorDraw.of(model, args)
+        statements = _statements(model, draw.statements).get("params", {})
+        return cls(Remembered(modules_of(without_whitening(model))), draw, statements)
 
     def changed(self, model: Any, args: tuple[Any, ...]) -> str | None:
-        """Return the name of a parameter of the model, or of a copy, or of a ``pyro.param`` statement, that has changed with the log density, if any has."""
-        changed = self.parameters.changed(modules=modules_of(without_whitening(model)))
-        suspects = [*changed, *sorted(self.draw.statements or ())]
-        return suspects[0] if suspects and not self.draw.is_same_as(PriorDraw.of(model, args)) else None
+        """Return what of the model, or of a copy, has changed together with the log density: a parameter, the value of a ``pyro.param`` statement, or something else."""
+        now = PriorDraw.of(model, args)
+        if self.draw.is_same_as(now):
+            return None
+        names = self.parameters.changed(modules=modules_of(without_whitening(model)))
+        store = _statements(model, now.statements).get("params", {})
+        names += [name for name, value in self.statements.items() if name in store and not store[name].equal(value)]
+        if names:
+            return f"the parameter {names[0].removesuffix('_unconstrained')!r} of the model"
+        return None if self.draw.is_like(now) else "an attribute of the model, or an object that it reads,"
 
 
 @contextmanager

@@ -66,6 +66,11 @@ def _is_at_end(value: Tensor, support: Constraint, start: Tensor) -> bool:
     return excludes_zero and bool((size < numbers.tiny**0.5).any())
 
 
+def sometimes_message(site: str) -> str:
+    """Return the sentence for a latent site that the model does not always sample."""
+    return f"the latent site {site!r} is sampled for some values of other sites alone: sample it in every call of the model, and use its value where it is wanted"
+
+
 class Prior(NamedTuple):
     """Parts of the log density of a latent site: a distribution, and the scale and the mask of the handlers around it."""
 
@@ -109,15 +114,26 @@ class Evaluation:
 
 
 class Evaluate(SiteHandler, Messenger):
-    """Runs a model at given whitened values and latent values, and sums what it observes."""
+    """Runs a model at given whitened values and latent values, and sums what it observes.
+
+    :ivar met: the latent sites that the model has met, in its order.
+    """
 
     def __init__(self, values: Mapping[str, Tensor], known: Evaluation, inducing: Inputs) -> None:
         super().__init__()
         self.values, self.known, self.inducing = values, known, inducing
+        self.met: dict[str, None] = {}
         self.factors: Factors = {}
         self.observed: list[Tensor] = []
         self.log_priors: dict[str, Tensor | float] = {}
         self.priors: dict[str, Prior] = {}
+
+    def value_of(self, site: str) -> Tensor:
+        """The value of a latent site, which the model has met."""
+        self.met.setdefault(site)
+        if site not in self.values:
+            raise ValueError(sometimes_message(site))
+        return self.values[site]
 
     def evaluation(self) -> Evaluation:
         """The evaluation that the run has made, as numbers."""
@@ -135,9 +151,9 @@ class Evaluate(SiteHandler, Messenger):
         :param name: the function site, ``h`` or ``y_f``.
         :param inputs: the GP's inducing inputs, if it has any.
         """
-        white = self.values[whitened_site(name)]
+        white = self.value_of(whitened_site(name))
         if inputs is not None:
-            return sparse_values(prior, inputs, self.values[inducing_site(name)], white)
+            return sparse_values(prior, inputs, self.value_of(inducing_site(name)), white)
         prior.factor = self.known.factors.get(name)
         value = prior.unwhiten(white)
         self.factors[name] = prior.factor
@@ -147,7 +163,7 @@ class Evaluate(SiteHandler, Messenger):
         """Give the function values to the likelihood where they are sampled, or the inducing variables where the GP has some."""
         site = msg["name"]
         if not msg["is_observed"]:  # targets that are sampled too
-            msg["value"] = self.values[site]
+            msg["value"] = self.value_of(site)
         inputs = {gp: self.inducing.get(process_key(site, gp)) for gp in observation.priors}
         if is_expanded(observation):
             values = {
@@ -159,7 +175,7 @@ class Evaluate(SiteHandler, Messenger):
             return
         ((gp, prior),) = observation.priors.items()
         if (points := inputs[gp]) is not None:
-            white = self.values[inducing_site(function_site(site, gp))]
+            white = self.value_of(inducing_site(function_site(site, gp)))
             msg["fn"] = sparse_observation(observation, sparse_moments(prior, points, white))
 
     def at_function(self, msg: Message, prior: FunctionPrior) -> None:
@@ -170,7 +186,7 @@ class Evaluate(SiteHandler, Messenger):
     def at_other(self, msg: Message) -> None:
         """Set a latent value."""
         if not msg["is_observed"]:
-            msg["value"] = self.values[msg["name"]]
+            msg["value"] = self.value_of(msg["name"])
 
     def _pyro_post_sample(self, msg: Message) -> None:
         if not is_random(msg) or (isinstance(msg["fn"], FunctionPrior) and not msg["is_observed"]):

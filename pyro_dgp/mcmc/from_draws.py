@@ -41,6 +41,7 @@ from pyro_dgp.prediction.site_components import (
     sites_of,
     warn_of_prior,
 )
+from pyro_dgp.prediction.without_targets import without_targets
 from pyro_dgp.processes import FunctionMarginal, Process
 
 
@@ -173,7 +174,8 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
         return components_at(sites_of(done.trace)[name], drawn=done.holds(name))
 
     with torch.no_grad():
-        first = run(slice(0, 1), 0)
+        with without_targets():
+            first = run(slice(0, 1), 0)
         name = _name(first, request)
         nodes = {key: node for key, node in first.trace.nodes.items() if is_random(node)}
         by_row = [key for key in nodes if key in local and key in first.draw and not _is_function(nodes[key])]

@@ -130,6 +130,7 @@ class EvaluateGiven(Evaluate):
         """See :class:`Evaluate`; they come from the noise where there are surrogate data."""
         if name not in self.surrogates.data:
             return super().function_values(name, prior, inputs)
+        self.met.setdefault(whitened_site(name))
         posterior = _Posterior(prior, self.surrogates.data[name], self.surrogates.scale)
         white = posterior.whitened(self.surrogates.noise[name])
         self.log_surrogates.append(posterior.log_density)

@@ -35,6 +35,7 @@ from pyro_dgp.prediction.site_components import (
     sites_of,
     warn_of_prior,
 )
+from pyro_dgp.prediction.without_targets import without_targets
 from pyro_dgp.propagation import MonteCarlo
 
 State = Mapping[str, Tensor]
@@ -130,7 +131,8 @@ def _require_whole_plates(guide: Variational, weighted: WeightedTrace) -> None:
 def _first_pass(guide: Variational, request: Request) -> WeightedTrace:
     """Make a pass at the first row; an error about its shape names that of all test inputs."""
     try:
-        return _pass(guide, request.rows[slice(0, 1)], MonteCarlo(1), {})
+        with without_targets():
+            return _pass(guide, request.rows[slice(0, 1)], MonteCarlo(1), {})
     except ZeroDivisionError as error:
         raise ValueError(
             "at one new row the model divides by zero, as where a plate takes no row of one: let it take all rows outside training, as in subsample_size=n if self.training else "

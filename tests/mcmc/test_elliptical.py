@@ -8,7 +8,18 @@ from pyro import poutine
 from pyro.infer import MCMC
 from pyro.nn import PyroModule, PyroSample
 
-from pyro_dgp import Bernoulli, EllipticalSlice, Gaussian, PosteriorDraws, predict, run_chains, whitened
+from pyro_dgp import (
+    RBF,
+    Bernoulli,
+    EllipticalSlice,
+    Gaussian,
+    GaussianProcess,
+    PosteriorDraws,
+    WhitenedNUTS,
+    predict,
+    run_chains,
+    whitened,
+)
 from pyro_dgp.mcmc.density import WhitenedDensity
 from pyro_dgp.mcmc.slices import elliptical_slice, slice_sample
 from tests.examples import OneLayer, Recorded, TwoLayers, TwoSites, posterior, regression
@@ -262,6 +273,42 @@ def test_what_it_cannot_sample_is_named():
     ):
         with pytest.raises(ValueError, match=message):
             MCMC(EllipticalSlice(model), num_samples=1, warmup_steps=0, disable_progbar=True).run(*arguments)
+
+
+def with_a_site_of_one_branch(x, y):
+    t = pyro.sample("t", dist.Normal(torch.zeros((), dtype=x.dtype), 1.0))
+    e = pyro.sample("e", dist.Normal(5.0, 1.0)) if t > 0 else 0.0
+    pyro.sample("y", dist.Normal(e, 1.0), obs=torch.tensor(2.0, dtype=x.dtype))
+
+
+def with_two_orders(x, y):
+    """A proper density. The GP is met before or after a site that decides its factor."""
+    gp = GaussianProcess(RBF()).double()
+    t = pyro.sample("t", dist.Normal(torch.zeros((), dtype=x.dtype), 1.0))
+    if t > 0:
+        f = pyro.sample("f", gp(x))
+        a = pyro.sample("a", dist.Normal(torch.zeros_like(t), 1.0))
+    else:
+        a = pyro.sample("a", dist.Normal(torch.zeros_like(t), 1.0))
+        f = pyro.sample("f", gp(x * a.exp()))
+    pyro.sample("y", dist.Normal(f[..., 0], 0.1 + 0.0 * a).to_event(1), obs=y)
+
+
+@pytest.mark.parametrize("kernel", [EllipticalSlice, WhitenedNUTS])
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (with_a_site_of_one_branch, "the latent site 'e' is sampled for some values of other sites alone"),
+        (with_two_orders, "the order in which the model samples its latent sites depends on their values"),
+    ],
+    ids=["some", "order"],
+)
+@pytest.mark.parametrize("seed", range(4))
+def test_sites_that_depend_on_values_are_refused(kernel, model, message, seed):
+    """The prior of a site that was not met was left out, and a factor was used again that no longer held."""
+    torch.manual_seed(seed)
+    with pytest.raises(ValueError, match=message):
+        run_chains(kernel(model), regression(6), num_samples=60, warmup_steps=0, num_chains=1, seed=seed, processes=1)
 
 
 def weighted(x, y):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from joblib.externals.loky import get_reusable_executor
 from pyro import distributions as dist
+from pyro.nn import PyroModule
 
 from pyro_dgp import EllipticalSlice, WhitenedNUTS, predict, run_chains
 from pyro_dgp.mcmc.elsewhere import PriorDraw, Surroundings
@@ -188,3 +189,31 @@ def test_chains_of_a_statement_whose_value_has_changed_are_refused():
     with pytest.raises(ValueError, match="the parameter 'scale' of the model has changed since the chains"):
         predict(found, x, site="y")
     pyro.clear_param_store()
+
+
+class Stretched(PyroModule):
+    """A model with an attribute that is no parameter, and a counter of its calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.stretch, self.calls = TwoSites().requires_grad_(False), 1.0, 0
+
+    def forward(self, x, y=None):
+        self.calls += 1
+        return self.inner(self.stretch * x, y)
+
+
+@pytest.mark.parametrize("has_parameters", [False, True])
+def test_chains_of_a_model_with_an_attribute_that_has_changed_are_refused(has_parameters):
+    x, y = regression(8)
+    model = Stretched()
+    model.unused = torch.nn.Linear(1, 1) if has_parameters else None
+    found = chains(EllipticalSlice(model), (x, y), 1)
+    assert predict(found, x).mean.shape == (8,)
+    if has_parameters:
+        model.unused.weight.data.add_(1.0)
+        assert predict(found, x).mean.shape == (8,)
+    model.stretch = 3.0
+    with pytest.raises(ValueError, match="has changed since the chains were sampled") as refused:
+        predict(found, x)
+    assert ("an attribute of the model" in str(refused.value)) != has_parameters

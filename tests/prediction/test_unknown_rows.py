@@ -388,3 +388,43 @@ def test_a_model_that_does_not_use_its_inputs_has_no_prediction_unless_it_is_ask
     with pytest.raises(ValueError, match="'y' has the same 5 values whatever the test inputs are"):
         predict(posterior, NEW)
     assert predict(posterior, NEW, site="y").mean.shape == (3, 5)
+
+
+class NeedsTargets(Model):
+    """The number of its rows is that of the targets."""
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        with pyro.plate("rows", y.shape[0]):
+            return pyro.sample("y", dist.Normal(f, 0.1), obs=y)
+
+
+class TakesTargets(Model):
+    def forward(self, x, y):
+        return super().forward(x, y)
+
+
+class HiddenStates(Model):
+    """The rows are those of a chain of two hidden states."""
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        moves = torch.tensor([[0.8, 0.2], [0.2, 0.8]]).double().log()
+        states = dist.Normal(torch.stack([f, -f], -1), 0.2)
+        return pyro.sample("y", dist.DiscreteHMM(torch.zeros(2).double(), moves, states), obs=y)
+
+
+@pytest.mark.parametrize("model", [NeedsTargets, TakesTargets, HiddenStates])
+def test_a_model_that_cannot_be_called_without_targets_is_refused_in_a_sentence(model):
+    """Python's own errors said nothing of predictions, one of them nothing at all."""
+    model = model().double()
+    guide = Variational(model, InducingPoints(5), MonteCarlo(2))
+    guide.initialize(X, Y)
+    with pytest.raises(ValueError, match="a prediction calls the model with test inputs and without y, and there"):
+        predict(guide, NEW)
+    if isinstance(model, HiddenStates):
+        return
+    values = {} if isinstance(model, TakesTargets) else {"f": torch.zeros(3, 5, 1).double()}
+    draws = PosteriorDraws(model, values, (X, Y))
+    with pytest.raises(ValueError, match="a prediction calls the model with test inputs and without y, and there"):
+        predict(draws, NEW)
