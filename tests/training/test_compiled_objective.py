@@ -557,7 +557,7 @@ def other_draws(graph, inputs):
     "model, backend, why",
     [
         (LooksAtNumbers, "eager", "get value out of a tracing tensor"),
-        (Freezes, "eager", "the program gives other numbers"),
+        (Freezes, "eager", "a part of it gives values to Python or NumPy"),
         (OneLayer, staticmethod(no_compiler), "there is no compiler"),
         (OneLayer, staticmethod(wrong), "the program gives other numbers"),
         (OneLayer, staticmethod(other_draws), "the program gives other numbers"),
