@@ -21,9 +21,10 @@ from pyro_dgp.guides.sites import takes_missing
 from pyro_dgp.internal.compiled_function import Function
 from pyro_dgp.internal.parameters import evaluating, modules_of
 from pyro_dgp.internal.site_names import is_whitened, without_whitened
-from pyro_dgp.mcmc.evaluation import IMPOSSIBLE, Evaluate, Evaluation, rounded_away, sometimes_message
+from pyro_dgp.mcmc.evaluation import IMPOSSIBLE, Evaluate, Evaluation, rounded_away
 from pyro_dgp.mcmc.repeatable import require_repeatable
 from pyro_dgp.mcmc.sparse import Inputs
+from pyro_dgp.mcmc.steady_sites import SteadySites
 from pyro_dgp.mcmc.whitening import WhitenedModel
 
 
@@ -77,14 +78,13 @@ class WhitenedDensity:
                 _require_continuous(name, site["fn"])
                 support = self._supports[name] = site["fn"].support
                 self.transforms[name] = biject_to(support)
-        if self.transforms:
-            self._require_fixed_supports()
         if not self.start:
             raise ValueError(
                 "the model has nothing to sample: its only GP is integrated out and no hyperparameter has a prior (PyroSample)"
             )
         self._order = {without_whitened(name): number for number, name in enumerate(self.start)}
-        self._met: list[str] | None = None
+        self._steady = SteadySites(self.start)
+        self._require_fixed_supports()
         require_repeatable(lambda: self.run(self.start, Evaluation(0.0)).evaluation().log_density, self.start)
 
     def remedy(self) -> str:
@@ -94,13 +94,12 @@ class WhitenedDensity:
         return f"the observations of {self._incomplete[0]!r} hold NaN or infinity: drop or fill such rows"
 
     def _require_fixed_supports(self) -> None:
-        """Raise unless a second draw of the prior has the same supports."""
+        """Raise unless a second draw of the prior has the same sites with the same supports."""
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             other = poutine.trace(self.model).get_trace(*self.args, **self.kwargs)
+        self._steady.require_all(other.nodes)
         for name, transform in self.transforms.items():
             point = transform.inv(self.start[name])
-            if name not in other.nodes:
-                raise ValueError(sometimes_message(name))
             if not torch.equal(transform(point), biject_to(other.nodes[name]["fn"].support)(point)):
                 raise ValueError(
                     f"the support of the latent site {name!r} depends on other sites: sample it on a fixed one, such as "
@@ -164,22 +163,8 @@ class WhitenedDensity:
         except ValueError as error:
             rounded_away(self._supports, handler.values, self.start, error)
             raise
-        self._require_same_sites(list(handler.met))
+        self._steady.require(handler.met)
         return handler
-
-    def _require_same_sites(self, met: list[str]) -> None:
-        """Raise where a run has met other latent sites than the first one, or the same in another order, on which factors that are used again depend."""
-        if self._met is None:
-            self._met = met
-        if met == self._met and len(met) == len(self.start):
-            return
-        missing = [name for name in self.start if name not in met]
-        if missing:
-            raise ValueError(sometimes_message(missing[0]))
-        raise ValueError(
-            f"the order in which the model samples its latent sites depends on their values ({', '.join(self._met)}, then {', '.join(met)}): sample them in "
-            "one order, and use their values where they are wanted"
-        )
 
     def unconstrained(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Whitened values, and latent values in their own space, as a point in unconstrained space."""

@@ -24,6 +24,7 @@ from pyro_dgp.internal.tensors import are_same
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.likelihoods.observation import join
 from pyro_dgp.mcmc.sparse import Inputs, sparse_moments, sparse_observation, sparse_values
+from pyro_dgp.mcmc.steady_sites import sometimes_message
 from pyro_dgp.mcmc.whitening import is_expanded
 from pyro_dgp.processes import Basis
 
@@ -64,11 +65,6 @@ def _is_at_end(value: Tensor, support: Constraint, start: Tensor) -> bool:
     low = getattr(base, "lower_bound", None)
     excludes_zero = base is constraints.simplex or (low is not None and not bool(torch.as_tensor(low).any()))
     return excludes_zero and bool((size < numbers.tiny**0.5).any())
-
-
-def sometimes_message(site: str) -> str:
-    """Return the sentence for a latent site that the model does not always sample."""
-    return f"the latent site {site!r} is sampled for some values of other sites alone: sample it in every call of the model, and use its value where it is wanted"
 
 
 class Prior(NamedTuple):
