@@ -30,8 +30,8 @@ class LikelihoodDraws(NamedTuple):
 def likelihood_draws(prediction: Prediction, value: Tensor, least: int = 1) -> LikelihoodDraws:
     """Draw functions from a prediction and score the targets given these functions.
 
-    Each component has one draw. Components of different weights are drawn by systematic resampling, and so are fewer
-    components than ``least``. There are then ``least`` draws, or one for each component if these are more.
+    Each component has one draw, or, where there are fewer components than ``least``, as many as make ``least`` draws or more. Components of different
+    weights are drawn by systematic resampling.
 
     :param value: targets ``(N,)`` or ``(N, D_out)``.
     """
@@ -63,11 +63,11 @@ def _draws_of_batch(mixture: Mixture, value: Tensor, least: int) -> LikelihoodDr
 def _components(mixture: Mixture, least: int) -> Tensor:
     """Return the numbers of the components to draw from, so that each draw has the same weight."""
     index, weights = torch.arange(len(mixture.log_weights)), mixture.log_weights.exp()
-    if len(weights) < least or not bool(torch.isclose(weights, weights[0]).all()):
-        count = max(least, len(weights))
-        levels = (torch.arange(count).to(weights) + 0.5) / count
-        index = torch.searchsorted(weights.cumsum(0), levels).clamp_max(len(weights) - 1)
-    return index
+    if bool(torch.isclose(weights, weights[0]).all()):
+        return index.repeat(-(-least // len(index)))  # each as often, so that averages are those of the mixture
+    count = max(least, len(weights))
+    levels = (torch.arange(count).to(weights) + 0.5) / count
+    return torch.searchsorted(weights.cumsum(0), levels).clamp_max(len(weights) - 1)
 
 
 def _joined(parts: Sequence[LikelihoodDraws], axis: int) -> LikelihoodDraws:

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 #: Methods that give values to Python or NumPy without an operation of torch's.
-_READS = (Tensor.numpy, Tensor.__array__, Tensor.tolist)
+_READS = (Tensor.numpy, Tensor.__array__, Tensor.__dlpack__, Tensor.tolist)
 
 
 class ReadValueError(RuntimeError):
@@ -25,7 +25,8 @@ class ReadValueError(RuntimeError):
 def values_unread() -> Iterator[None]:
     """A scope in which ``make_fx`` records a function, and a read of values that depend on its arguments is refused.
 
-    Constants, such as a mask of the data, may be read. What ``make_fx`` refuses by itself, such as ``item()``, is left to it.
+    Constants, such as a mask of the data of a sampler, may be read; parameters, buffers and batches of an objective are arguments. What ``make_fx`` refuses by
+    itself, such as ``item()``, is left to it.
 
     :raises ReadValueError: for such a read.
 
@@ -39,7 +40,7 @@ def values_unread() -> Iterator[None]:
     ...     make_fx(positive)(torch.ones(2))
     ... except ReadValueError as error:
     ...     print(error)
-    the size of a part of it depends on values (aten.index), and that of a program does not
+    the size of a part of it depends on values (aten.index), and a program has fixed sizes: torch.where keeps the size
     """
     with _NoReads(), _NoSizes():
         yield
@@ -49,16 +50,19 @@ class _NoReads(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _READS and _is_traced(args[0]):
             raise ReadValueError(
-                "a part of it gives values to Python or NumPy, and a program would keep the first ones"
+                "a part of it gives values to Python or NumPy, and a program would keep those it was recorded with"
             )
         return func(*args, **(kwargs or {}))
 
 
 class _NoSizes(TorchDispatchMode):
+    supports_higher_order_operators = True
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if torch.Tag.dynamic_output_shape in func.tags and any(map(_is_traced, _deciding(func, args, kwargs))):
+        is_sized = torch.Tag.dynamic_output_shape in getattr(func, "tags", ()) or "_to_sparse" in str(func)
+        if is_sized and any(map(_is_traced, _deciding(func, args, kwargs))):
             raise ReadValueError(
-                f"the size of a part of it depends on values ({func.overloadpacket}), and that of a program does not"
+                f"the size of a part of it depends on values ({func.overloadpacket}), and a program has fixed sizes: torch.where keeps the size"
             )
         return func(*args, **(kwargs or {}))
 

@@ -23,7 +23,7 @@ class CompiledDensity(WhitenedDensity):
     ``WhitenedNUTS(model, density=CompiledDensity)``, ``EllipticalSlice(model, density=CompiledDensity)``. A step then needs
     no Python, no handlers of Pyro and no autograd. Compiling takes 10 to 40 seconds at the start of a chain, once for each process (the
     compiler keeps its results on disk), and needs a C++ compiler. The model must do the same tensor operations for all values: one that
-    reads numbers (``if h.mean() > 0``, ``h.tolist()``) has no program. The first :data:`~pyro_dgp.internal.compiled_function.CHECKS` results are compared with the model's.
+    reads numbers (``if h.mean() > 0``, ``h.tolist()``, ``h[h > 0]``) has no program. The first :data:`~pyro_dgp.internal.compiled_function.CHECKS` results are compared with the model's.
     Where there is no program, and where a matrix has no Cholesky factor at the first jitter, the model runs as it is.
     While a run is recorded, distributions of the whole process are not validated. A program does not validate either: a value that a distribution would
     refuse, such as a probability above one, has the density that its formula gives.

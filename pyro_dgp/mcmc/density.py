@@ -24,7 +24,7 @@ from pyro_dgp.internal.site_names import is_whitened, without_whitened
 from pyro_dgp.mcmc.evaluation import IMPOSSIBLE, Evaluate, Evaluation, rounded_away
 from pyro_dgp.mcmc.repeatable import require_repeatable
 from pyro_dgp.mcmc.sparse import Inputs
-from pyro_dgp.mcmc.steady_sites import SteadySites
+from pyro_dgp.mcmc.steady_sites import SteadySites, require_fixed_supports
 from pyro_dgp.mcmc.whitening import WhitenedModel
 
 
@@ -84,27 +84,15 @@ class WhitenedDensity:
             )
         self._order = {without_whitened(name): number for number, name in enumerate(self.start)}
         self._steady = SteadySites(self.start)
-        self._require_fixed_supports()
+        require_fixed_supports(lambda: poutine.trace(model).get_trace(*args, **kwargs), self.start, self.transforms)
         require_repeatable(lambda: self.run(self.start, Evaluation(0.0)).evaluation().log_density, self.start)
+        self._reuses = _may_reuse_factors(self)
 
     def remedy(self) -> str:
         """Return what may be done where no point has a finite density."""
         if not self._incomplete:
             return "check the data for NaN, or narrow the priors"
         return f"the observations of {self._incomplete[0]!r} hold NaN or infinity: drop or fill such rows"
-
-    def _require_fixed_supports(self) -> None:
-        """Raise unless a second draw of the prior has the same sites with the same supports."""
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            other = poutine.trace(self.model).get_trace(*self.args, **self.kwargs)
-        self._steady.require_all(other.nodes)
-        for name, transform in self.transforms.items():
-            point = transform.inv(self.start[name])
-            if not torch.equal(transform(point), biject_to(other.nodes[name]["fn"].support)(point)):
-                raise ValueError(
-                    f"the support of the latent site {name!r} depends on other sites: sample it on a fixed one, such as "
-                    "Uniform(0, 1), and scale it in the model"
-                )
 
     def evaluate(
         self, values: Mapping[str, Tensor], known: Evaluation | None = None, changed: str | None = None
@@ -128,7 +116,7 @@ class WhitenedDensity:
         if known is None or changed is None:
             return Evaluation(0.0)
         last = self._order[without_whitened(changed)]
-        factors = {name: factor for name, factor in known.factors.items() if self._order[name] <= last}
+        factors = {k: factor for k, factor in known.factors.items() if self._reuses and self._order[k] <= last}
         priors = {name: prior for name, prior in known.priors.items() if name != changed}
         return Evaluation(0.0, known.log_priors, factors, priors)
 
@@ -163,7 +151,7 @@ class WhitenedDensity:
         except ValueError as error:
             rounded_away(self._supports, handler.values, self.start, error)
             raise
-        self._steady.require(handler.met)
+        self._steady.require(handler.met, handler.observed, uses_factors=bool(handler.known.factors))
         return handler
 
     def unconstrained(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -245,3 +233,17 @@ class WhitenedDensity:
         for name, transform in self.transforms.items():
             terms.append(transform.log_abs_det_jacobian(params[name], values[name]).sum())
         return -torch.stack([torch.as_tensor(term) for term in terms]).sum()
+
+
+def _may_reuse_factors(density: WhitenedDensity) -> bool:
+    """Tell whether a run with known factors meets all sites: a kernel that reads a latent site in its matrix is not asked for one then."""
+    with torch.no_grad():
+        try:
+            factors = density.run(density.start, Evaluation(0.0)).factors
+        except (ValueError, *IMPOSSIBLE):
+            return True
+        try:
+            density.run(density.start, Evaluation(0.0, {}, factors))
+        except ValueError:
+            return False
+    return True

@@ -120,10 +120,12 @@ class PriorDraw(NamedTuple):
         dtype = next((value.dtype for value in args if isinstance(value, Tensor)), torch.float64)
         return cls(total if math.isfinite(total) else None, dtype, frozenset(trace.param_nodes))
 
-    def is_same_as(self, other: PriorDraw) -> bool:
-        """Tell whether the model has the same log density up to rounding in this process."""
-        both = self.log_density is not None and other.log_density is not None
-        return both and math.isclose(self.log_density or 0.0, other.log_density or 0.0, rel_tol=1e-6, abs_tol=1e-6)
+    def is_same_as(self, other: PriorDraw) -> bool | None:
+        """Tell whether the model has the same log density up to rounding in this process, or on a machine like this one; ``None`` where it has none."""
+        if self.log_density is None or other.log_density is None:
+            return None
+        rounding = 1e-6 if self.dtype == torch.float64 else 1e-4
+        return math.isclose(self.log_density, other.log_density, rel_tol=rounding, abs_tol=rounding)
 
     def is_like(self, other: PriorDraw) -> bool:
         """Tell whether the model has the same log density, or cannot be compared."""
@@ -152,16 +154,20 @@ class ModelWhenSampled(NamedTuple):
         return cls(Remembered(modules_of(without_whitening(model))), draw, statements)
 
     def changed(self, model: Any, args: tuple[Any, ...]) -> str | None:
-        """Return what of the model, or of a copy, has changed together with the log density: a parameter, the value of a ``pyro.param`` statement, or something else."""
+        """Return what has changed in the model, or in a copy of it, so that its log density is another one; nothing where it has not changed.
+
+        Where there is no log density at a draw of the prior, changed parameters count, and changed attributes are not noticed.
+        """
         now = PriorDraw.of(model, args)
-        if self.draw.is_same_as(now):
+        is_same = self.draw.is_same_as(now)
+        if is_same:
             return None
         names = self.parameters.changed(modules=modules_of(without_whitening(model)))
         store = _statements(model, now.statements).get("params", {})
         names += [name for name, value in self.statements.items() if name in store and not store[name].equal(value)]
         if names:
-            return f"the parameter {names[0].removesuffix('_unconstrained')!r} of the model"
-        return None if self.draw.is_like(now) else "an attribute of the model, or an object that it reads,"
+            return f"the parameter {names[0].removesuffix('_unconstrained')!r} of the model, or something else that it reads,"
+        return None if is_same is None else "an attribute of the model, or an object that it reads,"
 
 
 @contextmanager

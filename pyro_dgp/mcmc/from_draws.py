@@ -187,7 +187,7 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
         are_few = len(chosen) < request.num_samples
         fewest = _fewest_passes(run, first, name, request=request) if are_few else 1
         of_draw = -(-fewest // len(chosen))  # each draw as often as the others
-        layout = _layout(first, name) or probed_layout(
+        layout = _layout(first, run(torch.arange(2) % len(request.rows), 0), name) or probed_layout(
             name, len(request.rows), lambda rows, _: components(run(rows, 0)), groups
         )
         require_follows_rows(name, layout, asked=request.site)
@@ -278,9 +278,9 @@ def _fewest_passes(run: Callable[[Tensor, int], _Predict], first: _Predict, name
     return request.num_samples if is_fed else 1
 
 
-def _layout(first: _Predict, name: str) -> SiteLayout | None:
-    """Return the layout of an observation, which is known where it has one row at the first row."""
-    fn = sites_of(first.trace)[name]["fn"]
-    if not isinstance(fn, CollapsedObservation) or fn.event_shape[0] != 1:
+def _layout(first: _Predict, two: _Predict, name: str) -> SiteLayout | None:
+    """Return the layout of an observation, which is known where it has one row at one row, and two at two."""
+    fn, of_two = (sites_of(run.trace)[name]["fn"] for run in (first, two))
+    if not isinstance(fn, CollapsedObservation) or (fn.event_shape[0], of_two.event_shape[0]) != (1, 2):
         return None
     return SiteLayout(False, True, fn.event_shape[1:], fn.batch_shape)

@@ -10,6 +10,7 @@ from torch.distributions import Distribution
 
 from pyro_dgp.likelihoods.refinement import NotResolvedError
 from pyro_dgp.likelihoods.supports import between, bounds, cdf_within, innermost
+from pyro_dgp.prediction.component_densities import log_prob_of
 from pyro_dgp.prediction.counts import SummedCounts
 from pyro_dgp.prediction.known_counts import KnownCounts
 from pyro_dgp.prediction.once_differentiable import OnceDifferentiable
@@ -165,7 +166,7 @@ class DistributionFunction:
     def _probability(self, value: Tensor) -> Tensor:
         """Return ``p(y = value)`` of a count, ``(N, ...)``."""
         inside = torch.minimum(torch.maximum(value, self.low), self.high)
-        probability = torch.where(inside == value, self.components.log_prob(inside).exp(), 0.0)
+        probability = torch.where(inside == value, log_prob_of(self.components, inside).exp(), 0.0)
         return (self._weights * probability).sum(0)
 
     def _bisected(self, level: Tensor) -> Tensor:

@@ -17,14 +17,13 @@ from pyro_dgp.internal.views import View
 from pyro_dgp.likelihoods import CollapsedObservation
 from pyro_dgp.likelihoods.moments import Moments
 from pyro_dgp.likelihoods.supports import innermost
+from pyro_dgp.prediction.component_densities import enumerated, log_prob_of
 from pyro_dgp.prediction.distribution_functions import DistributionFunction
 from pyro_dgp.prediction.joining import concatenate
 from pyro_dgp.prediction.picked_draws import picked_draws
 from pyro_dgp.prediction.ranked_score import ranked_score
 from pyro_dgp.prediction.target_kinds import (
     is_discrete,
-    is_mixture_of_numbers,
-    kind_of,
     moment,
     require_line,
     require_normal_outputs,
@@ -137,7 +136,7 @@ class Mixture:
                 wants_gradients
             ):  # the likelihood holds its parameters, which a prediction does not train
                 return torch.cat([_observed_log_prob(each, value) for each in self.observations])
-        log_prob = _log_prob_of(self.components, value)
+        log_prob = log_prob_of(self.components, value)
         return log_prob.sum(-1) if log_prob.dim() == 3 else log_prob
 
     def require(self, value: Tensor) -> None:
@@ -164,15 +163,13 @@ class Mixture:
     def probs(self) -> Tensor:
         """Probabilities of the values of y, for classes and other targets of few values: ``(N, ..., C)``."""
         components: Any = self.components
-        single = kind_of(components) if is_mixture_of_numbers(innermost(components)) else components
-        if not single.has_enumerate_support:
+        values = enumerated(components)
+        if values is None:
             raise ValueError(
                 f"probs lists the probabilities of classes, and {type(innermost(components)).__name__} is no distribution of classes: take mean, "
                 "log_prob or sample; for classes give the model a likelihood such as Bernoulli() or Softmax(3), or a comparison Settings(task='binary') or Settings(task='multiclass')"
             )
-        values = single.enumerate_support(expand=False)
-        values = values if single is components else values.flatten()
-        log_probs = torch.stack([components.log_prob(value) for value in values], -1)
+        log_probs = torch.stack([log_prob_of(components, value) for value in values], -1)
         return (self._shares.reshape(-1, *[1] * (log_probs.dim() - 1)) * log_probs.exp()).sum(0)
 
     def cdf(self, value: Tensor) -> Tensor:
@@ -233,38 +230,6 @@ class Mixture:
                     draws = self.sample(_DRAWS).movedim(0, -1)
             score = import_module("scoringrules").crps_ensemble(value.cpu().numpy(), draws.cpu().numpy())
             return torch.as_tensor(score, dtype=value.dtype, device=value.device)
-
-
-def _log_prob_of(components: Any, value: Tensor) -> Tensor:
-    """Return the log density of each component, minus infinity where its own support, as of a uniform distribution, leaves a value out."""
-    try:
-        log_prob: Tensor = components.log_prob(value)
-        return log_prob
-    except ValueError:
-        inside = _has(components, value)
-        if not bool(inside.any(0).all()):
-            raise
-    return _log_prob_where(components, value, inside)
-
-
-def _log_prob_where(components: Any, value: Tensor, inside: Tensor) -> Tensor:
-    """Return the log density where a value is inside the support of a component, and minus infinity elsewhere."""
-    if is_mixture_of_numbers(components):
-        each, value = components.component_distribution, value.unsqueeze(-1)
-        log_shares = components.mixture_distribution.logits.log_softmax(-1)
-        return torch.logsumexp(_log_prob_where(each, value, _has(each, value)) + log_shares, -1)
-    within = inside.reshape(*inside.shape, *[1] * len(components.event_shape))
-    with torch.random.fork_rng():
-        possible = components.sample()
-    return components.log_prob(torch.where(within, value, possible)).where(inside, -torch.inf)  # type: ignore[no-any-return]
-
-
-def _has(components: Any, value: Tensor) -> Tensor:
-    """Tell whether a value is inside the support of each component; a mixture in itself has what any of its parts has."""
-    if is_mixture_of_numbers(components):
-        return _has(components.component_distribution, value.unsqueeze(-1)).any(-1)
-    inside: Tensor = components.support.check(value)
-    return inside
 
 
 def _covariance_of(components: Any) -> Tensor:

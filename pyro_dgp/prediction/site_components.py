@@ -184,8 +184,8 @@ def require_follows_rows(name: str, layout: SiteLayout, *, asked: str | None) ->
     """
     if asked is None and not layout.by_row and layout.event_shape:
         raise ValueError(
-            f"the site {name!r} has the same {layout.event_shape[0]} values whatever the test inputs are, as where the model does not use its inputs, or "
-            f"a poutine.do gives function values of other rows: let the model use x, or pass site={name!r} to have these values repeated for each row"
+            f"the site {name!r} has values of shape {tuple(layout.event_shape)} that are the same whatever the test inputs are, as where the model does not use "
+            f"its inputs, or a poutine.do gives function values of other rows: let the model use x, or pass site={name!r} to have these values repeated for each row"
         )
 
 

@@ -54,6 +54,8 @@ def means_of(components: Any) -> Tensor:
 
 def class_probabilities(components: Any) -> Tensor:
     """Return the probability of each class, of a distribution of classes or a mixture of such."""
+    if isinstance(components, Independent):
+        return class_probabilities(innermost(components.base_dist))
     if not isinstance(components, MixtureSameFamily):
         return components.probs  # type: ignore[no-any-return]
     each = class_probabilities(components.component_distribution)
@@ -64,8 +66,8 @@ def require_numbers(components: Distribution, figure: str) -> None:
     """Raise for classes, which have probabilities and no figures such as a mean."""
     if are_classes(components):
         raise ValueError(
-            f"the targets are {kind_of(components).probs.shape[-1]} classes, whose numbers have no {figure}: take probs, log_prob or sample of the "
-            "prediction"
+            f"the targets are {kind_of(components).probs.shape[-1]} classes, whose numbers have no {figure}: take {'' if components.event_shape else 'probs, '}"
+            "log_prob or sample of the prediction"
         )
 
 

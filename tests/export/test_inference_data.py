@@ -44,9 +44,11 @@ def test_groups_and_dimensions(outputs):
     y = torch.randn(5) if outputs is None else torch.randn(5, outputs)
     p = prediction(outputs)
     x, rows = torch.randn(5, 2), torch.tensor([3, 5, 7, 9, 11])
-    data = to_arviz(p, x, y, rows=rows, new=(prediction(outputs), x + 1, y + 1), num_samples=3)
-    assert data.log_likelihood["y"].shape == (1, 3, 5)
-    np.testing.assert_allclose(data.log_likelihood["y"].values[0], p.component_log_prob(y))
+    data = to_arviz(p, x, y, rows=rows, new=(prediction(outputs), x + 1, y + 1), num_samples=11)
+    assert data.log_likelihood["y"].shape == (1, 12, 5)  # each of three components as often as the others
+    found = torch.as_tensor(data.log_likelihood["y"].values[0])
+    np.testing.assert_allclose(found[:3], p.component_log_prob(y))
+    np.testing.assert_allclose(found.logsumexp(0) - math.log(12), p.log_prob(y), rtol=1e-6)
     outputs = [] if outputs is None else ["output"]
     for group, dims in (
         ("posterior_predictive", ["chain", "draw", "row", *outputs]),
@@ -58,7 +60,7 @@ def test_groups_and_dimensions(outputs):
     assert data.constant_data["x"].dims == ("row", "input")
     assert data.predictions_constant_data["x"].dims == ("new_row", "input")
     assert data.observed_data["row"].values.tolist() == rows.tolist()
-    assert data.predictions["y"].shape[1] == 3 and data.posterior_predictive["y"].shape[1] == 3
+    assert data.predictions["y"].shape[1] == 11 and data.posterior_predictive["y"].shape[1] == 12
     np.testing.assert_allclose(data.predictions_constant_data["x"].values, x + 1)
 
 

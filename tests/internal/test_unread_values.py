@@ -30,6 +30,7 @@ READS = {
     "numpy": lambda x: x * (2.0 if x.detach().numpy()[0] > 0 else 3.0),
     "asarray": lambda x: x * float(np.asarray(x.detach())[0]),
     "a function of NumPy": lambda x: x * float(np.exp(x.detach())[0]),
+    "from_dlpack": lambda x: x * float(np.from_dlpack(x.detach())[0]),
     "tolist": lambda x: x * x.tolist()[0],
 }
 SIZES = {
@@ -37,6 +38,7 @@ SIZES = {
     "nonzero": lambda x: x.sum() * x.nonzero().numel(),
     "masked_select": lambda x: x.masked_select(x > 1).sum(),
     "unique": lambda x: x.unique().sum(),
+    "sparse": lambda x: x.relu().to_sparse().values().sum(),
     "a mask of random numbers": lambda x: x[torch.rand_like(x) > 0.5].sum(),
     "bincount": lambda x: (x > 1).long().bincount().sum(),
 }

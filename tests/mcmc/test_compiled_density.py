@@ -158,7 +158,10 @@ def test_numbers_that_would_be_frozen_have_no_program(caplog):
         values = {"gp.kernel.lengthscale": torch.tensor(value)}
         expected = WhitenedDensity.evaluate(density, values)
         assert density.evaluate(values).log_likelihood == pytest.approx(expected.log_likelihood)
-    assert "the density is not compiled, the model runs as it is: a part of it gives values to Python or NumPy" in caplog.text
+    assert (
+        "the density is not compiled, the model runs as it is: a part of it gives values to Python or NumPy"
+        in caplog.text
+    )
 
 
 def test_values_go_by_name_not_by_place():

@@ -1,3 +1,4 @@
+import functools
 import math
 
 import pyro
@@ -14,12 +15,14 @@ from pyro_dgp import (
     EllipticalSlice,
     Gaussian,
     GaussianProcess,
+    Kernel,
     PosteriorDraws,
     WhitenedNUTS,
     predict,
     run_chains,
     whitened,
 )
+from pyro_dgp.kernels.covariance import Covariance
 from pyro_dgp.mcmc.density import WhitenedDensity
 from pyro_dgp.mcmc.slices import elliptical_slice, slice_sample
 from tests.examples import OneLayer, Recorded, TwoLayers, TwoSites, posterior, regression
@@ -294,21 +297,85 @@ def with_two_orders(x, y):
     pyro.sample("y", dist.Normal(f[..., 0], 0.1 + 0.0 * a).to_event(1), obs=y)
 
 
-@pytest.mark.parametrize("kernel", [EllipticalSlice, WhitenedNUTS])
+SOMETIMES = "the latent site 'e' is sampled only for some values of other sites"
+
+
 @pytest.mark.parametrize(
-    ("model", "message"),
+    ("kernel", "model", "message"),
     [
-        (with_a_site_of_one_branch, "the latent site 'e' is sampled for some values of other sites alone"),
-        (with_two_orders, "the order in which the model samples its latent sites depends on their values"),
+        (EllipticalSlice, with_a_site_of_one_branch, SOMETIMES),
+        (WhitenedNUTS, with_a_site_of_one_branch, SOMETIMES),
+        (EllipticalSlice, with_two_orders, "the order in which the model samples its latent sites depends on their"),
     ],
-    ids=["some", "order"],
+    ids=["some-slices", "some-NUTS", "order-slices"],
 )
 @pytest.mark.parametrize("seed", range(4))
 def test_sites_that_depend_on_values_are_refused(kernel, model, message, seed):
     """The prior of a site that was not met was left out, and a factor was used again that no longer held."""
     torch.manual_seed(seed)
     with pytest.raises(ValueError, match=message):
-        run_chains(kernel(model), regression(6), num_samples=60, warmup_steps=0, num_chains=1, seed=seed, processes=1)
+        run_chains(kernel(model), regression(6), num_samples=300, warmup_steps=0, num_chains=1, seed=seed, processes=1)
+
+
+def order_of_numbers(x, y, *, is_turned):
+    """Two numbers are read before the GP, in an order that one of them decides, or the model ends early where its density is zero."""
+    t = pyro.sample("t", dist.Normal(torch.zeros((), dtype=x.dtype), 1.0))
+    if not is_turned and t < -1.5:
+        pyro.factor("nowhere", torch.tensor(-math.inf, dtype=x.dtype))
+        return
+    names = ["a", "b"] if t > 0 or not is_turned else ["b", "a"]
+    values = {name: pyro.sample(name, dist.Normal(torch.zeros_like(t), 1.0)) for name in names}
+    f = pyro.sample("f", GaussianProcess(RBF()).double()(x * values["a"].exp()))
+    pyro.sample("y", dist.Normal(f[..., 0] + values["b"], 1.0).to_event(1), obs=y)
+
+
+@pytest.mark.parametrize("kernel", [EllipticalSlice, WhitenedNUTS])
+@pytest.mark.parametrize("is_turned", [True, False], ids=["another order", "an early end"])
+def test_branches_that_change_no_density_are_sampled(kernel, is_turned):
+    torch.manual_seed(2)
+    x, y = regression(6)
+    model = functools.partial(order_of_numbers, is_turned=is_turned)
+    found = run_chains(
+        kernel(model), (x.double(), y.double()), num_samples=60, warmup_steps=20, num_chains=1, processes=1
+    )
+    assert float(found.draws["t"].min()) < 0 < float(found.draws["t"].max())
+    assert is_turned or float(found.draws["t"].min()) >= -1.5
+
+
+class ReadsLate(Kernel):
+    """A kernel of one's own that reads its lengthscale when a matrix is computed, as a run with a known factor does not."""
+
+    def __init__(self):
+        super().__init__()
+        self.lengthscale = PyroSample(dist.LogNormal(torch.zeros((), dtype=torch.float64), 0.5))
+
+    def forward(self):
+        kernel = self
+
+        class OfKernel(Covariance):
+            def matrix(self, x, z=None):
+                z = x if z is None else z
+                distance = (x.unsqueeze(-2) - z.unsqueeze(-3)) / kernel.lengthscale
+                return (-0.5 * distance.square().sum(-1)).exp()
+
+            def diagonal(self, x):
+                return torch.ones_like(x[..., 0])
+
+        return OfKernel()
+
+
+def test_a_kernel_that_reads_a_latent_site_late_has_its_factor_anew():
+    x, y = (values.double() for values in regression(6))
+    model = TwoSites().double()
+    model.gp.kernel = ReadsLate()
+    density = WhitenedDensity(whitened(model.requires_grad_(False)), (x, y), {})
+    known = density.evaluate(density.start)
+    moved = density.start | {"gp.kernel.lengthscale": torch.tensor(2.5, dtype=torch.float64)}
+    found = density.evaluate(moved, known, "gp.kernel.lengthscale")
+    assert found.log_density == pytest.approx(density.evaluate(moved).log_density, rel=1e-12)
+    assert found.log_density != pytest.approx(known.log_density, rel=1e-3)
+    values = density.start | {"f_whitened": density.start["f_whitened"] + 0.1}
+    assert density.evaluate(values, known, "f_whitened").log_priors.keys() == {"gp.kernel.lengthscale"}
 
 
 def weighted(x, y):

@@ -296,6 +296,9 @@ PARTS = {
     "Poisson": lambda: dist.Poisson(torch.tensor([[[1.5, 6.0], [0.5, 20.0]]]).double()),
     "NegativeBinomial": lambda: dist.NegativeBinomial(2.0, logits=torch.tensor([[[0.1, 1.2], [0.5, -1.0]]]).double()),
     "Geometric": lambda: dist.Geometric(torch.tensor([[[0.6, 0.1], [0.5, 0.3]]]).double()),
+    "Binomial": lambda: dist.Binomial(
+        torch.tensor([[[3.0, 5.0], [3.0, 5.0]]]).double(), torch.tensor([[[0.6, 0.1], [0.5, 0.3]]]).double()
+    ),
     "Bernoulli": lambda: dist.Bernoulli(torch.tensor([[[0.6, 0.1], [0.5, 0.3]]]).double()),
     "Categorical": lambda: dist.Categorical(torch.tensor([[[[0.6, 0.1, 0.3], [0.2, 0.3, 0.5]]] * 2]).double()),
     "Uniform": lambda: dist.Uniform(torch.tensor([[[-4.0, 0.0], [0.0, 1.0]]]).double(), 2.0),
@@ -309,6 +312,7 @@ def outside_and_inside(name):
     axes = {key: value for key, value in parts.__dict__.items() if key in ("rate", "low", "high", "probs", "logits")}
     moved = {key: value.expand(1, 2, 2, *value.shape[3:])[0].movedim(1, 0) for key, value in axes.items()}
     moved |= {"total_count": 2.0} if name == "NegativeBinomial" else {}
+    moved |= {"total_count": torch.tensor([[3.0], [5.0]]).double()} if name == "Binomial" else {}
     return mixed(type(parts)(**moved)), inside
 
 
@@ -316,13 +320,16 @@ def outside_and_inside(name):
 def test_a_component_that_is_a_mixture_has_the_figures_of_its_parts(name):
     """Counts had no least value there, classes a mean that is NaN, and a value that some parts do not have no density."""
     outside, inside = outside_and_inside(name)
-    y = torch.tensor([1.0, 0.0] if name != "Uniform" else [-1.0, 0.5]).double()
+    y = torch.tensor({"Uniform": [-1.0, 0.5], "Binomial": [3.0, 1.0]}.get(name, [1.0, 0.0])).double()
     torch.testing.assert_close(inside.log_prob(y), outside.log_prob(y))
     assert bool(inside.log_prob(y).isfinite().all())
     if name in ("Bernoulli", "Categorical"):
         torch.testing.assert_close(inside.probs, outside.probs)
         rows = scores(prediction(inside, 2), y)
         assert rows == pytest.approx(scores(prediction(outside, 2), y))
+    if name == "Binomial":
+        with pytest.raises(ValueError, match="the rows of Binomial have different numbers of values"):
+            _ = inside.probs
     if name == "Categorical":
         with pytest.raises(ValueError, match="the targets are 3 classes, whose numbers have no mean"):
             _ = inside.mean
@@ -336,6 +343,10 @@ def test_a_component_that_is_a_mixture_has_the_figures_of_its_parts(name):
 def test_means_of_components_that_are_mixtures_of_classes_are_their_probabilities():
     outside, inside = outside_and_inside("Categorical")
     torch.testing.assert_close(means_of(inside.components)[0], outside.probs)
+    several = dist.Categorical(torch.tensor([[[0.6, 0.4], [0.1, 0.9]]]).double()).to_event(1)
+    torch.testing.assert_close(means_of(several), several.base_dist.probs)
+    with pytest.raises(ValueError, match="whose numbers have no mean: take log_prob or sample"):
+        _ = Mixture(several, torch.zeros(1).double()).mean
 
 
 def test_covariances_that_are_not_known_are_refused_in_a_sentence():

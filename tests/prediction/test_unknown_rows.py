@@ -385,7 +385,9 @@ def draws_of_own_rows():
 def test_a_model_that_does_not_use_its_inputs_has_no_prediction_unless_it_is_asked_for(fitted):
     """The values at the five training rows stood in each of the three new ones."""
     posterior = fitted()
-    with pytest.raises(ValueError, match="'y' has the same 5 values whatever the test inputs are"):
+    with pytest.raises(
+        ValueError, match=r"'y' has values of shape \(5,\) that are the same whatever the test inputs are"
+    ):
         predict(posterior, NEW)
     assert predict(posterior, NEW, site="y").mean.shape == (3, 5)
 
@@ -420,11 +422,34 @@ def test_a_model_that_cannot_be_called_without_targets_is_refused_in_a_sentence(
     model = model().double()
     guide = Variational(model, InducingPoints(5), MonteCarlo(2))
     guide.initialize(X, Y)
-    with pytest.raises(ValueError, match="a prediction calls the model with test inputs and without y, and there"):
+    with pytest.raises(
+        ValueError, match="a prediction calls the model first with one row of test inputs and without y, and there"
+    ):
         predict(guide, NEW)
     if isinstance(model, HiddenStates):
         return
     values = {} if isinstance(model, TakesTargets) else {"f": torch.zeros(3, 5, 1).double()}
     draws = PosteriorDraws(model, values, (X, Y))
-    with pytest.raises(ValueError, match="a prediction calls the model with test inputs and without y, and there"):
+    with pytest.raises(
+        ValueError, match="a prediction calls the model first with one row of test inputs and without y, and there"
+    ):
         predict(draws, NEW)
+
+
+class Forgetful(Model):
+    """A mistake that has nothing to do with y."""
+
+    def forward(self, x, y=None):
+        if y is None:
+            self.shifted(x)  # type: ignore[call-arg]
+        return super().forward(x, y)
+
+    def shifted(self, x, by):
+        return x + by
+
+
+def test_other_errors_of_a_model_are_its_own():
+    guide = Variational(Forgetful().double(), InducingPoints(5), MonteCarlo(2))
+    guide.initialize(X, Y)
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'by'"):
+        predict(guide, NEW)
