@@ -40,7 +40,7 @@ class CompiledObjective(nn.Module):
     calls. Numbers inside other objects, and tensors that are neither parameters nor buffers, are recorded as constants.
 
     The model must do the same tensor operations at all values: one that looks at numbers (``if h.mean() > 0``,
-    ``h.tolist()``) has no program, and the log says why. The first :data:`~pyro_dgp.internal.compiled_function.CHECKS`
+    ``h.tolist()``, ``h[h > 0]``) has no program, and the log says why. The first :data:`~pyro_dgp.internal.compiled_function.CHECKS`
     results of a program are compared with those of the objective, and so are their times on a processor: a program that takes longer is set aside.
 
     Calls without gradients (``torch.no_grad()``) or inside handlers of Pyro run uncompiled. So does each step at which a
