@@ -237,7 +237,7 @@ class WhitenedDensity:
 
 def _may_reuse_factors(density: WhitenedDensity) -> bool:
     """Tell whether a run with known factors meets all sites: a kernel that reads a latent site in its matrix is not asked for one then."""
-    with torch.no_grad():
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
         try:
             factors = density.run(density.start, Evaluation(0.0)).factors
         except (ValueError, *IMPOSSIBLE):
