@@ -135,9 +135,4 @@ def _sentence(error: Exception) -> str:
         error = error.__cause__
     if isinstance(error, ValueError | NotImplementedError) and str(error).strip():
         return str(error).strip().splitlines()[0]
-    hint = (
-        " (write forward(self, x, y=None): predictions call the model without targets)"
-        if "positional argument" in str(error)
-        else ""
-    )
-    return first_line(error) + hint
+    return first_line(error)

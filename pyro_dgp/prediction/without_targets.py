@@ -34,8 +34,8 @@ def without_targets() -> Iterator[None]:
         if not lacks_argument and not ("'NoneType'" in str(error) and is_of_model):
             raise
         raise ValueError(
-            f"{_CALLED} it raises {type(error).__name__}: {error}. Give y the default None, and read it only where it is given; hand other arguments of the "
-            "training on, as in predict(fit, x, name=value)"
+            f"{_CALLED} it raises {type(error).__name__}: {error}: write forward(self, x, y=None), and read y only where it is given; hand other arguments of "
+            "the training on, as in predict(fit, x, name=value)"
         ) from error
 
 
