@@ -24,6 +24,11 @@ def innermost(components: Any) -> Any:
     return components
 
 
+def is_mixture_of_numbers(components: Any) -> bool:
+    """Tell whether each component is a mixture in itself, of distributions of single numbers."""
+    return isinstance(components, MixtureSameFamily) and not components.event_shape
+
+
 def bounds(components: Distribution) -> tuple[Tensor, Tensor]:
     """Return the least and the greatest value of y under each component; infinite where there is none.
 
@@ -36,7 +41,7 @@ def bounds(components: Distribution) -> tuple[Tensor, Tensor]:
         return _of_view(components, 0), _of_view(components, 1)
     if type(components) in _TRANSFORMED and not components.event_shape:
         return _image(components)
-    if isinstance(components, MixtureSameFamily) and not components.event_shape:
+    if is_mixture_of_numbers(components):
         return _of_mixture(components)
     return _ends(components.support, _parameter_of(components))
 
@@ -68,7 +73,7 @@ def cdf_within(distribution: Any, value: Tensor) -> Tensor:
         value = value.expand(torch.broadcast_shapes(value.shape, distribution.shape()))
         lead = value.dim() - len(distribution.shape())
         return distribution.evaluate(cdf_within, value, lead)  # type: ignore[arg-type]
-    if isinstance(distribution, MixtureSameFamily) and not distribution.event_shape:
+    if is_mixture_of_numbers(distribution):
         each = cdf_within(distribution.component_distribution, value.unsqueeze(-1))
         return (each * distribution.mixture_distribution.probs).sum(-1)
     low, high = bounds(distribution)
@@ -124,9 +129,9 @@ def _common(view: Integrated, end: Tensor, nowhere: float) -> Tensor:
     return end.expand(view.batch_shape)
 
 
-def _of_mixture(mixture: MixtureSameFamily) -> tuple[Tensor, Tensor]:
+def _of_mixture(mixture: Any) -> tuple[Tensor, Tensor]:
     """Least and greatest value of any part of a mixture."""
-    parts: Any = mixture.component_distribution
+    parts = mixture.component_distribution
     low, high = (end if end.dim() == 0 else end.expand(parts.batch_shape) for end in bounds(parts))
     return low.amin(-1) if low.dim() else low, high.amax(-1) if high.dim() else high
 

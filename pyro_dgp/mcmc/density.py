@@ -86,7 +86,6 @@ class WhitenedDensity:
         self._steady = SteadySites(self.start)
         require_fixed_supports(lambda: poutine.trace(model).get_trace(*args, **kwargs), self.start, self.transforms)
         require_repeatable(lambda: self.run(self.start, Evaluation(0.0)).evaluation().log_density, self.start)
-        self._reuses = _may_reuse_factors(self)
 
     def remedy(self) -> str:
         """Return what may be done where no point has a finite density."""
@@ -116,9 +115,15 @@ class WhitenedDensity:
         if known is None or changed is None:
             return Evaluation(0.0)
         last = self._order[without_whitened(changed)]
-        factors = {k: factor for k, factor in known.factors.items() if self._reuses and self._order[k] <= last}
+        factors = {
+            k: factor for k, factor in known.factors.items() if self._may_reuse_factors and self._order[k] <= last
+        }
         priors = {name: prior for name, prior in known.priors.items() if name != changed}
         return Evaluation(0.0, known.log_priors, factors, priors)
+
+    @cached_property
+    def _may_reuse_factors(self) -> bool:
+        return _meets_all_with_factors(self)
 
     def is_after(self, function_site: str, site: str) -> bool:
         """Whether the model meets the values of a GP after another site, so that they may depend on it."""
@@ -235,7 +240,7 @@ class WhitenedDensity:
         return -torch.stack([torch.as_tensor(term) for term in terms]).sum()
 
 
-def _may_reuse_factors(density: WhitenedDensity) -> bool:
+def _meets_all_with_factors(density: WhitenedDensity) -> bool:
     """Tell whether a run with known factors meets all sites: a kernel that reads a latent site in its matrix is not asked for one then."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         try:

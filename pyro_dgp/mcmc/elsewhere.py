@@ -23,8 +23,9 @@ from pyro_dgp.internal.rows import RowArguments
 from pyro_dgp.mcmc.remembered import Remembered
 from pyro_dgp.mcmc.whitening import without_whitening
 
-#: Largest difference of log densities of one draw, as a share of their size, that rounding on another machine may make: in double and in single precision.
-ROUNDING = {torch.float64: 1e-5, torch.float32: 0.1}
+#: Largest difference of log densities of one draw, as a share of their size, that rounding may make in double and in single precision: on another machine,
+#: and on one like this.
+ELSEWHERE, HERE = {torch.float64: 1e-5, torch.float32: 0.1}, {torch.float64: 1e-6, torch.float32: 1e-4}
 #: Rows at which the density is evaluated.
 ROWS = 50
 
@@ -64,7 +65,7 @@ class Surroundings:
                 store.set_state(self.statements)
             try:
                 there = PriorDraw.of(getattr(kernel, "model", None), args)
-                if not self.draw.is_like(there):
+                if self.draw.agrees(there, ELSEWHERE) is False:
                     raise ValueError(
                         f"at one draw of the prior the model has log density {self.draw.log_density:.6g} in this process, and {there.log_density:.6g} in another "
                         "one, which imports its functions anew, without the values that objects of their module have now: run the chains here, "
@@ -120,19 +121,12 @@ class PriorDraw(NamedTuple):
         dtype = next((value.dtype for value in args if isinstance(value, Tensor)), torch.float64)
         return cls(total if math.isfinite(total) else None, dtype, frozenset(trace.param_nodes))
 
-    def is_same_as(self, other: PriorDraw) -> bool | None:
-        """Tell whether the model has the same log density up to rounding in this process, or on a machine like this one; ``None`` where it has none."""
+    def agrees(self, other: PriorDraw, rounding: Mapping[torch.dtype, float]) -> bool | None:
+        """Tell whether the model has the same log density up to rounding; ``None`` where it has none."""
         if self.log_density is None or other.log_density is None:
             return None
-        rounding = 1e-6 if self.dtype == torch.float64 else 1e-4
-        return math.isclose(self.log_density, other.log_density, rel_tol=rounding, abs_tol=rounding)
-
-    def is_like(self, other: PriorDraw) -> bool:
-        """Tell whether the model has the same log density, or cannot be compared."""
-        if self.log_density is None or other.log_density is None:
-            return True
-        rounding = ROUNDING.get(self.dtype, ROUNDING[torch.float32])
-        return math.isclose(self.log_density, other.log_density, rel_tol=rounding, abs_tol=rounding)
+        share = rounding.get(self.dtype, rounding[torch.float32])
+        return math.isclose(self.log_density, other.log_density, rel_tol=share, abs_tol=share)
 
 
 class ModelWhenSampled(NamedTuple):
@@ -159,7 +153,7 @@ class ModelWhenSampled(NamedTuple):
         Where there is no log density at a draw of the prior, changed parameters count, and changed attributes are not noticed.
         """
         now = PriorDraw.of(model, args)
-        is_same = self.draw.is_same_as(now)
+        is_same = self.draw.agrees(now, HERE)
         if is_same:
             return None
         names = self.parameters.changed(modules=modules_of(without_whitening(model)))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.trace_messenger import TraceMessenger
-from torch import Tensor, nn
+from torch import Size, Tensor, nn
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.hidden_draws import require_no_hidden_draws
@@ -170,9 +170,6 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
             model(*args, **kwargs)
         return done
 
-    def components(done: _Predict) -> Any:
-        return components_at(sites_of(done.trace)[name], drawn=done.holds(name))
-
     with torch.no_grad():
         with without_targets():
             first = run(slice(0, 1), 0)
@@ -187,9 +184,7 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
         are_few = len(chosen) < request.num_samples
         fewest = _fewest_passes(run, first, name, request=request) if are_few else 1
         of_draw = -(-fewest // len(chosen))  # each draw as often as the others
-        layout = _layout(first, run(torch.arange(2) % len(request.rows), 0), name) or probed_layout(
-            name, len(request.rows), lambda rows, _: components(run(rows, 0)), groups
-        )
+        layout = _layout(run, first, name, rows=len(request.rows), groups=groups)
         require_follows_rows(name, layout, asked=request.site)
         with known_groups(dependence.group_plates), module_local_parameters(*scope), evaluating(*scope):
             if site_joins_rows(model, request.rows[slice(0, LOOKED_AT)], name):
@@ -206,7 +201,7 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
             done = run(rows, number % len(chosen))
             fn = sites_of(done.trace)[name]["fn"]
             collapsed = fn if isinstance(fn, CollapsedObservation) else None
-            parts.append(layout.mixture(components(done), zero, rows=count, observation=collapsed))
+            parts.append(layout.mixture(_components(done, name), zero, rows=count, observation=collapsed))
         return stack_mixtures(parts)
 
     return Answer(
@@ -278,9 +273,17 @@ def _fewest_passes(run: Callable[[Tensor, int], _Predict], first: _Predict, name
     return request.num_samples if is_fed else 1
 
 
-def _layout(first: _Predict, two: _Predict, name: str) -> SiteLayout | None:
-    """Return the layout of an observation, which is known where it has one row at one row, and two at two."""
-    fn, of_two = (sites_of(run.trace)[name]["fn"] for run in (first, two))
-    if not isinstance(fn, CollapsedObservation) or (fn.event_shape[0], of_two.event_shape[0]) != (1, 2):
-        return None
-    return SiteLayout(False, True, fn.event_shape[1:], fn.batch_shape)
+def _components(done: _Predict, name: str) -> Any:
+    return components_at(sites_of(done.trace)[name], drawn=done.holds(name))
+
+
+def _layout(
+    run: Callable[[Tensor, int], _Predict], first: _Predict, name: str, *, rows: int, groups: Size
+) -> SiteLayout:
+    """Return the layout of a site. That of an observation is known where it has one row at one row, and two at two."""
+    fn = sites_of(first.trace)[name]["fn"]
+    if isinstance(fn, CollapsedObservation) and fn.event_shape[0] == 1:
+        of_two = sites_of(run(torch.arange(2) % rows, 0).trace)[name]["fn"]
+        if of_two.event_shape[0] == 2:
+            return SiteLayout(False, True, fn.event_shape[1:], fn.batch_shape)
+    return probed_layout(name, rows, lambda numbers, _: _components(run(numbers, 0), name), groups)

@@ -71,13 +71,15 @@ class SteadySites:
         :param uses_factors: whether it was given factors of another run.
         """
         found = list(met)
+        if found == self._met:
+            return
         missing = [name for name in self._sites if name not in met]
         if missing and not (observed and float(sum(observed)) == -math.inf):
             raise ValueError(sometimes_message(missing[0]))
         if missing:
             return
         self._met = self._met or found
-        if uses_factors and found != self._met and _before_functions(found) != _before_functions(self._met):
+        if uses_factors and _before_functions(found) != _before_functions(self._met):
             raise ValueError(
                 f"the order in which the model samples its latent sites depends on their values ({', '.join(self._met)}, then {', '.join(found)}): sample them in "
                 "one order, and use their values where they are wanted"

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_dgp.likelihoods.supports import innermost
-from pyro_dgp.prediction.target_kinds import is_mixture_of_numbers, kind_of
+from pyro_dgp.likelihoods.supports import innermost, is_mixture_of_numbers
+from pyro_dgp.prediction.target_kinds import kind_of
 
 
 def log_prob_of(components: Any, value: Tensor) -> Tensor:

@@ -31,11 +31,6 @@ def kind_of(components: Distribution) -> Any:
     return kind
 
 
-def is_mixture_of_numbers(components: Distribution) -> bool:
-    """Tell whether each component is a mixture in itself, of distributions of single numbers."""
-    return isinstance(components, MixtureSameFamily) and not components.event_shape
-
-
 def are_classes(components: Distribution) -> bool:
     """Tell whether y is the number of a class, so that sums and differences of its values mean nothing."""
     return isinstance(kind_of(components), Categorical)

@@ -13,7 +13,7 @@ from pyro import distributions as dist
 from pyro.nn import PyroModule
 
 from pyro_dgp import EllipticalSlice, WhitenedNUTS, predict, run_chains
-from pyro_dgp.mcmc.elsewhere import PriorDraw, Surroundings
+from pyro_dgp.mcmc.elsewhere import ELSEWHERE, PriorDraw, Surroundings
 from tests.examples import TwoSites, regression
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -167,8 +167,8 @@ def test_rounding_of_single_precision_is_no_other_model():
     finally:
         torch.set_num_threads(threads)
     assert points[0].dtype == torch.float32 and points[0].log_density == points[1].log_density
-    assert points[0].is_like(points[0]._replace(log_density=1.05 * points[0].log_density))
-    assert not points[0].is_like(points[0]._replace(log_density=1.2 * points[0].log_density))
+    assert points[0].agrees(points[0]._replace(log_density=1.05 * points[0].log_density), ELSEWHERE)
+    assert not points[0].agrees(points[0]._replace(log_density=1.2 * points[0].log_density), ELSEWHERE)
 
 
 def test_statements_that_the_model_does_not_meet_stay_here():
