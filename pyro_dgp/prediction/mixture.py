@@ -21,7 +21,7 @@ from pyro_dgp.prediction.component_densities import enumerated, log_prob_of
 from pyro_dgp.prediction.distribution_functions import DistributionFunction
 from pyro_dgp.prediction.joining import concatenate
 from pyro_dgp.prediction.picked_draws import picked_draws
-from pyro_dgp.prediction.ranked_score import ranked_score
+from pyro_dgp.prediction.ranked_score import ranked_score, ranked_score_of_normals
 from pyro_dgp.prediction.target_kinds import (
     is_discrete,
     moment,
@@ -217,7 +217,7 @@ class Mixture:
         distribution_function = self._distribution_function("CRPS")
         value = value if value.is_floating_point() else value.to(self.log_weights)
         if isinstance(marginals := self._marginals, torch.distributions.Normal):
-            return _normal_crps(marginals, self._weights, value)
+            return ranked_score_of_normals(marginals, self._shares, value)
         if is_discrete(marginals):
             self.require(value)
             return distribution_function.squared_distance(value)
@@ -259,13 +259,6 @@ def _without_rsample(components: Any) -> str:
     if not isinstance(components, View):
         return name
     return f"{name}, a mean of {type(innermost(components)).__name__} over nodes,"
-
-
-def _normal_crps(components: torch.distributions.Normal, weights: Tensor, value: Tensor) -> Tensor:
-    mean, scale = components.loc.movedim(0, -1), components.scale.movedim(0, -1)
-    weight = weights.expand(components.loc.shape).movedim(0, -1)
-    score: Tensor = import_module("scoringrules").crps_mixnorm(value, mean, scale, weight, backend="torch")
-    return score
 
 
 def join_rows(parts: Sequence[Mixture]) -> Mixture:

@@ -1,13 +1,14 @@
-"""The continuous ranked probability score of real targets, by integration of the distribution function."""
+"""The continuous ranked probability score of real targets: in closed form under normal components, elsewhere by integration of the distribution function."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Distribution, Normal
 
 #: Draws of a mixture from which the ends of panels are taken.
 _DRAWS = 1000
@@ -21,6 +22,50 @@ _FEW = 30
 _BEYOND = (0.25, 1.0, 4.0, 16.0)
 #: Points between the farthest draw and a target that lies beyond it, as shares of its distance.
 _TOWARDS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7)
+#: Pairs of components that are evaluated at a time: they stay in the cache of a processor, which is two to three times as fast.
+_PAIRS = 2**17
+
+
+def ranked_score_of_normals(components: Normal, weights: Tensor, value: Tensor) -> Tensor:
+    """Return ``E|Y - y| - E|Y - Y'| / 2`` of a mixture of normals, elementwise (Grimit et al. 2006): NaN at NaN, infinite at infinity.
+
+    A row takes S^2 pairs of components, of which 131,072 are in memory at a time, or those of one component.
+
+    :param components: normal components, ``(S, N, ...)``.
+    :param weights: weights ``(S,)``.
+    :param value: targets ``(N, ...)``, or several of each row, ``(K, N, ...)``.
+    """
+    shape = torch.broadcast_shapes(value.shape, components.loc.shape[1:])
+    of_row = shape[len(shape) - components.loc.dim() + 1 :]
+    mean, scale = (each.expand(-1, *of_row).flatten(1).T for each in (components.loc, components.scale))
+    y = value.expand(shape).reshape(-1, len(mean), 1)
+    rows = max(1, _PAIRS // len(weights) ** 2)
+    spread = [
+        _mean_distance_of_pairs(*parts, weights) for parts in zip(mean.split(rows), scale.split(rows), strict=True)
+    ]
+    score: Tensor = _mean_distance(y - mean, scale) @ weights - 0.5 * torch.cat(spread)
+    return score.reshape(shape)
+
+
+def _mean_distance(mean: Tensor, scale: Tensor) -> Tensor:
+    """Return ``E|Z|`` of normal Z."""
+    ratio = mean / (math.sqrt(2) * scale)
+    return mean * ratio.erf() + math.sqrt(2 / math.pi) * scale * (-ratio.square()).exp()
+
+
+def _mean_distance_of_pairs(mean: Tensor, scale: Tensor, weights: Tensor) -> Tensor:
+    """Return ``E|Y - Y'|`` of each row, ``(N,)``, of components ``(N, S)``: each pair of different blocks of components once, counted twice."""
+    size = max(1, _PAIRS // mean.numel())
+    total = torch.zeros_like(mean[:, 0])
+    for start in range(0, len(weights), size):
+        block, after = slice(start, start + size), slice(start, None)
+        gap = mean[:, block, None] - mean[:, None, after]
+        joint = torch.hypot(scale[:, block, None], scale[:, None, after])
+        counted = weights[after] * torch.where(
+            torch.arange(len(weights) - start, device=weights.device) < size, 1.0, 2.0
+        ).to(weights)
+        total = total + (_mean_distance(gap, joint) @ counted) @ weights[block]
+    return total
 
 
 def ranked_score(

@@ -5,8 +5,10 @@ import pytest
 import torch
 from scipy import stats
 from scipy.integrate import quad
+from scoringrules import crps_mixnorm
 
 from pyro_dgp import Mixture
+from pyro_dgp.prediction import ranked_score
 
 
 def mixture(scale=1.0):
@@ -80,3 +82,26 @@ def test_a_distribution_without_a_cdf_has_the_score_of_its_draws():
         m.cdf(torch.zeros(2))
     y = torch.tensor([0.0, 1.0])
     assert torch.equal(m.crps(y), m.crps(y))
+
+
+@pytest.mark.parametrize("pairs", [2**17, 70, 1])
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_normal_components_have_it_in_closed_form_whatever_is_in_memory_at_a_time(pairs, count, monkeypatch):
+    """Pairs are taken in blocks of rows, and of components where one row has too many."""
+    sizes, mean_distance = [], ranked_score._mean_distance
+
+    def watched(mean, scale):
+        sizes.append(mean.numel())
+        return mean_distance(mean, scale)
+
+    monkeypatch.setattr(ranked_score, "_PAIRS", pairs)
+    monkeypatch.setattr(ranked_score, "_mean_distance", watched)
+    loc, scale = torch.randn(count, 7, 2), torch.rand(count, 7, 2)
+    weights, y = torch.rand(count).softmax(0), 3 * torch.randn(4, 7, 2)
+    found = Mixture(dist.Normal(loc, scale), weights.log()).crps(y)
+    each = [part.movedim(0, -1).expand(4, 7, 2, count).numpy() for part in (loc, scale)]
+    expected = crps_mixnorm(y.numpy(), *each, weights.expand(4, 7, 2, count).numpy())
+    torch.testing.assert_close(found, torch.as_tensor(expected))
+    *of_pairs, of_targets = sizes
+    assert of_targets == 4 * 14 * count
+    assert max(of_pairs) <= max(pairs, count)
