@@ -8,12 +8,13 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 from pyro_dgp.comparison.carrying_out import Workers
+from pyro_dgp.comparison.copies import on_copies
 from pyro_dgp.comparison.files import Row
 from pyro_dgp.comparison.pilots import distinct_inputs, pilot_data
 from pyro_dgp.comparison.request import Say, for_task
 from pyro_dgp.comparison.standings import Standing, Trial
 from pyro_dgp.comparison.tables import Column, table
-from pyro_dgp.comparison.target_remarks import on_real_numbers
+from pyro_dgp.comparison.target_remarks import on_real_numbers, on_words
 from pyro_dgp.data.arrays import as_array, of_arrays
 from pyro_dgp.data.dataset import Dataset, check
 from pyro_dgp.zoo.settings import Settings
@@ -117,7 +118,8 @@ def advise(
         name, error = next(iter(trial.failures.items()))
         raise ValueError(f"no method could be fitted to {dataset.name!r}; {name} ended with: {error}")
     taken = _quickest(standings)
-    remarks = on_real_numbers(dataset)
+    assert data.splits is not None
+    remarks = [*on_words(dataset), *on_real_numbers(dataset), *on_copies(data, data.splits.T)]
     return Advice(
         taken.method,
         for_task(settings, dataset.task),

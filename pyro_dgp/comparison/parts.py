@@ -38,12 +38,13 @@ class Part:
 
 
 def fold_masks(dataset: Dataset, folds: int, seed: int) -> list[Mask]:
-    """Test rows of each fold: those of the file where it has as many splits, else a random partition of the rows by that seed.
+    """Test rows of each fold: those of the data where these bring as many splits, each row in one of them, else a random partition of the rows by that seed.
 
     :raises ValueError: for fewer than 2 folds, or more than rows.
     """
-    if dataset.splits is not None and dataset.splits.shape[1] == folds:
-        return list(dataset.splits.T)
+    own = dataset.splits
+    if own is not None and own.shape[1] == folds and (np.sum(own, 1) == 1).all():
+        return list(own.T)
     rows = len(dataset.x)
     if not 2 <= folds <= rows:
         raise ValueError(f"folds must be at least 2 and at most the {rows} rows of {dataset.name!r}, got {folds}")

@@ -124,6 +124,7 @@ def pilot_data(dataset: Dataset, number: int, *, seed: int = 0) -> Dataset:
 
     :raises ValueError: for a split with fewer than 9 training rows, or with inputs that are all constant.
     """
+    split(dataset, number)  # raises for what a comparison would refuse
     train = ~held_out_rows(dataset, number)
     rows = int(train.sum())
     if rows < LEAST_ROWS:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from pyro_dgp.comparison.copies import on_copies
 from pyro_dgp.comparison.figures import Axis
 from pyro_dgp.comparison.files import Row
 from pyro_dgp.comparison.own_model import OwnModel
@@ -125,6 +126,7 @@ def plan_of(request: Request, dataset: Dataset, *, finished: Sequence[Row], say:
     ]
     for remark in (
         *_remarks_on_data(request, dataset, anatomy),
+        *on_copies(dataset, masks),
         *_remarks_on_model(request, model),
         *_remarks_on_twins(methods),
     ):

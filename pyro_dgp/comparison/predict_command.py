@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyro_dgp.data.arrays import named
-from pyro_dgp.data.categories import class_numbers, encoded_as, or_its_source, sources_of
+from pyro_dgp.data.categories import (
+    class_numbers,
+    encoded_as,
+    or_its_source,
+    possible_sources,
+    sources_of,
+    words_of_training,
+)
 from pyro_dgp.data.dataset import numbered_outputs
 from pyro_dgp.data.reading import read_arrays, read_table, require_file, require_numbers
 from pyro_dgp.internal.errors import shown
@@ -56,7 +63,10 @@ def _predict(parsed: argparse.Namespace) -> int:
     require_new(output)
     model = None if parsed.model is None else model_from_file(parsed.model)
     fit = load_fit(parsed.fit, parsed.method, model=model)
-    table = predicted(fit, read_rows(parsed.data), parsed.target)
+    kinds = possible_sources(fit.columns) - set(fit.columns)
+    if fit.labels:
+        kinds.add(parsed.target or fit.target_name)
+    table = predicted(fit, read_rows(parsed.data, kinds), parsed.target)
     write_whole(output, lambda part: table.to_csv(part, index=False))
     print(f"{len(table)} predictions by {parsed.method} in {output}")
     folds, rows = folds_of(parsed.fit, parsed.method)
@@ -94,14 +104,15 @@ def require_new(output: Path) -> None:
         raise ValueError(f"the file {str(output)!r} exists: name another --output")
 
 
-def read_rows(path: Path) -> pd.DataFrame:
+def read_rows(path: Path, kinds: Collection[str] = ()) -> pd.DataFrame:
     """A table of new rows; the columns of ``.npz`` are numbers, with the target as ``y``.
 
+    :param kinds: columns that stay text where it is all numbers, those that training took for kinds or classes.
     :raises ValueError: one sentence for a file that cannot be read, or holds no rows or no numbers.
     """
     require_file(path)
     if path.suffix.lower() != ".npz":
-        return read_table(path)
+        return read_table(path, kinds)
     pd = optional("pandas", extra="compare", what="a table of predictions")
     arrays = read_arrays(path, needed=("X",))
     if arrays["X"].ndim != 2:
@@ -194,13 +205,7 @@ def _numbered(column: Any, labels: Sequence[str]) -> Any:
         raise ValueError(
             f"the target has {int(column.isna().sum())} blank cells among the new rows: drop the column or fill it"
         )
-    column = column.astype(str)  # the words may all look like numbers in these rows
-    unknown = [word for word in column if word not in labels]
-    if unknown:
-        raise ValueError(
-            f"the target holds {unknown[0]!r}, which training had not: its classes are {', '.join(labels)}"
-        )
-    return class_numbers(column, labels)
+    return class_numbers(words_of_training(column, labels, "the target holds"), labels)
 
 
 def _of_classes(probs: Tensor, labels: Sequence[str], outputs: Sequence[str]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,14 @@ from pyro_dgp.comparison.compare_command import (
     given_settings,
     with_given,
 )
+from pyro_dgp.comparison.copies import on_copies
 from pyro_dgp.comparison.request import DEVICES
 from pyro_dgp.comparison.sweep import Row, sweep
 from pyro_dgp.comparison.tables import Column, table
 from pyro_dgp.comparison.target_remarks import on_classes_and_counts, on_real_numbers, on_words
+from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.named import NAMED, find
+from pyro_dgp.data.splitting import held_out_rows
 from pyro_dgp.data.tasks import TASKS
 
 COLUMNS: tuple[Column, ...] = (
@@ -110,6 +114,15 @@ def _mean(dataset: str, method: str, rows: Sequence[Row]) -> Row:
     return result
 
 
+def _on_copies(dataset: Dataset, splits: Sequence[int]) -> list[str]:
+    """Return a sentence on copies among the test rows of splits; of a split that the data lack the run itself speaks."""
+    masks = []
+    for number in splits:
+        with suppress(ValueError):
+            masks.append(held_out_rows(dataset, number))
+    return on_copies(dataset, masks)
+
+
 def _sweep(parsed: argparse.Namespace) -> int:
     if parsed.target is not None:
         raise ValueError(
@@ -117,7 +130,8 @@ def _sweep(parsed: argparse.Namespace) -> int:
         )
     datasets = [find(Path(name.strip()), None, parsed.task) for name in parsed.data.split(",")]
     for dataset in datasets:
-        for remark in (*on_words(dataset), *on_classes_and_counts(dataset), *on_real_numbers(dataset)):
+        on_target = (*on_classes_and_counts(dataset), *on_real_numbers(dataset))
+        for remark in (*on_words(dataset), *on_target, *_on_copies(dataset, numbers(parsed.splits, "--splits"))):
             print(f"{dataset.name}: {remark}", file=sys.stderr)
     made: list[str] = []
 

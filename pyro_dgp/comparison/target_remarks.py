@@ -1,19 +1,31 @@
-"""Sentences on what the target of a data set is taken for."""
+"""Sentences on what the columns of a data set are taken for."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from pyro_dgp.data.categories import words_of_columns
 from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.tasks import look_like_classes, look_like_counts
 from pyro_dgp.training.held_out import FEW_VALUES
 
+#: Words of a column, and columns, that a sentence shows.
+_SHOWN = 5
+
 
 def on_words(dataset: Dataset) -> list[str]:
-    """Return a sentence on a target of words."""
-    if not dataset.labels:
-        return []
-    return [f"the target {dataset.target!r} holds words, which are {dataset.task}: {', '.join(dataset.labels)}"]
+    """Return a sentence on columns of words among the inputs, and one on a target of words."""
+    said = []
+    if words := words_of_columns(dataset.columns):
+        shown = [
+            f"{name} ({len(each)} words: {', '.join(each[:_SHOWN])}{', ...' * (len(each) > _SHOWN)})"
+            for name, each in words.items()
+        ]
+        more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
+        said.append(f"columns of words are inputs of 0 and 1, one for each word: {'; '.join(shown[:_SHOWN])}{more}")
+    if dataset.labels:
+        said.append(f"the target {dataset.target!r} holds words, which are {dataset.task}: {', '.join(dataset.labels)}")
+    return said
 
 
 def on_classes_and_counts(dataset: Dataset) -> list[str]:

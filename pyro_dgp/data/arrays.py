@@ -20,6 +20,7 @@ from pyro_dgp.data.categories import (
     or_its_source,
     sources_of,
     words_of,
+    words_of_training,
 )
 from pyro_dgp.data.dataset import Array, Dataset, as_table, numbered_outputs, require_real
 from pyro_dgp.data.names import require_own_names
@@ -38,6 +39,7 @@ def of_arrays(name: str, x: Any, y: Any, *, task: str = Task().kind) -> Dataset:
     :param task: kind of the target, one of :data:`~pyro_dgp.data.tasks.TASKS`.
     :raises ValueError: for what holds no numbers, and for targets of another kind.
     """
+    _require_one_order(x, y)
     x, y = _encoded(as_table(x)), as_table(y)
     columns = tuple(str(column) for column in getattr(x, "columns", ()))
     if (words := _column_of_words(y)) is not None:
@@ -52,13 +54,29 @@ def of_arrays(name: str, x: Any, y: Any, *, task: str = Task().kind) -> Dataset:
     return dataset if task == Task().kind else with_task(dataset, task)
 
 
+def _require_one_order(x: Any, y: Any) -> None:
+    """Raise ``ValueError`` for two tables of pandas whose rows have the same names in another order: rows are taken in their order."""
+    if not (hasattr(x, "iloc") and hasattr(y, "iloc")) or len(x) != len(y) or x.index.equals(y.index):
+        return
+    if x.index.is_unique and set(x.index) == set(y.index):
+        raise ValueError(
+            "the rows of inputs and targets have the same index in another order, and are taken in their order: give y.loc[x.index], or values without an index"
+        )
+
+
 def _encoded(x: Any) -> Any:
     """Return a table of pandas with columns of 0 and 1 in the place of those of words, and all other inputs as they are."""
     if not hasattr(x, "columns") or not hasattr(x, "iloc"):
         return x
     require_real(_as_it_is(x), "inputs and targets")
     require_own_names(x.columns, "the inputs")
-    return one_hot(x, "the inputs") if any(is_words(x[name]) for name in x.columns) else x
+    if not any(is_words(x[name]) for name in x.columns):
+        return x
+    x = x.copy()
+    for name in x.columns:
+        if is_words(x[name]) and not are_kinds(x[name]):
+            x[name] = as_numbers(x[name])
+    return one_hot(x, "the inputs")
 
 
 def numbered(y: Any, labels: Sequence[str]) -> Any:
@@ -71,9 +89,7 @@ def numbered(y: Any, labels: Sequence[str]) -> Any:
     words = _column_of_words(y) if labels else None
     if words is None:
         return _numbered_by_value(y, labels) if labels and all_numbers(labels) else y
-    if unknown := sorted({str(word) for word in words} - set(labels)):
-        raise ValueError(f"the targets hold {unknown[0]!r}, which training had not: it had {', '.join(labels)}")
-    return class_numbers(words, labels)
+    return class_numbers(words_of_training(words, labels, "the targets hold"), labels)
 
 
 def named(numbers: Any, labels: Sequence[str]) -> Any:
@@ -107,9 +123,10 @@ def _column_of_words(y: Any) -> Any:
     column = values if isinstance(values, pandas.Series) else pandas.Series(values.astype(object))
     if are_kinds(column):
         return kinds_as_words(column)
-    if not all(isinstance(cell, str) for cell in column) or not is_words(as_numbers(column)):
+    cells = list(column[column.notna()])
+    if not cells or not all(isinstance(cell, str) for cell in cells) or not is_words(as_numbers(column)):
         return None
-    return column.map(str.strip)
+    return column.map(str.strip, na_action="ignore")
 
 
 def in_order(x: Any, columns: Sequence[str]) -> Array:

@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 from pyro_dgp.data.dataset import hold_times
 from pyro_dgp.data.lines import place
 from pyro_dgp.data.names import by_bare, same_names
-from pyro_dgp.data.written_numbers import NUMBERS, all_numbers, are_numbers, different, require_plain_numbers
+from pyro_dgp.data.written_numbers import (
+    NUMBERS,
+    all_numbers,
+    are_numbers,
+    different,
+    require_no_marks,
+    require_plain_numbers,
+)
 from pyro_dgp.internal.optional import optional
 
 #: Most different words of a column: more are names or free text.
@@ -72,7 +79,8 @@ def words_of(column: Any, name: str, where: str, *, path: Path | None = None) ->
     if column.isna().any():
         row = int(np.flatnonzero(column.isna().to_numpy())[0])
         raise ValueError(
-            f"column {name!r} of {where} is empty in {place(row, path, len(column))}: drop or fill {int(column.isna().sum())} such rows"
+            f"column {name!r} of {where} is empty in {place(row, path, len(column))}, as a cell that says NA or None is: drop or fill such "
+            f"rows, {int(column.isna().sum())} in all"
         )
     if hold_times(column.to_numpy()):
         raise ValueError(
@@ -80,6 +88,7 @@ def words_of(column: Any, name: str, where: str, *, path: Path | None = None) ->
         )
     if not are_kinds(column):
         require_plain_numbers(column, name, where, path=path, remedy=_KINDS)
+        require_no_marks(column, name, where, path=path, remedy=_KINDS)
     words = _sorted(different(column)[1].tolist(), column)
     most = min(MOST_WORDS, max(2, len(column) // 2))
     if len(words) > most:
@@ -175,6 +184,24 @@ def sources_of(columns: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(source if sources.count(source) > 1 else name for name, source in named))
 
 
+def words_of_columns(columns: Sequence[str]) -> dict[str, list[str]]:
+    """Return the words of each column of words that inputs were made of, by its name.
+
+    They are read from the names of the inputs. A name such as ``colour=red`` of which there is one, and which has no second word, is that of a number.
+    """
+    words: dict[str, list[str]] = {}
+    for name in columns:
+        source, sign, word = name.partition(_IS)
+        if sign:
+            words.setdefault(source, []).extend(word.split(_NOT))
+    return {source: each for source, each in words.items() if len(each) > 1}
+
+
+def possible_sources(columns: Sequence[str]) -> set[str]:
+    """Return the names of all columns of words that inputs may be made of."""
+    return {column[:at] for column in columns for at, sign in enumerate(column) if sign == _IS}
+
+
 def encoded_as(table: Any, columns: Sequence[str]) -> Any:
     """Return a table with the columns that training had, those of words made of the table's own columns of words.
 
@@ -191,25 +218,57 @@ def encoded_as(table: Any, columns: Sequence[str]) -> Any:
     for name, words in made.items():
         if (empty := table[name].isna().to_numpy()).any():
             raise ValueError(
-                f"column {name!r} of the new rows is empty in {place(int(empty.argmax()))}: drop or fill {int(empty.sum())} such rows"
+                f"column {name!r} of the new rows is empty in {place(int(empty.argmax()))}: drop or fill such rows, {int(empty.sum())} in all"
             )
         known = [part for word in words for part in word.split(_NOT)]
-        rows, given = different(table[name])
-        same = by_bare(known)
-        meant = np.array([word if word in known else same.get(word.strip(), word) for word in given], dtype=object)
-        if unknown := [word for word in meant if word not in known]:
-            raise ValueError(
-                f"column {name!r} of the new rows holds {unknown[0]!r}, which training had not: it had {', '.join(sorted(known))}"
-            )
+        meant = words_of_training(table[name], known, f"column {name!r} of the new rows holds")
         for word in words:
-            table[f"{name}{_IS}{word}"] = (meant == word.split(_NOT)[0])[rows].astype(float)
+            table[f"{name}{_IS}{word}"] = (meant == word.split(_NOT)[0]).astype(float)
     return table
+
+
+def words_of_training(column: Any, known: Sequence[str], holds: str) -> NDArray[np.object_]:
+    """Return the word of training that each cell of a column stands for.
+
+    It is the word itself, or the one that differs in the blanks around it alone. A number, and text where all words of training are numbers, is the word that has its
+    value: 1 stands for ``1.0``.
+
+    :param holds: the column in words, as the beginning of a message.
+    :raises ValueError: for a cell that stands for no word, and for a number that stands for several, as 3.1 does for ``3.1`` and ``3.10``.
+    """
+    rows, given = different(column)
+    same, figures = by_bare(known), not is_words(column)
+    is_single = str(column.dtype) == "float32"
+    values = {word: _value(word, is_single) for word in known} if figures or all_numbers(known) else {}
+    meant = given.copy()
+    for number, word in enumerate(given):
+        alike = [each for each, value in values.items() if value is not None and value == _value(word, is_single)]
+        if figures and len(alike) > 1:
+            raise ValueError(
+                f"{holds} the number {word}, which stands for {' and '.join(alike)}: give the column as text"
+            )
+        own = word if word in known else same.get(word.strip())
+        found = own if own is not None and not (figures and alike) else (alike[0] if len(alike) == 1 else None)
+        if found is None:
+            raise ValueError(f"{holds} {word!r}, which training had not: it had {', '.join(sorted(known))}")
+        meant[number] = found
+    return np.asarray(meant[rows])
+
+
+def _value(word: str, is_single: bool) -> float | str | None:
+    """Return the number that a word is, also a code such as 007, rounded to single precision if asked, or which of true and false; nothing for another word."""
+    if (small := word.strip().lower()) in ("true", "false"):
+        return small
+    try:
+        return float(np.float32(word)) if is_single else float(word)
+    except ValueError:
+        return None
 
 
 def _named_as(table: Any, columns: Sequence[str]) -> Any:
     """Return a table whose columns have the names of training, also those that columns were made of."""
     table = table.rename(columns=same_names(table.columns, columns))
     missing = [column for column in columns if column not in table.columns]
-    sources = {column[:at] for column in missing for at, sign in enumerate(column) if sign == _IS}
+    sources = possible_sources(missing)
     others = [name for name in table.columns if name not in columns]
     return table.rename(columns=same_names(others, sources))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -167,9 +167,10 @@ def _from_table(path: Path, target: str | None) -> Dataset:
     )
 
 
-def read_table(path: Path) -> Any:
+def read_table(path: Path, kinds: Collection[str] = ()) -> Any:
     """A table, as pandas has it, from CSV or Parquet with a header. Blanks around names and words are left out; a cell of blanks is an empty one.
 
+    :param kinds: columns that stay text, as it is written, also where it is all numbers: ``3.10`` is no 3.1 there.
     :raises ValueError: one sentence for a file that cannot be read or has no rows.
     :raises ImportError: if the package is missing that reads such files.
     """
@@ -182,7 +183,7 @@ def read_table(path: Path) -> Any:
     if suffix == ".csv":
         require_commas(path)
     try:
-        table = _without_blanks(_read_csv(path, pandas) if suffix == ".csv" else _read_parquet(path))
+        table = _without_blanks(_read_csv(path, pandas, kinds) if suffix == ".csv" else _read_parquet(path), kinds)
     except Exception as error:  # whatever bytes of another format make of the parsers
         reason = (
             str(error).strip().splitlines()[0]
@@ -197,8 +198,11 @@ def read_table(path: Path) -> Any:
     return table
 
 
-def _without_blanks(table: Any) -> Any:
-    """Return a table without the blanks around names and words. Names are words; text that is all numbers is one of numbers, as in CSV; kinds are words."""
+def _without_blanks(table: Any, kinds: Collection[str]) -> Any:
+    """Return a table without the blanks around names and words. Names are words; text that is all numbers is one of numbers, as in CSV; kinds are words.
+
+    :param kinds: columns whose text stays text.
+    """
     names = [str(name).strip() for name in table.columns]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"it names the column {str(twice[0])!r} twice: give each column a name of its own")
@@ -207,7 +211,8 @@ def _without_blanks(table: Any) -> Any:
         if are_kinds(table[name]):
             table[name] = kinds_as_words(table[name])
         elif is_words(table[name]):
-            table[name] = as_numbers(table[name].map(_without_blanks_around))
+            words = table[name].map(_without_blanks_around)
+            table[name] = words if name in kinds else as_numbers(words)
     return table
 
 
@@ -229,9 +234,13 @@ def _read_parquet(path: Path) -> Any:
         return table
 
 
-def _read_csv(path: Path, pandas: Any) -> Any:
-    """A table from CSV, of which the first line names every column once."""
-    names = [] if path.stat().st_size == 0 else _names(path, pandas)
+def _read_csv(path: Path, pandas: Any, kinds: Collection[str]) -> Any:
+    """A table from CSV, of which the first line names every column once.
+
+    :param kinds: columns that are text.
+    """
+    written = [] if path.stat().st_size == 0 else _names(path, pandas)
+    names = [name.strip() for name in written]
     numeric = [name for name in names if _is_number(name)]
     if names and len(numeric) == len(names) and names != [str(number) for number in range(len(names))]:
         raise ValueError(
@@ -246,11 +255,25 @@ def _read_csv(path: Path, pandas: Any) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pandas.errors.ParserWarning)
-            table = pandas.read_csv(path, index_col=False)
+            options = {
+                "index_col": False,
+                "low_memory": False,
+                "dtype": {name: str for name in written if name.strip() in kinds},
+            }
+            table = pandas.read_csv(path, **options)
             _require_names(names, table)
-            return table
+            return _with_blank_lines(path, pandas, options, table=table) if len(names) == 1 else table
     except pandas.errors.ParserWarning as error:
         raise ValueError("rows have more fields than the first line has names: give every column a name") from error
+
+
+def _with_blank_lines(path: Path, pandas: Any, options: Mapping[str, Any], *, table: Any) -> Any:
+    """Return a table of one column with an empty cell for each blank line between its rows: such a line is a row without a value."""
+    with path.open(encoding="utf-8-sig") as lines:
+        above = next(number for number, line in enumerate(lines) if line.strip())
+    every = pandas.read_csv(path, header=above, skip_blank_lines=False, **options)
+    last = [int(np.flatnonzero(each.iloc[:, 0].notna().to_numpy()).max(initial=-1)) for each in (table, every)]
+    return table if last[0] == last[1] else every.iloc[: last[1] + 1]
 
 
 def _require_names(names: Sequence[str], table: Any) -> None:
@@ -268,7 +291,7 @@ def _require_names(names: Sequence[str], table: Any) -> None:
 def _names(path: Path, pandas: Any) -> list[str]:
     """The names in the first line, as they are written there."""
     line = pandas.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False, skip_blank_lines=True)
-    return [str(name).strip() for name in line.iloc[0]]
+    return [str(name) for name in line.iloc[0]]
 
 
 def _is_number(name: str) -> bool:

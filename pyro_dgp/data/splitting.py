@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -94,9 +94,7 @@ def split(dataset: Dataset, number: int, *, dtype: torch.dtype = torch.float64, 
     is_real = dataset.task.is_standardized
     scale_x, scale_y = Scaler.fit(dataset.x[~test]), Scaler.fit(dataset.y[~test]) if is_real else identity()
     if (constant := np.flatnonzero(is_constant(dataset.x[~test]))).size:
-        raise ValueError(
-            f"input column {dataset.column(int(constant[0]))} of {dataset.name!r} is constant in the training part: drop it"
-        )
+        _refuse_constant(dataset, int(constant[0]), ~test)
     if (flat := is_constant(dataset.y[~test].reshape(int((~test).sum()), -1))).any():
         named = f"output {dataset.outputs[int(flat.argmax())]!r}" if dataset.outputs else "the target"
         raise ValueError(f"{named} of {dataset.name!r} is constant in the training part: there is nothing to learn")
@@ -116,6 +114,24 @@ def split(dataset: Dataset, number: int, *, dtype: torch.dtype = torch.float64, 
         x_test=tensor(scale_x(dataset.x[test])),
         y_test=tensor(scale_y(dataset.y[test])),
         target=scale_y,
+    )
+
+
+def _refuse_constant(dataset: Dataset, number: int, train: NDArray[np.bool_]) -> NoReturn:
+    """Raise ``ValueError`` for an input that is constant in the training part."""
+    source, sign, word = dataset.columns[number].partition("=") if dataset.columns else ("", "", "")
+    values = dataset.x[:, number]
+    if not sign or not np.isin(values, (0, 1)).all():
+        raise ValueError(
+            f"input column {dataset.column(number)} of {dataset.name!r} is constant in the training part: drop it"
+        )
+    word, _, other = word.partition(", not ")
+    rare, count = (
+        (word, int(values.sum())) if not values[train].any() else (other or "other words", int((1 - values).sum()))
+    )
+    raise ValueError(
+        f"column {source!r} of {dataset.name!r} has {rare!r} in {count} of {len(values)} rows, and in none of the training part: drop such rows, write a more "
+        "frequent word in them, or train on a split that has them"
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from decimal import Decimal
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,10 @@ _WRITTEN = re.compile(
 )
 
 
+#: What stands for a missing value in tables, in small letters.
+_MISSING = re.compile(
+    r"\?|\*|-{1,3}|\.{1,3}|#?n\.?/?a\.?|nan|none|null|nil|missing|unknown|#(div/0|num|ref|value)!|#name\?"
+)
 #: The beginning of figures that are a code, and of no number as it is written.
 _CODE = re.compile(r"[+-]?0[0-9]|\+")
 
@@ -56,15 +62,17 @@ def are_numbers(column: Any) -> NDArray[np.bool_]:
 
 
 def as_numbers(column: Any) -> Any:
-    """Return a column of text that is all numbers as one of numbers, and another one as it is, also codes such as 007."""
+    """Return a column of text, or of whatever objects, that is all numbers as one of numbers, and another one as it is, also codes such as 007."""
     pandas = optional("pandas", extra="compare", what="reading a table")
     cells = list(column[column.notna()])
-    if not cells or not all(isinstance(cell, str) for cell in cells):
+    if not cells or not all(isinstance(cell, str | Real | Decimal) for cell in cells):
         return column
-    words = np.array(list(dict.fromkeys(cells)), dtype=object)
-    if not all_numbers(words.tolist()):
+    if not all_numbers(list(dict.fromkeys(map(str, cells)))):
         return column
-    return pandas.to_numeric(column)
+    numbers = pandas.to_numeric(column.map(str, na_action="ignore"))
+    return (
+        numbers if pandas.api.types.is_numeric_dtype(numbers) else numbers.map(float, na_action="ignore").astype(float)
+    )
 
 
 def all_numbers(words: Sequence[str]) -> bool:
@@ -94,6 +102,25 @@ def require_plain_numbers(column: Any, name: str, where: str, *, path: Path | No
             f"column {name!r} of {where} holds numbers written as {words[rows[row]]!r} in {place(row, path, len(column))}: write numbers as -1000.5, "
             f"with a hyphen for the minus, without separators of thousands, units or currency signs{remedy}"
         )
+
+
+def require_no_marks(column: Any, name: str, where: str, *, path: Path | None = None, remedy: str = "") -> None:
+    """Raise ``ValueError`` for a column of numbers of which the others are marks of missing values, such as ``?``.
+
+    :param where: the table, for messages.
+    :param path: its file, if it comes from one.
+    :param remedy: what else to do, for the end of the message.
+    """
+    rows, words = different(column)
+    plain = _plain(words)
+    if not plain.any() or plain.all() or not all(_MISSING.fullmatch(word.strip().lower()) for word in words[~plain]):
+        return
+    is_mark = ~plain[rows]
+    row = int(np.argmax(is_mark))
+    raise ValueError(
+        f"column {name!r} of {where} holds numbers and {words[rows[row]]!r} in {place(row, path, len(column))}, which stands for a missing value: drop or fill such "
+        f"rows, {int(is_mark.sum())} in all{remedy}"
+    )
 
 
 def _is_written(word: str) -> bool:

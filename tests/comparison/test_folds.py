@@ -31,10 +31,12 @@ def test_folds_partition_the_rows_and_own_ones_are_taken():
     masks = np.stack(fold_masks(dataset(), 4, 0))
     assert (masks.sum(0) == 1).all() and sorted(masks.sum(1)) == [7, 8, 8, 8]
     assert not np.array_equal(masks, np.stack(fold_masks(dataset(), 4, 1)))
-    own = np.random.default_rng(0).random((31, 3)) < 0.3
+    own = np.arange(31)[:, None] % 3 == np.arange(3)
     with_own = Dataset("waves", dataset().x, dataset().y, splits=own)
     np.testing.assert_array_equal(fold_masks(with_own, 3, 0), own.T)
     assert len(fold_masks(with_own, 5, 0)) == 5
+    overlapping = Dataset("waves", dataset().x, dataset().y, splits=np.random.default_rng(0).random((31, 3)) < 0.3)
+    assert (np.sum(fold_masks(overlapping, 3, 0), 0) == 1).all()  # splits that are no partition are no folds
     for count in (1, 32):
         with pytest.raises(ValueError, match="folds must be at least 2 and at most the 31 rows"):
             fold_masks(dataset(), count, 0)

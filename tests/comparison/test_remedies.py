@@ -30,7 +30,7 @@ def test_two_classes_of_other_numbers_have_a_remedy(low, high):
 def test_an_empty_cell_of_words_is_empty():
     rows = pd.DataFrame({"sex": ["m", None, "f"]})
     with pytest.raises(
-        ValueError, match="column 'sex' of the new rows is empty in row 1 counted from 0: drop or fill 1"
+        ValueError, match="column 'sex' of the new rows is empty in row 1 counted from 0: drop or fill such rows, 1"
     ):
         encoded_as(rows, ["sex=m, not f"])
 

@@ -83,7 +83,7 @@ def test_new_rows_are_encoded_as_training_rows_were(tmp_path):
         ({"a": [0.1, None] * 6, "y": rows()}, "NaN or infinity in input column 'a', row 1"),
         (
             {"a": ["u", None] * 6, "y": rows()},
-            r"column 'a' of 'table.csv' is empty in row 1 counted from 0 \(line 3 of the file\): drop or fill 6 such rows",
+            r"column 'a' of 'table.csv' is empty in row 1 counted from 0 \(line 3 of the file\), as a cell that says NA or None is: drop or fill such rows, 6 in all",
         ),
         (
             {"a": [f"name {i}" for i in range(200)] * 2, "y": rows(400)},
@@ -99,7 +99,7 @@ def test_new_rows_are_encoded_as_training_rows_were(tmp_path):
         ),
         (
             {"a": rows(21), "y": ["1", "2", "3", "4"] * 5 + ["?"]},
-            r"column 'y' of 'table.csv' holds numbers and the word '\?' in row 20 counted from 0 \(line 22 of the file\): correct that cell",
+            r"column 'y' of 'table.csv' holds numbers and '\?' in row 20 counted from 0 \(line 22 of the file\), which stands for a missing value: drop or fill such rows, 1 in all",
         ),
         (
             {"a": [f"2026-01-{i:02}" for i in range(1, 13)], "y": rows()},
