@@ -95,9 +95,9 @@ class StochasticGradientHMC:
 
     With momentum r, friction a, step size e, gradient g of the potential ``U = -log p(y, v)`` and a diagonal preconditioner P::
 
-        r <- (1 - a) r - e^2 P g + N(0, (2 a - a^2) e^2 P),    v <- v + r.
+        r <- (1 - a) r - e^2 P g + N(0, 2 a e^2 P),    v <- v + r.
 
-    There is no accept step: draws have a bias that falls with the square of e for exact gradients; noise of the gradients adds one that falls with e.
+    This is Eq. 15 of Chen, Fox and Guestrin. There is no accept step: draws have a bias that falls with the square of e for exact gradients; noise of the gradients adds one that falls with e.
     P is one over the root of the running second moment of g, learned in the burn-in (Springenberg et al. 2016) and fixed
     afterwards. In the burn-in all other parameters (inducing points, hyperparameters) take a step of Adam after each move, at a
     draw taken from a window of the last ones: the stochastic EM of [SGHMC] section 4. They stand still while draws are kept.

@@ -39,7 +39,7 @@ class HamiltonianState:
             raise ValueError(
                 f"the gradient of the inducing variables holds NaN or infinity, and the potential is {value}: {_REMEDY}"
             )
-        noise = self.friction * (2 - self.friction)
+        noise = 2 * self.friction
         with torch.no_grad():
             for i, (position, gradient) in enumerate(zip(self.positions, gradients, strict=True)):
                 if adapt:
