@@ -15,10 +15,9 @@ from pyro.params import param_with_module_name
 from torch import Tensor, nn
 from torch.distributions import transform_to
 
-from pyro_dgp.internal.global_store import is_in_use, may_read
+from pyro_dgp.internal.global_store import is_in_use, may_read, pyro_parameters
 from pyro_dgp.internal.misspelt import require_spelling
 from pyro_dgp.internal.moved_priors import device_of, moved
-from pyro_dgp.internal.parameters import pyro_parameters
 from pyro_dgp.internal.prior_support import may_look, require_support, require_value
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 from weakref import WeakValueDictionary
 
 import pyro
 import pyro.nn.module as pyro_modules
+import torch
+from pyro.nn import PyroModule
 from pyro.poutine.runtime import _PYRO_STACK
-from torch import Tensor
+from torch import Tensor, nn
 
 #: Parameters that modules of this library have put into the store, by ``id``. One that was loaded from a file is not among them.
 _PUT_THERE: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
@@ -37,7 +40,11 @@ def may_read(name: str, own: Tensor, cache: dict[str, Any]) -> bool:
         _PUT_THERE[id(own)] = own
         cache.setdefault(_NAMES, []).append(name)
         return True
-    if held is own or _PUT_THERE.get(id(held)) is not held:
+    if held is own:
+        if _PUT_THERE.get(id(own)) is not own:  # loaded, and taken over by this object
+            _PUT_THERE[id(own)] = own
+        return True
+    if _PUT_THERE.get(id(held)) is not held:
         return True
     if not _PYRO_STACK:
         return False
@@ -49,3 +56,50 @@ def may_read(name: str, own: Tensor, cache: dict[str, Any]) -> bool:
         "(trained values stay in their modules), or work in the scope module_local_parameters(model), in which each object keeps its own; where both objects "
         "belong to one model, make them attributes of one PyroModule"
     )
+
+
+def pyro_parameters(module: nn.Module) -> Iterator[tuple[str, Tensor | None]]:
+    """Iterate over the parameters of a module by the names that they have in Pyro."""
+    if not isinstance(module, PyroModule):
+        return
+    if not module._parameters and not module._pyro_params:
+        return
+    networks = [name for name in module._parameters if not name.endswith("_unconstrained")]
+    prefix = f"{module._pyro_name}." if module._pyro_name else ""
+    for name in (*module._pyro_params, *networks):
+        yield prefix + name, module._parameters.get(name, module._parameters.get(f"{name}_unconstrained"))
+
+
+def take_over_loaded(*roots: nn.Module) -> None:
+    """Give modules the values that were loaded into the store under their names, so that they have them outside it too.
+
+    Values count as loaded where a part of this library has such a name and no part has put its own values there. From then on the store holds the parameters
+    of these modules.
+
+    :raises ValueError: for values of another shape.
+    """
+    store = pyro.get_param_store()
+    if not is_in_use() or not store._params:
+        return
+    found = [
+        (is_of_library, name, own, held)
+        for root in roots
+        for module in root.modules()
+        for is_of_library in [hasattr(module, "spelling_is_checked")]
+        for name, own in pyro_parameters(module)
+        if own is not None and (held := store._params.get(name)) is not None
+        if held is not own and _PUT_THERE.get(id(held)) is not held
+    ]
+    if not any(is_of_library for is_of_library, *_ in found):
+        return
+    for _, name, own, held in found:
+        if own.shape != held.shape:
+            raise ValueError(
+                f"Pyro's global parameter store holds {name!r} of shape {tuple(held.shape)}, and this object's has {tuple(own.shape)}: load the store of such a "
+                "model and guide, or call pyro.clear_param_store()"
+            )
+        with torch.no_grad():
+            own.copy_(held)
+        store._params[name], store._param_to_name[own] = own, name
+        store._param_to_name.pop(held, None)
+        _PUT_THERE[id(own)] = own

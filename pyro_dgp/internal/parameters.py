@@ -22,6 +22,7 @@ from pyro.poutine.trace_struct import Trace
 from torch import Tensor, nn
 from torch.distributions import transform_to
 
+from pyro_dgp.internal.global_store import pyro_parameters, take_over_loaded
 from pyro_dgp.internal.one_thread import one_thread
 from pyro_dgp.internal.user_warning import warn_user
 
@@ -153,9 +154,10 @@ def module_local_parameters(*roots: Any) -> Iterator[None]:
 
 
 def _local_parameters(roots: Iterable[Any]) -> Iterator[None]:
-    for root in roots:
-        for module in modules_of(root):
-            keep_parameters_local(module)
+    modules = [module for root in roots for module in modules_of(root)]
+    take_over_loaded(*modules)
+    for module in modules:
+        keep_parameters_local(module)
     before = pyro.settings.get("module_local_params")
     pyro.settings.set(module_local_params=True)
     try:
@@ -285,18 +287,6 @@ def require_names_of_their_own(*roots: nn.Module) -> None:
         )
 
 
-def pyro_parameters(module: nn.Module) -> Iterator[tuple[str, Tensor | None]]:
-    """Iterate over the parameters of a module by the names that they have in Pyro."""
-    if not isinstance(module, PyroModule):
-        return
-    if not module._parameters and not module._pyro_params:
-        return
-    networks = [name for name in module._parameters if not name.endswith("_unconstrained")]
-    prefix = f"{module._pyro_name}." if module._pyro_name else ""
-    for name in (*module._pyro_params, *networks):
-        yield prefix + name, module._parameters.get(name, module._parameters.get(f"{name}_unconstrained"))
-
-
 #: How far what is behind a number between two bounds, or above one, goes: to about 1e-13 above it.
 _FAR = 30.0
 
@@ -352,6 +342,7 @@ def require_own_parameters(*roots: nn.Module) -> None:
         for root in roots:
             keep_parameters_local(root)
         return
+    take_over_loaded(*roots)
     store = pyro.get_param_store()
     owners: dict[str, int] = {}
     for root in roots:

@@ -18,7 +18,8 @@ from pyro import poutine
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 
-from pyro_dgp.internal.parameters import evaluating, module_local_parameters, modules_of, pyro_parameters
+from pyro_dgp.internal.global_store import pyro_parameters
+from pyro_dgp.internal.parameters import evaluating, module_local_parameters, modules_of
 from pyro_dgp.internal.rows import RowArguments
 from pyro_dgp.mcmc.remembered import Remembered
 from pyro_dgp.mcmc.whitening import without_whitening

@@ -10,11 +10,26 @@ import pyro
 import pytest
 import torch
 from pyro import poutine
+from pyro.infer import SVI
 from pyro.nn import PyroModule, PyroParam
 
-from pyro_dgp import RBF, DeepGP, DeepKernel, module_local_parameters
+from pyro_dgp import (
+    ELBO,
+    RBF,
+    DeepGP,
+    DeepKernel,
+    Gaussian,
+    GaussianProcess,
+    InducingPoints,
+    MonteCarlo,
+    Variational,
+    fit,
+    module_local_parameters,
+    predict,
+)
 
 X = torch.linspace(-1, 1, 5, dtype=torch.float64)[:, None]
+Y = torch.sin(3 * X[:, 0])
 
 
 def model(variance):
@@ -112,16 +127,86 @@ def test_parts_of_a_stock_module_are_refused_too():
         poutine.trace(second).get_trace()
 
 
-def test_values_that_were_loaded_into_the_store_are_taken_over_by_every_object(tmp_path):
+def test_values_that_were_loaded_into_the_store_are_taken_over_by_the_first_object(tmp_path):
     poutine.trace(model(0.5)).get_trace(X)
+    for run in (lambda each: each(X), lambda each: poutine.trace(each).get_trace(X)):
+        pyro.get_param_store().save(str(tmp_path / "store"))
+        pyro.clear_param_store()
+        pyro.get_param_store().load(str(tmp_path / "store"))
+        first, second = model(0.1), model(0.1)
+        for _ in range(2):
+            run(first)
+        assert number(first.likelihood.variance) == pytest.approx(0.5)
+        second(X)
+        assert number(second.likelihood.variance) == pytest.approx(0.1)
+        with pytest.raises(ValueError, match="another object's"):
+            poutine.trace(second).get_trace(X)
+
+
+def fitted(steps):
+    """A guide, and SVI that has trained it and its model in the store."""
+    guide = Variational(DeepGP(X, width=1), InducingPoints(4), MonteCarlo(2))
+    guide.initialize(X, Y)
+    svi = SVI(guide.model, guide, pyro.optim.Adam({"lr": 0.05}), ELBO(num_data=len(X)))
+    for _ in range(steps):
+        svi.step(X, Y)
+    return guide, svi
+
+
+@pytest.mark.parametrize("use", ["predict", "loss", "guide", "fit"])
+def test_a_fit_that_was_loaded_into_the_store_is_itself(use, tmp_path):
+    pyro.set_rng_seed(0)
+    guide, svi = fitted(30)
+    pyro.set_rng_seed(1)
+    expected, loss = predict(guide, X).mean, svi.evaluate_loss(X, Y)
+    pyro.get_param_store().save(str(tmp_path / "store"))
+    pyro.clear_param_store()
+    again, svi = fitted(0)
+    pyro.get_param_store().load(str(tmp_path / "store"))
+    if use == "guide":
+        again(X, Y)
+    if use == "fit":
+        fit(ELBO(num_data=len(X))(again.model, again), X, Y, steps=1, learning_rate=1e-9)
+    pyro.set_rng_seed(1)
+    if use == "loss":
+        predict(again, X)
+        assert svi.evaluate_loss(X, Y) == pytest.approx(loss)
+    else:
+        torch.testing.assert_close(predict(again, X).mean, expected, rtol=1e-4, atol=1e-6)
+    other, _ = fitted(0)
+    assert not torch.allclose(predict(other, X).mean, expected, atol=0.01)  # its values are its own
+    with pytest.raises(ValueError, match="holds another object's"):
+        other(X, Y)
+
+
+def test_a_loaded_store_of_another_model_is_refused(tmp_path):
+    fitted(1)
     pyro.get_param_store().save(str(tmp_path / "store"))
     pyro.clear_param_store()
     pyro.get_param_store().load(str(tmp_path / "store"))
-    called, traced = model(0.1), model(0.1)
-    called(X), called(X)
-    for _ in range(2):
-        poutine.trace(traced).get_trace(X)
-    assert [number(each.likelihood.variance) for each in (called, traced)] == pytest.approx([0.5, 0.5])
+    guide = Variational(DeepGP(X, width=1), InducingPoints(5), MonteCarlo(2))
+    with pytest.raises(
+        ValueError,
+        match=r"holds '.*' of shape \(.*\), and this object's has \(.*\): load the store of such a model and guide",
+    ):
+        guide.initialize(X, Y), predict(guide, X)
+
+
+def test_values_that_a_module_of_the_user_has_put_into_the_store_stay_there():
+    """Pyro's rules hold for these: outside the store each object has its own."""
+
+    class Own(PyroModule):
+        def __init__(self, start):
+            super().__init__()
+            self.gp, self.factor = GaussianProcess(RBF()), PyroParam(torch.tensor(start))
+
+        def forward(self, x, y=None):
+            return pyro.sample("y", Gaussian()(self.gp(x * self.factor)), obs=y)
+
+    first, second = Own(2.0), Own(3.0)
+    poutine.trace(first).get_trace(X)
+    with module_local_parameters(second):
+        assert number(second.factor) == 3.0
 
 
 def test_a_plain_call_leaves_parameters_of_others_as_they_are():
