@@ -28,9 +28,14 @@ def _kind(part: nn.Module) -> str:
     settings = {
         name: value
         for name, value in vars(part).items()
-        if isinstance(value, str | int | float) and not name.startswith("_") and name != "training"
+        if _is_plain(value) and not name.startswith("_") and name != "training"
     }
     return f"{type(part).__name__}({', '.join(f'{name}={value!r}' for name, value in sorted(settings.items()))})"
+
+
+def _is_plain(value: object) -> bool:
+    """Tell whether a value is a word, a number or a tuple of such, as the columns of ``ActiveDims`` are."""
+    return isinstance(value, str | int | float) or (isinstance(value, tuple) and all(map(_is_plain, value)))
 
 
 def require_same_kinds(saved: Mapping[str, str], modules: Sequence[nn.Module]) -> None:

@@ -11,7 +11,7 @@ from torch.distributions import Independent
 from torch.distributions.constraints import Constraint, is_dependent
 
 from pyro_dgp.guides.sites import Message, is_observation
-from pyro_dgp.internal.distributions import ObservedPart, elementwise
+from pyro_dgp.internal.distributions import ANGLES, ObservedPart, elementwise
 from pyro_dgp.internal.errors import first_line
 from pyro_dgp.likelihoods.supports import require_support
 
@@ -45,10 +45,20 @@ def require_served(sites: Iterable[Message]) -> None:
 
 
 def require_density(name: str, fn: Any) -> None:
-    """Raise for a latent site of one value, whose density is infinite there and zero elsewhere."""
+    """Raise for a latent site of one value, whose density is infinite there and zero elsewhere, and for an angle."""
+    require_no_angle(name, fn)
     if isinstance(elementwise(fn), Delta):
         raise ValueError(
             f"the latent site {name!r} is a Delta, which has a value and no density: write pyro.deterministic({name!r}, value)"
+        )
+
+
+def require_no_angle(name: str, fn: Any) -> None:
+    """Raise for a latent angle, whose density repeats itself along the line and has no integral there: its posterior on the line is none."""
+    if isinstance(kind := elementwise(fn), ANGLES):
+        raise ValueError(
+            f"the latent site {name!r} is an angle, {type(kind).__name__}, whose density repeats itself without end along the line that is sampled: give it a prior on an "
+            "interval, such as Uniform(-math.pi, math.pi)"
         )
 
 

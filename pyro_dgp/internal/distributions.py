@@ -9,13 +9,17 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
-from pyro.distributions import TorchDistribution
+from pyro.distributions import SineBivariateVonMises, SineSkewed, TorchDistribution
 from pyro.distributions.torch_distribution import MaskedDistribution
 from torch import Size, Tensor
 from torch.distributions import Distribution, TransformedDistribution, constraints
 
 #: Support of a mixture: that of its parts. Older versions of torch give the support of the parts itself.
 _OF_MIXTURE: Any = getattr(constraints, "MixtureSameFamilyConstraint", ())
+
+
+#: Distributions of angles, whose density repeats itself along the line that they give as their support.
+ANGLES = (torch.distributions.VonMises, SineBivariateVonMises, SineSkewed)
 
 
 def elementwise(distribution: Any) -> Any:

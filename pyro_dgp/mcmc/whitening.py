@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.scales_and_masks import require_prior_unmasked, require_rows_unmasked, require_unscaled
-from pyro_dgp.guides.served_sites import require_usable
+from pyro_dgp.guides.served_sites import is_discrete, require_no_angle, require_usable
 from pyro_dgp.guides.sites import gps_of_site, is_observation, warn_of_repeated
 from pyro_dgp.internal.callers import is_trained
 from pyro_dgp.internal.parameters import evaluating, module_local_parameters, modules_of, require_own_parameters
@@ -129,6 +129,7 @@ class Whitening:
         self._inputs: Tensor | None = None
         self._met: dict[str, FunctionPrior] | None = {}
         self._latent, self._made = set[str](), set[str]()
+        self._discrete: str | None = None
 
     def __call__(self, msg: Any) -> Reparam | None:
         """The strategy for one site, or nothing for sites that are no GP."""
@@ -136,8 +137,11 @@ class Whitening:
         self.meet(msg["name"], fn)
         if self._met is not None and not (msg["is_observed"] or isinstance(fn, FunctionPrior)):
             self._latent.add(msg["name"])
+            require_no_angle(msg["name"], fn)
         if self._met is not None and msg["is_observed"]:
             require_usable(msg)
+        if not msg["is_observed"] and is_discrete(fn):
+            self._discrete = msg["name"]
         if isinstance(fn, FunctionPrior) or is_observation(msg):
             require_rows_unmasked(msg)
         elif msg["is_observed"] and isinstance(msg["mask"], Tensor) and msg["mask"].dim() > len(fn.batch_shape):
@@ -145,6 +149,7 @@ class Whitening:
         if isinstance(fn, FunctionPrior):
             require_unscaled(msg)
             if not msg["is_observed"]:
+                self._require_one(msg, fn)
                 require_prior_unmasked(msg)
                 self._note_made(msg["name"])
             return self._whiten
@@ -153,9 +158,22 @@ class Whitening:
         ):
             require_unscaled(msg)
             require_prior_unmasked(msg)
+            for prior in fn.priors.values():
+                self._require_one(msg, prior)
             self._note_made(*(function_site(msg["name"], gp) for gp in fn.priors))
             return self._expand
         return None
+
+    def _require_one(self, msg: Any, prior: FunctionPrior) -> None:
+        """Raise for a prior that Pyro has made for each value of a discrete site: under each value only its own function values have a prior."""
+        if self._discrete is None:
+            return
+        plates = {frame.dim for frame in msg["cond_indep_stack"] if frame.vectorized}
+        if any(size > 1 and -axis not in plates for axis, size in enumerate(reversed(prior.batch_shape), 1)):
+            raise ValueError(
+                f"the latent site {self._discrete!r} is discrete, and the function of {msg['name']!r} has another prior under each of its values, so that all but one "
+                "of them have none: sum the site out in the model, as in MixtureSameFamily, or give each value a process of its own"
+            )
 
     def _note_made(self, *functions: str) -> None:
         """Note the names of the sites that stand for function values in the first run of the model."""

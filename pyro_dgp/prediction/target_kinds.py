@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyro.distributions import ProjectedNormal, SineBivariateVonMises, SineSkewed, VonMises3D
+from pyro.distributions import ProjectedNormal, VonMises3D
 from torch import Tensor
 from torch.distributions import (
     Bernoulli,
@@ -14,13 +14,13 @@ from torch.distributions import (
     LowRankMultivariateNormal,
     MixtureSameFamily,
     MultivariateNormal,
-    VonMises,
 )
 
+from pyro_dgp.internal.distributions import ANGLES
 from pyro_dgp.likelihoods.supports import innermost, require_support
 
 #: Distributions of angles and directions.
-DIRECTIONS = (VonMises, VonMises3D, ProjectedNormal, SineBivariateVonMises, SineSkewed)
+DIRECTIONS = (*ANGLES, VonMises3D, ProjectedNormal)
 
 
 def kind_of(components: Distribution) -> Any:

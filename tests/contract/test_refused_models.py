@@ -12,13 +12,16 @@ from pyro.infer import MCMC, NUTS, SVI, RenyiELBO, Trace_ELBO, TraceGraph_ELBO
 from pyro_dgp import (
     ELBO,
     RBF,
+    EllipticalSlice,
     Gaussian,
     GaussianProcess,
     InducingPoints,
     MarginalLikelihood,
     MonteCarlo,
     PosteriorDraws,
+    StudentT,
     Variational,
+    WhitenedNUTS,
     draw_functions,
     fit,
     predict,
@@ -219,3 +222,67 @@ def test_obs_mask():
     model = PartlyObserved(gp=GaussianProcess(RBF()))
     with pytest.raises(ValueError, match=r"as in pyro.sample\('y', distribution.mask\(observed\)"):
         a_step(model)
+
+
+class Turned(Model):
+    """A latent angle."""
+
+    def forward(self, x, y=None):
+        t = pyro.sample("t", self.angle)
+        t = t.sum(-1) if self.angle.event_shape else t
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        return pyro.sample("y", dist.Normal(f + t.unsqueeze(-1), 0.4).to_event(1), obs=y)
+
+
+@pytest.mark.parametrize(
+    "angle",
+    [
+        dist.VonMises(torch.zeros((), dtype=X.dtype), torch.ones((), dtype=X.dtype)),
+        dist.SineBivariateVonMises(
+            *torch.zeros(2, dtype=X.dtype), *torch.ones(2, dtype=X.dtype), torch.zeros((), dtype=X.dtype)
+        ),
+    ],
+    ids=["one", "two"],
+)
+def test_a_latent_angle(angle):
+    """Its density repeats itself along the line, so that a posterior there had an sd of 33 where 1.26 is right, and an ELBO above the evidence."""
+    model = Turned(gp=GaussianProcess(RBF()), angle=angle)
+    sentence = "the latent site 't' is an angle, .*, whose density repeats itself .*: give it a prior on an interval, such as Uniform"
+    with pytest.raises(ValueError, match=sentence):
+        Variational(model, InducingPoints(4)).initialize(X, Y)
+    for kernel in (WhitenedNUTS, EllipticalSlice, lambda each: NUTS(whitened(each))):
+        with pytest.raises(ValueError, match=sentence):
+            MCMC(kernel(model), num_samples=2, warmup_steps=1, disable_progbar=True).run(X, Y)
+
+
+class InputsByClass(Model):
+    """A function whose prior depends on a class that stock NUTS sums out."""
+
+    def forward(self, x, y=None):
+        which = pyro.sample("which", dist.Categorical(torch.tensor([0.3, 0.7])))
+        f = pyro.sample("f", self.gp(x * torch.tensor([1.0, 4.0], dtype=x.dtype)[which][..., None, None]))[..., 0]
+        return pyro.sample("y", dist.Normal(f, 0.4).to_event(1), obs=y)
+
+
+class CountsByClass(Model):
+    """The same where the function is inside the observation."""
+
+    def forward(self, x, y=None):
+        which = pyro.sample("which", dist.Categorical(torch.tensor([0.3, 0.7])))
+        scaled = x * torch.tensor([1.0, 4.0], dtype=x.dtype)[which][..., None, None]
+        return pyro.sample("y", StudentT()(self.gp(scaled)), obs=y)
+
+
+@pytest.mark.parametrize("kind", [InputsByClass, CountsByClass])
+def test_a_function_whose_prior_depends_on_a_class_that_is_summed_out(kind):
+    """Under each class only its own copy of the function had a prior: whitened values of the other were 40 where 1 is right."""
+    with pytest.raises(
+        ValueError,
+        match="the latent site 'which' is discrete, and the function of '[fy]' has another prior under each of its values",
+    ):
+        MCMC(
+            NUTS(whitened(one_gp(kind)), max_plate_nesting=0), num_samples=2, warmup_steps=1, disable_progbar=True
+        ).run(X, Y)
+    MCMC(
+        NUTS(whitened(one_gp(WithClasses)), max_plate_nesting=0), num_samples=2, warmup_steps=1, disable_progbar=True
+    ).run(X, Y)

@@ -7,6 +7,7 @@ from pyro.nn import PyroModule
 
 from pyro_dgp import (
     RBF,
+    ActiveDims,
     ArcCosine,
     Bernoulli,
     FunctionMean,
@@ -55,6 +56,11 @@ def loaded(guide, *parts):
     [
         (lambda: (RBF(), Gaussian()), lambda: (Matern32(), Gaussian()), r"RBF\(\) at 'gp.kernel', .* has Matern32"),
         (lambda: (RBF() + RBF(), Gaussian()), lambda: (RBF() * RBF(), Gaussian()), r"Sum\(\) at .* has Product"),
+        (
+            lambda: (ActiveDims(RBF(), [0]), Gaussian()),
+            lambda: (ActiveDims(RBF(), [-1]), Gaussian()),
+            r"ActiveDims\(dims=\(0,\)\) at 'gp.kernel', .* has ActiveDims\(dims=\(-1,\)\)",
+        ),
         (lambda: (ArcCosine(order=0), Gaussian()), lambda: (ArcCosine(order=1), Gaussian()), r"\(order=0\) .*order=1"),
         (
             lambda: (RBF(), Bernoulli("logit")),
