@@ -205,7 +205,7 @@ def _numbered(column: Any, labels: Sequence[str]) -> Any:
         raise ValueError(
             f"the target has {int(column.isna().sum())} blank cells among the new rows: drop the column or fill it"
         )
-    return class_numbers(words_of_training(column, labels, "the target holds"), labels)
+    return class_numbers(words_of_training(column, labels, "the target"), labels)
 
 
 def _of_classes(probs: Tensor, labels: Sequence[str], outputs: Sequence[str]) -> dict[str, Any]:

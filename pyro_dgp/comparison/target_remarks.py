@@ -16,7 +16,7 @@ _SHOWN = 5
 def on_words(dataset: Dataset) -> list[str]:
     """Return a sentence on columns of words among the inputs, and one on a target of words."""
     said = []
-    if words := words_of_columns(dataset.columns):
+    if words := words_of_columns(dataset.columns, dataset.x):
         shown = [
             f"{name} ({len(each)} words: {', '.join(each[:_SHOWN])}{', ...' * (len(each) > _SHOWN)})"
             for name, each in words.items()

@@ -60,7 +60,8 @@ def _require_one_order(x: Any, y: Any) -> None:
         return
     if x.index.is_unique and set(x.index) == set(y.index):
         raise ValueError(
-            "the rows of inputs and targets have the same index in another order, and are taken in their order: give y.loc[x.index], or values without an index"
+            "the rows of inputs and targets have the same index in another order, and are taken in their order: give y.loc[x.index] if the index names rows, and "
+            "y.to_numpy() if they are paired as they stand"
         )
 
 
@@ -89,7 +90,7 @@ def numbered(y: Any, labels: Sequence[str]) -> Any:
     words = _column_of_words(y) if labels else None
     if words is None:
         return _numbered_by_value(y, labels) if labels and all_numbers(labels) else y
-    return class_numbers(words_of_training(words, labels, "the targets hold"), labels)
+    return class_numbers(words_of_training(words, labels, "the target"), labels)
 
 
 def named(numbers: Any, labels: Sequence[str]) -> Any:

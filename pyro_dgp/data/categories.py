@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
@@ -184,15 +185,15 @@ def sources_of(columns: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(source if sources.count(source) > 1 else name for name, source in named))
 
 
-def words_of_columns(columns: Sequence[str]) -> dict[str, list[str]]:
+def words_of_columns(columns: Sequence[str], x: NDArray[np.float64]) -> dict[str, list[str]]:
     """Return the words of each column of words that inputs were made of, by its name.
 
-    They are read from the names of the inputs. A name such as ``colour=red`` of which there is one, and which has no second word, is that of a number.
+    They are read from the names of the inputs that are 0 or 1. A single one, such as ``colour=red``, that has no second word is that of a number.
     """
     words: dict[str, list[str]] = {}
-    for name in columns:
+    for number, name in enumerate(columns):
         source, sign, word = name.partition(_IS)
-        if sign:
+        if sign and np.isin(x[:, number], (0, 1)).all():
             words.setdefault(source, []).extend(word.split(_NOT))
     return {source: each for source, each in words.items() if len(each) > 1}
 
@@ -216,52 +217,53 @@ def encoded_as(table: Any, columns: Sequence[str]) -> Any:
         if name is not None:
             made.setdefault(name, []).append(column[len(name) + len(_IS) :])
     for name, words in made.items():
-        if (empty := table[name].isna().to_numpy()).any():
-            raise ValueError(
-                f"column {name!r} of the new rows is empty in {place(int(empty.argmax()))}: drop or fill such rows, {int(empty.sum())} in all"
-            )
         known = [part for word in words for part in word.split(_NOT)]
-        meant = words_of_training(table[name], known, f"column {name!r} of the new rows holds")
+        meant = words_of_training(table[name], known, f"column {name!r} of the new rows")
         for word in words:
             table[f"{name}{_IS}{word}"] = (meant == word.split(_NOT)[0]).astype(float)
     return table
 
 
-def words_of_training(column: Any, known: Sequence[str], holds: str) -> NDArray[np.object_]:
+def words_of_training(column: Any, known: Sequence[str], what: str) -> NDArray[np.object_]:
     """Return the word of training that each cell of a column stands for.
 
-    It is the word itself, or the one that differs in the blanks around it alone. A number, and text where all words of training are numbers, is the word that has its
-    value: 1 stands for ``1.0``.
+    Text is the word itself, or the one that differs in the blanks around it alone. A number is the word that has its value: 1 stands for ``1.0``.
 
-    :param holds: the column in words, as the beginning of a message.
+    :param what: the column in words, for messages, as a subject in the singular.
     :raises ValueError: for a cell that stands for no word, and for a number that stands for several, as 3.1 does for ``3.1`` and ``3.10``.
     """
-    rows, given = different(column)
-    same, figures = by_bare(known), not is_words(column)
-    is_single = str(column.dtype) == "float32"
-    values = {word: _value(word, is_single) for word in known} if figures or all_numbers(known) else {}
-    meant = given.copy()
-    for number, word in enumerate(given):
-        alike = [each for each, value in values.items() if value is not None and value == _value(word, is_single)]
-        if figures and len(alike) > 1:
+    pandas = optional("pandas", extra="compare", what="reading a table")
+    if (empty := column.isna().to_numpy()).any():
+        raise ValueError(
+            f"{what} is empty in {place(int(empty.argmax()))}: drop or fill such rows, {int(empty.sum())} in all"
+        )
+    rows, cells = pandas.factorize(column.to_numpy(dtype=getattr(column.dtype, "numpy_dtype", None)))
+    same, values = by_bare(known), {word: _value(word) for word in known}
+    meant = np.empty(len(cells), dtype=object)
+    for number, cell in enumerate(cells):
+        word = str(cell)
+        alike = (
+            []
+            if isinstance(cell, str)
+            else [each for each in known if values[each] is not None and values[each] == _value(word)]
+        )
+        if len(alike) > 1:
             raise ValueError(
-                f"{holds} the number {word}, which stands for {' and '.join(alike)}: give the column as text"
+                f"{what} holds the number {word}, which stands for {' and '.join(alike)}: give the column as text"
             )
-        own = word if word in known else same.get(word.strip())
-        found = own if own is not None and not (figures and alike) else (alike[0] if len(alike) == 1 else None)
-        if found is None:
-            raise ValueError(f"{holds} {word!r}, which training had not: it had {', '.join(sorted(known))}")
-        meant[number] = found
-    return np.asarray(meant[rows])
+        meant[number] = alike[0] if alike else word if word in known else same.get(word.strip())
+        if meant[number] is None:
+            raise ValueError(f"{what} holds {word!r}, which training had not: it had {', '.join(sorted(known))}")
+    return meant[rows]
 
 
-def _value(word: str, is_single: bool) -> float | str | None:
-    """Return the number that a word is, also a code such as 007, rounded to single precision if asked, or which of true and false; nothing for another word."""
+def _value(word: str) -> Decimal | str | None:
+    """Return the number that a word is, also a code such as 007, or which of true and false; nothing for another word."""
     if (small := word.strip().lower()) in ("true", "false"):
         return small
     try:
-        return float(np.float32(word)) if is_single else float(word)
-    except ValueError:
+        return Decimal(word)
+    except InvalidOperation:
         return None
 
 

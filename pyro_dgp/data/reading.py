@@ -268,12 +268,12 @@ def _read_csv(path: Path, pandas: Any, kinds: Collection[str]) -> Any:
 
 
 def _with_blank_lines(path: Path, pandas: Any, options: Mapping[str, Any], *, table: Any) -> Any:
-    """Return a table of one column with an empty cell for each blank line between its rows: such a line is a row without a value."""
-    with path.open(encoding="utf-8-sig") as lines:
-        above = next(number for number, line in enumerate(lines) if line.strip())
-    every = pandas.read_csv(path, header=above, skip_blank_lines=False, **options)
-    last = [int(np.flatnonzero(each.iloc[:, 0].notna().to_numpy()).max(initial=-1)) for each in (table, every)]
-    return table if last[0] == last[1] else every.iloc[: last[1] + 1]
+    """Return a table of one column with an empty cell for each blank line below its name: such a line is a row without a value, but for those at the end."""
+    with path.open(encoding="utf-8-sig") as file:
+        is_blank = [not line.strip() for line in file]
+    every = pandas.read_csv(path, header=is_blank.index(False), skip_blank_lines=False, **options)
+    every = every.iloc[: len(every) - is_blank[::-1].index(False)]
+    return table if len(table) == len(every) else every
 
 
 def _require_names(names: Sequence[str], table: Any) -> None:

@@ -17,6 +17,8 @@ from pyro_dgp.internal.optional import optional
 
 #: Share of cells that are numbers from which the others are taken for errors, and the column not for words.
 NUMBERS = 0.9
+#: Words of a column that are looked at first: a column of other words mostly has one among them.
+_FIRST = 100
 #: Characters of a written number at most.
 _LONGEST = 40
 #: A number with the sign of a currency or of a share, with signs between thousands or with a decimal comma. Blanks stand between thousands and beside units.
@@ -64,15 +66,21 @@ def are_numbers(column: Any) -> NDArray[np.bool_]:
 def as_numbers(column: Any) -> Any:
     """Return a column of text, or of whatever objects, that is all numbers as one of numbers, and another one as it is, also codes such as 007."""
     pandas = optional("pandas", extra="compare", what="reading a table")
-    cells = list(column[column.notna()])
-    if not cells or not all(isinstance(cell, str | Real | Decimal) for cell in cells):
+    cells = list(dict.fromkeys(column[column.notna()]))
+    if not cells or not all(isinstance(cell, str | Real | Decimal) and not isinstance(cell, bool) for cell in cells):
         return column
-    if not all_numbers(list(dict.fromkeys(map(str, cells)))):
+    words = [cell for cell in cells if isinstance(cell, str)]
+    if not all_numbers(words[:_FIRST]) or not all_numbers(words):
         return column
-    numbers = pandas.to_numeric(column.map(str, na_action="ignore"))
-    return (
-        numbers if pandas.api.types.is_numeric_dtype(numbers) else numbers.map(float, na_action="ignore").astype(float)
-    )
+    try:
+        numbers = pandas.to_numeric(column)
+        return (
+            numbers
+            if pandas.api.types.is_numeric_dtype(numbers)
+            else column.map(float, na_action="ignore").astype(float)
+        )
+    except (OverflowError, ValueError, TypeError):  # numbers beyond floating-point ones
+        return column
 
 
 def all_numbers(words: Sequence[str]) -> bool:
@@ -113,7 +121,12 @@ def require_no_marks(column: Any, name: str, where: str, *, path: Path | None = 
     """
     rows, words = different(column)
     plain = _plain(words)
-    if not plain.any() or plain.all() or not all(_MISSING.fullmatch(word.strip().lower()) for word in words[~plain]):
+    if (
+        not plain.any()
+        or plain.all()
+        or any(_CODE.match(word) for word in words[plain])
+        or not all(_MISSING.fullmatch(word.strip().lower()) for word in words[~plain])
+    ):
         return
     is_mark = ~plain[rows]
     row = int(np.argmax(is_mark))

@@ -19,7 +19,13 @@ from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.handler import process_of
 from pyro_dgp.guides.row_dependence import row_dependence
 from pyro_dgp.guides.variational import Variational
-from pyro_dgp.internal.parameters import evaluating, keep_parameters_local, module_local_parameters, modules_of
+from pyro_dgp.internal.parameters import (
+    evaluating,
+    keep_parameters_local,
+    module_local_parameters,
+    modules_of,
+    require_none_loaded,
+)
 from pyro_dgp.internal.rows import Call
 from pyro_dgp.internal.site_names import is_inside_observation
 from pyro_dgp.mcmc.chains import Chains
@@ -104,6 +110,7 @@ class Fit(ABC):
         """Set all modules to evaluation with their own parameters, which take no gradients, for a while."""
         modules = self.modules()
         trained = [p for module in modules for p in module.parameters() if p.requires_grad]
+        require_none_loaded(*modules)
         with ExitStack() as stack:
             stack.enter_context(module_local_parameters(*modules))
             stack.enter_context(evaluating(*modules))

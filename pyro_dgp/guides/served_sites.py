@@ -7,7 +7,7 @@ from typing import Any
 
 from pyro.distributions import Delta, MaskedDistribution, Unit
 from torch import Tensor
-from torch.distributions import Independent
+from torch.distributions import Independent, TransformedDistribution
 from torch.distributions.constraints import Constraint, is_dependent
 
 from pyro_dgp.guides.sites import Message, is_observation
@@ -54,8 +54,11 @@ def require_density(name: str, fn: Any) -> None:
 
 
 def require_no_angle(name: str, fn: Any) -> None:
-    """Raise for a latent angle, whose density repeats itself along the line and has no integral there: its posterior on the line is none."""
-    if isinstance(kind := elementwise(fn), ANGLES):
+    """Raise for a latent angle, also one that is shifted or scaled: its density repeats itself along the line, so that it has no integral there."""
+    kind = elementwise(fn)
+    while isinstance(kind, TransformedDistribution):
+        kind = elementwise(kind.base_dist)
+    if isinstance(kind, ANGLES):
         raise ValueError(
             f"the latent site {name!r} is an angle, {type(kind).__name__}, whose density repeats itself without end along the line that is sampled: give it a prior on an "
             "interval, such as Uniform(-math.pi, math.pi)"

@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 import pyro
 import pyro.nn.module as pyro_modules
 import torch
+from pyro.distributions import constraints
 from pyro.nn import PyroModule
 from pyro.poutine.runtime import _PYRO_STACK
 from torch import Tensor, nn
@@ -70,36 +71,54 @@ def pyro_parameters(module: nn.Module) -> Iterator[tuple[str, Tensor | None]]:
         yield prefix + name, module._parameters.get(name, module._parameters.get(f"{name}_unconstrained"))
 
 
-def take_over_loaded(*roots: nn.Module) -> None:
-    """Give modules the values that were loaded into the store under their names, so that they have them outside it too.
+def loaded(*roots: nn.Module) -> list[tuple[str, Tensor, Tensor]]:
+    """Return names, own parameters and the values in the store where these were loaded for modules: for all their parameters together.
 
-    Values count as loaded where a part of this library has such a name and no part has put its own values there. From then on the store holds the parameters
-    of these modules.
-
-    :raises ValueError: for values of another shape.
+    Values count as loaded where each parameter has some of its shape and its kind in the store, under a name that is that of no other parameter, and no part of this
+    library has put them there. A store that another model or guide of the same parts filled, or that holds a few such names by chance, has none.
     """
     store = pyro.get_param_store()
     if not is_in_use() or not store._params:
-        return
-    found = [
-        (is_of_library, name, own, held)
-        for root in roots
-        for module in root.modules()
-        for is_of_library in [hasattr(module, "spelling_is_checked")]
-        for name, own in pyro_parameters(module)
-        if own is not None and (held := store._params.get(name)) is not None
-        if held is not own and _PUT_THERE.get(id(held)) is not held
-    ]
-    if not any(is_of_library for is_of_library, *_ in found):
-        return
-    for _, name, own, held in found:
-        if own.shape != held.shape:
-            raise ValueError(
-                f"Pyro's global parameter store holds {name!r} of shape {tuple(held.shape)}, and this object's has {tuple(own.shape)}: load the store of such a "
-                "model and guide, or call pyro.clear_param_store()"
-            )
+        return []
+    found, names = [], set[str]()
+    for module in (module for root in roots for module in root.modules()):
+        for name, own in pyro_parameters(module):
+            if own is None:
+                continue
+            held = store._params.get(name)
+            if held is None or name in names:
+                return []
+            names.add(name)
+            if held is own:
+                continue
+            declared: Any = module._pyro_params
+            constraint = declared.get(name.rpartition(".")[2], (constraints.real,))[0]
+            is_alike = type(store._constraints.get(name)) is type(constraint) and held.shape == own.shape
+            if not is_alike or _PUT_THERE.get(id(held)) is held:
+                return []
+            found.append((name, own, held))
+    return found
+
+
+def take_over_loaded(*roots: nn.Module) -> None:
+    """Give modules the values that were loaded into the store for them. From then on the store holds the parameters of these modules."""
+    store = pyro.get_param_store()
+    for name, own, held in loaded(*roots):
         with torch.no_grad():
             own.copy_(held)
-        store._params[name], store._param_to_name[own] = own, name
         store._param_to_name.pop(held, None)
+        store._params[name], store._param_to_name[own] = own, name
         _PUT_THERE[id(own)] = own
+
+
+def require_none_loaded(*roots: nn.Module) -> None:
+    """Raise before work outside the store where other values than a module's own were loaded into it: nobody knows which are meant.
+
+    :raises ValueError: with the remedies.
+    """
+    differing = [name for name, own, held in loaded(*roots) if not torch.equal(own.detach(), held.detach().to(own))]
+    if differing:
+        raise ValueError(
+            f"Pyro's global parameter store holds other values of all parameters here, such as {differing[0]!r}, as after pyro.get_param_store().load(file): to take them, "
+            "call guide(x, y), or model(x) where there is no guide; to keep the present ones, call pyro.clear_param_store()"
+        )

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pyro_dgp.guides.handler import PassHandler
 from pyro_dgp.guides.sites import Message, is_random
-from pyro_dgp.internal.parameters import module_local_parameters, modules_of
+from pyro_dgp.internal.parameters import module_local_parameters, modules_of, require_none_loaded
 from pyro_dgp.internal.tensors import require_tensors_among
 from pyro_dgp.internal.user_warning import warn_user
 from pyro_dgp.mcmc.whitening import without_whitening
@@ -31,6 +31,7 @@ def require_arguments(kernel: MCMCKernel, args: Any) -> None:
     if not isinstance(args, tuple | list):
         raise TypeError(f"args is a tuple: (x, y), the arguments of the model, not {type(args).__name__}")
     require_tensors_among(args, {})
+    require_none_loaded(*modules_of(without_whitening(getattr(kernel, "model", None))))
 
 
 def warn_of_no_observation(kernel: MCMCKernel, args: tuple[Any, ...]) -> None:

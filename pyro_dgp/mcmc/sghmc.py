@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_dgp.guides.variational import Variational
-from pyro_dgp.internal.parameters import evaluating, module_local_parameters
+from pyro_dgp.internal.parameters import evaluating, module_local_parameters, require_none_loaded
 from pyro_dgp.internal.progress import Progress
 from pyro_dgp.internal.site_names import process_parameter
 from pyro_dgp.likelihoods import CollapsedObservation
@@ -167,6 +167,7 @@ class StochasticGradientHMC:
         count = len(data)
         start, total = time.perf_counter(), self.burn_in + num_samples * self.thin
         loss = ELBO(count)(guide.model, guide)
+        require_none_loaded(loss)
         with module_local_parameters(loss), evaluating(loss), torch.random.fork_rng(devices=[]):
             _require_slopes(guide, data)
             torch.manual_seed(seed)

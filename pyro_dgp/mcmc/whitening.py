@@ -11,7 +11,9 @@ import torch
 from pyro import distributions as dist
 from pyro import sample
 from pyro.infer.reparam.reparam import Reparam
+from pyro.poutine.enum_messenger import EnumMessenger
 from pyro.poutine.reparam_messenger import ReparamMessenger
+from pyro.poutine.runtime import _PYRO_STACK
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
@@ -19,7 +21,13 @@ from pyro_dgp.guides.scales_and_masks import require_prior_unmasked, require_row
 from pyro_dgp.guides.served_sites import is_discrete, require_no_angle, require_usable
 from pyro_dgp.guides.sites import gps_of_site, is_observation, warn_of_repeated
 from pyro_dgp.internal.callers import is_trained
-from pyro_dgp.internal.parameters import evaluating, module_local_parameters, modules_of, require_own_parameters
+from pyro_dgp.internal.parameters import (
+    evaluating,
+    module_local_parameters,
+    modules_of,
+    require_none_loaded,
+    require_own_parameters,
+)
 from pyro_dgp.internal.site_names import (
     function_site,
     function_site_of,
@@ -129,7 +137,7 @@ class Whitening:
         self._inputs: Tensor | None = None
         self._met: dict[str, FunctionPrior] | None = {}
         self._latent, self._made = set[str](), set[str]()
-        self._discrete: str | None = None
+        self._discrete = set[str]()
 
     def __call__(self, msg: Any) -> Reparam | None:
         """The strategy for one site, or nothing for sites that are no GP."""
@@ -141,7 +149,7 @@ class Whitening:
         if self._met is not None and msg["is_observed"]:
             require_usable(msg)
         if not msg["is_observed"] and is_discrete(fn):
-            self._discrete = msg["name"]
+            self._discrete.add(msg["name"])
         if isinstance(fn, FunctionPrior) or is_observation(msg):
             require_rows_unmasked(msg)
         elif msg["is_observed"] and isinstance(msg["mask"], Tensor) and msg["mask"].dim() > len(fn.batch_shape):
@@ -166,13 +174,11 @@ class Whitening:
 
     def _require_one(self, msg: Any, prior: FunctionPrior) -> None:
         """Raise for a prior that Pyro has made for each value of a discrete site: under each value only its own function values have a prior."""
-        if self._discrete is None:
-            return
-        plates = {frame.dim for frame in msg["cond_indep_stack"] if frame.vectorized}
-        if any(size > 1 and -axis not in plates for axis, size in enumerate(reversed(prior.batch_shape), 1)):
+        first = next((each.first_available_dim for each in _PYRO_STACK if isinstance(each, EnumMessenger)), None)
+        if first is not None and any(size > 1 for size in prior.batch_shape[: len(prior.batch_shape) + first + 1]):
             raise ValueError(
-                f"the latent site {self._discrete!r} is discrete, and the function of {msg['name']!r} has another prior under each of its values, so that all but one "
-                "of them have none: sum the site out in the model, as in MixtureSameFamily, or give each value a process of its own"
+                f"Pyro sums out {' and '.join(map(repr, sorted(self._discrete)))}, and the function of {msg['name']!r} has another prior under each of the values, so that "
+                "under each all but one of its copies have none: sum out in the model, as in MixtureSameFamily, or give each value a process of its own"
             )
 
     def _note_made(self, *functions: str) -> None:
@@ -232,6 +238,7 @@ class WhitenedModel:
             result = run(*args, **kwargs)
         else:
             # A sampler trains nothing: Pyro's store has no part in it, and networks are as they are in predictions.
+            require_none_loaded(*self._modules)
             with module_local_parameters(*self._modules), evaluating(*self._modules):
                 result = run(*args, **kwargs)
         self.strategy.end_first_run()

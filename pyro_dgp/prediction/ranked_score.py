@@ -22,23 +22,27 @@ _FEW = 30
 _BEYOND = (0.25, 1.0, 4.0, 16.0)
 #: Points between the farthest draw and a target that lies beyond it, as shares of its distance.
 _TOWARDS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7)
-#: Pairs of components that are evaluated at a time: they stay in the cache of a processor, which is two to three times as fast.
-_PAIRS = 2**17
+#: Pairs of components that are evaluated at a time: they stay in the cache of a processor, which is up to six times as fast.
+_PAIRS = 2**16
 
 
 def ranked_score_of_normals(components: Normal, weights: Tensor, value: Tensor) -> Tensor:
     """Return ``E|Y - y| - E|Y - Y'| / 2`` of a mixture of normals, elementwise (Grimit et al. 2006): NaN at NaN, infinite at infinity.
 
-    A row takes S^2 pairs of components, of which 131,072 are in memory at a time, or those of one component.
+    A row takes S^2 pairs of components. Without gradients 65,536 of them are in memory at a time, or those of one component.
 
     :param components: normal components, ``(S, N, ...)``.
     :param weights: weights ``(S,)``.
     :param value: targets ``(N, ...)``, or several of each row, ``(K, N, ...)``.
     """
+    dtype = torch.promote_types(torch.result_type(components.loc, components.scale), torch.result_type(weights, value))
     shape = torch.broadcast_shapes(value.shape, components.loc.shape[1:])
-    of_row = shape[len(shape) - components.loc.dim() + 1 :]
-    mean, scale = (each.expand(-1, *of_row).flatten(1).T for each in (components.loc, components.scale))
-    y = value.expand(shape).reshape(-1, len(mean), 1)
+    leading = len(shape) - components.loc.dim() + 1
+    mean, scale = (
+        each.to(dtype).expand(-1, *shape[leading:]).reshape(len(weights), -1).T
+        for each in (components.loc, components.scale)
+    )
+    weights, y = weights.to(dtype), value.to(dtype).expand(shape).reshape(shape[:leading].numel(), len(mean), 1)
     rows = max(1, _PAIRS // len(weights) ** 2)
     spread = [
         _mean_distance_of_pairs(*parts, weights) for parts in zip(mean.split(rows), scale.split(rows), strict=True)
@@ -55,7 +59,7 @@ def _mean_distance(mean: Tensor, scale: Tensor) -> Tensor:
 
 def _mean_distance_of_pairs(mean: Tensor, scale: Tensor, weights: Tensor) -> Tensor:
     """Return ``E|Y - Y'|`` of each row, ``(N,)``, of components ``(N, S)``: each pair of different blocks of components once, counted twice."""
-    size = max(1, _PAIRS // mean.numel())
+    size = max(1, _PAIRS // max(1, mean.numel()))
     total = torch.zeros_like(mean[:, 0])
     for start in range(0, len(weights), size):
         block, after = slice(start, start + size), slice(start, None)

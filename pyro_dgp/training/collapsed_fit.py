@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pyro_dgp.data.streams import Stream
 from pyro_dgp.diagnosis.loss_checks import falling_at_the_end
 from pyro_dgp.guides.variational import Variational
-from pyro_dgp.internal.parameters import limits_of_parameters, module_local_parameters
+from pyro_dgp.internal.parameters import limits_of_parameters, module_local_parameters, require_none_loaded
 from pyro_dgp.internal.whole_numbers import whole_number
 from pyro_dgp.losses import (
     CollapsedELBO,
@@ -186,6 +186,7 @@ def _fit_by_sums(
     rows, trained = objective.statistics.rows, None
     if not isinstance(data, Stream):
         trained = Trained(guide, data, {}, on_losses=falling_at_the_end, may_explode=False)
+    require_none_loaded(objective)
     with module_local_parameters(objective):
         parameters = [each for model in guide.model_modules for each in model.parameters() if each.requires_grad]
         losses: list[float] = []

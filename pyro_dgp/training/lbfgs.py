@@ -15,7 +15,7 @@ from torch import Tensor
 from pyro_dgp.diagnosis.loss_checks import falling_at_the_end
 from pyro_dgp.internal.finite import require_finite_loss
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
-from pyro_dgp.internal.parameters import limits_of_parameters, module_local_parameters
+from pyro_dgp.internal.parameters import limits_of_parameters, module_local_parameters, require_none_loaded
 from pyro_dgp.internal.training_step import note_arguments, step_with
 from pyro_dgp.internal.whole_numbers import whole_number
 from pyro_dgp.training.checkpoints import (
@@ -111,6 +111,7 @@ def fit_lbfgs(
         return loss
 
     trained = {name: each for name, each in objective.named_parameters() if each.requires_grad}
+    require_none_loaded(objective)
     with module_local_parameters(objective):
         limits = limits_of_parameters(objective, lowest=LOWEST, highest=HIGHEST)
         descent = Descent(mean_loss, list(trained.values()), limits=limits, keeps=is_saving())

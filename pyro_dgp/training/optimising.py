@@ -16,7 +16,7 @@ from pyro.optim import PyroOptim
 from torch import Tensor
 
 from pyro_dgp.internal.finite import require_finite_gradients, require_finite_loss
-from pyro_dgp.internal.parameters import module_local_parameters
+from pyro_dgp.internal.parameters import module_local_parameters, require_none_loaded
 from pyro_dgp.internal.rows import Batch, Call
 from pyro_dgp.internal.series import Series
 from pyro_dgp.internal.subnormals import subnormals_as_zero
@@ -128,6 +128,7 @@ def minimise(
         loss: Tensor = objective(*args, **kwargs) / rows
         return loss
 
+    require_none_loaded(objective)
     with module_local_parameters(objective), subnormals_as_zero(objective):
         stepper = built_optimizer(optimizer, objective, learning_rate)
         settings = {"steps": steps, "rows": rows, "learning_rate": learning_rate, **order}

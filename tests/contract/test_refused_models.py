@@ -8,6 +8,7 @@ import torch
 from pyro import distributions as dist
 from pyro import poutine
 from pyro.infer import MCMC, NUTS, SVI, RenyiELBO, Trace_ELBO, TraceGraph_ELBO
+from torch.distributions import AffineTransform
 
 from pyro_dgp import (
     ELBO,
@@ -241,8 +242,11 @@ class Turned(Model):
         dist.SineBivariateVonMises(
             *torch.zeros(2, dtype=X.dtype), *torch.ones(2, dtype=X.dtype), torch.zeros((), dtype=X.dtype)
         ),
+        dist.TransformedDistribution(
+            dist.VonMises(torch.zeros((), dtype=X.dtype), torch.ones((), dtype=X.dtype)), AffineTransform(1.0, 2.0)
+        ),
     ],
-    ids=["one", "two"],
+    ids=["one", "two", "shifted"],
 )
 def test_a_latent_angle(angle):
     """Its density repeats itself along the line, so that a posterior there had an sd of 33 where 1.26 is right, and an ELBO above the evidence."""
@@ -278,7 +282,7 @@ def test_a_function_whose_prior_depends_on_a_class_that_is_summed_out(kind):
     """Under each class only its own copy of the function had a prior: whitened values of the other were 40 where 1 is right."""
     with pytest.raises(
         ValueError,
-        match="the latent site 'which' is discrete, and the function of '[fy]' has another prior under each of its values",
+        match="Pyro sums out 'which', and the function of '[fy]' has another prior under each of the values",
     ):
         MCMC(
             NUTS(whitened(one_gp(kind)), max_plate_nesting=0), num_samples=2, warmup_steps=1, disable_progbar=True
@@ -286,3 +290,17 @@ def test_a_function_whose_prior_depends_on_a_class_that_is_summed_out(kind):
     MCMC(
         NUTS(whitened(one_gp(WithClasses)), max_plate_nesting=0), num_samples=2, warmup_steps=1, disable_progbar=True
     ).run(X, Y)
+
+
+def test_a_class_that_is_drawn_once_leaves_batches_of_inputs_alone():
+    """Nothing is summed out where Pyro draws the class."""
+
+    class NoiseByClass(Model):
+        def forward(self, x, y=None):
+            f = pyro.sample("f", self.gp(x))[..., 0]
+            which = pyro.sample("which", dist.Categorical(torch.tensor([0.3, 0.7])))
+            return pyro.sample("y", dist.Normal(f, torch.tensor([0.4, 1.0], dtype=x.dtype)[which]).to_event(2), obs=y)
+
+    model = whitened(one_gp(NoiseByClass))
+    for _ in range(2):
+        assert poutine.trace(model).get_trace(torch.stack([X, X, X])).nodes["f"]["value"].shape[0] == 3

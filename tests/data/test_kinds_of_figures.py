@@ -11,6 +11,7 @@ from pyro_dgp.comparison.predict_command import predicted, read_rows
 from pyro_dgp.comparison.target_remarks import on_words
 from pyro_dgp.data.arrays import of_arrays
 from pyro_dgp.data.categories import encoded_as, words_of_training
+from pyro_dgp.data.dataset import Dataset
 from pyro_dgp.data.reading import load
 from pyro_dgp.data.splitting import split
 
@@ -43,7 +44,12 @@ def test_text_of_parquet_stays_text_too(tmp_path):
     ("column", "known", "meant"),
     [
         ([1, 2.0], ["0.5", "1.0", "2.0"], ["1.0", "2.0"]),
-        (["1", "2.00"], ["0.5", "1.0", "2.0"], ["1.0", "2.0"]),
+        (np.array([0.1], dtype=np.float16), ["0.1", "0.2"], ["0.1"]),
+        (pd.array([0.1, 0.2], dtype="Float32"), ["0.1", "0.2"], ["0.1", "0.2"]),
+        (pd.array([True, False], dtype="boolean"), ["False", "True"], ["True", "False"]),
+        (pd.Series([1.0, "x"], dtype=object), ["1", "2", "x"], ["1", "x"]),
+        ([2**60, 2**60 + 1], [str(2**60), str(2**60 + 1), "3"], [str(2**60), str(2**60 + 1)]),
+        (pd.Categorical([1, 10]), ["1", "10"], ["1", "10"]),
         ([1, 10], ["01", "10", "X"], ["01", "10"]),
         ([True, False], ["FALSE", "TRUE", "maybe"], ["TRUE", "FALSE"]),
         ([1.5], ["1.5", "dev"], ["1.5"]),
@@ -51,7 +57,7 @@ def test_text_of_parquet_stays_text_too(tmp_path):
     ],
 )
 def test_a_number_is_the_word_that_has_its_value(column, known, meant):
-    assert words_of_training(pd.Series(column), known, "it holds").tolist() == meant
+    assert words_of_training(pd.Series(column), known, "it").tolist() == meant
 
 
 @pytest.mark.parametrize(
@@ -63,6 +69,10 @@ def test_a_number_is_the_word_that_has_its_value(column, known, meant):
             "it holds the number 3.1, which stands for 3.1 and 3.10: give the column as text",
         ),
         ([1], ["1", "01", "X"], "it holds the number 1, which stands for 1 and 01"),
+        (["3.10"], ["3.1", "3.2"], "it holds '3.10', which training had not: it had 3.1, 3.2"),
+        (["02"], ["1.0", "2.0"], "it holds '02', which training had not"),
+        ([2**60 + 4], [str(2**60), "3"], "which training had not"),
+        (["a", None], ["a", "b"], "it is empty in row 1 counted from 0: drop or fill such rows, 1 in all"),
         (["1"], ["01", "X"], "it holds '1', which training had not: it had 01, X"),
         ([7], ["a", "b"], "it holds '7', which training had not"),
         (["a "], [" a", "a  "], "it holds 'a ', which training had not"),
@@ -70,7 +80,7 @@ def test_a_number_is_the_word_that_has_its_value(column, known, meant):
 )
 def test_what_stands_for_no_word_or_for_two_is_refused(column, known, sentence):
     with pytest.raises(ValueError, match=sentence):
-        words_of_training(pd.Series(column), known, "it holds")
+        words_of_training(pd.Series(column), known, "it")
 
 
 def test_a_class_whose_name_is_a_number_is_found_again(tmp_path):
@@ -101,6 +111,12 @@ def test_a_wide_file_is_read_as_one_piece(tmp_path, recwarn):
     assert load(path).columns[:3] == ("s=01", "s=02", "s=X9") and not recwarn.list
 
 
+def test_marks_of_missing_values_below_a_blank_line_are_counted(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("x\n\n2\nNA\nNA\n\n")
+    np.testing.assert_array_equal(read_rows(path)["x"].to_numpy(dtype=float), [np.nan, 2, np.nan, np.nan])
+
+
 @pytest.mark.parametrize("text", ["x\n1\n\n2\n3\n", "\n x\n1\n\n2\n3\n\n\n", "\ufeffx\r\n1\r\n\r\n2\r\n3\r\n"])
 def test_a_blank_line_of_a_column_is_an_empty_cell(text, tmp_path):
     path = tmp_path / "x.csv"
@@ -124,6 +140,8 @@ def test_numbers_with_a_mark_of_missing_values_are_no_kinds(mark, tmp_path):
             load(path)
     pd.DataFrame({"a": ["k1", mark, "k2"] * 10, "y": range(30)}).to_csv(path, index=False)
     assert len(load(path).columns) == 3  # a kind among kinds
+    pd.DataFrame({"a": ["007", mark, "008"] * 10, "y": range(30)}).to_csv(path, index=False)
+    assert len(load(path).columns) == 3  # codes
 
 
 def test_columns_of_words_among_the_inputs_are_said():
@@ -136,6 +154,7 @@ def test_columns_of_words_among_the_inputs_are_said():
         == "columns of words are inputs of 0 and 1, one for each word: day (3 words: 2026-01-01, 2026-01-02, 2026-01-03); sex (2 words: m, f)"
     )
     assert on_words(of_arrays("d", x[["a=b"]], np.arange(15.0))) == []
+    assert on_words(Dataset("d", np.random.RandomState(0).randn(15, 2), np.arange(15.0), columns=("t=0", "t=1"))) == []
 
 
 @pytest.mark.parametrize(
@@ -152,6 +171,12 @@ def test_a_column_of_objects_that_are_numbers_is_one_of_numbers(cells):
     data = of_arrays("d", x, np.arange(15.0))
     assert data.columns == ("a", "w=v, not u")
     np.testing.assert_array_equal(data.x[:, 0], [float(cell) for cell in cells])
+
+
+def test_a_number_beyond_floating_point_ones_is_refused():
+    x = pd.DataFrame({"a": pd.Series([10**400 + k for k in range(15)], dtype=object)})
+    with pytest.raises(ValueError, match="column 'a' of the inputs"):
+        of_arrays("d", x, np.arange(15.0))
 
 
 def test_figures_beyond_whole_numbers_are_numbers(tmp_path):

@@ -9,23 +9,31 @@ from concurrent.futures import ThreadPoolExecutor
 import pyro
 import pytest
 import torch
+from pyro import distributions as dist
 from pyro import poutine
-from pyro.infer import SVI
-from pyro.nn import PyroModule, PyroParam
+from pyro.contrib.gp import kernels as stock_kernels
+from pyro.contrib.gp.models import GPRegression
+from pyro.distributions import constraints
+from pyro.infer import NUTS, SVI, Trace_ELBO
+from pyro.nn import PyroModule, PyroParam, PyroSample
 
 from pyro_dgp import (
     ELBO,
     RBF,
     DeepGP,
     DeepKernel,
+    EllipticalSlice,
     Gaussian,
     GaussianProcess,
     InducingPoints,
     MonteCarlo,
     Variational,
+    draw_functions,
     fit,
     module_local_parameters,
     predict,
+    run_chains,
+    whitened,
 )
 
 X = torch.linspace(-1, 1, 5, dtype=torch.float64)[:, None]
@@ -153,43 +161,108 @@ def fitted(steps):
     return guide, svi
 
 
-@pytest.mark.parametrize("use", ["predict", "loss", "guide", "fit"])
-def test_a_fit_that_was_loaded_into_the_store_is_itself(use, tmp_path):
-    pyro.set_rng_seed(0)
-    guide, svi = fitted(30)
+def at_seed(run):
+    """What a function returns with the random numbers of a seed."""
     pyro.set_rng_seed(1)
-    expected, loss = predict(guide, X).mean, svi.evaluate_loss(X, Y)
-    pyro.get_param_store().save(str(tmp_path / "store"))
+    return run()
+
+
+def stored(path, steps=30):
+    """What a trained fit predicts and its loss; its store is written to a file."""
+    pyro.set_rng_seed(0)
+    guide, svi = fitted(steps)
+    expected, loss = at_seed(lambda: predict(guide, X).mean), at_seed(lambda: svi.evaluate_loss(X, Y))
+    pyro.get_param_store().save(str(path))
     pyro.clear_param_store()
+    return expected, loss
+
+
+@pytest.mark.parametrize("is_loaded_first", [True, False])
+@pytest.mark.parametrize("use", ["guide", "loss"])
+def test_a_fit_that_was_loaded_into_the_store_is_itself(use, is_loaded_first, tmp_path):
+    expected, loss = stored(tmp_path / "store")
+    if is_loaded_first:
+        pyro.get_param_store().load(str(tmp_path / "store"))
     again, svi = fitted(0)
-    pyro.get_param_store().load(str(tmp_path / "store"))
+    if not is_loaded_first:
+        pyro.get_param_store().load(str(tmp_path / "store"))
+    for run in (
+        lambda: predict(again, X).mean,
+        lambda: fit(ELBO(num_data=len(X))(again.model, again), X, Y, steps=1),
+        lambda: draw_functions(again, 1)(X),
+    ):
+        with pytest.raises(
+            ValueError, match=r"holds other values of all parameters here, such as .*: to take them, call guide\(x, y\)"
+        ):
+            run()
     if use == "guide":
         again(X, Y)
-    if use == "fit":
-        fit(ELBO(num_data=len(X))(again.model, again), X, Y, steps=1, learning_rate=1e-9)
-    pyro.set_rng_seed(1)
-    if use == "loss":
-        predict(again, X)
-        assert svi.evaluate_loss(X, Y) == pytest.approx(loss)
+        poutine.trace(again.model).get_trace(X)
     else:
-        torch.testing.assert_close(predict(again, X).mean, expected, rtol=1e-4, atol=1e-6)
+        assert at_seed(lambda: svi.evaluate_loss(X, Y)) == pytest.approx(loss)
+    torch.testing.assert_close(at_seed(lambda: predict(again, X).mean), expected, rtol=1e-4, atol=1e-6)
+    fit(ELBO(num_data=len(X))(again.model, again), X, Y, steps=5, learning_rate=0.5)
+    trained = at_seed(lambda: predict(again, X).mean)
+    assert not torch.allclose(trained, expected, atol=0.01)
     other, _ = fitted(0)
-    assert not torch.allclose(predict(other, X).mean, expected, atol=0.01)  # its values are its own
+    assert not torch.allclose(predict(other, X).mean, trained, atol=0.01)  # its values are its own
     with pytest.raises(ValueError, match="holds another object's"):
         other(X, Y)
+    torch.testing.assert_close(at_seed(lambda: predict(again, X).mean), trained)
 
 
-def test_a_loaded_store_of_another_model_is_refused(tmp_path):
-    fitted(1)
+def test_a_model_that_was_loaded_is_refused_by_samplers_until_it_has_taken_its_values(tmp_path):
+
+    def sampled(variance):
+        made = model(variance)
+        made.top.kernel.lengthscale = PyroSample(dist.LogNormal(torch.zeros(1).to(X), 1.0).to_event(1))
+        return made
+
+    poutine.trace(sampled(0.5)).get_trace(X)
     pyro.get_param_store().save(str(tmp_path / "store"))
     pyro.clear_param_store()
     pyro.get_param_store().load(str(tmp_path / "store"))
+    for kernel in (lambda each: EllipticalSlice(each), lambda each: NUTS(whitened(each))):
+        with pytest.raises(ValueError, match=r"or model\(x\) where there is no guide"):
+            run_chains(kernel(sampled(0.1)), (X, Y), num_samples=1, warmup_steps=1, num_chains=1)
+    taking = sampled(0.1)
+    taking(X)
+    run_chains(EllipticalSlice(taking), (X, Y), num_samples=1, warmup_steps=1, num_chains=1)
+    assert number(taking.likelihood.variance) == pytest.approx(0.5)
+
+
+def test_a_store_that_was_loaded_for_another_model_changes_nothing(tmp_path):
+    """Nobody's values are overwritten, and nothing is refused, where some names or shapes are others."""
+    stored(tmp_path / "store", steps=1)
+    pyro.get_param_store().load(str(tmp_path / "store"))
     guide = Variational(DeepGP(X, width=1), InducingPoints(5), MonteCarlo(2))
-    with pytest.raises(
-        ValueError,
-        match=r"holds '.*' of shape \(.*\), and this object's has \(.*\): load the store of such a model and guide",
-    ):
-        guide.initialize(X, Y), predict(guide, X)
+    guide.initialize(X, Y)
+    before = {name: each.detach().clone() for name, each in guide.named_parameters()}
+    pyro.set_rng_seed(0)
+    predict(guide, X)
+    for name, each in guide.named_parameters():
+        assert torch.equal(each, before[name])
+
+
+def test_live_values_of_others_are_not_taken():
+    """A stock model of Pyro, and a ``pyro.param``, have such names too."""
+
+    def function(x, y=None):
+        return pyro.sample("y", likelihood(gp(x)), obs=y)
+
+    gp, likelihood = GaussianProcess(RBF()), Gaussian(variance=0.03)
+    guide = Variational(function, InducingPoints(4))
+    guide.initialize(X, Y)
+    before = at_seed(lambda: predict(guide, X).variance)
+    stock = GPRegression(X, Y, stock_kernels.RBF(1, variance=torch.tensor(7.0)))
+    SVI(stock.model, stock.guide, pyro.optim.Adam({"lr": 0.1}), Trace_ELBO()).step()
+    pyro.param("variance", torch.tensor(7.0), constraint=constraints.positive)
+    pyro.param("lengthscale", torch.tensor(7.0), constraint=constraints.interval(0.0, 10.0))
+    torch.testing.assert_close(at_seed(lambda: predict(guide, X).variance), before)
+    first, second = RBF(), RBF()
+    second.lengthscale = 0.3
+    with module_local_parameters(first, second):
+        assert [number(each.lengthscale) for each in (first, second)] == pytest.approx([1.0, 0.3])
 
 
 def test_values_that_a_module_of_the_user_has_put_into_the_store_stay_there():

@@ -94,12 +94,12 @@ def test_moves_leave_a_normal_posterior_and_their_bias_falls_with_the_step():
 
 @pytest.mark.parametrize("friction", [0.05, 0.3, 0.9])
 def test_the_variance_is_that_of_the_posterior_whatever_the_friction(friction):
-    """40,000 standard normals move at once, long enough to forget where they began."""
-    position = torch.nn.Parameter(torch.randn(40_000))
+    """200,000 standard normals move at once, long enough to forget where they began."""
+    position = torch.nn.Parameter(torch.randn(200_000))
     chain = HamiltonianState([position], friction)
     for _ in range(400):
-        chain.move(0.5 * position.square().sum(), 0.15, adapt=False)
-    assert float(position.detach().var()) == pytest.approx(1.0, abs=0.025)
+        chain.move(0.5 * position.square().sum(), 0.1, adapt=False)
+    assert float(position.detach().var()) == pytest.approx(1.0, abs=0.012)
 
 
 def test_the_potential_is_minus_the_log_joint_density():

@@ -105,3 +105,28 @@ def test_normal_components_have_it_in_closed_form_whatever_is_in_memory_at_a_tim
     *of_pairs, of_targets = sizes
     assert of_targets == 4 * 14 * count
     assert max(of_pairs) <= max(pairs, count)
+
+
+@pytest.mark.parametrize(
+    "given", [{"value": torch.float64}, {"loc": torch.float64}, {"scale": torch.float64}, {"weights": torch.float64}]
+)
+def test_normal_components_and_targets_may_have_two_precisions(given):
+    dtypes = {"loc": torch.float32, "scale": torch.float32, "weights": torch.float32, "value": torch.float32} | given
+    loc, y = torch.randn(3, 5).double(), torch.randn(5).double()
+    weights = torch.rand(3).double().softmax(0).log()
+    m = Mixture(dist.Normal(loc.to(dtypes["loc"]), torch.ones(3, 5).to(dtypes["scale"])), weights.to(dtypes["weights"]))
+    found = m.crps(y.to(dtypes["value"]))
+    assert found.dtype == torch.float64
+    expected = Mixture(dist.Normal(loc, torch.ones(3, 5).double()), weights).crps(y)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_no_rows_have_no_score_and_it_has_slopes():
+    m = Mixture(dist.Normal(torch.zeros(2, 0), torch.ones(2, 0)), torch.full((2,), 0.5).log())
+    assert m.crps(torch.zeros(0)).shape == (0,)
+    loc, scale, y = (torch.rand(3, 4).double().requires_grad_() for _ in range(3))
+
+    def score(loc, scale, y):
+        return Mixture(dist.Normal(loc, 0.5 + scale), torch.full((3,), 1 / 3).double().log()).crps(y[0])
+
+    assert torch.autograd.gradcheck(score, (loc, scale, y))
