@@ -121,7 +121,7 @@ def _refuse_constant(dataset: Dataset, number: int, train: NDArray[np.bool_]) ->
     """Raise ``ValueError`` for an input that is constant in the training part."""
     source, sign, word = dataset.columns[number].partition("=") if dataset.columns else ("", "", "")
     values = dataset.x[:, number]
-    if not sign or not np.isin(values, (0, 1)).all():
+    if not sign or not np.isin(values, (0, 1)).all() or values.min() == values.max():
         raise ValueError(
             f"input column {dataset.column(number)} of {dataset.name!r} is constant in the training part: drop it"
         )
