@@ -307,7 +307,7 @@ def test_words_and_kinds_of_arrays_are_classes(kind):
     assert torch.equal(prediction.log_prob(test[1]), prediction.log_prob(KINDS[:6]))
     _, other = remarks_on(kind(words), test=test)
     assert other.rows[0]["n_test"] == 6
-    with pytest.raises(ValueError, match="the targets hold 'best', which training had not: it had low, mid, top"):
+    with pytest.raises(ValueError, match="the target holds 'best', which training had not: it had low, mid, top"):
         remarks_on(kind(words), test=(test[0], kind(["best", *words[:5]])))
 
 
