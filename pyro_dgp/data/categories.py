@@ -237,7 +237,11 @@ def words_of_training(column: Any, known: Sequence[str], what: str) -> NDArray[n
         raise ValueError(
             f"{what} is empty in {place(int(empty.argmax()))}: drop or fill such rows, {int(empty.sum())} in all"
         )
-    rows, cells = pandas.factorize(column.to_numpy(dtype=getattr(column.dtype, "numpy_dtype", None)))
+    values_of_cells = column.to_numpy(dtype=getattr(column.dtype, "numpy_dtype", None))
+    try:
+        rows, cells = pandas.factorize(values_of_cells)
+    except TypeError:  # lists and arrays
+        rows, cells = pandas.factorize(np.array(list(map(str, values_of_cells)), dtype=object))
     same, values = by_bare(known), {word: _value(word) for word in known}
     meant = np.empty(len(cells), dtype=object)
     for number, cell in enumerate(cells):

@@ -66,10 +66,10 @@ def are_numbers(column: Any) -> NDArray[np.bool_]:
 def as_numbers(column: Any) -> Any:
     """Return a column of text, or of whatever objects, that is all numbers as one of numbers, and another one as it is, also codes such as 007."""
     pandas = optional("pandas", extra="compare", what="reading a table")
-    cells = list(dict.fromkeys(column[column.notna()]))
+    cells = list(column[column.notna()])
     if not cells or not all(isinstance(cell, str | Real | Decimal) and not isinstance(cell, bool) for cell in cells):
         return column
-    words = [cell for cell in cells if isinstance(cell, str)]
+    words = list(dict.fromkeys(cell for cell in cells if isinstance(cell, str)))
     if not all_numbers(words[:_FIRST]) or not all_numbers(words):
         return column
     try:

@@ -74,6 +74,7 @@ def test_a_number_is_the_word_that_has_its_value(column, known, meant):
         ([2**60 + 4], [str(2**60), "3"], "which training had not"),
         (["a", None], ["a", "b"], "it is empty in row 1 counted from 0: drop or fill such rows, 1 in all"),
         (["1"], ["01", "X"], "it holds '1', which training had not: it had 01, X"),
+        ([[1, 2], [3]], ["a", "b"], r"it holds '\[1, 2\]', which training had not"),
         ([7], ["a", "b"], "it holds '7', which training had not"),
         (["a "], [" a", "a  "], "it holds 'a ', which training had not"),
     ],
