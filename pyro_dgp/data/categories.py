@@ -191,11 +191,16 @@ def words_of_columns(columns: Sequence[str], x: NDArray[np.float64]) -> dict[str
     They are read from the names of the inputs that are 0 or 1. A single one, such as ``colour=red``, that has no second word is that of a number.
     """
     words: dict[str, list[str]] = {}
-    for number, name in enumerate(columns):
-        source, sign, word = name.partition(_IS)
-        if sign and np.isin(x[:, number], (0, 1)).all():
-            words.setdefault(source, []).extend(word.split(_NOT))
+    for name, values in zip(columns, x.T, strict=False):
+        source, made = made_of(name, values)
+        words.setdefault(source, []).extend(made)
     return {source: each for source, each in words.items() if len(each) > 1}
+
+
+def made_of(name: str, values: NDArray[np.float64]) -> tuple[str, list[str]]:
+    """Return the column of words that an input of 0 and 1 was made of, by its name, with the word that is 1 and, of two, the one that is 0; no words for a number."""
+    source, sign, words = name.partition(_IS)
+    return source, words.split(_NOT) if sign and bool(np.isin(values, (0, 1)).all()) else []
 
 
 def possible_sources(columns: Sequence[str]) -> set[str]:
@@ -237,11 +242,11 @@ def words_of_training(column: Any, known: Sequence[str], what: str) -> NDArray[n
         raise ValueError(
             f"{what} is empty in {place(int(empty.argmax()))}: drop or fill such rows, {int(empty.sum())} in all"
         )
-    values_of_cells = column.to_numpy(dtype=getattr(column.dtype, "numpy_dtype", None))
+    given = column.to_numpy(dtype=getattr(column.dtype, "numpy_dtype", None))
     try:
-        rows, cells = pandas.factorize(values_of_cells)
+        rows, cells = pandas.factorize(given)
     except TypeError:  # lists and arrays
-        rows, cells = pandas.factorize(np.array(list(map(str, values_of_cells)), dtype=object))
+        rows, cells = pandas.factorize(np.array(list(map(str, given)), dtype=object))
     same, values = by_bare(known), {word: _value(word) for word in known}
     meant = np.empty(len(cells), dtype=object)
     for number, cell in enumerate(cells):

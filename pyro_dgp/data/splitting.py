@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pyro_dgp.data.categories import made_of
 from pyro_dgp.data.dataset import Array, Dataset
 from pyro_dgp.internal.affine import standardised
 
@@ -119,16 +120,14 @@ def split(dataset: Dataset, number: int, *, dtype: torch.dtype = torch.float64, 
 
 def _refuse_constant(dataset: Dataset, number: int, train: NDArray[np.bool_]) -> NoReturn:
     """Raise ``ValueError`` for an input that is constant in the training part."""
-    source, sign, word = dataset.columns[number].partition("=") if dataset.columns else ("", "", "")
     values = dataset.x[:, number]
-    if not sign or not np.isin(values, (0, 1)).all() or values.min() == values.max():
+    source, words = made_of(dataset.columns[number], values) if dataset.columns else ("", [])
+    if not words or values.min() == values.max():
         raise ValueError(
             f"input column {dataset.column(number)} of {dataset.name!r} is constant in the training part: drop it"
         )
-    word, _, other = word.partition(", not ")
-    rare, count = (
-        (word, int(values.sum())) if not values[train].any() else (other or "other words", int((1 - values).sum()))
-    )
+    word, other = (*words, "other words")[:2]
+    rare, count = (other, int((1 - values).sum())) if values[train].any() else (word, int(values.sum()))
     raise ValueError(
         f"column {source!r} of {dataset.name!r} has {rare!r} in {count} of {len(values)} rows, and in none of the training part: drop such rows, write a more "
         "frequent word in them, or train on a split that has them"

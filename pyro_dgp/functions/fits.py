@@ -19,12 +19,12 @@ from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.handler import process_of
 from pyro_dgp.guides.row_dependence import row_dependence
 from pyro_dgp.guides.variational import Variational
+from pyro_dgp.internal.global_store import require_none_loaded
 from pyro_dgp.internal.parameters import (
     evaluating,
     keep_parameters_local,
     module_local_parameters,
     modules_of,
-    require_none_loaded,
 )
 from pyro_dgp.internal.rows import Call
 from pyro_dgp.internal.site_names import is_inside_observation

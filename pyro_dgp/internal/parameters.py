@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from torch.distributions import transform_to
 
 from pyro_dgp.internal.global_store import pyro_parameters, take_over_loaded
-from pyro_dgp.internal.global_store import require_none_loaded as _require_none_loaded
 from pyro_dgp.internal.one_thread import one_thread
 from pyro_dgp.internal.user_warning import warn_user
 
@@ -152,11 +151,6 @@ def module_local_parameters(*roots: Any) -> Iterator[None]:
     """
     with one_thread:
         yield from _local_parameters(roots)
-
-
-def require_none_loaded(*roots: Any) -> None:
-    """Raise where values were loaded into Pyro's store for modules that are about to work outside it, see :func:`~pyro_dgp.internal.global_store.loaded`."""
-    _require_none_loaded(*(module for root in roots for module in modules_of(root)))
 
 
 def _local_parameters(roots: Iterable[Any]) -> Iterator[None]:

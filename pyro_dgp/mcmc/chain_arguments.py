@@ -13,7 +13,8 @@ from torch import Tensor
 
 from pyro_dgp.guides.handler import PassHandler
 from pyro_dgp.guides.sites import Message, is_random
-from pyro_dgp.internal.parameters import module_local_parameters, modules_of, require_none_loaded
+from pyro_dgp.internal.global_store import require_none_loaded
+from pyro_dgp.internal.parameters import module_local_parameters, modules_of
 from pyro_dgp.internal.tensors import require_tensors_among
 from pyro_dgp.internal.user_warning import warn_user
 from pyro_dgp.mcmc.whitening import without_whitening

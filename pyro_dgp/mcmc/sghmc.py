@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from pyro_dgp.guides.variational import Variational
-from pyro_dgp.internal.parameters import evaluating, module_local_parameters, require_none_loaded
+from pyro_dgp.internal.global_store import require_none_loaded
+from pyro_dgp.internal.parameters import evaluating, module_local_parameters
 from pyro_dgp.internal.progress import Progress
 from pyro_dgp.internal.site_names import process_parameter
 from pyro_dgp.likelihoods import CollapsedObservation
@@ -97,7 +98,9 @@ class StochasticGradientHMC:
 
         r <- (1 - a) r - e^2 P g + N(0, 2 a e^2 P),    v <- v + r.
 
-    This is Eq. 15 of Chen, Fox and Guestrin. There is no accept step: draws have a bias that falls with the square of e for exact gradients; noise of the gradients adds one that falls with e.
+    This is Eq. 15 of Chen, Fox and Guestrin.
+
+    There is no accept step: draws have a bias that falls with the square of e for exact gradients; noise of the gradients adds one that falls with e.
     P is one over the root of the running second moment of g, learned in the burn-in (Springenberg et al. 2016) and fixed
     afterwards. In the burn-in all other parameters (inducing points, hyperparameters) take a step of Adam after each move, at a
     draw taken from a window of the last ones: the stochastic EM of [SGHMC] section 4. They stand still while draws are kept.

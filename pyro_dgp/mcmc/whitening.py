@@ -21,11 +21,11 @@ from pyro_dgp.guides.scales_and_masks import require_prior_unmasked, require_row
 from pyro_dgp.guides.served_sites import is_discrete, require_no_angle, require_usable
 from pyro_dgp.guides.sites import gps_of_site, is_observation, warn_of_repeated
 from pyro_dgp.internal.callers import is_trained
+from pyro_dgp.internal.global_store import require_none_loaded
 from pyro_dgp.internal.parameters import (
     evaluating,
     module_local_parameters,
     modules_of,
-    require_none_loaded,
     require_own_parameters,
 )
 from pyro_dgp.internal.site_names import (
@@ -157,7 +157,7 @@ class Whitening:
         if isinstance(fn, FunctionPrior):
             require_unscaled(msg)
             if not msg["is_observed"]:
-                self._require_one(msg, fn)
+                self._require_one_prior(msg, fn)
                 require_prior_unmasked(msg)
                 self._note_made(msg["name"])
             return self._whiten
@@ -167,12 +167,12 @@ class Whitening:
             require_unscaled(msg)
             require_prior_unmasked(msg)
             for prior in fn.priors.values():
-                self._require_one(msg, prior)
+                self._require_one_prior(msg, prior)
             self._note_made(*(function_site(msg["name"], gp) for gp in fn.priors))
             return self._expand
         return None
 
-    def _require_one(self, msg: Any, prior: FunctionPrior) -> None:
+    def _require_one_prior(self, msg: Any, prior: FunctionPrior) -> None:
         """Raise for a prior that Pyro has made for each value of a discrete site: under each value only its own function values have a prior."""
         first = next((each.first_available_dim for each in _PYRO_STACK if isinstance(each, EnumMessenger)), None)
         if first is not None and any(size > 1 for size in prior.batch_shape[: len(prior.batch_shape) + first + 1]):

@@ -14,7 +14,8 @@ from pyro_dgp.guides.guide_pass import WeightedTrace
 from pyro_dgp.guides.joint_rows import LOOKED_AT, joined_rows_message, site_joins_rows
 from pyro_dgp.guides.sites import is_observation, is_random
 from pyro_dgp.guides.variational import Variational
-from pyro_dgp.internal.parameters import constant_parameters, evaluating, module_local_parameters, require_none_loaded
+from pyro_dgp.internal.global_store import require_none_loaded
+from pyro_dgp.internal.parameters import constant_parameters, evaluating, module_local_parameters
 from pyro_dgp.internal.plates import known_groups
 from pyro_dgp.internal.rows import Call, num_rows
 from pyro_dgp.internal.site_names import site_of

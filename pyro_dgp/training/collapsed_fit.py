@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from pyro_dgp.data.streams import Stream
 from pyro_dgp.diagnosis.loss_checks import falling_at_the_end
 from pyro_dgp.guides.variational import Variational
-from pyro_dgp.internal.parameters import limits_of_parameters, module_local_parameters, require_none_loaded
+from pyro_dgp.internal.global_store import require_none_loaded
+from pyro_dgp.internal.parameters import limits_of_parameters, module_local_parameters
 from pyro_dgp.internal.whole_numbers import whole_number
 from pyro_dgp.losses import (
     CollapsedELBO,

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from pyro_dgp.diagnosis.loss_checks import falling_at_the_end
 from pyro_dgp.internal.finite import require_finite_loss
+from pyro_dgp.internal.global_store import require_none_loaded
 from pyro_dgp.internal.linalg import NotPositiveDefiniteError
-from pyro_dgp.internal.parameters import limits_of_parameters, module_local_parameters, require_none_loaded
+from pyro_dgp.internal.parameters import limits_of_parameters, module_local_parameters
 from pyro_dgp.internal.training_step import note_arguments, step_with
 from pyro_dgp.internal.whole_numbers import whole_number
 from pyro_dgp.training.checkpoints import (

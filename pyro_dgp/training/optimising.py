@@ -16,7 +16,8 @@ from pyro.optim import PyroOptim
 from torch import Tensor
 
 from pyro_dgp.internal.finite import require_finite_gradients, require_finite_loss
-from pyro_dgp.internal.parameters import module_local_parameters, require_none_loaded
+from pyro_dgp.internal.global_store import require_none_loaded
+from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.internal.rows import Batch, Call
 from pyro_dgp.internal.series import Series
 from pyro_dgp.internal.subnormals import subnormals_as_zero
