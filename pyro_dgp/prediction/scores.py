@@ -47,6 +47,10 @@ def scores(prediction: Prediction | RescaledPrediction, y: Any, target_scale: fl
         with prediction.in_training_units(y) as (standardised, z):
             return scores(standardised, z, prediction.scale)
     require_tensor(y, "targets are", "y")
+    if y.dtype is torch.bool:
+        y = y.long()
+    if bool(y.isnan().all()):
+        raise ValueError("y holds no observed value: scores are averages over one row or more")
     if not prediction.event_shape and has_few_values(next(prediction.mixtures(y))[0].components):
         return _scores_of_classes(prediction, y)
     outputs = prediction.event_shape.numel()

@@ -92,6 +92,15 @@ def test_targets_that_a_plain_distribution_does_not_have_are_refused(components,
 def test_booleans_are_classes():
     y = torch.tensor([True, False, True, True])
     assert reliability(of_classes(), y).error == reliability(of_classes(), y.double()).error
+    for prediction in (of_classes(), of_two_components()):
+        assert scores(prediction, y) == pytest.approx(scores(prediction, y.double()))
+
+
+@pytest.mark.parametrize("of", [of_classes, of_two_components])
+@pytest.mark.parametrize("y", [torch.full((4,), torch.nan), torch.zeros(0)])
+def test_targets_without_an_observed_value_have_no_scores(of, y):
+    with pytest.raises(ValueError, match="y holds no observed value"):
+        scores(of(), y)
 
 
 def test_no_observed_row_has_no_calibration_error():
