@@ -164,7 +164,8 @@ def _local_parameters(roots: Iterable[Any]) -> Iterator[None]:
     except NotImplementedError as error:
         if "pyro.param statements" not in str(error):
             raise
-        raise ValueError(_statement_message("the model, or a network of the guide, calls pyro.param")) from error
+        calls = " and ".join(f"pyro.param({name!r}, ...)" for name in _forget_statements(modules)) or "pyro.param"
+        raise ValueError(_statement_message(f"the model, or a network of the guide, calls {calls}")) from error
     except AttributeError as error:
         if "'param_state'" not in str(error):
             raise
@@ -174,6 +175,21 @@ def _local_parameters(roots: Iterable[Any]) -> Iterator[None]:
         ) from error
     finally:
         pyro.settings.set(module_local_params=before)
+
+
+def _forget_statements(roots: list[nn.Module]) -> list[str]:
+    """Drop the values of ``pyro.param`` statements that modules keep, so that they run again without these; return their names."""
+    own = {id(parameter) for root in roots for parameter in root.parameters()}
+    parts = [part for root in roots for part in root.modules() if isinstance(part, PyroModule)]
+    forgotten = []
+    for context in {id(part._pyro_context): part._pyro_context for part in parts}.values():
+        values: dict[str, Tensor] = context.param_state["params"]
+        strays = [name for name, value in values.items() if id(_leaf(value)) not in own]
+        for name in strays:
+            del values[name]
+            context.param_state["constraints"].pop(name, None)
+        forgotten += strays
+    return forgotten
 
 
 def check_parameters_found(trace: Trace, modules: Iterable[nn.Module]) -> None:
@@ -191,7 +207,7 @@ def check_parameters_found(trace: Trace, modules: Iterable[nn.Module]) -> None:
         if node["type"] != "param":
             continue
         value = node["value"]
-        leaf = value.unconstrained() if hasattr(value, "unconstrained") else value  # None where its module is gone
+        leaf = _leaf(value)
         if leaf is not None and id(leaf) not in own and leaf is store._params.get(name):
             del store[name]
             raise ValueError(_statement_message(f"the model calls pyro.param({name!r}, ...)"))
@@ -202,6 +218,11 @@ def check_parameters_found(trace: Trace, modules: Iterable[nn.Module]) -> None:
             f"the model makes a module in each call, or has it where it is not found, so that no optimiser trains its parameters {', '.join(lost)}: make the module "
             "once, as an attribute of the model, or freeze it where the values are meant to stay, as in Gaussian(variance=0.1).requires_grad_(False)"
         )
+
+
+def _leaf(value: Any) -> Any:
+    """Return the tensor that a value of Pyro's store is computed from; None where its module is gone."""
+    return value.unconstrained() if hasattr(value, "unconstrained") else value
 
 
 def _leaves(value: Tensor) -> list[Tensor]:
@@ -223,7 +244,8 @@ def _leaves(value: Tensor) -> list[Tensor]:
 def _statement_message(statement: str) -> str:
     return (
         f"{statement}, which keeps its value in Pyro's global store, where fit and predict do not look: make it an attribute of a "
-        "PyroModule that the model names, as in self.scale = PyroParam(torch.tensor(1.0), constraint=constraints.positive)"
+        "PyroModule that the model names, as in self.scale = PyroParam(torch.tensor(1.0), constraint=constraints.positive); a reparameterization such as "
+        "LocScaleReparam() takes a number, LocScaleReparam(centered=0.0)"
     )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import takewhile
 from typing import Any
@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.trace_messenger import TraceMessenger
-from torch import Size, Tensor, nn
+from pyro.poutine.trace_struct import Trace
+from torch import Tensor, nn
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.hidden_draws import require_no_hidden_draws
@@ -140,65 +141,61 @@ class PosteriorDraws:
             raise ValueError(f"there are as many draws of each site, one behind another, got {sizes}: take chains.flat")
 
 
+@dataclass(frozen=True)
+class _Passes:
+    """Passes of a model at new rows, each with the values of one draw.
+
+    :ivar modules: modules of the model, whose parameters its passes read.
+    :ivar processes: by draw, each GP conditioned on its values at the training inputs.
+    """
+
+    model: Callable[..., Any]
+    modules: list[nn.Module]
+    request: Request
+    dependence: RowDependence
+    draws: Sequence[Draw]
+    processes: Sequence[Mapping[str, Process]]
+
+    def at(self, rows: slice | Tensor, number: int = 0) -> _Predict:
+        """Run the model at rows of the request by a draw."""
+        args, kwargs = self.request.rows[rows]
+        handler = _Predict(self.processes[number], self.draws[number], self.dependence.sites)
+        with self.as_trained(), constant_parameters(*self.modules), handler as done:
+            self.model(*args, **kwargs)
+        return done
+
+    def trace(self, rows: slice | Tensor) -> Trace:
+        """Return the trace of a pass by the first draw."""
+        return self.at(rows).trace
+
+    @contextmanager
+    def as_trained(self) -> Iterator[None]:
+        """Run the model with parameters of its own, in evaluation mode, and with the groups of the training data."""
+        groups = self.dependence.group_plates
+        with known_groups(groups), module_local_parameters(*self.modules), evaluating(*self.modules):
+            yield
+
+
 @answer.register
 def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
     """Return the answer of posterior draws."""
-    model, scope = without_whitening(posterior.model), modules_of(without_whitening(posterior.model))
-    _check(posterior, request)
-    conditioned_on = condition_on if posterior.conditions is None else posterior.conditions.of
-    repeated = getattr(posterior, "_repeated", None) or _Repeated()  # draws that an older version pickled have none
-    is_first = not repeated.is_over
-    with repeated if model is posterior.model else nullcontext():  # a whitened model has said it
-        chosen, conditioned = conditioned_on(
-            posterior.model, posterior.draws, posterior.args, posterior.kwargs, num_draws=request.num_samples
-        )
-    dependence = _looked_at(model, (posterior.args, dict(posterior.kwargs)), scope, is_first=is_first)
-    local, groups = dependence.sites, dependence.groups
-    request = request.of_groups(groups, whole=dependence.whole)
-    request.check_arguments(dependence.further, dependence.whole)
-
-    def run(rows: slice | Tensor, number: int) -> _Predict:
-        args, kwargs = request.rows[rows]
-        handler = _Predict(conditioned[number], chosen[number], local)
-        with (
-            known_groups(dependence.group_plates),
-            module_local_parameters(*scope),
-            evaluating(*scope),
-            constant_parameters(*scope),
-            handler as done,
-        ):
-            model(*args, **kwargs)
-        return done
-
+    passes = _passes(posterior, request)
+    request, draws = passes.request, passes.draws
     with torch.no_grad():
         with without_targets():
-            first = run(slice(0, 1), 0)
-        name = _name(first, request)
-        nodes = {key: node for key, node in first.trace.nodes.items() if is_random(node)}
-        by_row = [key for key in nodes if key in local and key in first.draw and not _is_function(nodes[key])]
-        if name in by_row:
-            warn_of_prior(name, f"chains.draws[{name!r}]")
-        drawn = [key for key, node in nodes.items() if not (node["is_observed"] or first.holds(key))]
-        if any(node["is_observed"] for node in nodes.values()):
-            require_no_observation_of_draws(lambda rows: run(rows, 0).trace, len(request.rows), name, drawn=drawn)
-        are_few = len(chosen) < request.num_samples
-        fewest = _fewest_passes(run, first, name, request=request) if are_few else 1
-        of_draw = -(-fewest // len(chosen))  # each draw as often as the others
-        layout = _layout(run, first, name, rows=len(request.rows), groups=groups)
+            first = passes.at(slice(0, 1))
+        name, by_row = _name(first, request), _drawn_by_row(first)
+        _require_predictable(passes, first, name, by_row=by_row)
+        fewest = _fewest_passes(passes, first, name) if len(draws) < request.num_samples else 1
+        layout = _layout(passes, first, name)
         require_follows_rows(name, layout, asked=request.site)
-        with known_groups(dependence.group_plates), module_local_parameters(*scope), evaluating(*scope):
-            if site_joins_rows(model, request.rows[slice(0, LOOKED_AT)], name):
-                raise ValueError(joined_rows_message(name))
-        if request.wants_gradients:
-            require_reparameterised(
-                site for site in first.trace.nodes.values() if site["name"] in first.draw.keys() & local
-            )
+    of_draw = -(-fewest // len(draws))  # each draw as often as the others
 
     def evaluate(rows: slice) -> Mixture:
         zero, count = request.x.new_zeros(1), num_rows(request.rows[rows][0][0])
         parts = []
-        for number in range(of_draw * len(chosen)):
-            done = run(rows, number % len(chosen))
+        for number in range(of_draw * len(draws)):
+            done = passes.at(rows, number % len(draws))
             fn = sites_of(done.trace)[name]["fn"]
             collapsed = fn if isinstance(fn, CollapsedObservation) else None
             parts.append(layout.mixture(_components(done, name), zero, rows=count, observation=collapsed))
@@ -212,6 +209,50 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
         components_of_draw=of_draw,
         drawn_by_row=by_row,
     )
+
+
+def _passes(posterior: PosteriorDraws, request: Request) -> _Passes:
+    """Condition each GP on its values in the draws, and look at which sites of the model follow its rows."""
+    model = without_whitening(posterior.model)
+    modules = modules_of(model)
+    _check(posterior, request)
+    conditioned_on = condition_on if posterior.conditions is None else posterior.conditions.of
+    repeated = getattr(posterior, "_repeated", None) or _Repeated()  # draws that an older version pickled have none
+    is_first = not repeated.is_over
+    with repeated if model is posterior.model else nullcontext():  # a whitened model has said it
+        chosen, conditioned = conditioned_on(
+            posterior.model, posterior.draws, posterior.args, posterior.kwargs, num_draws=request.num_samples
+        )
+    dependence = _looked_at(model, (posterior.args, dict(posterior.kwargs)), modules, is_first=is_first)
+    request = request.of_groups(dependence.groups, whole=dependence.whole)
+    request.check_arguments(dependence.further, dependence.whole)
+    return _Passes(model, modules, request, dependence, chosen, conditioned)
+
+
+def _drawn_by_row(first: _Predict) -> list[str]:
+    """Return the latent sites of rows that the draws hold; new rows draw them anew."""
+    return [
+        key
+        for key, node in first.trace.nodes.items()
+        if is_random(node) and key in first.local and key in first.draw and not _is_function(node)
+    ]
+
+
+def _require_predictable(passes: _Passes, first: _Predict, name: str, *, by_row: Sequence[str]) -> None:
+    """Raise for a site that cannot be predicted as the model is written; warn of one that new rows draw from the prior."""
+    request, rows = passes.request, passes.request.rows
+    if name in by_row:
+        warn_of_prior(name, f"chains.draws[{name!r}]")
+    nodes = {key: node for key, node in first.trace.nodes.items() if is_random(node)}
+    drawn = [key for key, node in nodes.items() if not (node["is_observed"] or first.holds(key))]
+    if any(node["is_observed"] for node in nodes.values()):
+        require_no_observation_of_draws(passes.trace, len(rows), name, drawn=drawn)
+    with passes.as_trained():
+        if site_joins_rows(passes.model, rows[slice(0, LOOKED_AT)], name):
+            raise ValueError(joined_rows_message(name))
+    if request.wants_gradients:
+        held = first.draw.keys() & first.local
+        require_reparameterised(site for site in first.trace.nodes.values() if site["name"] in held)
 
 
 def _is_function(site: Mapping[str, Any]) -> bool:
@@ -259,7 +300,7 @@ def _name(first: _Predict, request: Request) -> str:
     return name
 
 
-def _fewest_passes(run: Callable[[Tensor, int], _Predict], first: _Predict, name: str, *, request: Request) -> int:
+def _fewest_passes(passes: _Passes, first: _Predict, name: str) -> int:
     """Return ``num_samples`` where a site depends on values that a pass draws once at new rows: hidden layers, latent values of rows, other observations."""
     nodes = first.trace.nodes
     others = [
@@ -267,23 +308,20 @@ def _fewest_passes(run: Callable[[Tensor, int], _Predict], first: _Predict, name
         for other in takewhile(lambda other: other != site_of(name), nodes)
         if is_random(nodes[other]) and not nodes[other]["is_observed"] and not first.holds(other)
     ]
-    is_fed = depends_on_draws(
-        lambda rows: run(rows, 0).trace, len(request.rows), name, others=others, drawn=first.holds(name)
-    )
-    return request.num_samples if is_fed else 1
+    rows = len(passes.request.rows)
+    is_fed = depends_on_draws(passes.trace, rows, name, others=others, drawn=first.holds(name))
+    return passes.request.num_samples if is_fed else 1
 
 
 def _components(done: _Predict, name: str) -> Any:
     return components_at(sites_of(done.trace)[name], drawn=done.holds(name))
 
 
-def _layout(
-    run: Callable[[Tensor, int], _Predict], first: _Predict, name: str, *, rows: int, groups: Size
-) -> SiteLayout:
+def _layout(passes: _Passes, first: _Predict, name: str) -> SiteLayout:
     """Return the layout of a site. That of an observation is known where it has one row at one row, and two at two."""
-    fn = sites_of(first.trace)[name]["fn"]
+    fn, rows = sites_of(first.trace)[name]["fn"], len(passes.request.rows)
     if isinstance(fn, CollapsedObservation) and fn.event_shape[0] == 1:
-        of_two = sites_of(run(torch.arange(2) % rows, 0).trace)[name]["fn"]
+        of_two = sites_of(passes.trace(torch.arange(2) % rows))[name]["fn"]
         if of_two.event_shape[0] == 2:
             return SiteLayout(False, True, fn.event_shape[1:], fn.batch_shape)
-    return probed_layout(name, rows, lambda numbers, _: _components(run(numbers, 0), name), groups)
+    return probed_layout(name, rows, lambda numbers, _: _components(passes.at(numbers), name), passes.dependence.groups)

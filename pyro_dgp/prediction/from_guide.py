@@ -50,28 +50,16 @@ def answer_from_guide(guide: Variational, request: Request, states: Sequence[Sta
         of the mixture and of ``num_samples``, and a draw of the latent sites of its own. If not given, the present values of
         the parameters are used.
     """
-    known = dict(guide.named_parameters())
-    unknown = [name for state in states for name in state if name not in known]
-    if unknown:
-        raise ValueError(f"the guide has no parameter {unknown[0]!r}: it has {list(known)}")
+    _require_known_parameters(guide, states)
     guide.require_initialized()
     request = request.of_groups(guide.groups, whole=guide.structure.whole)
     request.check_arguments(guide.structure.further, guide.structure.whole)
     with torch.no_grad(), _own_parameters(guide):
         first = _first_pass(guide, request)
         _require_whole_plates(guide, first)
-        sites = sites_of(first.trace)
-        responses = [name for name, site in sites.items() if _is_response(guide, site)]
-        unseen = [
-            name for name in responses if not sites[name]["is_observed"]
-        ]  # the others the model observes by itself
-        name = one_name(sites, request.site, unseen or responses)
+        name, unseen = _name(guide, first, request)
         drawn = name in guide.global_latents
-        if name in guide.structure.local and first.record(sites[name]).prior is sites[name]["fn"]:
-            warn_of_prior(name, f"guide(x, y)[{name!r}], drawn by each call")
-        if request.wants_gradients:
-            _require_differentiable(guide, first, name)
-        _require_no_observation_of_draws(guide, first, name, request=request)
+        _require_predictable(guide, first, name, request=request)
         is_fed = _is_fed(guide, first, name, request=request, unseen=unseen)
         count = _number_of_draws(guide, first, name, request=request, is_fed=is_fed)
         if states:
@@ -79,9 +67,10 @@ def answer_from_guide(guide: Variational, request: Request, states: Sequence[Sta
         draws = _global_draws(guide, request, count)
         layout = _layout(guide, first, name, request=request, fixed=draws[0])
         require_follows_rows(name, layout, asked=request.site)
-        if layout.carried and is_computed(sites[name]):
+        is_new = is_computed(sites_of(first.trace)[name])
+        if layout.carried and is_new:
             guide.propagation.require_plain_site(name)
-        joins = _joins_rows(guide, request, name, is_new=is_computed(sites[name]))
+        joins = _joins_rows(guide, request, name, is_new=is_new)
     at = [(states[i % len(states)] if states else {}, draws[i]) for i in range(count)]
     propagation = guide.propagation.for_prediction(max(1, request.num_samples // count))
 
@@ -102,6 +91,32 @@ def answer_from_guide(guide: Variational, request: Request, states: Sequence[Sta
         joins,
         drawn_by_row=tuple(guide.structure.local),
     )
+
+
+def _require_known_parameters(guide: Variational, states: Sequence[State]) -> None:
+    """Raise for a state with a value of a parameter that the guide does not have."""
+    known = dict(guide.named_parameters())
+    unknown = [name for state in states for name in state if name not in known]
+    if unknown:
+        raise ValueError(f"the guide has no parameter {unknown[0]!r}: it has {list(known)}")
+
+
+def _name(guide: Variational, first: WeightedTrace, request: Request) -> tuple[str, list[str]]:
+    """Return the name of the site to predict, and the observations that the model does not make by itself."""
+    sites = sites_of(first.trace)
+    responses = [name for name, site in sites.items() if _is_response(guide, site)]
+    unseen = [name for name in responses if not sites[name]["is_observed"]]
+    return one_name(sites, request.site, unseen or responses), unseen
+
+
+def _require_predictable(guide: Variational, first: WeightedTrace, name: str, *, request: Request) -> None:
+    """Raise for a site that cannot be predicted as the model is written; warn of one that new rows draw from the prior."""
+    site = sites_of(first.trace)[name]
+    if name in guide.structure.local and first.record(site).prior is site["fn"]:
+        warn_of_prior(name, f"guide(x, y)[{name!r}], drawn by each call")
+    if request.wants_gradients:
+        _require_differentiable(guide, first, name)
+    _require_no_observation_of_draws(guide, first, name, request=request)
 
 
 def _joins_rows(guide: Variational, request: Request, name: str, *, is_new: bool) -> bool:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from pyro import distributions as dist
 from pyro import poutine
+from pyro.infer.reparam import LocScaleReparam
 from pyro.nn import PyroModule
 from pyro.nn.module import PyroParam
 
@@ -69,11 +70,36 @@ class Stated(PyroModule):
 
 @pytest.mark.usefixtures("local")
 def test_a_statement_in_a_module_is_refused_and_an_attribute_is_trained():
-    with pytest.raises(ValueError, match=rf"the model, or a network of the guide, calls pyro\.param, which {REMEDY}"):
+    said = rf"the model, or a network of the guide, calls pyro\.param\('other', \.\.\.\), which {REMEDY}"
+    with pytest.raises(ValueError, match=said):
         initialized(Stated(is_statement=True))
     guide = initialized(Stated(is_statement=False))
     fit(ELBO(20)(guide.model, guide), *data(), steps=5)
     assert float(guide.model.factor.detach()) != 1.0
+
+
+class Shifted(PyroModule):
+    """A latent shift of a function."""
+
+    def __init__(self):
+        super().__init__()
+        self.gp, self.likelihood = GaussianProcess(RBF()), Gaussian()
+
+    def forward(self, x, y=None):
+        shift, f = pyro.sample("shift", dist.Normal(0.0, 1.0)), pyro.sample("f", self.gp(x))
+        return pyro.sample("y", self.likelihood.given(f + shift[..., None, None]), obs=y)
+
+
+@pytest.mark.usefixtures("local")
+def test_a_model_runs_again_after_a_refused_reparameterization():
+    """The number that it learns stayed in the model, which was refused ever after, under any handler."""
+    model = Shifted()
+    said = rf"pyro\.param\('shift_centered', \.\.\.\), which {REMEDY}.*takes a number, LocScaleReparam\(centered=0.0\)"
+    with pytest.raises(ValueError, match=said):
+        initialized(poutine.reparam(model, {"shift": LocScaleReparam()}))
+    for again in (poutine.reparam(model, {"shift": LocScaleReparam(centered=0.0)}), model):
+        guide = initialized(again)
+        assert fit(ELBO(20)(guide.model, guide), *data(), steps=3).losses
 
 
 @pytest.mark.usefixtures("local")
