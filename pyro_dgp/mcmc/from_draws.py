@@ -189,6 +189,9 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
         fewest = _fewest_passes(passes, first, name) if len(draws) < request.num_samples else 1
         layout = _layout(passes, first, name)
         require_follows_rows(name, layout, asked=request.site)
+        with passes.as_trained():
+            if site_joins_rows(passes.model, request.rows[slice(0, LOOKED_AT)], name):
+                raise ValueError(joined_rows_message(name))
     of_draw = -(-fewest // len(draws))  # each draw as often as the others
 
     def evaluate(rows: slice) -> Mixture:
@@ -247,9 +250,6 @@ def _require_predictable(passes: _Passes, first: _Predict, name: str, *, by_row:
     drawn = [key for key, node in nodes.items() if not (node["is_observed"] or first.holds(key))]
     if any(node["is_observed"] for node in nodes.values()):
         require_no_observation_of_draws(passes.trace, len(rows), name, drawn=drawn)
-    with passes.as_trained():
-        if site_joins_rows(passes.model, rows[slice(0, LOOKED_AT)], name):
-            raise ValueError(joined_rows_message(name))
     if request.wants_gradients:
         held = first.draw.keys() & first.local
         require_reparameterised(site for site in first.trace.nodes.values() if site["name"] in held)
