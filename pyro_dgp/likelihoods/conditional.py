@@ -174,7 +174,7 @@ class Conditional(ABC):
         at, log_weights = self.nodes(f)
         terms = log_term(at)
         found = _log_mean(log_weights, terms)
-        if not self._looks(f) and not self._is_far(at, log_weights, terms=terms, f=f):
+        if not self.is_checked(f) and not self._is_far(at, log_weights, terms=terms, f=f):
             return found
         finer, log_finer = (values.to(f.mean) for values in finer_nodes(f.variance.sqrt()))
         return checked(found, far(log_term), f, (_around(f, finer), log_finer))
@@ -188,7 +188,7 @@ class Conditional(ABC):
         shares = (log_weights.reshape(-1, *[1] * (terms.dim() - 1)) + terms).softmax(0)
         return failed((shares * ((at - f.mean) / scale).squeeze(-1)).sum(0).abs() > _FAR)
 
-    def _looks(self, f: Moments) -> bool:
+    def is_checked(self, f: Moments) -> bool:
         """Whether a sum over nodes is compared with that of a finer rule."""
         return self.width is None and f.mean.shape[-1] <= MOST_FUNCTIONS
 
@@ -196,8 +196,10 @@ class Conditional(ABC):
         """``int p(y_n | f_n) N(f_n) df_n``: elementwise, of the batch shape of ``y``, or over the correlated outputs of a row,
         of event shape ``(D_out,)``."""
         at, log_weights = self.nodes(f)
-        over_nodes = Integrated(self.given(at).base_dist, log_weights)
-        return FunctionMixture(self, f, over_nodes) if self._looks(f) else over_nodes
+        given = self.given(at)
+        over_nodes = Integrated(given.base_dist, log_weights)
+        has_outputs = given.reinterpreted_batch_ndims == 2  # which may read the same functions
+        return FunctionMixture(self, f, over_nodes) if has_outputs or self.is_checked(f) else over_nodes
 
     def element_log_prob(self, y: Tensor, f: Moments) -> Tensor:
         """``log int p(y | f) N(f) df`` of each element of y, or of each event, of :meth:`components`."""

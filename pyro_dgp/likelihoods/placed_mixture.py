@@ -34,6 +34,12 @@ class _Placed(Protocol):
     def element_cdf(self, y: Tensor, f: Moments) -> Tensor:
         """``int P(y' <= y | f) N(f) df`` of each element."""
 
+    def predictive_log_prob(self, y: Tensor, f: Moments) -> Tensor:
+        """``log int p(y_n | f_n) N(f_n) df_n`` of each row."""
+
+    def is_checked(self, f: Moments) -> bool:
+        """Whether a sum over nodes is compared with that of a finer rule."""
+
 
 @runtime_checkable
 class _Units(Protocol):
@@ -92,8 +98,12 @@ class PlacedMixture(Integrated):
         if self.units is None:
             return log_prob
         is_event = len(self.event_shape) > 0
-        log_scale = self.units.log_scale(self.event_shape[0]) if is_event else self.units.scale.log()
-        return log_prob - log_scale.to(log_prob)
+        return log_prob - (self._log_scale_of_row if is_event else self.units.scale.log()).to(log_prob)
+
+    @property
+    def _log_scale_of_row(self) -> Tensor:
+        """What the log density of all outputs of a row is less in the units of y."""
+        return torch.zeros(()) if self.units is None else self.units.log_scale(self.shape()[-1])
 
     def _of_the_likelihood(self, figure: Callable[[Tensor, Moments], Tensor], value: Tensor) -> Tensor:
         """Evaluate a figure at values; without gradients where neither f nor the values have any, since a prediction trains no parameters."""
@@ -116,8 +126,14 @@ class PlacedMixture(Integrated):
 class FunctionMixture(PlacedMixture):
     """Distribution ``int p(y | f) N(f) df`` whose other figures are right too: its draw is one of f and one of y.
 
-    Moments by fixed nodes are compared with those of a finer rule, and refined where the two do not agree, see :class:`Moment`.
+    Moments by fixed nodes are compared with those of a finer rule, and refined where the two do not agree, see :class:`Moment`. The outputs of a row may read
+    the same functions, and depend on each other then.
     """
+
+    def row_log_prob(self, value: Tensor) -> Tensor:
+        """Return the log density of all outputs of a row together, ``(..., N)``, where each is an element of the batch."""
+        log_prob = self._of_the_likelihood(self.conditional.predictive_log_prob, value)
+        return log_prob - self._log_scale_of_row.to(log_prob)
 
     @property
     def mean(self) -> Tensor:
@@ -133,21 +149,24 @@ class FunctionMixture(PlacedMixture):
             return each.variance + (each.mean - mean).square()
 
         found = self._over_nodes(around)
-        moment = self._moment("variance", around, size=found.detach())
-        return self._on_batch(moment.expectation(self.f, self._summed(lambda value: (value - mean).square())))
+        known = self._summed(lambda value: (value - mean).square())
+        return self._on_batch(self._expectation("variance", around, size=found.detach(), known=known))
 
     @property
     def covariance_matrix(self) -> Tensor:
-        """Covariances within an event, ``(*batch, D, D)``."""
+        """Covariances of the outputs of a row, ``(..., N, D, D)``, which are an event or the last axis of the batch."""
         mean = self._own_mean()
 
         def around(each: Any) -> Tensor:
             deviation = each.mean - mean
-            return each.covariance_matrix + deviation.unsqueeze(-1) * deviation.unsqueeze(-2)
+            within = (
+                each.covariance_matrix if self.event_shape else torch.diag_embed(each.variance.expand(deviation.shape))
+            )
+            return within + deviation.unsqueeze(-1) * deviation.unsqueeze(-2)
 
         scale = self._over_nodes(around).detach().diagonal(dim1=-2, dim2=-1).sqrt()
         size = scale.unsqueeze(-1) * scale.unsqueeze(-2)
-        return self._on_batch(self._moment("covariance", around, size=size).expectation(self.f))
+        return self._on_batch(self._expectation("covariance", around, size=size))
 
     def cdf(self, value: Tensor) -> Tensor:
         """Return the distribution function, ``(..., *batch)``."""
@@ -166,18 +185,22 @@ class FunctionMixture(PlacedMixture):
         found = super()._own_mean()
         with torch.no_grad():
             size = self._over_nodes(lambda each: (each.mean - found).square() + _finite_variance(each)).sqrt()
-        moment = self._moment("mean", lambda each: each.mean, size=size)
-        return moment.expectation(self.f, self._summed(lambda value: value))
+        return self._expectation("mean", lambda each: each.mean, size=size, known=self._summed(lambda value: value))
 
-    def _moment(self, name: str, figure: _Figure, *, size: Tensor) -> Moment:
-        """Return the moment that a figure of p(y | f) is, of the shape of a size."""
+    def _expectation(
+        self, name: str, figure: _Figure, *, size: Tensor, known: Callable[[], Tensor] | None = None
+    ) -> Tensor:
+        """Return the expectation of a figure of p(y | f), of the shape of a size; see :class:`Moment`."""
 
         def at(f: Tensor) -> Tensor:
             given = formed(self.conditional.given, f).base_dist
             given = given if self.units is None else self.units.image(given)
             return figure(given).expand(len(f), *size.shape)
 
-        return Moment(name, far(at), self._over_nodes(figure).expand(size.shape), size)
+        found = self._over_nodes(figure).expand(size.shape)
+        if not self.conditional.is_checked(self.f):
+            return found
+        return Moment(name, far(at), found, size).expectation(self.f, known)
 
     def _over_nodes(self, figure: _Figure) -> Tensor:
         """Return the mean of a figure over the fixed nodes, ``(*own, ...)``."""

@@ -63,7 +63,7 @@ def cdf_within(distribution: Any, value: Tensor) -> Tensor:
     """Return the distribution function at values, element by element: 0 below the support, 1 above it, and its own inside.
 
     A distribution is asked only for values that it has. Outside its support, some raise and others extrapolate: a Pareto has NaN, and a shifted
-    exponential has numbers below zero.
+    exponential has numbers below zero. Its lower end has the probability of the end itself: none, but for a distribution that is censored there.
 
     :raises NotImplementedError: for distributions without one.
     """
@@ -80,10 +80,25 @@ def cdf_within(distribution: Any, value: Tensor) -> Tensor:
     if low.dim() == high.dim() == 0 and bool(low.isinf() & high.isinf()):
         return cdf_of(distribution, value)
     is_discrete = bool(distribution.support.is_discrete)
-    below, above = (value < low if is_discrete else value <= low), value >= high
+    below, above = value < low, value >= high
+    if not is_discrete:
+        below = below | ((value == low) & ~_has_mass_at(distribution, low, value))
     inside = between(low, high, is_discrete=is_discrete).to(value)
     probability = cdf_of(distribution, torch.where(below | above, inside, value))
     return torch.where(above, 1.0, torch.where(below, 0.0, probability))
+
+
+@torch.no_grad()
+def _has_mass_at(distribution: Any, low: Tensor, value: Tensor) -> Tensor:
+    """Tell whether a distribution of real numbers has its lower end with a probability of its own, where values are that end."""
+    nothing = torch.zeros((), dtype=torch.bool, device=value.device)
+    if not bool((value == low).any()):
+        return nothing
+    inside = between(low, bounds(distribution)[1]).to(value)
+    try:
+        return cdf_of(distribution, torch.where(value == low, value, inside)) > 0
+    except ValueError:  # the support does not have its end
+        return nothing
 
 
 def between(low: Tensor, high: Tensor, *, is_discrete: bool = False) -> Tensor:

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_dgp.internal.views import View
+from pyro_dgp.likelihoods.placed_mixture import FunctionMixture
 from pyro_dgp.likelihoods.supports import innermost, is_mixture_of_numbers
 from pyro_dgp.prediction.target_kinds import kind_of
 
@@ -21,6 +23,30 @@ def log_prob_of(components: Any, value: Tensor) -> Tensor:
         if not bool(inside.any(0).all()):
             raise
     return _log_prob_where(components, value, inside)
+
+
+def row_log_prob_of(components: Any, value: Tensor) -> Tensor:
+    """Return the log density of all outputs of a row together under each component, ``(S, N)``."""
+    if share_functions(components):
+        value = value.expand(torch.broadcast_shapes(value.shape, components.shape()))
+        return _row_log_prob(components, value)
+    log_prob = log_prob_of(components, value)
+    return log_prob.sum(-1) if log_prob.dim() == 3 else log_prob
+
+
+def share_functions(components: Any) -> bool:
+    """Tell whether each output of a row is an element of the batch, and several may read the same functions, which were integrated out."""
+    single = components
+    while isinstance(single, View) and not isinstance(single, FunctionMixture):
+        single = single.inner
+    return isinstance(single, FunctionMixture) and len(components.shape()) == 3 and not components.event_shape
+
+
+def _row_log_prob(components: Any, value: Tensor | None) -> Tensor:
+    if isinstance(components, FunctionMixture) and value is not None:
+        return components.row_log_prob(value)
+    found: Tensor = components.evaluate(_row_log_prob, value)
+    return found
 
 
 def _log_prob_where(components: Any, value: Tensor, inside: Tensor) -> Tensor:

@@ -55,7 +55,7 @@ class DistributionFunction:
         """Return ``p(y <= value)``, elementwise: 0 below the support of y, and 1 above it."""
         if self._counts is not None:
             return self._counts.cdf(value)
-        is_below, is_above = value <= self.low, value > self.high
+        is_below, is_above = value < self.low, value > self.high
         inside = between(self.low, self.high, is_discrete=is_discrete(self.components))
         try:
             probability = cdf_within(self.components, torch.where(is_below | is_above, inside, value))
@@ -172,7 +172,7 @@ class DistributionFunction:
     def _bisected(self, level: Tensor) -> Tensor:
         mean, _ = around = self._around()
         target = level.reshape(-1, *[1] * (mean.dim() - 1))
-        low, high = self._bracketed(*around, target=target)
+        low, high = self._from_the_ends(*self._bracketed(*around, target=target), target=target)
         for step in range(_MOST_HALVINGS):
             if step >= _HALVINGS and not bool((self._rise(low, high) > _ROOM * torch.finfo(low.dtype).eps).any()):
                 break
@@ -197,6 +197,16 @@ class DistributionFunction:
             width = (high - low).clamp(max=info.max)
             low = torch.where(long, (low - width).clamp(min=info.min), low)
             high = torch.where(short, (high + width).clamp(max=info.max), high)
+        return low, high
+
+    def _from_the_ends(self, low: Tensor, high: Tensor, *, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Return brackets that are an end of the support where F reaches a level there, as that of a censored distribution does."""
+        first = self.low.expand(self.components.batch_shape).amin(0).to(low)
+        last = self.high.expand(self.components.batch_shape).amax(0).to(low)
+        for end, before in ((first, first), (last, last.nextafter(last.new_tensor(-torch.inf)))):
+            if bool(end.isfinite().any()):
+                is_there = (self(end) >= target) & ((self(before) < target) | (end == before))
+                low, high = (torch.where(is_there & end.isfinite(), end, each) for each in (low, high))
         return low, high
 
     def _around(self) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from pyro_dgp.internal.views import View
 from pyro_dgp.likelihoods import CollapsedObservation
 from pyro_dgp.likelihoods.moments import Moments
 from pyro_dgp.likelihoods.supports import innermost
-from pyro_dgp.prediction.component_densities import enumerated, log_prob_of
+from pyro_dgp.prediction.component_densities import enumerated, log_prob_of, row_log_prob_of, share_functions
 from pyro_dgp.prediction.distribution_functions import DistributionFunction
 from pyro_dgp.prediction.joining import concatenate
 from pyro_dgp.prediction.picked_draws import picked_draws
@@ -111,7 +111,7 @@ class Mixture:
             root = components.cov_factor
             independent = (self._weights * components.cov_diag).sum(0)
             return between + torch.einsum("s,snik,snjk->nij", weights, root, root) + torch.diag_embed(independent)
-        if components.event_shape:
+        if components.event_shape or share_functions(components):
             return between + torch.einsum("s,snij->nij", weights, _covariance_of(components))
         variance = (self._weights * moment(components, "variance")).sum(0)
         return between + torch.diag_embed(variance.reshape(deviation.shape[1:]))
@@ -136,8 +136,7 @@ class Mixture:
                 wants_gradients
             ):  # the likelihood holds its parameters, which a prediction does not train
                 return torch.cat([_observed_log_prob(each, value) for each in self.observations])
-        log_prob = log_prob_of(self.components, value)
-        return log_prob.sum(-1) if log_prob.dim() == 3 else log_prob
+        return row_log_prob_of(self.components, value)
 
     def require(self, value: Tensor) -> None:
         """Raise for targets that the likelihood, or a distribution of classes or counts, cannot have produced."""
@@ -235,7 +234,7 @@ class Mixture:
 def _covariance_of(components: Any) -> Tensor:
     """Return the covariance matrix of each component at each row, ``(S, N, D, D)``."""
     inner = innermost(components)
-    if not hasattr(inner, "covariance_matrix"):
+    if components.event_shape and not hasattr(inner, "covariance_matrix"):
         raise NotImplementedError(f"{type(inner).__name__} has no covariance matrix: take variance or sample")
     matrix: Tensor = components.covariance_matrix
     if isinstance(inner, MultivariateStudentT):  # Pyro names its scatter so

@@ -104,7 +104,8 @@ def pit(prediction: Prediction, y: Tensor) -> Tensor:
     """Return the probability integral transform ``F(y_n)``, elementwise; uniform on (0, 1) if predictions are calibrated.
 
     For classes and counts it is randomised, a uniform draw between ``F(y_n - 1)`` and ``F(y_n)`` (Czado, Gneiting and Held
-    2009, Eq. 1), with the seed of the prediction.
+    2009, Eq. 1), with the seed of the prediction. So it is for real numbers that have a probability of their own, as the end of a censored distribution
+    has: between F just below the number and at it.
 
     >>> import pyro.distributions as dist, torch
     >>> from pyro_dgp import Mixture, Prediction, pit
@@ -118,11 +119,13 @@ def pit(prediction: Prediction, y: Tensor) -> Tensor:
         y = y.double()
     with torch.no_grad():
         upper = prediction.cdf(y)
-        if not prediction.is_discrete:
-            return upper
-        for mixture, part in prediction.mixtures(y):
-            mixture.require(part)
-        lower = prediction.cdf(y - 1)
+        if prediction.is_discrete:
+            for mixture, part in prediction.mixtures(y):
+                mixture.require(part)
+            lower = prediction.cdf(y - 1)
+        else:
+            lower = prediction.cdf(y.nextafter(y.new_tensor(-torch.inf)))
+            lower = torch.where(upper - lower > torch.finfo(upper.dtype).eps ** 0.5, lower, upper)
         generator = torch.Generator(y.device).manual_seed(prediction.seed)
         drawn = torch.rand(y.shape, generator=generator, dtype=upper.dtype, device=y.device)
         return lower + drawn * (upper - lower)
