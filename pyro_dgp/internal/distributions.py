@@ -104,6 +104,11 @@ class ObservedPart(TorchDistribution):  # type: ignore[misc]
         missing = value.isnan()
         if not bool(missing.any()):
             return self.base_dist.log_prob(value)  # type: ignore[no-any-return]
+        if self.event_shape:
+            raise ValueError(
+                f"the outputs of a row are one {type(self.base_dist).__name__}, of which NaN leaves a part out: integrate the function values out, as in "
+                "pyro.sample('y', likelihood(gp(x)), obs=y), or leave rows with NaN out"
+            )
         at = filled(value) if not bool(missing.all()) else self.base_dist.sample()
         return torch.where(missing, 0.0, self.base_dist.log_prob(at))
 

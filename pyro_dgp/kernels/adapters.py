@@ -12,6 +12,7 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from pyro_dgp.internal.user_functions import with_values
+from pyro_dgp.internal.user_warning import warn_user
 from pyro_dgp.kernels.base import Kernel, packages_of
 from pyro_dgp.kernels.covariance import Covariance
 
@@ -39,7 +40,10 @@ class FromGPyTorch(Kernel):
     """A ``gpytorch.kernels.Kernel`` as a kernel of this library.
 
     The raw parameters of the GPyTorch kernel are trained directly. For parameters per output give the GPyTorch kernel
-    ``batch_shape=torch.Size([outputs])``, as in ``FromGPyTorch(gpytorch.kernels.MaternKernel(nu=2.5))``.
+    ``batch_shape=torch.Size([outputs])``, as in ``FromGPyTorch(gpytorch.kernels.MaternKernel(nu=2.5))``. Priors that the GPyTorch kernel has are not read,
+    which is warned of; a kernel of this library has them by ``PyroSample``.
+
+    :warns UserWarning: for a GPyTorch kernel with priors.
     """
 
     def __init__(self, kernel: nn.Module) -> None:
@@ -51,6 +55,12 @@ class FromGPyTorch(Kernel):
         if name == "kernel" and "gpytorch" not in packages_of(value):
             raise TypeError(
                 f"FromGPyTorch takes a gpytorch.kernels.Kernel, not {type(value).__name__}: give such a kernel"
+            )
+        priors = [found for found, *_ in value.named_priors()] if name == "kernel" else []
+        if priors:
+            warn_user(
+                f"FromGPyTorch does not read the priors of its kernel ({', '.join(priors)}), so that no objective counts them: make the GPyTorch kernel without them, and for "
+                "a prior take a kernel of this library, with PyroSample(distribution) as the attribute"
             )
         return value
 

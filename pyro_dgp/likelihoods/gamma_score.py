@@ -6,16 +6,20 @@ import math
 from typing import Any
 
 import torch
+from pyro.distributions import MaskedDistribution
 from torch import Tensor
 
 from pyro_dgp.likelihoods.units import InUnits
 
 
 def log_gamma_score(distribution: Any, y: Tensor, gamma: float) -> Tensor:
-    """``log [p(y)^c / (int p^gamma)^(c / gamma)]``, ``c = gamma - 1``, for normal and finite discrete p, or independent ones.
+    """``log [p(y)^c / (int p^gamma)^(c / gamma)]``, ``c = gamma - 1``, for normal and finite discrete p, or independent ones; 0 where p is masked.
 
     Targets with units are scored as standardised, so that the score does not depend on the units.
     """
+    if isinstance(distribution, MaskedDistribution):
+        score = log_gamma_score(distribution.base_dist, y, gamma)
+        return torch.where(torch.as_tensor(distribution._mask, device=score.device), score, 0.0)
     if isinstance(distribution, InUnits):
         return log_gamma_score(distribution.base_dist, distribution.units(y), gamma)
     if isinstance(distribution, torch.distributions.Independent):

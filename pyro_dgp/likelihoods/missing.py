@@ -101,7 +101,7 @@ class MissingConditional(Conditional):
         if self.outputs == 1:
             return _where_observed(~y.isnan(), self.inner, y, f, term)
         patterns = self._patterns(y)
-        if len(patterns) < self.outputs:
+        if len(patterns) < self.outputs or not self._has_independent_noise(f):
             return self._by_pattern(patterns, y, f, term)
         total: Tensor = f.mean.new_zeros(())
         for output in range(self.outputs):
@@ -110,8 +110,8 @@ class MissingConditional(Conditional):
         return total
 
     def _jointly(self, y: Tensor, f: Moments, term: _Term) -> Tensor:
-        """A term of all observed outputs of each row together, which is a sum where outputs read functions of their own."""
-        if self.outputs == 1 or self._is_separate():
+        """A term of all observed outputs of each row together, which is a sum where outputs have functions and noise of their own."""
+        if self.outputs == 1 or (self._has_independent_noise(f) and self._is_separate()):
             return self._by_output(y, f, term)
         return self._by_pattern(self._patterns(y), y, f, term)
 
@@ -132,6 +132,10 @@ class MissingConditional(Conditional):
                 targets = targets if len(chosen) > 1 else targets.squeeze(-1)
                 total = total + _where_observed(rows, inner, targets, _taken(f, functions), term)
         return total
+
+    def _has_independent_noise(self, f: Moments) -> bool:
+        """Whether outputs are independent given f: elements of a batch, not one event."""
+        return not self.inner.given(f.mean.detach()).base_dist.event_shape
 
     def _is_separate(self) -> bool:
         """Whether no function is read by two outputs."""

@@ -66,6 +66,35 @@ def test_masked_rows_do_not_count(loss, family):
     assert value(loss, model, guide, x, far, mask) == pytest.approx(kept)
 
 
+class Hidden(Rows):
+    """Rows that the distribution itself hides, or a handler around it."""
+
+    def __init__(self, of, *, by_handler):
+        super().__init__()
+        self.of, self.by_handler = of, by_handler
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))
+        fn, handler = self.of(f[..., 0]), poutine.mask(mask=self.mask if self.by_handler else True)
+        with handler, pyro.plate("rows", len(x)):
+            return pyro.sample("y", fn if self.by_handler else fn.mask(self.mask), obs=y)
+
+
+@pytest.mark.parametrize("of", [lambda f: dist.Normal(f, 0.3), lambda f: dist.Bernoulli(logits=f)])
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_a_masked_distribution_has_the_loss_of_a_masked_site(loss, of):
+    """The gamma divergence counted a constant for each hidden class, and refused a normal."""
+    x, y = regression(12)
+    y, mask, found = (y > 0).to(y), torch.arange(12) % 4 > 0, []
+    for by_handler in (True, False):
+        model = Hidden(of, by_handler=by_handler)
+        guide = Variational(model, InducingPoints(5), MonteCarlo(4))
+        torch.manual_seed(0)
+        guide.initialize(x, y)
+        found += [value(loss, model, guide, x, y, each) for each in (mask, ~mask)]
+    assert found[2:] == pytest.approx(found[:2]) and abs(found[0] - found[1]) > 0.1
+
+
 @pytest.mark.slow
 def test_a_mask_is_that_of_stock_pyro():
     x, y = regression(12)

@@ -321,6 +321,14 @@ def test_kernels_agree_with_gpytorch():
         torch.testing.assert_close(adapted.matrix(x[None], z[None])[0], theirs(x, z).to_dense())
 
 
+def test_priors_of_a_gpytorch_kernel_are_warned_of():
+    """Training maximised without them, and nothing said so."""
+    gpytorch = pytest.importorskip("gpytorch")
+    prior = gpytorch.priors.GammaPrior(3.0, 6.0)
+    with pytest.warns(UserWarning, match=r"does not read the priors of its kernel \(base_kernel.lengthscale_prior\)"):
+        kernels.FromGPyTorch(gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel(lengthscale_prior=prior)))
+
+
 def test_adapter_of_pyro_contrib_agrees_and_draws_a_prior_once_a_call():
     theirs = contrib.RBF(D)
     theirs.lengthscale = PyroSample(LogNormal(0.0, 1.0))

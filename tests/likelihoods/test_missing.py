@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import pyro
 import pytest
 import torch
 from numpy.polynomial.hermite_e import hermegauss
+from pyro import distributions as dist
 from pyro.nn import PyroModule
 from torch.distributions import LowRankMultivariateNormal, MultivariateNormal
 
@@ -15,17 +17,20 @@ from pyro_dgp import (
     ELBO,
     RBF,
     Bernoulli,
+    Conditional,
     DeepGP,
     Gaussian,
     GaussianProcess,
     HeteroscedasticGaussian,
     InducingPoints,
+    Likelihood,
     LinearCoregionalization,
     MarginalLikelihood,
     MissingOutputs,
     MonteCarlo,
     Poisson,
     PredictiveLogLikelihood,
+    RowObservation,
     Softmax,
     Standardizer,
     StudentT,
@@ -112,6 +117,44 @@ def test_terms_of_correlated_outputs_are_integrals_over_the_functions(term):
     log_prob = torch.where(y.isnan(), 0.0, elements).sum(-1)
     wanted = (mass * log_prob).sum(0) if term == "expected" else (mass * (0.5 * log_prob).exp()).sum(0).log()
     torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
+
+
+@dataclass(frozen=True)
+class CorrelatedNoise(Conditional):
+    """Each output reads a function of its own, and their noise is correlated."""
+
+    covariance: torch.Tensor
+
+    def given(self, f):
+        if len(self.covariance) == 1:
+            scale = self.covariance[0, 0].sqrt()
+            return RowObservation(dist.Normal(f[..., 0], scale, validate_args=False), 1)
+        return RowObservation(dist.MultivariateNormal(f, self.covariance, validate_args=False), 1)
+
+    def of_outputs(self, chosen):
+        return CorrelatedNoise(self.covariance[list(chosen)][:, list(chosen)]), list(chosen)
+
+
+class WithCorrelatedNoise(Likelihood):
+    """Two outputs."""
+
+    def conditional(self):
+        return CorrelatedNoise(torch.tensor([[1.0, 0.9], [0.9, 1.5]]))
+
+
+@pytest.mark.parametrize("term", ["expected", "predictive"])
+def test_correlated_noise_stays_correlated_where_another_row_has_a_hole(term):
+    """Rows without a hole lost the correlation as soon as there were as many combinations of holes as outputs."""
+    likelihood = WithCorrelatedNoise()
+    f, y = Moments(torch.randn(3, 2), torch.full((3, 2), 1e-12)), torch.randn(3, 2)
+    conditional, covariance = MissingOutputs(likelihood)._with_units(f.mean, {}), likelihood.conditional().covariance
+    whole = MultivariateNormal(f.mean, covariance).log_prob(y)
+    torch.testing.assert_close(TERMS[term](conditional, y, f), whole)
+    y[2, 1] = torch.nan
+    alone = torch.distributions.Normal(f.mean[2, 0], covariance[0, 0].sqrt()).log_prob(y[2, 0])
+    torch.testing.assert_close(TERMS[term](conditional, y, f), torch.stack([*whole[:2], alone]))
+    with pytest.raises(ValueError, match="one MultivariateNormal, of which NaN leaves a part out: integrate"):
+        MissingOutputs(likelihood).given(f.mean[1:]).log_prob(y[1:])
 
 
 def test_two_functions_an_output_stay_together():
