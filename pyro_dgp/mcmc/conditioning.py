@@ -121,6 +121,9 @@ class _Condition(SiteHandler, Messenger):
 
     def at_observation(self, msg: Message, observation: Observation) -> None:
         """Condition each GP on its inducing variables, its values, or the targets: the first of these that there are."""
+        if not msg["is_observed"] and msg["name"] in self.draw:  # a hidden layer with noise
+            shape = observation.batch_shape + observation.event_shape
+            msg["value"] = _shaped(msg["name"], self.draw[msg["name"]], shape)
         noise, y = observation.conditional.noise_variance(), msg["value"]
         for gp, prior in observation.priors.items():
             key, site = process_key(msg["name"], gp), function_site(msg["name"], gp)

@@ -152,7 +152,9 @@ class _WhitenMeans(SiteHandler, Messenger):
         self.found: dict[str, Tensor] = {}
 
     def at_observation(self, msg: Message, observation: Observation) -> None:
-        """Keep the whitened means of each GP."""
+        """Keep the whitened means of each GP, and set a value that is not observed."""
+        if not msg["is_observed"] and msg["name"] in self.latents:
+            msg["value"] = self.latents[msg["name"]]
         for gp, prior in observation.priors.items():
             self._mean(process_key(msg["name"], gp), function_site(msg["name"], gp), prior)
 
