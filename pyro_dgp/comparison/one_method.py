@@ -258,15 +258,20 @@ def pooled_diagnostics(figures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def arviz_of(fold: Fold) -> Any:
-    """The ArviZ object of a fit: its training rows, thinned if there are many, and its test rows."""
+    """The ArviZ object of a fit: its training rows, thinned if there are many, and its test rows.
+
+    All of them stay where a prediction draws a part of each row anew, which only all rows together have as it was sampled.
+    """
     given, part, fitted = fold.fitting.given, fold.part, fold.fitted
+    new = (fold.prediction, part.x_test, part.y_test)
     shown = given[:: -(-len(given) // _MOST_ROWS)]
-    x, y, new = part.x_train[shown], part.y_train[shown], (fold.prediction, part.x_test, part.y_test)
+    prediction = fitted.predict(part.x_train[shown])
+    if prediction.drawn_by_row and len(shown) < len(given):
+        shown, prediction = given, fitted.predict(part.x_train[given])
+    x, y, statistics = part.x_train[shown], part.y_train[shown], fitted.sample_stats
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "the prediction was made from")  # a remark has said so
-        return to_arviz(
-            fitted.predict(x), x, y, draws=fitted.draws, sample_stats=fitted.sample_stats, new=new, rows=shown
-        )
+        return to_arviz(prediction, x, y, draws=fitted.draws, sample_stats=statistics, new=new, rows=shown)
 
 
 def _curves(folds: Sequence[Fold]) -> Curves:

@@ -42,7 +42,7 @@ def to_arviz(
     | ``predictions_constant_data`` | ``x``; ``y`` | ``new_row``, ... | the new rows, and their targets if given |
 
     Functions that a method integrates out (those under a collapsed Gaussian likelihood) are drawn here, from their
-    distribution in each component of the mixture. So ``f`` and ``log_likelihood`` are draws of one posterior, as PSIS-LOO
+    distribution in each component of the mixture. Posterior draws at their training rows have the values that were sampled there. So ``f`` and ``log_likelihood`` are draws of one posterior, as PSIS-LOO
     and WAIC need. A model with a plain site of function values (``likelihood.given(f)``) has no ``f`` here; its draws
     have the sampled, whitened values.
 
@@ -63,21 +63,23 @@ def to_arviz(
     :param rows: numbers of the training rows, as labels; counted from 0 if not given.
     :param num_samples: number of draws at new rows, and least number of draws of a variational method.
     :raises TypeError: for a prediction in the units of the data, of a fit of :func:`~pyro_dgp.compare`.
-    :raises ValueError: for draws and statistics that differ in chains or draws, a prediction from other draws, and a model with latent values of single rows.
+    :raises ValueError: for draws and statistics that differ in chains or draws, a prediction from other draws, and for latent values of rows, or functions beside inducing
+        variables or with white noise, where the fit is a guide or the rows are some of the training rows.
     """
     if isinstance(prediction, RescaledPrediction):
         raise TypeError(
             "the prediction is in the units of the data, and functions and likelihoods are in those of training: take prediction.standardised with "
             "targets standardised, or the file METHOD.nc of compare(..., output=FOLDER)"
         )
-    if prediction.drawn_by_row:
+    if prediction.drawn_by_row and prediction.sampled is None:
         raise ValueError(
-            f"the latent site {prediction.drawn_by_row[0]!r} has a value for each row, which the prediction draws from its prior as for new rows, so that its "
-            "log likelihoods are not those of the draws: put the draws alone into ArviZ, as in arviz.from_dict({'posterior': chains.draws})"
+            f"the site {prediction.drawn_by_row[0]!r} has a part for each row, which the prediction draws from its prior as for new rows, so that its "
+            "log likelihoods are not those of the draws: with posterior draws predict at all training rows, predict(chains, x); otherwise put the draws alone into "
+            "ArviZ, as in arviz.from_dict({'posterior': chains.draws})"
         )
     chains, length = _sizes(draws or {}, sample_stats or {})
     functions, log_likelihood, replicates = likelihood_draws(prediction, y, 1 if draws else num_samples)
-    if draws and prediction.components_of_draw > 1:  # the first component of each draw
+    if draws and prediction.sampled is None and prediction.components_of_draw > 1:  # the first component of each draw
         first = slice(0, len(log_likelihood) // prediction.components_of_draw)
         functions = None if functions is None else functions[first]
         log_likelihood, replicates = log_likelihood[first], replicates[first]

@@ -31,13 +31,15 @@ def likelihood_draws(prediction: Prediction, value: Tensor, least: int = 1) -> L
     """Draw functions from a prediction and score the targets given these functions.
 
     Each component has one draw, or, where there are fewer components than ``least``, as many as make ``least`` draws or more. Components of different
-    weights are drawn by systematic resampling.
+    weights are drawn by systematic resampling. Of posterior draws at their training rows they are the values that were sampled.
 
     :param value: targets ``(N,)`` or ``(N, D_out)``.
     """
     require_no_groups(prediction, "draws of the functions and their likelihoods")
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(prediction.seed)
+        if prediction.sampled is not None:
+            return _draws_of_batch(prediction.sampled(), value, least)
         parts = [_draws_of_batch(mixture, part, least) for mixture, part in prediction.mixtures(value)]
     return _joined(parts, 1)
 

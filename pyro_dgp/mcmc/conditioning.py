@@ -52,7 +52,7 @@ def condition_on(
     if len({len(values) for values in draws.values()}) > 1:
         sizes = {name: len(values) for name, values in draws.items()}
         raise ValueError(f"there are as many draws of each site, one behind another, got {sizes}: take chains.flat")
-    inducing = _inducing_inputs_of(model, draws)
+    inducing = inducing_inputs_of(model, draws)
     model = without_whitening(model)
     total = len(next(iter(draws.values()))) if draws else 1
     chosen: list[Draw] = [{name: values[i] for name, values in draws.items()} for i in equally_spaced(total, num_draws)]
@@ -111,26 +111,61 @@ def _are_equal(before: Sequence[Tensor], now: Sequence[Tensor]) -> bool:
     )
 
 
-class _Condition(SiteHandler, Messenger):
-    """Runs the model at the training inputs with the values of one draw, and keeps a conditioned process for each GP."""
+class AtDraw(SiteHandler, Messenger):
+    """Base of handlers that run a model at the training inputs with the values of one draw."""
 
     def __init__(self, draw: Draw, inducing: Inputs, rows: int) -> None:
         super().__init__()
         self.draw, self.inducing, self.rows = draw, inducing, rows
+
+    def at_other(self, msg: Message) -> None:
+        """Set a latent value; raise for an observation that correlates rows."""
+        name, fn = msg["name"], msg["fn"]
+        if name in self.draw:
+            msg["value"] = _shaped(name, self.draw[name], fn.batch_shape + fn.event_shape)
+        elif msg["is_observed"]:
+            require_separate_rows(msg, self.rows)
+        else:
+            raise ValueError(f"the draws hold no value for the latent site {name!r}: they have {list(self.draw)}")
+
+    def set_target(self, msg: Message, observation: Observation) -> None:
+        """Set the value of a hidden layer with noise, ``h = sample("h", likelihood(gp(x)))``."""
+        if not msg["is_observed"] and msg["name"] in self.draw:
+            shape = observation.batch_shape + observation.event_shape
+            msg["value"] = _shaped(msg["name"], self.draw[msg["name"]], shape)
+
+    def sparse_values(self, name: str, prior: FunctionPrior, inputs: Tensor | Basis) -> Tensor:
+        """The values of a function site whose inducing variables the draw holds."""
+        return sparse_values(prior, inputs, self.draw[inducing_site(name)], self.draw[whitened_site(name)])
+
+    def function_values(self, name: str, prior: FunctionPrior) -> Tensor:
+        """The values of the function site ``name`` in the draw, plain or whitened."""
+        for site in (name, whitened_site(name)):
+            if site in self.draw:
+                values = _shaped(site, self.draw[site], prior.batch_shape + prior.event_shape)
+                return values if site == name else prior.unwhiten(values)
+        raise ValueError(
+            f"the draws hold neither {name!r} nor {whitened_site(name)!r}, the values of that GP: they have {list(self.draw)}"
+        )
+
+
+class _Condition(AtDraw):
+    """Keeps a conditioned process for each GP."""
+
+    def __init__(self, draw: Draw, inducing: Inputs, rows: int) -> None:
+        super().__init__(draw, inducing, rows)
         self.processes: dict[str, Process] = {}
 
     def at_observation(self, msg: Message, observation: Observation) -> None:
         """Condition each GP on its inducing variables, its values, or the targets: the first of these that there are."""
-        if not msg["is_observed"] and msg["name"] in self.draw:  # a hidden layer with noise
-            shape = observation.batch_shape + observation.event_shape
-            msg["value"] = _shaped(msg["name"], self.draw[msg["name"]], shape)
+        self.set_target(msg, observation)
         noise, y = observation.conditional.noise_variance(), msg["value"]
         for gp, prior in observation.priors.items():
             key, site = process_key(msg["name"], gp), function_site(msg["name"], gp)
             if key in self.inducing:
                 self.processes[key] = self._sparse(site, prior, self.inducing[key])
             elif site in self.draw or whitened_site(site) in self.draw:
-                self.processes[key] = conditioned(prior, self._function_values(site, prior), None)
+                self.processes[key] = conditioned(prior, self.function_values(site, prior), None)
             elif noise is not None and y is not None:
                 require_as_written(msg)
                 if not bool(torch.isfinite(y).all()):
@@ -155,22 +190,11 @@ class _Condition(SiteHandler, Messenger):
         name = msg["name"]
         if name in self.inducing:
             self.processes[name] = self._sparse(name, prior, self.inducing[name])
-            white, rest = self.draw[inducing_site(name)], self.draw[whitened_site(name)]
-            msg["value"] = sparse_values(prior, self.inducing[name], white, rest)
+            msg["value"] = self.sparse_values(name, prior, self.inducing[name])
             return
         if not msg["is_observed"]:
-            msg["value"] = self._function_values(name, prior)
+            msg["value"] = self.function_values(name, prior)
         self.processes[name] = conditioned(prior, msg["value"], None)
-
-    def at_other(self, msg: Message) -> None:
-        """Set a latent value; raise for an observation that correlates rows."""
-        name, fn = msg["name"], msg["fn"]
-        if name in self.draw:
-            msg["value"] = _shaped(name, self.draw[name], fn.batch_shape + fn.event_shape)
-        elif msg["is_observed"]:
-            require_separate_rows(msg, self.rows)
-        else:
-            raise ValueError(f"the draws hold no value for the latent site {name!r}: they have {list(self.draw)}")
 
     def _sparse(self, name: str, prior: FunctionPrior, inputs: Tensor | Basis) -> Process:
         """The GP of the function site ``name``, conditioned on its inducing variables."""
@@ -179,18 +203,8 @@ class _Condition(SiteHandler, Messenger):
             raise ValueError(f"the draws do not hold {site!r}, the inducing variables: they have {list(self.draw)}")
         return sparse_process(prior, inputs, self.draw[site])
 
-    def _function_values(self, name: str, prior: FunctionPrior) -> Tensor:
-        """The values of the function site ``name`` in the draw, plain or whitened."""
-        for site in (name, whitened_site(name)):
-            if site in self.draw:
-                values = _shaped(site, self.draw[site], prior.batch_shape + prior.event_shape)
-                return values if site == name else prior.unwhiten(values)
-        raise ValueError(
-            f"the draws hold neither {name!r} nor {whitened_site(name)!r}, the values of that GP: they have {list(self.draw)}"
-        )
 
-
-def _inducing_inputs_of(model: Any, draws: Mapping[str, Tensor]) -> Inputs:
+def inducing_inputs_of(model: Any, draws: Mapping[str, Tensor]) -> Inputs:
     """The inducing inputs of a whitened model; raises if there are none and the draws hold inducing variables."""
     inducing: Inputs = model.inducing if isinstance(model, WhitenedModel) else {}
     sparse = [name for name in draws if is_inducing(name)]

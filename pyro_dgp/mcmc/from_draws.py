@@ -27,7 +27,8 @@ from pyro_dgp.internal.plates import known_groups
 from pyro_dgp.internal.rows import Call, num_rows
 from pyro_dgp.internal.site_names import process_key, site_of
 from pyro_dgp.likelihoods import CollapsedObservation, Observation
-from pyro_dgp.mcmc.conditioning import Draw, KeptConditions, condition_on
+from pyro_dgp.mcmc.at_training_rows import AsSampled
+from pyro_dgp.mcmc.conditioning import Draw, KeptConditions, condition_on, inducing_inputs_of
 from pyro_dgp.mcmc.whitening import without_whitening
 from pyro_dgp.prediction.drawn_observations import depends_on_draws, require_no_observation_of_draws
 from pyro_dgp.prediction.mixture import Mixture, stack_mixtures
@@ -52,17 +53,20 @@ class _Predict(SiteHandler, TraceMessenger):
     def __init__(self, processes: Mapping[str, Process], draw: Draw, local: set[str]) -> None:
         super().__init__()
         self.processes, self.draw, self.local = processes, draw, local
+        self.priors: dict[str, FunctionPrior] = {}
 
     def at_observation(self, msg: Message, observation: Observation) -> None:
         """Integrate the conditioned processes out."""
-        name = msg["name"]
-        marginals = {gp: self.processes[process_key(name, gp)](prior) for gp, prior in observation.priors.items()}
+        keys = {gp: process_key(msg["name"], gp) for gp in observation.priors}
+        self.priors |= {keys[gp]: prior for gp, prior in observation.priors.items()}
+        marginals = {gp: self.processes[keys[gp]](prior) for gp, prior in observation.priors.items()}
         msg["fn"] = observation.collapse(marginals)
 
     def at_function(self, msg: Message, prior: FunctionPrior) -> None:
         """Draw from the conditioned process."""
         if msg["is_observed"]:
             require_values_of_rows(msg, prior)
+        self.priors[msg["name"]] = prior
         msg["fn"] = self.processes[msg["name"]](prior)
 
     def at_other(self, msg: Message) -> None:
@@ -210,8 +214,50 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
         layout.groups,
         request.rows.tensors,
         components_of_draw=of_draw,
-        drawn_by_row=by_row,
+        drawn_by_row=[*by_row, *_drawn_afresh(posterior, first)],
+        sampled=_sampled(posterior, passes, name, layout),
     )
+
+
+def _sampled(posterior: PosteriorDraws, passes: _Passes, name: str, layout: SiteLayout) -> Callable[[], Mixture] | None:
+    """Return what gives the mixture over the draws as they are at the training rows, for a prediction at these rows."""
+    args, kwargs = passes.request.rows[slice(0, len(passes.request.rows))]
+    given = [(args[0], posterior.args[0]), *((value, posterior.kwargs.get(key)) for key, value in kwargs.items())]
+    if layout.groups or not all(_are_same(one, other) for one, other in given):
+        return None
+    inducing, rows = inducing_inputs_of(posterior.model, posterior.draws), len(passes.request.rows)
+
+    def mixture() -> Mixture:
+        parts = []
+        for draw in passes.draws:
+            handler = AsSampled(draw, inducing, rows)
+            with torch.no_grad(), passes.as_trained(), constant_parameters(*passes.modules), handler as done:
+                passes.model(*posterior.args, **posterior.kwargs)
+            site = sites_of(done.trace)[name]
+            collapsed = site["fn"] if isinstance(site["fn"], CollapsedObservation) else None
+            components = components_at(site, drawn=name in draw)
+            parts.append(layout.mixture(components, passes.request.x.new_zeros(1), rows=rows, observation=collapsed))
+        return stack_mixtures(parts)
+
+    return mixture
+
+
+def _are_same(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor):
+        return isinstance(other, Tensor) and one.shape == other.shape and torch.equal(one, other)
+    return bool(one is other or one == other)
+
+
+def _drawn_afresh(posterior: PosteriorDraws, first: _Predict) -> list[str]:
+    """Return the Gaussian processes of which a prediction draws a part anew even at training rows: beside inducing variables, and white noise."""
+    sparse = inducing_inputs_of(posterior.model, posterior.draws)
+
+    def has_white_noise(prior: FunctionPrior) -> bool:
+        x = prior.x.unsqueeze(-3)
+        apart = prior.covariance.matrix(x, x.clone()).diagonal(dim1=-2, dim2=-1)
+        return not torch.allclose(prior.covariance.diagonal(x).expand(apart.shape), apart)
+
+    return [key for key, prior in first.priors.items() if key in sparse or has_white_noise(prior)]
 
 
 def _passes(posterior: PosteriorDraws, request: Request) -> _Passes:

@@ -90,6 +90,7 @@ def predict(
         inputs=found.inputs,
         components_of_draw=found.components_of_draw,
         drawn_by_row=found.drawn_by_row,
+        sampled=found.sampled,
     )
 
 

@@ -31,7 +31,8 @@ class Prediction(TorchDistribution):
     :param keep: most numbers that mixtures may have in all to be kept after their first use.
     :param inputs: tensors that the mixtures depend on, asked whether they want gradients.
     :param components_of_draw: number of components of each draw of a sampler; the first ones of all draws come first.
-    :param drawn_by_row: names of latent sites with a value for each row that are drawn from their priors.
+    :param drawn_by_row: names of latent sites with a value for each row, and of functions with a part of each row, that are drawn from their priors.
+    :param sampled: gives the mixture over the draws of a sampler with the values that they have at the training rows, where the rows are these.
     :ivar seed: of the mixtures, for use where functions or targets are drawn from them.
 
     >>> import pyro.distributions as dist, torch
@@ -59,13 +60,14 @@ class Prediction(TorchDistribution):
         inputs: Sequence[Tensor] = (),
         components_of_draw: int = 1,
         drawn_by_row: Sequence[str] = (),
+        sampled: Callable[[], Mixture] | None = None,
     ) -> None:
         self._evaluate, self._batch_size, self._keep = evaluate, batch_size, keep
         self._inputs = tuple(inputs)
         self.seed = int(torch.randint(2**31 - 1, ()))
         self._kept: dict[int, Mixture] = {}
         self._count, self._groups = rows, groups
-        self.components_of_draw, self.drawn_by_row = components_of_draw, tuple(drawn_by_row)
+        self.components_of_draw, self.drawn_by_row, self.sampled = components_of_draw, tuple(drawn_by_row), sampled
         super().__init__((*groups, rows), event_shape, validate_args=False)
 
     def __repr__(self) -> str:

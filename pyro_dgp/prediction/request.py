@@ -76,7 +76,8 @@ class Answer(NamedTuple):
     :ivar inputs: the row arguments, which may want gradients.
     :ivar joins_rows: whether the value at a row depends on function values at other rows, so that all rows are evaluated together.
     :ivar components_of_draw: number of components of each posterior draw; the first ones of all draws come first.
-    :ivar drawn_by_row: names of latent sites with a value for each row, which are drawn from their priors as those of new rows.
+    :ivar drawn_by_row: names of latent sites with a value for each row, and of functions with a part of each row, which are drawn from their priors as those of new rows.
+    :ivar sampled: gives the mixture over posterior draws with the values that they have at the training rows, for a request at these rows.
     """
 
     evaluate: Callable[[slice], Mixture]
@@ -86,6 +87,7 @@ class Answer(NamedTuple):
     joins_rows: bool = False
     components_of_draw: int = 1
     drawn_by_row: Sequence[str] = ()
+    sampled: Callable[[], Mixture] | None = None
 
 
 @singledispatch

@@ -41,8 +41,15 @@ class ConditionedProcess(Process):
 
     def forward(self, prior: FunctionPrior, at: Tensor | None = None) -> FunctionMarginal:
         """Return the conditional at ``prior.x``, with a regulariser of 0."""
+        return self._given(prior, prior.covariance.matrix(self._x, prior.x.unsqueeze(-3)))
+
+    def at_known_inputs(self, prior: FunctionPrior) -> FunctionMarginal:
+        """Return the conditional at the known inputs themselves, where a :class:`~pyro_dgp.White` part has the values that it had there."""
+        return self._given(prior, prior.covariance.matrix(self._x))
+
+    def _given(self, prior: FunctionPrior, cross: Tensor) -> FunctionMarginal:
+        """Return the conditional, by the covariances of the known rows (first) and the new ones."""
         new = prior.x.unsqueeze(-3)
-        cross = prior.covariance.matrix(self._x, new)
         projection = linalg.solve_broadcast(self._factor, cross)
         loc = (projection.mT @ self._white.mT.unsqueeze(-1)).squeeze(-1).mT
         variance = (prior.covariance.diagonal(new) - projection.square().sum(-2)).clamp_min(0.0).mT
