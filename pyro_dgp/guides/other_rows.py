@@ -107,7 +107,7 @@ def _parts_of(fn: Any) -> list[Any]:
 
 
 class _Met(SiteHandler, Messenger):
-    """Handler that runs a model at given function values and near the middle of latent values, and keeps what it is computed from at each row.
+    """Handler that runs a model at given function values and near the middle of latent values, but not at it, and keeps what it is computed from at each row.
 
     :param rows: numbers of the rows of the call.
     :param axes: by name of latent sites with a value for each row, the axis of the rows.
@@ -152,12 +152,17 @@ class _Met(SiteHandler, Messenger):
             if msg["value"] is None:
                 middle = _middle(msg["fn"])
                 self.shapes[msg["name"]] = msg["fn"].shape()
-                msg["value"] = self._moved(middle, msg) if msg["name"] in self.axes else middle
+                is_moved = middle is not None and self.memory.spread > 0 and _is_any_real(msg["fn"])
+                msg["value"] = self._moved(middle, msg) if middle is not None and is_moved else middle
 
-    def _moved(self, middle: Tensor | None, msg: Message) -> Tensor | None:
-        """Return real values moved from row to row, by what the number of the row decides: at equal values no row tells that it looks at others."""
-        if middle is None or not _is_any_real(msg["fn"]):
-            return middle
+    def _moved(self, middle: Tensor, msg: Message) -> Tensor:
+        """Return real values moved from their mean: one of rows by what the number of the row decides, since at equal values no row tells that it looks at others.
+
+        A value that all rows share may be the coefficient of a number of rows, and such a number would be lost at a mean of zero.
+        """
+        if msg["name"] not in self.axes:
+            places = torch.arange(1, middle.numel() + 1).to(middle).reshape(middle.shape)
+            return middle + self.memory.spread * _width(msg["fn"]) * (1.0 + 0.5 * (1.7 * places).sin())
         shape = [1] * middle.dim()
         shape[self.axes[msg["name"]]] = len(self.rows)
         return middle + self.memory.spread * (1.7 * self.rows.to(middle) + 0.4).sin().reshape(shape)
@@ -172,6 +177,15 @@ def _is_any_real(fn: Any) -> bool:
     """Tell whether a value of a distribution may be any real number."""
     support: Any = fn.support
     return getattr(support, "base_constraint", support) is constraints.real
+
+
+def _width(fn: Any) -> Tensor | float:
+    """Return the standard deviation of a distribution, or 1 where it has none."""
+    try:
+        width: Tensor = fn.stddev
+        return width.where(width.isfinite(), 1.0)
+    except _NO_DENSITY:
+        return 1.0
 
 
 def _middle(fn: Any) -> Tensor | None:

@@ -211,6 +211,18 @@ def local(self, x, y):
     return pyro.sample("y", self.likelihood(self.gp(torch.cat([x, own[..., None]], -1))), obs=y)
 
 
+def with_slopes(numbers):
+    """Return a model with a latent coefficient, of prior mean zero, for each of some numbers of the rows."""
+
+    def body(self, x, y):
+        f, number = pyro.sample("f", self.gp(x)), numbers(x)
+        slopes = pyro.sample("slopes", dist.Normal(torch.zeros(number.shape[-1]).to(x), 2.0).to_event(1))
+        loc = f[..., 0] + (number * slopes.unsqueeze(-2)).sum(-1)
+        return pyro.sample("y", dist.Normal(loc, 0.3).to_event(1), obs=y)
+
+    return body
+
+
 def hidden_in_order(self, x, y):
     return pyro.sample("f", self.gp(x.flip(-2)), obs=None if y is None else y.flip(-1)[:, None])
 
@@ -235,6 +247,11 @@ SEEN = {
     "rate of a Gamma": (lambda: Sites(scaled_by_rows), ("parameters", "y")),
     "rate of a mixture": (lambda: Sites(inflated), ("parameters", "y")),
     "prior of a latent value": (lambda: Sites(local), ("parameters", "own")),
+    "number behind a latent slope": (
+        lambda: Sites(with_slopes(lambda x: torch.arange(len(x)).to(x)[:, None])),
+        ("parameters", "y"),
+    ),
+    "numbers behind latent slopes": (lambda: Sites(with_slopes(lambda x: x - x.mean(0))), ("parameters", "y")),
     "observed function in another order": (lambda: Sites(hidden_in_order), ("inputs", "f")),
 }
 
