@@ -123,7 +123,11 @@ class WhitenedDensity:
 
     @cached_property
     def _may_reuse_factors(self) -> bool:
-        return _meets_all_with_factors(self)
+        return _meets_all_with_factors(self) and _factors_hold(self)
+
+    def sites_after(self, function_site: str) -> list[str]:
+        """Return the latent sites, besides whitened ones, that the model meets after the values of a GP."""
+        return [site for site in self.transforms if self._order[site] > self._order[function_site]]
 
     def is_after(self, function_site: str, site: str) -> bool:
         """Whether the model meets the values of a GP after another site, so that they may depend on it."""
@@ -252,3 +256,28 @@ def _meets_all_with_factors(density: WhitenedDensity) -> bool:
         except ValueError:
             return False
     return True
+
+
+def _factors_hold(density: WhitenedDensity) -> bool:
+    """Tell whether the factor of each GP stays where the sites change that the model meets after it; a kernel that reads one in its matrix has another."""
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        start, other = density.start, poutine.trace(density.model).get_trace(*density.args, **density.kwargs).nodes
+        for name, factor in _factors_at(density, start).items():
+            moved = {site: other[site]["value"] for site in density.sites_after(name) if site in other}
+            if moved and not _is_same_factor(factor, _factors_at(density, start | moved).get(name)):
+                return False
+    return True
+
+
+def _factors_at(density: WhitenedDensity, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    try:
+        return density.run(values, Evaluation(0.0)).factors
+    except (ValueError, *IMPOSSIBLE):
+        return {}
+
+
+def _is_same_factor(one: Tensor, other: Tensor | None) -> bool:
+    """Tell whether factors are the same; nothing is known of one that there is not."""
+    if other is None:
+        return True
+    return one.shape == other.shape and torch.allclose(one, other, rtol=1e-5, atol=1e-6 * float(one.abs().max()))
