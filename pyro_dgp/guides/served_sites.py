@@ -7,7 +7,7 @@ from typing import Any
 
 from pyro.distributions import Delta, MaskedDistribution, Unit
 from torch import Tensor
-from torch.distributions import Independent, TransformedDistribution
+from torch.distributions import Independent, MixtureSameFamily, TransformedDistribution, biject_to
 from torch.distributions.constraints import Constraint, is_dependent
 
 from pyro_dgp.guides.sites import Message, is_observation
@@ -45,12 +45,32 @@ def require_served(sites: Iterable[Message]) -> None:
 
 
 def require_density(name: str, fn: Any) -> None:
-    """Raise for a latent site of one value, whose density is infinite there and zero elsewhere, and for an angle."""
+    """Raise for a latent site of one value, whose density is infinite there and zero elsewhere, for an angle, and for a support that no map leads to."""
     require_no_angle(name, fn)
+    _require_mapped_support(name, fn)
     if isinstance(elementwise(fn), Delta):
         raise ValueError(
             f"the latent site {name!r} is a Delta, which has a value and no density: write pyro.deterministic({name!r}, value)"
         )
+
+
+def _require_mapped_support(name: str, fn: Any) -> None:
+    """Raise where PyTorch has no map from the real line to the support of a latent site: positive-definite matrices, and mixtures."""
+    if is_discrete(fn):
+        return
+    try:
+        biject_to(fn.support)
+    except NotImplementedError as error:
+        kind = elementwise(fn)
+        remedy = "for a covariance matrix sample LKJCholesky and positive scales, and multiply them"
+        if isinstance(kind, MixtureSameFamily):
+            remedy = (
+                "take a prior of one part; a sampler also takes z = sample(name, wide) and pyro.factor('mixture', mixture.log_prob(z) - wide.log_prob(z)), wide such as "
+                "Normal(0, 10)"
+            )
+        raise ValueError(
+            f"the latent site {name!r} is a {type(kind).__name__}, and no map leads from the real line to its support: {remedy}"
+        ) from error
 
 
 def require_no_angle(name: str, fn: Any) -> None:

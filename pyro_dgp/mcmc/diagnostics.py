@@ -18,7 +18,7 @@ def convergence(draws: dict[str, Tensor], divergences: np.ndarray | None = None)
     """Number of divergent transitions, largest rank-normalised split R-hat and smallest bulk ESS over all quantities.
 
     The halves of a single chain are compared with each other. A figure that cannot be had is ``None``: with fewer than 8 draws, or where all draws of a
-    quantity are equal or one is NaN.
+    quantity are equal or one is NaN. Entries of a square matrix that are 0 or 1 in every draw, as those of the Cholesky factor of correlations, are no quantities.
 
     :param draws: quantities by name, ``(chains, draws, ...)``.
     :param divergences: whether each draw ended in a divergence, ``(chains, draws)``; not given for a sampler that has none.
@@ -40,7 +40,7 @@ def convergence(draws: dict[str, Tensor], divergences: np.ndarray | None = None)
 
     diverged = None if divergences is None else int(divergences.sum())
     figures: dict[str, float | int | None] = {"divergences": diverged, "r_hat_max": None, "ess_min": None}
-    arrays = {name: halves(values).double().cpu().numpy() for name, values in draws.items()}
+    arrays = {name: _without_fixed_entries(halves(values).double().cpu().numpy()) for name, values in draws.items()}
     moved = all(np.ptp(array, axis=(0, 1)).all() for array in arrays.values())
     has_gaps = any(bool(values.isnan().any()) for values in draws.values())
     if has_gaps or not moved or min(array.shape[1] for array in arrays.values()) < 4:
@@ -50,6 +50,15 @@ def convergence(draws: dict[str, Tensor], divergences: np.ndarray | None = None)
     for key, value in (("r_hat_max", float(summary["r_hat"].max())), ("ess_min", float(summary["ess_bulk"].min()))):
         figures[key] = value if np.isfinite(value) else None
     return figures
+
+
+def _without_fixed_entries(array: np.ndarray) -> np.ndarray:
+    """Return draws of square matrices without the entries that are 0 or 1 in all of them, where there are others."""
+    if array.ndim < 4 or array.shape[-1] != array.shape[-2] or array.shape[-1] == 1:
+        return array
+    entries = array.reshape(*array.shape[:2], -1)
+    is_fixed = (entries == 0).all((0, 1)) | (entries == 1).all((0, 1))
+    return array if is_fixed.all() or not is_fixed.any() else entries[..., ~is_fixed]
 
 
 def doubts(figures: Mapping[str, Any], transitions: int) -> list[Finding]:

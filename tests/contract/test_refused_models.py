@@ -230,7 +230,7 @@ class Turned(Model):
 
     def forward(self, x, y=None):
         t = pyro.sample("t", self.angle)
-        t = t.sum(-1) if self.angle.event_shape else t
+        t = t.flatten(t.dim() - len(self.angle.event_shape)).sum(-1) if self.angle.event_shape else t
         f = pyro.sample("f", self.gp(x))[..., 0]
         return pyro.sample("y", dist.Normal(f + t.unsqueeze(-1), 0.4).to_event(1), obs=y)
 
@@ -255,6 +255,34 @@ def test_a_latent_angle(angle):
     with pytest.raises(ValueError, match=sentence):
         Variational(model, InducingPoints(4)).initialize(X, Y)
     for kernel in (WhitenedNUTS, EllipticalSlice, lambda each: NUTS(whitened(each))):
+        with pytest.raises(ValueError, match=sentence):
+            MCMC(kernel(model), num_samples=2, warmup_steps=1, disable_progbar=True).run(X, Y)
+
+
+@pytest.mark.parametrize(
+    ("prior", "sentence"),
+    [
+        (
+            dist.MixtureSameFamily(
+                dist.Categorical(torch.tensor([0.3, 0.7], dtype=X.dtype)),
+                dist.Normal(torch.tensor([-1.0, 1.0], dtype=X.dtype), 1.0),
+            ),
+            "the latent site 't' is a MixtureSameFamily, and no map .*: take a prior of one part; a sampler also takes",
+        ),
+        (
+            dist.Wishart(torch.tensor(5.0, dtype=X.dtype), torch.eye(2, dtype=X.dtype)),
+            "the latent site 't' is a Wishart, and no map .*: for a covariance matrix sample LKJCholesky",
+        ),
+    ],
+    ids=["mixture", "matrix"],
+)
+@pytest.mark.filterwarnings("ignore:Singular sample detected")  # PyTorch's check of its own draws
+def test_a_latent_site_whose_support_has_no_map(prior, sentence):
+    """The error was PyTorch's, which named no site."""
+    model = Turned(gp=GaussianProcess(RBF()), angle=prior)
+    with pytest.raises(ValueError, match=sentence):
+        Variational(model, InducingPoints(4)).initialize(X, Y)
+    for kernel in (WhitenedNUTS, EllipticalSlice):
         with pytest.raises(ValueError, match=sentence):
             MCMC(kernel(model), num_samples=2, warmup_steps=1, disable_progbar=True).run(X, Y)
 

@@ -34,6 +34,21 @@ def test_quantities_of_booleans_and_whole_numbers_have_figures():
     assert convergence({"b": draws}) == convergence({"b": draws.long()}) == figures
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_fixed_entries_of_a_matrix_are_no_quantities(number):
+    """The zeros of one Cholesky factor took the figures of all sites away."""
+    torch.manual_seed(0)
+    others = torch.randn(number, 60)
+    factors = dist.LKJCholesky(3, torch.tensor(2.0, dtype=torch.float64)).sample((number, 60))
+    figures = convergence({"factor": factors, "a": others})
+    assert 0.9 < figures["r_hat_max"] < 1.2 and figures["ess_min"] > 10
+    rows, columns = torch.tril_indices(3, 3, -1)
+    moving = torch.cat([factors[..., rows, columns], factors[..., [1, 2], [1, 2]]], -1)
+    assert convergence({"factor": moving, "a": others}) == figures
+    factors[..., 1, 0] = 0.3  # an entry that stands still is one that a chain does not move
+    assert convergence({"factor": factors, "a": others})["r_hat_max"] is None
+
+
 def test_a_log_density_that_is_not_a_number_is_said_of_chains():
     x = torch.linspace(-1, 1, 6)[:, None]
     draws = {"likelihood.variance": 0.1 + 0.1 * torch.rand(2, 20)}
