@@ -258,20 +258,20 @@ def pooled_diagnostics(figures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def arviz_of(fold: Fold) -> Any:
-    """The ArviZ object of a fit: its training rows, thinned if there are many, and its test rows.
-
-    All of them stay where a prediction draws a part of each row anew, which only all rows together have as it was sampled.
-    """
+    """The ArviZ object of a fit: its training rows, thinned if there are many, and its test rows."""
     given, part, fitted = fold.fitting.given, fold.part, fold.fitted
-    new = (fold.prediction, part.x_test, part.y_test)
-    shown = given[:: -(-len(given) // _MOST_ROWS)]
+    step = -(-len(given) // _MOST_ROWS)
+    shown, new = given[::step], (fold.prediction, part.x_test, part.y_test)
     prediction = fitted.predict(part.x_train[shown])
-    if prediction.drawn_by_row and len(shown) < len(given):
+    if (
+        prediction.drawn_by_row
+    ):  # draws know all training rows together as they were sampled, and some of them as new ones
         shown, prediction = given, fitted.predict(part.x_train[given])
-    x, y, statistics = part.x_train[shown], part.y_train[shown], fitted.sample_stats
+    x, y, every = part.x_train[shown], part.y_train[shown], step if len(shown) == len(given) else 1
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "the prediction was made from")  # a remark has said so
-        return to_arviz(prediction, x, y, draws=fitted.draws, sample_stats=statistics, new=new, rows=shown)
+        draws, statistics = fitted.draws, fitted.sample_stats
+        return to_arviz(prediction, x, y, draws=draws, sample_stats=statistics, new=new, rows=shown, row_step=every)
 
 
 def _curves(folds: Sequence[Fold]) -> Curves:

@@ -12,6 +12,7 @@ from torch import Tensor
 from pyro_dgp.export.arviz_groups import from_groups
 from pyro_dgp.export.likelihood_draws import likelihood_draws
 from pyro_dgp.internal.user_warning import warn_user
+from pyro_dgp.internal.whole_numbers import whole_number
 from pyro_dgp.prediction.prediction import Prediction
 from pyro_dgp.prediction.rescaled import RescaledPrediction
 from pyro_dgp.prediction.thinning import equally_spaced
@@ -26,6 +27,7 @@ def to_arviz(
     sample_stats: Mapping[str, np.ndarray] | None = None,
     new: tuple[Prediction, Tensor, Tensor | None] | None = None,
     rows: Tensor | None = None,
+    row_step: int = 1,
     num_samples: int = 200,
 ) -> Any:
     """Make an ArviZ object of a fitted method, sampled or variational: ``InferenceData`` (0.x) or ``DataTree`` (1.x).
@@ -61,10 +63,11 @@ def to_arviz(
     :param sample_stats: statistics of the sampler by name, ``(chains, draws)``.
     :param new: prediction at new inputs, the inputs, and the targets or ``None``.
     :param rows: numbers of the training rows, as labels; counted from 0 if not given.
+    :param row_step: every how many training rows the object has one: 10 for a tenth of many rows.
     :param num_samples: number of draws at new rows, and least number of draws of a variational method.
     :raises TypeError: for a prediction in the units of the data, of a fit of :func:`~pyro_dgp.compare`.
-    :raises ValueError: for draws and statistics that differ in chains or draws, a prediction from other draws, and for latent values of rows, or functions beside inducing
-        variables or with white noise, where the fit is a guide or the rows are some of the training rows.
+    :raises ValueError: for draws and statistics that differ in chains or draws, a prediction from other draws, for latent values of rows where the fit is a guide, and
+        for those, functions beside inducing variables and white noise where draws predict other rows than all training rows.
     """
     if isinstance(prediction, RescaledPrediction):
         raise TypeError(
@@ -73,12 +76,15 @@ def to_arviz(
         )
     if prediction.drawn_by_row and prediction.sampled is None:
         raise ValueError(
-            f"the site {prediction.drawn_by_row[0]!r} has a part for each row, which the prediction draws from its prior as for new rows, so that its "
+            f"the site {prediction.drawn_by_row[0]!r} has a part for each row, which the prediction draws anew as for new rows, so that its "
             "log likelihoods are not those of the draws: with posterior draws predict at all training rows, predict(chains, x); otherwise put the draws alone into "
             "ArviZ, as in arviz.from_dict({'posterior': chains.draws})"
         )
-    chains, length = _sizes(draws or {}, sample_stats or {})
-    functions, log_likelihood, replicates = likelihood_draws(prediction, y, 1 if draws else num_samples)
+    chains, length, row_step = *_sizes(draws or {}, sample_stats or {}), whole_number("row_step", row_step, 1)
+    drawn = likelihood_draws(prediction, y, 1 if draws else num_samples)
+    functions, log_likelihood, replicates = (None if each is None else each[:, ::row_step] for each in drawn)
+    assert log_likelihood is not None and replicates is not None
+    x, y, rows = x[::row_step], y[::row_step], (torch.arange(len(x)) if rows is None else rows)[::row_step]
     if draws and prediction.sampled is None and prediction.components_of_draw > 1:  # the first component of each draw
         first = slice(0, len(log_likelihood) // prediction.components_of_draw)
         functions = None if functions is None else functions[first]
@@ -98,7 +104,7 @@ def to_arviz(
         groups["sample_stats"] = {name: np.asarray(values)[:, kept] for name, values in sample_stats.items()}
     outputs = [] if y.dim() == 1 else ["output"]
     dims = {"y": ["row", *outputs], "x": ["row", "input"], "f": ["row", "function"]}
-    coords = {"row": np.arange(len(x)) if rows is None else _numpy(rows)}
+    coords = {"row": _numpy(rows)}
     if isinstance(kept, list):
         coords["draw"] = np.array(kept)
     if new is None:

@@ -180,10 +180,10 @@ def _is_any_real(fn: Any) -> bool:
 
 
 def _width(fn: Any) -> Tensor | float:
-    """Return the standard deviation of a distribution, or 1 where it has none."""
+    """Return the standard deviation of a distribution, or 1 where it has none or is wider: a link of a large value, such as its exponential, is nothing or too much."""
     try:
         width: Tensor = fn.stddev
-        return width.where(width.isfinite(), 1.0)
+        return width.where(width < 1, 1.0)
     except _NO_DENSITY:
         return 1.0
 

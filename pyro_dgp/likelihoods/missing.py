@@ -135,7 +135,7 @@ class MissingConditional(Conditional):
 
     def _has_independent_noise(self, f: Moments) -> bool:
         """Whether outputs are independent given f: elements of a batch, not one event."""
-        return not self.inner.given(f.mean.detach()).base_dist.event_shape
+        return not self.inner.given(f.mean[..., :1, :].detach()).base_dist.event_shape
 
     def _is_separate(self) -> bool:
         """Whether no function is read by two outputs."""

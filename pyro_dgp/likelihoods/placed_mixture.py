@@ -102,7 +102,7 @@ class PlacedMixture(Integrated):
 
     @property
     def _log_scale_of_row(self) -> Tensor:
-        """What the log density of all outputs of a row is less in the units of y."""
+        """Sum of the log scales of the outputs, by which a log density of a row is smaller in the units of y."""
         return torch.zeros(()) if self.units is None else self.units.log_scale(self.shape()[-1])
 
     def _of_the_likelihood(self, figure: Callable[[Tensor, Moments], Tensor], value: Tensor) -> Tensor:

@@ -33,7 +33,8 @@ class AsSampled(AtDraw, TraceMessenger):
     def at_function(self, msg: Message, prior: FunctionPrior) -> None:
         """Set the values."""
         if not msg["is_observed"]:
-            msg["value"] = self._values(msg["name"], msg["name"], prior)
+            values = msg["value"] = self._values(msg["name"], msg["name"], prior)
+            msg["fn"] = _independent(values, values.new_zeros(values.shape))
 
     def _values(self, key: str, site: str, prior: FunctionPrior) -> Tensor:
         if key in self.inducing:

@@ -261,7 +261,11 @@ def _meets_all_with_factors(density: WhitenedDensity) -> bool:
 def _factors_hold(density: WhitenedDensity) -> bool:
     """Tell whether the factor of each GP stays where the sites change that the model meets after it; a kernel that reads one in its matrix has another."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        start, other = density.start, poutine.trace(density.model).get_trace(*density.args, **density.kwargs).nodes
+        start = density.start
+        try:
+            other = poutine.trace(density.model).get_trace(*density.args, **density.kwargs).nodes
+        except (ValueError, *IMPOSSIBLE):
+            return True
         for name, factor in _factors_at(density, start).items():
             moved = {site: other[site]["value"] for site in density.sites_after(name) if site in other}
             if moved and not _is_same_factor(factor, _factors_at(density, start | moved).get(name)):

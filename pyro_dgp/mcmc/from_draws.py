@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
@@ -222,7 +223,8 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
 def _sampled(posterior: PosteriorDraws, passes: _Passes, name: str, layout: SiteLayout) -> Callable[[], Mixture] | None:
     """Return what gives the mixture over the draws as they are at the training rows, for a prediction at these rows."""
     args, kwargs = passes.request.rows[slice(0, len(passes.request.rows))]
-    given = [(args[0], posterior.args[0]), *((value, posterior.kwargs.get(key)) for key, value in kwargs.items())]
+    sampled_with = _by_name(passes.model, posterior.args, posterior.kwargs)
+    given = [(args[0], posterior.args[0]), *((value, sampled_with.get(key)) for key, value in kwargs.items())]
     if layout.groups or not all(_are_same(one, other) for one, other in given):
         return None
     inducing, rows = inducing_inputs_of(posterior.model, posterior.draws), len(passes.request.rows)
@@ -245,7 +247,20 @@ def _sampled(posterior: PosteriorDraws, passes: _Passes, name: str, layout: Site
 def _are_same(one: Any, other: Any) -> bool:
     if isinstance(one, Tensor):
         return isinstance(other, Tensor) and one.shape == other.shape and torch.equal(one, other)
-    return bool(one is other or one == other)
+    if one is other:
+        return True
+    try:
+        return bool(one == other)
+    except (TypeError, ValueError, RuntimeError):  # arrays, and what holds tensors
+        return False
+
+
+def _by_name(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arguments of a call by their names."""
+    try:
+        return inspect.signature(getattr(model, "forward", model)).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):
+        return kwargs
 
 
 def _drawn_afresh(posterior: PosteriorDraws, first: _Predict) -> list[str]:

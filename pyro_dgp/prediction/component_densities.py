@@ -29,7 +29,15 @@ def row_log_prob_of(components: Any, value: Tensor) -> Tensor:
     """Return the log density of all outputs of a row together under each component, ``(S, N)``."""
     if share_functions(components):
         value = value.expand(torch.broadcast_shapes(value.shape, components.shape()))
-        return _row_log_prob(components, value)
+        try:
+            return _row_log_prob(components, value)
+        except ValueError:  # a value that the components do not have
+            inside = _has(components, value).expand(value.shape)
+            if bool(inside.all()):
+                raise
+        with torch.random.fork_rng():
+            possible = components.sample()
+        return _row_log_prob(components, torch.where(inside, value, possible)).where(inside.all(-1), -torch.inf)
     log_prob = log_prob_of(components, value)
     return log_prob.sum(-1) if log_prob.dim() == 3 else log_prob
 

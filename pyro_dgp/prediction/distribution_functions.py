@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -67,6 +67,15 @@ class DistributionFunction:
         probability = torch.where(is_above, 1.0, torch.where(is_below, 0.0, probability))
         return (self._weights * probability).sum(0)
 
+    def around(self, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Return F just below real values, and at them: they differ at an end of the support that has a probability of its own."""
+        reached = before = self(value)
+        shape = self.components.batch_shape
+        first, last = (each.to(value) for each in (self.low.expand(shape).amin(0), self.high.expand(shape).amax(0)))
+        if bool((value == last).any()):
+            before = torch.where(value == last, self(value.nextafter(value.new_tensor(-torch.inf))), before)
+        return torch.where(value == first, 0.0, before), reached
+
     def quantile(self, level: Tensor) -> Tensor:
         """Return the least value at which F reaches a level, for each of several levels ``(Q,)``: ``(Q, N, ...)``."""
         if isinstance(self.components, PointValues):
@@ -87,6 +96,9 @@ class DistributionFunction:
         if not reached.requires_grad:
             return found
         density, is_smooth = self._density(found)
+        density = density.where(
+            ~self._is_at_an_end(found), torch.inf
+        )  # an end with a probability of its own stands still
         first = found - (reached - reached.detach()) / density
         if not is_smooth:
             return OnceDifferentiable.apply(first, type(innermost(self.components)).__name__)  # type: ignore[no-any-return]
@@ -201,13 +213,28 @@ class DistributionFunction:
 
     def _from_the_ends(self, low: Tensor, high: Tensor, *, target: Tensor) -> tuple[Tensor, Tensor]:
         """Return brackets that are an end of the support where F reaches a level there, as that of a censored distribution does."""
-        first = self.low.expand(self.components.batch_shape).amin(0).to(low)
-        last = self.high.expand(self.components.batch_shape).amax(0).to(low)
-        for end, before in ((first, first), (last, last.nextafter(last.new_tensor(-torch.inf)))):
-            if bool(end.isfinite().any()):
-                is_there = (self(end) >= target) & ((self(before) < target) | (end == before))
-                low, high = (torch.where(is_there & end.isfinite(), end, each) for each in (low, high))
+        for end, before, reached in self._ends(low):
+            is_there = end.isfinite() & (before < target) & (reached >= target)
+            low, high = torch.where(is_there, end, low), torch.where(is_there, end, high)
         return low, high
+
+    @torch.no_grad()
+    def _is_at_an_end(self, found: Tensor) -> Tensor:
+        """Tell which quantiles are an end of the support that has a probability of its own."""
+        room = torch.finfo(found.dtype).eps ** 0.5
+        is_end = torch.zeros_like(found, dtype=torch.bool)
+        for end, before, reached in self._ends(found):
+            is_end = is_end | ((found == end) & (reached - before.clamp_min(0.0) > room))
+        return is_end
+
+    def _ends(self, like: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Iterate over the finite ends of the support: the end ``(N, ...)``, F before it, -1 before the lower end, which a level of 0 has, and F at it."""
+        shape = self.components.batch_shape
+        first, last = (each.to(like) for each in (self.low.expand(shape).amin(0), self.high.expand(shape).amax(0)))
+        if bool(first.isfinite().any()):
+            yield first, torch.full_like(first, -1.0), self(first)
+        if bool(last.isfinite().any()):
+            yield last, self(last.nextafter(last.new_tensor(-torch.inf))), self(last)
 
     def _around(self) -> tuple[Tensor, Tensor]:
         """Return where each component lies and how wide it is, roughly: by its moments, or by some draws where they are not known."""

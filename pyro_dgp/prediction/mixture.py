@@ -175,6 +175,12 @@ class Mixture:
         """Return ``p(y <= value)``, elementwise: 0 below the support of y, and 1 above it."""
         return self._distribution_function("cdf")(value)
 
+    def cdf_around(self, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ``p(y < value)`` and ``p(y <= value)``, elementwise."""
+        if self.is_discrete:
+            return self.cdf(value - 1), self.cdf(value)
+        return self._distribution_function("cdf").around(value)
+
     def quantile(self, level: Tensor) -> Tensor:
         """Return the smallest value with cdf at least ``level``; levels ``(Q,)`` lead the result."""
         return self._distribution_function("quantile").quantile(level)

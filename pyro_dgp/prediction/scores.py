@@ -118,14 +118,12 @@ def pit(prediction: Prediction, y: Tensor) -> Tensor:
     if not y.is_floating_point():  # whole numbers without a sign have nothing below 0
         y = y.double()
     with torch.no_grad():
-        upper = prediction.cdf(y)
         if prediction.is_discrete:
             for mixture, part in prediction.mixtures(y):
                 mixture.require(part)
-            lower = prediction.cdf(y - 1)
-        else:
-            lower = prediction.cdf(y.nextafter(y.new_tensor(-torch.inf)))
-            lower = torch.where(upper - lower > torch.finfo(upper.dtype).eps ** 0.5, lower, upper)
+        lower, upper = prediction.cdf_around(y)
+        if torch.equal(lower, upper):
+            return upper
         generator = torch.Generator(y.device).manual_seed(prediction.seed)
         drawn = torch.rand(y.shape, generator=generator, dtype=upper.dtype, device=y.device)
         return lower + drawn * (upper - lower)

@@ -30,7 +30,7 @@ from pyro_dgp import (
 from pyro_dgp.export.arviz_groups import from_groups, import_arviz
 from pyro_dgp.export.inference_data import to_arviz
 from pyro_dgp.mcmc.density import WhitenedDensity
-from pyro_dgp.mcmc.sparse import sparse_moments
+from pyro_dgp.mcmc.sparse import sparse_moments, sparse_values
 from pyro_dgp.models.deep_gp import DeepGP
 from pyro_dgp.models.priors import with_priors
 from tests.examples import OneLayer, TwoLayers, TwoSites, posterior, regression
@@ -312,8 +312,51 @@ def test_log_likelihoods_at_the_training_rows_are_those_of_the_draws(kind, local
     with_chain = {name: values[None] for name, values in draws.items()}
     data = to_arviz(predict(fit, x, num_samples=5), x, y, draws=with_chain)
     assert data.log_likelihood["y"].values.sum(-1)[0].tolist() == pytest.approx(expected)
+    thin = to_arviz(predict(fit, x, num_samples=5), x, y, draws=with_chain, row_step=3)
+    assert thin.log_likelihood["row"].values.tolist() == [0, 3, 6]
+    np.testing.assert_array_equal(thin.log_likelihood["y"].values, data.log_likelihood["y"].values[..., ::3])
     with pytest.raises(ValueError, match=r"has a part for each row, which .* predict at all training rows"):
         to_arviz(predict(fit, x[:4], num_samples=5), x[:4], y[:4], draws=with_chain)
+
+
+class WithArguments(OneLayer):
+    """Inducing inputs, and arguments beside inputs and targets."""
+
+    def forward(self, x, y=None, exposure=None, names=()):
+        shift = 0.0 if exposure is None else exposure.log()
+        f = pyro.sample("f", self.gp(x))
+        return pyro.sample("y", dist.Normal(f[..., 0] + shift, 0.3).to_event(1), obs=y)
+
+
+@pytest.mark.parametrize("by_name", [True, False], ids=["by name", "by position"])
+def test_training_rows_are_known_by_all_of_their_arguments(by_name, local):
+    (x, y), exposure = regression(8), torch.rand(8) + 0.5
+    model = WithArguments().requires_grad_(False)
+    sampled = whitened(model, inducing_inputs(model, x, y, num_inducing=3))
+    args, kwargs = ((x, y), {"exposure": exposure}) if by_name else ((x, y, exposure), {})
+    density = WhitenedDensity(sampled, args, kwargs)
+    draws = {name: value[None] for name, value in density.start.items()}
+    fit = PosteriorDraws(sampled, draws, args, kwargs=kwargs)
+    data = to_arviz(predict(fit, x, exposure=exposure.clone()), x, y)
+    expected = density.evaluate(density.start).log_likelihood
+    assert float(data.log_likelihood["y"].values.sum(-1).mean()) == pytest.approx(expected)
+    with pytest.raises(ValueError, match="predict at all training rows"):
+        to_arviz(predict(fit, x, exposure=2 * exposure), x, y)
+    values = as_sampled(predict(fit, x, exposure=exposure, site="f")).mean
+    torch.testing.assert_close(values, sampled_values(sampled, draws, x)[:, 0])
+    for names, equal in ((np.ones(2), np.ones(2)), ([exposure, exposure], [exposure.clone(), exposure.clone()])):
+        again = PosteriorDraws(sampled, draws, args, kwargs=kwargs | {"names": names})
+        assert predict(again, x, exposure=exposure, names=equal).mean.shape == (8,)
+
+
+def as_sampled(prediction):
+    assert prediction.sampled is not None
+    return prediction.sampled()
+
+
+def sampled_values(sampled, draws, x):
+    white, rest = draws["f_inducing_whitened"][0], draws["f_whitened"][0]
+    return sparse_values(sampled.model.gp(x), sampled.inducing["f"], white, rest)
 
 
 def test_functions_that_were_integrated_out_are_drawn_given_the_targets(local):
@@ -324,14 +367,14 @@ def test_functions_that_were_integrated_out_are_drawn_given_the_targets(local):
     inputs = inducing_inputs(model, x, y, num_inducing=3)
     white_draw = torch.randn(1, 3, 1)
     fit = PosteriorDraws(whitened(model, inputs), {"y_f_inducing_whitened": white_draw}, (x, y))
-    moments = predict(fit, x).sampled().functions()
+    moments = as_sampled(predict(fit, x)).functions()
     f = sparse_moments(model.gp(x), inputs["y/f"], white_draw[0])
     variance = 1 / (1 / f.variance + 1 / noise)
     torch.testing.assert_close(moments.variance, variance)
     torch.testing.assert_close(moments.mean, variance * (f.mean / f.variance + y[:, None] / noise))
 
     noisy = OneLayer(kernel=white(), likelihood=Gaussian(variance=noise)).requires_grad_(False)
-    moments = predict(PosteriorDraws(noisy, {}, (x, y)), x).sampled().functions()
+    moments = as_sampled(predict(PosteriorDraws(noisy, {}, (x, y)), x)).functions()
     prior = noisy.gp(x).covariance_matrix[0]
     gain = torch.linalg.solve(prior + noise * torch.eye(8), prior)
     torch.testing.assert_close(moments.mean[:, 0], gain.mT @ y)

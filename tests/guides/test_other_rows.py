@@ -223,6 +223,12 @@ def with_slopes(numbers):
     return body
 
 
+def behind_a_link(self, x, y):
+    offset = pyro.sample("offset", dist.Normal(torch.zeros((), dtype=x.dtype), 100.0))
+    f, share = pyro.sample("f", self.gp(x))[..., 0], x[:, 0].abs() / x[:, 0].abs().mean()
+    return pyro.sample("y", dist.Bernoulli((f + offset.unsqueeze(-1) + share).sigmoid()).to_event(1), obs=y)
+
+
 def hidden_in_order(self, x, y):
     return pyro.sample("f", self.gp(x.flip(-2)), obs=None if y is None else y.flip(-1)[:, None])
 
@@ -247,6 +253,7 @@ SEEN = {
     "rate of a Gamma": (lambda: Sites(scaled_by_rows), ("parameters", "y")),
     "rate of a mixture": (lambda: Sites(inflated), ("parameters", "y")),
     "prior of a latent value": (lambda: Sites(local), ("parameters", "own")),
+    "share beside a wide offset": (lambda: Sites(behind_a_link), ("parameters", "y")),
     "number behind a latent slope": (
         lambda: Sites(with_slopes(lambda x: torch.arange(len(x)).to(x)[:, None])),
         ("parameters", "y"),

@@ -98,6 +98,22 @@ def test_in_units(count):
     torch.testing.assert_close(image.covariance, plain.covariance * ratio * ratio.unsqueeze(-1))
 
 
+class Waits(Conditional):
+    """Two waiting times with one rate."""
+
+    def given(self, f):
+        return RowObservation(dist.Exponential(f.exp().expand(*f.shape[:-1], 2)), 2)
+
+
+def test_a_value_outside_the_support_has_no_density():
+    f = Moments(torch.zeros(1, 3, 1), torch.full((1, 3, 1), 0.2))
+    mixture = Mixture(Waits().components(f), torch.zeros(1))
+    y = torch.tensor([[-1.0, 0.5], [0.3, 0.5], [1.0, 2.0]])
+    found = mixture.log_prob(y)
+    assert found[0] == -torch.inf
+    torch.testing.assert_close(found[1:], Waits().predictive_log_prob(y[1:], Moments(*(v[0, 1:] for v in f))))
+
+
 @pytest.mark.usefixtures("local")
 def test_a_prediction_and_its_scores_are_those_of_the_loss():
     x = torch.linspace(-1, 1, 12)[:, None]

@@ -114,6 +114,16 @@ def test_quantiles_up_to_an_upper_end():
         assert ends == [0.0, 0.0]
 
 
+def test_a_quantile_at_an_end_stands_still():
+    """Its derivative was that of a quantile inside."""
+    loc = torch.tensor([[-0.4, 0.9]], dtype=torch.float64, requires_grad=True)
+    mixture = Mixture(AtLeastZero(loc, 1.0), torch.zeros(1, dtype=torch.float64))
+    found = mixture.quantile(torch.tensor([0.2], dtype=torch.float64))[0]
+    (slope,) = torch.autograd.grad(found.sum(), loc)
+    assert found.detach().tolist()[0] == 0.0 < found.detach().tolist()[1]
+    torch.testing.assert_close(slope, torch.tensor([[0.0, 1.0]], dtype=torch.float64))
+
+
 @pytest.mark.parametrize("made", MADE)
 def test_the_score_is_that_of_draws(made):
     mixture, y = MADE[made](), torch.tensor([0.0, 0.0, 1.2], dtype=torch.float64)
