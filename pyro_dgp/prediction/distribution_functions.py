@@ -15,6 +15,7 @@ from pyro_dgp.prediction.counts import SummedCounts
 from pyro_dgp.prediction.known_counts import KnownCounts
 from pyro_dgp.prediction.once_differentiable import OnceDifferentiable
 from pyro_dgp.prediction.point_values import PointValues
+from pyro_dgp.prediction.support_ends import SupportEnd, are_masses, at_ends, support_ends
 from pyro_dgp.prediction.target_kinds import is_discrete, moment
 
 #: Halvings of the bracket of a quantile, and how many at most where one component is far wider than the others.
@@ -70,11 +71,9 @@ class DistributionFunction:
     def around(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """Return F just below real values, and at them: they differ at an end of the support that has a probability of its own."""
         reached = before = self(value)
-        shape = self.components.batch_shape
-        first, last = (each.to(value) for each in (self.low.expand(shape).amin(0), self.high.expand(shape).amax(0)))
-        if bool((value == last).any()):
-            before = torch.where(value == last, self(value.nextafter(value.new_tensor(-torch.inf))), before)
-        return torch.where(value == first, 0.0, before), reached
+        for end in self._ends(value):
+            before = torch.where(value == end.value, end.before.clamp_min(0.0), before)
+        return before, reached
 
     def quantile(self, level: Tensor) -> Tensor:
         """Return the least value at which F reaches a level, for each of several levels ``(Q,)``: ``(Q, N, ...)``."""
@@ -96,9 +95,8 @@ class DistributionFunction:
         if not reached.requires_grad:
             return found
         density, is_smooth = self._density(found)
-        density = density.where(
-            ~self._is_at_an_end(found), torch.inf
-        )  # an end with a probability of its own stands still
+        # An end with a probability of its own stands still.
+        density = density.where(~are_masses(self._ends(found), found), torch.inf)
         first = found - (reached - reached.detach()) / density
         if not is_smooth:
             return OnceDifferentiable.apply(first, type(innermost(self.components)).__name__)  # type: ignore[no-any-return]
@@ -182,9 +180,9 @@ class DistributionFunction:
         return (self._weights * probability).sum(0)
 
     def _bisected(self, level: Tensor) -> Tensor:
-        mean, _ = around = self._around()
+        mean, _ = around = _place_of(self.components, self.log_weights)
         target = level.reshape(-1, *[1] * (mean.dim() - 1))
-        low, high = self._from_the_ends(*self._bracketed(*around, target=target), target=target)
+        low, high = at_ends(self._ends(mean), *self._bracketed(*around, target=target), target=target)
         for step in range(_MOST_HALVINGS):
             if step >= _HALVINGS and not bool((self._rise(low, high) > _ROOM * torch.finfo(low.dtype).eps).any()):
                 break
@@ -211,46 +209,25 @@ class DistributionFunction:
             high = torch.where(short, (high + width).clamp(max=info.max), high)
         return low, high
 
-    def _from_the_ends(self, low: Tensor, high: Tensor, *, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Return brackets that are an end of the support where F reaches a level there, as that of a censored distribution does."""
-        for end, before, reached in self._ends(low):
-            is_there = end.isfinite() & (before < target) & (reached >= target)
-            low, high = torch.where(is_there, end, low), torch.where(is_there, end, high)
-        return low, high
-
-    @torch.no_grad()
-    def _is_at_an_end(self, found: Tensor) -> Tensor:
-        """Tell which quantiles are an end of the support that has a probability of its own."""
-        room = torch.finfo(found.dtype).eps ** 0.5
-        is_end = torch.zeros_like(found, dtype=torch.bool)
-        for end, before, reached in self._ends(found):
-            is_end = is_end | ((found == end) & (reached - before.clamp_min(0.0) > room))
-        return is_end
-
-    def _ends(self, like: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Iterate over the finite ends of the support: the end ``(N, ...)``, F before it, -1 before the lower end, which a level of 0 has, and F at it."""
+    def _ends(self, like: Tensor) -> Iterator[SupportEnd]:
+        """Iterate over the ends of the support, ``(N, ...)``, of the type of a tensor."""
         shape = self.components.batch_shape
-        first, last = (each.to(like) for each in (self.low.expand(shape).amin(0), self.high.expand(shape).amax(0)))
-        if bool(first.isfinite().any()):
-            yield first, torch.full_like(first, -1.0), self(first)
-        if bool(last.isfinite().any()):
-            yield last, self(last.nextafter(last.new_tensor(-torch.inf))), self(last)
-
-    def _around(self) -> tuple[Tensor, Tensor]:
-        """Return where each component lies and how wide it is, roughly: by its moments, or by some draws where they are not known."""
-        try:
-            mean, scale = moment(self.components, "mean"), moment(self.components, "variance").sqrt()
-        except (NotImplementedError, NotResolvedError):
-            with torch.random.fork_rng(), torch.no_grad():
-                draws = self.components.sample((32,)).to(self.log_weights)
-            mean, scale = draws.mean(0), draws.std(0)
-        mean, scale = (
-            values if values.is_floating_point() else values.to(self.log_weights) for values in (mean, scale)
-        )
-        return mean.nan_to_num(0.0, 0.0, 0.0), scale.nan_to_num(1.0, 1.0)  # heavy tails have none
+        return support_ends(self, self.low.expand(shape).amin(0).to(like), self.high.expand(shape).amax(0).to(like))
 
     def _rise(self, low: Tensor, high: Tensor) -> Tensor:
         """Return by how much F rises in brackets ``(Q, N, ...)`` that hold a number between their ends; 0 in others."""
         middle = 0.5 * (low + high)
         rises = torch.stack([self(b) - self(a) for a, b in zip(low, high, strict=True)])
         return torch.where((middle > low) & (middle < high), rises, 0.0)
+
+
+def _place_of(components: Distribution, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return where each component lies and how wide it is, roughly: by its moments, or by some draws where they are not known."""
+    try:
+        mean, scale = moment(components, "mean"), moment(components, "variance").sqrt()
+    except (NotImplementedError, NotResolvedError):
+        with torch.random.fork_rng(), torch.no_grad():
+            draws = components.sample((32,)).to(like)
+        mean, scale = draws.mean(0), draws.std(0)
+    mean, scale = (values if values.is_floating_point() else values.to(like) for values in (mean, scale))
+    return mean.nan_to_num(0.0, 0.0, 0.0), scale.nan_to_num(1.0, 1.0)  # heavy tails have none

@@ -181,11 +181,6 @@ class Prediction(TorchDistribution):
         """Return ``p(y <= value)``, elementwise; for counts whose distribution has no cdf a sum of probabilities."""
         return self._rows(lambda mixture, part: mixture.cdf(part), value)
 
-    def cdf_around(self, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ``p(y < value)`` and ``p(y <= value)``, which differ at classes, counts and ends of the support that have a probability of their own."""
-        both = self._rows(lambda mixture, part: torch.stack(mixture.cdf_around(part), -1), value)
-        return both[..., 0], both[..., 1]
-
     def quantile(self, level: float | Sequence[float] | Tensor) -> Tensor:
         """Return quantiles, elementwise: ``(N, ...)`` for one level, ``(Q, N, ...)`` for several."""
         levels = torch.as_tensor(level, dtype=torch.float64)

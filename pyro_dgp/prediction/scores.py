@@ -121,12 +121,20 @@ def pit(prediction: Prediction, y: Tensor) -> Tensor:
         if prediction.is_discrete:
             for mixture, part in prediction.mixtures(y):
                 mixture.require(part)
-        lower, upper = prediction.cdf_around(y)
+        lower, upper = _cdf_around(prediction, y)
         if torch.equal(lower, upper):
             return upper
         generator = torch.Generator(y.device).manual_seed(prediction.seed)
         drawn = torch.rand(y.shape, generator=generator, dtype=upper.dtype, device=y.device)
         return lower + drawn * (upper - lower)
+
+
+def _cdf_around(prediction: Prediction, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the probabilities of less than each target, and of as much or less."""
+    groups = prediction.batch_shape[:-1]
+    parts = [torch.stack(mixture.cdf_around(part), -1) for mixture, part in prediction.mixtures(y)]
+    both = torch.cat([part.unflatten(0, (*groups, -1)) for part in parts], len(groups))
+    return both[..., 0], both[..., 1]
 
 
 @of_standardised
