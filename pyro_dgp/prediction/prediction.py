@@ -62,8 +62,7 @@ class Prediction(TorchDistribution):
         drawn_by_row: Sequence[str] = (),
         sampled: Callable[[], Mixture] | None = None,
     ) -> None:
-        self._evaluate, self._batch_size, self._keep = evaluate, batch_size, keep
-        self._inputs = tuple(inputs)
+        self._evaluate, self._batch_size, self._keep, self._inputs = evaluate, batch_size, keep, tuple(inputs)
         self.seed = int(torch.randint(2**31 - 1, ()))
         self._kept: dict[int, Mixture] = {}
         self._count, self._groups = rows, groups
