@@ -261,17 +261,17 @@ def arviz_of(fold: Fold) -> Any:
     """The ArviZ object of a fit: its training rows, thinned if there are many, and its test rows."""
     given, part, fitted = fold.fitting.given, fold.part, fold.fitted
     step = -(-len(given) // _MOST_ROWS)
-    shown, new = given[::step], (fold.prediction, part.x_test, part.y_test)
-    prediction = fitted.predict(part.x_train[shown])
+    rows, new = given[::step], (fold.prediction, part.x_test, part.y_test)
+    prediction, row_step = fitted.predict(part.x_train[rows]), 1
     if (
         prediction.drawn_by_row
-    ):  # draws know all training rows together as they were sampled, and some of them as new ones
-        shown, prediction = given, fitted.predict(part.x_train[given])
-    x, y, every = part.x_train[shown], part.y_train[shown], step if len(shown) == len(given) else 1
+    ):  # draws hold the values of all training rows together, and take some of them for new ones
+        rows, prediction, row_step = given, fitted.predict(part.x_train[given]), step
+    x, y = part.x_train[rows], part.y_train[rows]
+    draws, statistics = fitted.draws, fitted.sample_stats
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "the prediction was made from")  # a remark has said so
-        draws, statistics = fitted.draws, fitted.sample_stats
-        return to_arviz(prediction, x, y, draws=draws, sample_stats=statistics, new=new, rows=shown, row_step=every)
+        return to_arviz(prediction, x, y, draws=draws, sample_stats=statistics, new=new, rows=rows, row_step=row_step)
 
 
 def _curves(folds: Sequence[Fold]) -> Curves:

@@ -44,8 +44,8 @@ def to_arviz(
     | ``predictions_constant_data`` | ``x``; ``y`` | ``new_row``, ... | the new rows, and their targets if given |
 
     Functions that a method integrates out (those under a collapsed Gaussian likelihood) are drawn here, from their
-    distribution in each component of the mixture. Posterior draws at their training rows have the values that were sampled there. So ``f`` and ``log_likelihood`` are draws of one posterior, as PSIS-LOO
-    and WAIC need. A model with a plain site of function values (``likelihood.given(f)``) has no ``f`` here; its draws
+    distribution in each component of the mixture. Posterior draws at their training rows have the values that were sampled
+    there. So ``f`` and ``log_likelihood`` are draws of one posterior, as PSIS-LOO and WAIC need. A model with a plain site of function values (``likelihood.given(f)``) has no ``f`` here; its draws
     have the sampled, whitened values.
 
     A variational method has one chain with a draw for each component of its mixture, and at least ``num_samples`` draws.
@@ -80,10 +80,10 @@ def to_arviz(
             "log likelihoods are not those of the draws: with posterior draws predict at all training rows, predict(chains, x); otherwise put the draws alone into "
             "ArviZ, as in arviz.from_dict({'posterior': chains.draws})"
         )
-    chains, length, row_step = *_sizes(draws or {}, sample_stats or {}), whole_number("row_step", row_step, 1)
+    chains, length = _sizes(draws or {}, sample_stats or {})
+    row_step = whole_number("row_step", row_step, 1)
     drawn = likelihood_draws(prediction, y, 1 if draws else num_samples)
-    functions, log_likelihood, replicates = (None if each is None else each[:, ::row_step] for each in drawn)
-    assert log_likelihood is not None and replicates is not None
+    functions, log_likelihood, replicates = drawn.thinned(row_step)
     x, y, rows = x[::row_step], y[::row_step], (torch.arange(len(x)) if rows is None else rows)[::row_step]
     if draws and prediction.sampled is None and prediction.components_of_draw > 1:  # the first component of each draw
         first = slice(0, len(log_likelihood) // prediction.components_of_draw)

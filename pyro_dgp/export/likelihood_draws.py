@@ -26,6 +26,11 @@ class LikelihoodDraws(NamedTuple):
     log_prob: Tensor
     replicates: Tensor
 
+    def thinned(self, row_step: int) -> LikelihoodDraws:
+        """Return the draws of every so many rows."""
+        functions = None if self.functions is None else self.functions[:, ::row_step]
+        return LikelihoodDraws(functions, self.log_prob[:, ::row_step], self.replicates[:, ::row_step])
+
 
 def likelihood_draws(prediction: Prediction, value: Tensor, least: int = 1) -> LikelihoodDraws:
     """Draw functions from a prediction and score the targets given these functions.

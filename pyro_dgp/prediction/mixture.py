@@ -132,9 +132,8 @@ class Mixture:
             )
         if has_missing:
             wants_gradients = value.requires_grad or self.observations[0].moments.mean.requires_grad
-            with torch.set_grad_enabled(
-                wants_gradients
-            ):  # the likelihood holds its parameters, which a prediction does not train
+            # The likelihood holds its parameters, which a prediction does not train.
+            with torch.set_grad_enabled(wants_gradients):
                 return torch.cat([_observed_log_prob(each, value) for each in self.observations])
         return row_log_prob_of(self.components, value)
 
@@ -178,6 +177,7 @@ class Mixture:
     def cdf_around(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """Return ``p(y < value)`` and ``p(y <= value)``, elementwise."""
         if self.is_discrete:
+            self.require(value)
             return self.cdf(value - 1), self.cdf(value)
         return self._distribution_function("cdf").around(value)
 

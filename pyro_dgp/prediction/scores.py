@@ -118,9 +118,6 @@ def pit(prediction: Prediction, y: Tensor) -> Tensor:
     if not y.is_floating_point():  # whole numbers without a sign have nothing below 0
         y = y.double()
     with torch.no_grad():
-        if prediction.is_discrete:
-            for mixture, part in prediction.mixtures(y):
-                mixture.require(part)
         lower, upper = _cdf_around(prediction, y)
         if torch.equal(lower, upper):
             return upper
