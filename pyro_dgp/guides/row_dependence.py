@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from pyro.distributions import Delta, TransformedDistribution
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
-from torch import Size, Tensor, nn
+from torch import Size, Tensor
 
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.scales_and_masks import scale_beyond_plates
 from pyro_dgp.guides.site_handler import Message, SiteHandler
+from pyro_dgp.internal.call_arguments import arguments_by_name, signature_of, tensors_in
 from pyro_dgp.internal.distributions import elementwise
 from pyro_dgp.internal.plates import known_groups
 from pyro_dgp.internal.rows import RowArguments, inputs_among
@@ -166,6 +166,7 @@ def _dependence(model: Callable[..., Any], rows: RowArguments, whole: _Shapes) -
     """Return what follows the rows of some arguments."""
     if len(rows) < 2:
         return whole.undecided()
+    further, others = _further(model, rows, whole.observed)
     try:
         less = _on(model, rows, _all_but(len(rows) - 1, rows), whole)
         sites, plates = whole.unlike(less)
@@ -182,14 +183,13 @@ def _dependence(model: Callable[..., Any], rows: RowArguments, whole: _Shapes) -
             sites, plates, always = sites | other_sites, plates | other_plates, always & other_sites
         halved = _of_half(model, rows, whole)
     except _ERRORS:
-        return whole.undecided()
+        return replace(whole.undecided(), further=further, whole=others)
     _require_fixed_groups(whole, sites - always)
     _require_sites_of_all_rows(whole, less, len(rows))
     _require_rows_of_latents_apart(whole, less)
     sites |= halved
     given: list[tuple[int | str, Any]] = [*enumerate(rows.args), *rows.kwargs.items()]
     places = [place for place, value in given if value is rows.x]
-    further, others = _further(model, rows, whole.observed)
     kept = whole.sites.keys() - sites
     return RowDependence(
         sites, plates, kept, whole.groups, whole.group_plates, places[0], further, others, rescaled, taking
@@ -197,27 +197,26 @@ def _dependence(model: Callable[..., Any], rows: RowArguments, whole: _Shapes) -
 
 
 def _further(model: Callable[..., Any], rows: RowArguments, observed: list[Tensor]) -> tuple[set[str], set[str]]:
-    """Return the names of tensors among the arguments of a model besides its first two, inputs and targets, and other observed values: those with rows, and those without.
+    """Return the names of arguments of a model that are or hold tensors, besides its first two, inputs and targets, and other observed values: those with rows, and those without.
 
     Masks, of booleans, are left out: they say which targets count, which predictions need not know.
     """
-    forward = model.forward if isinstance(model, nn.Module) else model
-    try:
-        signature = inspect.signature(forward)
-        named = signature.bind(*rows.args, **rows.kwargs).arguments
-    except (TypeError, ValueError):
-        return set(), set()
-    tensors = {
-        name: value
+    signature = signature_of(model)
+    first_two = ["[0]", "[1]"] if signature is None else [*signature.parameters][:2]
+    named = arguments_by_name(model, rows.args, rows.kwargs)
+    holding = {
+        name
         for name, value in named.items()
-        if name not in [*signature.parameters][:2]
-        and isinstance(value, Tensor)
-        and value.dtype != torch.bool
-        and not _is_whole(value, rows.x)
-        and not any(_share_numbers(value, each) for each in observed)
+        if name not in first_two and any(_is_further(each, rows, observed) for each in tensors_in(value))
     }
-    further = {name for name, value in tensors.items() if rows.axis_of(value) is not None}
-    return further, tensors.keys() - further
+    further = {name for name in holding if rows.axis_of(named[name]) is not None}
+    return further, holding - further
+
+
+def _is_further(value: Tensor, rows: RowArguments, observed: list[Tensor]) -> bool:
+    """Tell whether a tensor holds numbers besides inputs and targets."""
+    is_known = _is_whole(value, rows.x) or any(_share_numbers(value, each) for each in observed)
+    return value.dtype != torch.bool and not is_known
 
 
 def _is_whole(value: Tensor, x: Tensor) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from torch.distributions import Independent
 
 from pyro_dgp.gp import FunctionPrior, too_many_values_message
 from pyro_dgp.internal import linalg
+from pyro_dgp.internal.call_arguments import arguments_by_name
 from pyro_dgp.internal.distributions import elementwise, is_real, is_real_where_observed
 from pyro_dgp.internal.errors import first_line
 from pyro_dgp.internal.parameters import modules_of
@@ -94,13 +94,8 @@ def require_finite(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], ca
 
     :param call: what got the arguments, as the message says it.
     """
-    forward = model.forward if isinstance(model, nn.Module) else model
-    try:
-        named = inspect.signature(forward).bind(*args, **kwargs).arguments
-    except (TypeError, ValueError):
-        named = {str(number): value for number, value in enumerate(args, 1)} | kwargs
     incomplete = takes_missing(*modules_of(model))
-    for number, (name, value) in enumerate(named.items()):
+    for number, (name, value) in enumerate(arguments_by_name(model, args, kwargs).items()):
         if not isinstance(value, Tensor):
             continue
         bad = ~torch.isfinite(value)

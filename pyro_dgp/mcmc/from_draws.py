@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
@@ -23,6 +22,7 @@ from pyro_dgp.guides.other_rows import warn_of_other_rows
 from pyro_dgp.guides.row_dependence import RowDependence, row_dependence
 from pyro_dgp.guides.site_handler import Message, SiteHandler
 from pyro_dgp.guides.sites import gps_of_site, is_random, require_values_of_rows, warn_of_repeated
+from pyro_dgp.internal.call_arguments import arguments_by_name
 from pyro_dgp.internal.parameters import constant_parameters, evaluating, module_local_parameters, modules_of
 from pyro_dgp.internal.plates import known_groups
 from pyro_dgp.internal.rows import Call, num_rows
@@ -223,7 +223,7 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
 def _sampled(posterior: PosteriorDraws, passes: _Passes, name: str, layout: SiteLayout) -> Callable[[], Mixture] | None:
     """Return what gives the mixture over the draws as they are at the training rows, for a prediction at these rows."""
     args, kwargs = passes.request.rows[slice(0, len(passes.request.rows))]
-    sampled_with = _by_name(passes.model, posterior.args, posterior.kwargs)
+    sampled_with = arguments_by_name(passes.model, posterior.args, posterior.kwargs)
     given = [(args[0], posterior.args[0]), *((value, sampled_with.get(key)) for key, value in kwargs.items())]
     if layout.groups or not all(_are_same(one, other) for one, other in given):
         return None
@@ -253,14 +253,6 @@ def _are_same(one: Any, other: Any) -> bool:
         return bool(one == other)
     except (TypeError, ValueError, RuntimeError):  # arrays, and what holds tensors
         return False
-
-
-def _by_name(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the arguments of a call by their names."""
-    try:
-        return inspect.signature(getattr(model, "forward", model)).bind(*args, **kwargs).arguments
-    except (TypeError, ValueError):
-        return kwargs
 
 
 def _drawn_afresh(posterior: PosteriorDraws, first: _Predict) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Size, Tensor
 
+from pyro_dgp.internal.call_arguments import remedy_for
 from pyro_dgp.internal.rows import RowArguments
 from pyro_dgp.internal.user_warning import warn_user
 from pyro_dgp.prediction.mixture import Mixture
@@ -57,9 +58,8 @@ class Request:
         :param further: names of the tensors with rows that training gave besides inputs and targets, and ``whole``, of those without.
         """
         for name in self.rows.left_out(further, whole):
-            warn_user(
-                f"training gave the model {name}=, and this prediction does not: pass predict(fit, x, {name}=...), or the model's default by that name if it is meant"
-            )
+            remedy = remedy_for(name, f"predict(fit, x, {name}=...)")
+            warn_user(f"training gave the model {name!r}, and this prediction does not: {remedy}")
 
     @property
     def wants_gradients(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from pyro_dgp.guides.variational import Variational
+from pyro_dgp.internal.call_arguments import remedy_for
 from pyro_dgp.internal.rows import ReadRows, RowArguments
 from pyro_dgp.internal.user_warning import warn_user
 
@@ -21,7 +22,7 @@ def warn_of_left_out(guide: Variational | None, rows: RowArguments, *, call: str
         return
     for name in rows.left_out(guide.structure.further, guide.structure.whole):
         warn_user(
-            f"guide.initialize gave the model {name}=, and this fit does not: pass {call.format(name=name)}, or the model's default by that name if it is meant"
+            f"guide.initialize gave the model {name!r}, and this fit does not: {remedy_for(name, call.format(name=name))}"
         )
 
 
@@ -62,11 +63,9 @@ def _warn_of_parts(guide: Variational, parts: int, arguments: Mapping[str, Any])
     further, whole = (sorted(names - arguments.keys()) for names in (guide.structure.further, guide.structure.whole))
     if parts < len(further):
         warn_user(
-            f"guide.initialize gave the model {', '.join(f'{name}=' for name in further)}, and the batches of this stream hold {parts or 'no'} "
+            f"guide.initialize gave the model {', '.join(map(repr, further))}, and the batches of this stream hold {parts or 'no'} "
             "row arguments after inputs and targets: let the stream read rows=[file] too, or the model's default if it is meant"
         )
     for name in whole if parts <= len(further) else ():  # one of the parts may be it
-        warn_user(
-            f"guide.initialize gave the model {name}=, and this fit does not: pass fit_stream(objective, stream, {name}=...), or the model's default by that "
-            "name if it is meant"
-        )
+        remedy = remedy_for(name, f"fit_stream(objective, stream, {name}=...)")
+        warn_user(f"guide.initialize gave the model {name!r}, and this fit does not: {remedy}")

@@ -328,10 +328,21 @@ class WithArguments(OneLayer):
         return pyro.sample("y", dist.Normal(f[..., 0] + shift, 0.3).to_event(1), obs=y)
 
 
-@pytest.mark.parametrize("by_name", [True, False], ids=["by name", "by position"])
-def test_training_rows_are_known_by_all_of_their_arguments(by_name, local):
+class GatheringArguments(WithArguments):
+    """The same, but that the model gathers its arguments beside inputs and targets."""
+
+    def forward(self, x, y=None, **further):
+        return super().forward(x, y, **further)
+
+
+@pytest.mark.parametrize(
+    ("made", "by_name"),
+    [(WithArguments, True), (WithArguments, False), (GatheringArguments, True)],
+    ids=["by name", "by position", "gathered"],
+)
+def test_training_rows_are_known_by_all_of_their_arguments(made, by_name, local):
     (x, y), exposure = regression(8), torch.rand(8) + 0.5
-    model = WithArguments().requires_grad_(False)
+    model = made().requires_grad_(False)
     sampled = whitened(model, inducing_inputs(model, x, y, num_inducing=3))
     args, kwargs = ((x, y), {"exposure": exposure}) if by_name else ((x, y, exposure), {})
     density = WhitenedDensity(sampled, args, kwargs)

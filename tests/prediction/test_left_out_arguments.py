@@ -75,11 +75,11 @@ def test_columns_of_one_table_are_told_apart():
     table = torch.cat([x, y[:, None], exposure[:, None]], -1)
     guide = Variational(Counts(), InducingPoints(4))
     guide.initialize(table[:, :1], table[:, 1], table[:, 2])
-    with pytest.warns(UserWarning, match="training gave the model exposure="):
+    with pytest.warns(UserWarning, match="training gave the model 'exposure'"):
         predict(guide, x, site="y")
     guide = Variational(Counts(), InducingPoints(4))
     guide.initialize(table, y, table[:, 2])  # an exposure that is one of the inputs
-    with pytest.warns(UserWarning, match="training gave the model exposure="):
+    with pytest.warns(UserWarning, match="training gave the model 'exposure'"):
         predict(guide, table, site="y")
     guide = Variational(Counts(), InducingPoints(4))
     twice = table[:, :1].expand(N, 2)  # two columns in the place of one
@@ -92,13 +92,77 @@ def test_columns_of_one_table_are_told_apart():
 @pytest.mark.parametrize("made", [of_a_guide, of_a_loaded_guide, of_a_sampler, of_draws])
 def test_a_prediction_without_an_exposure_warns(made):
     fitted, (x, _, exposure, _) = made(), data()
-    with pytest.warns(UserWarning, match=r"gave the model exposure=, .*: pass predict\(fit, x, exposure=") as said:
+    with pytest.warns(UserWarning, match=r"gave the model 'exposure', .*: pass predict\(fit, x, exposure=") as said:
         predict(fitted, x, site="y")
     assert len(said) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         default, tripled = (predict(fitted, x, 4, site="y", exposure=each).mean for each in (None, exposure))
     assert default.shape == tripled.shape == (N,)
+
+
+class Gathered(Counts):
+    """The same counts, with further arguments that the model gathers by name."""
+
+    def forward(self, x, y=None, **further):
+        return super().forward(x, y, **further)
+
+
+class GatheredByPosition(Counts):
+    """The same counts, with further arguments that the model gathers by position."""
+
+    def forward(self, x, y=None, *further):
+        return super().forward(x, y, *further)
+
+
+class Held(Counts):
+    """The same counts, with an exposure that an argument holds."""
+
+    def forward(self, x, y=None, held=None):
+        first = held
+        while isinstance(first, list | tuple | dict):
+            first = first["exposure"] if isinstance(first, dict) else first[0]
+        return super().forward(x, y, None if first is None else torch.as_tensor(first))
+
+
+def test_what_a_model_gathers_by_name_is_warned_of():
+    x, y, exposure, other = data()
+    guide = Variational(Gathered(), InducingPoints(4))
+    guide.initialize(x, y, exposure=exposure, other=other)
+    with pytest.warns(UserWarning, match=r"gave the model 'exposure', .*: pass predict\(fit, x, exposure=") as said:
+        predict(guide, x, site="y")
+    assert len(said) == 1
+    guide = Variational(Gathered(), InducingPoints(4))
+    with pytest.raises(ValueError, match="argument 'exposure' of guide.initialize holds NaN"):
+        guide.initialize(x, y, exposure=exposure * torch.nan)
+
+
+def test_what_a_model_gathers_by_position_needs_a_name():
+    x, y, exposure, _ = data()
+    guide = Variational(GatheredByPosition(), InducingPoints(4))
+    guide.initialize(x, y, exposure)
+    with pytest.warns(UserWarning, match=r"gave the model 'further\[0\]', .*: let the model name it"):
+        predict(guide, x, site="y")
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [
+        lambda exposure: [exposure],
+        lambda exposure: {"exposure": (exposure, 1)},
+        lambda exposure: exposure.numpy(),
+        lambda exposure: exposure.expand(N).numpy().astype("float32"),
+    ],
+)
+def test_an_exposure_that_an_argument_holds_is_warned_of(hold):
+    x, y, exposure, _ = data()
+    guide = Variational(Held(), InducingPoints(4))
+    guide.initialize(x, y, hold(exposure))
+    with pytest.warns(UserWarning, match=r"gave the model 'held', .*: pass predict\(fit, x, held="):
+        predict(guide, x, site="y")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert predict(guide, x, 4, site="y", held=hold(exposure)).mean.shape == (N,)
 
 
 class Offsets(PyroModule):
@@ -172,7 +236,7 @@ def test_a_fit_without_what_initialize_got_warns():
     guide = of_a_guide()
     objective = ELBO(num_data=N)(guide.model, guide)
     with pytest.warns(
-        UserWarning, match=r"initialize gave the model exposure=, and this fit does not: pass fit"
+        UserWarning, match=r"initialize gave the model 'exposure', and this fit does not: pass fit"
     ) as said:
         fit(objective, x, y, steps=1)
     assert len(said) == 1
@@ -185,12 +249,12 @@ def test_a_fit_without_what_initialize_got_warns():
 def test_other_ways_to_train_without_what_initialize_got_warn():
     x, y, *_ = data()
     guide = of_a_guide()
-    with pytest.warns(UserWarning, match=r"gave the model exposure=, and this fit does not: pass fit_lbfgs\(") as said:
+    with pytest.warns(UserWarning, match=r"gave the model 'exposure', and this fit does not: pass fit_lbfgs\(") as said:
         fit_lbfgs(Sums(guide), x, y, steps=1)
     assert len(said) == 1
     guide = Variational(Counts(), InducingPoints(4, "delta"), MonteCarlo(1))
     guide.initialize(*data())
-    with pytest.warns(UserWarning, match=r"gave the model exposure=, and this fit does not: pass run\(guide") as said:
+    with pytest.warns(UserWarning, match=r"gave the model 'exposure', and this fit does not: pass run\(guide") as said:
         StochasticGradientHMC(burn_in=1, thin=1).run(guide, x, y, num_samples=1)
     assert len(said) == 1
 
@@ -221,7 +285,7 @@ def test_a_stream_without_what_initialize_got_warns():
     guide = of_a_guide()
     objective = ELBO(num_data=N)(guide.model, guide)
     said = (
-        "gave the model exposure=, and the batches of this stream hold no row arguments .*: let the stream read rows="
+        "gave the model 'exposure', and the batches of this stream hold no row arguments .*: let the stream read rows="
     )
     with pytest.warns(UserWarning, match=said) as found:
         fit_stream(objective, Rows(0), steps=2)
