@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
     print(f"{len(read(arguments.out))} runs in {arguments.out}")
     if arguments.quick and arguments.steps is None:
         arguments.steps = QUICK_STEPS
-    experiment = Experiment(dict.fromkeys(methods, Settings()), dict.fromkeys(sets, arguments.splits))
+    experiment = Experiment(dict.fromkeys(methods, Settings()), dict.fromkeys(sets, arguments.splits), keep_beta=False)
     arguments.experiment, arguments.only, arguments.methods = "accuracy", None, ",".join(methods)
     carry_out(experiment, arguments)
     report("accuracy", experiment, arguments.out, figures=arguments.figures, methods=methods)

@@ -12,8 +12,8 @@ from pyro_dgp.guides.structure import ModelStructure
 from pyro_dgp.internal.distributions import ObservedPart
 from pyro_dgp.likelihoods import CollapsedObservation, RowObservation
 from pyro_dgp.likelihoods.missing import MissingConditional
-from pyro_dgp.losses.base import Loss, Site, count_of_rows
-from pyro_dgp.losses.row_terms import row_terms
+from pyro_dgp.losses.base import Loss, Site
+from pyro_dgp.losses.row_terms import events_of, row_terms, rows_observed
 from pyro_dgp.processes.reading import Cavity
 
 #: Least power in double precision and in single: with lower ones the energy is rounding.
@@ -92,8 +92,10 @@ class ApproximateEP(Loss):
         )
         return torch.logsumexp(log_weights.unsqueeze(-1) + terms, 0).sum() / alpha
 
-    def _require_one_count(self, sites: list[Site], structure: ModelStructure, batch: int | None) -> None:
-        super()._require_one_count(sites, structure, batch)
+    def _require_one_count(
+        self, sites: list[Site], weighted: WeightedTrace, structure: ModelStructure, batch: int | None
+    ) -> None:
+        super()._require_one_count(sites, weighted, structure, batch)
         observed = [site["name"] for site in sites if site["is_observed"]]
         if len(observed) > 1:
             raise ValueError(
@@ -101,18 +103,18 @@ class ApproximateEP(Loss):
                 f"({', '.join(observed)}): observe them as one, or use ELBO"
             )
         for site in (site for site in sites if site["is_observed"]):
-            count = count_of_rows(site, structure)
-            if count is not None and batch is not None and count != batch:
-                raise ValueError(
-                    f"approximate expectation propagation has one factor for each row, and the site {site['name']!r} observes {count} values of {batch} "
-                    "rows: pass one row for each value, or use ELBO"
-                )
-            joined = site["fn"].event_shape[:1] == (batch,) and not isinstance(
-                site["fn"], torch.distributions.Independent | CollapsedObservation
-            )
+            fn = site["fn"]
+            is_apart = isinstance(fn, CollapsedObservation) or events_of(fn)[1]
+            joined = fn.event_shape[:1] == (batch,) and not is_apart
             if joined and batch != 1:
                 raise ValueError(
                     f"approximate expectation propagation has one factor for each row, and the distribution of the site {site['name']!r} joins the rows: use ELBO"
+                )
+            count = rows_observed(site, weighted)
+            if batch is not None and count != batch:
+                raise ValueError(
+                    f"approximate expectation propagation has one factor for each row, and the site {site['name']!r} observes {count} values of {batch} "
+                    "rows: pass one row for each value, or use ELBO"
                 )
 
 

@@ -27,7 +27,8 @@ from pyro_dgp.internal.rows import Call, inputs_among, num_rows
 from pyro_dgp.internal.training_step import require_weight_of_all_rows
 from pyro_dgp.likelihoods import CollapsedObservation
 from pyro_dgp.likelihoods.observation import Observation
-from pyro_dgp.losses.row_terms import rows_of_functions, unmasked
+from pyro_dgp.losses.row_axes import rows_of_functions
+from pyro_dgp.losses.row_terms import unmasked
 from pyro_dgp.losses.scaled_priors import (
     checked_scale,
     power_of_prior,
@@ -121,7 +122,7 @@ class Loss(PyroELBO):  # type: ignore[misc]
         batch = _rows_passed(guide.structure, (args, kwargs), sites)
         common = checked_scale(sites)
         sites = [site for site in sites if not _is_masked_out(site)]
-        self._require_one_count(sites, guide.structure, batch)
+        self._require_one_count(sites, weighted, guide.structure, batch)
         if self.num_data not in (None, batch):
             _require_rows(sites, guide.structure, batch, what=f"num_data={self.num_data}")
             _require_scales_of_all_rows(sites, guide.structure, what=f"num_data={self.num_data}")
@@ -209,7 +210,9 @@ class Loss(PyroELBO):  # type: ignore[misc]
             )
         return site["scale"] * self.num_data / max(size, 1)
 
-    def _require_one_count(self, sites: list[Site], structure: ModelStructure, batch: int | None) -> None:
+    def _require_one_count(
+        self, sites: list[Site], weighted: WeightedTrace, structure: ModelStructure, batch: int | None
+    ) -> None:
         """Raise if num_data is to weight a model that joins rows, or an observed site that has not one value for each row of a step, which has not all rows."""
         if self.num_data not in (None, batch):
             _require_all_rows(structure, batch, what=f"num_data={self.num_data}")
@@ -230,7 +233,8 @@ class Loss(PyroELBO):  # type: ignore[misc]
             )
         # A scale that follows the rows of a step stands for those that it leaves out, here as at the observations.
         power = 1.0 if site["name"] in guide.structure.rescaled else power_of_prior(site, common)
-        difference = unmasked(fn.log_prob(site["value"]) - power * record.prior.log_prob(site["value"]), site)
+        difference = fn.log_prob(site["value"]) - power * record.prior.log_prob(site["value"])
+        difference = unmasked(difference, site["name"], site["mask"])
         total = weighted.average(difference) if record.carried else difference.sum()
         plates = {frame.name for frame in site["cond_indep_stack"] if frame.vectorized}
         by_rows = site["name"] in guide.structure.local or bool(plates & guide.structure.data_plates)

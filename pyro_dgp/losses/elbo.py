@@ -7,7 +7,7 @@ from torch import Tensor
 from pyro_dgp.guides.guide_pass import WeightedTrace
 from pyro_dgp.likelihoods import CollapsedObservation
 from pyro_dgp.losses.base import Loss, Site
-from pyro_dgp.losses.row_terms import log_prob, row_terms
+from pyro_dgp.losses.row_terms import component_terms, log_prob
 
 
 class ELBO(Loss):
@@ -36,5 +36,5 @@ class ELBO(Loss):
 
     def observed(self, site: Site, weighted: WeightedTrace) -> Tensor:
         """Return ``sum_n sum_s w_s E log p(y_n | f_n)``."""
-        terms, log_weights = row_terms(site, weighted, CollapsedObservation.expected_log_prob, log_prob)
+        terms, log_weights = component_terms(site, weighted, CollapsedObservation.expected_log_prob, log_prob)
         return (log_weights.exp() @ terms).sum()

@@ -2,38 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Size, Tensor
+from pyro.distributions.torch_distribution import MaskedDistribution
+from torch import Tensor
 
-from pyro_dgp.gp import FunctionPrior
-from pyro_dgp.guides.guide_pass import Site, SiteRecord, WeightedTrace
+from pyro_dgp.guides.guide_pass import Site, WeightedTrace
 from pyro_dgp.internal import linalg
 from pyro_dgp.internal.recording import report_invalid
-from pyro_dgp.internal.rows import num_rows
 from pyro_dgp.likelihoods import CollapsedObservation, RowObservation, check_target
-from pyro_dgp.likelihoods.observation import Observation
+from pyro_dgp.losses.row_axes import row_axes
 from pyro_dgp.losses.slopes import require_slope
 
+#: Terms of a site whose function values are integrated out, ``(..., N)``.
+Collapsed = Callable[[CollapsedObservation, Tensor], Tensor]
+#: Terms of any other distribution p(y | f), in the shape of its ``log_prob``. The distribution is that at the components' values of f.
+Plain = Callable[[Any, Tensor], Tensor]
 
-def row_terms(
-    site: Site,
-    weighted: WeightedTrace,
-    collapsed: Callable[[CollapsedObservation, Tensor], Tensor],
-    plain: Callable[[Any, Tensor], Tensor],
-) -> tuple[Tensor, Tensor]:
+
+def row_terms(site: Site, weighted: WeightedTrace, collapsed: Collapsed, plain: Plain) -> tuple[Tensor, Tensor]:
     """Return the terms of an observed site, ``(S, rows)``, and the log weights of its components, ``(S,)``.
 
-    Several values of a row have one term, their sum, whether they are outputs of an event or stand in a plate of their own. Each group is a row by itself.
+    Several values of a row have one term, their sum, whether they are outputs of an event, stand in a plate of their own or are declared by nothing. Each group is a row by itself.
 
-    :param collapsed: gives the terms of a :class:`CollapsedObservation`, ``(..., N)``.
-    :param plain: gives the terms of any other distribution p(y | f), in the shape of its ``log_prob``. The distribution
-        is that at the components' values of f.
+    :raises ValueError: where the axis of the rows cannot be told.
     """
+    if isinstance(site["fn"], CollapsedObservation):
+        return component_terms(site, weighted, collapsed, plain)
+    terms, events = _plain_terms(site, plain)
+    leading = int(weighted.record(site).carried)
+    axes = row_axes(site, weighted, terms.shape[leading:], events)
+    return _of_components(axes.summed(terms, leading), site, weighted)
+
+
+def component_terms(site: Site, weighted: WeightedTrace, collapsed: Collapsed, plain: Plain) -> tuple[Tensor, Tensor]:
+    """Return the terms of an observed site, ``(S, values)``, and the log weights of its components, ``(S,)``, for a loss that adds all values of a component."""
+    fn = site["fn"]
+    terms = collapsed(fn, site["value"]) if isinstance(fn, CollapsedObservation) else _plain_terms(site, plain)[0]
+    return _of_components(terms, site, weighted)
+
+
+def rows_observed(site: Site, weighted: WeightedTrace) -> int:
+    """Return the number of rows that an observed site stands for, in each group: those that have a term, or all of a plate that takes some of its rows."""
     fn, value = site["fn"], site["value"]
-    terms = collapsed(fn, value) if isinstance(fn, CollapsedObservation) else _plain_terms(site, weighted, plain)
+    if isinstance(fn, CollapsedObservation):
+        return int(fn.event_shape[0])
+    leading = int(weighted.record(site).carried)
+    independent, events = events_of(fn)
+    within = independent.event_shape[events:]
+    shape = torch.broadcast_shapes(
+        independent.batch_shape + independent.event_shape[:events], value.shape[: value.dim() - len(within)]
+    )
+    sizes = {axis - len(shape): size for axis, size in enumerate(shape)}
+    for frame in site["cond_indep_stack"]:
+        if frame.vectorized:
+            sizes[frame.dim - events] = frame.full_size or frame.size
+    return torch.Size(sizes[axis] for axis in row_axes(site, weighted, shape[leading:], events).rows).numel()
+
+
+def _of_components(terms: Tensor, site: Site, weighted: WeightedTrace) -> tuple[Tensor, Tensor]:
+    fn = site["fn"]
     if not weighted.record(site).carried:
         return terms.reshape(1, -1), terms.new_zeros(1)
     require_slope(site, weighted.trace, terms)
@@ -45,73 +75,41 @@ def row_terms(
     return weighted.counted(terms).reshape(len(weighted.log_weights), -1), weighted.log_weights
 
 
-def _plain_terms(site: Site, weighted: WeightedTrace, plain: Callable[[Any, Tensor], Tensor]) -> Tensor:
-    """Return the terms of a distribution p(y | f), which ends in the rows or in the plates of the site: one for each row and group."""
+def _plain_terms(site: Site, plain: Plain) -> tuple[Tensor, int]:
+    """Return the terms of a distribution p(y | f), one for each value of an event of independent ones, and the number of axes of that event."""
     fn, value = site["fn"], site["value"]
-    frames = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
     report_invalid(lambda: fn.support.check(value))
-    is_event, of_rows = _places_of_rows(fn, frames, weighted)
-    if frames and not (is_event or of_rows):
-        return unmasked(plain(fn, value), site)  # nothing is known of the rows
-    kept = of_rows | _of_groups(frames, of_rows, weighted)
-    within = [frame.dim for frame in frames if frame.name not in kept]
-    if not is_event:
-        terms = unmasked(plain(fn, value), site)
-        return terms.sum(within) if within else terms  # the sum over no axes would be the sum over all
-    if isinstance(fn, RowObservation):
-        fn.require(value)
-    elif not frames:
-        check_target(value, fn.event_shape, value)
-    terms = plain(fn.base_dist, value)
-    outputs = tuple(range(-fn.reinterpreted_batch_ndims + 1, 0))
-    terms = terms.sum(outputs) if outputs else terms
-    if isinstance(site["mask"], Tensor) and frames:
-        terms = torch.where(site["mask"].unsqueeze(-1), terms, 0.0)
-    within = [dim - 1 for dim in within]  # the rows are the last axis
-    return terms.sum(within) if within else terms
+    independent, events = events_of(fn)
+    if isinstance(independent, RowObservation):
+        independent.require(value)
+    elif events and not any(frame.vectorized for frame in site["cond_indep_stack"]):
+        check_target(value, independent.event_shape, value)
+    terms = plain(independent.base_dist if events else fn, value)
+    for mask in (site["mask"], None if independent is fn else fn._mask):
+        terms = unmasked(terms, site["name"], mask, events)
+    return terms, events
 
 
-def _places_of_rows(fn: Any, frames: Sequence[Any], weighted: WeightedTrace) -> tuple[bool, set[str]]:
-    """Return whether the first axis of an event holds the rows of the data, and the names of the plates that hold them otherwise.
+def events_of(fn: Any) -> tuple[Any, int]:
+    """Return a distribution without a mask around its event, and the number of axes of the event over which it is independent."""
+    inner = fn.base_dist if isinstance(fn, MaskedDistribution) else fn
+    if isinstance(inner, torch.distributions.Independent):
+        return inner, inner.reinterpreted_batch_ndims
+    return fn, 0
 
-    Plates that follow the rows are known. In the place of a plate of a fixed number stands the axis that is as long as the inputs of the first Gaussian process.
+
+def unmasked(terms: Tensor, name: str, mask: Any, events: int = 0) -> Tensor:
+    """Return the terms of a site, with zero for each that a mask hides.
+
+    :param mask: of the axes before those of the event, or a number, or nothing.
+    :param events: number of axes at the end that are those of an event.
     """
-    is_independent = isinstance(fn, torch.distributions.Independent)
-    known = {frame.name for frame in frames} & set(weighted.data_plates or ())
-    if known or not frames:
-        return is_independent and not known, known
-    rows = rows_of_functions(weighted.trace.nodes.values())
-    if is_independent and fn.event_shape[0] == rows:
-        return True, set()
-    as_long = {frame.name for frame in frames if frame.size == rows and frame.name not in weighted.group_plates}
-    return is_independent and not as_long and weighted.data_plates is not None, as_long
-
-
-def rows_of_functions(sites: Iterable[Site]) -> int | None:
-    """Return the number of rows of the first Gaussian process among the sites of a pass."""
-    priors = (record.prior for site in sites if (record := SiteRecord.of(site)) is not None)
-    gps = (gp for each in priors for gp in (each.priors.values() if isinstance(each, Observation) else [each]))
-    return next((num_rows(gp.x) for gp in gps if isinstance(gp, FunctionPrior)), None)
-
-
-def _of_groups(frames: Sequence[Any], of_rows: Collection[str], weighted: WeightedTrace) -> set[str]:
-    """Return the names of the plates of groups: those around Gaussian processes, or else the outermost ones, where they are as large as the axes in front of the inputs."""
-    known = {frame.name for frame in frames} & set(weighted.group_plates)
-    others = sorted((frame for frame in frames if frame.name not in of_rows), key=lambda frame: frame.dim)
-    outermost = others[: len(weighted.groups)]
-    if known or Size(frame.size for frame in outermost) != weighted.groups:
-        return known
-    return {frame.name for frame in outermost}
-
-
-def unmasked(terms: Tensor, site: Site) -> Tensor:
-    """Return the terms of a site, with zero for each that ``poutine.mask`` hides."""
-    mask = site["mask"]
     if not isinstance(mask, Tensor):
-        return terms
+        return torch.zeros_like(terms) if mask is False else terms
+    mask = mask.reshape(*mask.shape, *(1,) * events)
     if not linalg.fits(mask, terms):
         raise ValueError(
-            f"the site {site['name']!r} has a mask of shape {tuple(mask.shape)} and terms of shape {tuple(terms.shape)}: "
+            f"the site {name!r} has a mask of shape {tuple(mask.shape)} and terms of shape {tuple(terms.shape)}: "
             "give a mask of the site's own shape"
         )
     return torch.where(mask, terms, 0.0)

@@ -37,6 +37,11 @@ KINDS = [
     "a plate of a fixed number",
     "a plate that takes all rows",
     "values as an event of a plate",
+    "nothing",
+    "values as an event",
+    "rows in the last axis of an event",
+    "rows in a plate beside values",
+    "rows in a plate behind values",
 ]
 
 
@@ -59,6 +64,15 @@ class TwoValues(PyroModule):
         if self.kind == "a plate that takes all rows":
             with pyro.plate("rows", ROWS, subsample=torch.arange(rows), dim=-2), pyro.plate("values", 2, dim=-1):
                 return pyro.sample("y", dist.Normal(f, 0.3), obs=y)
+        if self.kind == "nothing":
+            return pyro.sample("y", dist.Normal(f, 0.3), obs=y)
+        if self.kind == "values as an event":
+            return pyro.sample("y", dist.Normal(f, 0.3).to_event(1), obs=y)
+        if self.kind == "an event within a mask":
+            return pyro.sample("y", dist.Normal(f, 0.3).to_event(2).mask(True), obs=y)
+        if self.kind == "rows in a plate beside values":
+            with pyro.plate("rows", rows, dim=-2):
+                return pyro.sample("y", dist.Normal(f, 0.3), obs=y)
         if self.kind == "values as an event of a plate":
             with pyro.plate("rows", ROWS, subsample=torch.arange(rows)):
                 return pyro.sample("y", dist.Normal(f, 0.3).to_event(1), obs=y)
@@ -68,6 +82,11 @@ class TwoValues(PyroModule):
         f, y = f.mT, None if y is None else y.mT
         if self.kind == "values and rows":
             with pyro.plate("values", 2, dim=-2), pyro.plate("rows", rows, dim=-1):
+                return pyro.sample("y", dist.Normal(f, 0.3), obs=y)
+        if self.kind == "rows in the last axis of an event":
+            return pyro.sample("y", dist.Normal(f, 0.3).to_event(2), obs=y)
+        if self.kind == "rows in a plate behind values":
+            with pyro.plate("rows", rows):
                 return pyro.sample("y", dist.Normal(f, 0.3), obs=y)
         with pyro.plate("values", 2, dim=-1):
             return pyro.sample("y", dist.Normal(f, 0.3).to_event(1), obs=y)
@@ -92,10 +111,6 @@ def test_values_in_plates_are_those_of_an_event(kind, loss):
     x, y = data()
     one, other = guided(TwoValues(kind), x, y), guided(TwoValues("an event"), x, y)
     expected = loss(ROWS).loss(other.model, other, x, y)
-    if kind == "values as an event of a plate" and isinstance(loss(ROWS), ApproximateEP):
-        with pytest.raises(ValueError, match="'y' observes 2 values of 12 rows"):
-            loss(ROWS).loss(one.model, one, x, y)
-        return
     assert loss(ROWS).loss(one.model, one, x, y) == pytest.approx(expected, rel=1e-9)
 
 
@@ -107,6 +122,69 @@ def test_the_predictive_term_is_the_density_of_a_prediction():
     for kind in KINDS:
         one = guided(TwoValues(kind), x, y)
         assert PredictiveLogLikelihood(ROWS, 0.0).loss(one.model, one, x, y) == pytest.approx(-density, rel=1e-9)
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_mask_around_an_event_of_rows_leaves_them_apart(loss):
+    x, y = data()
+    losses = []
+    for kind in ("an event", "an event within a mask"):
+        guide = Variational(TwoValues(kind), InducingPoints(8), MonteCarlo(20_000))
+        guide.initialize(x, y)
+        losses.append(loss(ROWS).loss(guide.model, guide, x, y))
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)
+
+
+class Differences(TwoValues):
+    """Differences between one row and the next, of which there are half as many as rows."""
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        difference = f[..., ::2] - f[..., 1::2]
+        if self.kind == "nothing":
+            return pyro.sample("y", dist.Normal(difference, 0.3), obs=y)
+        with pyro.plate("pairs", x.shape[-2] // 2):
+            if self.kind == "a plate":
+                return pyro.sample("y", dist.Normal(difference, 0.3), obs=y)
+            if self.kind == "values as an event":
+                difference = difference[..., None].expand(*difference.shape, 2)
+                return pyro.sample("y", dist.Normal(difference, 0.3).to_event(1), obs=y)
+            with pyro.plate("values", 2):
+                difference = difference[..., None, :].expand(*difference.shape[:-1], 2, difference.shape[-1])
+                return pyro.sample("y", dist.Normal(difference, 0.3), obs=y)
+
+
+def of_differences(kind, y, samples=5):
+    guide = Variational(Differences(kind), InducingPoints(8), MonteCarlo(samples))
+    guide.initialize(data()[0], y)
+    return guide
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("kind", ["nothing", "a plate", "values as an event"])
+def test_expectation_propagation_refuses_fewer_factors_than_rows(kind):
+    y = torch.ones(ROWS // 2, 2) if kind == "values as an event" else torch.ones(ROWS // 2)
+    guide = of_differences(kind, y)
+    with pytest.raises(ValueError, match="'y' observes 6 values of 12 rows: pass one row for each value"):
+        ApproximateEP(ROWS, 0.5).loss(guide.model, guide, data()[0], y)
+
+
+@pytest.mark.usefixtures("local")
+def test_plates_of_other_lengths_than_the_rows_are_refused_where_each_row_needs_a_term():
+    y = torch.ones(2, ROWS // 2)
+    guide = of_differences("plates", y)
+    message = (
+        r"'y' has values of shape \(2, 6\), and no axis of 12 rows: .* let the axis of the rows stand first in an event"
+    )
+    for loss in (PredictiveLogLikelihood(), GammaDivergence(), ApproximateEP(ROWS)):
+        with pytest.raises(ValueError, match=message):
+            loss.loss(guide.model, guide, data()[0], y)
+    losses = []
+    for kind, values in (("plates", y), ("values as an event", y.mT)):
+        guide = of_differences(kind, values, samples=4000)
+        losses.append(ELBO().loss(guide.model, guide, data()[0], values))
+    assert losses[0] == pytest.approx(losses[1], rel=0.05)
 
 
 class Groups(PyroModule):
