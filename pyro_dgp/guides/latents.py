@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, cast
 
 import torch
@@ -11,11 +11,15 @@ from pyro.infer.autoguide.effect import AutoMessenger, AutoNormalMessenger
 from pyro.nn import PyroModule
 from pyro.poutine.trace_struct import Trace
 from torch import Tensor, nn
+from torch.distributions import biject_to
 
 from pyro_dgp.guides.coupled_normal import CoupledNormal
 from pyro_dgp.guides.networks import from_network
+from pyro_dgp.internal.errors import first_line
+from pyro_dgp.internal.plates import plates_that_take_some
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
+Site = dict[str, Any]
 
 
 class LatentGuides:
@@ -35,6 +39,36 @@ class LatentGuides:
     def holds_rows(self, name: str) -> bool:
         """Tell whether the guide holds a value for each training row at a site that is local to data."""
         return self.network(name) is None and isinstance(self.messenger, AutoNormalMessenger)
+
+    def create(self, site: Site, *, call: Call, trace: Trace) -> None:
+        """Let the messenger guide make the parameters of a latent site; values for each row of other training rows are dropped first."""
+        name, prior, frames = site["name"], site["fn"], site["cond_indep_stack"]
+        if self.holds_rows(name):
+            self._forget_other_rows(name, prior, frames)
+        try:
+            with plates_that_take_some(frames):
+                self.from_messenger(name, prior, plates=(), call=call, trace=trace)
+        except RuntimeError as error:
+            if all(frame.full_size in (None, frame.size) for frame in frames):
+                raise
+            raise ValueError(
+                f"the guide of the latent site {name!r} cannot be made in a plate that takes some of its elements ({first_line(error)}): take all of them in "
+                "guide.initialize, or use AutoNormalMessenger(model)"
+            ) from error
+
+    def _forget_other_rows(self, name: str, prior: Any, frames: Iterable[Any]) -> None:
+        """Drop the values that the guide holds at a site, where the site has another shape now."""
+        *path, last = name.split(".")
+        parts = [_deep(part, path) for part in self.messenger.children()]
+        holders = [part for part in parts if part is not None and hasattr(part, last)]
+        batch = list(prior.batch_shape)
+        for frame in frames:
+            if frame.vectorized and -len(batch) <= frame.dim:
+                batch[frame.dim] = frame.full_size or frame.size
+        wanted = biject_to(prior.support).inverse_shape(torch.Size(batch) + prior.event_shape)
+        if holders and getattr(holders[0], last).shape != wanted:
+            for holder in holders:
+                delattr(holder, last)
 
     def keep_apart(self, names: Collection[str]) -> None:
         """Leave sites that are local to rows out of a joint posterior of hyperparameters."""
@@ -72,6 +106,15 @@ class LatentGuides:
             return guide.get_posterior(name, prior)
         finally:
             del guide.args_kwargs
+
+
+def _deep(module: nn.Module, path: Iterable[str]) -> nn.Module | None:
+    """Return a part of a module by its path; ``None`` where there is none."""
+    for step in path:
+        module = getattr(module, step, None)  # type: ignore[assignment]
+        if module is None:
+            return None
+    return module
 
 
 def shaped_posterior(name: str, posterior: Any, prior: Any) -> Any:

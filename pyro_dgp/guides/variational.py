@@ -176,8 +176,8 @@ class Variational(PassHandler):
             network = guides.network(name)
             if network is not None:
                 try_network(name, network, prior, args, kwargs, observed)
-            else:
-                guides.from_messenger(name, prior, plates=(), call=(args, kwargs), trace=self.trace)
+                continue
+            guides.create(site, call=(args, kwargs), trace=self.trace)
         for parameter in self.latents.parameters():  # the rows of an expanded prior share one number in memory
             parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
         _require_latent(self.networks._modules, [site["name"] for site in latent])

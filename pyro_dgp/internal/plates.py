@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from typing import Any
 
+import pyro
+import torch
 from pyro.poutine.runtime import get_plates
 
 _GROUPS: ContextVar[Collection[str]] = ContextVar("group plates", default=())
@@ -19,6 +22,17 @@ def known_groups(names: Collection[str]) -> Iterator[None]:
         yield
     finally:
         _GROUPS.reset(token)
+
+
+@contextmanager
+def plates_that_take_some(frames: Iterable[Any]) -> Iterator[None]:
+    """A scope inside plates like those of a site that take some of their elements, in which Pyro makes parameters for all elements."""
+    with ExitStack() as stack:
+        for frame in frames:
+            if frame.vectorized and frame.full_size not in (None, frame.size):
+                some = torch.arange(frame.size)
+                stack.enter_context(pyro.plate(frame.name, frame.full_size, subsample=some, dim=frame.dim))
+        yield
 
 
 def refuse_data_plate(rows: int, what: str) -> None:

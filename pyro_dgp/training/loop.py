@@ -192,10 +192,8 @@ def fit_stream(
             f"{type(settling).__name__} sets q(v) by all rows at the end, and a stream gives them in parts: read the rows into memory and use fit, or take ELBO"
         )
     guide = guide_of(objective)
-    if guide is not None and guide.structure.joins_data_rows:
-        raise ValueError(
-            "a part of the model joins rows of function values, and a stream gives rows in random order: read the rows into memory and use fit"
-        )
+    if guide is not None:
+        _require_any_order(guide)
     require_no_rows(guide, arguments, len(stream))
     batch_size = _rows_of_step(objective, len(stream), batch_size, default=STREAMED_ROWS)
     check_objective(objective, len(stream), batch_size)
@@ -216,6 +214,24 @@ def fit_stream(
             optimizer=optimizer,
             stop=stop,
         )
+
+
+def _require_any_order(guide: Variational) -> None:
+    """Raise for a model or guide for which rows in another order are other data, where a stream gives them at random."""
+    remedy = "read the rows into memory and use fit"
+    if guide.structure.joins_data_rows:
+        reason = "a part of the model joins rows of function values"
+    elif guide.held_rows:
+        name = guide.held_rows[0]
+        reason = f"the guide holds a value of the latent site {name!r} for each training row"
+        remedy += f", or give a network that finds it, Variational(..., networks={{{name!r}: network}})"
+    elif guide.structure.inputs is None:
+        reason = (
+            "the model cannot be run on fewer rows than guide.initialize got, and may hold a number for each of them"
+        )
+    else:
+        return
+    raise ValueError(f"{reason}, and a stream gives rows in random order: {remedy}")
 
 
 def check_data(x: Tensor, y: Tensor, modules: Sequence[Any]) -> None:
