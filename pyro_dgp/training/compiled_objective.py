@@ -15,6 +15,7 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from pyro_dgp.internal.compiled_function import CompiledFunction, FasterFunction, say_not_compiled, with_gradients
+from pyro_dgp.internal.held_values import held_values
 from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.training.optimising import bare
 
@@ -31,13 +32,13 @@ class CompiledObjective(nn.Module):
 
     - shapes, dtypes and devices of arguments, parameters and buffers, and which parameters want gradients;
     - the values of arguments that are no tensors;
-    - the modules, and the numbers and strings among their attributes (whether a module trains, a jitter);
+    - the modules, and the numbers, strings and plain tensors among their attributes (whether a module trains, a jitter), also in lists, tuples and dictionaries;
     - the numbers and strings that the loss holds (beta, ``num_data``).
 
     A program is made when its signature comes for the second time in a row. A single call, or the smaller batch that ends
     an epoch, therefore costs nothing and runs uncompiled. With two batches to an epoch, one of them smaller, and with a
     signature that changes at every step, all calls run uncompiled. Parameters and buffers may change in any way between
-    calls. Numbers inside other objects, and tensors that are neither parameters nor buffers, are recorded as constants.
+    calls. A plain tensor counts as another one where it is assigned or changed in place. Numbers inside other objects are recorded as constants.
 
     The model must do the same tensor operations at all values: one that looks at numbers (``if h.mean() > 0``,
     ``h.tolist()``, ``h[h > 0]``) has no program, and the log says why. The first :data:`~pyro_dgp.internal.compiled_function.CHECKS`
@@ -72,6 +73,7 @@ class CompiledObjective(nn.Module):
         self._programs: dict[tuple[Any, ...], tuple[CompiledFunction, _Step]] = {}
         self._last: tuple[Any, ...] | None = None
         self._said: set[str] = set()
+        self._changed: set[tuple[int, str]] = set()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without programs, which belong to this process and to the present modules."""
@@ -102,6 +104,7 @@ class CompiledObjective(nn.Module):
         if signature not in self._programs:
             before, self._last = self._last, signature
             if before != signature:
+                self._say_what_changes(before, signature)
                 return None
             step = _Step(self.objective, call)
             kind = FasterFunction if self.backend == "inductor" else CompiledFunction
@@ -112,6 +115,21 @@ class CompiledObjective(nn.Module):
         with module_local_parameters(*(() if program.is_checked else (self.objective,))):
             results = program(*(tensor.detach() for tensor in call.tensors))
         return None if results is None else step.outcome(results, call)
+
+    def _say_what_changes(self, before: tuple[Any, ...] | None, now: tuple[Any, ...]) -> None:
+        """Say which plain tensor is another one than in the call before, where it was so in a call before that one too."""
+        changed = set() if before is None else {place for place, _ in {*now[_HELD]} - {*before[_HELD]}}
+        for number, name in sorted(changed & self._changed):
+            owner = type(now[0][number]).__name__
+            problem = f"{name!r} of {owner} is another value in each call: make a tensor that the model reads a buffer, and keep what it writes elsewhere"
+            if problem not in self._said:
+                self._said.add(problem)
+                say_not_compiled("the loss", problem)
+        self._changed = changed
+
+
+#: Place of the values that modules hold in a signature.
+_HELD = 1
 
 
 class _Call(NamedTuple):
@@ -147,9 +165,7 @@ class _Call(NamedTuple):
         losses = [module.elbo for module in self.modules if isinstance(module, ELBOModule)]
         return (
             self.modules,
-            tuple(
-                [tuple([item for item in vars(module).items() if type(item[1]) in _PLAIN]) for module in self.modules]
-            ),
+            held_values(self.modules),
             tuple([(t.shape, t.stride(), t.dtype, t.device, t.requires_grad) for t in self.tensors]),
             _values("the call", self.others),
             str(self.structure),
@@ -157,9 +173,6 @@ class _Call(NamedTuple):
             torch.get_default_dtype(),
         )
 
-
-#: Types of the attributes of modules that belong to a signature: whether a module trains, a jitter, a number of samples.
-_PLAIN = (bool, int, float, str, type(None))
 
 #: Types compared by identity whose values do not change.
 _CONSTANTS = (type(None), type, FunctionType, torch.dtype, torch.device)

@@ -794,6 +794,60 @@ def test_numbers_of_modules_are_part_of_the_signature():
     assert len(programs(compiled)) == 2
 
 
+class Holding(OneLayer):
+    """A layer whose inputs are moved by numbers that are neither parameters nor buffers."""
+
+    def __init__(self):
+        super().__init__()
+        self.shift, self.factors, self.options = torch.tensor(0.5), (1.0,), {"power": [1.0]}
+        self.array, self.number = np.array([0.25]), np.float64(0.5)
+        self.writes, self.last = False, None
+
+    def forward(self, x, y=None):
+        moved = self.factors[0] * x * self.options["power"][0] + self.shift + torch.as_tensor(self.array) + self.number
+        if self.writes:
+            self.last = moved.detach()
+        return super().forward(moved, y)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: setattr(model, "shift", torch.tensor(2.0)),
+        lambda model: model.shift.fill_(0.1),
+        lambda model: setattr(model, "factors", (3.0,)),
+        lambda model: model.options["power"].__setitem__(0, -1.0),
+        lambda model: model.array.__setitem__(0, 2.0),
+        lambda model: setattr(model, "number", np.float64(2.0)),
+    ],
+    ids=["assigned", "in place", "tuple", "list in a dictionary", "array", "number of NumPy"],
+)
+def test_what_modules_hold_is_part_of_the_signature(change):
+    x, y = regression(20)
+    compiled = Recorded(objective_of(Holding(), x, y))
+    moved(compiled.objective)
+    for step in range(3 + CHECKS):
+        compare(compiled, x, y, step)
+    before = float(compiled(x, y).detach())
+    change(compiled.objective.model)
+    for step in range(3):
+        compare(compiled, x, y, step)
+    assert float(compiled(x, y).detach()) != pytest.approx(before, rel=1e-3)
+    assert len(programs(compiled)) == 2
+
+
+def test_a_model_that_assigns_a_tensor_in_every_call_runs_uncompiled_and_says_so(caplog):
+    x, y = regression(20)
+    model = Holding()
+    model.writes = True
+    compiled = Recorded(objective_of(model, x, y))
+    for step in range(3 + CHECKS):
+        compare(compiled, x, y, step)
+    assert not programs(compiled)
+    (said,) = [record.getMessage() for record in caplog.records if "another value" in record.getMessage()]
+    assert "'last' of Holding is another value in each call" in said
+
+
 class Seen(OneLayer):
     """As many rows as are finite: sizes that follow values."""
 
