@@ -125,11 +125,6 @@ class PassHandler(SiteHandler, _Copyable):
             raise ValueError("the guide has no parameters yet: call guide.initialize(x, y) on training data first")
 
     @property
-    def held_rows(self) -> list[str]:
-        """Names of the latent sites of which the guide holds a value for each training row, in the order of these rows."""
-        return [name for name in self.structure.local if self._latent_guides.holds_rows(name)]
-
-    @property
     def structure(self) -> ModelStructure:
         """Sites of the model, as ``initialize`` met them."""
         self.require_initialized()

@@ -278,6 +278,11 @@ def _weighted(guide: Variational, run: GuidePass) -> WeightedTrace:
     return WeightedTrace(guide.trace, log_weights, plates, structure.group_plates, guide.groups)
 
 
+def held_rows(guide: Variational) -> list[str]:
+    """Return the names of the latent sites of which a guide holds a value for each training row, in the order of these rows."""
+    return [name for name in guide.structure.local if guide._latent_guides.holds_rows(name)]
+
+
 def _require_latent(networks: Collection[str], names: Collection[str]) -> None:
     """Raise for a network of a site that is none of the latent ones."""
     for name in networks:

@@ -92,10 +92,10 @@ class Mixture:
 
     @property
     def variance(self) -> Tensor:
-        """The total variance: mean of the variances plus variance of the means."""
+        """The total variance: mean of the variances plus variance of the means; infinite where the mean is."""
         require_numbers(self.components, "variance")
-        deviation = moment(self.components, "mean") - self.mean
-        return (self._weights * (moment(self.components, "variance") + deviation.square())).sum(0)
+        between = (moment(self.components, "mean") - self.mean).square().where(~self.mean.isinf(), torch.inf)
+        return (self._weights * (moment(self.components, "variance") + between)).sum(0)
 
     @property
     def covariance(self) -> Tensor:

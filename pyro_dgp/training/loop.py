@@ -14,7 +14,7 @@ from torch import Size, Tensor
 from pyro_dgp.data.streams import Stream
 from pyro_dgp.guides.row_dependence import groups_of
 from pyro_dgp.guides.sites import takes_missing
-from pyro_dgp.guides.variational import Variational
+from pyro_dgp.guides.variational import Variational, held_rows
 from pyro_dgp.internal.parameters import evaluating, module_local_parameters
 from pyro_dgp.internal.rows import Call, RowArguments, TakenRows, num_rows
 from pyro_dgp.internal.tensors import require_tensor
@@ -221,10 +221,9 @@ def _require_any_order(guide: Variational) -> None:
     remedy = "read the rows into memory and use fit"
     if guide.structure.joins_data_rows:
         reason = "a part of the model joins rows of function values"
-    elif guide.held_rows:
-        name = guide.held_rows[0]
-        reason = f"the guide holds a value of the latent site {name!r} for each training row"
-        remedy += f", or give a network that finds it, Variational(..., networks={{{name!r}: network}})"
+    elif held := held_rows(guide):
+        reason = f"the guide holds a value of the latent site {held[0]!r} for each training row"
+        remedy += f", or give a network that finds it, Variational(..., networks={{{held[0]!r}: network}})"
     elif guide.structure.inputs is None:
         reason = (
             "the model cannot be run on fewer rows than guide.initialize got, and may hold a number for each of them"

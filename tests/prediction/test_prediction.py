@@ -131,6 +131,11 @@ def test_samples_follow_the_mixture_and_outputs_share_the_component():
     assert torch.equal(draws[:, 0, 0] > 0, draws[:, 0, 1] > 0)
 
 
+def test_where_the_mean_is_infinite_the_variance_is():
+    m = Mixture(dist.HalfCauchy(torch.tensor([[1.0], [2.0]])), torch.tensor([0.5, 0.5]).log())
+    assert m.mean.tolist() == m.variance.tolist() == [float("inf")]
+
+
 def test_binary_mixtures():
     probs = torch.tensor([[0.2, 0.9], [0.6, 0.7]])
     m = Mixture(Binary(probs=probs), torch.tensor([0.5, 0.5]).log())
