@@ -32,7 +32,7 @@ from pyro_dgp.guides.sites import (
 from pyro_dgp.guides.structure import ModelStructure
 from pyro_dgp.internal.one_thread import one_thread
 from pyro_dgp.internal.parameters import modules_of
-from pyro_dgp.internal.plates import known_groups
+from pyro_dgp.internal.plates import known_groups, refuse_draws_beside_rows
 from pyro_dgp.internal.site_names import is_inside_observation, process_key
 from pyro_dgp.likelihoods import Observation
 from pyro_dgp.processes import FunctionMarginal, Process
@@ -68,15 +68,12 @@ class PassHandler(SiteHandler, _Copyable):
     trace: Trace
 
     def _run_model(self, run: GuidePass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        with one_thread:
-            self._run_in_handler(run, args, kwargs)
-
-    def _run_in_handler(self, run: GuidePass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._pass, self._outer_plates, self.args_kwargs = run, (), (args, kwargs)
         groups = () if self._structure is None else self._structure.group_plates
         grad = torch.is_grad_enabled() or run.initializing
         try:
             with (
+                one_thread,
                 self,
                 known_groups(groups),
                 torch.set_grad_enabled(grad),
@@ -192,6 +189,7 @@ class PassHandler(SiteHandler, _Copyable):
     def at_other(self, msg: Message) -> None:
         """Note a plain observation; give a latent site that is no GP its posterior."""
         fn, run = msg["fn"], self._pass
+        refuse_draws_beside_rows(msg["name"], fn.batch_shape, outer=self._outer_plates)
         if run.initializing:
             if not msg["is_observed"]:
                 SiteRecord(fn).write(msg)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -50,6 +50,22 @@ def refuse_data_plate(rows: int, what: str) -> None:
             raise ValueError(
                 f"{what} stands inside the plate {frame.name!r} of {rows}: its rows are an event "
                 f"dimension and each would be counted once more; {remedy}"
+            )
+
+
+def refuse_draws_beside_rows(name: str, shape: Sequence[int], *, outer: Collection[str]) -> None:
+    """Raise for a site whose draws, of whole runs of the model, do not stand in the axis of the plate that Pyro has for them.
+
+    Function values have their rows in an event, so that the draws stand one axis in front of a plate of rows, where each draw would be counted with all the others.
+
+    :param name: the site, ``shape``, that of its batch, and ``outer``, names of the plates around the call of the model.
+    """
+    for frame in get_plates() if any(map(_holds_draws, outer)) else ():
+        beyond = shape[: max(len(shape) + frame.dim, 0)] if frame.vectorized else ()
+        if _holds_draws(frame.name) and frame.size > 1 and frame.size in beyond:
+            raise ValueError(
+                f"the {frame.size} draws of the plate {frame.name!r} stand in another axis of the site {name!r} than the plate's own, so that each would be counted with every "
+                "other: write the rows as an event, as in Normal(f, 0.1).to_event(1), or take vectorize_particles=False, or parallel=False"
             )
 
 

@@ -41,6 +41,30 @@ def test_losses_of_density_ratios_are_refused_where_function_values_are_a_site(l
             SVI(model, guide, Adam({"lr": 0.01}), loss()).step(x, y)
 
 
+class InPlate(TwoSites):
+    """Rows in a plate, beside function values whose rows are an event."""
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        with pyro.plate("rows", len(x)):
+            return pyro.sample("y", dist.Normal(f, 0.3), obs=y)
+
+
+@pytest.mark.usefixtures("local")
+def test_vectorised_particles_beside_a_plate_of_rows_are_refused():
+    x, y = regression(8)
+    model = InPlate()
+    guide = guided(model, x, y)
+    loop = TraceMeanField_ELBO(num_particles=400).loss(model, guide, x, y)
+    assert loop == pytest.approx(ELBO().loss(model, guided(model, x, y, MonteCarlo(400)), x, y), rel=0.1)
+    said = "the 400 draws of the plate 'num_particles_vectorized' stand in another axis of the site 'y' .*: write the rows as an event"
+    with pytest.raises(ValueError, match=said):
+        TraceMeanField_ELBO(num_particles=400, vectorize_particles=True, max_plate_nesting=1).loss(model, guide, x, y)
+    with pytest.raises(ValueError, match=r"'_num_predictive_samples' .* or parallel=False"):
+        Predictive(model, guide=guide, num_samples=5, parallel=True)(x)
+    assert Predictive(model, guide=guide, num_samples=5)(x)["y"].shape == (5, 8)
+
+
 def test_enumeration_is_refused_by_pyro():
     x, y = regression(12)
     model = OneLayer()
