@@ -146,6 +146,7 @@ class WeightedTrace:
     :ivar data_plates: names of the plates that hold the rows of the data; ``None`` where the model could not be asked.
     :ivar group_plates: names of the plates around Gaussian processes, each index of which has a function of its own.
     :ivar groups: axes in front of the inputs of the Gaussian processes, each index of which has a function of its own.
+    :ivar row_axes: by name of the sites that follow the rows of the data, the axis that does, counted from the end.
     """
 
     trace: Trace
@@ -153,6 +154,7 @@ class WeightedTrace:
     data_plates: Collection[str] | None = None
     group_plates: Collection[str] = ()
     groups: Size = Size()
+    row_axes: Mapping[str, int] = field(default_factory=dict)
 
     def counted(self, values: Tensor) -> Tensor:
         """Return the S weighted components of values that lead with all components, added ones among them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable
 from typing import Any, cast
 
@@ -10,7 +11,7 @@ from pyro.distributions import Delta
 from pyro.infer.autoguide.effect import AutoMessenger, AutoNormalMessenger
 from pyro.nn import PyroModule
 from pyro.poutine.trace_struct import Trace
-from torch import Tensor, nn
+from torch import Size, Tensor, nn
 from torch.distributions import biject_to
 
 from pyro_dgp.guides.coupled_normal import CoupledNormal
@@ -20,6 +21,8 @@ from pyro_dgp.internal.plates import plates_that_take_some
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 Site = dict[str, Any]
+#: Parts of Pyro's messenger guides that hold parameters by name of the sites.
+_OF_SITES = ("locs", "scales", "weights")
 
 
 class LatentGuides:
@@ -40,10 +43,13 @@ class LatentGuides:
         """Tell whether the guide holds a value for each training row at a site that is local to data."""
         return self.network(name) is None and isinstance(self.messenger, AutoNormalMessenger)
 
-    def create(self, site: Site, *, call: Call, trace: Trace) -> None:
-        """Let the messenger guide make the parameters of a latent site; values for each row of other training rows are dropped first."""
+    def create(self, site: Site, *, call: Call, trace: Trace, by_row: bool) -> None:
+        """Let the messenger guide make the parameters of a latent site; values for each row of other training rows are dropped first.
+
+        :param by_row: whether the site has a value for each row.
+        """
         name, prior, frames = site["name"], site["fn"], site["cond_indep_stack"]
-        if self.holds_rows(name):
+        if by_row and self.holds_rows(name):
             self._forget_other_rows(name, prior, frames)
         try:
             with plates_that_take_some(frames):
@@ -59,16 +65,18 @@ class LatentGuides:
     def _forget_other_rows(self, name: str, prior: Any, frames: Iterable[Any]) -> None:
         """Drop the values that the guide holds at a site, where the site has another shape now."""
         *path, last = name.split(".")
-        parts = [_deep(part, path) for part in self.messenger.children()]
+        parts = [_deep(self.messenger, [part, *path]) for part in _OF_SITES]
         holders = [part for part in parts if part is not None and hasattr(part, last)]
         batch = list(prior.batch_shape)
         for frame in frames:
             if frame.vectorized and -len(batch) <= frame.dim:
-                batch[frame.dim] = frame.full_size or frame.size
+                shares = frame.name in self.messenger.amortized_plates
+                batch[frame.dim] = 1 if shares else frame.full_size or frame.size
         wanted = biject_to(prior.support).inverse_shape(torch.Size(batch) + prior.event_shape)
-        if holders and getattr(holders[0], last).shape != wanted:
+        if holders and _from_first_above_one(getattr(holders[0], last).shape) != _from_first_above_one(wanted):
             for holder in holders:
-                delattr(holder, last)
+                if hasattr(holder, last):
+                    delattr(holder, last)
 
     def keep_apart(self, names: Collection[str]) -> None:
         """Leave sites that are local to rows out of a joint posterior of hyperparameters."""
@@ -106,6 +114,11 @@ class LatentGuides:
             return guide.get_posterior(name, prior)
         finally:
             del guide.args_kwargs
+
+
+def _from_first_above_one(shape: Size) -> tuple[int, ...]:
+    """Return a shape without its leading ones, which Pyro takes from the shapes of its parameters."""
+    return tuple(itertools.dropwhile(lambda size: size == 1, shape))
 
 
 def _deep(module: nn.Module, path: Iterable[str]) -> nn.Module | None:

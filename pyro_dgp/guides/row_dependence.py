@@ -16,7 +16,7 @@ from torch import Size, Tensor
 from pyro_dgp.gp import FunctionPrior
 from pyro_dgp.guides.scales_and_masks import scale_beyond_plates
 from pyro_dgp.guides.site_handler import Message, SiteHandler
-from pyro_dgp.internal.call_arguments import arguments_by_name, signature_of, tensors_in
+from pyro_dgp.internal.call_arguments import arguments_by_name, inputs_and_targets, tensors_in
 from pyro_dgp.internal.distributions import elementwise
 from pyro_dgp.internal.plates import known_groups
 from pyro_dgp.internal.rows import RowArguments, inputs_among
@@ -40,6 +40,7 @@ class RowDependence:
     :ivar whole: names of other tensors among the arguments, such as a table of values that rows look up.
     :ivar rescaled: names of the sites in a ``poutine.scale`` that follows the number of rows.
     :ivar taking: names of the plates of which as many elements are taken as there are rows; ``None`` where the model could not be asked.
+    :ivar axes: by name of the sites, the one axis of their shape that follows the rows, counted from the end.
     """
 
     sites: set[str] = field(default_factory=set)
@@ -52,6 +53,7 @@ class RowDependence:
     whole: set[str] = field(default_factory=set)
     rescaled: set[str] = field(default_factory=set)
     taking: set[str] | None = None
+    axes: dict[str, int] = field(default_factory=dict)
 
 
 class _Shapes(SiteHandler, Messenger):
@@ -93,6 +95,16 @@ class _Shapes(SiteHandler, Messenger):
         """Return the names of the sites, and of the plates, whose shapes are not those of another run."""
         sites = {name for name, shape in self.sites.items() if other.sites.get(name) != shape}
         return sites, {name for name, size in self.plates.items() if other.plates.get(name) != size}
+
+    def axes_unlike(self, other: _Shapes) -> dict[str, int]:
+        """Return, by name of the sites, the one axis whose length is not that of another run, counted from the end."""
+        found = {}
+        for name, shape in self.sites.items():
+            less = other.sites.get(name, ())
+            axes = [axis for axis in range(-len(shape), 0) if len(less) == len(shape) and less[axis] != shape[axis]]
+            if len(axes) == 1:
+                found[name] = axes[0]
+        return found
 
     def undecided(self) -> RowDependence:
         """Return what is known without a second run."""
@@ -170,6 +182,7 @@ def _dependence(model: Callable[..., Any], rows: RowArguments, whole: _Shapes) -
     try:
         less = _on(model, rows, _all_but(len(rows) - 1, rows), whole)
         sites, plates = whole.unlike(less)
+        axes = whole.axes_unlike(less)
         taking = {name for name, size in whole.taken.items() if less.taken.get(name) != size}
         of_all = len(rows) / (
             len(rows) - 1
@@ -192,7 +205,7 @@ def _dependence(model: Callable[..., Any], rows: RowArguments, whole: _Shapes) -
     places = [place for place, value in given if value is rows.x]
     kept = whole.sites.keys() - sites
     return RowDependence(
-        sites, plates, kept, whole.groups, whole.group_plates, places[0], further, others, rescaled, taking
+        sites, plates, kept, whole.groups, whole.group_plates, places[0], further, others, rescaled, taking, axes
     )
 
 
@@ -201,9 +214,8 @@ def _further(model: Callable[..., Any], rows: RowArguments, observed: list[Tenso
 
     Masks, of booleans, are left out: they say which targets count, which predictions need not know.
     """
-    signature = signature_of(model)
-    first_two = ["[0]", "[1]"] if signature is None else [*signature.parameters][:2]
     named = arguments_by_name(model, rows.args, rows.kwargs)
+    first_two = inputs_and_targets(model, named)
     holding = {
         name
         for name, value in named.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyro.poutine.trace_struct import Trace
@@ -35,6 +35,7 @@ class ModelStructure:
     :ivar whole: names of other tensors among the arguments, such as a table of values that rows look up.
     :ivar rescaled: names of the sites in a ``poutine.scale`` that follows the number of rows.
     :ivar taking: names of the plates of which as many elements are taken as there are rows; ``None`` where this is not known.
+    :ivar row_axes: by name of the sites that follow the rows, the one axis of their shape that does, counted from the end.
     """
 
     axes: Mapping[str, int]
@@ -51,6 +52,7 @@ class ModelStructure:
     whole: frozenset[str] = frozenset()
     rescaled: frozenset[str] = frozenset()
     taking: frozenset[str] | None = None
+    row_axes: Mapping[str, int] = field(default_factory=dict)
 
     def batch_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
         """Return the number of rows of a call; ``None`` where it is not known."""
@@ -100,6 +102,7 @@ class ModelStructure:
             frozenset(dependence.whole),
             frozenset(dependence.rescaled),
             None if dependence.taking is None else frozenset(dependence.taking),
+            dict(dependence.axes),
         )
 
     def axes_of(self, name: str) -> int:
@@ -127,6 +130,7 @@ class ModelStructure:
             "whole": sorted(self.whole),
             "rescaled": sorted(self.rescaled),
             "taking": None if self.taking is None else sorted(self.taking),
+            "row_axes": dict(self.row_axes),
             "kinds": kinds_of(modules),
         }
 
@@ -154,6 +158,7 @@ class ModelStructure:
             frozenset(state.get("whole", ())),
             frozenset(state.get("rescaled", ())),
             None if state.get("taking") is None else frozenset(state["taking"]),
+            dict(state.get("row_axes", {})),
         )
 
 

@@ -177,7 +177,7 @@ class Variational(PassHandler):
             if network is not None:
                 try_network(name, network, prior, args, kwargs, observed)
                 continue
-            guides.create(site, call=(args, kwargs), trace=self.trace)
+            guides.create(site, call=(args, kwargs), trace=self.trace, by_row=name in local)
         for parameter in self.latents.parameters():  # the rows of an expanded prior share one number in memory
             parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
         _require_latent(self.networks._modules, [site["name"] for site in latent])
@@ -275,7 +275,8 @@ def _weighted(guide: Variational, run: GuidePass) -> WeightedTrace:
     assert run.propagation is not None
     structure, log_weights = guide.structure, run.propagation.log_weights(next(guide.processes.parameters()))
     plates = None if structure.inputs is None else structure.data_plates
-    return WeightedTrace(guide.trace, log_weights, plates, structure.group_plates, guide.groups)
+    groups, axes = structure.group_plates, structure.row_axes
+    return WeightedTrace(guide.trace, log_weights, plates, groups, guide.groups, axes)
 
 
 def held_rows(guide: Variational) -> list[str]:

@@ -10,6 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+#: Containers within containers that are looked into, at most.
+_MOST_DEEP = 5
+
 
 def signature_of(model: Callable[..., Any]) -> inspect.Signature | None:
     """Return the signature of a model, which for a module is that of ``forward``; ``None`` where it has none, as what is written in C."""
@@ -44,17 +47,31 @@ def arguments_by_name(model: Callable[..., Any], args: tuple[Any, ...], kwargs: 
     return named
 
 
-def tensors_in(value: Any) -> list[Tensor]:
-    """Return the tensors that an argument is or holds: itself, a NumPy array of numbers as a tensor, those of a list, tuple or mapping."""
+def inputs_and_targets(model: Callable[..., Any], named: Mapping[str, Any]) -> set[str]:
+    """Return the names of inputs and targets among the arguments of a call: the first two of the model, or of the call where the model gathers them.
+
+    :param named: the arguments by their names.
+    """
+    signature = signature_of(model)
+    gathers = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    own = [] if signature is None else [name for name, each in signature.parameters.items() if each.kind not in gathers]
+    return set(own[:2]) if len(own) >= 2 else {*own, *list(named)[:2], "y"}
+
+
+def tensors_in(value: Any, depth: int = 0) -> list[Tensor]:
+    """Return the tensors that an argument is or holds: itself, a NumPy array of numbers as a tensor, those of a list, tuple or mapping.
+
+    :param depth: number of containers around it.
+    """
     if isinstance(value, Tensor):
-        return [value]
+        return [value] if value.layout == torch.strided else []
     if isinstance(value, np.ndarray):
         try:
             return [torch.as_tensor(value if value.flags.writeable else value.copy())]
         except (TypeError, ValueError):  # text, objects, and numbers that torch has no type for
             return []
     parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return [each for part in parts for each in tensors_in(part)]
+    return [each for part in parts for each in tensors_in(part, depth + 1)] if depth < _MOST_DEEP else []
 
 
 def remedy_for(name: str, call: str) -> str:

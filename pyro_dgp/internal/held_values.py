@@ -6,18 +6,23 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Size, Tensor, nn
 
 #: Types that are compared by value: whether a module trains, a jitter, a number of samples.
 PLAIN = (bool, int, float, str, type(None))
-_CONTAINERS = (list, tuple, dict, Size)
+_CONTAINERS = (list, tuple, Size)
 #: What torch itself keeps on a module, but for whether it trains.
 _OF_TORCH = frozenset(vars(nn.Module())) - {"training"}
-#: Entries of a container, and numbers of an array, that are looked at, at most; a larger one is compared by identity.
-_MOST = 1000
+#: Entries of an attribute, with those of containers in it, and numbers of an array, that are compared, at most.
+_MOST_ENTRIES, _MOST_NUMBERS = 300, 10_000
 
 #: A module's place among all, and the name of an attribute.
 Place = tuple[int, str]
+
+
+class _TooLargeError(Exception):
+    """Ends the reading of an attribute with too many entries."""
 
 
 class SameObject:
@@ -36,35 +41,55 @@ class SameObject:
         return hash((id(self.held), self.version))
 
 
-def held_values(modules: Iterable[nn.Module]) -> tuple[tuple[Place, Any], ...]:
-    """Return the values that modules hold, in a form that can be compared and hashed; those of other types are left out."""
+def held_values(modules: Iterable[nn.Module], given: Iterable[Tensor] = ()) -> tuple[tuple[Place, Any], ...]:
+    """Return the values that modules hold, in a form that can be compared and hashed.
+
+    Objects of other types are left out, and so are tensors that autograd has computed, from parameters, and attributes of too many entries.
+
+    :param given: parameters and buffers, which are left out.
+    """
     held = []
+    known = {id(tensor) for tensor in given}
     for number, module in enumerate(modules):
         for name, value in vars(module).items():
             if name in _OF_TORCH or name.startswith("_pyro"):
                 continue
             kind = type(value)
-            form = (kind, value) if kind in PLAIN else _form(value)
+            try:
+                form = (kind, value) if kind in PLAIN else _form(value, known, [_MOST_ENTRIES])
+            except _TooLargeError:
+                continue
             if form is not None:
                 held.append(((number, name), form))
     return tuple(held)
 
 
-def _form(value: Any) -> Any:
-    """Return a value in a form that can be compared; ``None`` for one of another type."""
+def _form(value: Any, known: set[int], left: list[int]) -> Any:
+    """Return a value in a form that can be compared; ``None`` for one of another type.
+
+    :param known: ids of the tensors that are left out.
+    :param left: number of entries that may still be looked at.
+    """
+    left[0] -= 1
+    if left[0] < 0:
+        raise _TooLargeError
     kind = type(value)
     if kind in PLAIN:
         return kind, value
-    if isinstance(value, np.generic):
-        return kind, value.item()
     if isinstance(value, Tensor):
+        return None if id(value) in known or value.grad_fn is not None else _form_of_tensor(value)
+    if isinstance(value, np.ndarray | np.generic):
+        is_plain = value.dtype.kind in "biufcSU" and value.size <= _MOST_NUMBERS
+        return (kind, value.shape, value.dtype.str, value.tobytes()) if is_plain else SameObject(value)
+    if isinstance(value, dict):
+        return kind, tuple([(_form(key, known, left), _form(each, known, left)) for key, each in value.items()])
+    return (kind, tuple([_form(each, known, left) for each in value])) if kind in _CONTAINERS else None
+
+
+def _form_of_tensor(value: Tensor) -> Any:
+    """Return the numbers of a small tensor on the processor, which ``tensor.data`` may change unseen, and any other tensor as an object."""
+    is_plain = type(value) is Tensor and value.layout == torch.strided and value.device.type == "cpu"
+    if not is_plain or value.numel() > _MOST_NUMBERS or value.is_quantized:
         return SameObject(value)
-    if isinstance(value, np.ndarray):
-        return (value.shape, value.dtype.str, value.tobytes()) if value.size <= _MOST else SameObject(value)
-    if kind not in _CONTAINERS:
-        return None
-    if len(value) > _MOST:
-        return SameObject(value)
-    if kind is dict:
-        return kind, tuple([(_form(key), _form(each)) for key, each in value.items()])
-    return kind, tuple([_form(each) for each in value])
+    numbers = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+    return value.shape, value.dtype, value.requires_grad, numbers.numpy().tobytes()

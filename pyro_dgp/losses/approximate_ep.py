@@ -13,7 +13,7 @@ from pyro_dgp.internal.distributions import ObservedPart
 from pyro_dgp.likelihoods import CollapsedObservation, RowObservation
 from pyro_dgp.likelihoods.missing import MissingConditional
 from pyro_dgp.losses.base import Loss, Site
-from pyro_dgp.losses.row_terms import events_of, row_terms, rows_observed
+from pyro_dgp.losses.row_terms import row_terms, rows_observed
 from pyro_dgp.processes.reading import Cavity
 
 #: Least power in double precision and in single: with lower ones the energy is rounding.
@@ -103,17 +103,14 @@ class ApproximateEP(Loss):
                 f"({', '.join(observed)}): observe them as one, or use ELBO"
             )
         for site in (site for site in sites if site["is_observed"]):
-            fn = site["fn"]
-            is_apart = isinstance(fn, CollapsedObservation) or events_of(fn)[1]
-            joined = fn.event_shape[:1] == (batch,) and not is_apart
-            if joined and batch != 1:
+            counts = rows_observed(site, weighted)
+            if counts is None and batch != 1:
                 raise ValueError(
                     f"approximate expectation propagation has one factor for each row, and the distribution of the site {site['name']!r} joins the rows: use ELBO"
                 )
-            count = rows_observed(site, weighted)
-            if batch is not None and count != batch:
+            if counts is not None and batch is not None and batch not in counts:
                 raise ValueError(
-                    f"approximate expectation propagation has one factor for each row, and the site {site['name']!r} observes {count} values of {batch} "
+                    f"approximate expectation propagation has one factor for each row, and the site {site['name']!r} observes {counts[0]} values of {batch} "
                     "rows: pass one row for each value, or use ELBO"
                 )
 

@@ -36,10 +36,10 @@ class RowAxes:
 
 
 def row_axes(site: Site, weighted: WeightedTrace, shape: Size, events: int) -> RowAxes:
-    """Return the axes of the rows and groups of an observed site.
+    """Return the axes of the rows and groups of an observed site; no axis of rows for a distribution that joins them.
 
-    Plates that follow the rows of the data hold them. In their place stands the axis that is as long as the inputs of the first Gaussian process: the first one of an
-    event, a plate of a fixed number, or an axis that nothing declares. Where no axis is, it is the first one of an event, or the only one.
+    Plates that follow the rows of the data hold them, or the axis that does. Where the model could not be asked, or the site follows other rows, it is an axis as long
+    as the inputs of a Gaussian process: the first one of an event, that of a plate, or one that nothing declares. Where no axis is, it is the first one of an event, or the only one.
 
     :param shape: that of the terms, without the axis of components in front.
     :param events: number of axes at the end that are those of an event.
@@ -47,36 +47,65 @@ def row_axes(site: Site, weighted: WeightedTrace, shape: Size, events: int) -> R
     """
     frames = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
     known = {frame.name for frame in frames} & set(weighted.data_plates or ())
-    of_groups = _plates_of_groups(frames, known, weighted)
-    groups = tuple(frame.dim - events for frame in frames if frame.name in of_groups)
-    if known:
-        return RowAxes(tuple(frame.dim - events for frame in frames if frame.name in known), groups)
-    plates = sorted(frame.dim - events for frame in frames if frame.name not in of_groups)
-    free = [axis for axis in range(-len(shape), 0) if axis not in (*plates, *groups)]
-    undeclared = len(weighted.groups)
-    if not groups and Size(shape[axis] for axis in free[:undeclared]) == weighted.groups:
-        groups, free = tuple(free[:undeclared]), free[undeclared:]
+    rows = tuple(frame.dim - events for frame in frames if frame.name in known)
+    if not rows and (axis := weighted.row_axes.get(site["name"])) is not None:
+        joined = len(site["fn"].event_shape) - events  # axes over which the distribution has one density
+        rows = (axis + joined,) if axis + joined < 0 else ()
+        return RowAxes(rows, _groups(frames, known, weighted, shape, rows, events))
+    groups = _groups(frames, known, weighted, shape, rows, events)
+    return RowAxes(rows or _rows_by_length(site, weighted, shape, events, groups), groups)
+
+
+def _rows_by_length(
+    site: Site, weighted: WeightedTrace, shape: Size, events: int, groups: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Return the axis of the rows of a site by the lengths of the inputs of Gaussian processes."""
+    declared = [frame.dim - events for frame in site["cond_indep_stack"] if frame.vectorized]
+    free = [axis for axis in range(-len(shape), 0) if axis not in groups]
+    plates = [axis for axis in free if axis in declared]
     event = [axis for axis in free if axis >= -events]
-    others = [axis for axis in free if axis < -events]
-    rows = rows_of_functions(weighted.trace.nodes.values())
-    as_long = [axis for axis in (*event[:1], *plates, *event[1:], *others) if shape[axis] == rows]
+    others = [axis for axis in free if axis not in (*plates, *event)]
+    lengths = lengths_of_functions(weighted.trace.nodes.values())
+    as_long = [axis for axis in (*event[:1], *plates, *event[1:], *others) if shape[axis] in lengths]
     if as_long:
-        return RowAxes((as_long[0],), groups)
+        return (as_long[0],)
     if event and (not plates or weighted.data_plates is not None):
-        return RowAxes((event[0],), groups)
+        return (event[0],)
     if len(plates or others) <= 1:
-        return RowAxes(tuple(plates or others), groups)
+        return tuple(plates or others)
     raise ValueError(
-        f"the observed site {site['name']!r} has values of shape {tuple(shape)}, and no axis of {rows} rows: this loss needs the density of each row, so let the axis of "
-        "the rows stand first in an event, as in Normal(f, 0.1).to_event(2), or in the one plate of the site"
+        f"the observed site {site['name']!r} has values of shape {tuple(shape)}, and no axis of as many rows as a Gaussian process has ({', '.join(map(str, lengths))}): this loss "
+        "needs the density of each row, so let the axis of the rows stand first in an event, as in Normal(f, 0.1).to_event(2), or in the one plate of the site"
     )
+
+
+def lengths_of_functions(sites: Iterable[Site]) -> list[int]:
+    """Return the numbers of rows of the Gaussian processes among the sites of a pass, in their order."""
+    priors = (record.prior for site in sites if (record := SiteRecord.of(site)) is not None)
+    gps = (gp for each in priors for gp in (each.priors.values() if isinstance(each, Observation) else [each]))
+    return [num_rows(gp.x) for gp in gps if isinstance(gp, FunctionPrior)]
 
 
 def rows_of_functions(sites: Iterable[Site]) -> int | None:
     """Return the number of rows of the first Gaussian process among the sites of a pass."""
-    priors = (record.prior for site in sites if (record := SiteRecord.of(site)) is not None)
-    gps = (gp for each in priors for gp in (each.priors.values() if isinstance(each, Observation) else [each]))
-    return next((num_rows(gp.x) for gp in gps if isinstance(gp, FunctionPrior)), None)
+    return next(iter(lengths_of_functions(sites)), None)
+
+
+def _groups(
+    frames: Sequence[Any],
+    of_rows: Collection[str],
+    weighted: WeightedTrace,
+    shape: Size,
+    rows: tuple[int, ...],
+    events: int,
+) -> tuple[int, ...]:
+    """Return the axes of groups: those of their plates, or the first axes, where these are as long as those in front of the inputs and hold no rows."""
+    names = _plates_of_groups(frames, of_rows, weighted)
+    if names:
+        return tuple(frame.dim - events for frame in frames if frame.name in names)
+    leading = tuple(range(-len(shape), len(weighted.groups) - len(shape)))
+    is_free = not {*leading} & {*rows} and len(shape) > len(weighted.groups)
+    return leading if is_free and shape[: len(weighted.groups)] == weighted.groups else ()
 
 
 def _plates_of_groups(frames: Sequence[Any], of_rows: Collection[str], weighted: WeightedTrace) -> set[str]:

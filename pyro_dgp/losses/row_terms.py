@@ -44,22 +44,20 @@ def component_terms(site: Site, weighted: WeightedTrace, collapsed: Collapsed, p
     return _of_components(terms, site, weighted)
 
 
-def rows_observed(site: Site, weighted: WeightedTrace) -> int:
-    """Return the number of rows that an observed site stands for, in each group: those that have a term, or all of a plate that takes some of its rows."""
-    fn, value = site["fn"], site["value"]
+def rows_observed(site: Site, weighted: WeightedTrace) -> tuple[int, int] | None:
+    """Return the number of rows of an observed site that have a term, in each group, and that of all rows of a plate which takes these; ``None`` where the distribution joins them."""
+    fn = site["fn"]
     if isinstance(fn, CollapsedObservation):
-        return int(fn.event_shape[0])
+        return int(fn.event_shape[0]), int(fn.event_shape[0])
     leading = int(weighted.record(site).carried)
     independent, events = events_of(fn)
-    within = independent.event_shape[events:]
-    shape = torch.broadcast_shapes(
-        independent.batch_shape + independent.event_shape[:events], value.shape[: value.dim() - len(within)]
-    )
-    sizes = {axis - len(shape): size for axis, size in enumerate(shape)}
-    for frame in site["cond_indep_stack"]:
-        if frame.vectorized:
-            sizes[frame.dim - events] = frame.full_size or frame.size
-    return torch.Size(sizes[axis] for axis in row_axes(site, weighted, shape[leading:], events).rows).numel()
+    shape = independent.batch_shape + independent.event_shape[:events]
+    axes = row_axes(site, weighted, shape[leading:], events).rows
+    if not axes:
+        return None
+    frames = {frame.dim - events: frame for frame in site["cond_indep_stack"] if frame.vectorized}
+    full = [frames[axis].full_size or frames[axis].size if axis in frames else shape[axis] for axis in axes]
+    return torch.Size(shape[axis] for axis in axes).numel(), torch.Size(full).numel()
 
 
 def _of_components(terms: Tensor, site: Site, weighted: WeightedTrace) -> tuple[Tensor, Tensor]:

@@ -38,7 +38,8 @@ class CompiledObjective(nn.Module):
     A program is made when its signature comes for the second time in a row. A single call, or the smaller batch that ends
     an epoch, therefore costs nothing and runs uncompiled. With two batches to an epoch, one of them smaller, and with a
     signature that changes at every step, all calls run uncompiled. Parameters and buffers may change in any way between
-    calls. A plain tensor counts as another one where it is assigned or changed in place. Numbers inside other objects are recorded as constants.
+    calls. A plain tensor counts as another one where it is assigned or changed in place. Numbers inside other objects, and
+    attributes of more than 300 entries, are recorded as constants.
 
     The model must do the same tensor operations at all values: one that looks at numbers (``if h.mean() > 0``,
     ``h.tolist()``, ``h[h > 0]``) has no program, and the log says why. The first :data:`~pyro_dgp.internal.compiled_function.CHECKS`
@@ -121,7 +122,7 @@ class CompiledObjective(nn.Module):
         changed = set() if before is None else {place for place, _ in {*now[_HELD]} - {*before[_HELD]}}
         for number, name in sorted(changed & self._changed):
             owner = type(now[0][number]).__name__
-            problem = f"{name!r} of {owner} is another value in each call: make a tensor that the model reads a buffer, and keep what it writes elsewhere"
+            problem = f"{name!r} of {owner} is another value in each call: a tensor that the model reads may be a buffer, and what it writes belongs elsewhere"
             if problem not in self._said:
                 self._said.add(problem)
                 say_not_compiled("the loss", problem)
@@ -165,7 +166,7 @@ class _Call(NamedTuple):
         losses = [module.elbo for module in self.modules if isinstance(module, ELBOModule)]
         return (
             self.modules,
-            held_values(self.modules),
+            held_values(self.modules, (*self.parameters, *self.buffers)),
             tuple([(t.shape, t.stride(), t.dtype, t.device, t.requires_grad) for t in self.tensors]),
             _values("the call", self.others),
             str(self.structure),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import FunctionType
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Size, Tensor
 
@@ -192,10 +195,10 @@ def fit_stream(
             f"{type(settling).__name__} sets q(v) by all rows at the end, and a stream gives them in parts: read the rows into memory and use fit, or take ELBO"
         )
     guide = guide_of(objective)
-    if guide is not None:
-        _require_any_order(guide)
     require_no_rows(guide, arguments, len(stream))
     batch_size = _rows_of_step(objective, len(stream), batch_size, default=STREAMED_ROWS)
+    if guide is not None:
+        _require_any_order(guide, len(stream))
     check_objective(objective, len(stream), batch_size)
     if guide is not None and guide.groups:
         raise ValueError(
@@ -216,21 +219,33 @@ def fit_stream(
         )
 
 
-def _require_any_order(guide: Variational) -> None:
-    """Raise for a model or guide for which rows in another order are other data, where a stream gives them at random."""
+def _require_any_order(guide: Variational, rows: int) -> None:
+    """Raise for a model or guide for which rows in another order are other data, where a stream gives its rows at random."""
     remedy = "read the rows into memory and use fit"
     if guide.structure.joins_data_rows:
         reason = "a part of the model joins rows of function values"
     elif held := held_rows(guide):
         reason = f"the guide holds a value of the latent site {held[0]!r} for each training row"
         remedy += f", or give a network that finds it, Variational(..., networks={{{held[0]!r}: network}})"
-    elif guide.structure.inputs is None:
-        reason = (
-            "the model cannot be run on fewer rows than guide.initialize got, and may hold a number for each of them"
-        )
+    elif guide.structure.inputs is None and (name := _held_by_model(guide, rows)) is not None:
+        reason = f"the model holds {name!r} with an entry for each of the {rows} rows"
     else:
         return
     raise ValueError(f"{reason}, and a stream gives rows in random order: {remedy}")
+
+
+def _held_by_model(guide: Variational, rows: int) -> str | None:
+    """Return the name of a tensor that a module of the model, or a function around it, holds with an axis of so many rows; ``None`` for none."""
+    places: list[Mapping[str, Any]] = []
+    for module in itertools.chain.from_iterable(root.modules() for root in guide.model_modules):
+        places += [vars(module), module._parameters, module._buffers]
+    if isinstance(guide.model, FunctionType):
+        around = inspect.getclosurevars(guide.model)
+        places += [around.nonlocals, around.globals]
+    held = (
+        (name, value) for place in places for name, value in place.items() if isinstance(value, Tensor | np.ndarray)
+    )
+    return next((name for name, value in held if rows in value.shape), None)
 
 
 def check_data(x: Tensor, y: Tensor, modules: Sequence[Any]) -> None:

@@ -113,7 +113,7 @@ def test_another_number_of_rows_begins_with_values_of_its_own(event):
         (lambda: Effects(event=True), "the guide holds a value of the latent site 'effect' for each training row"),
         (
             lambda: Known(torch.ones(ROWS)),
-            "the model cannot be run on fewer rows than guide.initialize got, .*: read the rows into memory",
+            "the model holds 'scale' with an entry for each of the 12 rows, .*: read the rows into memory",
         ),
     ],
 )
@@ -126,3 +126,66 @@ def test_a_stream_is_refused_where_rows_in_another_order_are_other_data(made, sa
     with pytest.raises(ValueError, match=said):
         fit_stream(ELBO(ROWS)(model, guide), stream, steps=2)
     assert len(fit(ELBO(ROWS)(model, guide), *data(), steps=2).losses) == 2
+
+
+class Served(AutoNormalMessenger):
+    """A messenger guide with a network of its own, which serves one site."""
+
+    def __init__(self, model):
+        super().__init__(model)
+        self.net = torch.nn.Linear(1, 2).double()
+
+    def get_posterior(self, name, prior):
+        if name != "weight":
+            return super().get_posterior(name, prior)
+        location, scale = self.net(torch.ones(1, dtype=torch.float64))
+        return dist.Normal(location, scale.exp()).expand(prior.batch_shape)
+
+
+class Weighted(PyroModule):
+    """A latent number of one row, and one in a plate of one."""
+
+    def __init__(self):
+        super().__init__()
+        self.gp = GaussianProcess(RBF())
+
+    def forward(self, x, y=None):
+        weight = pyro.sample("weight", dist.Normal(torch.zeros(1), 1.0).to_event(0))
+        with pyro.plate("one", 1):
+            offset = pyro.sample("offset", dist.Normal(0.0, 1.0))
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        return pyro.sample("y", dist.Normal(f + weight + offset, 0.3).to_event(1), obs=y)
+
+
+@pytest.mark.parametrize("latents", [None, AutoNormalMessenger, AutoHierarchicalNormalMessenger, Served])
+def test_trained_numbers_that_belong_to_no_row_are_kept(latents):
+    model = Weighted()
+    guide = guided(model) if latents is None else guided(model, latents=latents(model))
+    with torch.no_grad():
+        for parameter in guide.latents.parameters():
+            parameter.fill_(0.37)
+    guide.initialize(*data(8))
+    assert all(each.detach().eq(0.37).all() for each in guide.latents.parameters())
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_guide_that_was_initialised_on_few_rows_takes_a_stream(rows, tmp_path):
+    for name, values in zip("xy", data(), strict=True):
+        np.save(tmp_path / f"{name}.npy", values.numpy())
+    stream = NumpyStream(tmp_path / "x.npy", tmp_path / "y.npy")
+
+    class Normed(PyroModule):
+        """Inputs that a layer standardises, which one row alone cannot be."""
+
+        def __init__(self):
+            super().__init__()
+            self.norm, self.gp = torch.nn.BatchNorm1d(1).double(), GaussianProcess(RBF())
+
+        def forward(self, x, y=None):
+            inputs = self.norm(x) if len(x) > 1 else self.norm.eval()(x)
+            f = pyro.sample("f", self.gp(inputs))[..., 0]
+            return pyro.sample("y", dist.Normal(f, 0.3).to_event(1), obs=y)
+
+    guide = Variational(Normed(), InducingPoints(1))
+    guide.initialize(*data(rows))
+    assert len(fit_stream(ELBO(ROWS)(guide.model, guide), stream, steps=2).losses) == 2

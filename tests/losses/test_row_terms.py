@@ -174,9 +174,7 @@ def test_expectation_propagation_refuses_fewer_factors_than_rows(kind):
 def test_plates_of_other_lengths_than_the_rows_are_refused_where_each_row_needs_a_term():
     y = torch.ones(2, ROWS // 2)
     guide = of_differences("plates", y)
-    message = (
-        r"'y' has values of shape \(2, 6\), and no axis of 12 rows: .* let the axis of the rows stand first in an event"
-    )
+    message = r"'y' has values of shape \(2, 6\), and no axis of as many rows as a Gaussian process has \(12\): .* let the axis of the rows stand first in an event"
     for loss in (PredictiveLogLikelihood(), GammaDivergence(), ApproximateEP(ROWS)):
         with pytest.raises(ValueError, match=message):
             loss.loss(guide.model, guide, data()[0], y)
@@ -303,3 +301,123 @@ def test_a_mask_hides_values_of_the_plate(loss):
     hidden, first = guided(Hidden(""), x, y), guided(First(""), x, y)
     expected = loss(ROWS).loss(first.model, first, x, y)
     assert loss(ROWS).loss(hidden.model, hidden, x, y) == pytest.approx(expected, rel=1e-9)
+
+
+class SumOfTwo(TwoValues):
+    """A function of the rows plus one at three other inputs, which is sampled first."""
+
+    def __init__(self, kind):
+        super().__init__(kind)
+        self.other = GaussianProcess(RBF())
+
+    def forward(self, x, y=None):
+        g = pyro.sample("g", self.other(torch.linspace(0, 1, 3)[:, None]))
+        noise = dist.Normal(pyro.sample("f", self.gp(x)) + g.mT, 0.3)
+        if self.kind == "plates":
+            with pyro.plate("rows", len(x), dim=-2), pyro.plate("times", 3, dim=-1):
+                return pyro.sample("y", noise, obs=y)
+        return pyro.sample("y", noise.to_event(int(self.kind)), obs=y)
+
+
+def drawn(model, x, y):
+    torch.manual_seed(0)
+    guide = Variational(model, InducingPoints(2), MonteCarlo(4))
+    guide.initialize(x, y)
+    return guide
+
+
+def loss_of(loss, guide, x, y):
+    torch.manual_seed(1)
+    return loss.loss(guide.model, guide, x, y)
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_rows_are_those_of_the_data_whichever_function_comes_first(loss):
+    x, y = data()[0], torch.randn(ROWS, 3)
+    plates, *others = (loss_of(loss(ROWS), drawn(SumOfTwo(kind), x, y), x, y) for kind in ("plates", "0", "1", "2"))
+    assert others == pytest.approx([plates] * 3, rel=1e-9)
+
+
+class OfGroups(DataSets):
+    """Data sets whose rows, values or data sets stand in a plate, or in events of one to three axes."""
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))
+        noise = dist.Normal(f.expand(*f.shape[:-1], 2), 0.3)
+        if self.kind.isdecimal():
+            return pyro.sample("y", noise.to_event(int(self.kind)), obs=y)
+        size, dim = {"rows": (x.shape[-2], -2), "values": (2, -1)}[self.kind.split()[0]]
+        with pyro.plate("plate", size, dim=dim + noise.event_dim + ("event" in self.kind)):
+            return pyro.sample("y", noise.to_event(1) if "event" in self.kind else noise, obs=y)
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("rows", [2, 3, 5])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_data_sets_have_rows_of_their_own_wherever_axes_are_declared(loss, rows):
+    x = torch.linspace(-1, 1, rows)[:, None]
+    x, y = torch.stack([x, x + 1, 2 * x]), torch.randn(3, rows, 2)
+    kinds = ("2", "0", "1", "3", "rows", "rows around an event", "values")
+    first, *others = (loss_of(loss(rows), drawn(OfGroups(kind), x, y), x, y) for kind in kinds)
+    assert others == pytest.approx([first] * len(others), rel=1e-9)
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("kind", ["rows in the last axis of an event", "values around rows", "values and rows"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_batch_with_as_many_rows_as_values_is_like_any_other(kind, loss):
+    x, y = data()
+    one, other = drawn(TwoValues(kind), x, y), drawn(TwoValues("an event"), x, y)
+    some = slice(3, 5)
+    found, expected = (loss_of(loss(2), guide, x[some], y[some]) for guide in (one, other))
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
+class TwoSets(TwoValues):
+    """A second data set of five rows with two values each, which every step passes whole."""
+
+    def __init__(self, kind):
+        super().__init__(kind)
+        self.other = GaussianProcess(RBF())
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        inputs = torch.linspace(-1, 1, 5)[:, None]
+        g = pyro.sample("g", self.other(inputs))
+        noise, values = dist.Normal(g.expand(*g.shape[:-1], 2), 0.3), torch.cat([inputs, -inputs], -1)
+        if self.kind == "a plate":
+            with pyro.plate("second", 5):
+                pyro.sample("second y", noise.to_event(1), obs=values)
+        elif self.kind == "plates":
+            with pyro.plate("second", 5, dim=-2), pyro.plate("values", 2, dim=-1):
+                pyro.sample("second y", noise, obs=values)
+        else:
+            pyro.sample("second y", noise.to_event(int(self.kind)), obs=values)
+        return pyro.sample("y", dist.Normal(f, 0.3).to_event(1), obs=y)
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("loss", LOSSES[:3])
+def test_a_second_data_set_has_rows_of_its_own(loss):
+    x, y = data()
+    kinds = ("2", "0", "1", "a plate", "plates")
+    first, *others = (loss_of(loss(ROWS), drawn(TwoSets(kind), x, y[:, 0]), x, y[:, 0]) for kind in kinds)
+    assert others == pytest.approx([first] * 4, rel=1e-9)
+
+
+class TakingRows(TwoValues):
+    """A plate of all rows that takes those of a step."""
+
+    def forward(self, x, y=None):
+        f = pyro.sample("f", self.gp(x))[..., 0]
+        with pyro.plate("data", ROWS, subsample=torch.arange(len(x))):
+            return pyro.sample("y", dist.Normal(f, 0.3), obs=y)
+
+
+@pytest.mark.usefixtures("local")
+def test_expectation_propagation_takes_batches_in_a_plate_of_all_rows():
+    x, y = data()[0], data()[1][:, 0]
+    one, other = drawn(TakingRows(""), x, y), drawn(First(""), x, data()[1])
+    found = loss_of(ApproximateEP(ROWS), one, x[:6], y[:6])
+    assert found == pytest.approx(loss_of(ApproximateEP(ROWS), other, x[:6], data()[1][:6]), rel=1e-9)

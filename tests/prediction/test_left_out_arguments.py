@@ -145,6 +145,24 @@ def test_what_a_model_gathers_by_position_needs_a_name():
         predict(guide, x, site="y")
 
 
+@pytest.mark.parametrize("by_name", [False, True])
+def test_targets_that_a_model_gathers_are_no_further_argument(by_name):
+    class Logarithms(Counts):
+        """Observes a function of its targets."""
+
+        def forward(self, x, *targets, **named):
+            y = next(iter((*targets, *named.values())), None)
+            f = pyro.sample("f", self.gp(x))[..., 0]
+            return pyro.sample("y", dist.Normal(f, 1.0).to_event(1), obs=None if y is None else (y + 1).log())
+
+    x, y, *_ = data()
+    guide = Variational(Logarithms(), InducingPoints(4))
+    guide.initialize(x, y=y) if by_name else guide.initialize(x, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert predict(guide, x, site="y").mean.shape == (N,)
+
+
 @pytest.mark.parametrize(
     "hold",
     [

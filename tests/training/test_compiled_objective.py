@@ -848,6 +848,54 @@ def test_a_model_that_assigns_a_tensor_in_every_call_runs_uncompiled_and_says_so
     assert "'last' of Holding is another value in each call" in said
 
 
+class Computed(OneLayer):
+    """Weights that a module holds in a list beside its parameters, or computes from them; and numbers of other kinds."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.line, self.kind = torch.nn.Linear(1, 1).double(), kind
+        if kind == "list":
+            self.held = [self.line.weight, self.line.bias]
+        elif kind == "normed":
+            self.line = torch.nn.utils.parametrizations.weight_norm(self.line)
+        elif kind == "recurrent":
+            self.line = torch.nn.GRU(1, 1).double()
+        elif kind == "recursive":
+            self.held = {}
+            self.held["itself"] = [self.held]
+        elif kind == "nan":
+            self.held = [np.float64("nan"), float("nan")]
+        elif kind == "data":
+            self.held = torch.ones(1)
+
+    def forward(self, x, y=None):
+        made = self.line(x)
+        moved = made[0] if isinstance(made, tuple) else made
+        return super().forward(moved * self.held if self.kind == "data" else moved, y)
+
+
+@pytest.mark.parametrize("kind", ["list", "normed", "recurrent", "recursive", "nan"])
+def test_what_is_computed_from_parameters_and_what_cannot_be_compared_does_not_keep_a_model_from_its_program(kind):
+    x, y = regression(20)
+    compiled = Recorded(objective_of(Computed(kind), x, y))
+    for step in range(3 + CHECKS):
+        compare(compiled, x, y, step)
+        moved(compiled.objective)
+    assert len(programs(compiled)) == 1
+
+
+def test_a_change_past_autograd_is_seen():
+    x, y = regression(20)
+    compiled = Recorded(objective_of(Computed("data"), x, y))
+    moved(compiled.objective)
+    for step in range(3 + CHECKS):
+        compare(compiled, x, y, step)
+    compiled.objective.model.held.data.fill_(3.0)
+    for step in range(3):
+        compare(compiled, x, y, step)
+    assert len(programs(compiled)) == 2
+
+
 class Seen(OneLayer):
     """As many rows as are finite: sizes that follow values."""
 
