@@ -1,12 +1,13 @@
 """Compiled training steps: the oracle is the objective as it is, from the same parameters and the same state of the generators."""
 
 import copy
+import itertools
 import logging
 import pickle
 import re
 import time
 import weakref
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pyro
@@ -801,12 +802,12 @@ class Holding(OneLayer):
         super().__init__()
         self.shift, self.factors, self.options = torch.tensor(0.5), (1.0,), {"power": [1.0]}
         self.array, self.number = np.array([0.25]), np.float64(0.5)
-        self.writes, self.last = False, None
+        self.writes, self.last, self.numbers = False, None, itertools.count()
 
     def forward(self, x, y=None):
         moved = self.factors[0] * x * self.options["power"][0] + self.shift + torch.as_tensor(self.array) + self.number
         if self.writes:
-            self.last = moved.detach()
+            self.last = torch.tensor(float(next(self.numbers)))
         return super().forward(moved, y)
 
 
@@ -854,12 +855,11 @@ class Computed(OneLayer):
     def __init__(self, kind):
         super().__init__()
         self.line, self.kind = torch.nn.Linear(1, 1).double(), kind
+        self.held: Any = None
         if kind == "list":
             self.held = [self.line.weight, self.line.bias]
         elif kind == "normed":
-            self.line = torch.nn.utils.parametrizations.weight_norm(self.line)
-        elif kind == "recurrent":
-            self.line = torch.nn.GRU(1, 1).double()
+            torch.nn.utils.parametrizations.weight_norm(self.line)
         elif kind == "recursive":
             self.held = {}
             self.held["itself"] = [self.held]
@@ -869,12 +869,11 @@ class Computed(OneLayer):
             self.held = torch.ones(1)
 
     def forward(self, x, y=None):
-        made = self.line(x)
-        moved = made[0] if isinstance(made, tuple) else made
+        moved = self.line(x)
         return super().forward(moved * self.held if self.kind == "data" else moved, y)
 
 
-@pytest.mark.parametrize("kind", ["list", "normed", "recurrent", "recursive", "nan"])
+@pytest.mark.parametrize("kind", ["list", "normed", "recursive", "nan"])
 def test_what_is_computed_from_parameters_and_what_cannot_be_compared_does_not_keep_a_model_from_its_program(kind):
     x, y = regression(20)
     compiled = Recorded(objective_of(Computed(kind), x, y))
@@ -889,10 +888,10 @@ def test_a_change_past_autograd_is_seen():
     compiled = Recorded(objective_of(Computed("data"), x, y))
     moved(compiled.objective)
     for step in range(3 + CHECKS):
-        compare(compiled, x, y, step)
+        compare(compiled, x, y, step, tolerance=1e-7)
     compiled.objective.model.held.data.fill_(3.0)
     for step in range(3):
-        compare(compiled, x, y, step)
+        compare(compiled, x, y, step, tolerance=1e-7)
     assert len(programs(compiled)) == 2
 
 
