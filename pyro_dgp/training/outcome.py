@@ -114,7 +114,10 @@ def _on_fallback(fallback: Candidate, tried: Sequence[Candidate]) -> list[str]:
         return []
     lead = theirs.nll - ours.nll
     error = float(lead.std(correction=0)) / math.sqrt(len(lead))
+    crps = ""
+    if ours.crps is not None and theirs.crps is not None:
+        crps = f", with {float(ours.crps.mean() / theirs.crps.mean()):.3f} times its CRPS"
     return [
-        f"the fallback is kept: beta {best.beta:g} is ahead of it by {float(lead.mean()):.2f} nats a row (+- {error:.2f}) at {len(lead)} held-out rows, and "
-        "three standard errors are asked for, and a CRPS that is not worse"
+        f"the fallback is kept: beta {best.beta:g} is ahead of it by {float(lead.mean()):.2f} nats a row (+- {error:.2f}) at {len(lead)} held-out rows{crps}; it must be ahead "
+        "by three standard errors in NLL, and behind by one at most in CRPS, in the search and once more after all steps"
     ]

@@ -789,7 +789,7 @@ def test_the_lead_of_a_beta_over_a_fallback_that_is_kept_is_said():
     betas = [planted(0.05, [0.9, 0.5, 1.0, 1.2]), planted(1.0, [1.0, 1.0, 1.0, 1.1])]
     (sentence,) = _on_fallback(fallback, [*betas, fallback])
     assert sentence.startswith(
-        "the fallback is kept: beta 0.05 is ahead of it by 0.10 nats a row (+- 0.13) at 4 held-out rows"
+        "the fallback is kept: beta 0.05 is ahead of it by 0.10 nats a row (+- 0.13) at 4 held-out rows; it must be ahead"
     )
     assert _on_fallback(fallback, [betas[1], fallback]) == []
     longer = planted(0.05, [0.0] * 4, steps=40)
