@@ -42,6 +42,7 @@ class Preset:
     :ivar paper: where they are stated.
     :ivar settings: values in the place of the defaults; they name the preset.
     :ivar methods: models and inferences by name of the method.
+    :ivar stated: names of the settings that its models and guides state themselves.
 
     >>> from pyro_dgp import PRESETS
     >>> PRESETS["meng2024"].settings.samples, list(PRESETS["ashman2020"].methods)
@@ -51,6 +52,7 @@ class Preset:
     paper: str
     settings: Settings
     methods: Mapping[str, Method]
+    stated: tuple[str, ...] = ()
 
 
 #: Widths of the two hidden layers of Meng and Zhang, and inducing points of the three layers of DS-DGP and DSPP (C.1, C.2).
@@ -202,6 +204,7 @@ PRESETS: dict[str, Preset] = {
             preset="meng2024", layers=3, row_inducing=8, samples=32, batch_size=100, epochs=100, learning_rate=0.005
         ),
         {method.name: method for method in MENG},
+        ("layers", "width", "kernel", "inducing", "orthogonal"),
     ),
     "ashman2020": Preset(
         "Ashman, Branigan, Tsetis, Xia 2020, a report on doubly stochastic variational inference, section 3, with its 20,000 steps of at most 10,000 rows",
@@ -215,6 +218,7 @@ PRESETS: dict[str, Preset] = {
             alpha=1.0,
         ),
         {method.name: method for method in ASHMAN},
+        ("width", "kernel"),
     ),
 }
 
@@ -232,3 +236,17 @@ def named_preset(name: str) -> Preset:
     if name not in PRESETS:
         raise ValueError(f"there is no preset {name!r}: choose from {', '.join(PRESETS)}")
     return PRESETS[name]
+
+
+def require_own(settings: Settings) -> None:
+    """Raise for settings that would change nothing, since the models of their preset state them."""
+    if settings.preset is None:
+        return
+    preset = named_preset(settings.preset)
+    given = [name for name in preset.stated if getattr(settings, name) != getattr(preset.settings, name)]
+    if given:
+        values = ", ".join(f"{name}={getattr(settings, name)!r}" for name in given)
+        raise ValueError(
+            f"preset {settings.preset} has models that state their own {', '.join(preset.stated)}, so that {values} would change nothing: leave {'it' if len(given) == 1 else 'them'} out, or "
+            "the preset"
+        )

@@ -79,6 +79,40 @@ def test_a_preset_names_its_methods_and_its_depth():
         made("meng2024", "dspp", torch.randn(20, 3), torch.randn(20), layers=2)
 
 
+@pytest.mark.parametrize(
+    ("preset", "given", "said"),
+    [
+        ("meng2024", {"inducing": 15, "width": 2}, "width=2, inducing=15 would change nothing: leave them out"),
+        ("meng2024", {"layers": 2}, "layers=2 would change nothing: leave it out"),
+        ("ashman2020", {"kernel": "matern52"}, "state their own width, kernel, so that kernel='matern52' would change"),
+    ],
+)
+def test_settings_that_the_models_of_a_preset_state_are_refused(preset, given, said):
+    own = PRESETS[preset].settings
+    check_choice(Request(methods=["dsvi"], settings=own))
+    with pytest.raises(ValueError, match=said):
+        check_choice(Request(methods=["dsvi"], settings=replace(own, **given)))
+
+
+@pytest.mark.parametrize(
+    ("preset", "name", "setting", "value"),
+    [
+        (preset, name, setting, value)
+        for preset, each in PRESETS.items()
+        for name in each.methods
+        for setting, value in (("width", 3), ("kernel", "rbf"), ("inducing", 7))
+    ],
+)
+def test_what_a_preset_states_is_what_would_change_nothing(preset, name, setting, value):
+    x, y = torch.randn(600, 4), torch.randn(600)
+    shapes = []
+    for changed in ({}, {setting: value}):
+        torch.manual_seed(0)
+        _, model, guide = made(preset, name, x, y, **changed)
+        shapes.append([(key, each.shape) for key, each in (*model.named_parameters(), *guide.named_parameters())])
+    assert (shapes[0] == shapes[1]) == (setting in PRESETS[preset].stated)
+
+
 def test_a_fit_of_a_preset_is_saved_and_restored_with_its_model(tmp_path):
     from pyro_dgp import load_fit
 
