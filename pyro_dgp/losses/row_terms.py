@@ -104,7 +104,7 @@ def unmasked(terms: Tensor, name: str, mask: Any, events: int = 0) -> Tensor:
     """
     if not isinstance(mask, Tensor):
         return torch.zeros_like(terms) if mask is False else terms
-    mask = mask.reshape(*mask.shape, *(1,) * events)
+    mask = mask.reshape(mask.shape + (1,) * events)
     if not linalg.fits(mask, terms):
         raise ValueError(
             f"the site {name!r} has a mask of shape {tuple(mask.shape)} and terms of shape {tuple(terms.shape)}: "
