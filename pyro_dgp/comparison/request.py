@@ -25,7 +25,7 @@ from pyro_dgp.zoo.architecture import Architecture
 from pyro_dgp.zoo.inference import Inference
 from pyro_dgp.zoo.method import DEEP_LEARNED, Method
 from pyro_dgp.zoo.methods import METHODS
-from pyro_dgp.zoo.presets import methods_of, require_own
+from pyro_dgp.zoo.presets import methods_of, refuse_stated
 from pyro_dgp.zoo.settings import Settings
 
 #: Methods that are compared if none are named: on the zoo's models, and on a model of the user's own.
@@ -201,7 +201,7 @@ def check_choice(request: Request) -> None:
     """Raise ``ValueError`` with one sentence for methods, settings and devices that cannot be run."""
     _check_device(request.device)
     _check_methods(request)
-    require_own(request.settings)
+    refuse_stated(request.settings)
     _check_settings(request)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from typing import Any, cast
 
 import torch
@@ -65,8 +66,11 @@ class LatentGuides:
     def _forget_other_rows(self, name: str, prior: Any, frames: Iterable[Any]) -> None:
         """Drop the values that the guide holds at a site, where the site has another shape now."""
         *path, last = name.split(".")
-        parts = [_deep(self.messenger, [part, *path]) for part in _OF_SITES]
-        holders = [part for part in parts if part is not None and hasattr(part, last)]
+        holders = []
+        for part in _OF_SITES:
+            with suppress(AttributeError):
+                holder = self.messenger.get_submodule(".".join([part, *path]))
+                holders += [holder] if hasattr(holder, last) else []
         batch = list(prior.batch_shape)
         for frame in frames:
             if frame.vectorized and -len(batch) <= frame.dim:
@@ -75,8 +79,7 @@ class LatentGuides:
         wanted = biject_to(prior.support).inverse_shape(torch.Size(batch) + prior.event_shape)
         if holders and _from_first_above_one(getattr(holders[0], last).shape) != _from_first_above_one(wanted):
             for holder in holders:
-                if hasattr(holder, last):
-                    delattr(holder, last)
+                delattr(holder, last)
 
     def keep_apart(self, names: Collection[str]) -> None:
         """Leave sites that are local to rows out of a joint posterior of hyperparameters."""
@@ -119,15 +122,6 @@ class LatentGuides:
 def _from_first_above_one(shape: Size) -> tuple[int, ...]:
     """Return a shape without its leading ones, which Pyro takes from the shapes of its parameters."""
     return tuple(itertools.dropwhile(lambda size: size == 1, shape))
-
-
-def _deep(module: nn.Module, path: Iterable[str]) -> nn.Module | None:
-    """Return a part of a module by its path; ``None`` where there is none."""
-    for step in path:
-        module = getattr(module, step, None)  # type: ignore[assignment]
-        if module is None:
-            return None
-    return module
 
 
 def shaped_posterior(name: str, posterior: Any, prior: Any) -> Any:

@@ -48,12 +48,15 @@ def row_axes(site: Site, weighted: WeightedTrace, shape: Size, events: int) -> R
     frames = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
     known = {frame.name for frame in frames} & set(weighted.data_plates or ())
     rows = tuple(frame.dim - events for frame in frames if frame.name in known)
-    if not rows and (axis := weighted.row_axes.get(site["name"])) is not None:
-        joined = len(site["fn"].event_shape) - events  # axes over which the distribution has one density
-        rows = (axis + joined,) if axis + joined < 0 else ()
-        return RowAxes(rows, _groups(frames, known, weighted, shape, rows, events))
+    axis = weighted.row_axes.get(site["name"])
+    if not rows and axis is not None:
+        axis += (
+            len(site["fn"].event_shape) - events
+        )  # the last axes may have one density together, and so none of their own
+        rows = (axis,) if axis < 0 else ()
     groups = _groups(frames, known, weighted, shape, rows, events)
-    return RowAxes(rows or _rows_by_length(site, weighted, shape, events, groups), groups)
+    is_known = rows or axis is not None
+    return RowAxes(rows if is_known else _rows_by_length(site, weighted, shape, events, groups), groups)
 
 
 def _rows_by_length(

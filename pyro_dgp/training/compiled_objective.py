@@ -118,7 +118,7 @@ class CompiledObjective(nn.Module):
         return None if results is None else step.outcome(results, call)
 
     def _say_what_changes(self, before: tuple[Any, ...] | None, now: tuple[Any, ...]) -> None:
-        """Say which plain tensor is another one than in the call before, where it was so in a call before that one too."""
+        """Say which attributes of modules have another value than in the call before, where they had in that call too."""
         changed = set() if before is None else {place for place, _ in {*now[_HELD]} - {*before[_HELD]}}
         for number, name in sorted(changed & self._changed):
             owner = type(now[0][number]).__name__

@@ -238,7 +238,7 @@ def named_preset(name: str) -> Preset:
     return PRESETS[name]
 
 
-def require_own(settings: Settings) -> None:
+def refuse_stated(settings: Settings) -> None:
     """Raise for settings that would change nothing, since the models of their preset state them."""
     if settings.preset is None:
         return

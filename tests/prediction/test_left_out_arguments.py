@@ -141,8 +141,9 @@ def test_what_a_model_gathers_by_position_needs_a_name():
     x, y, exposure, _ = data()
     guide = Variational(GatheredByPosition(), InducingPoints(4))
     guide.initialize(x, y, exposure)
-    with pytest.warns(UserWarning, match=r"gave the model 'further\[0\]', .*: let the model name it"):
+    with pytest.warns(UserWarning, match=r"gave the model 'further\[0\]', .*: let the model name it") as said:
         predict(guide, x, site="y")
+    assert len(said) == 1
 
 
 @pytest.mark.parametrize("by_name", [False, True])
