@@ -21,7 +21,7 @@ from matplotlib.ticker import NullFormatter
 
 from benchmarks.common.records import read
 
-METHODS = ("vecchia-gp", "svgp", "ppgpr", "dsvi", "gamma-dgp", "aep", "dspp")
+METHODS = ("vecchia-gp", "svgp", "sgpr", "ppgpr", "dsvi", "dsvi-collapsed", "gamma-dgp", "aep", "dspp")
 #: Number of inputs of each data set; of simulations by the name of the formula.
 INPUTS = {
     "boston": 13,
@@ -114,7 +114,7 @@ def _draw_one(axis: Axes, table: pd.DataFrame, name: str) -> None:
     for number, method in enumerate(METHODS):
         aside = number - (len(METHODS) - 1) / 2
         x = table[name] + 0.09 * aside if name == "inputs" else table[name] * 1.05**aside
-        axis.plot(x, table[f"nll {method}"], "PosD^vX"[number], ms=5, alpha=0.8, label=method)
+        axis.plot(x, table[f"nll {method}"], "PosD^vXh*"[number], ms=5, alpha=0.8, label=method)
     axis.set_ylim(-0.01, None)
     axis.set_yticks([0, 0.02, 0.05, 0.1, 0.2, 0.5, 1], ["0", "0.02", "0.05", "0.1", "0.2", "0.5", "1"])
     axis.grid(alpha=0.3)
