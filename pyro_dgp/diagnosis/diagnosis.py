@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyro_dgp.diagnosis import guide_checks  # noqa: F401  # registers guides
-from pyro_dgp.diagnosis.loss_checks import SHORTEST, still_falling
+from pyro_dgp.diagnosis.loss_checks import still_falling
 from pyro_dgp.diagnosis.subject import Rows, subject_of
 from pyro_dgp.diagnosis.symptoms import Finding
 
@@ -58,7 +58,7 @@ def diagnose(
     :param x: inputs ``(N, D)`` of the rows that the fit is judged at: those of training. Rows that were held out, and rows
         from where the fit is to be used, show more of predictive losses and of amortised guides.
     :param y: their targets.
-    :param losses: those of the training run, ``result.losses`` of :func:`~pyro_dgp.fit`. Whether it stopped too early is told from 100 or more of them.
+    :param losses: those of the training run, ``result.losses`` of :func:`~pyro_dgp.fit`, which tell whether it stopped too early.
     :param site: the observation that ``y`` belongs to, if the model has several.
     :param arguments: further arguments of the model, as in training.
     :raises ValueError: for inputs that are no rows, targets of another shape than predictions, and a site that the model does not have.
@@ -75,6 +75,6 @@ def diagnose(
     """
     subject = subject_of(fit, Rows(x, y, site, arguments))
     subject.require_targets()
-    if losses is None or len(losses) < SHORTEST:
+    if losses is None or len(losses) == 0:
         return Diagnosis(tuple(subject.findings()), len(subject.checks))
     return Diagnosis((*subject.findings(), *still_falling(losses)), len(subject.checks) + 1)

@@ -8,35 +8,45 @@ import torch
 
 from pyro_dgp.diagnosis.symptoms import Finding, found
 
-#: Shortest run, in steps, whose end tells anything.
+#: Shortest run, in steps, that a tenth of tells anything.
 SHORTEST = 100
+#: Shortest run that a fifth of tells anything. Of shorter runs nothing is known but that they are short.
+FEWEST = 20
 #: Fall of the loss over a tenth of the steps, before the learning rate falls, that counts as still improving: nats a row.
 STILL_FALLING = 0.02
 
 
 def still_falling(losses: Sequence[float]) -> Iterator[Finding]:
-    """Find a loss that was still falling when the learning rate began to: the last two tenths of the steps before that are compared.
+    """Find a loss that was still falling when the learning rate began to, after three fifths of the steps, and runs of few steps.
+
+    The last two tenths of the steps before that are compared; of fewer than :data:`SHORTEST` steps the last two fifths.
 
     :param losses: minus the objective at each step, nats a row.
     """
-    tenth = len(losses) // 10
-    if len(losses) < SHORTEST:
+    steps = len(losses)
+    if 0 < steps < FEWEST:
+        yield found("few steps", steps=f"{steps} step{'s' if steps > 1 else ''}")
+    if steps < FEWEST:
         return
-    values = torch.as_tensor(losses[4 * tenth : 6 * tenth], dtype=torch.float64)
-    before, after = values[:tenth], values[tenth:]
+    parts, name = (10, "tenth") if steps >= SHORTEST else (5, "fifth")
+    end, part = 6 * steps // 10, steps // parts
+    values = torch.as_tensor(losses[end - 2 * part : end], dtype=torch.float64)
+    before, after = values[:part], values[part:]
     fall = float(before.mean() - after.mean())
-    error = float(((before.var() + after.var()) / tenth).sqrt())
-    if fall > STILL_FALLING and fall > 3 * error:
-        yield found("loss still falling", fall=fall, steps=len(losses))
+    error = float(((before.var() + after.var()) / part).sqrt())
+    if fall > STILL_FALLING * 10 / parts and fall > 3 * error:
+        yield found("loss still falling", fall=fall, part=name, steps=steps)
 
 
 def falling_at_the_end(losses: Sequence[float]) -> Iterator[Finding]:
     """Find a loss that was still falling in the last tenth of the steps of a descent without a learning rate, such as L-BFGS.
 
-    :param losses: minus the objective at each step, nats a row.
+    Of fewer than :data:`FEWEST` steps it is the last one.
     """
-    if len(losses) < SHORTEST:
+    steps = len(losses)
+    if steps < 2:
         return
-    fall = losses[-1 - len(losses) // 10] - losses[-1]
+    part = "tenth" if steps >= FEWEST else "one"
+    fall = losses[-1 - max(1, steps // 10)] - losses[-1]
     if fall > STILL_FALLING:
-        yield found("loss falling at the end", fall=fall, steps=len(losses))
+        yield found("loss falling at the end", fall=fall, part=part, steps=steps)

@@ -126,8 +126,13 @@ SYMPTOMS = {
     ),
     "explains nothing": Symptom(
         "the fit explains nothing of {targets} at its training rows (root mean square error {error:.2f} of their standard deviation)",
-        "if there is something to be found, train longer or at another learning rate, start from a fit of one layer, or leave out inputs that do "
-        "not matter",
+        "there may be nothing to be found in these inputs; before you believe it, train longer or at another learning rate, start from a fit of one layer, or "
+        "leave out inputs that do not matter",
+    ),
+    "no better than a constant": Symptom(
+        "its log marginal likelihood, {own:.1f} nats in total, is above that of a normal that looks at no input, {constant:.1f}, by no more than "
+        "its {count} hyperparameters can gain by chance",
+        "there may be nothing to be found in these inputs, or too few rows to find it; leave out inputs that do not matter, bring more rows, or train longer",
     ),
     "idle hidden layer": Symptom(
         "the hidden layer {name!r} is no more than its mean function, so that the model is as good as one layer less",
@@ -139,12 +144,13 @@ SYMPTOMS = {
         "{name} stands where it began after {steps} steps",
         "the data say nothing about it, or no gradient reaches it",
     ),
+    "few steps": Symptom("it was trained for no more than {steps}", "train longer"),
     "loss still falling": Symptom(
-        "the loss was still falling, by {fall:.2g} nats a row in a tenth of the {steps} steps, when the learning rate began to fall",
+        "the loss was still falling, by {fall:.2g} nats a row in a {part} of the {steps} steps, when the learning rate began to fall",
         "train longer",
     ),
     "loss falling at the end": Symptom(
-        "the loss was still falling, by {fall:.2g} nats a row in the last tenth of the {steps} steps",
+        "the loss was still falling, by {fall:.2g} nats a row in the last {part} of the {steps} steps",
         "allow more steps",
     ),
     "overfitted": Symptom(

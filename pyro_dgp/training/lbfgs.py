@@ -35,11 +35,10 @@ from pyro_dgp.training.loop import (
     guide_of,
     require_loss,
     settle,
+    trained_by,
     training_rows,
-    trains_density,
 )
 from pyro_dgp.training.optimising import Callback, FitResult, require_trainable
-from pyro_dgp.training.remarks import Trained
 from pyro_dgp.training.run_facts import attributes_of_modules, facts_of_modules
 
 #: Changes of the loss, nats a row, that count as none, and how many of them in turn end a run.
@@ -136,12 +135,7 @@ def fit_lbfgs(
         state.is_over = True
         run.stepped(state, first, is_last=True)
     settle(objective, x, y, arguments)
-    guide = guide_of(objective)
-    known = (
-        None
-        if guide is None
-        else Trained(guide, (x, y), arguments, on_losses=falling_at_the_end, may_explode=trains_density(objective))
-    )
+    known = trained_by(objective, rows, falling_at_the_end)
     return FitResult(losses[1:], state.seconds + time.perf_counter() - start, known)
 
 

@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import FunctionType
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Size, Tensor
 
 from pyro_dgp.data.streams import Stream
+from pyro_dgp.diagnosis.loss_checks import still_falling
+from pyro_dgp.diagnosis.symptoms import Finding
 from pyro_dgp.guides.row_dependence import groups_of
 from pyro_dgp.guides.sites import takes_missing
-from pyro_dgp.guides.variational import Variational, held_rows
+from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.parameters import evaluating, module_local_parameters
 from pyro_dgp.internal.rows import Call, RowArguments, TakenRows, num_rows
 from pyro_dgp.internal.tensors import require_tensor
 from pyro_dgp.internal.training_step import all_rows_message, num_data_message
 from pyro_dgp.internal.whole_numbers import whole_number
 from pyro_dgp.losses.marginal import MarginalLikelihood
+from pyro_dgp.training.any_order import require_any_order
 from pyro_dgp.training.checkpoints import facts_of
 from pyro_dgp.training.left_out import read_rows, require_no_rows, warn_of_left_out
 from pyro_dgp.training.optimising import Callback, FitResult, OptimizerRecipe, adam, bare, losses_in, minimise
 from pyro_dgp.training.remarks import Trained
+from pyro_dgp.training.trained_model import TrainedModel
 
 #: Rows in a step where nothing else is said, from memory and from a stream.
 DEFAULT_ROWS, STREAMED_ROWS = 256, 1024
@@ -98,7 +99,7 @@ def fit(
     check_objective(objective, len(rows), batch_size)
     guide = guide_of(objective)
     warn_of_left_out(guide, rows, call="fit(objective, x, y, {name}=...)")
-    trained = None if guide is None else Trained(guide, (x, y), arguments, may_explode=trains_density(objective))
+    trained = trained_by(objective, rows)
     with _says_one_row(len(rows), batch_size):
         result = minimise(
             objective,
@@ -198,7 +199,7 @@ def fit_stream(
     require_no_rows(guide, arguments, len(stream))
     batch_size = _rows_of_step(objective, len(stream), batch_size, default=STREAMED_ROWS)
     if guide is not None:
-        _require_any_order(guide, len(stream))
+        require_any_order(guide, len(stream))
     check_objective(objective, len(stream), batch_size)
     if guide is not None and guide.groups:
         raise ValueError(
@@ -217,35 +218,6 @@ def fit_stream(
             optimizer=optimizer,
             stop=stop,
         )
-
-
-def _require_any_order(guide: Variational, rows: int) -> None:
-    """Raise for a model or guide for which rows in another order are other data, where a stream gives its rows at random."""
-    remedy = "read the rows into memory and use fit"
-    if guide.structure.joins_data_rows:
-        reason = "a part of the model joins rows of function values"
-    elif held := held_rows(guide):
-        reason = f"the guide holds a value of the latent site {held[0]!r} for each training row"
-        remedy += f", or give a network that finds it, Variational(..., networks={{{held[0]!r}: network}})"
-    elif guide.structure.inputs is None and (name := _held_by_model(guide, rows)) is not None:
-        reason = f"the model holds {name!r} with an entry for each of the {rows} rows"
-    else:
-        return
-    raise ValueError(f"{reason}, and a stream gives rows in random order: {remedy}")
-
-
-def _held_by_model(guide: Variational, rows: int) -> str | None:
-    """Return the name of a tensor that a module of the model, or a function around it, holds with an axis of so many rows; ``None`` for none."""
-    places: list[Mapping[str, Any]] = []
-    for module in itertools.chain.from_iterable(root.modules() for root in guide.model_modules):
-        places += [vars(module), module._parameters, module._buffers]
-    if isinstance(guide.model, FunctionType):
-        around = inspect.getclosurevars(guide.model)
-        places += [around.nonlocals, around.globals]
-    held = (
-        (name, value) for place in places for name, value in place.items() if isinstance(value, Tensor | np.ndarray)
-    )
-    return next((name for name, value in held if rows in value.shape), None)
 
 
 def check_data(x: Tensor, y: Tensor, modules: Sequence[Any]) -> None:
@@ -296,6 +268,21 @@ def guide_of(objective: Any) -> Variational | None:
     """Return the guide of an objective, which may be compiled; ``None`` where it has none that is initialised."""
     guide = getattr(bare(objective), "guide", None)
     return guide if isinstance(guide, Variational) and guide.is_initialized else None
+
+
+def trained_by(
+    objective: Any, rows: RowArguments, on_losses: Callable[[Sequence[float]], Iterable[Finding]] = still_falling
+) -> Trained | TrainedModel | None:
+    """Return what an objective is about to train, of which remarks can be made; ``None`` where it has no guide that is initialised and is no likelihood.
+
+    :param rows: x, y and further arguments.
+    :param on_losses: what is found of the losses.
+    """
+    if (guide := guide_of(objective)) is not None:
+        x, y = rows.args
+        return Trained(guide, (x, y), rows.kwargs, on_losses=on_losses, may_explode=trains_density(objective))
+    own = bare(objective)
+    return TrainedModel(own, rows, on_losses=on_losses) if isinstance(own, MarginalLikelihood) else None
 
 
 def trains_density(objective: Any) -> bool:

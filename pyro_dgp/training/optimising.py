@@ -34,6 +34,7 @@ from pyro_dgp.training.checkpoints import (
 from pyro_dgp.training.distributed import processes
 from pyro_dgp.training.remarks import Trained
 from pyro_dgp.training.run_facts import attributes_of_modules, facts_of_run
+from pyro_dgp.training.trained_model import TrainedModel
 
 #: Function ``callback(step, loss)`` that is called after each step; the loss is in nats per observation.
 Callback = Callable[[int, float], object]
@@ -80,7 +81,7 @@ class FitResult:
 
     :ivar losses: minus the objective at each step, nats per observation.
     :ivar seconds: wall-clock time of the run.
-    :ivar trained: the guide that was trained, and what it was trained on; nothing for other objectives, and for streams.
+    :ivar trained: what was trained, a guide or a model by its marginal likelihood, and the data; nothing for other objectives, and for streams.
 
     >>> from pyro_dgp import FitResult
     >>> FitResult(losses=[1.5, 1.2], seconds=0.1).losses[-1]
@@ -89,7 +90,7 @@ class FitResult:
 
     losses: list[float] = field(default_factory=list)
     seconds: float = 0.0
-    trained: Trained | None = field(default=None, repr=False, compare=False)
+    trained: Trained | TrainedModel | None = field(default=None, repr=False, compare=False)
 
     @property
     def remarks(self) -> list[str]:

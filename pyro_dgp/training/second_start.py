@@ -22,7 +22,7 @@ SHARE, BETA = 0.25, 0.05
 #: Steps of a run whose failure tells anything.
 FEWEST = 500
 #: Remark on a fit that is the second.
-SECOND = "its first fit explained nothing of the targets; a second one, started from a predictive loss, is kept"
+SECOND = "its first fit explained nothing of the targets, so that a second one was started from a predictive loss: its loss is lower, and it is kept"
 
 State = dict[str, Any]
 

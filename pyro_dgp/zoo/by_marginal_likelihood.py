@@ -65,18 +65,19 @@ class ByMarginalLikelihood(Inference):
             seed=settings.seed,
             callback=lambda step, loss: progress(step + 1, steps, {"loss": loss}),
         )
-        seconds = first.seconds
+        result, seconds = first, first.seconds
         if by_adam < steps:
-            then = fit_lbfgs(
+            result = fit_lbfgs(
                 objective,
                 x,
                 y,
                 steps=steps - by_adam,
                 callback=lambda step, loss: progress(by_adam + step + 1, steps, {"loss": loss}),
             )
-            seconds += then.seconds
-            steps = by_adam + len(then.losses)
-        return Fitted(self._predictor(model, x, y, site, settings), len(x), steps, seconds=seconds)
+            seconds += result.seconds
+            steps = by_adam + len(result.losses)
+        predictor = self._predictor(model, x, y, site, settings)
+        return Fitted(predictor, len(x), steps, seconds=seconds, remarks=result.remarks)
 
     def settled(self, settings: Settings) -> Settings:
         """See :class:`Inference`."""
