@@ -314,6 +314,8 @@ class Clock:
         """Return the line that is said after a run."""
         done, left = self.total - len(self.waiting), self.left()
         result = f"failed: {row['error']}" if "error" in row else f"NLL {row['nll']:.3f}"
+        if said := len(row.get("remarks", ())):
+            result += f", {said} remark{'s' if said > 1 else ''}"
         end = time.strftime("%H:%M", time.localtime(time.time() + left))
         ahead = f", the last ends at about {end} (in {_duration(left)})" if self.waiting else ""
         failed = f", {self.failed} failed" if self.failed else ""

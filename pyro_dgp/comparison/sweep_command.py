@@ -159,7 +159,20 @@ def _sweep(parsed: argparse.Namespace) -> int:
     if not made:
         print(f"all {len(rows)} runs came from {parsed.output}: nothing was left to run", file=sys.stderr)
     print(table(means(rows), COLUMNS))
+    _say_remarks(rows, parsed.output)
     return _status(rows)
+
+
+def _say_remarks(rows: Sequence[Row], output: Path) -> None:
+    """Say of how many runs there are remarks, where they are, and what the first says."""
+    remarked = [row for row in rows if row.get("remarks")]
+    if remarked:
+        first = remarked[0]
+        print(
+            f"{len(remarked)} of {len(rows)} runs have remarks on how the fit went, under \"remarks\" in {output}; the first ({first['method']} on "
+            f"{first['dataset']}): {first['remarks'][0]}",
+            file=sys.stderr,
+        )
 
 
 def _status(rows: Sequence[Row]) -> int:

@@ -156,10 +156,13 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     lines = out.out.splitlines()
     assert lines[0].split() == ["data", "method", "runs", "NLL", "+-", "RMSE", "CRPS", "train", "s"]
     assert [line.split()[:3] for line in lines[1:]] == [["waves", "svgp", "4"], ["diabetes", "svgp", "4"]]
-    assert "8 of 8 runs" in out.err
+    assert "8 of 8 runs; " in out.err and out.err.count(", 2 remarks\n") == 8  # of one step, which explains nothing
+    remarked = out.err.splitlines()[-1] + "\n"
+    start = '8 of 8 runs have remarks on how the fit went, under "remarks" in runs.jsonl; the first (svgp on waves): the fit explains nothing'
+    assert remarked.startswith(start)
     assert main(command.split()) == 0
     again = capsys.readouterr()
-    assert again.out == out.out and again.err == "all 8 runs came from runs.jsonl: nothing was left to run\n"
+    assert again.out == out.out and again.err == "all 8 runs came from runs.jsonl: nothing was left to run\n" + remarked
     assert main(["sweep", "--data", "waves.npz", "--methods", "svgp", "--splits", "0-x"]) == 2
     assert "--splits takes numbers from 0, such as 0-4 or 0,2, not '0-x'" in capsys.readouterr().err
     assert main(["sweep", "--data", "waves.npz", "--methods", "svgp", "--splits", "0,3-1"]) == 2
