@@ -92,6 +92,8 @@ class Plan:
         own = method.inference.remarks_on(self.anatomy) if meets_own and self.anatomy is not None else []
         timed = self.settings.minutes is not None and not method.inference.keeps_time
         said = ["it has a number of steps or draws of its own, and takes no --minutes"] if timed else []
+        if not meets_own and not method.architecture.is_deep and self.settings.layers > Settings.layers:
+            said.append(f"it has one layer, whatever --layers says ({self.settings.layers})")
         return [*method.architecture.remarks(), *method.inference.remarks(self.settings), *own, *said]
 
 

@@ -137,8 +137,8 @@ def predicted(fit: MethodFit, rows: pd.DataFrame, target: str | None = None) -> 
     For classes the columns are the most probable class and the probability of each. For several outputs there are four columns for each, such as
     ``mean(heating)``, and the log density is that of all of a row together.
 
-    Columns are taken by the names that they had in training, whatever their order; others are not looked at. Where training had no names
-    they are taken in order, without the target's.
+    Columns are taken by the names that they had in training, whatever their order. Others, such as names of the rows, stand first as they are. Where
+    training had no names columns are taken in order, without the target's.
 
     :param target: column of the target; that of training if it is there.
     :raises ValueError: one sentence for a column that is missing.
@@ -186,7 +186,16 @@ def predicted(fit: MethodFit, rows: pd.DataFrame, target: str | None = None) -> 
             )
         y = named(y if fit.outputs else y[:, 0], fit.labels)
         table["log_density"] = prediction.log_prob(y).cpu().numpy()
-    return table
+    return pd.concat(
+        (rows[_others(rows.columns, fit, [*targets, *table.columns])].reset_index(drop=True), table), axis=1
+    )
+
+
+def _others(columns: Collection[Any], fit: MethodFit, taken: Sequence[str]) -> list[Any]:
+    """Return the columns of new rows that are no inputs of the fit, whatever blanks are around their names, and have no name that is taken."""
+    own = {*fit.columns, *possible_sources(fit.columns), fit.target_name, *fit.outputs, *map(str, taken)}
+    stripped = {name.strip() for name in own}
+    return [name for name in columns if str(name).strip() not in stripped] if fit.columns else []
 
 
 def _of_outputs(figures: Mapping[str, Tensor], outputs: Sequence[str]) -> dict[str, Any]:

@@ -169,7 +169,7 @@ def _say_remarks(rows: Sequence[Row], output: Path) -> None:
     if remarked:
         first = remarked[0]
         print(
-            f"{len(remarked)} of {len(rows)} runs have remarks on how the fit went, under \"remarks\" in {output}; the first ({first['method']} on "
+            f'{len(remarked)} of {len(rows)} runs have remarks on how the fit went, under "remarks" in {output}; the first ({first["method"]} on '
             f"{first['dataset']}): {first['remarks'][0]}",
             file=sys.stderr,
         )

@@ -262,7 +262,11 @@ def words_of_training(column: Any, known: Sequence[str], what: str) -> NDArray[n
             )
         meant[number] = alike[0] if alike else word if word in known else same.get(word.strip())
         if meant[number] is None:
-            raise ValueError(f"{what} holds {word!r}, which training had not: it had {', '.join(sorted(known))}")
+            held = np.flatnonzero(rows == number)
+            raise ValueError(
+                f"{what} holds {word!r}, which training had not: it had {', '.join(sorted(known))}; correct or drop such rows, {len(held)} in all, the "
+                f"first of them {place(int(held[0]))}"
+            )
     return meant[rows]
 
 

@@ -226,6 +226,24 @@ def test_a_target_that_has_the_name_of_an_input_is_not_looked_for_in_new_rows(tm
     np.testing.assert_allclose(predicted(fit, table[["y", "x"]])["mean"], fit.predict(table).mean)
 
 
+def test_columns_that_are_no_inputs_stand_before_the_predictions():
+    x, y = data()
+    table = pd.DataFrame({"x": x[:, 0], "kind": ["a", "b"] * (len(x) // 2)})
+    fit = compare(None, table, y, methods=["svgp"], settings=TOY, say=quiet)["svgp"]
+    new = table[:4].assign(plot=["p7", "p2", "p9", "p1"], mean=3.0, day=[4, 1, 2, 2])[
+        ["day", "kind", "mean", "x", "plot"]
+    ]
+    new.index = pd.Index([3, 3, 1, 0])
+    found = predicted(fit, new.rename(columns={"kind": " kind"}))
+    assert list(found) == ["day", "plot", "mean", "sd", "quantile_05", "quantile_95"]
+    assert list(found["plot"]) == ["p7", "p2", "p9", "p1"] and list(found["day"]) == [4, 1, 2, 2]
+    np.testing.assert_allclose(found["mean"], fit.predict(table[:4]).mean)
+    with pytest.raises(
+        ValueError, match="it had a, b; correct or drop such rows, 2 in all, the first of them row 1 counted from 0"
+    ):
+        predicted(fit, new.assign(kind=["a", "c", "b", "c"]))
+
+
 class Labels(PyroModule):
     def __init__(self, x):
         super().__init__()
@@ -316,3 +334,14 @@ def test_a_sweep_leaves_the_fingerprint_of_single_precision_as_it_is():
     single = Dataset("d", x.astype("float32"), y.astype("float32"))
     (row,) = sweep([single], ["svgp"], settings=SMALL)
     assert row["data"] == single.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("layers", "said"), [(3, ["svgp: it has one layer, whatever --layers says (3)"]), (2, []), (1, [])]
+)
+def test_a_method_of_one_layer_says_so_where_more_are_asked_for(layers, said):
+    x, y = data()
+    heard = []
+    settings = replace(TOY, layers=layers, epochs=1)
+    compare(None, x, y, methods=["svgp", "dsvi"], settings=settings, say=heard.append, threads=1)
+    assert [line for line in heard if "whatever --layers" in line] == said
