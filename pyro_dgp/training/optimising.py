@@ -94,7 +94,11 @@ class FitResult:
 
     @property
     def remarks(self) -> list[str]:
-        """Sentences on how the fit went, from :func:`~pyro_dgp.remarks`, with the parameters that the guide has now."""
+        """Sentences on how the fit went, with the parameters that there are now.
+
+        Of a guide they are those of :func:`~pyro_dgp.remarks`. Of a :class:`~pyro_dgp.MarginalLikelihood` they say whether it is above that of a normal that
+        looks at no input, by more than its hyperparameters gain by chance, and whether the loss was still falling.
+        """
         return [] if self.trained is None else self.trained.remarks(self.losses)
 
     def __repr__(self) -> str:
