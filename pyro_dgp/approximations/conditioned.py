@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NoReturn
 
 import numpy as np
@@ -66,13 +67,9 @@ class NeighborConditionedProcess(Process):
         mean = prior.mean + loc.reshape(prior.mean.shape)
         shape = (*mean.shape[:-1], variance.shape[-1])
 
-        def joint() -> NoReturn:
-            raise ValueError(
-                f"predictions of {prior.name!r} under a Vecchia approximation are made row by row and have no joint covariance: take the "
-                "mean and the variance of each row"
-            )
-
-        return FunctionMarginal(mean, variance.reshape(shape).expand(mean.shape), mean.new_zeros(()), joint)
+        return FunctionMarginal(
+            mean, variance.reshape(shape).expand(mean.shape), mean.new_zeros(()), partial(_no_joint, prior.name)
+        )
 
     def known_values(self, prior: FunctionPrior, num_draws: int, deviations: Tensor | None = None) -> NoReturn:
         """Raise: functions of several rows together are not drawn."""
@@ -89,3 +86,9 @@ class NeighborConditionedProcess(Process):
 @conditioned.register
 def _conditioned(known: VecchiaPrior, values: Tensor, noise_variance: Tensor | None) -> Process:
     return NeighborConditionedProcess(known, values, noise_variance)
+
+
+def _no_joint(name: str) -> NoReturn:
+    raise ValueError(
+        f"predictions of {name!r} under a Vecchia approximation are made row by row and have no joint covariance: take the mean and the variance of each row"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -114,17 +115,13 @@ class FunctionDraws:
             self._drawn.prepare(self._rows(x, arguments))
             reached = [(group.setting, self._drawn.reach(group, x, arguments)) for group in self._groups]
         shares, components = shares_and_components(reached)
-        return JointDistribution([self._checked(each) for each in components], shares, name=self.site)
+        return JointDistribution([partial(self._component, each) for each in components], shares, name=self.site)
 
-    def _checked(self, component: Component) -> Component:
-        """Return a component that is computed with the parameters and buffers of the time when the functions were drawn, or raises."""
-
-        def evaluate() -> JointNormal:
-            self._require_unchanged()
-            with torch.no_grad(), self._fit.running():
-                return component()
-
-        return evaluate
+    def _component(self, component: Component) -> JointNormal:
+        """Compute a component with the parameters and buffers of the time when the functions were drawn; raise where these have changed."""
+        self._require_unchanged()
+        with torch.no_grad(), self._fit.running():
+            return component()
 
     def _check(self, x: Tensor) -> None:
         require_tensor(x, "inputs of functions are")

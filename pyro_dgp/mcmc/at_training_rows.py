@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor
 
@@ -60,4 +62,8 @@ class AsSampled(AtDraw, TraceMessenger):
 
 
 def _independent(mean: Tensor, variance: Tensor) -> FunctionMarginal:
-    return FunctionMarginal(mean, variance, mean.new_zeros(()), lambda: variance.mT.diag_embed())
+    return FunctionMarginal(mean, variance, mean.new_zeros(()), partial(_diagonal, variance))
+
+
+def _diagonal(variance: Tensor) -> Tensor:
+    return variance.mT.diag_embed()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
@@ -198,19 +199,8 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
             if site_joins_rows(passes.model, request.rows[slice(0, LOOKED_AT)], name):
                 raise ValueError(joined_rows_message(name))
     of_draw = -(-fewest // len(draws))  # each draw as often as the others
-
-    def evaluate(rows: slice) -> Mixture:
-        zero, count = request.x.new_zeros(1), num_rows(request.rows[rows][0][0])
-        parts = []
-        for number in range(of_draw * len(draws)):
-            done = passes.at(rows, number % len(draws))
-            fn = sites_of(done.trace)[name]["fn"]
-            collapsed = fn if isinstance(fn, CollapsedObservation) else None
-            parts.append(layout.mixture(_components(done, name), zero, rows=count, observation=collapsed))
-        return stack_mixtures(parts)
-
     return Answer(
-        evaluate,
+        partial(_mixture_of_rows, passes=passes, name=name, layout=layout, of_draw=of_draw),
         layout.event_shape,
         layout.groups,
         request.rows.tensors,
@@ -220,6 +210,19 @@ def answer_from_draws(posterior: PosteriorDraws, request: Request) -> Answer:
     )
 
 
+def _mixture_of_rows(rows: slice, *, passes: _Passes, name: str, layout: SiteLayout, of_draw: int) -> Mixture:
+    """Return the mixture of some rows at a site, from so many passes of each draw."""
+    request, draws = passes.request, passes.draws
+    zero, count = request.x.new_zeros(1), num_rows(request.rows[rows][0][0])
+    parts = []
+    for number in range(of_draw * len(draws)):
+        done = passes.at(rows, number % len(draws))
+        fn = sites_of(done.trace)[name]["fn"]
+        collapsed = fn if isinstance(fn, CollapsedObservation) else None
+        parts.append(layout.mixture(_components(done, name), zero, rows=count, observation=collapsed))
+    return stack_mixtures(parts)
+
+
 def _sampled(posterior: PosteriorDraws, passes: _Passes, name: str, layout: SiteLayout) -> Callable[[], Mixture] | None:
     """Return what gives the mixture over the draws as they are at the training rows, for a prediction at these rows."""
     args, kwargs = passes.request.rows[slice(0, len(passes.request.rows))]
@@ -227,21 +230,21 @@ def _sampled(posterior: PosteriorDraws, passes: _Passes, name: str, layout: Site
     given = [(args[0], posterior.args[0]), *((value, sampled_with.get(key)) for key, value in kwargs.items())]
     if layout.groups or not all(_are_same(one, other) for one, other in given):
         return None
-    inducing, rows = inducing_inputs_of(posterior.model, posterior.draws), len(passes.request.rows)
+    return partial(_mixture_of_training_rows, posterior, passes, name, layout)
 
-    def mixture() -> Mixture:
-        parts = []
-        for draw in passes.draws:
-            handler = AsSampled(draw, inducing, rows)
-            with torch.no_grad(), passes.as_trained(), constant_parameters(*passes.modules), handler as done:
-                passes.model(*posterior.args, **posterior.kwargs)
-            site = sites_of(done.trace)[name]
-            collapsed = site["fn"] if isinstance(site["fn"], CollapsedObservation) else None
-            components = components_at(site, drawn=name in draw)
-            parts.append(layout.mixture(components, passes.request.x.new_zeros(1), rows=rows, observation=collapsed))
-        return stack_mixtures(parts)
 
-    return mixture
+def _mixture_of_training_rows(posterior: PosteriorDraws, passes: _Passes, name: str, layout: SiteLayout) -> Mixture:
+    """Return the mixture of all rows at a site, over the draws as they are at these rows."""
+    inducing, rows, parts = inducing_inputs_of(posterior.model, posterior.draws), len(passes.request.rows), []
+    for draw in passes.draws:
+        handler = AsSampled(draw, inducing, rows)
+        with torch.no_grad(), passes.as_trained(), constant_parameters(*passes.modules), handler as done:
+            passes.model(*posterior.args, **posterior.kwargs)
+        site = sites_of(done.trace)[name]
+        collapsed = site["fn"] if isinstance(site["fn"], CollapsedObservation) else None
+        components = components_at(site, drawn=name in draw)
+        parts.append(layout.mixture(components, passes.request.x.new_zeros(1), rows=rows, observation=collapsed))
+    return stack_mixtures(parts)
 
 
 def _are_same(one: Any, other: Any) -> bool:

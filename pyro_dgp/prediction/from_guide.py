@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from pyro_dgp.guides.variational import Variational
 from pyro_dgp.internal.global_store import require_none_loaded
 from pyro_dgp.internal.parameters import constant_parameters, evaluating, module_local_parameters
 from pyro_dgp.internal.plates import known_groups
-from pyro_dgp.internal.rows import Call, num_rows
+from pyro_dgp.internal.rows import Call, RowArguments, num_rows
 from pyro_dgp.internal.site_names import site_of
 from pyro_dgp.likelihoods import CollapsedObservation
 from pyro_dgp.prediction.drawn_observations import depends_on_draws, require_no_observation_of_draws
@@ -74,15 +75,17 @@ def answer_from_guide(guide: Variational, request: Request, states: Sequence[Sta
     at = [(states[i % len(states)] if states else {}, draws[i]) for i in range(count)]
     propagation = guide.propagation.for_prediction(max(1, request.num_samples // count))
 
-    def evaluate(rows: slice) -> Mixture:
-        parts, call = [], request.rows[rows]
-        with _own_parameters(guide):
-            for state, fixed in at:
-                with _values(guide, state):
-                    weighted = _pass(guide, call, propagation, fixed)
-                parts.append(_mixture(weighted, name, layout, drawn=drawn, rows=num_rows(call[0][0])))
-        return stack_mixtures(parts)
-
+    # A function inside of this one would be shared by copies of the prediction, and would not pickle.
+    evaluate = partial(
+        _mixture_of_rows,
+        guide=guide,
+        arguments=request.rows,
+        at=at,
+        propagation=propagation,
+        name=name,
+        layout=layout,
+        drawn=drawn,
+    )
     return Answer(
         evaluate,
         layout.event_shape,
@@ -91,6 +94,32 @@ def answer_from_guide(guide: Variational, request: Request, states: Sequence[Sta
         joins,
         drawn_by_row=tuple(guide.structure.local),
     )
+
+
+def _mixture_of_rows(
+    rows: slice,
+    *,
+    guide: Variational,
+    arguments: RowArguments,
+    at: Sequence[tuple[State, dict[str, Tensor]]],
+    propagation: Any,
+    name: str,
+    layout: SiteLayout,
+    drawn: bool,
+) -> Mixture:
+    """Return the mixture of some rows at a site.
+
+    :param arguments: test inputs and further arguments of all rows.
+    :param at: values of parameters, and draws of the global latent sites, of each pass.
+    :param drawn: whether the site is a latent one that all rows share.
+    """
+    parts, call = [], arguments[rows]
+    with _own_parameters(guide):
+        for state, fixed in at:
+            with _values(guide, state):
+                weighted = _pass(guide, call, propagation, fixed)
+            parts.append(_mixture(weighted, name, layout, drawn=drawn, rows=num_rows(call[0][0])))
+    return stack_mixtures(parts)
 
 
 def _require_known_parameters(guide: Variational, states: Sequence[State]) -> None:

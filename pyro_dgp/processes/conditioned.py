@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import singledispatch
+from functools import partial, singledispatch
 
 from torch import Tensor
 
@@ -55,9 +55,7 @@ class ConditionedProcess(Process):
         variance = (prior.covariance.diagonal(new) - projection.square().sum(-2)).clamp_min(0.0).mT
         mean = prior.mean + loc
 
-        def joint() -> Tensor:
-            return prior.covariance.matrix(new) - projection.mT @ projection
-
+        joint = partial(_joint, prior, projection)
         return FunctionMarginal(mean, variance.expand(mean.shape), mean.new_zeros(()), joint)
 
     def known_values(self, prior: FunctionPrior, num_draws: int, deviations: Tensor | None = None) -> KnownValues:
@@ -73,3 +71,8 @@ def conditioned(known: FunctionPrior, values: Tensor, noise_variance: Tensor | N
     :param noise_variance: variance of the observations, ``(D_out,)``; ``None`` for function values.
     """
     return ConditionedProcess(known, values, noise_variance)
+
+
+def _joint(prior: FunctionPrior, projection: Tensor) -> Tensor:
+    """Return the joint covariance over the rows of ``prior.x``, given the projections of the known rows on them."""
+    return prior.covariance.matrix(prior.x.unsqueeze(-3)) - projection.mT @ projection

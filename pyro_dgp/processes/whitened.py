@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 from torch import Tensor
 
 from pyro_dgp.gp import FunctionPrior
@@ -60,15 +63,13 @@ class WhitenedProcess(Process):
         mean = prior.mean + loc
         if regularizer.dim():
             regularizer = regularizer.expand(mean.shape[:-2])
+        return FunctionMarginal(mean, variance, regularizer, partial(self._joint, prior, q, self._taken))
 
-        taken = self._taken
-
-        def joint() -> Tensor:
-            with self.taking(taken):
-                columns, x = basis.columns(prior), prior.x.unsqueeze(-3)
-            return prior.covariance.matrix(x) - columns.mT @ columns + q.spread(columns)
-
-        return FunctionMarginal(mean, variance, regularizer, joint)
+    def _joint(self, prior: FunctionPrior, q: Any, taken: Any) -> Tensor:
+        """Return the joint covariance over the rows of ``prior.x``, of what was taken when the marginal was made."""
+        with self.taking(taken):
+            columns, x = self.basis.columns(prior), prior.x.unsqueeze(-3)
+        return prior.covariance.matrix(x) - columns.mT @ columns + q.spread(columns)
 
     def known_values(
         self, prior: FunctionPrior, num_draws: int, deviations: Tensor | None = None

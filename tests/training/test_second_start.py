@@ -90,7 +90,7 @@ def test_a_named_method_says_that_it_was_started_anew(monkeypatch, runs):
     settings = Settings(inducing=10, samples=2, epochs=40)
     model = METHODS["svgp"].architecture.build(x, settings)
     fitted = METHODS["svgp"].inference.run(model, x, y, settings=settings, progress=lambda *_: None)
-    assert fitted.remarks[0].startswith("its first fit explained nothing of the targets; a second one")
+    assert fitted.remarks[0].startswith("its first fit explained nothing of the targets, so that a second one")
 
 
 def test_a_run_without_steps_has_no_second_start():
