@@ -92,8 +92,6 @@ class Plan:
         own = method.inference.remarks_on(self.anatomy) if meets_own and self.anatomy is not None else []
         timed = self.settings.minutes is not None and not method.inference.keeps_time
         said = ["it has a number of steps or draws of its own, and takes no --minutes"] if timed else []
-        if not meets_own and not method.architecture.is_deep and self.settings.layers > Settings.layers:
-            said.append(f"it has one layer, whatever --layers says ({self.settings.layers})")
         return [*method.architecture.remarks(), *method.inference.remarks(self.settings), *own, *said]
 
 
@@ -131,6 +129,7 @@ def plan_of(request: Request, dataset: Dataset, *, finished: Sequence[Row], say:
         *on_copies(dataset, masks),
         *_remarks_on_model(request, model),
         *_remarks_on_twins(methods),
+        *_remarks_on_layers(request, methods),
     ):
         say(remark)
     if model is not None and anatomy is not None:
@@ -314,6 +313,15 @@ def _remarks_on_twins(methods: Sequence[Method]) -> list[str]:
         if twins:
             said.append(f"{method.name} and {twins[0]} are the same inference on this model and give the same figures")
     return said
+
+
+def _remarks_on_layers(request: Request, methods: Sequence[Method]) -> list[str]:
+    """Sentences on methods whose model has one layer, where more than usual are asked for."""
+    layers = request.settings.layers
+    if request.model is not None or layers <= Settings.layers:
+        return []
+    names = [each.name for each in methods if not each.architecture.is_deep and not is_made_by_hand(each)]
+    return [f"one layer, whatever --layers says ({layers}): {', '.join(names)}"] if names else []
 
 
 def _sampler(request: Request, anatomy: Anatomy) -> list[Method]:

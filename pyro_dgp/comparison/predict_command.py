@@ -15,6 +15,7 @@ from pyro_dgp.data.categories import (
     or_its_source,
     possible_sources,
     sources_of,
+    unused_columns,
     words_of_training,
 )
 from pyro_dgp.data.dataset import numbered_outputs
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 
     from pyro_dgp.comparison.method_fit import MethodFit
     from pyro_dgp.prediction.rescaled import RescaledPrediction
+
+
+#: Columns of a table of predictions: of numbers, and further ones.
+FIGURES = ("mean", "sd", "quantile_05", "quantile_95", "class", "log_density")
 
 
 def add_predict(commands: Any) -> None:
@@ -66,9 +71,15 @@ def _predict(parsed: argparse.Namespace) -> int:
     kinds = possible_sources(fit.columns) - set(fit.columns)
     if fit.labels:
         kinds.add(parsed.target or fit.target_name)
-    table = predicted(fit, read_rows(parsed.data, kinds), parsed.target)
+    rows = read_rows(parsed.data, kinds)
+    carried = rows.columns[carried_columns(rows, fit, parsed.target)]
+    if len(carried) and parsed.data.suffix.lower() == ".csv":
+        rows = read_rows(parsed.data, {*kinds, *carried})  # as it is written: 007 is no 7
+    table = predicted(fit, rows, parsed.target)
     write_whole(output, lambda part: table.to_csv(part, index=False))
     print(f"{len(table)} predictions by {parsed.method} in {output}")
+    if left_out := [str(name) for name in rows.columns if _is_figure(str(name)) and str(name) not in fit.columns]:
+        print(f"columns of {parsed.data.name} that have names of figures are not in it: {', '.join(left_out)}")
     folds, rows = folds_of(parsed.fit, parsed.method)
     if folds > 1:
         print(
@@ -137,8 +148,8 @@ def predicted(fit: MethodFit, rows: pd.DataFrame, target: str | None = None) -> 
     For classes the columns are the most probable class and the probability of each. For several outputs there are four columns for each, such as
     ``mean(heating)``, and the log density is that of all of a row together.
 
-    Columns are taken by the names that they had in training, whatever their order. Others, such as names of the rows, stand first as they are. Where
-    training had no names columns are taken in order, without the target's.
+    Columns are taken by the names that they had in training, whatever their order. Others, such as names of the rows, stand first, unless they
+    have the name of a figure of the predictions. Where training had no names columns are taken in order, without the target's.
 
     :param target: column of the target; that of training if it is there.
     :raises ValueError: one sentence for a column that is missing.
@@ -174,7 +185,8 @@ def predicted(fit: MethodFit, rows: pd.DataFrame, target: str | None = None) -> 
         columns = _of_classes(prediction.probs, fit.labels, fit.outputs)
     else:
         low, high = _quantiles(prediction)
-        figures = {"mean": prediction.mean, "sd": prediction.variance.sqrt(), "quantile_05": low, "quantile_95": high}
+        values = (prediction.mean, prediction.variance.sqrt(), low, high)
+        figures = dict(zip(FIGURES, values, strict=False))
         columns = _of_outputs(figures, fit.outputs)
     table = pd.DataFrame(columns)
     if observed:
@@ -186,16 +198,20 @@ def predicted(fit: MethodFit, rows: pd.DataFrame, target: str | None = None) -> 
             )
         y = named(y if fit.outputs else y[:, 0], fit.labels)
         table["log_density"] = prediction.log_prob(y).cpu().numpy()
-    return pd.concat(
-        (rows[_others(rows.columns, fit, [*targets, *table.columns])].reset_index(drop=True), table), axis=1
-    )
+    return pd.concat((rows.loc[:, carried_columns(rows, fit, target)].reset_index(drop=True), table), axis=1)
 
 
-def _others(columns: Collection[Any], fit: MethodFit, taken: Sequence[str]) -> list[Any]:
-    """Return the columns of new rows that are no inputs of the fit, whatever blanks are around their names, and have no name that is taken."""
-    own = {*fit.columns, *possible_sources(fit.columns), fit.target_name, *fit.outputs, *map(str, taken)}
-    stripped = {name.strip() for name in own}
-    return [name for name in columns if str(name).strip() not in stripped] if fit.columns else []
+def carried_columns(rows: pd.DataFrame, fit: MethodFit, target: str | None = None) -> list[bool]:
+    """Tell of each column of new rows whether it stands before the predictions: it is no input and no target, and has no name of a figure."""
+    targets = {*fit.outputs, target or fit.target_name}
+    is_unused = unused_columns(rows, fit.columns) if fit.columns else [False] * len(rows.columns)
+    own = zip(map(str, rows.columns), is_unused, strict=True)
+    return [unused and name not in targets and not _is_figure(name) for name, unused in own]
+
+
+def _is_figure(name: str) -> bool:
+    """Tell whether a column of predictions may have this name."""
+    return name.partition("(")[0].strip() in (*FIGURES, "p")
 
 
 def _of_outputs(figures: Mapping[str, Tensor], outputs: Sequence[str]) -> dict[str, Any]:

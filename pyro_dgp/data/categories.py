@@ -229,6 +229,13 @@ def encoded_as(table: Any, columns: Sequence[str]) -> Any:
     return table
 
 
+def unused_columns(table: Any, columns: Sequence[str]) -> list[bool]:
+    """Tell of each column of a table whether no column that training had is it or is made of it."""
+    named = _named_as(table, columns)
+    used = {*columns, *(_source(column, named) for column in columns if column not in named.columns)}
+    return [name not in used for name in named.columns]
+
+
 def words_of_training(column: Any, known: Sequence[str], what: str) -> NDArray[np.object_]:
     """Return the word of training that each cell of a column stands for.
 
@@ -264,8 +271,8 @@ def words_of_training(column: Any, known: Sequence[str], what: str) -> NDArray[n
         if meant[number] is None:
             held = np.flatnonzero(rows == number)
             raise ValueError(
-                f"{what} holds {word!r}, which training had not: it had {', '.join(sorted(known))}; correct or drop such rows, {len(held)} in all, the "
-                f"first of them {place(int(held[0]))}"
+                f"{what} holds {word!r}, which training had not: it had {', '.join(sorted(known))}; correct or drop the rows that hold it, {len(held)} in "
+                f"all, the first of them {place(int(held[0]))}"
             )
     return meant[rows]
 

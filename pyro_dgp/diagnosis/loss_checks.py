@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 
 import torch
 
@@ -24,9 +25,8 @@ def still_falling(losses: Sequence[float]) -> Iterator[Finding]:
     :param losses: minus the objective at each step, nats a row.
     """
     steps = len(losses)
-    if 0 < steps < FEWEST:
-        yield found("few steps", steps=f"{steps} step{'s' if steps > 1 else ''}")
     if steps < FEWEST:
+        yield from _few_steps(losses)
         return
     parts, name = (10, "tenth") if steps >= SHORTEST else (5, "fifth")
     end, part = 6 * steps // 10, steps // parts
@@ -38,15 +38,24 @@ def still_falling(losses: Sequence[float]) -> Iterator[Finding]:
         yield found("loss still falling", fall=fall, part=name, steps=steps)
 
 
+def _few_steps(losses: Sequence[float]) -> Iterator[Finding]:
+    """Find a run of a few steps whose loss did not stand still."""
+    steps = len(losses)
+    if steps == 1 or (steps > 1 and abs(fmean(losses[: steps // 2]) - fmean(losses[steps // 2 :])) > STILL_FALLING):
+        yield found("few steps", steps="one step" if steps == 1 else f"{steps} steps")
+
+
 def falling_at_the_end(losses: Sequence[float]) -> Iterator[Finding]:
     """Find a loss that was still falling in the last tenth of the steps of a descent without a learning rate, such as L-BFGS.
 
-    Of fewer than :data:`FEWEST` steps it is the last one.
+    Of fewer than :data:`FEWEST` steps it is the last one. A single step tells nothing but that it is one.
     """
     steps = len(losses)
+    if steps == 1:
+        yield from _few_steps(losses)
     if steps < 2:
         return
-    part = "tenth" if steps >= FEWEST else "one"
     fall = losses[-1 - max(1, steps // 10)] - losses[-1]
     if fall > STILL_FALLING:
-        yield found("loss falling at the end", fall=fall, part=part, steps=steps)
+        part = f"tenth of the {steps} steps" if steps >= FEWEST else f"of the {steps} steps"
+        yield found("loss falling at the end", fall=fall, part=part)

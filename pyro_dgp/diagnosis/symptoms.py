@@ -130,9 +130,13 @@ SYMPTOMS = {
         "leave out inputs that do not matter",
     ),
     "no better than a constant": Symptom(
-        "its log marginal likelihood, {own:.1f} nats in total, is above that of a normal that looks at no input, {constant:.1f}, by no more than "
-        "its {count} hyperparameters can gain by chance",
+        "its log marginal likelihood is {ahead:.1f} nats in total above that of a normal that looks at no input, which its {count} hyperparameters may gain "
+        "by chance",
         "there may be nothing to be found in these inputs, or too few rows to find it; leave out inputs that do not matter, bring more rows, or train longer",
+    ),
+    "worse than a constant": Symptom(
+        "its log marginal likelihood, {own:.1f} nats in total, is below that of a normal that looks at no input, {constant:.1f}",
+        "standardise the targets if they are not, as by Standardizer.fit(x, y), or train longer",
     ),
     "idle hidden layer": Symptom(
         "the hidden layer {name!r} is no more than its mean function, so that the model is as good as one layer less",
@@ -144,13 +148,15 @@ SYMPTOMS = {
         "{name} stands where it began after {steps} steps",
         "the data say nothing about it, or no gradient reaches it",
     ),
-    "few steps": Symptom("it was trained for no more than {steps}", "train longer"),
+    "few steps": Symptom(
+        "this run had no more than {steps}, too few to tell whether its end was reached", "train longer"
+    ),
     "loss still falling": Symptom(
         "the loss was still falling, by {fall:.2g} nats a row in a {part} of the {steps} steps, when the learning rate began to fall",
         "train longer",
     ),
     "loss falling at the end": Symptom(
-        "the loss was still falling, by {fall:.2g} nats a row in the last {part} of the {steps} steps",
+        "the loss was still falling, by {fall:.2g} nats a row in the last {part}",
         "allow more steps",
     ),
     "overfitted": Symptom(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from pyro import poutine
@@ -14,6 +15,9 @@ from pyro_dgp.internal.parameters import evaluating, module_local_parameters
 from pyro_dgp.internal.rows import RowArguments
 from pyro_dgp.internal.spreads import spread_along
 from pyro_dgp.losses.marginal import MarginalLikelihood
+
+#: Probability of a gain by chance above which it is said that chance may have made it.
+CHANCE = 0.05
 
 
 class TrainedModel:
@@ -42,28 +46,55 @@ class TrainedModel:
         """Return a sentence for each of them. There is one observation, so that ``site`` says nothing."""
         return [finding.sentence for finding in self.findings(losses)]
 
-    def _beside_constant(self) -> Iterator[Finding]:
-        """Compare the marginal likelihood with a normal of the targets, which looks at no input.
+    def __reduce__(self) -> tuple[type[FoundBefore], tuple[Any, ...]]:
+        """Travel as what was found: a model that is a function does not pickle."""
+        return FoundBefore, (self._beside_constant(), self.on_losses)
 
-        Residuals at the training rows would tell nothing: with short lengthscales a Gaussian process goes through any targets. Where there is
-        nothing to be found, fitted hyperparameters gain less than a nat each, which is what Akaike's criterion counts (Akaike 1974). With as many
-        parameters as rows, such as the weights of a network, such a count tells nothing.
+    @torch.no_grad()
+    def _beside_constant(self) -> list[Finding]:
+        """Compare the marginal likelihood with a normal of the targets, which looks at no input, by the likelihood-ratio test (Wilks 1938).
+
+        Residuals at the training rows would tell nothing: with short lengthscales a Gaussian process goes through any targets. Where there is nothing to be
+        found, twice the gain of k hyperparameters more than the normal has is a draw of a chi-square distribution with k degrees of freedom, or less. With as
+        many hyperparameters as targets, such as the weights of a network, this tells nothing.
         """
         _, y = self.rows.args
         log_prob, axis = self._log_prob(), self.rows.axis_of(y)
         if log_prob is None or axis is None or not bool(((spread := spread_along(y, axis)) > 0).all()):
-            return
+            return []
         constant = -len(self.rows) * float((0.5 * math.log(2 * math.pi * math.e) + spread.log()).sum())
         count = sum(each.numel() for each in self.objective.parameters() if each.requires_grad)
-        if count < len(self.rows) and log_prob - constant <= count:
-            yield found("no better than a constant", own=log_prob, constant=constant, count=count)
+        gain, of_constant = log_prob - constant, 2 * spread.numel()
+        if gain < -of_constant:
+            return [found("worse than a constant", own=log_prob, constant=constant)]
+        more = max(1, count - of_constant)
+        chance = float(torch.special.gammaincc(torch.tensor(more / 2.0), torch.tensor(max(0.0, gain))))
+        if gain <= 0 or (count < y.numel() and chance > CHANCE):
+            return [found("no better than a constant", ahead=max(0.0, gain), count=count)]
+        return []
 
     def _log_prob(self) -> float | None:
-        """Return the log marginal likelihood, nats in total; nothing where y is not all that is observed."""
-        modules = [self.objective, *self.objective.model_modules]
-        with module_local_parameters(*modules), evaluating(*modules):
+        """Return the log marginal likelihood, nats in total; nothing where y is not all that is observed, or is observed in other units."""
+        modules, y = [self.objective, *self.objective.model_modules], self.rows.args[1]
+        with torch.random.fork_rng(), module_local_parameters(*modules), evaluating(*modules):
             trace = poutine.trace(self.objective.model).get_trace(*self.rows.args, **self.rows.kwargs)
             sites = [site for site in trace.nodes.values() if is_random(site) and site["is_observed"]]
-            if len(sites) != 1 or sites[0]["value"] is not self.rows.args[1]:
+            values = [site["value"] for site in sites]
+            if len(sites) != 1 or values[0].shape != y.shape or not torch.equal(values[0], y):
                 return None
             return float(trace.log_prob_sum())
+
+
+class FoundBefore:
+    """What was found of a model beside a constant, and what is to be found of losses.
+
+    :param found: findings.
+    :param on_losses: what is found of the losses.
+    """
+
+    def __init__(self, found: Sequence[Finding], on_losses: Callable[[Sequence[float]], Iterable[Finding]]) -> None:
+        self.found, self.on_losses = found, on_losses
+
+    def remarks(self, losses: Sequence[float], site: str | None = None) -> list[str]:
+        """Return a sentence for each of them, as :meth:`TrainedModel.remarks` does."""
+        return [finding.sentence for finding in (*self.found, *self.on_losses(losses))]

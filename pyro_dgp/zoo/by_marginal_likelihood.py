@@ -65,19 +65,18 @@ class ByMarginalLikelihood(Inference):
             seed=settings.seed,
             callback=lambda step, loss: progress(step + 1, steps, {"loss": loss}),
         )
-        result, seconds = first, first.seconds
+        seconds, losses, trained = first.seconds, first.losses, first.trained
         if by_adam < steps:
-            result = fit_lbfgs(
+            then = fit_lbfgs(
                 objective,
                 x,
                 y,
                 steps=steps - by_adam,
                 callback=lambda step, loss: progress(by_adam + step + 1, steps, {"loss": loss}),
             )
-            seconds += result.seconds
-            steps = by_adam + len(result.losses)
-        predictor = self._predictor(model, x, y, site, settings)
-        return Fitted(predictor, len(x), steps, seconds=seconds, remarks=result.remarks)
+            seconds, losses, trained = seconds + then.seconds, [*losses, *then.losses], then.trained
+        predictor, remarks = self._predictor(model, x, y, site, settings), trained.remarks(losses) if trained else []
+        return Fitted(predictor, len(x), len(losses), seconds=seconds, remarks=remarks)
 
     def settled(self, settings: Settings) -> Settings:
         """See :class:`Inference`."""

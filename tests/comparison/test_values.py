@@ -239,7 +239,8 @@ def test_columns_that_are_no_inputs_stand_before_the_predictions():
     assert list(found["plot"]) == ["p7", "p2", "p9", "p1"] and list(found["day"]) == [4, 1, 2, 2]
     np.testing.assert_allclose(found["mean"], fit.predict(table[:4]).mean)
     with pytest.raises(
-        ValueError, match="it had a, b; correct or drop such rows, 2 in all, the first of them row 1 counted from 0"
+        ValueError,
+        match="it had a, b; correct or drop the rows that hold it, 2 in all, the first of them row 1 counted from 0",
     ):
         predicted(fit, new.assign(kind=["a", "c", "b", "c"]))
 
@@ -337,11 +338,11 @@ def test_a_sweep_leaves_the_fingerprint_of_single_precision_as_it_is():
 
 
 @pytest.mark.parametrize(
-    ("layers", "said"), [(3, ["svgp: it has one layer, whatever --layers says (3)"]), (2, []), (1, [])]
+    ("layers", "said"), [(3, ["one layer, whatever --layers says (3): svgp, sgpr"]), (2, []), (1, [])]
 )
 def test_a_method_of_one_layer_says_so_where_more_are_asked_for(layers, said):
     x, y = data()
     heard = []
     settings = replace(TOY, layers=layers, epochs=1)
-    compare(None, x, y, methods=["svgp", "dsvi"], settings=settings, say=heard.append, threads=1)
+    compare(None, x, y, methods=["svgp", "dsvi", "sgpr"], settings=settings, say=heard.append, threads=1)
     assert [line for line in heard if "whatever --layers" in line] == said

@@ -1,5 +1,7 @@
 """Sentences on how a fit went: each is found where it was planted, and none is said of a sound fit."""
 
+import pickle
+
 import pyro
 import pytest
 import torch
@@ -11,6 +13,8 @@ from pyro_dgp import (
     RBF,
     CollapsedELBO,
     DeepGP,
+    DeepKernel,
+    FeatureExtractor,
     FourierFeatures,
     Gaussian,
     GaussianProcess,
@@ -31,6 +35,7 @@ from pyro_dgp import (
     remarks,
 )
 from pyro_dgp.diagnosis.loss_checks import falling_at_the_end
+from pyro_dgp.internal.parameters import module_local_parameters
 from pyro_dgp.training.optimising import FitResult
 from pyro_dgp.training.remarks import Trained, lengthscales_of
 
@@ -39,7 +44,7 @@ pytestmark = pytest.mark.usefixtures("local")
 NOTHING, FLOOR, FLAT = "the fit explains nothing", "is at its floor", "is flat"
 MEAN, START, APART = "no more than its mean", "stands where it began", "it has overfitted"
 FALLING, STOPPED = "when the learning rate began to fall", "nats a row in the last "
-FEW, CONSTANT = "it was trained for no more than", "its log marginal likelihood, "
+FEW, CONSTANT, WORSE = "this run had no more than", "hyperparameters may gain by chance", "is below that of a normal"
 
 
 def waves(rows=200, noise=0.2, seed=0):
@@ -60,7 +65,7 @@ def trained(model, x, y, *, steps=300, points=20, rate=0.05, samples=5):
 
 def found(sentences):
     """Which of the sentences were said."""
-    kinds = (NOTHING, FLOOR, FLAT, MEAN, START, FALLING, STOPPED, APART, FEW, CONSTANT)
+    kinds = (NOTHING, FLOOR, FLAT, MEAN, START, FALLING, STOPPED, APART, FEW, CONSTANT, WORSE)
     return {kind for kind in kinds if any(kind in sentence for sentence in sentences)}
 
 
@@ -153,6 +158,7 @@ def test_a_loss_that_was_still_falling():
         (falling[:50], set()),  # by a twentieth of a nat in a fifth of them
         (short[:19], {FEW}),
         (short[:1], {FEW}),
+        (torch.tensor([1.0, 1.01, 1.0, 1.0]), set()),
     ):
         assert found(remarks(guide, x, y, losses=losses.tolist())) == expected
         diagnosis = diagnose(guide, x, y, losses=losses.tolist())
@@ -160,7 +166,7 @@ def test_a_loss_that_was_still_falling():
     for none in (None, []):
         assert (diagnose(guide, x, y, losses=none).checks, len(diagnose(guide, x, y, losses=none))) == (9, 0)
     assert "by 0.62 nats a row in a fifth of the 30 steps" in remarks(guide, x, y, losses=short.tolist())[0]
-    assert remarks(guide, x, y, losses=[1.0]) == ["it was trained for no more than 1 step: train longer"]
+    assert "had no more than 3 steps, too few to tell" in remarks(guide, x, y, losses=[1.0, 0.5, 0.5])[0]
 
 
 def test_a_descent_without_a_learning_rate_is_asked_for_its_end():
@@ -178,10 +184,16 @@ def test_a_descent_without_a_learning_rate_is_asked_for_its_end():
     late = [1.0] * 100 + [*torch.linspace(1.0, 0.0, 60).tolist()]
     assert (found(descent.remarks(early)), found(steps.remarks(early))) == (set(), {FALLING})
     assert (found(descent.remarks(late)), found(steps.remarks(late))) == ({STOPPED}, set())
-    for losses, expected in ((late[-90:], {STOPPED}), (early[-41:], set()), ([3.0, 2.0], {STOPPED}), ([3.0], set())):
+    for losses, expected in (
+        (late[-90:], {STOPPED}),
+        (early[-41:], set()),
+        ([3.0, 2.0], {STOPPED}),
+        ([3.0], {FEW}),
+        ([], set()),
+    ):
         assert found(descent.remarks(losses)) == expected
     assert "in the last tenth of the 90 steps" in descent.remarks(late[-90:])[0]
-    assert "in the last one of the 2 steps" in descent.remarks([3.0, 2.0])[0]
+    assert "in the last of the 2 steps" in descent.remarks([3.0, 2.0])[0]
     by_lbfgs = fit_lbfgs(CollapsedELBO(guide), x, y, steps=2)
     assert by_lbfgs.trained is not None and not by_lbfgs.trained.may_explode
     by_lbfgs.losses = late
@@ -265,21 +277,80 @@ def exact(x, y, *, model=None, steps=60):
     return fit_lbfgs(MarginalLikelihood(model), x, y, steps=steps).remarks
 
 
+def drawn(*shape, seed=0):
+    """Standard normal numbers."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
 def test_a_likelihood_that_is_no_better_than_a_constant():
     """Residuals at training rows do not tell: the fit of noise may go through every row."""
-    generator = torch.Generator().manual_seed(0)
-    x, noise = torch.randn(150, 4, generator=generator), torch.randn(150, generator=generator)
-    said = exact(x, noise)
-    assert found(said) == {CONSTANT} and "hyperparameters can gain by chance" in said[0]
+    x, noise = drawn(150, 4), drawn(150, seed=1)
+    model = DeepGP(x, 1)
+    said = exact(x, noise, model=model)
+    assert found(said) == {CONSTANT}
+    with torch.no_grad(), module_local_parameters(model):
+        gain = float(dist.Normal(noise.mean(), noise.std(correction=0)).log_prob(noise).sum())
+        gain = max(0.0, -float(MarginalLikelihood(model)(x, noise)) - gain)
+    figures = f"is {gain:.1f} nats in total above that of a normal that looks at no input, which its 6 hyperparameters"
+    assert 0.1 < gain < 5 and figures in said[0]
     assert exact(x, torch.sin(2 * x[:, 0]) + 0.5 * noise) == []
+    assert exact(x, 0.4 * x[:, 0] + noise) == []  # weak, and more than chance
     wide = 300.0 + 50.0 * noise
     assert found(exact(x, wide, model=DeepGP(x, 1, standardizer=Standardizer.fit(x, wide)))) == {CONSTANT}
+    assert WORSE in found(exact(x, wide, steps=2))
+
+
+def test_a_likelihood_with_more_hyperparameters_than_rows_tells_nothing():
+    x, noise = drawn(60, 3), drawn(60, seed=1)
+    network = FeatureExtractor(x, features=2)
+    model = DeepKernel(network, DeepGP(network(x).detach(), layers=1))
+    assert sum(each.numel() for each in model.parameters()) > 60
+    result = fit(MarginalLikelihood(model), x, torch.sin(2 * x[:, 0]) + 0.1 * noise, steps=150, learning_rate=0.02)
+    assert CONSTANT not in found(result.remarks)
+
+
+class Grouped(PyroModule):
+    """One function for each of two groups, with batch normalisation of the inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.gp, self.likelihood = torch.nn.BatchNorm1d(1, affine=False), GaussianProcess(RBF()), Gaussian()
+
+    def forward(self, x, y=None):
+        with pyro.plate("groups", 2):
+            return pyro.sample("y", self.likelihood(self.gp(self.norm(x))), obs=None if y is None else 1.0 * y)
+
+
+def test_groups_are_compared_with_a_normal_each_and_a_remark_leaves_the_model_alone():
+    x, _ = waves(60)
+    both = torch.sin(3 * x[:, 0]) + 0.1 * drawn(2, 60)
+    noise = drawn(2, 60)
+    noise = (noise - noise.mean(1, keepdim=True)) / noise.std(1, keepdim=True)
+    for y, expected in ((both, set()), (noise, {CONSTANT})):
+        model = Grouped()
+        result = fit(MarginalLikelihood(model), x, y, steps=200, learning_rate=0.1)
+        before, state = torch.get_rng_state(), {name: value.clone() for name, value in model.state_dict().items()}
+        assert found(result.remarks) == expected
+        assert torch.equal(torch.get_rng_state(), before) and model.training
+        assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+
+
+def test_the_record_of_a_likelihood_travels_with_what_was_found():
+    x, noise = drawn(50, 1), drawn(50, seed=1)
+    gp, likelihood = GaussianProcess(RBF()), Gaussian()
+
+    def model(x, y=None):
+        return pyro.sample("y", likelihood(gp(x)), obs=y)
+
+    result = fit_lbfgs(MarginalLikelihood(model), x, noise, steps=40)
+    again = pickle.loads(pickle.dumps(result))
+    assert again.remarks == result.remarks and found(again.remarks) == {CONSTANT}
+    assert len(pickle.dumps(result)) < 2000  # and neither data nor model do
 
 
 def test_a_likelihood_beside_a_constant_counts_what_is_observed():
     """Each output counts, and nothing is said where there is more than y."""
-    generator = torch.Generator().manual_seed(0)
-    x, noise = torch.randn(80, 2, generator=generator), torch.randn(80, 2, generator=generator)
+    x, noise = drawn(80, 2), drawn(80, 2, seed=1)
     wave = torch.cat((torch.sin(2 * x[:, :1]) + 0.5 * noise[:, :1], 100 * noise[:, 1:]), dim=1)
     model = lambda y: DeepGP(x, 1, outputs=2, per_output=True, standardizer=Standardizer.fit(x, y))
     assert found(exact(x, noise, model=model(noise))) == {CONSTANT}
