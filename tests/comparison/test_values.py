@@ -245,6 +245,19 @@ def test_columns_that_are_no_inputs_stand_before_the_predictions():
         predicted(fit, new.assign(kind=["a", "c", "b", "c"]))
 
 
+def test_names_of_rows_are_written_as_they_were(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    x, y = data()
+    compare(None, pd.DataFrame({"x": x[:, 0]}), y, methods=["svgp"], settings=TOY, say=quiet, output=tmp_path / "kept")
+    new = "id,x,price,mean,tag\n007,0.5,0.10,8,1e5\n9007199254740993,-0.5,,9,b\n"
+    (tmp_path / "new.csv").write_text(new)
+    assert main(["predict", "--fit", "kept", "--method", "svgp", "--data", "new.csv", "--output", "out.csv"]) == 0
+    lines = [line.split(",") for line in (tmp_path / "out.csv").read_text().splitlines()]
+    assert lines[0] == ["id", "price", "tag", "mean", "sd", "quantile_05", "quantile_95"]
+    assert [line[:3] for line in lines[1:]] == [["007", "0.10", "1e5"], ["9007199254740993", "", "b"]]
+    assert "columns of new.csv that have names of figures are not in it: mean\n" in capsys.readouterr().out
+
+
 class Labels(PyroModule):
     def __init__(self, x):
         super().__init__()
