@@ -78,12 +78,13 @@ def _predict(parsed: argparse.Namespace) -> int:
     table = predicted(fit, rows, parsed.target)
     write_whole(output, lambda part: table.to_csv(part, index=False))
     print(f"{len(table)} predictions by {parsed.method} in {output}")
-    if left_out := [str(name) for name in rows.columns if _is_figure(str(name)) and str(name) not in fit.columns]:
+    spare = zip(map(str, rows.columns), spare_columns(rows, fit, parsed.target), strict=True)
+    if left_out := [name for name, is_spare in spare if is_spare and is_figure(name)]:
         print(f"columns of {parsed.data.name} that have names of figures are not in it: {', '.join(left_out)}")
-    folds, rows = folds_of(parsed.fit, parsed.method)
+    folds, trained = folds_of(parsed.fit, parsed.method)
     if folds > 1:
         print(
-            f"the fit is that of the first of {folds} folds, trained on {rows} rows: compare without folds (--split 0) for one of more rows"
+            f"the fit is that of the first of {folds} folds, trained on {trained} rows: compare without folds (--split 0) for one of more rows"
         )
     return 0
 
@@ -202,16 +203,21 @@ def predicted(fit: MethodFit, rows: pd.DataFrame, target: str | None = None) -> 
 
 
 def carried_columns(rows: pd.DataFrame, fit: MethodFit, target: str | None = None) -> list[bool]:
-    """Tell of each column of new rows whether it stands before the predictions: it is no input and no target, and has no name of a figure."""
+    """Tell of each column of new rows whether it stands before the predictions: it is spare, and has no name of a figure."""
+    spare = zip(map(str, rows.columns), spare_columns(rows, fit, target), strict=True)
+    return [is_spare and not is_figure(name) for name, is_spare in spare]
+
+
+def spare_columns(rows: pd.DataFrame, fit: MethodFit, target: str | None = None) -> list[bool]:
+    """Tell of each column of new rows whether it is no input and no target of a fit. Where training had no names none is spare."""
     targets = {*fit.outputs, target or fit.target_name}
-    is_unused = unused_columns(rows, fit.columns) if fit.columns else [False] * len(rows.columns)
-    own = zip(map(str, rows.columns), is_unused, strict=True)
-    return [unused and name not in targets and not _is_figure(name) for name, unused in own]
+    unused = unused_columns(rows, fit.columns) if fit.columns else [False] * len(rows.columns)
+    return [is_unused and str(name) not in targets for name, is_unused in zip(rows.columns, unused, strict=True)]
 
 
-def _is_figure(name: str) -> bool:
+def is_figure(name: str) -> bool:
     """Tell whether a column of predictions may have this name."""
-    return name.partition("(")[0].strip() in (*FIGURES, "p")
+    return name.partition("(")[0] in FIGURES or name.startswith("p(")
 
 
 def _of_outputs(figures: Mapping[str, Tensor], outputs: Sequence[str]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pyro.nn import PyroModule
 
 from pyro_dgp import RBF, GaussianProcess, Ordinal, Settings, advise, sweep, to_arviz
 from pyro_dgp.comparison.cli import main
-from pyro_dgp.comparison.predict_command import predicted
+from pyro_dgp.comparison.predict_command import carried_columns, predicted, spare_columns
 from pyro_dgp.comparison.run import compare
 from pyro_dgp.data.arrays import as_array, numbered, of_arrays
 from pyro_dgp.data.dataset import Dataset
@@ -256,6 +256,15 @@ def test_names_of_rows_are_written_as_they_were(tmp_path, monkeypatch, capsys):
     assert lines[0] == ["id", "price", "tag", "mean", "sd", "quantile_05", "quantile_95"]
     assert [line[:3] for line in lines[1:]] == [["007", "0.10", "1e5"], ["9007199254740993", "", "b"]]
     assert "columns of new.csv that have names of figures are not in it: mean\n" in capsys.readouterr().out
+
+
+def test_a_target_may_have_the_name_of_a_figure():
+    x, y = data()
+    fit = compare(None, pd.DataFrame({"x": x[:, 0]}), y, methods=["svgp"], settings=TOY, say=quiet)["svgp"]
+    rows = pd.DataFrame({"class": y[:4], "x": x[:4, 0], "p": 1.0, "p(a)": 2.0})
+    assert carried_columns(rows, fit, "class") == [False, False, True, False]
+    assert spare_columns(rows, fit, "class") == [False, False, True, True]
+    assert list(predicted(fit, rows, "class")) == ["p", "mean", "sd", "quantile_05", "quantile_95", "log_density"]
 
 
 class Labels(PyroModule):
