@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyro_dgp.prediction.rescaled import RescaledPrediction
 
 
-#: Columns of a table of predictions: of numbers, and further ones.
+#: Columns that a table of predictions may have, beside probabilities of classes.
 FIGURES = ("mean", "sd", "quantile_05", "quantile_95", "class", "log_density")
 
 
@@ -186,8 +186,7 @@ def predicted(fit: MethodFit, rows: pd.DataFrame, target: str | None = None) -> 
         columns = _of_classes(prediction.probs, fit.labels, fit.outputs)
     else:
         low, high = _quantiles(prediction)
-        values = (prediction.mean, prediction.variance.sqrt(), low, high)
-        figures = dict(zip(FIGURES, values, strict=False))
+        figures = {"mean": prediction.mean, "sd": prediction.variance.sqrt(), "quantile_05": low, "quantile_95": high}
         columns = _of_outputs(figures, fit.outputs)
     table = pd.DataFrame(columns)
     if observed:

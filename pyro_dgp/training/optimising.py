@@ -34,7 +34,7 @@ from pyro_dgp.training.checkpoints import (
 from pyro_dgp.training.distributed import processes
 from pyro_dgp.training.remarks import Trained
 from pyro_dgp.training.run_facts import attributes_of_modules, facts_of_run
-from pyro_dgp.training.trained_model import FoundBefore, TrainedModel
+from pyro_dgp.training.trained_model import KnownFindings, TrainedModel
 
 #: Function ``callback(step, loss)`` that is called after each step; the loss is in nats per observation.
 Callback = Callable[[int, float], object]
@@ -90,7 +90,7 @@ class FitResult:
 
     losses: list[float] = field(default_factory=list)
     seconds: float = 0.0
-    trained: Trained | TrainedModel | FoundBefore | None = field(default=None, repr=False, compare=False)
+    trained: Trained | TrainedModel | KnownFindings | None = field(default=None, repr=False, compare=False)
 
     @property
     def remarks(self) -> list[str]:

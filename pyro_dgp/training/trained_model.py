@@ -37,18 +37,13 @@ class TrainedModel:
     ) -> None:
         self.objective, self.rows, self.on_losses = objective, rows, on_losses
 
-    @torch.no_grad()
-    def findings(self, losses: Sequence[float] = ()) -> list[Finding]:
-        """Return what is found of the fit and of its training run."""
-        return [*self._beside_constant(), *self.on_losses(losses)]
-
     def remarks(self, losses: Sequence[float], site: str | None = None) -> list[str]:
-        """Return a sentence for each of them. There is one observation, so that ``site`` says nothing."""
-        return [finding.sentence for finding in self.findings(losses)]
+        """Return sentences on the fit and on its training run. There is one observation, so that ``site`` says nothing."""
+        return KnownFindings(self._beside_constant(), self.on_losses).remarks(losses)
 
-    def __reduce__(self) -> tuple[type[FoundBefore], tuple[Any, ...]]:
-        """Travel as what was found: a model that is a function does not pickle."""
-        return FoundBefore, (self._beside_constant(), self.on_losses)
+    def __reduce__(self) -> tuple[type[KnownFindings], tuple[Any, ...]]:
+        """Travel as what is found now: a model that is a function does not pickle."""
+        return KnownFindings, (self._beside_constant(), self.on_losses)
 
     @torch.no_grad()
     def _beside_constant(self) -> list[Finding]:
@@ -85,16 +80,16 @@ class TrainedModel:
             return float(trace.log_prob_sum())
 
 
-class FoundBefore:
-    """What was found of a model beside a constant, and what is to be found of losses.
+class KnownFindings:
+    """Findings on a model beside a constant, without the model, and what looks at the losses of its training.
 
-    :param found: findings.
+    :param findings: those beside a constant.
     :param on_losses: what is found of the losses.
     """
 
-    def __init__(self, found: Sequence[Finding], on_losses: Callable[[Sequence[float]], Iterable[Finding]]) -> None:
-        self.found, self.on_losses = found, on_losses
+    def __init__(self, findings: list[Finding], on_losses: Callable[[Sequence[float]], Iterable[Finding]]) -> None:
+        self.findings, self.on_losses = findings, on_losses
 
     def remarks(self, losses: Sequence[float], site: str | None = None) -> list[str]:
-        """Return a sentence for each of them, as :meth:`TrainedModel.remarks` does."""
-        return [finding.sentence for finding in (*self.found, *self.on_losses(losses))]
+        """Return a sentence for each finding, as :meth:`TrainedModel.remarks` does."""
+        return [finding.sentence for finding in (*self.findings, *self.on_losses(losses))]

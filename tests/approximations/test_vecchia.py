@@ -479,9 +479,8 @@ def test_the_named_method_has_some_terms_in_a_step(monkeypatch):
     monkeypatch.setattr(local_factors_module, "_regress", counted)
     inference = METHODS["vecchia-gp"].inference
     fitted = inference.run(model, x, y, settings=Settings(batch_size=25, epochs=2), progress=lambda *_: None)
-    assert fitted.steps == 6 and sizes == [25] * 6 + [
-        60
-    ]  # three steps an epoch, and all terms for what is said of the fit
+    # three steps an epoch, and all terms for what is said of the fit
+    assert fitted.steps == 6 and sizes == [25] * 6 + [60]
     sizes.clear()
     inference.run(model, x, y, settings=Settings(epochs=2), progress=lambda *_: None)
     assert sizes == [60] * 3  # the default is 1000 at most
